@@ -1,0 +1,40 @@
+# imbrex_install.cmake - what `cmake --install` puts where.  The result may be moved as a whole: the
+# CMake package, the pkg-config file and the tool find the library relative to themselves.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
+
+install(TARGETS imbrex EXPORT imbrex_shared)
+install(TARGETS imbrex_static EXPORT imbrex_static)
+install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE README.md OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(TARGET imbrex_tool)
+    install(TARGETS imbrex_tool)
+endif()
+
+# find_package(imbrex): imbrex::imbrex, and imbrex::imbrex_static where its BLAS is found again.
+install(EXPORT imbrex_shared NAMESPACE imbrex:: DESTINATION ${package_dir})
+install(EXPORT imbrex_static NAMESPACE imbrex:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/imbrex-config.cmake.in imbrex-config.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(imbrex-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/imbrex-config.cmake
+              ${PROJECT_BINARY_DIR}/imbrex-config-version.cmake
+              cmake/imbrex_find.cmake cmake/Findimbrex_blas.cmake
+        DESTINATION ${package_dir})
+
+# pkg-config imbrex
+set(pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH pc_to_prefix ${pc_dir} ${CMAKE_INSTALL_PREFIX})
+file(RELATIVE_PATH pc_to_lib ${pc_dir} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH pc_to_include ${pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+set(pc_libs_private "-pthread -lm")
+if(imbrex_blas)
+    get_target_property(blas_file imbrex::blas IMPORTED_LOCATION)
+    get_filename_component(blas_dir ${blas_file} DIRECTORY)
+    get_filename_component(blas_name ${blas_file} NAME_WE)
+    string(REGEX REPLACE "^lib" "" blas_name ${blas_name})
+    set(pc_libs_private "-L${blas_dir} -l${blas_name} ${pc_libs_private}")
+endif()
+configure_file(cmake/imbrex.pc.in imbrex.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/imbrex.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,39 @@
+# imbrex_options.cmake - what the build may use, found and reported: imbrex_blas, imbrex_json,
+# imbrex_tests, and the warnings that all of our own files are compiled with.
+
+add_library(imbrex_warnings INTERFACE)
+target_compile_options(imbrex_warnings INTERFACE -Wall -Wextra -Wshadow -Wstrict-prototypes
+                                                 -Wmissing-prototypes -Wvla)
+if(IMBREX_WERROR)
+    target_compile_options(imbrex_warnings INTERFACE -Werror)
+endif()
+if(IMBREX_SANITIZE)
+    target_compile_options(imbrex_warnings INTERFACE -fsanitize=${IMBREX_SANITIZE}
+                                                     -fno-sanitize-recover=all
+                                                     -fno-omit-frame-pointer)
+    target_link_options(imbrex_warnings INTERFACE -fsanitize=${IMBREX_SANITIZE})
+endif()
+
+# imbrex_optional(<result> <AUTO|ON|OFF> <target> <what it is for> <find_package arguments>...)
+# ON: missing is an error.  AUTO: missing is a line of text.
+macro(imbrex_optional result choice target purpose)
+    set(${result} OFF)
+    if(NOT "${choice}" STREQUAL "OFF")
+        find_package(${ARGN} MODULE)
+        if(TARGET ${target})
+            set(${result} ON)
+            message(STATUS "imbrex: ${purpose}: yes")
+        elseif("${choice}" STREQUAL "AUTO")
+            message(STATUS "imbrex: ${purpose}: no, not found")
+        else()
+            message(FATAL_ERROR "imbrex: ${purpose}: asked for, but not found")
+        endif()
+    else()
+        message(STATUS "imbrex: ${purpose}: no, switched off")
+    endif()
+endmacro()
+
+imbrex_optional(imbrex_blas "${IMBREX_BLAS}" imbrex::blas "products through CBLAS" imbrex_blas)
+imbrex_optional(imbrex_json "${IMBREX_JSON}" imbrex::jansson "JSON with jansson" imbrex_jansson)
+imbrex_optional(imbrex_tests "${IMBREX_BUILD_TESTS}" imbrex::cmocka "tests, with cmocka"
+                imbrex_cmocka)

@@ -1,0 +1,225 @@
+"""The house rules that a machine can hold: who may include whom, which file owns which name, how
+long a file may be, and how it is laid out."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))
+BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
+MAX_LINES = 600
+CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
+
+# Who may include what, first match wins.  * is a name, ** a path, {own} the file's folder under src.
+PUBLIC = ["include/*.h"]
+CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
+             "src/kernels/kernels.h"]
+RULES = [
+    # file                    sees                                                 but never
+    ("src/ops/**",            PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"],    "**/transport.h"),
+    ("src/core/**",           PUBLIC + CONTRACTS + ["src/core/*"],                 None),
+    ("src/backends/**",       PUBLIC + ["src/core/*", "src/kernels/kernels.h",
+                                        "src/kernels/sites.h", "{own}/*"],         "**/transport.h"),
+    ("src/transport/**",      PUBLIC + ["src/core/*", "src/transport/*"],          None),
+    ("src/kernels/*/args.h",  PUBLIC + ["src/kernels/sites.h", "{own}/*.h"],       None),
+    ("src/kernels/*/*",       PUBLIC + ["src/kernels/*.h", "{own}/*.h"],           None),
+    ("src/kernels/*.h",       PUBLIC,                                              None),
+    ("cli/**",                ["include/imbrex.h", "cli/*"],                       None),
+    ("examples/**",           PUBLIC,                                              None),
+    ("include/**",            PUBLIC,                                              None),
+]
+SEARCH = ["include", "src/core", "src", "cli", "tests"]
+
+# An operator is written over the seams alone: no system header that talks to a system.
+OPS_SYSTEM = {"inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h",
+              "stdlib.h", "string.h"}
+# A library beyond libc has one place.
+ONE_PLACE = {"cblas.h": "src/kernels/**", "jansson.h": "cli/**", "mpi.h": "bench/**"}
+
+# Names with external linkage: what file X may define besides imbrex_*.
+NAMES = [
+    ("src/core/sys.c",        r"imx_sys(_\w+)?"),
+    ("src/core/status.c",     r"imx_(status_\w+|fail|fail_errno|text_add|dtype_name)"),
+    ("src/core/**",           r"imx_{file}(_\w+)?"),
+    ("src/ops/**",            r"imx_(op_)?{file}(_\w+)?"),
+    ("src/kernels/**",        r"imx_(kernel_)?{folder}(_\w+)?"),
+    ("src/backends/**",       r"imx_(backend_)?{folder}(_\w+)?"),
+    ("src/transport/**",      r"imx_(transport_)?{file}(_\w+)?"),
+]
+
+
+def match(path, pattern):
+    parts = re.split(r"(\*\*|\*)", pattern)
+    regex = "".join({"*": "[^/]*", "**": ".*"}.get(part, re.escape(part)) for part in parts)
+    return re.fullmatch(regex, path) is not None
+
+
+def tracked(*patterns):
+    """Files that git tracks; with a source that is no checkout, all files outside build/."""
+    listed = subprocess.run(["git", "ls-files"], cwd=SOURCE, stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True)
+    files = listed.stdout.splitlines() if listed.returncode == 0 else [
+        os.path.relpath(os.path.join(folder, name), SOURCE)
+        for folder, _, names in os.walk(SOURCE) for name in names]
+    return [f for f in files if not f.startswith(("build", ".git/"))
+            and os.path.isfile(os.path.join(SOURCE, f))
+            and any(match(f, p) for p in patterns)]
+
+
+def read(path):
+    with open(os.path.join(SOURCE, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def resolve(path, name):
+    """The file of this repository that `#include "name"` in path means, or None."""
+    for folder in [os.path.dirname(path)] + SEARCH:
+        candidate = os.path.normpath(os.path.join(folder, name))
+        if os.path.isfile(os.path.join(SOURCE, candidate)):
+            return candidate
+    return None
+
+
+def own_folder(path):
+    """src/backends/cpu for all below it."""
+    return "/".join(path.split("/")[:3])
+
+
+def include_fault(path, target):
+    """Why path must not include target, or None."""
+    for pattern, sees, never in RULES:
+        if match(path, pattern):
+            sees = [s.replace("{own}", own_folder(path)) for s in sees]
+            if not any(match(target, s) for s in sees) or (never and match(target, never)):
+                return "%s must not include %s" % (path, target)
+            return None
+    return None
+
+
+def name_fault(path, name):
+    """Why path must not define name for all, or None."""
+    if name.startswith("imbrex_"):
+        return None
+    for pattern, names in NAMES:
+        if match(path, pattern):
+            folder = path.split("/")[2]
+            file = os.path.splitext(os.path.basename(path))[0]
+            expected = names.replace("{file}", file).replace("{folder}", folder)
+            if not re.fullmatch(expected, name):
+                return "%s defines %s, not %s" % (path, name, expected)
+            return None
+    return None
+
+
+class Layout(unittest.TestCase):
+    def none(self, faults):
+        self.assertFalse(faults, "\n" + "\n".join(faults))
+
+    def test_there_is_something_to_check(self):
+        for pattern in ("include/*.h", "src/core/*.c", "src/ops/*.c", "src/backends/*/*.c",
+                        "src/transport/*.c", "src/kernels/*/*.c", "cli/*.c", "tests/*.c",
+                        "script/*", "cmake/*"):
+            self.assertTrue(tracked(pattern), "no file is called " + pattern)
+
+    def test_rules_find_faults(self):
+        for path, target in (("src/ops/x.c", "src/backends/cpu/cpu.h"),
+                             ("src/ops/x.c", "src/core/transport.h"),
+                             ("src/core/x.c", "src/backends/cpu/cpu.h"),
+                             ("src/backends/cpu/x.c", "src/backends/cuda/cuda.h"),
+                             ("src/backends/cpu/x.c", "src/kernels/gemm/args.h"),
+                             ("src/backends/cpu/x.c", "src/core/transport.h"),
+                             ("src/kernels/gemm/cpu.c", "src/core/imx.h"),
+                             ("src/kernels/gemm/cpu.c", "src/kernels/reduce/args.h"),
+                             ("cli/x.c", "src/core/imx.h")):
+            self.assertIsNotNone(include_fault(path, target), (path, target))
+        self.assertIsNone(include_fault("src/ops/x.c", "src/kernels/gemm/schedule.h"))
+        self.assertIsNone(include_fault("src/backends/cpu/x.c", "src/backends/cpu/cpu.h"))
+        self.assertIsNotNone(name_fault("src/core/group.c", "imx_memory_create"))
+        self.assertIsNotNone(name_fault("src/core/group.c", "helper"))
+        self.assertIsNone(name_fault("src/core/group.c", "imx_group_fault"))
+
+    def test_includes(self):
+        faults = []
+        for path in tracked("src/**", "cli/**", "include/**", "examples/**", "bench/**"):
+            if not path.endswith((".c", ".h", ".cu", ".cuh")):
+                continue
+            for number, line in enumerate(read(path).splitlines(), 1):
+                quoted = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+                system = re.match(r"\s*#\s*include\s+<([^>]+)>", line)
+                fault = None
+                if quoted:
+                    target = resolve(path, quoted.group(1))
+                    fault = (include_fault(path, target) if target
+                             else "%s includes %s, which is not there" % (path, quoted.group(1)))
+                elif system:
+                    name = system.group(1)
+                    if path.startswith("src/ops/") and name not in OPS_SYSTEM:
+                        fault = "%s must not include <%s>" % (path, name)
+                    if name in ONE_PLACE and not match(path, ONE_PLACE[name]):
+                        fault = "%s: <%s> belongs to %s" % (path, name, ONE_PLACE[name])
+                if fault:
+                    faults.append("line %d: %s" % (number, fault))
+        self.none(faults)
+
+    def test_names(self):
+        objects = os.path.join(BUILD, "CMakeFiles", "imbrex_objects.dir")
+        if not os.path.isdir(objects) or not shutil.which("nm"):
+            self.skipTest("needs a build and nm")
+        faults = []
+        for path in tracked("src/**.c"):
+            listed = subprocess.run(["nm", "--defined-only", "--extern-only",
+                                     os.path.join(objects, path + ".o")],
+                                    stdout=subprocess.PIPE, text=True)
+            self.assertEqual(listed.returncode, 0, path + " is not built")
+            names = [line.split()[-1] for line in listed.stdout.splitlines()]
+            faults += filter(None, (name_fault(path, n) for n in names if not n.startswith("__")))
+        self.none(faults)
+
+    def test_file_length(self):
+        lines = {path: read(path).count("\n") for path in tracked("**.c", "**.h", "**.cu", "**.py")}
+        self.none(["%s has %d lines, more than %d" % (path, count, MAX_LINES)
+                   for path, count in lines.items() if count > MAX_LINES])
+
+    def test_words(self):
+        words = ["/wo" + "rk/", "py" + "pi"]
+        words += [r"\b%s\b" % word for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X")]
+        faults = []
+        for path in tracked("**"):
+            try:
+                text = read(path)
+            except UnicodeDecodeError:
+                continue
+            faults += ["%s says %s" % (path, word) for word in words
+                       if re.search(word, text, re.IGNORECASE)]
+        self.none(faults)
+
+    def test_first_line_says_what_the_file_is_for(self):
+        faults = []
+        for path in tracked("**.c", "**.h", "**.cu"):
+            name = os.path.basename(path)
+            if not read(path).startswith("/* %s - " % name):
+                faults.append("%s does not open with /* %s - ..." % (path, name))
+        self.none(faults)
+
+    def test_format(self):
+        tool = shutil.which("clang-format-%d" % CLANG_FORMAT) or shutil.which("clang-format")
+        if tool:
+            version = subprocess.run([tool, "--version"], stdout=subprocess.PIPE, text=True).stdout
+        if not tool or not re.search(r"version %d\." % CLANG_FORMAT, version):
+            self.skipTest("needs clang-format %d" % CLANG_FORMAT)
+        checked = subprocess.run([tool, "--dry-run", "--Werror"] + tracked("**.c", "**.h"),
+                                 cwd=SOURCE, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(checked.returncode, 0, "\n" + checked.stderr)
+
+    def test_columns(self):
+        self.none(["%s:%d is wider than 100 columns" % (path, number)
+                   for path in tracked("**.c", "**.h", "**.cu", "**.py", "script/*", "cmake/*",
+                                        "**CMakeLists.txt")
+                   for number, line in enumerate(read(path).splitlines(), 1) if len(line) > 100])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

@@ -1,0 +1,99 @@
+"""What `cmake --install` puts down is enough for someone else's project: CMake and pkg-config find
+it, also after the whole of it was moved, and it shows the names of the public header only."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))
+BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
+OUTSIDE = os.path.join(SOURCE, "tests", "package")
+
+
+def run(*command, **environment):
+    """Returns what the command printed; on failure the exception shows all of it."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=dict(os.environ, **environment))
+    if done.returncode != 0:
+        raise AssertionError("%s: exit %d\n%s" % (" ".join(command), done.returncode, done.stdout))
+    return done.stdout
+
+
+def version():
+    with open(os.path.join(SOURCE, "include", "imbrex.h")) as header:
+        return ".".join(re.findall(r"^#define IMBREX_VERSION_\w+ (\d+)$", header.read(), re.M))
+
+
+class Package(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="imbrex_package_")
+        run("cmake", "--install", BUILD, "--prefix", os.path.join(cls.folder, "staged"))
+        cls.prefix = os.path.join(cls.folder, "moved")
+        os.rename(os.path.join(cls.folder, "staged"), cls.prefix)
+        cls.library = cls.find("libimbrex.so")
+        cls.libdir = os.path.dirname(cls.library)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    @classmethod
+    def find(cls, name):
+        for folder, _, files in os.walk(cls.prefix):
+            if name in files:
+                return os.path.join(folder, name)
+        raise AssertionError("%s is not installed" % name)
+
+    def expect_39(self, program, **environment):
+        self.assertEqual(run(program, **environment), "%s 39\n" % version())
+
+    def test_cmake(self):
+        build = os.path.join(self.folder, "cmake")
+        run("cmake", "-S", OUTSIDE, "-B", build, "-DCMAKE_PREFIX_PATH=" + self.prefix)
+        run("cmake", "--build", build)
+        self.expect_39(os.path.join(build, "outside_shared"))
+        self.expect_39(os.path.join(build, "outside_static"))
+        self.assertIn("libimbrex.so.0", run("ldd", os.path.join(build, "outside_shared")))
+        self.assertNotIn("libimbrex", run("ldd", os.path.join(build, "outside_static")))
+
+    @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config here")
+    def test_pkg_config(self):
+        where = {"PKG_CONFIG_PATH": os.path.join(self.libdir, "pkgconfig")}
+        self.assertEqual(run("pkg-config", "--modversion", "imbrex", **where).strip(), version())
+        for kind, options in (("shared", []), ("static", ["--static"])):
+            flags = run("pkg-config", "--cflags", "--libs", *options, "imbrex", **where).split()
+            if kind == "static":
+                flags = ["-l:libimbrex.a" if f == "-limbrex" else f for f in flags]
+            program = os.path.join(self.folder, "pkg_config_" + kind)
+            run("cc", os.path.join(OUTSIDE, "outside.c"), "-o", program, *flags)
+            self.expect_39(program, LD_LIBRARY_PATH=self.libdir)
+
+    def test_soname(self):
+        soname = re.search(r"SONAME\D*\[(.*)\]", run("readelf", "-d", self.library))
+        self.assertEqual(soname.group(1), "libimbrex.so." + version().split(".")[0])
+
+    def test_only_public_names_are_exported(self):
+        with open(os.path.join(self.prefix, "include", "imbrex.h")) as header:
+            declared = set(re.findall(r"\b(imbrex_\w+)\(", header.read()))
+        lines = run("nm", "-D", "--defined-only", self.library).splitlines()
+        exported = {line.split()[-1].split("@")[0] for line in lines}
+        self.assertEqual(exported, exported & declared, "exported, but not in imbrex.h")
+        self.assertEqual(declared, exported & declared, "in imbrex.h, but not exported")
+
+    def test_tool(self):
+        tool = os.path.join(self.prefix, "bin", "imbrex")
+        if not os.path.exists(tool) and not os.environ.get("IMBREX_TOOL"):
+            self.skipTest("built without the tool")
+        self.assertIn(version(), run(tool, "info"))
+
+    def test_license(self):
+        self.assertTrue(os.path.getsize(self.find("LICENSE")) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))
