@@ -13,23 +13,23 @@ BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "rel
 MAX_LINES = 600
 CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 
-# Who may include what, first match wins.  * is a name, ** a path, {own} the file's folder under src.
+# Who may include what, first match wins.  * is a name, ** a path, {own} the file's folder.
 PUBLIC = ["include/*.h"]
 CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
              "src/kernels/kernels.h"]
 RULES = [
-    # file                    sees                                                 but never
-    ("src/ops/**",            PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"],    "**/transport.h"),
-    ("src/core/**",           PUBLIC + CONTRACTS + ["src/core/*"],                 None),
-    ("src/backends/**",       PUBLIC + ["src/core/*", "src/kernels/kernels.h",
-                                        "src/kernels/sites.h", "{own}/*"],         "**/transport.h"),
-    ("src/transport/**",      PUBLIC + ["src/core/*", "src/transport/*"],          None),
-    ("src/kernels/*/args.h",  PUBLIC + ["src/kernels/sites.h", "{own}/*.h"],       None),
-    ("src/kernels/*/*",       PUBLIC + ["src/kernels/*.h", "{own}/*.h"],           None),
-    ("src/kernels/*.h",       PUBLIC,                                              None),
-    ("cli/**",                ["include/imbrex.h", "cli/*"],                       None),
-    ("examples/**",           PUBLIC,                                              None),
-    ("include/**",            PUBLIC,                                              None),
+    # file, sees, but never
+    ("src/ops/**", PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"], "**/transport.h"),
+    ("src/core/**", PUBLIC + CONTRACTS + ["src/core/*"], None),
+    ("src/backends/**", PUBLIC + ["src/core/*", "src/kernels/kernels.h", "src/kernels/sites.h",
+                                  "{own}/*"], "**/transport.h"),
+    ("src/transport/**", PUBLIC + ["src/core/*", "src/transport/*"], None),
+    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "{own}/*.h"], None),
+    ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "{own}/*.h"], None),
+    ("src/kernels/*.h", PUBLIC, None),
+    ("cli/**", ["include/imbrex.h", "cli/*"], None),
+    ("examples/**", PUBLIC, None),
+    ("include/**", PUBLIC, None),
 ]
 SEARCH = ["include", "src/core", "src", "cli", "tests"]
 
