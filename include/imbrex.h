@@ -1,0 +1,266 @@
+/* imbrex.h - distributed matrix operators that hide communication behind computation.
+ *
+ * A group is a set of ranks that own memory together.  Symmetric memory exists once on every rank,
+ * at the same size, and every rank of the node can reach all of it.  A plan is an operator with its
+ * shape fixed: making one is collective and slow; running one is local, asynchronous, and allocates
+ * nothing.
+ *
+ *     imbrex_group *group;
+ *     imbrex_plan *plan;
+ *     imbrex_gemm_desc desc = { .m = 8192, .n = 3584, .k = 4096 };
+ *
+ *     imbrex_group_create(&(imbrex_group_desc){ 0 }, &group);
+ *     imbrex_plan_ag_gemm(group, &desc, &plan);
+ *     imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = b, .c = c }, NULL);
+ *     imbrex_stream_sync(group, NULL);
+ *     imbrex_plan_destroy(plan);
+ *     imbrex_group_destroy(group);
+ *
+ * Rules that hold everywhere
+ *   Status      Functions return IMBREX_OK or say who must act; outputs are written only on OK.
+ *   Desc        Zero-initialise it.  Zero means "the library chooses".  Reserved fields must stay
+ *               zero: else UNSUPPORTED.
+ *   Collective  Every rank calls, in the same order, with an equal desc.  A mismatch is an error on
+ *               every rank, which names the field and the rank; it is never a deadlock.
+ *   Stream      A function that takes a stream only enqueues.  NULL is the group's default stream.
+ *   Matrix      Dense and row-major; name[rows, cols].  Sizes are in elements unless the name says
+ *               bytes.  R ranks; rank r owns rows r*m/R up to (r+1)*m/R, rounded down: maybe none.
+ *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
+ *               they may time out.
+ *   Threads     A group, and all that was made from it, belongs to one thread at a time.  Different
+ *               groups are independent.
+ *   Destroy     Takes NULL; never fails; undoes the matching create.
+ *   Failure     Every wait for a peer ends after timeout_ms.  The first that does ends all others,
+ *               on every rank, and the group stays failed: destroy it and make a new one.
+ */
+#ifndef IMBREX_H
+#define IMBREX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define IMBREX_API __attribute__((visibility("default")))
+#define IMBREX_TRY __attribute__((visibility("default"), warn_unused_result)) imbrex_status
+
+#define IMBREX_VERSION_MAJOR 0
+#define IMBREX_VERSION_MINOR 1
+#define IMBREX_VERSION_PATCH 0
+
+typedef struct imbrex_group imbrex_group;
+typedef struct imbrex_plan imbrex_plan;
+typedef void *imbrex_stream;
+
+/* ---- Status ---------------------------------------------------------------------------------- */
+
+/* Who must act?  Values never change meaning. */
+typedef enum imbrex_status {
+    IMBREX_OK = 0,
+    IMBREX_INVALID = 1,     /* an argument is wrong: fix the caller */
+    IMBREX_UNSUPPORTED = 2, /* right, but not on this device, build or shape */
+    IMBREX_NO_MEMORY = 3,   /* host or device memory ran out */
+    IMBREX_SYSTEM = 4,      /* an operating-system call failed */
+    IMBREX_DEVICE = 5,      /* a device or its driver failed */
+    IMBREX_PEER = 6,        /* another rank disagreed, failed or left */
+    IMBREX_TIMEOUT = 7,     /* no progress for timeout_ms */
+    IMBREX_INTERNAL = 8     /* a bug in imbrex */
+} imbrex_status;
+
+IMBREX_API const char *imbrex_status_name(imbrex_status status); /* "IMBREX_PEER"; never NULL */
+
+/* What went wrong in this thread's last failed call, in a sentence that names the function, the
+ * argument and the rank.  Never NULL; valid until this thread's next call of imbrex. */
+IMBREX_API const char *imbrex_error(void);
+
+IMBREX_API const char *imbrex_version(void); /* "0.1.0", of the library that is loaded */
+
+/* What this build and this machine can do, one "key: value" a line.  Writes at most size bytes with
+ * the final NUL and returns the length of the whole text, as snprintf does; size may be 0. */
+IMBREX_API size_t imbrex_info(char *text, size_t size);
+
+/* ---- Group ----------------------------------------------------------------------------------- */
+
+/* All that imbrex asks of a launcher: who am I, and swap small blobs.  allgather is called by all
+ * ranks in the same order, from the thread that called imbrex; recv gets size * bytes, rank r's
+ * blob at r * bytes; it returns 0, or anything else on failure.  The struct and ctx must live until
+ * the group is destroyed. */
+typedef struct imbrex_bootstrap {
+    int rank, size;
+    int (*allgather)(void *ctx, const void *send, void *recv, size_t bytes);
+    void *ctx;
+} imbrex_bootstrap;
+
+typedef struct imbrex_group_desc {
+    const imbrex_bootstrap
+        *bootstrap;     /* NULL: what torchrun, mpirun or srun put in the environment */
+    const char *device; /* "cpu"; NULL: the best one here */
+    int64_t timeout_ms; /* limit on any wait for a peer; 0: 30000 */
+    uint64_t reserved[4];
+} imbrex_group_desc;
+
+/* Collective. */
+IMBREX_TRY imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **group);
+
+/* Local, not collective.  Waits until the group's streams are idle, then frees all that was made
+ * from it. */
+IMBREX_API void imbrex_group_destroy(imbrex_group *group);
+
+IMBREX_API int imbrex_group_rank(const imbrex_group *group);
+IMBREX_API int imbrex_group_size(const imbrex_group *group);
+
+/* What failed so far.  Never blocks. */
+IMBREX_TRY imbrex_group_status(const imbrex_group *group);
+
+/* Ends every wait on every rank, with PEER.  From any thread. */
+IMBREX_API void imbrex_group_abort(imbrex_group *group);
+
+/* ---- Streams, symmetric memory, one-sided operations ----------------------------------------- */
+
+/* Work on one stream runs in order; different streams run at once. */
+IMBREX_TRY imbrex_stream_create(imbrex_group *group, imbrex_stream *stream);
+IMBREX_API void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream);
+
+/* Blocks until all work on the stream is done, and says what failed in the group so far. */
+IMBREX_TRY imbrex_stream_sync(imbrex_group *group, imbrex_stream stream);
+
+/* Symmetric memory: zeroed, 256-byte aligned, bytes > 0 and the same on every rank.  Collective.
+ * Free is local; the caller sees to it that no peer uses the memory any more (a barrier does). */
+IMBREX_TRY imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr);
+IMBREX_API void imbrex_mem_free(imbrex_group *group, void *ptr);
+
+/* Where rank's copy of ptr is mapped here.  ptr lies anywhere in memory from imbrex_mem_alloc.
+ * Local. */
+IMBREX_TRY imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer);
+
+/* Copies bytes within this rank: host or device memory, not overlapping. */
+IMBREX_TRY imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t bytes,
+                       imbrex_stream stream);
+
+/* Copies bytes from src, any memory of this rank, to rank's copy of dst, symmetric memory.  rank
+ * may be the caller's own. */
+IMBREX_TRY imbrex_put(imbrex_group *group, void *dst, const void *src, size_t bytes, int rank,
+                      imbrex_stream stream);
+
+/* A signal is a uint64_t in symmetric memory, 8-byte aligned, that has one writer and only grows.
+ * post: once everything enqueued on the stream before it is visible to rank, raise rank's copy.
+ * wait: hold the stream until this rank's own copy is at least value. */
+IMBREX_TRY imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t value, int rank,
+                              imbrex_stream stream);
+IMBREX_TRY imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, uint64_t value,
+                              imbrex_stream stream);
+
+/* Holds the stream until every rank's stream has come to its barrier; what ranks put before is then
+ * visible.  All ranks enqueue their barriers in the same order, each on one stream at a time. */
+IMBREX_TRY imbrex_barrier(imbrex_group *group, imbrex_stream stream);
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+typedef enum imbrex_dtype { IMBREX_BF16, IMBREX_F16, IMBREX_F32 } imbrex_dtype;
+typedef enum imbrex_layout {
+    IMBREX_NK,
+    IMBREX_KN
+} imbrex_layout; /* how b lies: [n, k] or [k, n] */
+
+/* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
+ * "sequential" communicates, then computes (or the other way round).  Both cut the product into the
+ * same tiles and give the same bits. */
+typedef struct imbrex_gemm_desc {
+    int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
+    imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
+    imbrex_layout layout;  /* of b */
+    const char *algorithm; /* a name from above; NULL: chosen, and imbrex_plan_describe says why */
+    int chunk_rows;        /* rows that travel under one signal; 0: chosen */
+    int sms; /* SMs, or threads on "cpu", that a run may hold; 0: all, or one thread */
+    uint32_t reserved[8];
+} imbrex_gemm_desc;
+
+typedef struct imbrex_coll_desc {
+    int64_t m, n; /* the whole matrix, [m, n]; m: the most that a run may ask for */
+    imbrex_dtype dtype;
+    const char *algorithm;
+    int chunk_rows, sms;
+    uint32_t reserved[8];
+} imbrex_coll_desc;
+
+typedef struct imbrex_args {
+    const void *a, *b, *bias; /* bias[n] or NULL; gemm_rs adds it once, to the sum */
+    void *c, *gathered;       /* gathered[m, k]: all of a, ag_gemm only, or NULL */
+    int64_t m;                /* rows of this run, the same on all ranks; 0: the plan's m */
+    uint64_t reserved[6];
+} imbrex_args;
+
+/* Collective.      a            b                   c
+ *   all_gather      [rows, n]    -                   [m, n]      c = a of all ranks
+ *   reduce_scatter  [m, n]       -                   [rows, n]   c = my rows of the sum of a
+ *   ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]      c = all_gather(a) * b + bias
+ *   gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]   c = reduce_scatter(a * b) + bias
+ *
+ * rows: this rank's share of the run's m.  * b: with b as [n, k], times its transpose.  Any size
+ * may be 0.  Inputs and outputs are ordinary memory of the group's device, need the alignment of
+ * their element only, and must not overlap.  An empty matrix may be NULL.
+ *
+ * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
+ * float32, then the bias, then one rounding: the same inputs give the same bits on every run.
+ *
+ * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
+ * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes. */
+IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
+                                  imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
+                                      imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
+                               imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
+                               imbrex_plan **plan);
+
+/* Enqueues one run.  All ranks run the same plans in the same order; one plan's runs follow each
+ * other in stream order.  args itself may go when the call returns; the memory it names must stay
+ * until the stream is done with it. */
+IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
+
+/* One line for people: shape, tiles, algorithm and why.  Writes and returns as snprintf does. */
+IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size);
+
+/* Local.  Waits until this rank's runs of the plan are done.  Peers may still be running theirs. */
+IMBREX_API void imbrex_plan_destroy(imbrex_plan *plan);
+
+/* out[rows, cols] = silu(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
+ * transformer's MLP, whose gate and up products lie side by side.  Computed in float32, rounded
+ * once.  Local to this rank. */
+IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
+                           const void *in, void *out, imbrex_stream stream);
+
+/* ---- Tracing --------------------------------------------------------------------------------- */
+
+typedef enum imbrex_span_kind {
+    IMBREX_SPAN_COPY,   /* bytes to peer (or to this rank itself) */
+    IMBREX_SPAN_WAIT,   /* held by a signal that peer posts */
+    IMBREX_SPAN_KERNEL, /* a kernel, from first to last instruction */
+    IMBREX_SPAN_TILE    /* one tile of a kernel; index says which, peer whose rows */
+} imbrex_span_kind;
+
+typedef struct imbrex_span {
+    int64_t begin_ns, end_ns; /* CLOCK_MONOTONIC, comparable between the ranks of a host */
+    imbrex_span_kind kind;
+    int32_t stream;      /* 0: the default stream, then in order of creation */
+    int32_t lane;        /* 0: the stream itself; 1 and up: inside a kernel, one lane a block */
+    int32_t peer, index; /* -1 where they say nothing */
+    int64_t bytes;
+    char name[24];
+} imbrex_span;
+
+/* Records what this rank's streams do from here on, up to capacity spans (later ones are dropped);
+ * 0 stops and forgets.  Streams must be idle. */
+IMBREX_TRY imbrex_trace(imbrex_group *group, size_t capacity);
+
+/* Copies out the first max spans recorded so far, in no particular order, and returns how many
+ * there are.  spans may be NULL if max is 0.  Streams must be idle. */
+IMBREX_API size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* IMBREX_H */

@@ -1,0 +1,83 @@
+/* cpu.c - the CPU as a device: its table of functions. */
+#include "cpu.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void imx_cpu_sleep(const uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+void imx_cpu_wake(const uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void info(imx_text *text)
+{
+    imx_text_add(text, "device cpu: %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
+{
+    if (desc->index > 0)
+        return imx_fail(IMBREX_INVALID, "device cpu:%d does not exist: there is only cpu:0",
+                        desc->index);
+    if (desc->env->cpu_threads < 1 || desc->env->cpu_threads > 1024)
+        return imx_fail(IMBREX_INVALID, "IMBREX_CPU_THREADS is %lld: want from 1 to 1024",
+                        (long long)desc->env->cpu_threads);
+    imx_device *device = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
+    device->rank = desc->rank;
+    device->chaos_ns = desc->env->chaos_ms * 1000000;
+    device->link_ns = desc->env->cpu_link > 0 ? 1 / desc->env->cpu_link : 0; /* GB/s is byte/ns */
+    *out = device;
+    return IMBREX_OK;
+}
+
+static void device_close(imx_device *device)
+{
+    while (device && device->streams)
+        imx_cpu_stream_destroy(device, device->streams);
+    free(device);
+}
+
+static void set_watch(imx_device *device, const imbrexd_watch *watch)
+{
+    device->watch = watch;
+}
+
+static void set_trace(imx_device *device, imbrexd_trace *trace)
+{
+    device->trace = trace;
+}
+
+const imx_backend imx_backend_cpu = {
+    .name = "cpu",
+    .info = info,
+    .open = device_open,
+    .close = device_close,
+    .memory_create = imx_cpu_memory_create,
+    .memory_export = imx_cpu_memory_export,
+    .memory_import = imx_cpu_memory_import,
+    .memory_share = imx_cpu_memory_share,
+    .memory_release = imx_cpu_memory_release,
+    .set_watch = set_watch,
+    .set_trace = set_trace,
+    .stream_create = imx_cpu_stream_create,
+    .stream_destroy = imx_cpu_stream_destroy,
+    .stream_sync = imx_cpu_stream_sync,
+    .event_create = imx_cpu_event_create,
+    .event_destroy = imx_cpu_event_destroy,
+    .event_record = imx_cpu_event_record,
+    .event_wait = imx_cpu_event_wait,
+    .copy = imx_cpu_copy,
+    .signals = imx_cpu_signals,
+    .prepare = imx_cpu_prepare,
+    .prepared_destroy = imx_cpu_prepared_destroy,
+    .launch = imx_cpu_launch,
+};

@@ -1,0 +1,99 @@
+/* cpu.h - the CPU backend's own types: a device is a set of worker threads, one a stream. */
+#ifndef IMX_CPU_H
+#define IMX_CPU_H
+
+#include "../../core/backend.h"
+
+typedef struct imx_cpu_stream imx_cpu_stream;
+
+struct imx_device {
+    int rank;
+    int64_t chaos_ns; /* sleep up to so long before copies and posts */
+    double link_ns;   /* what a byte to a peer takes on the emulated wire */
+    const imbrexd_watch *watch;
+    imbrexd_trace *trace;
+    imx_cpu_stream *streams; /* all that live */
+    int stream_count;        /* ever made: numbers them */
+};
+
+/* Sleeps on word while it is still seen, until a wake; maybe shorter: look again. */
+void imx_cpu_sleep(const uint32_t *word, uint32_t seen);
+void imx_cpu_wake(const uint32_t *word);
+
+/* ---- memory.c -------------------------------------------------------------------------------- */
+
+imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory **memory);
+imbrex_status imx_cpu_memory_export(imx_memory *memory, int *fd);
+imbrex_status imx_cpu_memory_import(imx_device *device, int fd, size_t bytes, imx_memory **memory);
+imbrex_status imx_cpu_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **memory);
+void imx_cpu_memory_release(imx_memory *memory);
+
+/* ---- stream.c -------------------------------------------------------------------------------- */
+
+imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *stream);
+void imx_cpu_stream_destroy(imx_device *device, imbrex_stream stream);
+imbrex_status imx_cpu_stream_sync(imx_device *device, imbrex_stream stream);
+
+imbrex_status imx_cpu_event_create(imx_device *device, imx_event **event);
+void imx_cpu_event_destroy(imx_device *device, imx_event *event);
+imbrex_status imx_cpu_event_record(imx_device *device, imx_event *event, imbrex_stream stream);
+imbrex_status imx_cpu_event_wait(imx_device *device, imx_event *event, imbrex_stream stream);
+
+imbrex_status imx_cpu_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
+                           imbrex_stream stream);
+imbrex_status imx_cpu_signals(imx_device *device, const imx_signal_op *ops, int count,
+                              imbrex_stream stream);
+imbrex_status imx_cpu_launch(imx_device *device, imx_prepared *prepared, const void *args,
+                             size_t args_bytes, imbrex_stream stream);
+
+/* ---- work.c: what a worker does with one entry of its queue ---------------------------------- */
+
+typedef enum imx_cpu_kind {
+    IMX_CPU_COPY,
+    IMX_CPU_SIGNAL,
+    IMX_CPU_LAUNCH,
+    IMX_CPU_RECORD,
+    IMX_CPU_AWAIT,
+    IMX_CPU_STOP
+} imx_cpu_kind;
+
+struct imx_event {
+    uint32_t recorded; /* by the host: how often */
+    uint32_t reached;  /* atomic, futex: the recording that a stream last came to */
+};
+
+typedef struct imx_cpu_entry {
+    imx_cpu_kind kind;
+    union {
+        struct {
+            void *dst;
+            const void *src;
+            size_t bytes;
+            int rank;
+        } copy;
+        imx_signal_op signal;
+        struct {
+            imx_prepared *prepared;
+            _Alignas(16) char args[IMX_ARGS_BYTES];
+        } launch;
+        struct {
+            imx_event *event;
+            uint32_t recording;
+        } event;
+    };
+} imx_cpu_entry;
+
+/* seed: the stream's own state for the chaos sleeps. */
+void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_entry *entry);
+
+/* ---- prepared.c: a kernel with its scratch and the threads that run its blocks --------------- */
+
+imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
+                              int blocks, imx_prepared **prepared);
+void imx_cpu_prepared_destroy(imx_device *device, imx_prepared *prepared);
+
+/* Runs all blocks, block 0 on the calling thread; returns when the last one has ended. */
+void imx_cpu_prepared_run(imx_device *device, imx_prepared *prepared, const void *args, int stream);
+const char *imx_cpu_prepared_name(const imx_prepared *prepared);
+
+#endif /* IMX_CPU_H */

@@ -1,0 +1,116 @@
+/* work.c - what a stream's worker does: copies, posts, waits, kernels, and the spans of each. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cpu.h"
+
+static void sleep_until(int64_t when_ns)
+{
+    struct timespec when = { .tv_sec = when_ns / 1000000000, .tv_nsec = when_ns % 1000000000 };
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) != 0)
+        ; /* interrupted by a signal handler of the caller's */
+}
+
+static void chaos(const imx_device *device, uint32_t *seed)
+{
+    if (!device->chaos_ns)
+        return;
+    *seed = *seed * 1664525 + 1013904223;
+    sleep_until(imbrexd_now_ns() + (int64_t)(*seed >> 8) * device->chaos_ns / (1 << 24));
+}
+
+static bool aborted(const imx_device *device)
+{
+    const imbrexd_watch *watch = device->watch;
+    return __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
+}
+
+static void note(const imx_device *device, imbrex_span span, const char *name)
+{
+    strncpy(span.name, name, sizeof span.name - 1);
+    span.end_ns = imbrexd_now_ns();
+    imbrexd_trace_add(device->trace, &span);
+}
+
+static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
+{
+    imbrex_span span = {
+        .begin_ns = imbrexd_now_ns(),
+        .kind = IMBREX_SPAN_COPY,
+        .stream = stream,
+        .peer = entry->copy.rank,
+        .index = -1,
+        .bytes = (int64_t)entry->copy.bytes,
+    };
+    if (entry->copy.bytes)
+        memcpy(entry->copy.dst, entry->copy.src, entry->copy.bytes);
+    if (device->link_ns > 0 && entry->copy.rank != device->rank)
+        sleep_until(imbrexd_now_ns() + (int64_t)((double)entry->copy.bytes * device->link_ns));
+    if (device->trace)
+        note(device, span, "copy");
+}
+
+static void signal(imx_device *device, int stream, uint32_t *seed, const imx_signal_op *op)
+{
+    uint64_t value = (op->word ? *op->word : 0) + op->add;
+    if (op->kind == IMX_POST) {
+        if (op->site.rank != device->rank)
+            chaos(device, seed);
+        imbrexd_signal_post(op->signal, value);
+        return;
+    }
+    imbrex_span span = {
+        .begin_ns = imbrexd_now_ns(),
+        .kind = IMBREX_SPAN_WAIT,
+        .stream = stream,
+        .peer = op->site.rank,
+        .index = op->site.index,
+    };
+    /* A wait that gives up leaves the abort word set: the rest of the stream is skipped. */
+    imbrexd_signal_wait(device->watch, op->signal, value, op->site);
+    if (device->trace)
+        note(device, span, "wait");
+}
+
+static void launch(imx_device *device, int stream, const imx_cpu_entry *entry)
+{
+    imbrex_span span = {
+        .begin_ns = imbrexd_now_ns(),
+        .kind = IMBREX_SPAN_KERNEL,
+        .stream = stream,
+        .peer = -1,
+        .index = -1,
+    };
+    imx_cpu_prepared_run(device, entry->launch.prepared, entry->launch.args, stream);
+    if (device->trace)
+        note(device, span, imx_cpu_prepared_name(entry->launch.prepared));
+}
+
+/* Events order streams of one rank, so they hold also after an abort: nothing is freed early. */
+static void await(const imx_event *event, uint32_t recording)
+{
+    uint32_t reached; /* acquire: what the recording stream did before is visible here */
+    while ((int32_t)((reached = __atomic_load_n(&event->reached, __ATOMIC_ACQUIRE)) - recording) <
+           0)
+        imx_cpu_sleep(&event->reached, reached);
+}
+
+void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_entry *entry)
+{
+    if (entry->kind == IMX_CPU_RECORD) {
+        __atomic_store_n(&entry->event.event->reached, entry->event.recording, __ATOMIC_RELEASE);
+        imx_cpu_wake(&entry->event.event->reached);
+    } else if (entry->kind == IMX_CPU_AWAIT) {
+        await(entry->event.event, entry->event.recording);
+    } else if (aborted(device)) {
+        return;
+    } else if (entry->kind == IMX_CPU_COPY) {
+        chaos(device, seed);
+        copy(device, stream, entry);
+    } else if (entry->kind == IMX_CPU_SIGNAL) {
+        signal(device, stream, seed, &entry->signal);
+    } else {
+        launch(device, stream, entry);
+    }
+}

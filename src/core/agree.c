@@ -1,0 +1,78 @@
+/* agree.c - every collective call begins by agreeing on what it is, so that a mismatch becomes a
+ * sentence and never a deadlock. */
+#include <string.h>
+
+#include "group.h"
+
+/* What one rank brings.  One size for all calls: ranks in different calls can still compare. */
+typedef struct proposal {
+    char call[40];
+    int32_t status;
+    int32_t count;
+    int64_t value[IMX_AGREE_FIELDS];
+    char detail[256]; /* why status is not OK */
+} proposal;
+
+imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv, size_t bytes)
+{
+    if (group->size == 1) {
+        memcpy(recv, send, bytes);
+        return IMBREX_OK;
+    }
+    int failed = group->bootstrap->allgather(group->bootstrap->ctx, send, recv, bytes);
+    if (!failed)
+        return IMBREX_OK;
+    if (group->own_bootstrap)
+        return imx_bootstrap_status(group->own_bootstrap); /* it has noted the sentence */
+    return imx_fail(IMBREX_PEER, "the bootstrap's allgather returned %d on rank %d", failed,
+                    group->rank);
+}
+
+static imbrex_status compare(const imbrex_group *group, const proposal *all,
+                             const imx_field *fields)
+{
+    const proposal *mine = &all[group->rank];
+    for (int r = 0; r < group->size; r++) {
+        if (strcmp(all[r].call, all[0].call) != 0)
+            return imx_fail(IMBREX_PEER,
+                            "ranks are in different collective calls: %s on rank 0, %s on rank %d",
+                            all[0].call, all[r].call, r);
+    }
+    if (mine->status != IMBREX_OK)
+        return imx_fail(mine->status, "%s", mine->detail);
+    for (int r = 0; r < group->size; r++) {
+        if (all[r].status != IMBREX_OK)
+            return imx_fail(IMBREX_PEER, "rank %d failed: %s", r, all[r].detail);
+    }
+    for (int i = 0; i < mine->count; i++) {
+        for (int r = 0; r < group->size; r++) {
+            if (all[r].value[i] != all[0].value[i])
+                return imx_fail(IMBREX_PEER,
+                                "%s differs between ranks: %lld on rank 0, %lld on rank %d; all "
+                                "ranks must pass the same",
+                                fields[i].name, (long long)all[0].value[i],
+                                (long long)all[r].value[i], r);
+        }
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_agree_prepare(imbrex_group *group)
+{
+    return imx_sys_alloc((size_t)group->size, sizeof(proposal), &group->proposals);
+}
+
+imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
+                        const imx_field *fields, int count)
+{
+    proposal own = { .status = mine, .count = count };
+    strncpy(own.call, call, sizeof own.call - 1);
+    for (int i = 0; i < count; i++)
+        own.value[i] = fields[i].value;
+    if (mine != IMBREX_OK)
+        strncpy(own.detail, imx_status_detail(), sizeof own.detail - 1);
+
+    proposal *all = group->proposals;
+    IMX_TRY(imx_agree_allgather(group, &own, all, sizeof own));
+    return compare(group, all, fields);
+}

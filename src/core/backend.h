@@ -1,0 +1,110 @@
+/* backend.h - the seam to a device: what it can do, and nothing about how.
+ *
+ * A backend is one constant table of functions.  Everything above it (core, ops) calls these and
+ * never asks which one it has.
+ *
+ *   memory    created zeroed and exportable; a rank maps a peer's through a file descriptor (from
+ *             another process) or by sharing the object (in the same process).  Reference-counted:
+ *             a mapping outlives the rank that made it.
+ *   stream    a FIFO; work on one stream runs in order, different streams run at once.  What the
+ *             API calls imbrex_stream.
+ *   event     marks a place in one stream that another stream can wait for.  Recording again moves
+ *             the mark.
+ *   signals   a few posts and waits, carried out in order.  A value is *word + add, read when the
+ *             stream gets there, so that a replay of captured work carries new values.
+ *   prepared  a kernel made ready when a plan is made: compiled, loaded, scratch taken.  A kernel
+ *             is a folder under kernels/, known here by its table row only.
+ *
+ * Rules for all functions that take a stream: they enqueue, allocate nothing, and may block only
+ * while the queue is full.  Once the group's abort word is set, a stream skips its copies, posts,
+ * waits and kernels, so that a sync returns at once.
+ */
+#ifndef IMX_BACKEND_H
+#define IMX_BACKEND_H
+
+#include "../kernels/kernels.h"
+#include "imbrex_device.h"
+#include "imx.h"
+
+typedef struct imx_device imx_device;
+typedef struct imx_event imx_event;
+typedef struct imx_prepared imx_prepared;
+
+typedef struct imx_memory {
+    void *base; /* where this rank finds it */
+    size_t bytes;
+} imx_memory;
+
+typedef struct imx_device_desc {
+    int index;      /* of the device, from "name:index"; -1: the backend takes one by local_rank */
+    int rank, size; /* in the group */
+    int local_rank; /* among the ranks of this host */
+    int local_size;
+    const imx_env *env;
+} imx_device_desc;
+
+typedef enum imx_signal_kind { IMX_POST, IMX_WAIT } imx_signal_kind;
+
+typedef struct imx_signal_op {
+    imx_signal_kind kind;
+    uint64_t *signal;     /* POST: in any rank's memory; WAIT: in one's own */
+    const uint64_t *word; /* own memory, or NULL for 0 */
+    uint64_t add;         /* the value is *word + add */
+    imbrexd_site site;    /* WAIT: what to say if it never comes; POST: rank: whose memory */
+} imx_signal_op;
+
+enum { IMX_ARGS_BYTES = 384 }; /* most that a kernel's args may have */
+
+typedef struct imx_backend {
+    const char *name; /* "cpu" */
+
+    /* Adds lines "key: value" about this backend on this machine. */
+    void (*info)(imx_text *text);
+
+    imbrex_status (*open)(const imx_device_desc *desc, imx_device **device);
+    /* Drains and destroys the streams that are left; memory may outlive it.  NULL is fine. */
+    void (*close)(imx_device *device);
+
+    imbrex_status (*memory_create)(imx_device *device, size_t bytes, imx_memory **memory);
+    imbrex_status (*memory_export)(imx_memory *memory, int *fd); /* for the caller to close */
+    imbrex_status (*memory_import)(imx_device *device, int fd, size_t bytes, imx_memory **memory);
+    imbrex_status (*memory_share)(imx_device *device, imx_memory *of_peer, imx_memory **memory);
+    void (*memory_release)(imx_memory *memory); /* NULL is fine */
+
+    /* The watch ends waits; set once, before the first stream.  It and what it points to outlive
+     * the device. */
+    void (*set_watch)(imx_device *device, const imbrexd_watch *watch);
+
+    /* Spans go to trace from now on; NULL: nowhere.  Streams are idle. */
+    void (*set_trace)(imx_device *device, imbrexd_trace *trace);
+
+    imbrex_status (*stream_create)(imx_device *device, imbrex_stream *stream);
+    void (*stream_destroy)(imx_device *device, imbrex_stream stream); /* drains it; NULL is fine */
+    imbrex_status (*stream_sync)(imx_device *device, imbrex_stream stream); /* blocks until idle */
+
+    imbrex_status (*event_create)(imx_device *device, imx_event **event);
+    void (*event_destroy)(imx_device *device, imx_event *event); /* NULL is fine */
+    imbrex_status (*event_record)(imx_device *device, imx_event *event, imbrex_stream stream);
+    imbrex_status (*event_wait)(imx_device *device, imx_event *event, imbrex_stream stream);
+
+    /* To a peer's memory or one's own; rank says whose. */
+    imbrex_status (*copy)(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
+                          imbrex_stream stream);
+    imbrex_status (*signals)(imx_device *device, const imx_signal_op *ops, int count,
+                             imbrex_stream stream);
+
+    /* All that launch must not do: compile, load, take scratch.  largest: args with the largest
+     * sizes that a launch will have; its pointers are not followed.  blocks run side by side, all
+     * resident. */
+    imbrex_status (*prepare)(imx_device *device, const imx_kernel *kernel, const void *largest,
+                             int blocks, imx_prepared **prepared);
+    void (*prepared_destroy)(imx_device *device, imx_prepared *prepared); /* NULL is fine */
+
+    /* args is copied.  One prepared kernel runs on one stream at a time. */
+    imbrex_status (*launch)(imx_device *device, imx_prepared *prepared, const void *args,
+                            size_t args_bytes, imbrex_stream stream);
+} imx_backend;
+
+extern const imx_backend imx_backend_cpu;
+
+#endif /* IMX_BACKEND_H */

@@ -1,0 +1,73 @@
+/* env.c - reads the environment variables of the one table in imx.h. */
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "imx.h"
+
+bool imx_env_parse_int(const char *text, int64_t *value)
+{
+    if (!isdigit((unsigned char)text[0]) && text[0] != '-')
+        return false;
+    errno = 0;
+    char *end;
+    long long parsed = strtoll(text, &end, 10);
+    if (errno || end == text || *end)
+        return false;
+    *value = parsed;
+    return true;
+}
+
+static imbrex_status read_number(const char *variable, const char *text, int64_t *value)
+{
+    if (!imx_env_parse_int(text, value) || *value < 0)
+        return imx_fail(IMBREX_INVALID, "%s is '%s': want a whole number from 0", variable, text);
+    return IMBREX_OK;
+}
+
+static imbrex_status read_real(const char *variable, const char *text, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    if (end == text || *end || !isfinite(*value) || *value < 0)
+        return imx_fail(IMBREX_INVALID, "%s is '%s': want a number from 0", variable, text);
+    return IMBREX_OK;
+}
+
+static imbrex_status read_text(const char *variable, const char *text, imx_env_text *value)
+{
+    if (strlen(text) >= sizeof *value)
+        return imx_fail(IMBREX_INVALID, "%s has %zu characters: at most %zu fit", variable,
+                        strlen(text), sizeof *value - 1);
+    strcpy(*value, text);
+    return IMBREX_OK;
+}
+
+static const char *variable_or(const char *variable, const char *fallback)
+{
+    const char *text = getenv(variable);
+    return text && *text ? text : fallback; /* empty is unset: scripts clear variables that way */
+}
+
+imbrex_status imx_env_read(imx_env *env)
+{
+#define READ(field, variable, kind, fallback, what) \
+    IMX_TRY(read_##kind(variable, variable_or(variable, fallback), &env->field));
+    IMX_ENV_TABLE(READ)
+#undef READ
+    return IMBREX_OK;
+}
+
+void imx_env_info(imx_text *text)
+{
+#define LINE(field, variable, kind, fallback, what)                                        \
+    imx_text_add(text, "env %s: %s (%s)\n", variable,                                      \
+                 strcmp(variable, "IMBREX_TOKEN") == 0 && *variable_or(variable, fallback) \
+                     ? "set"                                                               \
+                     : variable_or(variable, *fallback ? fallback : "unset"),              \
+                 what);
+    IMX_ENV_TABLE(LINE)
+#undef LINE
+}

@@ -1,0 +1,109 @@
+/* group.h - the ranks that own memory together, and how they agree on anything. */
+#ifndef IMX_GROUP_H
+#define IMX_GROUP_H
+
+#include "backend.h"
+#include "bootstrap.h"
+#include "transport.h"
+
+/* Memory that exists once on every rank. */
+typedef struct imx_symmetric {
+    struct imx_symmetric *next;
+    size_t bytes;
+    int size;             /* ranks */
+    imx_memory *memory[]; /* [size]; every rank's, as mapped here */
+} imx_symmetric;
+
+/* First thing in a group's memory on every rank: what its waits look at. */
+typedef struct imx_control {
+    uint64_t abort;       /* see imbrexd_watch */
+    uint64_t left;        /* 1 once the rank destroys its group in order */
+    uint64_t barrier_use; /* barriers that this rank has begun */
+    imbrexd_fault fault;
+    uint64_t barrier[]; /* [size]; signal: barriers that rank r has come to */
+} imx_control;
+
+/* All ways to reach a peer; a group uses those that some pair of its ranks needs. */
+enum { IMX_TRANSPORTS = 2 };
+extern const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS];
+
+struct imbrex_group {
+    int rank, size;
+    int local_rank, local_size; /* among the ranks of this host */
+    int64_t timeout_ms;
+    imx_env env;
+    void *proposals; /* agree.c: one a rank, taken once, so that no meeting lacks memory */
+
+    imx_bootstrap *own_bootstrap;      /* made from the environment, or NULL */
+    const imbrex_bootstrap *bootstrap; /* the caller's, or own_bootstrap's */
+
+    const imx_backend *backend;
+    imx_device *device;
+    bool needed[IMX_TRANSPORTS];              /* by any two ranks: the same on all of them */
+    bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */
+    imx_transport *transport[IMX_TRANSPORTS]; /* NULL if not needed */
+
+    imx_symmetric *memories;
+    imx_symmetric *control; /* imx_control */
+    uint64_t **abort;       /* [size]; for watch */
+    imbrexd_watch watch;
+
+    imbrex_stream stream;   /* the default one */
+    imbrex_plan *plans;     /* all that live, newest first */
+    int plan_count;         /* ever made: numbers them */
+    imx_prepared *silu_mul; /* made at its first use */
+    imbrexd_trace *trace;
+};
+
+/* ---- agree.c --------------------------------------------------------------------------------- */
+
+/* One number that all ranks must give alike, with the name that the caller knows it by. */
+typedef struct imx_field {
+    const char *name;
+    int64_t value;
+} imx_field;
+
+enum { IMX_AGREE_FIELDS = 20 };
+
+/* Collective: swaps bytes through the bootstrap.  PEER or TIMEOUT if that fails. */
+imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv,
+                                  size_t bytes) IMX_MUST_CHECK;
+
+/* Takes the memory that imx_agree needs. */
+imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
+
+/* Collective: the one meeting of every collective call.  All ranks bring the name of the call, how
+ * it has gone for them so far, and fields that must be equal.  All leave with OK, or none: a rank
+ * that brought a failure gets it back, the others PEER with that rank's sentence. */
+imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
+                        const imx_field *fields, int count) IMX_MUST_CHECK;
+
+/* ---- group.c --------------------------------------------------------------------------------- */
+
+/* OK, or why the group has failed.  Never blocks. */
+imbrex_status imx_group_check(const imbrex_group *group) IMX_MUST_CHECK;
+
+/* ---- memory.c -------------------------------------------------------------------------------- */
+
+/* Collective, with mine as in imx_agree.  Zeroed. */
+imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
+                               size_t bytes, imx_symmetric **memory) IMX_MUST_CHECK;
+void imx_memory_free(imbrex_group *group, imx_symmetric *memory); /* NULL is fine */
+
+static inline void *imx_memory_at(const imx_symmetric *memory, int rank, size_t offset)
+{
+    return (char *)memory->memory[rank]->base + offset;
+}
+
+/* rank's mapping of [ptr, ptr + bytes), which must lie in one piece of symmetric memory. */
+imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void *ptr, size_t bytes,
+                              int rank, void **peer) IMX_MUST_CHECK;
+
+/* ---- stream.c -------------------------------------------------------------------------------- */
+
+static inline imbrex_stream imx_stream_or_default(const imbrex_group *group, imbrex_stream stream)
+{
+    return stream ? stream : group->stream;
+}
+
+#endif /* IMX_GROUP_H */

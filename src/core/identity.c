@@ -1,0 +1,48 @@
+/* identity.c - where this rank runs: which host, which process. */
+#include "identity.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* A random name for this process, made anew in a child of fork. */
+static imbrex_status read_process(uint64_t process[2])
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct {
+        pid_t pid;
+        uint64_t name[2];
+    } known;
+    pthread_mutex_lock(&lock);
+    bool good = known.pid == getpid();
+    if (!good) {
+        good = getrandom(known.name, sizeof known.name, 0) == (ssize_t)sizeof known.name;
+        known.pid = good ? getpid() : 0;
+    }
+    memcpy(process, known.name, sizeof known.name);
+    pthread_mutex_unlock(&lock);
+    return good ? IMBREX_OK : imx_fail_errno("getrandom failed");
+}
+
+imbrex_status imx_identity_read(imx_identity *identity)
+{
+    *identity = (imx_identity){ 0 };
+    char boot[48] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t got = read(fd, boot, sizeof boot - 1);
+        boot[got > 0 ? got : 0] = '\0';
+        boot[strcspn(boot, "\n")] = '\0';
+        close(fd);
+    }
+    if (!boot[0] && gethostname(boot, sizeof boot - 1) != 0)
+        return imx_fail_errno("neither /proc/sys/kernel/random/boot_id nor a host name is there");
+    char network[32] = ""; /* abstract sockets do not leave a network namespace */
+    if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0)
+        network[0] = '\0';
+    snprintf(identity->host, sizeof identity->host, "%s %s", boot, network);
+    return read_process(identity->process);
+}

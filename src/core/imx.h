@@ -1,0 +1,160 @@
+/* imx.h - what every file of imbrex may rely on: status, memory, time, numbers.
+ *
+ * Words used in this source
+ *   rank      one member of a group; a process or a thread
+ *   node      the ranks that reach each other's memory by load and store
+ *   device    one opened accelerator (or the CPU) of one rank; made by a backend
+ *   memory    a piece of device memory as this rank sees it: its own, or a peer's mapped here
+ *   signal    a 64-bit word in symmetric memory, one writer, only grows
+ *   counter   a 32-bit word of one rank that many blocks add to; the last one empties it
+ *   half      one of a plan's two workspaces; runs take turns
+ *   use       how often a half has been used, kept in device memory; its signals carry it
+ *   credit    a reader's signal to a writer: this use of the half has been read
+ *   site      what a wait waits for, as numbers that a device can record
+ */
+#ifndef IMX_H
+#define IMX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "imbrex.h"
+
+/* ---- status.c -------------------------------------------------------------------------------- */
+
+#define IMX_MUST_CHECK __attribute__((warn_unused_result))
+
+/* Returns on failure. */
+#define IMX_TRY(call)                    \
+    do {                                 \
+        imbrex_status imx_try_ = (call); \
+        if (imx_try_ != IMBREX_OK)       \
+            return imx_try_;             \
+    } while (0)
+
+/* Jumps to fail: on failure, with the status in `status`. */
+#define IMX_GOTO(call)                      \
+    do {                                    \
+        if ((status = (call)) != IMBREX_OK) \
+            goto fail;                      \
+    } while (0)
+
+/* Every public function that can fail says its name first; imx_fail puts it in front of the
+ * sentence. */
+void imx_status_enter(const char *function);
+
+/* Notes a sentence for imbrex_error() and returns status.  Whoever first knows the cause calls it;
+ * callers pass the status on. */
+imbrex_status imx_fail(imbrex_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The same for a failed system call: adds errno's text. */
+imbrex_status imx_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The sentence without the function's name: what one rank tells the others. */
+const char *imx_status_detail(void);
+
+/* A string written into a caller's buffer as snprintf does: never past size; length: the whole. */
+typedef struct imx_text {
+    char *at;
+    size_t size, length;
+} imx_text;
+
+void imx_text_add(imx_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- sys.c ---------------------------------------------------------------------------------- */
+
+/* Every call that can fail for want of something goes through one table, so that a test can make
+ * the n-th fail. */
+
+struct sockaddr;
+struct msghdr;
+struct pollfd;
+struct iovec;
+
+typedef struct imx_sys_table {
+    void *(*calloc)(size_t count, size_t bytes);
+    void *(*aligned_alloc)(size_t alignment, size_t bytes);
+    int (*memfd_create)(const char *name, unsigned flags);
+    int (*ftruncate)(int fd, long bytes);
+    void *(*mmap)(void *at, size_t bytes, int protection, int flags, int fd, long offset);
+    int (*dup)(int fd);
+    int (*socket)(int domain, int type, int protocol);
+    int (*bind)(int fd, const struct sockaddr *address, unsigned length);
+    int (*listen)(int fd, int backlog);
+    int (*accept)(int fd, struct sockaddr *address, unsigned *length); /* CLOEXEC, non-blocking */
+    int (*connect)(int fd, const struct sockaddr *address, unsigned length);
+    long (*sendmsg)(int fd, const struct msghdr *message, int flags);
+    long (*recvmsg)(int fd, struct msghdr *message, int flags);
+    int (*poll)(struct pollfd *fds, unsigned long count, int timeout_ms);
+    int (*eventfd)(unsigned value, int flags);
+    int (*thread_create)(unsigned long *thread, void *(*run)(void *), void *arg); /* 0 or errno */
+} imx_sys_table;
+
+extern imx_sys_table imx_sys;
+
+/* Zeroed host memory at *(void **)out; never NULL on OK, also for 0 bytes.  Free with free(). */
+imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHECK;
+
+/* ---- env.c ----------------------------------------------------------------------------------- */
+
+/* The environment variables that imbrex itself knows, one row each: the parser, `imbrex info` and
+ * the manual read this table.  Rows: field, variable, kind, default, what it does. */
+#define IMX_ENV_TABLE(ROW)                                                                        \
+    ROW(algorithm, "IMBREX_ALGORITHM", text, "", "algorithm of every plan whose desc names none") \
+    ROW(cpu_threads, "IMBREX_CPU_THREADS", number, "1",                                           \
+        "threads a rank computes with, if desc.sms does not say")                                 \
+    ROW(cpu_link, "IMBREX_CPU_LINK", real, "0",                                                   \
+        "GB/s of an emulated wire between CPU ranks; 0: none")                                    \
+    ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
+        "sleep up to so many milliseconds before copies and posts, for tests")                    \
+    ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
+    ROW(bind, "IMBREX_BIND", text, "", "address that rank 0 listens on, if not loopback")         \
+    ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \
+        "limit on any wait for a peer, if the group's desc does not say")
+
+typedef char imx_env_text[128];
+typedef int64_t imx_env_number;
+typedef double imx_env_real;
+
+typedef struct imx_env {
+#define IMX_ENV_FIELD(field, variable, kind, fallback, what) imx_env_##kind field;
+    IMX_ENV_TABLE(IMX_ENV_FIELD)
+#undef IMX_ENV_FIELD
+} imx_env;
+
+/* Reads the environment anew.  INVALID, with the variable and its value, if one does not parse. */
+imbrex_status imx_env_read(imx_env *env) IMX_MUST_CHECK;
+
+/* Adds a line for each variable: what it is now and what it does. */
+void imx_env_info(imx_text *text);
+
+/* A whole decimal number, else false. */
+bool imx_env_parse_int(const char *text, int64_t *value);
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static inline int64_t imx_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t imx_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t imx_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline size_t imx_align(size_t bytes, size_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+static inline size_t imx_dtype_bytes(imbrex_dtype dtype)
+{
+    return dtype == IMBREX_F32 ? 4 : 2;
+}
+const char *imx_dtype_name(imbrex_dtype dtype); /* "bf16" */
+
+#endif /* IMX_H */

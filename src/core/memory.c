@@ -1,0 +1,128 @@
+/* memory.c - symmetric memory: each rank makes its own piece, the transports map all others'. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "group.h"
+
+static void release(imbrex_group *group, imx_symmetric *memory)
+{
+    if (!memory)
+        return;
+    for (int r = 0; r < memory->size; r++)
+        group->backend->memory_release(memory->memory[r]);
+    free(memory);
+}
+
+static imbrex_status create_own(imbrex_group *group, size_t bytes, imx_symmetric **out)
+{
+    imx_symmetric *memory = NULL;
+    size_t table = (size_t)group->size * sizeof memory->memory[0];
+    IMX_TRY(imx_sys_alloc(1, sizeof *memory + table, &memory));
+    memory->bytes = bytes;
+    memory->size = group->size;
+    imbrex_status status =
+        group->backend->memory_create(group->device, bytes, &memory->memory[group->rank]);
+    if (status != IMBREX_OK) {
+        release(group, memory);
+        return status;
+    }
+    *out = memory;
+    return IMBREX_OK;
+}
+
+imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
+                               size_t bytes, imx_symmetric **out)
+{
+    imx_symmetric *memory = NULL;
+    if (mine == IMBREX_OK)
+        mine = create_own(group, bytes, &memory);
+    imx_field field = { "bytes", (int64_t)bytes };
+    imbrex_status status = imx_agree(group, call, mine, &field, 1);
+
+    /* From here on every rank goes through the same meetings, whatever happens to it. */
+    if (status == IMBREX_OK) {
+        for (int t = 0; t < IMX_TRANSPORTS; t++) {
+            if (!group->transport[t])
+                continue;
+            imbrex_status swapped = imx_group_transports[t]->swap(
+                group->transport[t], memory->memory[group->rank], memory->memory);
+            status = status == IMBREX_OK ? swapped : status;
+        }
+        status = imx_agree(group, call, status, NULL, 0);
+    }
+    if (status != IMBREX_OK) {
+        release(group, memory);
+        return status;
+    }
+    memory->next = group->memories;
+    group->memories = memory;
+    *out = memory;
+    return IMBREX_OK;
+}
+
+void imx_memory_free(imbrex_group *group, imx_symmetric *memory)
+{
+    for (imx_symmetric **at = &group->memories; memory && *at; at = &(*at)->next) {
+        if (*at == memory) {
+            *at = memory->next;
+            release(group, memory);
+            return;
+        }
+    }
+}
+
+static imx_symmetric *find(const imbrex_group *group, const void *ptr)
+{
+    for (imx_symmetric *m = group->memories; m; m = m->next) {
+        const char *base = imx_memory_at(m, group->rank, 0);
+        if ((const char *)ptr >= base && (const char *)ptr < base + m->bytes)
+            return m;
+    }
+    return NULL;
+}
+
+imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void *ptr, size_t bytes,
+                              int rank, void **peer)
+{
+    if (rank < 0 || rank >= group->size)
+        return imx_fail(IMBREX_INVALID, "rank is %d: the group has ranks 0 to %d", rank,
+                        group->size - 1);
+    const imx_symmetric *memory = find(group, ptr);
+    if (!memory)
+        return imx_fail(IMBREX_INVALID,
+                        "%s, %p, is not symmetric memory: take it from imbrex_mem_alloc", what,
+                        ptr);
+    size_t offset =
+        (size_t)((const char *)ptr - (const char *)imx_memory_at(memory, group->rank, 0));
+    if (bytes > memory->bytes - offset)
+        return imx_fail(IMBREX_INVALID,
+                        "%s and %zu bytes from there run past the end of its memory, of which %zu "
+                        "bytes are left",
+                        what, bytes, memory->bytes - offset);
+    *peer = imx_memory_at(memory, rank, offset);
+    return IMBREX_OK;
+}
+
+imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
+{
+    imx_status_enter(__func__);
+    imbrex_status mine = IMBREX_OK;
+    if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
+        mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62", bytes);
+    imx_symmetric *memory;
+    IMX_TRY(imx_memory_alloc(group, __func__, mine, bytes, &memory));
+    *ptr = imx_memory_at(memory, group->rank, 0);
+    return IMBREX_OK;
+}
+
+void imbrex_mem_free(imbrex_group *group, void *ptr)
+{
+    if (ptr)
+        imx_memory_free(group, find(group, ptr));
+}
+
+imbrex_status imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer)
+{
+    imx_status_enter(__func__);
+    return imx_memory_find(group, "ptr", ptr, 1, rank, peer);
+}

@@ -1,0 +1,376 @@
+/* plan.c - makes plans (checked, agreed on, memory taken), describes them, starts their runs. */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what was asked -------------------------------------------------------------------------- */
+
+/* imbrex_gemm_desc and imbrex_coll_desc in one form. */
+typedef struct request {
+    imx_shape shape;
+    const char *algorithm;
+    int chunk_rows, sms;
+    const uint32_t *reserved; /* [8] */
+} request;
+
+static imbrex_status check_size(const char *name, int64_t value)
+{
+    if (value < 0 || value > INT32_MAX)
+        return imx_fail(IMBREX_INVALID, "desc.%s is %lld: want from 0 to %d", name,
+                        (long long)value, INT32_MAX);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_request(const imx_op *op, const request *r)
+{
+    IMX_TRY(check_size("m", r->shape.m));
+    IMX_TRY(check_size("n", r->shape.n));
+    IMX_TRY(check_size("k", r->shape.k));
+    IMX_TRY(check_size("chunk_rows", r->chunk_rows));
+    IMX_TRY(check_size("sms", r->sms));
+    if ((unsigned)r->shape.dtype > IMBREX_F32)
+        return imx_fail(IMBREX_INVALID, "desc.dtype is %d: want IMBREX_BF16, F16 or F32",
+                        (int)r->shape.dtype);
+    if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
+        return imx_fail(IMBREX_INVALID, "desc.layout is %d: want IMBREX_NK or IMBREX_KN",
+                        (int)r->shape.layout);
+    for (int i = 0; i < 8; i++) {
+        if (r->reserved[i])
+            return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%d] is not 0", i);
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status find_algorithm(const imx_op *op, const char *source, const char *name,
+                                    const imx_algorithm **algorithm)
+{
+    char known[96] = "";
+    imx_text list = { .at = known, .size = sizeof known };
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        if (strcmp(a->name, name) == 0) {
+            *algorithm = a;
+            return IMBREX_OK;
+        }
+        imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
+    }
+    return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\": %s has %s", source, name, op->name, known);
+}
+
+/* The desc's word counts first, then the environment's, then tune's. */
+static imbrex_status choose(imbrex_plan *plan, const request *r)
+{
+    const imx_env *env = &plan->group->env;
+    const char *source = "desc.algorithm";
+    const char *name = r->algorithm;
+    if (!name && env->algorithm[0]) {
+        source = "IMBREX_ALGORITHM";
+        name = env->algorithm;
+    }
+    imx_text why = { .at = plan->why, .size = sizeof plan->why };
+    imx_text_add(&why, "%s", name ? source : plan->config.why);
+    return find_algorithm(plan->op, source, name ? name : plan->config.algorithm, &plan->algorithm);
+}
+
+/* ---- create ---------------------------------------------------------------------------------- */
+
+static imbrex_status decide(imbrex_plan *plan, const request *r)
+{
+    IMX_TRY(imx_group_check(plan->group));
+    IMX_TRY(check_request(plan->op, r));
+    imx_tune_input input = {
+        .shape = r->shape,
+        .product = plan->op->product,
+        .ranks = plan->group->size,
+        .chunk_rows = r->chunk_rows,
+        .sms = r->sms,
+        .env = &plan->group->env,
+    };
+    plan->shape = r->shape;
+    plan->config = imx_tune_config(&input);
+    return choose(plan, r);
+}
+
+static imbrex_status agree(imbrex_plan *plan, const char *call, const request *r,
+                           imbrex_status mine)
+{
+    imx_field fields[] = {
+        { "desc.m", r->shape.m },
+        { "desc.n", r->shape.n },
+        { "desc.k", r->shape.k },
+        { "desc.dtype", r->shape.dtype },
+        { "desc.layout", r->shape.layout },
+        { "desc.algorithm (its number)",
+          plan->algorithm ? plan->algorithm - plan->op->algorithms : -1 },
+        { "desc.chunk_rows", r->chunk_rows },
+        { "desc.sms", r->sms },
+        { "the rows of a chunk", plan->config.chunk_rows },
+        { "the rows of a tile", plan->config.tile_rows },
+        { "the columns of a tile", plan->config.tile_cols },
+    };
+    return imx_agree(plan->group, call, mine, fields, sizeof fields / sizeof fields[0]);
+}
+
+enum { ALIGNMENT = 256 };
+
+static imx_offsets lay_out(const imbrex_plan *plan)
+{
+    imx_needs needs = { 0 };
+    plan->op->needs(plan, &needs);
+    imx_offsets o = { 0 };
+    o.signals = imx_align((size_t)plan->group->size * sizeof(uint64_t), ALIGNMENT);
+    o.data = imx_align(o.signals + needs.signals * sizeof(uint64_t), ALIGNMENT);
+    o.half_bytes = imx_align(o.data + needs.data_bytes, ALIGNMENT);
+    o.done = ALIGNMENT;
+    o.counters = imx_align(o.done + needs.done * sizeof(uint64_t), ALIGNMENT);
+    o.local = imx_align(o.counters + needs.done * sizeof(uint32_t), ALIGNMENT);
+    o.local_bytes = imx_align(o.local + needs.local_bytes, ALIGNMENT);
+    return o;
+}
+
+static imbrex_status take_local(imbrex_plan *plan)
+{
+    const imx_backend *backend = plan->group->backend;
+    imx_device *device = plan->group->device;
+    IMX_TRY(backend->memory_create(device, 2 * plan->offsets.local_bytes, &plan->local));
+    IMX_TRY(backend->stream_create(device, &plan->comm));
+    IMX_TRY(backend->event_create(device, &plan->fork));
+    IMX_TRY(backend->event_create(device, &plan->join));
+    IMX_TRY(backend->event_create(device, &plan->finished));
+    return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
+}
+
+static imbrex_status create(imbrex_plan *plan, const char *call, const request *r)
+{
+    IMX_TRY(agree(plan, call, r, decide(plan, r)));
+    plan->offsets = lay_out(plan);
+    imbrex_status mine = take_local(plan);
+    return imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared);
+}
+
+static imbrex_status plan_create(imbrex_group *group, const char *call, const imx_op *op,
+                                 const request *r, imbrex_plan **out)
+{
+    imx_status_enter(call);
+    int number = ++group->plan_count;
+    imbrex_plan *plan = NULL;
+    imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
+    if (status != IMBREX_OK)
+        return imx_agree(group, call, status, NULL, 0);
+    plan->group = group;
+    plan->op = op;
+    plan->number = number;
+    plan->next = group->plans;
+    group->plans = plan;
+    IMX_GOTO(create(plan, call, r));
+    *out = plan;
+    return IMBREX_OK;
+fail:
+    imbrex_plan_destroy(plan);
+    return status;
+}
+
+imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
+                               const void *largest)
+{
+    return plan->group->backend->prepare(plan->group->device, kernel, largest, plan->config.blocks,
+                                         &plan->kernels[i]);
+}
+
+imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first)
+{
+    const imx_config *config = &plan->config;
+    return (imx_schedule){
+        .m = m,
+        .n = plan->shape.n,
+        .ranks = plan->group->size,
+        .first = first,
+        .chunk_rows = config->chunk_rows,
+        .tile_rows = config->tile_rows,
+        .tile_cols = config->tile_cols,
+        .group = config->group,
+        .chunks = config->chunks,
+    };
+}
+
+const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number)
+{
+    const imbrex_plan *plan = group->plans;
+    while (plan && plan->number != number)
+        plan = plan->next;
+    return plan;
+}
+
+void imbrex_plan_destroy(imbrex_plan *plan)
+{
+    if (!plan)
+        return;
+    imbrex_group *group = plan->group;
+    /* The second stream waits for the latest run, and its end waits for the stream to drain. */
+    imbrex_status waited =
+        plan->runs ? group->backend->event_wait(group->device, plan->finished, plan->comm)
+                   : IMBREX_OK;
+    (void)waited;
+    group->backend->stream_destroy(group->device, plan->comm);
+    group->backend->event_destroy(group->device, plan->fork);
+    group->backend->event_destroy(group->device, plan->join);
+    group->backend->event_destroy(group->device, plan->finished);
+    for (int i = 0; i < IMX_KERNELS; i++)
+        group->backend->prepared_destroy(group->device, plan->kernels[i]);
+    imx_memory_free(group, plan->shared);
+    group->backend->memory_release(plan->local);
+    for (imbrex_plan **at = &group->plans; *at; at = &(*at)->next) {
+        if (*at == plan) {
+            *at = plan->next;
+            break;
+        }
+    }
+    free(plan);
+}
+
+/* ---- the constructors ------------------------------------------------------------------------ */
+
+static request from_gemm(const imbrex_gemm_desc *d)
+{
+    return (request){
+        { d->m, d->n, d->k, d->dtype, d->layout }, d->algorithm, d->chunk_rows, d->sms, d->reserved
+    };
+}
+
+static request from_coll(const imbrex_coll_desc *d)
+{
+    return (request){
+        { d->m, d->n, 0, d->dtype, IMBREX_NK }, d->algorithm, d->chunk_rows, d->sms, d->reserved
+    };
+}
+
+imbrex_status imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
+                                     imbrex_plan **plan)
+{
+    request r = from_coll(desc);
+    return plan_create(group, __func__, &imx_op_all_gather, &r, plan);
+}
+
+imbrex_status imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
+                                         imbrex_plan **plan)
+{
+    request r = from_coll(desc);
+    return plan_create(group, __func__, &imx_op_reduce_scatter, &r, plan);
+}
+
+imbrex_status imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
+                                  imbrex_plan **plan)
+{
+    request r = from_gemm(desc);
+    return plan_create(group, __func__, &imx_op_ag_gemm, &r, plan);
+}
+
+imbrex_status imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
+                                  imbrex_plan **plan)
+{
+    request r = from_gemm(desc);
+    return plan_create(group, __func__, &imx_op_gemm_rs, &r, plan);
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+/* A matrix of a run: where it lies and how many elements it has. */
+typedef struct extent {
+    const char *name;
+    const void *at;
+    int64_t elements;
+} extent;
+
+static bool overlap(const extent *x, const extent *y, int64_t bytes)
+{
+    const char *a = x->at, *b = y->at;
+    return a && b && a < b + y->elements * bytes && b < a + x->elements * bytes;
+}
+
+static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
+{
+    const imx_op *op = plan->op;
+    const imx_shape *s = &plan->shape;
+    if (m < 0 || m > s->m)
+        return imx_fail(IMBREX_INVALID, "args.m is %lld: the plan was made for 0 to %lld",
+                        (long long)m, (long long)s->m);
+    for (size_t i = 0; i < sizeof args->reserved / sizeof args->reserved[0]; i++) {
+        if (args->reserved[i])
+            return imx_fail(IMBREX_UNSUPPORTED, "args.reserved[%zu] is not 0", i);
+    }
+    if (args->bias && !op->product)
+        return imx_fail(IMBREX_INVALID, "args.bias must be NULL for %s", op->name);
+    if (args->gathered && !op->takes_gathered)
+        return imx_fail(IMBREX_INVALID, "args.gathered must be NULL for %s", op->name);
+
+    int rank = plan->group->rank, ranks = plan->group->size;
+    int64_t share = (rank + 1) * m / ranks - rank * m / ranks;
+    int64_t width = op->product ? s->k : s->n;
+    const extent in[] = {
+        { "a", args->a, (op->a_is_share ? share : m) * width },
+        { "b", args->b, op->product ? s->n * s->k : 0 },
+        { "bias", args->bias, s->n },
+    };
+    const extent out[] = {
+        { "c", args->c, (op->c_is_share ? share : m) * s->n },
+        { "gathered", args->gathered, m * width },
+    };
+    if (!in[0].at && in[0].elements)
+        return imx_fail(IMBREX_INVALID, "args.a is NULL");
+    if (!in[1].at && in[1].elements)
+        return imx_fail(IMBREX_INVALID, "args.b is NULL");
+    if (!out[0].at && out[0].elements)
+        return imx_fail(IMBREX_INVALID, "args.c is NULL");
+    int64_t bytes = (int64_t)imx_dtype_bytes(s->dtype);
+    for (int o = 0; o < 2; o++) {
+        for (int i = 0; i < 3; i++) {
+            if (overlap(&in[i], &out[o], bytes))
+                return imx_fail(IMBREX_INVALID, "args.%s overlaps args.%s", out[o].name,
+                                in[i].name);
+        }
+    }
+    if (overlap(&out[0], &out[1], bytes))
+        return imx_fail(IMBREX_INVALID, "args.gathered overlaps args.c");
+    return IMBREX_OK;
+}
+
+imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(plan->group));
+    int64_t m = args->m ? args->m : plan->shape.m;
+    IMX_TRY(check_args(plan, args, m));
+    imx_run run = {
+        .plan = plan,
+        .args = args,
+        .stream = imx_stream_or_default(plan->group, stream),
+        .m = m,
+        .rank = plan->group->rank,
+        .ranks = plan->group->size,
+        .half = (int)(plan->runs % 2),
+    };
+    run.use =
+        (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
+    plan->runs++;
+    IMX_TRY(imx_run_begin(&run));
+    IMX_TRY(plan->algorithm->run(&run));
+    return imx_run_end(&run);
+}
+
+size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
+{
+    const imx_shape *s = &plan->shape;
+    const imx_config *c = &plan->config;
+    imx_text out = { .at = text, .size = size };
+    imx_text_add(&out, "%s m=%lld n=%lld", plan->op->name, (long long)s->m, (long long)s->n);
+    if (plan->op->product)
+        imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
+                     s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
+    imx_text_add(&out, " %s, %d ranks on %s: %s (%s); chunks of %d rows", imx_dtype_name(s->dtype),
+                 plan->group->size, plan->group->backend->name, plan->algorithm->name, plan->why,
+                 c->chunk_rows);
+    if (plan->op->product)
+        imx_text_add(&out, ", tiles of %dx%d, %d block%s", c->tile_rows, c->tile_cols, c->blocks,
+                     c->blocks == 1 ? "" : "s");
+    return out.length;
+}

@@ -1,0 +1,140 @@
+/* plan.h - an operator with its shape fixed, and what an operator file may do in a run.
+ *
+ * An operator is one file under ops/ with one imx_op row.  Its algorithms enqueue copies, posts,
+ * waits and kernels through the functions below; they never see a backend or a transport.
+ *
+ * Memory of a plan: two halves, used in turn, so that a run may start sending while peers still
+ * read the one before.
+ *
+ *     shared, symmetric    half: | credits [R] | signals [needs.signals] | data [data_bytes] |
+ *     local, this rank's   half: | use | done [..] | counters [..] | data [local_bytes] |
+ *
+ * A run: use is raised by one on the caller's stream; all posts of the run carry *use; at the end
+ * each rank gives every peer its credit for this use.  A writer waits for the reader's credit for
+ * the use before (*use - 1) and then may overwrite the half.
+ */
+#ifndef IMX_PLAN_H
+#define IMX_PLAN_H
+
+#include "../kernels/gemm/args.h"
+#include "../kernels/reduce/args.h"
+#include "group.h"
+#include "tune.h"
+
+typedef struct imx_run imx_run;
+
+typedef struct imx_algorithm {
+    const char *name;
+    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run */
+} imx_algorithm;
+
+enum { IMX_ALGORITHMS = 4, IMX_KERNELS = 2 };
+
+/* How much of each an operator needs in one half. */
+typedef struct imx_needs {
+    size_t data_bytes; /* shared */
+    size_t signals;    /* shared */
+    size_t local_bytes;
+    size_t done; /* local signals; as many counters */
+} imx_needs;
+
+typedef struct imx_op {
+    const char *name;
+    bool product;                             /* reads b */
+    bool a_is_share;                          /* a has this rank's rows, else all m */
+    bool c_is_share;                          /* likewise c */
+    bool takes_gathered;                      /* fills args.gathered if asked to */
+    imx_algorithm algorithms[IMX_ALGORITHMS]; /* ends at the first without a name */
+    void (*needs)(const imbrex_plan *plan, imx_needs *needs);
+    imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
+} imx_op;
+
+extern const imx_op imx_op_all_gather, imx_op_reduce_scatter, imx_op_ag_gemm, imx_op_gemm_rs;
+
+/* Where things lie in one half, in bytes from its start. */
+typedef struct imx_offsets {
+    size_t signals, data, half_bytes;          /* shared; credits lie at 0 */
+    size_t done, counters, local, local_bytes; /* local; use lies at 0 */
+} imx_offsets;
+
+struct imbrex_plan {
+    imbrex_plan *next;
+    imbrex_group *group;
+    int number; /* in its group, from 1 */
+    const imx_op *op;
+    const imx_algorithm *algorithm;
+    imx_shape shape;
+    imx_config config;
+    imx_offsets offsets;
+    imx_symmetric *shared;
+    imx_memory *local;
+    imbrex_stream comm; /* the second stream */
+    imx_event *fork, *join;
+    imx_event *finished; /* the latest run, on whichever stream it was */
+    imx_prepared *kernels[IMX_KERNELS];
+    uint64_t runs; /* enqueued so far: its parity picks the half */
+    char why[160]; /* of the algorithm, in words */
+};
+
+/* One run being enqueued. */
+struct imx_run {
+    imbrex_plan *plan;
+    const imbrex_args *args;
+    imbrex_stream stream; /* the caller's */
+    int64_t m;
+    int rank, ranks;
+    int half;
+    uint64_t *use; /* this half's, in local memory */
+};
+
+const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
+
+/* For imx_op.prepare: makes kernel number i of the plan ready. */
+imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
+                               const void *largest) IMX_MUST_CHECK;
+
+/* The tile order of a run in which `first`'s rows come first; m: plan->shape.m in prepare. */
+imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first);
+
+/* ---- run.c: addresses in the run's half ------------------------------------------------------ */
+
+int64_t imx_run_row(const imx_run *run, int rank);  /* first row of rank */
+int64_t imx_run_rows(const imx_run *run, int rank); /* how many rows rank owns */
+int imx_run_chunks(const imx_run *run, int rank);   /* how many chunks those are */
+int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q);
+
+void *imx_run_data(const imx_run *run, int rank);       /* rank's shared data, as mapped here */
+uint64_t *imx_run_signal(const imx_run *run, int rank); /* rank's shared signals, likewise */
+void *imx_run_local(const imx_run *run);                /* local data */
+uint64_t *imx_run_done(const imx_run *run);             /* local signals */
+uint32_t *imx_run_counters(const imx_run *run);
+
+/* ---- run.c: work on a stream ----------------------------------------------------------------- */
+
+/* fork: the plan's second stream goes on from here; join: the caller's stream waits for it. */
+imbrex_status imx_run_fork(const imx_run *run) IMX_MUST_CHECK;
+imbrex_status imx_run_join(const imx_run *run) IMX_MUST_CHECK;
+
+imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,
+                           size_t bytes, int rank) IMX_MUST_CHECK;
+
+/* Raises a signal, in any rank's memory, to *use. */
+imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *signal,
+                           int rank) IMX_MUST_CHECK;
+
+/* Holds the stream until one's own signal is at *use. */
+imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *signal, int what,
+                           int rank, int index) IMX_MUST_CHECK;
+
+/* Holds the stream until rank has read this half's previous use: then it may be overwritten. */
+imbrex_status imx_run_wait_credit(const imx_run *run, imbrex_stream stream,
+                                  int rank) IMX_MUST_CHECK;
+
+imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
+                             size_t args_bytes) IMX_MUST_CHECK;
+
+/* What every run begins and ends with, on the caller's stream. */
+imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
+imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;
+
+#endif /* IMX_PLAN_H */

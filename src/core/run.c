@@ -1,0 +1,161 @@
+/* run.c - what an operator may do while it enqueues a run: addresses, copies, posts, waits. */
+#include "plan.h"
+
+int64_t imx_run_row(const imx_run *run, int rank)
+{
+    return rank * run->m / run->ranks;
+}
+
+int64_t imx_run_rows(const imx_run *run, int rank)
+{
+    return imx_run_row(run, rank + 1) - imx_run_row(run, rank);
+}
+
+int imx_run_chunks(const imx_run *run, int rank)
+{
+    return (int)imx_ceil_div(imx_run_rows(run, rank), run->plan->config.chunk_rows);
+}
+
+int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q)
+{
+    int64_t chunk = run->plan->config.chunk_rows;
+    return imx_min(chunk, imx_run_rows(run, rank) - q * chunk);
+}
+
+static void *shared_at(const imx_run *run, int rank, size_t offset)
+{
+    const imbrex_plan *plan = run->plan;
+    return imx_memory_at(plan->shared, rank, (size_t)run->half * plan->offsets.half_bytes + offset);
+}
+
+static void *local_at(const imx_run *run, size_t offset)
+{
+    const imbrex_plan *plan = run->plan;
+    return (char *)plan->local->base + (size_t)run->half * plan->offsets.local_bytes + offset;
+}
+
+void *imx_run_data(const imx_run *run, int rank)
+{
+    return shared_at(run, rank, run->plan->offsets.data);
+}
+
+uint64_t *imx_run_signal(const imx_run *run, int rank)
+{
+    return shared_at(run, rank, run->plan->offsets.signals);
+}
+
+void *imx_run_local(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.local);
+}
+
+uint64_t *imx_run_done(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.done);
+}
+
+uint32_t *imx_run_counters(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.counters);
+}
+
+static imbrex_status hand_over(const imx_run *run, imx_event *event, imbrex_stream from,
+                               imbrex_stream to)
+{
+    const imbrex_group *group = run->plan->group;
+    IMX_TRY(group->backend->event_record(group->device, event, from));
+    return group->backend->event_wait(group->device, event, to);
+}
+
+imbrex_status imx_run_fork(const imx_run *run)
+{
+    return hand_over(run, run->plan->fork, run->stream, run->plan->comm);
+}
+
+imbrex_status imx_run_join(const imx_run *run)
+{
+    return hand_over(run, run->plan->join, run->plan->comm, run->stream);
+}
+
+imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,
+                           size_t bytes, int rank)
+{
+    const imbrex_group *group = run->plan->group;
+    return bytes ? group->backend->copy(group->device, dst, src, bytes, rank, stream) : IMBREX_OK;
+}
+
+static imbrex_status signal(const imx_run *run, imbrex_stream stream, const imx_signal_op *op)
+{
+    const imbrex_group *group = run->plan->group;
+    return group->backend->signals(group->device, op, 1, stream);
+}
+
+imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *at, int rank)
+{
+    imx_signal_op op = {
+        .kind = IMX_POST,
+        .signal = at,
+        .word = run->use,
+        .site = { .plan = run->plan->number, .rank = rank, .index = -1 },
+    };
+    return signal(run, stream, &op);
+}
+
+imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *at, int what,
+                           int rank, int index)
+{
+    imx_signal_op op = {
+        .kind = IMX_WAIT,
+        .signal = at,
+        .word = run->use,
+        .site = { .plan = run->plan->number, .what = what, .rank = rank, .index = index },
+    };
+    return signal(run, stream, &op);
+}
+
+static uint64_t *credit(const imx_run *run, int holder, int giver)
+{
+    return (uint64_t *)shared_at(run, holder, 0) + giver;
+}
+
+imbrex_status imx_run_wait_credit(const imx_run *run, imbrex_stream stream, int rank)
+{
+    imx_signal_op op = {
+        .kind = IMX_WAIT,
+        .signal = credit(run, run->rank, rank),
+        .word = run->use,
+        .add = UINT64_MAX, /* -1: the use before this one */
+        .site = { run->plan->number, IMX_SITE_CREDIT, rank, -1 },
+    };
+    return signal(run, stream, &op);
+}
+
+imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
+                             size_t args_bytes)
+{
+    const imbrex_group *group = run->plan->group;
+    return group->backend->launch(group->device, run->plan->kernels[kernel], args, args_bytes,
+                                  stream);
+}
+
+imbrex_status imx_run_begin(const imx_run *run)
+{
+    imx_signal_op op = {
+        .kind = IMX_POST,
+        .signal = run->use,
+        .word = run->use,
+        .add = 1,
+        .site = { .plan = run->plan->number, .rank = run->rank, .index = -1 },
+    };
+    return signal(run, run->stream, &op);
+}
+
+imbrex_status imx_run_end(const imx_run *run)
+{
+    for (int i = 1; i < run->ranks; i++) {
+        int peer = (run->rank + i) % run->ranks;
+        IMX_TRY(imx_run_post(run, run->stream, credit(run, peer, run->rank), peer));
+    }
+    const imbrex_group *group = run->plan->group;
+    return group->backend->event_record(group->device, run->plan->finished, run->stream);
+}

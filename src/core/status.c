@@ -1,0 +1,105 @@
+/* status.c - what went wrong, in words, one sentence a thread. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "imx.h"
+
+static _Thread_local struct {
+    const char *function; /* the public one that this thread is in */
+    char text[512];       /* "function: sentence" */
+    size_t detail;        /* where the sentence starts */
+} last;
+
+void imx_status_enter(const char *function)
+{
+    last.function = function;
+    last.text[0] = '\0';
+    last.detail = 0;
+}
+
+static void note(const char *format, va_list args, int error)
+{
+    imx_text text = { .at = last.text, .size = sizeof last.text };
+    if (last.function)
+        imx_text_add(&text, "%s: ", last.function);
+    last.detail = text.length;
+    char sentence[sizeof last.text];
+    vsnprintf(sentence, sizeof sentence, format, args);
+    imx_text_add(&text, "%s", sentence);
+    if (error)
+        imx_text_add(&text, ": %s", strerror(error));
+}
+
+imbrex_status imx_fail(imbrex_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    note(format, args, 0);
+    va_end(args);
+    return status;
+}
+
+imbrex_status imx_fail_errno(const char *format, ...)
+{
+    int error = errno;
+    va_list args;
+    va_start(args, format);
+    note(format, args, error);
+    va_end(args);
+    return error == ENOMEM ? IMBREX_NO_MEMORY : IMBREX_SYSTEM;
+}
+
+const char *imx_status_detail(void)
+{
+    return last.text + last.detail;
+}
+
+const char *imbrex_error(void)
+{
+    return last.text;
+}
+
+const char *imbrex_status_name(imbrex_status status)
+{
+    static const char *const names[] = {
+        [IMBREX_OK] = "IMBREX_OK",
+        [IMBREX_INVALID] = "IMBREX_INVALID",
+        [IMBREX_UNSUPPORTED] = "IMBREX_UNSUPPORTED",
+        [IMBREX_NO_MEMORY] = "IMBREX_NO_MEMORY",
+        [IMBREX_SYSTEM] = "IMBREX_SYSTEM",
+        [IMBREX_DEVICE] = "IMBREX_DEVICE",
+        [IMBREX_PEER] = "IMBREX_PEER",
+        [IMBREX_TIMEOUT] = "IMBREX_TIMEOUT",
+        [IMBREX_INTERNAL] = "IMBREX_INTERNAL",
+    };
+    bool known = (unsigned)status < sizeof names / sizeof names[0];
+    return known ? names[status] : "unknown imbrex_status";
+}
+
+void imx_text_add(imx_text *text, const char *format, ...)
+{
+    bool room = text->length < text->size;
+    va_list args;
+    va_start(args, format);
+    int added = vsnprintf(room ? text->at + text->length : NULL,
+                          room ? text->size - text->length : 0, format, args);
+    va_end(args);
+    text->length += added > 0 ? (size_t)added : 0;
+}
+
+#define STRING_(x) #x
+#define STRING(x)  STRING_(x)
+
+const char *imbrex_version(void)
+{
+    return STRING(IMBREX_VERSION_MAJOR) "." STRING(IMBREX_VERSION_MINOR) "." STRING(
+        IMBREX_VERSION_PATCH);
+}
+
+const char *imx_dtype_name(imbrex_dtype dtype)
+{
+    static const char *const names[] = { "bf16", "f16", "f32" };
+    return (unsigned)dtype < 3 ? names[dtype] : "unknown dtype";
+}

@@ -1,0 +1,138 @@
+/* stream.c - the public calls that enqueue one thing: checks, then the backend. */
+#include <string.h>
+
+#include "../kernels/silu_mul/args.h"
+#include "../kernels/sites.h"
+#include "group.h"
+
+imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
+{
+    imx_status_enter(__func__);
+    return group->backend->stream_create(group->device, stream);
+}
+
+void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
+{
+    if (stream && stream != group->stream)
+        group->backend->stream_destroy(group->device, stream);
+}
+
+imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(group->backend->stream_sync(group->device, imx_stream_or_default(group, stream)));
+    return imx_group_check(group);
+}
+
+imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t bytes,
+                          imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(group));
+    if (bytes && (!dst || !src))
+        return imx_fail(IMBREX_INVALID, "%s is NULL", dst ? "src" : "dst");
+    return group->backend->copy(group->device, dst, src, bytes, group->rank,
+                                imx_stream_or_default(group, stream));
+}
+
+imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t bytes, int rank,
+                         imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(group));
+    if (bytes && !src)
+        return imx_fail(IMBREX_INVALID, "src is NULL");
+    void *peer;
+    IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
+    return group->backend->copy(group->device, peer, src, bytes, rank,
+                                imx_stream_or_default(group, stream));
+}
+
+static imbrex_status find_signal(imbrex_group *group, const uint64_t *signal, int rank,
+                                 uint64_t **peer)
+{
+    if ((uintptr_t)signal % sizeof *signal)
+        return imx_fail(IMBREX_INVALID, "signal, %p, is not 8-byte aligned", (const void *)signal);
+    void *found;
+    IMX_TRY(imx_memory_find(group, "signal", signal, sizeof *signal, rank, &found));
+    *peer = found;
+    return IMBREX_OK;
+}
+
+imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t value, int rank,
+                                 imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(group));
+    imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
+    IMX_TRY(find_signal(group, signal, rank, &op.signal));
+    return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
+}
+
+imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, uint64_t value,
+                                 imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(group));
+    imx_signal_op op = {
+        .kind = IMX_WAIT,
+        .add = value,
+        .site = { .what = IMX_SITE_USER, .rank = -1, .index = -1 },
+    };
+    IMX_TRY(find_signal(group, signal, group->rank, &op.signal));
+    return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
+}
+
+/* All tell all: one post and one wait a peer.  R is small inside a node, and this is one latency;
+ * a dissemination barrier would be log2(R) of them. */
+imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(group));
+    imx_control *own = imx_memory_at(group->control, group->rank, 0);
+    imbrex_stream on = imx_stream_or_default(group, stream);
+    imx_signal_op begin = {
+        .kind = IMX_POST,
+        .signal = &own->barrier_use,
+        .word = &own->barrier_use,
+        .add = 1,
+        .site = { .rank = group->rank, .index = -1 },
+    };
+    IMX_TRY(group->backend->signals(group->device, &begin, 1, on));
+    for (int kind = IMX_POST; kind <= IMX_WAIT; kind++) {
+        for (int i = 1; i < group->size; i++) {
+            int peer = (group->rank + i) % group->size;
+            imx_control *theirs = imx_memory_at(group->control, peer, 0);
+            imx_signal_op op = {
+                .kind = (imx_signal_kind)kind,
+                .signal = kind == IMX_POST ? &theirs->barrier[group->rank] : &own->barrier[peer],
+                .word = &own->barrier_use,
+                .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
+            };
+            IMX_TRY(group->backend->signals(group->device, &op, 1, on));
+        }
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
+                              const void *in, void *out, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_check(group));
+    if ((unsigned)dtype > IMBREX_F32)
+        return imx_fail(IMBREX_INVALID, "dtype is %d: want IMBREX_BF16, F16 or F32", (int)dtype);
+    if (rows < 0 || cols < 0)
+        return imx_fail(IMBREX_INVALID, "rows is %lld, cols is %lld: want from 0", (long long)rows,
+                        (long long)cols);
+    if (rows && cols && (!in || !out))
+        return imx_fail(IMBREX_INVALID, "%s is NULL", in ? "out" : "in");
+    imx_silu_mul_args args = {
+        .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
+    };
+    if (!group->silu_mul)
+        IMX_TRY(group->backend->prepare(group->device, &imx_kernel_silu_mul, &args,
+                                        (int)group->env.cpu_threads, &group->silu_mul));
+    return group->backend->launch(group->device, group->silu_mul, &args, sizeof args,
+                                  imx_stream_or_default(group, stream));
+}

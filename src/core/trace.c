@@ -1,0 +1,43 @@
+/* trace.c - the spans that a rank's streams record while tracing is on. */
+#include "trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void imx_trace_free(imbrex_group *group)
+{
+    if (group->trace)
+        free(group->trace->spans);
+    free(group->trace);
+    group->trace = NULL;
+}
+
+imbrex_status imbrex_trace(imbrex_group *group, size_t capacity)
+{
+    imx_status_enter(__func__);
+    group->backend->set_trace(group->device, NULL);
+    imx_trace_free(group);
+    if (!capacity)
+        return IMBREX_OK;
+    IMX_TRY(imx_sys_alloc(1, sizeof *group->trace, &group->trace));
+    imbrex_status status = imx_sys_alloc(capacity, sizeof(imbrex_span), &group->trace->spans);
+    if (status != IMBREX_OK) {
+        imx_trace_free(group);
+        return status;
+    }
+    group->trace->capacity = capacity;
+    group->backend->set_trace(group->device, group->trace);
+    return IMBREX_OK;
+}
+
+size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)
+{
+    const imbrexd_trace *trace = group->trace;
+    if (!trace)
+        return 0;
+    size_t count = trace->count < trace->capacity ? trace->count : trace->capacity;
+    size_t copied = count < max ? count : max;
+    if (copied)
+        memcpy(spans, trace->spans, copied * sizeof *spans);
+    return count;
+}

@@ -1,0 +1,34 @@
+/* tune.h - from what is asked (shape) to how it is done (config): a pure function. */
+#ifndef IMX_TUNE_H
+#define IMX_TUNE_H
+
+#include "imx.h"
+
+typedef struct imx_shape {
+    int64_t m, n, k; /* k is 0 where there is no product */
+    imbrex_dtype dtype;
+    imbrex_layout layout;
+} imx_shape;
+
+/* What the choice depends on beside the shape. */
+typedef struct imx_tune_input {
+    imx_shape shape;
+    bool product; /* the operator multiplies */
+    int ranks;
+    int64_t chunk_rows; /* asked for; 0: choose */
+    int64_t sms;        /* likewise */
+    const imx_env *env;
+} imx_tune_input;
+
+typedef struct imx_config {
+    const char *algorithm; /* the name that this input would choose */
+    const char *why;       /* in words, for people */
+    int chunk_rows, tile_rows, tile_cols, group;
+    int chunks; /* most chunks of any rank */
+    int blocks;
+} imx_config;
+
+/* Chunk and tile sizes do not depend on the algorithm, so that all of them give the same bits. */
+imx_config imx_tune_config(const imx_tune_input *input);
+
+#endif /* IMX_TUNE_H */

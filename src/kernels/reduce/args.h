@@ -1,0 +1,28 @@
+/* args.h - the contract of the reduce kernel: c[rows, n] = parts added in rank order, in float32,
+ * then bias, then one rounding.
+ *
+ * Part r, [rows, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.  With
+ * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *use: a
+ * chunk is reduced as soon as its last part is there.
+ */
+#ifndef IMX_REDUCE_ARGS_H
+#define IMX_REDUCE_ARGS_H
+
+#include "../sites.h"
+#include "imbrex_device.h"
+
+typedef struct imx_reduce_args {
+    int64_t rows, n;
+    int dtype; /* imbrex_dtype */
+    int ranks, own;
+    int chunk_rows, chunks; /* chunks: stride of chunk numbers, as in gemm/schedule.h */
+    int plan;               /* for the site of a wait */
+    const void *slots, *own_part;
+    int64_t slot_bytes;
+    const void *bias;
+    void *c;
+    const uint64_t *use;
+    const uint64_t *arrived;
+} imx_reduce_args;
+
+#endif /* IMX_REDUCE_ARGS_H */

@@ -1,0 +1,15 @@
+/* sites.h - what the library's own waits wait for: imbrexd_site.what.  The words for them are in
+ * core/group.c. */
+#ifndef IMX_SITES_H
+#define IMX_SITES_H
+
+enum {
+    IMX_SITE_USER,    /* imbrex_signal_wait; index: none */
+    IMX_SITE_BARRIER, /* imbrex_barrier */
+    IMX_SITE_CREDIT,  /* rank has read this half's previous use */
+    IMX_SITE_CHUNK,   /* rank's chunk has arrived; index: number within the rank */
+    IMX_SITE_PART, /* rank's part of a chunk of the sum has arrived; index: number of the chunk */
+    IMX_SITE_DONE  /* this rank's own product of a chunk is finished; index: number of the chunk */
+};
+
+#endif /* IMX_SITES_H */

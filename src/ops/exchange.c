@@ -1,0 +1,179 @@
+/* exchange.c - gather and scatter in chunks under signals; see exchange.h for where things lie. */
+#include "exchange.h"
+
+static size_t row_bytes(const imx_run *run, int64_t width)
+{
+    return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
+}
+
+/* Bytes from the start of rank's rows to those of its chunk q. */
+static size_t chunk_offset(const imx_run *run, int q, int64_t width)
+{
+    return (size_t)q * (size_t)run->plan->config.chunk_rows * row_bytes(run, width);
+}
+
+static size_t chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
+{
+    return (size_t)imx_run_chunk_rows(run, rank, q) * row_bytes(run, width);
+}
+
+static size_t rank_offset(const imx_run *run, int rank, int64_t width)
+{
+    return (size_t)imx_run_row(run, rank) * row_bytes(run, width);
+}
+
+/* Signal or counter of chunk q of rank. */
+static int chunk_number(const imx_run *run, int rank, int q)
+{
+    return rank * run->plan->config.chunks + q;
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
+{
+    if (plan->group->size == 1)
+        return;
+    needs->data_bytes = (size_t)plan->shape.m * (size_t)width * imx_dtype_bytes(plan->shape.dtype);
+    needs->signals = (size_t)plan->group->size * (size_t)plan->config.chunks;
+}
+
+imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
+                                  int64_t width)
+{
+    for (int i = 1; i < run->ranks; i++) {
+        int to = (run->rank + run->ranks - i) % run->ranks;
+        IMX_TRY(imx_run_wait_credit(run, stream, to));
+        char *theirs = (char *)imx_run_data(run, to) + rank_offset(run, run->rank, width);
+        for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
+            size_t at = chunk_offset(run, q, width);
+            IMX_TRY(imx_run_copy(run, stream, theirs + at, (const char *)shard + at,
+                                 chunk_bytes(run, run->rank, q, width), to));
+            IMX_TRY(imx_run_post(run, stream,
+                                 imx_run_signal(run, to) + chunk_number(run, run->rank, q), to));
+        }
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status wait_chunk(const imx_run *run, imbrex_stream stream, int what, int from, int q)
+{
+    int number = chunk_number(run, from, q);
+    return imx_run_wait(run, stream, imx_run_signal(run, run->rank) + number, what, from, q);
+}
+
+imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream)
+{
+    for (int i = 1; i < run->ranks; i++) {
+        int from = (run->rank + i) % run->ranks;
+        for (int q = 0; q < imx_run_chunks(run, from); q++)
+            IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
+                                      int64_t width, void *out)
+{
+    size_t own = rank_offset(run, run->rank, width);
+    size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * row_bytes(run, width);
+    IMX_TRY(imx_run_copy(run, stream, (char *)out + own, shard, own_bytes, run->rank));
+    for (int i = 1; i < run->ranks; i++) {
+        int from = (run->rank + i) % run->ranks;
+        for (int q = 0; q < imx_run_chunks(run, from); q++) {
+            size_t at = rank_offset(run, from, width) + chunk_offset(run, q, width);
+            IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
+            IMX_TRY(imx_run_copy(run, stream, (char *)out + at,
+                                 (const char *)imx_run_data(run, run->rank) + at,
+                                 chunk_bytes(run, from, q, width), run->rank));
+        }
+    }
+    return IMBREX_OK;
+}
+
+/* ---- scatter --------------------------------------------------------------------------------- */
+
+static size_t slot_bytes(const imbrex_plan *plan)
+{
+    int64_t rows = imx_ceil_div(plan->shape.m, plan->group->size);
+    size_t bytes = (size_t)rows * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
+    return imx_align(bytes, 256);
+}
+
+void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
+{
+    if (plan->group->size == 1)
+        return;
+    needs->data_bytes = (size_t)plan->group->size * slot_bytes(plan);
+    needs->signals = (size_t)plan->group->size * (size_t)plan->config.chunks;
+}
+
+imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
+                                   uint64_t *done)
+{
+    int64_t width = run->plan->shape.n;
+    for (int i = 1; i < run->ranks; i++) {
+        int to = (run->rank + i) % run->ranks;
+        IMX_TRY(imx_run_wait_credit(run, stream, to));
+        const char *block = (const char *)matrix + rank_offset(run, to, width);
+        char *slot = (char *)imx_run_data(run, to) + (size_t)run->rank * slot_bytes(run->plan);
+        for (int q = 0; q < imx_run_chunks(run, to); q++) {
+            size_t at = chunk_offset(run, q, width);
+            int product = chunk_number(run, to, q);
+            if (done)
+                IMX_TRY(
+                    imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product));
+            IMX_TRY(imx_run_copy(run, stream, slot + at, block + at, chunk_bytes(run, to, q, width),
+                                 to));
+            IMX_TRY(imx_run_post(run, stream,
+                                 imx_run_signal(run, to) + chunk_number(run, run->rank, q), to));
+        }
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream)
+{
+    for (int i = 1; i < run->ranks; i++) {
+        int from = (run->rank + run->ranks - i) % run->ranks;
+        for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
+            IMX_TRY(wait_chunk(run, stream, IMX_SITE_PART, from, q));
+    }
+    return IMBREX_OK;
+}
+
+static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
+{
+    return (imx_reduce_args){
+        .rows = rows,
+        .n = plan->shape.n,
+        .dtype = (int)plan->shape.dtype,
+        .ranks = plan->group->size,
+        .own = plan->group->rank,
+        .chunk_rows = plan->config.chunk_rows,
+        .chunks = plan->config.chunks,
+        .plan = plan->number,
+        .slot_bytes = (int64_t)slot_bytes(plan),
+    };
+}
+
+imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel)
+{
+    imx_reduce_args largest = reduce_args(plan, imx_ceil_div(plan->shape.m, plan->group->size));
+    return imx_plan_prepare(plan, kernel, &imx_kernel_reduce, &largest);
+}
+
+imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
+                                  const void *matrix, bool arriving)
+{
+    imx_reduce_args args = reduce_args(run->plan, imx_run_rows(run, run->rank));
+    args.slots = imx_run_data(run, run->rank);
+    args.own_part = (const char *)matrix + rank_offset(run, run->rank, run->plan->shape.n);
+    args.bias = run->args->bias;
+    args.c = run->args->c;
+    args.use = run->use;
+    args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
+    if (!args.rows || !args.n)
+        return IMBREX_OK;
+    return imx_run_launch(run, stream, kernel, &args, sizeof args);
+}

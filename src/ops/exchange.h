@@ -1,0 +1,50 @@
+/* exchange.h - the two movements that all operators are made of: every rank's shard to everyone
+ * (gather), and every rank's block to its owner (scatter), both in chunks under signals.
+ *
+ * In the plan's shared data, per half:
+ *
+ *     gather    [m, width]              rank r's shard lies at its own rows; signal r * chunks + q
+ *                                       says that its chunk q is here.  One's own rows stay unused.
+ *     scatter   [R][most rows, width]   slot r: rank r's part of this rank's rows; signal
+ *                                       r * chunks + q likewise.  One's own slot stays unused.
+ */
+#ifndef IMX_EXCHANGE_H
+#define IMX_EXCHANGE_H
+
+#include "../core/plan.h"
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
+
+/* Sends shard[rows, width], this rank's, to all peers: first to the one that needs it first, that
+ * is the rank before, which comes to these rows right after its own. */
+imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
+                                  int64_t width) IMX_MUST_CHECK;
+
+/* Holds the stream until the shards of all peers are here. */
+imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
+
+/* Puts the whole matrix together in out[m, width]: own rows from shard, others as they arrive. */
+imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
+                                      int64_t width, void *out) IMX_MUST_CHECK;
+
+/* ---- scatter --------------------------------------------------------------------------------- */
+
+void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
+imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel) IMX_MUST_CHECK;
+
+/* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
+ * after this rank's done[owner * chunks + q] is posted. */
+imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
+                                   uint64_t *done) IMX_MUST_CHECK;
+
+/* Holds the stream until all peers' parts are here. */
+imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
+
+/* Adds the parts in rank order into args.c, this rank's own from matrix[m, n].  With arriving, each
+ * chunk waits for its parts in the kernel; else all must be here. */
+imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
+                                  const void *matrix, bool arriving) IMX_MUST_CHECK;
+
+#endif /* IMX_EXCHANGE_H */

@@ -1,0 +1,43 @@
+/* reduce_scatter.c - c[rows, n] = this rank's rows of the sum of all ranks' a[m, n], in rank order.
+ *
+ * copy        caller   | reduce: wait chunk 0, add | wait chunk 1, add | ...
+ *             second   | push next rank's chunk 0 | flag | chunk 1 | flag | ... rank after | ...
+ *
+ * sequential  caller   | push all chunks, flags | wait for all parts | reduce |
+ */
+#include "exchange.h"
+
+enum { REDUCE };
+
+static void needs(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_scatter_needs(plan, n);
+}
+
+static imbrex_status prepare(imbrex_plan *plan)
+{
+    return imx_exchange_scatter_prepare(plan, REDUCE);
+}
+
+static imbrex_status run_copy(const imx_run *run)
+{
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_exchange_scatter(run, run->plan->comm, run->args->a, NULL));
+    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, true));
+    return imx_run_join(run);
+}
+
+static imbrex_status run_sequential(const imx_run *run)
+{
+    IMX_TRY(imx_exchange_scatter(run, run->stream, run->args->a, NULL));
+    IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
+    return imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, false);
+}
+
+const imx_op imx_op_reduce_scatter = {
+    .name = "reduce_scatter",
+    .c_is_share = true,
+    .algorithms = { { "copy", run_copy }, { "sequential", run_sequential } },
+    .needs = needs,
+    .prepare = prepare,
+};

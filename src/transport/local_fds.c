@@ -1,0 +1,357 @@
+/* local_fds.c - ranks of one host in different processes: the descriptor of a piece of memory is
+ * passed over a unix socket (SCM_RIGHTS), one socket a pair of ranks.
+ *
+ * The sockets stay open: the kernel closes them with the process, however it ends, which is how a
+ * peer's death is noticed at once.  They have no name in the file system.  Whoever connects must
+ * run as the same user and know a key that the ranks swapped through their bootstrap.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "../core/transport.h"
+
+/* How a rank is reached; swapped once. */
+typedef struct address {
+    int32_t ok;
+    uint32_t length;
+    struct sockaddr_un name;
+    uint8_t key[16];
+} address;
+
+/* The first message on a socket, and the one beside every descriptor. */
+typedef struct hello {
+    uint8_t key[16]; /* of the rank that listens */
+    int32_t rank;    /* who connects */
+} hello;
+
+typedef struct offer {
+    uint64_t bytes;
+} offer;
+
+struct imx_transport {
+    imx_transport_desc desc;
+    const bool *peers;
+    int listener;
+    int *sockets;       /* [size]; -1: none */
+    address *addresses; /* [size] */
+    int stop;           /* eventfd that ends the watching thread */
+    unsigned long watcher;
+    bool watching;
+    void (*gone)(void *ctx, int rank);
+    void *gone_ctx;
+};
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void fds_close(imx_transport *t)
+{
+    if (!t)
+        return;
+    if (t->watching) {
+        eventfd_write(t->stop, 1);
+        pthread_join(t->watcher, NULL);
+    }
+    close_fd(t->stop);
+    close_fd(t->listener);
+    for (int r = 0; t->sockets && r < t->desc.size; r++)
+        close_fd(t->sockets[r]);
+    free(t->sockets);
+    free(t->addresses);
+    free(t);
+}
+
+/* Until fd is ready or the deadline; OK or TIMEOUT. */
+static imbrex_status await(int fd, short events, int64_t deadline, const char *what, int rank)
+{
+    for (;;) {
+        int64_t left_ms = (deadline - imbrexd_now_ns()) / 1000000;
+        if (left_ms <= 0)
+            return imx_fail(IMBREX_TIMEOUT, "rank %d did not %s in time", rank, what);
+        struct pollfd poll = { .fd = fd, .events = events };
+        int ready = imx_sys.poll(&poll, 1, (int)imx_min(left_ms, 1000000));
+        if (ready > 0)
+            return IMBREX_OK;
+        if (ready < 0 && errno != EINTR)
+            return imx_fail_errno("cannot wait for rank %d to %s", rank, what);
+    }
+}
+
+/* An unnamed address: the kernel chooses one in the abstract space. */
+static imbrex_status listen_anywhere(imx_transport *t, address *own)
+{
+    t->listener = imx_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct sockaddr_un unnamed = { .sun_family = AF_UNIX };
+    own->length = sizeof own->name;
+    if (t->listener < 0 ||
+        imx_sys.bind(t->listener, (struct sockaddr *)&unnamed, sizeof unnamed.sun_family) != 0 ||
+        getsockname(t->listener, (struct sockaddr *)&own->name, &own->length) != 0 ||
+        imx_sys.listen(t->listener, t->desc.size + 16) != 0)
+        return imx_fail_errno("cannot listen on a unix socket");
+    if (getrandom(own->key, sizeof own->key, 0) != (ssize_t)sizeof own->key)
+        return imx_fail_errno("getrandom failed");
+    own->ok = 1;
+    return IMBREX_OK;
+}
+
+static imbrex_status send_message(int fd, const void *bytes, size_t size, int passed, int rank)
+{
+    struct iovec part = { .iov_base = (void *)bytes, .iov_len = size };
+    union {
+        struct cmsghdr header; /* for its alignment */
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = { 0 };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    if (passed >= 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof control.room;
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(&control.header), &passed, sizeof passed);
+    }
+    long sent;
+    do
+        sent = imx_sys.sendmsg(fd, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent == (long)size)
+        return IMBREX_OK;
+    if (errno == EPIPE || errno == ECONNRESET)
+        return imx_fail(IMBREX_PEER, "rank %d has left", rank);
+    return imx_fail_errno("cannot send to rank %d", rank);
+}
+
+/* One message of exactly size bytes, and the descriptor beside it if passed is not NULL. */
+static imbrex_status receive_message(int fd, void *bytes, size_t size, int *passed, int rank)
+{
+    struct iovec part = { .iov_base = bytes, .iov_len = size };
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = { 0 };
+    struct msghdr message = {
+        .msg_iov = &part,
+        .msg_iovlen = 1,
+        .msg_control = control.room,
+        .msg_controllen = sizeof control.room,
+    };
+    long got;
+    do
+        got = imx_sys.recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && errno != ECONNRESET)
+        return imx_fail_errno("cannot receive from rank %d", rank);
+    int fd_here = -1;
+    const struct cmsghdr *header = got >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&fd_here, CMSG_DATA(header), sizeof fd_here);
+    if (got == (long)size && (fd_here >= 0) == (passed != NULL)) {
+        if (passed)
+            *passed = fd_here;
+        return IMBREX_OK;
+    }
+    close_fd(fd_here);
+    if (got <= 0)
+        return imx_fail(IMBREX_PEER, "rank %d has left", rank);
+    return imx_fail(IMBREX_PEER, "rank %d sent %ld bytes where %zu and %s descriptor were due",
+                    rank, got, size, passed ? "a" : "no");
+}
+
+static imbrex_status connect_to(imx_transport *t, int rank)
+{
+    const address *theirs = &t->addresses[rank];
+    int fd = imx_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return imx_fail_errno("cannot make a socket for rank %d", rank);
+    t->sockets[rank] = fd;
+    if (imx_sys.connect(fd, (const struct sockaddr *)&theirs->name, theirs->length) != 0)
+        return imx_fail_errno("cannot connect to rank %d", rank);
+    hello greeting = { .rank = t->desc.rank };
+    memcpy(greeting.key, theirs->key, sizeof greeting.key);
+    return send_message(fd, &greeting, sizeof greeting, -1, rank);
+}
+
+/* Whoever is at the door: a peer, or a stranger who is sent away. */
+static void greet(imx_transport *t, int fd, int64_t deadline)
+{
+    struct ucred who;
+    socklen_t size = sizeof who;
+    hello greeting;
+    int64_t soon = imx_min(deadline, imbrexd_now_ns() + 1000000000);
+    bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 &&
+                 who.uid == geteuid() && await(fd, POLLIN, soon, "say hello", -1) == IMBREX_OK &&
+                 receive_message(fd, &greeting, sizeof greeting, NULL, -1) == IMBREX_OK &&
+                 memcmp(greeting.key, t->addresses[t->desc.rank].key, sizeof greeting.key) == 0 &&
+                 greeting.rank > t->desc.rank && greeting.rank < t->desc.size &&
+                 t->peers[greeting.rank] && t->sockets[greeting.rank] < 0;
+    if (known)
+        t->sockets[greeting.rank] = fd;
+    else
+        close(fd);
+}
+
+/* The lowest rank that has yet to connect, or -1. */
+static int missing(const imx_transport *t)
+{
+    for (int r = t->desc.rank + 1; r < t->desc.size; r++) {
+        if (t->peers[r] && t->sockets[r] < 0)
+            return r;
+    }
+    return -1;
+}
+
+/* Lower ranks are connected to, higher ones connect: each pair has one socket.  All listen before
+ * anyone connects, so no connect waits for an accept. */
+static imbrex_status connect_all(imx_transport *t, int64_t deadline)
+{
+    for (int r = 0; r < t->desc.rank; r++) {
+        if (t->peers[r])
+            IMX_TRY(connect_to(t, r));
+    }
+    for (int r; (r = missing(t)) >= 0;) {
+        IMX_TRY(await(t->listener, POLLIN, deadline, "connect", r));
+        int fd = imx_sys.accept(t->listener, NULL, NULL);
+        if (fd >= 0)
+            greet(t, fd, deadline);
+        else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            return imx_fail_errno("cannot accept a connection of rank %d", r);
+    }
+    close_fd(t->listener);
+    t->listener = -1;
+    return IMBREX_OK;
+}
+
+static imbrex_status take_tables(imx_transport *t)
+{
+    size_t size = (size_t)t->desc.size;
+    IMX_TRY(imx_sys_alloc(size, sizeof *t->addresses, &t->addresses));
+    IMX_TRY(imx_sys_alloc(size, sizeof *t->sockets, &t->sockets));
+    memset(t->sockets, -1, size * sizeof *t->sockets);
+    return IMBREX_OK;
+}
+
+static imbrex_status fds_open(const imx_transport_desc *desc, const bool *peers,
+                              imx_transport **out)
+{
+    imx_transport *t = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *t, &t));
+    t->desc = *desc;
+    t->peers = peers;
+    t->listener = t->stop = -1;
+    imbrex_status status;
+    IMX_GOTO(take_tables(t));
+    address own = { 0 };
+    imbrex_status listening = listen_anywhere(t, &own);
+    IMX_GOTO(desc->allgather(desc->ctx, &own, t->addresses, sizeof own));
+    IMX_GOTO(listening);
+    for (int r = 0; r < desc->size; r++) {
+        if (peers[r] && !t->addresses[r].ok) {
+            status = imx_fail(IMBREX_PEER, "rank %d could not listen on a unix socket", r);
+            goto fail;
+        }
+    }
+    IMX_GOTO(connect_all(t, imbrexd_now_ns() + desc->timeout_ms * 1000000));
+    *out = t;
+    return IMBREX_OK;
+fail:
+    fds_close(t);
+    return status;
+}
+
+static imbrex_status import_from(imx_transport *t, int rank, size_t bytes, int64_t deadline,
+                                 imx_memory **memory)
+{
+    offer theirs;
+    int fd;
+    IMX_TRY(await(t->sockets[rank], POLLIN, deadline, "pass its memory", rank));
+    IMX_TRY(receive_message(t->sockets[rank], &theirs, sizeof theirs, &fd, rank));
+    imbrex_status status =
+        theirs.bytes == bytes
+            ? t->desc.backend->memory_import(t->desc.device, fd, bytes, memory)
+            : imx_fail(IMBREX_PEER, "rank %d passed memory of %llu bytes, not %zu", rank,
+                       (unsigned long long)theirs.bytes, bytes);
+    close(fd);
+    return status;
+}
+
+/* All send before any receives: a message is small, so that no send waits for its receiver.  After
+ * a failure the rest still goes on, for the peers' sake; the first failure is returned. */
+static imbrex_status fds_swap(imx_transport *t, imx_memory *own, imx_memory **memories)
+{
+    int fd = -1;
+    imbrex_status status = t->desc.backend->memory_export(own, &fd);
+    offer mine = { .bytes = own->bytes };
+    for (int i = 1; i < t->desc.size && status == IMBREX_OK; i++) {
+        int to = (t->desc.rank + i) % t->desc.size;
+        if (t->peers[to])
+            status = send_message(t->sockets[to], &mine, sizeof mine, fd, to);
+    }
+    close_fd(fd);
+    int64_t deadline = imbrexd_now_ns() + t->desc.timeout_ms * 1000000;
+    for (int i = 1; i < t->desc.size && status == IMBREX_OK; i++) {
+        int from = (t->desc.rank + i) % t->desc.size;
+        if (t->peers[from])
+            status = import_from(t, from, own->bytes, deadline, &memories[from]);
+    }
+    return status;
+}
+
+static void *watch(void *arg)
+{
+    imx_transport *t = arg;
+    int size = t->desc.size;
+    struct pollfd *fds = NULL;
+    if (imx_sys_alloc((size_t)size + 1, sizeof *fds, &fds) != IMBREX_OK)
+        return NULL; /* deaths are then noticed by the waits' deadlines */
+    for (int r = 0; r < size; r++)
+        fds[r] = (struct pollfd){ .fd = t->sockets[r], .events = POLLRDHUP };
+    fds[size] = (struct pollfd){ .fd = t->stop, .events = POLLIN };
+    while (poll(fds, (nfds_t)size + 1, -1) >= 0 || errno == EINTR) {
+        if (fds[size].revents)
+            break;
+        for (int r = 0; r < size; r++) {
+            if (!fds[r].revents)
+                continue;
+            fds[r].fd = -1; /* poll skips it from here on */
+            fds[r].revents = 0;
+            t->gone(t->gone_ctx, r);
+        }
+    }
+    free(fds);
+    return NULL;
+}
+
+static imbrex_status fds_watch(imx_transport *t, void (*gone)(void *ctx, int rank), void *ctx)
+{
+    t->gone = gone;
+    t->gone_ctx = ctx;
+    t->stop = imx_sys.eventfd(0, EFD_CLOEXEC);
+    if (t->stop < 0)
+        return imx_fail_errno("cannot make an eventfd");
+    int error = imx_sys.thread_create(&t->watcher, watch, t);
+    if (error)
+        return imx_fail(IMBREX_SYSTEM, "cannot start a thread: %s", strerror(error));
+    t->watching = true;
+    return IMBREX_OK;
+}
+
+const imx_transport_kind imx_transport_local_fds = {
+    .name = "local_fds",
+    .open = fds_open,
+    .close = fds_close,
+    .swap = fds_swap,
+    .watch = fds_watch,
+};
