@@ -1,0 +1,383 @@
+/* launch.c - one loop over the ranks' output, our signals and a few deadlines; everything else is a
+ * reaction to one of them. */
+#define _GNU_SOURCE
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "family.h"
+#include "meeting.h"
+#include "relay.h"
+
+#define NEVER INT64_MAX
+
+enum { AGAIN_MS = 200, LEFT_OVER_MS = 1000 };
+
+/* What the ranks are to do. */
+typedef struct launch_job {
+    char *const *argv; /* or NULL, and: */
+    int (*rank_main)(int rank, void *ctx);
+    void *ctx;
+} launch_job;
+
+typedef struct launcher {
+    const launch_options *options;
+    const launch_job *job;
+    relay *lines;
+    int signals;          /* signalfd */
+    sigset_t mask_before; /* and dispositions, for the ranks */
+    struct sigaction pipe_before, child_before;
+    meeting meeting;
+    int *exec_errno; /* shared with the ranks */
+    family *kin;
+    pid_t *ranks; /* [started]; stay zombies to the end, so that their group numbers stay theirs */
+    bool *ended;
+    int started, alive;
+    int status;        /* of the first failing rank */
+    bool failed;       /* status is known */
+    bool stop;         /* a signal came when all ranks had ended: write no more */
+    int64_t signal_ms; /* when the last signal was passed on, or 0 */
+    int64_t timeout_at, term_at, kill_at;
+} launcher;
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- A rank's first steps -------------------------------------------------------------------- */
+
+static void set_files(const launcher *l, int rank, const int ends[3])
+{
+    bool reads = rank == 0 && l->options->output != LAUNCH_DIRECT;
+    int nothing = reads ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int fd = 0; fd < 3; fd++) {
+        int end = fd == 0 && !reads ? nothing : ends[fd];
+        if (end >= 0)
+            dup2(end, fd);
+    }
+}
+
+/* In the new process. */
+static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int ends[3])
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before the line above */
+        _exit(1);
+    set_files(l, rank, ends);
+    for (int fd = 0; fd < 3; fd++)
+        if (ends[fd] >= 0)
+            close(ends[fd]);
+    relay_destroy(l->lines);
+    close(l->signals);
+    meeting_set_environment(&l->meeting, rank, l->options->ranks);
+    sigaction(SIGPIPE, &l->pipe_before, NULL);
+    sigaction(SIGCHLD, &l->child_before, NULL);
+    sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
+    if (!l->job->argv)
+        exit(l->job->rank_main(rank, l->job->ctx));
+    execvp(l->job->argv[0], l->job->argv);
+    *l->exec_errno = errno;
+    _exit(errno == ENOENT ? 127 : 126);
+}
+
+/* ---- Ending ---------------------------------------------------------------------------------- */
+
+static void signal_ranks(const launcher *l, int signal)
+{
+    for (int rank = 0; rank < l->started; rank++)
+        if (!l->ended[rank] || signal == SIGKILL) /* SIGKILL: also what the rank has left behind */
+            kill(-l->ranks[rank], signal);
+}
+
+static int64_t grace_ms(const launcher *l)
+{
+    return (int64_t)(l->options->grace_s * 1000);
+}
+
+static void earlier(int64_t *deadline, int64_t at)
+{
+    if (at < *deadline)
+        *deadline = at;
+}
+
+/* The first failing rank: says so and starts the grace of the others.  After a signal of our own,
+ * why a rank ends is no news. */
+static void fail_rank(launcher *l, int rank, const siginfo_t *how)
+{
+    const char *others = l->alive ? "; ending the others" : "";
+    bool killed = how->si_code != CLD_EXITED;
+    l->failed = true;
+    l->status = killed ? 128 + how->si_status : how->si_status;
+    int64_t now = now_ms();
+    earlier(&l->term_at, now + grace_ms(l) * 2 / 5);
+    earlier(&l->kill_at, now + grace_ms(l));
+    if (l->signal_ms)
+        return;
+    if (*l->exec_errno)
+        relay_say(l->lines, "imbrex: cannot run '%s': %s", l->job->argv[0],
+                  strerror(*l->exec_errno));
+    else if (killed)
+        relay_say(l->lines, "imbrex: rank %d was killed by signal %d (%s)%s", rank, how->si_status,
+                  strsignal(how->si_status), others);
+    else
+        relay_say(l->lines, "imbrex: rank %d ended with exit code %d%s", rank, how->si_status,
+                  others);
+}
+
+/* Of ranks that ended since we last looked, one that a signal killed is the likelier cause. */
+static void look_for_ends(launcher *l)
+{
+    int first = -1;
+    siginfo_t how = { 0 };
+    for (int rank = 0; rank < l->started; rank++) {
+        siginfo_t info = { 0 };
+        if (l->ended[rank] ||
+            waitid(P_PID, (id_t)l->ranks[rank], &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+            info.si_pid == 0)
+            continue;
+        l->ended[rank] = true;
+        l->alive--;
+        bool bad = info.si_code != CLD_EXITED || info.si_status != 0;
+        if (bad && (first < 0 || (how.si_code == CLD_EXITED && info.si_code != CLD_EXITED))) {
+            first = rank;
+            how = info;
+        }
+    }
+    if (first >= 0 && !l->failed)
+        fail_rank(l, first, &how);
+}
+
+static void kill_rest(launcher *l)
+{
+    char names[128] = "";
+    size_t length = 0;
+    for (int rank = 0; rank < l->started && length < sizeof names - 16; rank++)
+        if (!l->ended[rank])
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%d",
+                                       length ? ", " : "", rank);
+    if (l->alive)
+        relay_say(l->lines, "imbrex: killing what has not ended: rank %s", names);
+    signal_ranks(l, SIGKILL);
+}
+
+/* ---- Reactions ------------------------------------------------------------------------------- */
+
+static void pass_on(launcher *l, int signal)
+{
+    int64_t now = now_ms();
+    l->stop = l->alive == 0;
+    if (l->signal_ms && now - l->signal_ms >= AGAIN_MS) {
+        l->kill_at = now;
+        return;
+    }
+    if (l->signal_ms == 0)
+        earlier(&l->kill_at, now + grace_ms(l));
+    l->signal_ms = now;
+    signal_ranks(l, signal);
+}
+
+static void react_to_signal(launcher *l)
+{
+    struct signalfd_siginfo got;
+    if (read(l->signals, &got, sizeof got) != sizeof got)
+        return;
+    int signal = (int)got.ssi_signo;
+    if (signal == SIGCHLD) {
+        look_for_ends(l);
+    } else if (signal == SIGTSTP) {
+        signal_ranks(l, SIGSTOP);
+        raise(SIGSTOP); /* until someone continues us */
+        signal_ranks(l, SIGCONT);
+    } else {
+        pass_on(l, signal);
+    }
+}
+
+static void react_to_time(launcher *l)
+{
+    int64_t now = now_ms();
+    if (now >= l->timeout_at) {
+        relay_say(l->lines, "imbrex: not done after %g s; ending all ranks", l->options->timeout_s);
+        l->timeout_at = NEVER;
+        l->term_at = now;
+        earlier(&l->kill_at, now + grace_ms(l));
+        l->status = l->failed ? l->status : LAUNCH_TIMED_OUT;
+        l->failed = true;
+    }
+    if (now >= l->term_at) {
+        l->term_at = NEVER;
+        signal_ranks(l, SIGTERM);
+        signal_ranks(l, SIGCONT);
+    }
+    if (now >= l->kill_at) {
+        l->kill_at = NEVER;
+        kill_rest(l);
+    }
+}
+
+static void step(launcher *l, int64_t deadline)
+{
+    earlier(&deadline, l->timeout_at);
+    earlier(&deadline, l->term_at);
+    earlier(&deadline, l->kill_at);
+    int64_t left = deadline - now_ms();
+    int timeout_ms = deadline == NEVER ? -1 : left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
+    if (relay_step(l->lines, l->signals, timeout_ms))
+        react_to_signal(l);
+    react_to_time(l);
+}
+
+/* What ranks left running may still write for a while; what is written already is always brought out,
+ * unless a signal says that nobody wants it. */
+static void finish(launcher *l)
+{
+    l->timeout_at = l->term_at = l->kill_at = NEVER;
+    int64_t until = now_ms() + LEFT_OVER_MS;
+    while (relay_hears(l->lines) && now_ms() < until && !l->stop)
+        step(l, until);
+    signal_ranks(l, SIGKILL);
+    for (int rank = 0; rank < l->started; rank++)
+        waitpid(l->ranks[rank], NULL, 0);
+    l->started = 0;
+    family_end(l->kin);
+    l->kin = NULL;
+
+    until = now_ms() + LEFT_OVER_MS;
+    while (!l->stop && (relay_hears(l->lines) || !relay_empty(l->lines))) {
+        bool idle = relay_empty(l->lines);
+        if (idle && now_ms() >= until) /* a process that is not of ours holds a pipe */
+            relay_deafen(l->lines);
+        else
+            step(l, idle ? until : NEVER);
+    }
+}
+
+/* ---- Beginning ------------------------------------------------------------------------------- */
+
+/* Signals are read from a file descriptor, so that none comes between two lines of this file. */
+static bool take_signals(launcher *l)
+{
+    static const int taken[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP };
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        sigaddset(&mask, taken[i]);
+    sigprocmask(SIG_BLOCK, &mask, &l->mask_before);
+    sigaction(SIGPIPE, &(struct sigaction){ .sa_handler = SIG_IGN }, &l->pipe_before);
+    sigaction(SIGCHLD, &(struct sigaction){ .sa_handler = SIG_DFL }, &l->child_before);
+    l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    return l->signals >= 0;
+}
+
+static bool begin(launcher *l)
+{
+    int fd; /* 0, 1 and 2 are in use from here on, whatever they are */
+    while ((fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO)
+        fcntl(fd, F_SETFD, 0);
+    close(fd);
+    size_t ranks = (size_t)l->options->ranks;
+    void *shared = mmap(NULL, sizeof *l->exec_errno, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    l->exec_errno = shared == MAP_FAILED ? NULL : shared;
+    l->lines = relay_create(l->options->ranks, l->options->output == LAUNCH_PREFIX);
+    l->ranks = calloc(ranks, sizeof *l->ranks);
+    l->ended = calloc(ranks, sizeof *l->ended);
+    return take_signals(l) && l->exec_errno && l->ranks && l->ended &&
+           meeting_choose(&l->meeting) && (l->kin = family_begin());
+}
+
+static void end(launcher *l)
+{
+    family_end(l->kin);
+    relay_destroy(l->lines);
+    if (l->exec_errno)
+        munmap(l->exec_errno, sizeof *l->exec_errno);
+    if (l->signals >= 0)
+        close(l->signals);
+    sigaction(SIGPIPE, &l->pipe_before, NULL);
+    sigaction(SIGCHLD, &l->child_before, NULL);
+    sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
+    free(l->ranks);
+    free(l->ended);
+}
+
+static bool start_rank(launcher *l, int rank)
+{
+    int ends[3] = { -1, -1, -1 };
+    if (l->options->output != LAUNCH_DIRECT && !relay_attach(l->lines, rank, ends))
+        return false;
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid == 0)
+        be_rank(l, rank, parent, ends);
+    int error = errno;
+    for (int fd = 0; fd < 3; fd++)
+        if (ends[fd] >= 0)
+            close(ends[fd]);
+    errno = error;
+    if (pid < 0)
+        return false;
+    setpgid(pid, pid); /* so does the rank: whoever comes first */
+    l->ranks[l->started++] = pid;
+    l->alive++;
+    return true;
+}
+
+static int launch(const launch_options *options, const launch_job *job)
+{
+    launcher l = { .options = options,
+                   .job = job,
+                   .signals = -1,
+                   .timeout_at = NEVER,
+                   .term_at = NEVER,
+                   .kill_at = NEVER };
+    fflush(NULL); /* else a copy of this process would write it again */
+    if (!begin(&l)) {
+        fprintf(stderr, "imbrex: cannot start ranks: %s\n", strerror(errno));
+        end(&l);
+        return CLI_FAILED;
+    }
+    if (options->timeout_s > 0)
+        l.timeout_at = now_ms() + (int64_t)(options->timeout_s * 1000);
+    for (int rank = 0; rank < options->ranks; rank++)
+        if (!start_rank(&l, rank)) {
+            relay_say(l.lines, "imbrex: cannot start rank %d: %s", rank, strerror(errno));
+            l.failed = true;
+            l.status = CLI_FAILED;
+            l.kill_at = now_ms();
+            break;
+        }
+    while (l.alive)
+        step(&l, NEVER);
+    finish(&l);
+    end(&l);
+    return l.status;
+}
+
+int launch_command(const launch_options *options, char *const argv[])
+{
+    return launch(options, &(launch_job){ .argv = argv });
+}
+
+int launch_ranks(const launch_options *options, int (*rank_main)(int rank, void *ctx), void *ctx)
+{
+    return launch(options, &(launch_job){ .rank_main = rank_main, .ctx = ctx });
+}

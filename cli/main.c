@@ -1,0 +1,93 @@
+/* main.c - the tool `imbrex`: a table of commands. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "imbrex.h"
+#include "options.h"
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} command;
+
+static const command commands[] = {
+    { "run", cli_run, "start a program on several ranks of this machine" },
+    { "info", cli_info, "what this build and this machine can do" },
+};
+
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static int help(void)
+{
+    puts("imbrex - distributed matrix products whose communication runs beneath the computation\n\n"
+         "usage: imbrex COMMAND [options]\n\n"
+         "commands:");
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  %-8s%s\n", commands[i].name, commands[i].help);
+    puts("\n"
+         "  imbrex COMMAND --help   what a command takes\n"
+         "  imbrex --version        the library's version");
+    return CLI_OK;
+}
+
+static const command *find(const char *name)
+{
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int unknown(const char *name)
+{
+    const char *nearest = NULL;
+    int least = 3;
+    for (int i = 0; i < COMMANDS; i++) {
+        int distance = options_distance(name, commands[i].name);
+        if (distance < least) {
+            least = distance;
+            nearest = commands[i].name;
+        }
+    }
+    fprintf(stderr, "imbrex: no command '%s'", name);
+    if (nearest)
+        fprintf(stderr, "; did you mean '%s'?", nearest);
+    fputs("\nTry 'imbrex --help'.\n", stderr);
+    return CLI_USAGE;
+}
+
+/* What was printed must also have arrived: a full disk is a failure. */
+static int finish(int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    perror("imbrex: cannot write to standard output");
+    return code ? code : CLI_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fputs("imbrex: which command?\nTry 'imbrex --help'.\n", stderr);
+        return CLI_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--version") == 0) {
+        printf("imbrex %s\n", imbrex_version());
+        return finish(CLI_OK);
+    }
+    bool asks = strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
+    if (asks && argc < 3)
+        return finish(help());
+    const command *wanted = find(asks ? argv[2] : name);
+    if (!wanted)
+        return unknown(asks ? argv[2] : name);
+    if (asks) {
+        char page[] = "--help";
+        return finish(wanted->run(2, (char *[]){ argv[2], page, NULL }));
+    }
+    return finish(wanted->run(argc - 1, argv + 1));
+}

@@ -1,0 +1,66 @@
+/* meeting.c - the environment of a rank: makes it, and knows it. */
+#define _GNU_SOURCE
+#include "meeting.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launch.h"
+
+bool meeting_choose(meeting *at)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof address;
+    unsigned char secret[16];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool chosen = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
+                  getsockname(fd, (struct sockaddr *)&address, &length) == 0 &&
+                  getrandom(secret, sizeof secret, 0) == sizeof secret;
+    if (fd >= 0)
+        close(fd);
+    if (!chosen)
+        return false;
+    snprintf(at->port, sizeof at->port, "%d", ntohs(address.sin_port));
+    for (size_t i = 0; i < sizeof secret; i++)
+        snprintf(at->token + 2 * i, 3, "%02x", secret[i]);
+    return true;
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+void meeting_set_environment(const meeting *at, int rank, int ranks)
+{
+    set_number("RANK", rank);
+    set_number("LOCAL_RANK", rank);
+    set_number("WORLD_SIZE", ranks);
+    set_number("LOCAL_WORLD_SIZE", ranks);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", at->port, 1);
+    setenv("IMBREX_TOKEN", at->token, 1);
+    setenv("OMP_NUM_THREADS", "1", 0);
+    setenv("OPENBLAS_NUM_THREADS", "1", 0);
+}
+
+bool launch_is_rank(void)
+{
+    /* The second of each pair tells a rank from a shell that happens to have the first: a batch
+     * script has SLURM_PROCID, but is no step. */
+    static const char *const signs[][2] = { { "RANK", "WORLD_SIZE" },
+                                            { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+                                            { "PMI_RANK", "PMI_SIZE" },
+                                            { "SLURM_PROCID", "SLURM_STEP_ID" } };
+    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
+        if (getenv(signs[i][0]) && getenv(signs[i][1]))
+            return true;
+    return false;
+}

@@ -1,0 +1,68 @@
+/* text.c - escapes strings for JSON and for markup. */
+#include "text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
+
+/* Bytes of the UTF-8 character at text, 1..4, or 0 if there is none: cut short, overlong, a
+ * surrogate, or past U+10FFFF. */
+static size_t character(const char *text, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    unsigned char first = (unsigned char)text[0];
+    if (first < 0x80)
+        return 1;
+    size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC0 || first >= 0xF8 || bytes > left)
+        return 0;
+    uint32_t code = first & (0x7Fu >> bytes);
+    for (size_t i = 1; i < bytes; i++) {
+        unsigned char next = (unsigned char)text[i];
+        if ((next & 0xC0) != 0x80)
+            return 0;
+        code = code << 6 | (next & 0x3F);
+    }
+    bool surrogate = code >= 0xD800 && code < 0xE000;
+    return code < least[bytes] || surrogate || code > 0x10FFFF ? 0 : bytes;
+}
+
+void text_json(FILE *file, const char *text, size_t length)
+{
+    fputc('"', file);
+    for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
+        bytes = character(text + at, length - at);
+        unsigned char c = (unsigned char)text[at];
+        if (bytes == 0)
+            fputs(replacement, file);
+        else if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else
+            fwrite(text + at, 1, bytes, file);
+    }
+    fputc('"', file);
+}
+
+void text_markup(FILE *file, const char *text, size_t length)
+{
+    for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
+        bytes = character(text + at, length - at);
+        char c = text[at];
+        bool control = (unsigned char)c < 0x20 && c != '\n' && c != '\t';
+        if (bytes == 0 || control)
+            fputs(replacement, file);
+        else if (c == '&')
+            fputs("&amp;", file);
+        else if (c == '<')
+            fputs("&lt;", file);
+        else if (c == '>')
+            fputs("&gt;", file);
+        else if (c == '"')
+            fputs("&quot;", file);
+        else
+            fwrite(text + at, 1, bytes, file);
+    }
+}
