@@ -1,0 +1,44 @@
+/* reference.h - the operators in float64, one loop each, and deterministic inputs. */
+#ifndef REFERENCE_H
+#define REFERENCE_H
+
+#include "imbrex.h"
+
+/* One run of one operator; the row of the table that tests and benchmarks share. */
+typedef struct op_case {
+    const char *op; /* "ag_gemm" */
+    int64_t m, n, k;
+    imbrex_dtype dtype;
+    imbrex_layout layout;
+    const char *algorithm;
+    int chunk_rows, sms;
+    int64_t run_m; /* 0: m */
+    int bias, gathered;
+} op_case;
+
+size_t element_bytes(imbrex_dtype dtype);
+double element_get(imbrex_dtype dtype, const void *matrix, int64_t i);
+void element_set(imbrex_dtype dtype, void *matrix, int64_t i, double value); /* rounds to nearest */
+
+/* Value i of input number `input` ("a" of a rank, ...), about N(0,1)-sized, exact in dtype. */
+double input_value(imbrex_dtype dtype, int input, int64_t i);
+void input_fill(imbrex_dtype dtype, int input, void *matrix, int64_t count);
+
+enum { INPUT_B = 1000, INPUT_BIAS = 2000 }; /* + rank; a: rank alone */
+
+int64_t rank_row(int64_t m, int ranks, int r);
+
+/* Elements of each matrix of rank r in a run with m rows. */
+typedef struct op_sizes {
+    int64_t a, b, bias, c, gathered;
+} op_sizes;
+op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r);
+
+/* Element [row, col] of rank r's c, and how far a right answer may be from it. */
+double reference(const op_case *c, int64_t m, int ranks, int r, int64_t row, int64_t col,
+                 double *tolerance);
+
+/* Makes the plan that a case describes. */
+imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
+
+#endif /* REFERENCE_H */
