@@ -1,0 +1,335 @@
+/* checkpoint.c - opens the files of a checkpoint when their tensors are asked for. */
+#define _GNU_SOURCE
+#include "checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "st_json.h"
+
+enum { MAX_INDEX_BYTES = 100000000, NAME_BYTES = 96 };
+
+/* A file of the checkpoint that is open. */
+typedef struct shard_file {
+    const char *name; /* as in the index; NULL: the only one */
+    st_file *file;
+} shard_file;
+
+struct checkpoint {
+    char *path;       /* of the file or the index */
+    st_place *places; /* the index; NULL: one file */
+    size_t place_count;
+    shard_file *shards;
+    size_t shard_count;
+};
+
+/* ---- Which file ------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static bool out_of_memory(const char *path, st_error *error)
+{
+    return st_fail(error, "%s: no memory is left to open it", st_path_tail(path));
+}
+
+/* directory/name to *joined, to be freed. */
+static bool join(const char *directory, size_t length, const char *name, char **joined,
+                 st_error *error)
+{
+    if (asprintf(joined, "%.*s/%s", (int)length, directory, name) >= 0)
+        return true;
+    *joined = NULL;
+    return out_of_memory(directory, error);
+}
+
+/* The directory's only *.safetensors. */
+static bool only_file(const char *directory, char **found, st_error *error)
+{
+    DIR *listing = opendir(directory);
+    int count = 0;
+    bool good = true;
+    if (!listing)
+        return st_fail(error, "%s: cannot be listed: %s", st_path_tail(directory), strerror(errno));
+    for (struct dirent *entry; good && (entry = readdir(listing));)
+        if (ends_with(entry->d_name, ".safetensors") && count++ == 0)
+            good = join(directory, strlen(directory), entry->d_name, found, error);
+    closedir(listing);
+    if (good && count == 0)
+        good = st_fail(error, "%s: holds no *.safetensors: name another directory or a file",
+                       st_path_tail(directory));
+    if (good && count > 1)
+        good = st_fail(error,
+                       "%s: holds %d *.safetensors and no index that says which tensor is where: "
+                       "name one file",
+                       st_path_tail(directory), count);
+    return good;
+}
+
+/* Turns the user's path into that of a file or an index, to be freed also on failure. */
+static bool resolve(const char *path, char **file, st_error *error)
+{
+    static const char *const usual[] = { "model.safetensors", "model.safetensors.index.json" };
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return st_fail(error, "%s: cannot be opened: %s", st_path_tail(path), strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return (*file = strdup(path)) || out_of_memory(path, error);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        if (!join(path, strlen(path), usual[i], file, error))
+            return false;
+        if (stat(*file, &info) == 0)
+            return true;
+        free(*file);
+        *file = NULL;
+    }
+    return only_file(path, file, error);
+}
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+/* All of a file of JSON, to be freed. */
+static bool read_text(const char *path, char **text, size_t *bytes, st_error *error)
+{
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return st_fail(error, "%s: is not a regular file: name an index", st_path_tail(path));
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return st_fail(error, "%s: cannot be opened: %s", st_path_tail(path), strerror(errno));
+    bool good = fstat(fileno(file), &info) == 0 && info.st_size <= MAX_INDEX_BYTES;
+    if (!good)
+        st_fail(error, "%s: holds %lld bytes, an index at most %d: is it one?", st_path_tail(path),
+                (long long)info.st_size, MAX_INDEX_BYTES);
+    if (good && !(*text = malloc((size_t)info.st_size + 1)))
+        good = out_of_memory(path, error);
+    if (good)
+        *bytes = fread(*text, 1, (size_t)info.st_size, file);
+    if (good && ferror(file))
+        good = st_fail(error, "%s: cannot be read", st_path_tail(path));
+    fclose(file);
+    return good;
+}
+
+/* Opens a file of the checkpoint, or finds it open. */
+static bool open_shard(checkpoint *from, const char *name, st_file **out, st_error *error)
+{
+    for (size_t i = 0; i < from->shard_count; i++) {
+        if (!name || strcmp(from->shards[i].name, name) == 0) {
+            *out = from->shards[i].file;
+            return true;
+        }
+    }
+    size_t room = (from->shard_count + 1) * sizeof *from->shards;
+    shard_file *shards = realloc(from->shards, room);
+    if (!shards)
+        return out_of_memory(from->path, error);
+    from->shards = shards;
+    const char *slash = strrchr(from->path, '/');
+    char *path = NULL;
+    bool good;
+    if (!name)
+        good = (path = strdup(from->path)) || out_of_memory(from->path, error);
+    else if (slash)
+        good = join(from->path, (size_t)(slash - from->path), name, &path, error);
+    else
+        good = join(".", 1, name, &path, error);
+    good = good && st_open(path, out, error);
+    free(path);
+    if (good)
+        shards[from->shard_count++] = (shard_file){ .name = name, .file = *out };
+    return good;
+}
+
+static bool open_index(checkpoint *from, st_error *error)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    bool good =
+        read_text(from->path, &text, &bytes, error) &&
+        st_json_parse_index(from->path, text, bytes, &from->places, &from->place_count, error);
+    free(text);
+    return good;
+}
+
+bool checkpoint_open(const char *path, checkpoint **out, st_error *error)
+{
+    st_file *only;
+    checkpoint *from = calloc(1, sizeof *from);
+    if (!from)
+        return out_of_memory(path, error);
+    bool good = resolve(path, &from->path, error);
+    if (good)
+        good = ends_with(from->path, ".json") ? open_index(from, error)
+                                              : open_shard(from, NULL, &only, error);
+    if (!good) {
+        checkpoint_close(from);
+        return false;
+    }
+    *out = from;
+    return true;
+}
+
+void checkpoint_close(checkpoint *from)
+{
+    if (!from)
+        return;
+    for (size_t i = 0; i < from->shard_count; i++)
+        st_close(from->shards[i].file);
+    free(from->shards);
+    st_json_free_index(from->places, from->place_count);
+    free(from->path);
+    free(from);
+}
+
+/* ---- Finding --------------------------------------------------------------------------------- */
+
+static size_t name_count(const checkpoint *from)
+{
+    return from->places ? from->place_count : st_count(from->shards[0].file);
+}
+
+static const char *name_at(const checkpoint *from, size_t index)
+{
+    return from->places ? from->places[index].tensor : st_at(from->shards[0].file, index)->name;
+}
+
+/* What there is instead of a missing tensor: a few names, those of other MLPs first. */
+static bool fail_missing(const checkpoint *from, const char *name, st_error *error)
+{
+    char list[4 * NAME_BYTES] = "";
+    size_t length = 0, listed = 0, count = name_count(from);
+    for (int mlp = 1; mlp >= 0; mlp--) {
+        for (size_t i = 0; i < count && listed < 3; i++) {
+            const char *other = name_at(from, i);
+            if ((strstr(other, ".mlp.") != NULL) != mlp)
+                continue;
+            length += (size_t)snprintf(list + length, sizeof list - length, "%s%.70s",
+                                       listed++ ? ", " : "", other);
+        }
+    }
+    return st_fail(error, "%s: has no tensor %.80s; its %zu tensors are %s%s",
+                   st_path_tail(from->path), name, count, listed ? list : "none",
+                   listed < count ? ", ..." : "");
+}
+
+/* The layer's number in "[model.]layers.<n>.mlp.gate_proj.weight", else -1. */
+static int layer_of(const char *name)
+{
+    int layer, end = 0;
+    if (strncmp(name, "model.", 6) == 0)
+        name += 6;
+    if (sscanf(name, "layers.%9d.mlp.gate_proj.weight%n", &layer, &end) != 1 || !end || name[end])
+        return -1;
+    return layer;
+}
+
+static bool fail_layer(const checkpoint *from, int layer, st_error *error)
+{
+    int first = -1, last = -1;
+    char name[NAME_BYTES];
+    for (size_t i = 0; i < name_count(from); i++) {
+        int other = layer_of(name_at(from, i));
+        if (other >= 0 && (first < 0 || other < first))
+            first = other;
+        if (other > last)
+            last = other;
+    }
+    snprintf(name, sizeof name, "model.layers.%d.mlp.gate_proj.weight", layer);
+    if (first < 0)
+        return fail_missing(from, name, error);
+    return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
+                   st_path_tail(from->path), layer, first, last);
+}
+
+static const st_place *find_place(const checkpoint *from, const char *name)
+{
+    for (size_t i = 0; i < from->place_count; i++)
+        if (strcmp(from->places[i].tensor, name) == 0)
+            return &from->places[i];
+    return NULL;
+}
+
+static bool has(const checkpoint *from, const char *name)
+{
+    return from->places ? find_place(from, name) != NULL
+                        : st_find(from->shards[0].file, name) != NULL;
+}
+
+bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out, st_error *error)
+{
+    if (!has(from, name))
+        return fail_missing(from, name, error);
+    st_file *file;
+    if (!open_shard(from, from->places ? find_place(from, name)->file : NULL, &file, error))
+        return false;
+    const st_tensor *tensor = st_find(file, name);
+    if (!tensor)
+        return st_fail(error,
+                       "%s: has no tensor %.80s, though the index %s says so: download both again",
+                       st_path_tail(st_path(file)), name, st_path_tail(from->path));
+    return st_matrix(file, tensor, out, error);
+}
+
+/* ---- An MLP ---------------------------------------------------------------------------------- */
+
+static bool check_mlp(const checkpoint *from, int layer, const mlp_weights *mlp, st_error *error)
+{
+    const matrix *others[] = { &mlp->up, &mlp->down };
+    const char *const names[] = { "up", "down" };
+    int64_t rows[] = { mlp->ffn, mlp->hidden }, cols[] = { mlp->hidden, mlp->ffn };
+    for (int i = 0; i < 2; i++) {
+        if (others[i]->rows != rows[i] || others[i]->cols != cols[i])
+            return st_fail(error,
+                           "%s: layer %d: gate_proj is [%" PRId64 ", %" PRId64 "], so %s_proj "
+                           "must be [%" PRId64 ", %" PRId64 "], but it is [%" PRId64 ", %" PRId64
+                           "]: choose a layer with a plain gated MLP",
+                           st_path_tail(from->path), layer, mlp->ffn, mlp->hidden, names[i],
+                           rows[i], cols[i], others[i]->rows, others[i]->cols);
+        if (others[i]->dtype != mlp->gate.dtype)
+            return st_fail(error,
+                           "%s: layer %d: gate_proj is %s, but %s_proj is %s: convert them to "
+                           "one dtype",
+                           st_path_tail(from->path), layer,
+                           st_dtype_name((st_dtype)mlp->gate.dtype), names[i],
+                           st_dtype_name((st_dtype)others[i]->dtype));
+    }
+    return true;
+}
+
+bool checkpoint_mlp(checkpoint *from, int layer, mlp_weights *out, st_error *error)
+{
+    static const char *const prefixes[] = { "model.", "" };
+    static const char *const projections[] = { "gate", "up", "down" };
+    mlp_weights mlp = { 0 };
+    matrix *parts[] = { &mlp.gate, &mlp.up, &mlp.down };
+    char name[NAME_BYTES];
+    const char *prefix = NULL;
+    for (int i = 0; i < 2 && !prefix; i++) {
+        snprintf(name, sizeof name, "%slayers.%d.mlp.gate_proj.weight", prefixes[i], layer);
+        if (has(from, name))
+            prefix = prefixes[i];
+    }
+    if (!prefix)
+        return fail_layer(from, layer, error);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%slayers.%d.mlp.%s_proj.weight", prefix, layer,
+                 projections[i]);
+        if (!checkpoint_matrix(from, name, parts[i], error))
+            return false;
+    }
+    mlp.ffn = mlp.gate.rows;
+    mlp.hidden = mlp.gate.cols;
+    if (!check_mlp(from, layer, &mlp, error))
+        return false;
+    *out = mlp;
+    return true;
+}

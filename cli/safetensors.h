@@ -1,0 +1,113 @@
+/* safetensors.h - reads and writes safetensors files: named tensors behind a JSON header.
+ *
+ *     +---------+----------------------------------+----------------------------------+
+ *     | 8 bytes | header: JSON, spaces at its end  | data: every tensor, no holes     |
+ *     | length  | {"name": {"dtype", "shape",      | begin and end count from here    |
+ *     | of it   |           "data_offsets"}, ...}  |                                  |
+ *     +---------+----------------------------------+----------------------------------+
+ *
+ * A file is mapped, never read whole: opening touches the header's pages, using a tensor touches
+ * that tensor's.  Numbers are little-endian, rows lie one after the other, and a tensor may start
+ * at any byte: read it with memcpy or through matrix.h. */
+#ifndef CLI_SAFETENSORS_H
+#define CLI_SAFETENSORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "imbrex.h"
+#include "matrix.h"
+
+#define ST_MAX_RANK   8
+#define ST_MUST_CHECK __attribute__((warn_unused_result))
+
+/* Why a call failed, in a sentence that names the file, the tensor and the number, and says what to
+ * do.  Set whenever a function that takes one returns false. */
+typedef struct st_error {
+    char text[512];
+} st_error;
+
+/* Writes the sentence, with control characters made harmless, and returns false. */
+bool st_fail(st_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The end of a path that is too long for a sentence. */
+const char *st_path_tail(const char *path);
+
+/* The dtypes of the format and the bits of an element.  The first three are those of imbrex, in its
+ * order. */
+#define ST_DTYPE_TABLE(ROW) \
+    ROW(BF16, 16)           \
+    ROW(F16, 16)            \
+    ROW(F32, 32)            \
+    ROW(F64, 64)            \
+    ROW(C64, 64)            \
+    ROW(I64, 64)            \
+    ROW(U64, 64)            \
+    ROW(I32, 32)            \
+    ROW(U32, 32)            \
+    ROW(I16, 16)            \
+    ROW(U16, 16)            \
+    ROW(I8, 8)              \
+    ROW(U8, 8)              \
+    ROW(BOOL, 8)            \
+    ROW(F8_E4M3, 8)         \
+    ROW(F8_E5M2, 8)         \
+    ROW(F8_E8M0, 8)         \
+    ROW(F8_E4M3FNUZ, 8)     \
+    ROW(F8_E5M2FNUZ, 8)     \
+    ROW(F6_E2M3, 6)         \
+    ROW(F6_E3M2, 6)         \
+    ROW(F4, 4)
+
+typedef enum st_dtype {
+#define ST_DTYPE_NAME(name, bits) ST_##name,
+    ST_DTYPE_TABLE(ST_DTYPE_NAME)
+#undef ST_DTYPE_NAME
+        ST_DTYPE_COUNT
+} st_dtype;
+
+_Static_assert((int)ST_BF16 == (int)IMBREX_BF16 && (int)ST_F16 == (int)IMBREX_F16 &&
+                   (int)ST_F32 == (int)IMBREX_F32,
+               "the first three dtypes are imbrex's");
+
+const char *st_dtype_name(st_dtype dtype); /* "BF16" */
+
+/* Bytes of a tensor: false if the product overflows or is not a whole number of bytes. */
+bool st_dtype_bytes(st_dtype dtype, int rank, const int64_t *shape, size_t *bytes) ST_MUST_CHECK;
+
+typedef struct st_tensor {
+    const char *name;
+    st_dtype dtype;
+    int rank; /* dimensions; 0: a scalar */
+    int64_t shape[ST_MAX_RANK];
+    const void *data; /* any alignment */
+    size_t bytes;     /* st_write computes it from dtype and shape */
+} st_tensor;
+
+/* Whether this build reads and writes JSON, and so safetensors; if not, st_open and st_write fail
+ * and say what to install. */
+bool st_has_json(void);
+
+typedef struct st_file st_file;
+
+/* Maps the file and checks all of its header: every tensor inside the file, as large as its shape
+ * says, none over another, no byte unused. */
+bool st_open(const char *path, st_file **file, st_error *error) ST_MUST_CHECK;
+void st_close(st_file *file); /* takes NULL; tensors and matrices of the file go with it */
+
+const char *st_path(const st_file *file);
+size_t st_count(const st_file *file);
+const st_tensor *st_at(const st_file *file, size_t index);       /* in order of name */
+const st_tensor *st_find(const st_file *file, const char *name); /* NULL: no such tensor */
+
+/* A tensor as a matrix: it must have two dimensions and a dtype of imbrex. */
+bool st_matrix(const st_file *file, const st_tensor *tensor, matrix *out,
+               st_error *error) ST_MUST_CHECK;
+
+/* Writes a file all at once: what stood at path is replaced only when the new one is complete.  The
+ * tensors lie in the order given.  metadata: keys and values in turns, then NULL; or NULL. */
+bool st_write(const char *path, const st_tensor *tensors, size_t count, const char *const *metadata,
+              st_error *error) ST_MUST_CHECK;
+
+#endif /* CLI_SAFETENSORS_H */
