@@ -1,0 +1,204 @@
+/* cpu.c - the GEMM kernel on CPU ranks: a block takes every count-th tile of the schedule's order.
+ *
+ *     block 0 of 3   | tile 0 | tile 3 | wait for chunk 1 | tile 6 |
+ *     block 1 of 3   | tile 1 | tile 4 |         | tile 7 |
+ *     block 2 of 3   | tile 2 | tile 5 | tile 8 |               the last tile of a chunk posts done
+ *
+ * float32 goes from a and b into c by BLAS.  The short types are widened first, a panel of a and
+ * one of b at a time, and a panel stays while the next tiles need it again:
+ *
+ *     scratch: | a [tile_rows, k] | b [tile_cols, k] or [k, tile_cols] | c [tile_rows, tile_cols] |
+ *
+ * Each tile is one BLAS call of the same shape whichever block makes it, so its bits are the same.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "args.h"
+#include "blas.h"
+#include "kernels/dtype.h"
+
+/* What this block has in float32; row and col of the tile that a and b were widened for. */
+typedef struct panels {
+    float *a, *b, *c;
+    long long row, col;
+} panels;
+
+/* In floats, so that the next panel starts on a cache line of its own. */
+static size_t panel_floats(int64_t rows, int64_t cols)
+{
+    return ((size_t)rows * (size_t)cols + 15) / 16 * 16;
+}
+
+static void one_thread(void)
+{
+    imx_blas_threads(1); /* the blocks are the threads */
+}
+
+void imx_gemm_cpu(const void *args, const imbrexd_block *block);
+size_t imx_gemm_cpu_scratch(const void *args);
+
+size_t imx_gemm_cpu_scratch(const void *untyped)
+{
+    /* Asked when a plan is made: before the process's first product. */
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, one_thread);
+
+    const imx_gemm_args *args = untyped;
+    const imx_schedule *s = &args->schedule;
+    if (args->dtype == IMBREX_F32)
+        return 0;
+    return sizeof(float) *
+           (panel_floats(s->tile_rows, args->k) + panel_floats(s->tile_cols, args->k) +
+            panel_floats(s->tile_rows, s->tile_cols));
+}
+
+static panels panels_in(const imx_gemm_args *args, void *scratch)
+{
+    const imx_schedule *s = &args->schedule;
+    panels p = { .a = scratch, .row = -1, .col = -1 };
+    if (args->dtype != IMBREX_F32) {
+        p.b = p.a + panel_floats(s->tile_rows, args->k);
+        p.c = p.b + panel_floats(s->tile_cols, args->k);
+    }
+    return p;
+}
+
+static void add_span(const imbrexd_block *block, imbrex_span_kind kind, const char *name,
+                     int64_t begin_ns, int peer, long long index)
+{
+    imbrex_span span = { .begin_ns = begin_ns,
+                         .end_ns = imbrexd_now_ns(),
+                         .kind = kind,
+                         .stream = block->stream,
+                         .lane = block->index + 1,
+                         .peer = peer,
+                         .index = (int32_t)index };
+    memcpy(span.name, name, strlen(name) + 1);
+    imbrexd_trace_add(block->trace, &span);
+}
+
+/* Until the tile's chunk has arrived; 0: give up. */
+static int wait_chunk(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    const uint64_t *signal = &args->ready[tile->chunk];
+    int number = tile->chunk - tile->rank * args->schedule.chunks;
+    imbrexd_site site = {
+        .plan = args->plan, .what = IMX_SITE_CHUNK, .rank = tile->rank, .index = number
+    };
+
+    /* Only asks whether to record a wait; the wait itself loads again, with acquire. */
+    if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= *args->use)
+        return imbrexd_signal_wait(block->watch, signal, *args->use, site);
+    int64_t begin_ns = imbrexd_now_ns();
+    int arrived = imbrexd_signal_wait(block->watch, signal, *args->use, site);
+    add_span(block, IMBREX_SPAN_WAIT, "wait", begin_ns, tile->rank, number);
+    return arrived;
+}
+
+/* The tile's rows of a, [rows, k]. */
+static const void *rows_of_a(const imx_gemm_args *args, const imx_tile *tile)
+{
+    if (args->own < 0)
+        return imx_dtype_at(args->dtype, args->a, tile->row * args->k);
+    if (tile->rank == args->own)
+        return imx_dtype_at(args->dtype, args->a, tile->rank_row * args->k);
+    return imx_dtype_at(args->dtype, args->gathered, tile->row * args->k);
+}
+
+/* The tile's columns of b into p->b: [cols, k], or [k, cols]. */
+static void widen_b(const imx_gemm_args *args, const imx_tile *tile, panels *p)
+{
+    int64_t k = args->k, n = args->schedule.n;
+    if (args->layout == IMBREX_NK) {
+        imx_dtype_widen(args->dtype, imx_dtype_at(args->dtype, args->b, tile->col * k), p->b,
+                        tile->cols * k);
+        return;
+    }
+    for (int64_t i = 0; i < k; i++)
+        imx_dtype_widen(args->dtype, imx_dtype_at(args->dtype, args->b, i * n + tile->col),
+                        p->b + i * tile->cols, tile->cols);
+}
+
+static void product_short(const imx_gemm_args *args, const imx_tile *tile, panels *p)
+{
+    int64_t k = args->k;
+    if (p->row != tile->row)
+        imx_dtype_widen(args->dtype, rows_of_a(args, tile), p->a, tile->rows * k);
+    if (p->col != tile->col)
+        widen_b(args, tile, p);
+    p->row = tile->row;
+    p->col = tile->col;
+    imx_blas_sgemm((imbrex_layout)args->layout, tile->rows, tile->cols, k, p->a, k, p->b,
+                   args->layout == IMBREX_NK ? k : tile->cols, p->c, tile->cols);
+}
+
+static void product_f32(const imx_gemm_args *args, const imx_tile *tile, float *c)
+{
+    int64_t k = args->k, n = args->schedule.n;
+    bool nk = args->layout == IMBREX_NK;
+    const float *b = args->b;
+    imx_blas_sgemm((imbrex_layout)args->layout, tile->rows, tile->cols, k, rows_of_a(args, tile), k,
+                   b + (nk ? tile->col * k : tile->col), nk ? k : n, c, n);
+}
+
+/* c[rows, cols] += bias[cols], which starts at the tile's first column. */
+static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, int64_t ldc)
+{
+    const void *bias = imx_dtype_at(args->dtype, args->bias, tile->col);
+    for (int64_t i = 0; i < tile->rows; i++)
+        imx_dtype_add(args->dtype, bias, c + i * ldc, tile->cols);
+}
+
+static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
+{
+    int64_t n = args->schedule.n, at = tile->row * n + tile->col;
+    if (args->dtype == IMBREX_F32) {
+        float *c = (float *)args->c + at;
+        product_f32(args, tile, c);
+        if (args->bias)
+            add_bias(args, tile, c, n);
+        return;
+    }
+    product_short(args, tile, p);
+    if (args->bias)
+        add_bias(args, tile, p->c, tile->cols);
+    for (int64_t i = 0; i < tile->rows; i++)
+        imx_dtype_narrow(args->dtype, p->c + i * tile->cols, (uint16_t *)args->c + at + i * n,
+                         tile->cols);
+}
+
+/* Counts the tile; the chunk's last posts. */
+static void count_tile(const imx_gemm_args *args, const imx_tile *tile)
+{
+    const imx_schedule *s = &args->schedule;
+    int number = tile->chunk - tile->rank * s->chunks;
+    uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile->rank, number);
+    if (imbrexd_counter_last(&args->counters[tile->chunk], tiles))
+        imbrexd_signal_post(&args->done[tile->chunk], *args->use);
+}
+
+void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
+{
+    const imx_gemm_args *args = untyped;
+    const imx_schedule *s = &args->schedule;
+    panels p = panels_in(args, block->scratch);
+    long long tiles = imx_schedule_tiles(s);
+    int waited = -1;
+
+    for (long long i = block->index; i < tiles; i += block->count) {
+        imx_tile tile = imx_schedule_tile(s, i);
+        if (args->ready && tile.rank != args->own && tile.chunk != waited) {
+            if (!wait_chunk(args, block, &tile))
+                return;
+            waited = tile.chunk;
+        }
+        int64_t begin_ns = block->trace ? imbrexd_now_ns() : 0;
+        compute(args, &tile, &p);
+        if (block->trace)
+            add_span(block, IMBREX_SPAN_TILE, "tile", begin_ns, tile.rank, i);
+        if (args->done)
+            count_tile(args, &tile);
+    }
+}

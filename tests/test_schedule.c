@@ -1,0 +1,216 @@
+/* test_schedule.c - the tile order, over many small shapes: what is covered, in which order, and
+ * what the chunks count. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/gemm/schedule.h"
+
+enum { MOST_M = 128, MOST_N = 40, MOST_CHUNKS = 128, MOST_RANKS = 16 };
+
+/* Tile and chunk sizes; chunk_rows is chunk_tiles tile rows. */
+static const struct cut {
+    int tile_rows, tile_cols, chunk_tiles, group;
+} cuts[] = {
+    { 1, 1, 1, 1 },  { 1, 7, 3, 2 },   { 2, 3, 1, 1 },    { 3, 4, 2, 1 },  { 3, 40, 3, 2 },
+    { 4, 16, 4, 3 }, { 5, 9, 2, 8 },   { 16, 16, 2, 2 },  { 7, 2, 5, 4 },  { 64, 64, 1, 1 },
+    { 2, 5, 10, 3 }, { 8, 8, 16, 16 }, { 1, 40, 128, 1 }, { 6, 13, 3, 5 },
+};
+
+static const int ns[] = { 0, 1, 2, 13, 16, 40 };
+
+static long tiles_seen;
+
+/* With which schedule a check failed; printed by the check. */
+static void describe(const imx_schedule *s, long long index)
+{
+    print_error("m %lld n %lld ranks %d first %d chunk_rows %d tile %dx%d group %d: tile %lld\n",
+                s->m, s->n, s->ranks, s->first, s->chunk_rows, s->tile_rows, s->tile_cols, s->group,
+                index);
+}
+
+#define CHECK_EQUAL(s, index, have, want)                                      \
+    do {                                                                       \
+        long long have_ = (have), want_ = (want);                              \
+        if (have_ != want_) {                                                  \
+            describe(s, index);                                                \
+            fail_msg("%s is %lld, not %lld (%s)", #have, have_, want_, #want); \
+        }                                                                      \
+    } while (0)
+
+#define CHECK(s, index, condition) CHECK_EQUAL(s, index, !!(condition), 1)
+
+/* Rank of a row, found the slow way: the r with r*m/R <= row < (r+1)*m/R. */
+static int owner(const imx_schedule *s, long long row)
+{
+    for (int r = 0; r < s->ranks; r++)
+        if (row >= r * s->m / s->ranks && row < (r + 1) * s->m / s->ranks)
+            return r;
+    return -1;
+}
+
+/* One tile on its own: size, owner, chunk. */
+static void check_tile(const imx_schedule *s, long long i, const imx_tile *t)
+{
+    CHECK(s, i, t->rows >= 1 && t->rows <= s->tile_rows);
+    CHECK(s, i, t->cols >= 1 && t->cols <= s->tile_cols);
+    CHECK(s, i, t->row >= 0 && t->row + t->rows <= s->m);
+    CHECK(s, i, t->col >= 0 && t->col + t->cols <= s->n);
+    CHECK_EQUAL(s, i, t->rank, owner(s, t->row));
+    CHECK_EQUAL(s, i, t->rank, owner(s, t->row + t->rows - 1));
+    CHECK_EQUAL(s, i, t->rank_row, t->row - t->rank * s->m / s->ranks);
+    CHECK_EQUAL(s, i, t->chunk, t->rank * s->chunks + t->rank_row / s->chunk_rows);
+    CHECK_EQUAL(s, i, t->chunk, t->rank * s->chunks + (t->rank_row + t->rows - 1) / s->chunk_rows);
+    CHECK(s, i, t->chunk - t->rank * s->chunks < imx_schedule_chunks(s, t->rank));
+}
+
+/* After the tile before it: the same chunk, a later one of the same rank, or a rank further on. */
+static void check_order(const imx_schedule *s, long long i, const imx_tile *before,
+                        const imx_tile *t)
+{
+    int place = (t->rank - s->first + s->ranks) % s->ranks;
+    if (i == 0) {
+        for (int p = 0; p < place; p++)
+            CHECK_EQUAL(s, i, imx_schedule_rows(s, (s->first + p) % s->ranks), 0);
+        return;
+    }
+    int place_before = (before->rank - s->first + s->ranks) % s->ranks;
+    CHECK(s, i, place >= place_before);
+    if (place > place_before)
+        return;
+    CHECK(s, i, t->chunk >= before->chunk);
+    if (t->chunk > before->chunk || s->group > 1)
+        return;
+    /* groups of one row: along the row, then the next row */
+    CHECK(s, i, t->row > before->row || (t->row == before->row && t->col > before->col));
+}
+
+/* Within one chunk: `group` tile rows are walked down, then the next column. */
+static void check_group(const imx_schedule *s, long long i, const imx_tile *before,
+                        const imx_tile *t)
+{
+    if (i == 0 || t->chunk != before->chunk)
+        return;
+    long long in_chunk = t->rank_row % s->chunk_rows / s->tile_rows;
+    long long in_chunk_before = before->rank_row % s->chunk_rows / s->tile_rows;
+    if (in_chunk / s->group != in_chunk_before / s->group) {
+        CHECK_EQUAL(s, i, in_chunk, (in_chunk_before / s->group + 1) * s->group);
+        CHECK_EQUAL(s, i, t->col, 0);
+        CHECK_EQUAL(s, i, before->col + before->cols, s->n);
+    } else if (t->col == before->col) {
+        CHECK_EQUAL(s, i, in_chunk, in_chunk_before + 1);
+    } else {
+        CHECK_EQUAL(s, i, t->col, before->col + s->tile_cols);
+        CHECK_EQUAL(s, i, in_chunk % s->group, 0);
+    }
+}
+
+static void check_schedule(const imx_schedule *s)
+{
+    static unsigned char covered[MOST_M][MOST_N];
+    static int counted[MOST_RANKS * MOST_CHUNKS];
+    memset(covered, 0, sizeof covered);
+    memset(counted, 0, sizeof counted);
+
+    long long tiles = imx_schedule_tiles(s);
+    imx_tile before = { 0 };
+    for (long long i = 0; i < tiles; i++) {
+        imx_tile t = imx_schedule_tile(s, i);
+        check_tile(s, i, &t);
+        check_order(s, i, &before, &t);
+        check_group(s, i, &before, &t);
+        for (int y = 0; y < t.rows; y++)
+            for (int x = 0; x < t.cols; x++)
+                covered[t.row + y][t.col + x]++;
+        counted[t.chunk]++;
+        before = t;
+        tiles_seen++;
+    }
+    for (int y = 0; y < s->m; y++)
+        for (int x = 0; x < s->n; x++)
+            CHECK_EQUAL(s, y * 1000 + x, covered[y][x], 1);
+
+    long long rows = 0;
+    for (int r = 0; r < s->ranks; r++) {
+        long long chunk_rows = 0;
+        CHECK(s, -1, imx_schedule_chunks(s, r) <= s->chunks);
+        for (int q = 0; q < imx_schedule_chunks(s, r); q++) {
+            CHECK(s, -1, imx_schedule_chunk_rows(s, r, q) > 0);
+            CHECK_EQUAL(s, -1, counted[r * s->chunks + q], imx_schedule_chunk_tiles(s, r, q));
+            chunk_rows += imx_schedule_chunk_rows(s, r, q);
+        }
+        CHECK_EQUAL(s, -1, chunk_rows, imx_schedule_rows(s, r));
+        rows += chunk_rows;
+    }
+    CHECK_EQUAL(s, -1, rows, s->m);
+}
+
+/* All m, n and firsts of one cut on so many ranks.  chunks is that of a plan for `most` rows, which
+ * every smaller run keeps. */
+static void check_cut(const struct cut *cut, int ranks)
+{
+    const int ms[] = { 0, 1, ranks - 1, ranks, ranks + 1, 2 * ranks + 1, 7 * ranks + 3, 37, 100 };
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
+            for (int first = 0; first < ranks; first += 1 + ranks / 6) {
+                imx_schedule s = { .m = MOST_M,
+                                   .n = ns[j],
+                                   .ranks = ranks,
+                                   .first = first,
+                                   .chunk_rows = cut->tile_rows * cut->chunk_tiles,
+                                   .tile_rows = cut->tile_rows,
+                                   .tile_cols = cut->tile_cols,
+                                   .group = cut->group };
+                for (int r = 0; r < ranks; r++)
+                    if (imx_schedule_chunks(&s, r) > s.chunks)
+                        s.chunks = imx_schedule_chunks(&s, r);
+                s.m = ms[i];
+                check_schedule(&s);
+            }
+}
+
+static void every_schedule_covers_in_order(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
+            check_cut(&cuts[i], ranks);
+    assert_true(tiles_seen > 1000000);
+}
+
+/* Sizes whose products leave 32 bits. */
+static void large_schedules_do_not_overflow(void **state)
+{
+    (void)state;
+    imx_schedule s = { .m = 5000000000,
+                       .n = 3000000000,
+                       .ranks = 7,
+                       .first = 3,
+                       .chunk_rows = 4096,
+                       .tile_rows = 128,
+                       .tile_cols = 256,
+                       .group = 8,
+                       .chunks = 200000 };
+    long long tiles = imx_schedule_tiles(&s);
+    imx_tile last = imx_schedule_tile(&s, tiles - 1);
+    assert_int_equal(last.rank, 2);
+    assert_true(last.row + last.rows == imx_schedule_row(&s, 3));
+    assert_true(last.col + last.cols == s.n);
+    imx_tile first = imx_schedule_tile(&s, 0);
+    assert_true(first.row == imx_schedule_row(&s, 3));
+    assert_true(first.rank_row == 0 && first.col == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_schedule_covers_in_order),
+        cmocka_unit_test(large_schedules_do_not_overflow),
+    };
+    return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
+}
