@@ -45,8 +45,8 @@ NAMES = [
     ("src/core/status.c",     r"imx_(status_\w+|fail|fail_errno|text_add|dtype_name)"),
     ("src/core/**",           r"imx_{file}(_\w+)?"),
     ("src/ops/**",            r"imx_(op_)?{file}(_\w+)?"),
-    ("src/kernels/**",        r"imx_(kernel_)?{folder}(_\w+)?"),
-    ("src/backends/**",       r"imx_(backend_)?{folder}(_\w+)?"),
+    ("src/kernels/**",        r"imx_(kernel_)?({folder}|{file})(_\w+)?"),
+    ("src/backends/**",       r"imx_(backend_)?({folder}|{file})(_\w+)?"),
     ("src/transport/**",      r"imx_(transport_)?{file}(_\w+)?"),
 ]
 
