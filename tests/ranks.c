@@ -64,8 +64,9 @@ static int meet(void *ctx, const void *send, void *recv, size_t bytes)
         memcpy(recv, *blob, (size_t)t->size * bytes);
     else
         pthread_cond_broadcast(&t->changed);
+    int broken = t->broken;
     pthread_mutex_unlock(&t->lock);
-    return t->broken;
+    return broken;
 }
 
 static void *thread_main(void *arg)
