@@ -1,0 +1,129 @@
+/* schedule.h - which tile comes next: pure functions of one constant struct, for every target and
+ * for the tests.
+ *
+ * The product c[m, n] is cut at the ranks' rows first, then into chunks of chunk_rows (what travels
+ * under one signal), then into tiles of tile_rows x tile_cols.  No tile crosses a chunk, no chunk
+ * crosses a rank, so a tile waits for one signal and counts for one.  Blocks of the tile order, one
+ * a rank, are rotated:
+ *
+ *     rank 1 of 4, first = rank:      | rows of 1 | rows of 2 | rows of 3 | rows of 0 | all_gather
+ * + GEMM: own rows first rank 1 of 4, first = rank + 1:  | rows of 2 | rows of 3 | rows of 0 | rows
+ * of 1 |     GEMM + reduce_scatter: own rows last
+ *
+ * Within a rank's rows: chunk by chunk; within a chunk: column panels of `group` tile rows (walked
+ * down the group first), so that tiles in flight share a and b in cache.
+ */
+#ifndef IMX_SCHEDULE_H
+#define IMX_SCHEDULE_H
+
+typedef struct imx_schedule {
+    long long m, n; /* of this run */
+    int ranks;      /* R: how the rows are cut */
+    int first;      /* rank whose rows come first, in 0..R-1 */
+    int chunk_rows; /* a multiple of tile_rows */
+    int tile_rows, tile_cols;
+    int group;  /* tile rows that are walked down before the next column; at least 1 */
+    int chunks; /* most chunks that a rank has in any run of the plan: the stride of chunk numbers
+                 */
+} imx_schedule;
+
+typedef struct imx_tile {
+    long long row, col; /* of c */
+    int rows, cols;     /* smaller at the edges */
+    int rank;           /* whose rows */
+    int chunk; /* number of its chunk among all ranks': rank * chunks + number within the rank */
+    long long rank_row; /* row counted from the rank's first */
+} imx_tile;
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define IMX_SCHEDULE_FN static __device__ __host__ inline
+#else
+#define IMX_SCHEDULE_FN static inline
+#endif
+
+/* First row of rank r. */
+IMX_SCHEDULE_FN long long imx_schedule_row(const imx_schedule *s, int r)
+{
+    return (long long)r * s->m / s->ranks;
+}
+
+IMX_SCHEDULE_FN long long imx_schedule_rows(const imx_schedule *s, int r)
+{
+    return imx_schedule_row(s, r + 1) - imx_schedule_row(s, r);
+}
+
+IMX_SCHEDULE_FN long long imx_schedule_ceil(long long a, long long b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Chunks of rank r in this run. */
+IMX_SCHEDULE_FN int imx_schedule_chunks(const imx_schedule *s, int r)
+{
+    return (int)imx_schedule_ceil(imx_schedule_rows(s, r), s->chunk_rows);
+}
+
+/* Rows of chunk q of rank r. */
+IMX_SCHEDULE_FN int imx_schedule_chunk_rows(const imx_schedule *s, int r, int q)
+{
+    long long left = imx_schedule_rows(s, r) - (long long)q * s->chunk_rows;
+    return (int)(left < s->chunk_rows ? left : s->chunk_rows);
+}
+
+/* Tiles of chunk q of rank r: how many must count before the chunk is done. */
+IMX_SCHEDULE_FN int imx_schedule_chunk_tiles(const imx_schedule *s, int r, int q)
+{
+    return (int)(imx_schedule_ceil(imx_schedule_chunk_rows(s, r, q), s->tile_rows) *
+                 imx_schedule_ceil(s->n, s->tile_cols));
+}
+
+/* Tiles of rank r: all its chunks but the last are whole. */
+IMX_SCHEDULE_FN long long imx_schedule_rank_tiles(const imx_schedule *s, int r)
+{
+    return imx_schedule_ceil(imx_schedule_rows(s, r), s->tile_rows) *
+           imx_schedule_ceil(s->n, s->tile_cols);
+}
+
+IMX_SCHEDULE_FN long long imx_schedule_tiles(const imx_schedule *s)
+{
+    long long tiles = 0;
+    for (int r = 0; r < s->ranks; r++)
+        tiles += imx_schedule_rank_tiles(s, r);
+    return tiles;
+}
+
+/* The index-th tile, 0 <= index < imx_schedule_tiles. */
+IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long index)
+{
+    int r = s->first;
+    for (long long tiles; index >= (tiles = imx_schedule_rank_tiles(s, r)); index -= tiles)
+        r = r + 1 < s->ranks ? r + 1 : 0;
+
+    long long columns = imx_schedule_ceil(s->n, s->tile_cols);
+    long long per_chunk = (long long)(s->chunk_rows / s->tile_rows) * columns;
+    int q = (int)(index / per_chunk);
+    long long in_chunk = index % per_chunk;
+
+    long long tile_rows_here = imx_schedule_ceil(imx_schedule_chunk_rows(s, r, q), s->tile_rows);
+    long long per_group = s->group * columns;
+    long long group_row = in_chunk / per_group * s->group;
+    long long left = tile_rows_here - group_row;
+    long long group = left < s->group ? left : s->group;
+    long long in_group = in_chunk % per_group;
+    long long tile_row = group_row + in_group % group;
+    long long tile_col = in_group / group;
+
+    imx_tile t;
+    t.rank = r;
+    t.chunk = r * s->chunks + q;
+    t.rank_row = (long long)q * s->chunk_rows + tile_row * s->tile_rows;
+    t.row = imx_schedule_row(s, r) + t.rank_row;
+    t.col = tile_col * s->tile_cols;
+    long long rows = imx_schedule_chunk_rows(s, r, q) - tile_row * s->tile_rows;
+    long long cols = s->n - t.col;
+    t.rows = (int)(rows < s->tile_rows ? rows : s->tile_rows);
+    t.cols = (int)(cols < s->tile_cols ? cols : s->tile_cols);
+    return t;
+}
+
+#endif /* IMX_SCHEDULE_H */
