@@ -1,0 +1,111 @@
+/* sys.c - the table of system calls that a test can make fail, and the one allocator. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "imx.h"
+
+/* Everything with a descriptor is close-on-exec: a program that a rank starts must not keep the
+ * rank's memory or connections alive. */
+
+static int sys_memfd_create(const char *name, unsigned flags)
+{
+    return memfd_create(name, flags | MFD_CLOEXEC);
+}
+
+static int sys_ftruncate(int fd, long bytes)
+{
+    return ftruncate(fd, bytes);
+}
+
+static void *sys_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset)
+{
+    return mmap(at, bytes, protection, flags, fd, offset);
+}
+
+static int sys_dup(int fd)
+{
+    return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
+static int sys_socket(int domain, int type, int protocol)
+{
+    return socket(domain, type | SOCK_CLOEXEC, protocol);
+}
+
+static int sys_bind(int fd, const struct sockaddr *address, unsigned length)
+{
+    return bind(fd, address, length);
+}
+
+static int sys_accept(int fd, struct sockaddr *address, unsigned *length)
+{
+    return accept4(fd, address, length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
+static int sys_connect(int fd, const struct sockaddr *address, unsigned length)
+{
+    return connect(fd, address, length);
+}
+
+static long sys_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    return sendmsg(fd, message, flags | MSG_NOSIGNAL);
+}
+
+static long sys_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return recvmsg(fd, message, flags | MSG_CMSG_CLOEXEC);
+}
+
+static int sys_poll(struct pollfd *fds, unsigned long count, int timeout_ms)
+{
+    return poll(fds, count, timeout_ms);
+}
+
+static int sys_eventfd(unsigned value, int flags)
+{
+    return eventfd(value, flags | EFD_CLOEXEC);
+}
+
+static int sys_thread_create(unsigned long *thread, void *(*run)(void *), void *arg)
+{
+    return pthread_create(thread, NULL, run, arg);
+}
+
+imx_sys_table imx_sys = {
+    .calloc = calloc,
+    .aligned_alloc = aligned_alloc,
+    .memfd_create = sys_memfd_create,
+    .ftruncate = sys_ftruncate,
+    .mmap = sys_mmap,
+    .dup = sys_dup,
+    .socket = sys_socket,
+    .bind = sys_bind,
+    .listen = listen,
+    .accept = sys_accept,
+    .connect = sys_connect,
+    .sendmsg = sys_sendmsg,
+    .recvmsg = sys_recvmsg,
+    .poll = sys_poll,
+    .eventfd = sys_eventfd,
+    .thread_create = sys_thread_create,
+};
+
+imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out)
+{
+    size_t total;
+    void *memory = NULL;
+    if (!__builtin_mul_overflow(count, bytes, &total))
+        memory = total > 0 ? imx_sys.calloc(count, bytes) : imx_sys.calloc(1, 1);
+    if (!memory)
+        return imx_fail(IMBREX_NO_MEMORY, "no host memory for %zu times %zu bytes", count, bytes);
+    *(void **)out = memory;
+    return IMBREX_OK;
+}
