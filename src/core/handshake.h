@@ -1,0 +1,92 @@
+/* handshake.h - two strangers on a socket find out whether they belong to one group: both prove
+ * that they know the group's key, neither shows it.
+ *
+ *     guest (rank r)                             host (rank 0)
+ *     hello: rank, size, sequence, nonce   -->
+ *                                          <--   challenge: sequence, nonce
+ *     proof over both                      -->
+ *                                          <--   verdict, with a proof over all of it
+ */
+#ifndef IMX_HANDSHAKE_H
+#define IMX_HANDSHAKE_H
+
+#include "socket.h"
+
+/* Which group, and who in it. */
+typedef struct imx_handshake_id {
+    uint64_t key[2];   /* from the token, and what else tells this job from others */
+    uint64_t sequence; /* number of the group in its job */
+    int rank, size;
+} imx_handshake_id;
+
+/* A name that follows from the group's key and sequence, and does not give the key away. */
+uint64_t imx_handshake_name(const imx_handshake_id *id);
+
+/* Messages are native structs without holes; the magic word tells machines of another byte order
+ * apart. */
+typedef struct imx_handshake_hello {
+    uint64_t magic;
+    uint32_t rank, size;
+    uint64_t sequence;
+    int64_t remaining_ms; /* until the guest gives up */
+    unsigned char nonce[16];
+} imx_handshake_hello;
+
+typedef struct imx_handshake_challenge {
+    uint64_t magic;
+    uint64_t sequence;
+    unsigned char nonce[16];
+} imx_handshake_challenge;
+
+typedef struct imx_handshake_proof {
+    uint64_t magic;
+    uint64_t proof;
+} imx_handshake_proof;
+
+enum { IMX_HANDSHAKE_WELCOME, IMX_HANDSHAKE_REFUSED, IMX_HANDSHAKE_WRONG_KEY };
+
+typedef struct imx_handshake_verdict {
+    uint64_t magic;
+    uint64_t proof; /* 0 with WRONG_KEY: whoever gets that must not believe more than it says */
+    uint64_t code;
+    char text[256]; /* why REFUSED */
+} imx_handshake_verdict;
+
+/* ---- Host ------------------------------------------------------------------------------------ */
+
+/* A connection that has not proved anything yet.  Starts as { .fd = fd, .limit = ... }. */
+typedef struct imx_handshake_guest {
+    int fd;
+    int64_t limit; /* when the host loses patience */
+    int step;
+    size_t have; /* bytes of the current message */
+    imx_handshake_hello hello;
+    imx_handshake_challenge challenge;
+    imx_handshake_proof proof;
+} imx_handshake_guest;
+
+/* When fd is readable.  AGAIN: wait for more.  DONE: the guest knows the key; its hello can be
+ * believed and wants a verdict.  Else: close it. */
+imx_socket_result imx_handshake_step(imx_handshake_guest *guest,
+                                     const imx_handshake_id *id) IMX_MUST_CHECK;
+
+/* Sends the verdict.  Else than DONE: the guest did not get it; close it. */
+imx_socket_result imx_handshake_answer(imx_handshake_guest *guest, const imx_handshake_id *id,
+                                       int code, const char *text) IMX_MUST_CHECK;
+
+/* ---- Guest ----------------------------------------------------------------------------------- */
+
+typedef enum imx_handshake_result {
+    IMX_HANDSHAKE_STRANGER,    /* another group of this job, no imbrex at all, or silence */
+    IMX_HANDSHAKE_OTHER_KEY,   /* an imbrex rank 0 with another key */
+    IMX_HANDSHAKE_TURNED_AWAY, /* by this group's rank 0; the text says why */
+    IMX_HANDSHAKE_JOINED
+} imx_handshake_result;
+
+/* The guest's side on a fresh connection.  Gives up on silence at first_deadline, and once it
+ * talks to an imbrex of its group's sequence, at deadline.  Fails only for reasons of its own. */
+imbrex_status imx_handshake_join(int fd, const imx_handshake_id *id, int64_t first_deadline,
+                                 int64_t deadline, imx_handshake_result *result,
+                                 char text[256]) IMX_MUST_CHECK;
+
+#endif /* IMX_HANDSHAKE_H */
