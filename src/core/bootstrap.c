@@ -1,0 +1,75 @@
+/* bootstrap.c - ties the launcher's environment, the rendezvous and the star together. */
+#include "bootstrap.h"
+
+#include <stdlib.h>
+
+#include "rendezvous.h"
+#include "star.h"
+
+struct imx_bootstrap {
+    imbrex_bootstrap public;
+    imx_star star;
+};
+
+static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    imx_bootstrap *bootstrap = ctx;
+    return imx_star_allgather(&bootstrap->star, send, recv, bytes) != IMBREX_OK;
+}
+
+imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *env,
+                                 uint64_t sequence, int64_t timeout_ms, imx_bootstrap **out)
+{
+    imx_bootstrap *bootstrap;
+    IMX_TRY(imx_sys_alloc(1, sizeof *bootstrap, &bootstrap));
+    bootstrap->public = (imbrex_bootstrap){
+        .rank = launch->rank, .size = launch->size, .allgather = allgather, .ctx = bootstrap
+    };
+    const imx_rendezvous_desc desc = { .launch = launch,
+                                       .token = env->token,
+                                       .bind = env->bind,
+                                       .sequence = sequence,
+                                       .timeout_ms = timeout_ms };
+    imbrex_status status;
+    IMX_GOTO(imx_rendezvous_meet(&desc, &bootstrap->star));
+    *out = bootstrap;
+    return IMBREX_OK;
+fail:
+    imx_bootstrap_destroy(bootstrap);
+    return status;
+}
+
+static const char *get_variable(void *ctx, const char *variable)
+{
+    (void)ctx;
+    return getenv(variable);
+}
+
+imbrex_status imx_bootstrap_from_env(const imx_env *env, int64_t timeout_ms, imx_bootstrap **out)
+{
+    /* Relaxed: the number alone matters; groups made at once by several threads only need
+     * different ones. */
+    static uint64_t made;
+    uint64_t sequence = __atomic_fetch_add(&made, 1, __ATOMIC_RELAXED);
+    imx_launch_env launch;
+    IMX_TRY(imx_launch_env_parse(get_variable, NULL, &launch));
+    return imx_bootstrap_open(&launch, env, sequence, timeout_ms, out);
+}
+
+const imbrex_bootstrap *imx_bootstrap_public(imx_bootstrap *bootstrap)
+{
+    return &bootstrap->public;
+}
+
+imbrex_status imx_bootstrap_status(const imx_bootstrap *bootstrap)
+{
+    return bootstrap->star.status;
+}
+
+void imx_bootstrap_destroy(imx_bootstrap *bootstrap)
+{
+    if (!bootstrap)
+        return;
+    imx_star_close(&bootstrap->star);
+    free(bootstrap);
+}

@@ -1,0 +1,174 @@
+/* rendezvous.c - what makes a group this group, and how a rank looks for its rank 0. */
+#include "rendezvous.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "handshake.h"
+#include "host.h"
+#include "siphash.h"
+
+enum { PATIENCE_MS = 250, PATIENCE_MAX_MS = 2000, NAP_MS = 5, NAP_MAX_MS = 200, ADDRESSES = 8 };
+
+/* The port and the job's name go in beside the token, so that two jobs of one user with the same
+ * token, or none, are still strangers to each other. */
+static void make_key(const imx_rendezvous_desc *desc, uint64_t key[2])
+{
+    char secret[512];
+    char token[160];
+    if (desc->token[0])
+        snprintf(token, sizeof token, "token %s", desc->token);
+    else
+        snprintf(token, sizeof token, "user %u", (unsigned)geteuid());
+    snprintf(secret, sizeof secret, "imbrex\n%d\n%s\n%s", desc->launch->port, desc->launch->job,
+             token);
+    const uint64_t halves[2][2] = { { 0, 1 }, { 0, 2 } };
+    key[0] = imx_siphash(halves[0], secret, strlen(secret));
+    key[1] = imx_siphash(halves[1], secret, strlen(secret));
+}
+
+/* ---- A rank that looks for rank 0 ------------------------------------------------------------ */
+
+typedef struct imx_seeker {
+    const imx_rendezvous_desc *desc;
+    const imx_handshake_id *id;
+    int64_t deadline, patience_ms;
+    imx_socket_address addresses[ADDRESSES];
+    int count;
+    int fd;             /* to rank 0; -1: not found yet */
+    char other_key[80]; /* where an imbrex of another key answered; "": nowhere */
+} imx_seeker;
+
+static imbrex_status find_addresses(imx_seeker *seeker)
+{
+    const imx_launch_env *launch = seeker->desc->launch;
+    if (launch->one_host) {
+        imx_socket_unix_address(imx_handshake_name(seeker->id), &seeker->addresses[0]);
+        seeker->count = 1;
+        return IMBREX_OK;
+    }
+    const char *why;
+    seeker->count = imx_socket_resolve(launch->address, seeker->addresses, ADDRESSES, &why);
+    if (seeker->count == 0)
+        return imx_fail(IMBREX_INVALID, "MASTER_ADDR=%.128s does not name a host: %s",
+                        launch->address, why);
+    return IMBREX_OK;
+}
+
+/* One address.  OK without fd: nobody of ours is there now. */
+static imbrex_status try_address(imx_seeker *seeker, const imx_socket_address *address)
+{
+    int64_t first_deadline = imx_min(seeker->deadline, imx_socket_deadline(seeker->patience_ms));
+    int fd;
+    imx_socket_result connected = imx_socket_connect(address, first_deadline, &fd);
+    if (connected == IMX_SOCKET_BROKEN)
+        return imx_fail_errno("cannot connect to rank 0 at %s", address->text);
+    if (connected != IMX_SOCKET_DONE)
+        return IMBREX_OK;
+
+    char text[256];
+    imbrex_status status = IMBREX_OK;
+    imx_handshake_result result = IMX_HANDSHAKE_STRANGER;
+    if (imx_socket_same_user(fd))
+        status =
+            imx_handshake_join(fd, seeker->id, first_deadline, seeker->deadline, &result, text);
+    if (status == IMBREX_OK && result == IMX_HANDSHAKE_JOINED) {
+        seeker->fd = fd;
+        return IMBREX_OK;
+    }
+    close(fd);
+    IMX_TRY(status);
+    if (result == IMX_HANDSHAKE_OTHER_KEY)
+        memcpy(seeker->other_key, address->text, sizeof seeker->other_key);
+    if (result == IMX_HANDSHAKE_TURNED_AWAY)
+        return imx_fail(IMBREX_PEER, "rank 0 at %s turned rank %d away: %s", address->text,
+                        seeker->id->rank, text);
+    return IMBREX_OK;
+}
+
+static imbrex_status try_all(imx_seeker *seeker)
+{
+    const imx_launch_env *launch = seeker->desc->launch;
+    if (launch->one_host)
+        return try_address(seeker, &seeker->addresses[0]);
+    int first = launch->port + 1;
+    int last = (int)imx_min(first + IMX_RENDEZVOUS_PORTS - 1, 65535);
+    for (int port = first; port <= last; port++) {
+        for (int i = 0; i < seeker->count; i++) {
+            imx_socket_set_port(&seeker->addresses[i], port);
+            IMX_TRY(try_address(seeker, &seeker->addresses[i]));
+            if (seeker->fd >= 0 || imx_socket_now_ms() >= seeker->deadline)
+                return IMBREX_OK;
+        }
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status fail_unanswered(const imx_seeker *seeker)
+{
+    const imx_launch_env *launch = seeker->desc->launch;
+    if (seeker->other_key[0])
+        return imx_fail(IMBREX_PEER,
+                        "the rank 0 at %s has another token: IMBREX_TOKEN, MASTER_PORT (%d here) "
+                        "and the job's id (\"%.64s\" here) must be the same on all ranks",
+                        seeker->other_key, launch->port, launch->job);
+    char where[192];
+    if (launch->one_host)
+        snprintf(where, sizeof where, "%s", seeker->addresses[0].text);
+    else
+        snprintf(where, sizeof where, "%.128s, ports %d to %d,", launch->address, launch->port + 1,
+                 launch->port + IMX_RENDEZVOUS_PORTS);
+    return imx_fail(IMBREX_TIMEOUT,
+                    "rank 0 did not answer at %s within %lld ms: is it running, and are "
+                    "IMBREX_TOKEN, MASTER_PORT (%d here) and the job's id (\"%.64s\" here) the "
+                    "same there?",
+                    where, (long long)seeker->desc->timeout_ms, launch->port, launch->job);
+}
+
+/* Calls again and again, because rank 0 may start later, or may be found on a port that a stranger
+ * held first.  Whoever is there but silent gets more time from round to round. */
+static imbrex_status seek(imx_seeker *seeker)
+{
+    int64_t nap_ms = NAP_MS;
+    for (;;) {
+        IMX_TRY(try_all(seeker));
+        int64_t now = imx_socket_now_ms();
+        if (seeker->fd >= 0)
+            return IMBREX_OK;
+        if (now >= seeker->deadline)
+            return fail_unanswered(seeker);
+        imx_socket_result nap = imx_socket_poll(NULL, 0, imx_min(seeker->deadline, now + nap_ms));
+        if (nap == IMX_SOCKET_BROKEN)
+            return imx_fail_errno("cannot wait for rank 0");
+        nap_ms = imx_min(2 * nap_ms, NAP_MAX_MS);
+        seeker->patience_ms = imx_min(2 * seeker->patience_ms, PATIENCE_MAX_MS);
+    }
+}
+
+static imbrex_status guest_meet(const imx_rendezvous_desc *desc, const imx_handshake_id *id,
+                                int64_t deadline, imx_star *star)
+{
+    imx_seeker seeker = {
+        .desc = desc, .id = id, .deadline = deadline, .patience_ms = PATIENCE_MS, .fd = -1
+    };
+    IMX_TRY(find_addresses(&seeker));
+    IMX_TRY(seek(&seeker));
+    star->links[0].fd = seeker.fd;
+    return imx_star_start(star, deadline);
+}
+
+imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *star)
+{
+    int64_t deadline = imx_socket_deadline(desc->timeout_ms);
+    imx_handshake_id id = { .sequence = desc->sequence,
+                            .rank = desc->launch->rank,
+                            .size = desc->launch->size };
+    make_key(desc, id.key);
+    IMX_TRY(imx_star_open(star, id.rank, id.size, desc->timeout_ms));
+    if (id.size == 1)
+        return IMBREX_OK;
+    return id.rank == 0 ? imx_host_meet(desc, &id, deadline, star)
+                        : guest_meet(desc, &id, deadline, star);
+}

@@ -1,0 +1,64 @@
+/* star.h - the connections of a bootstrap once they stand: every rank has one to rank 0, and all
+ * that is swapped goes through there.
+ *
+ *     ranks 1 .. size-1           rank 0
+ *     header, own blob      -->   waits for all of them, by the deadline
+ *                           <--   header, all blobs; or header, why not
+ *
+ * A failure anywhere ends the star everywhere: rank 0 tells all that it can still reach, and
+ * whoever else fails closes its connection, which tells rank 0.
+ */
+#ifndef IMX_STAR_H
+#define IMX_STAR_H
+
+#include "socket.h"
+
+enum { IMX_STAR_TEXT = 400, IMX_STAR_GRACE_MS = 500 };
+
+typedef struct imx_star_header {
+    uint64_t magic;
+    uint64_t call;        /* counts the star's allgathers; 0: all ranks are there */
+    uint64_t bytes;       /* of one rank's blob */
+    int64_t remaining_ms; /* to rank 0: until the sender gives up */
+    uint64_t status;      /* from rank 0: an imbrex_status; not OK: the text follows, no blobs */
+} imx_star_header;
+
+/* Rank 0's side of one connection. */
+typedef struct imx_star_link {
+    int fd; /* -1: not connected */
+    bool done;
+    bool midway; /* part of a message is on its way to the rank: nothing else can be said */
+    imx_star_header in;
+    imx_socket_span header, body;
+} imx_star_link;
+
+typedef struct imx_star {
+    int rank, size;
+    int64_t timeout_ms;
+    uint64_t call;
+    imx_star_link *links; /* [size]; all but rank 0 use only links[0].fd */
+    struct pollfd *polls; /* [size] */
+    int *polled;          /* [size]: whose polls[i] is */
+    imbrex_status status; /* the first failure, and what it said */
+    char text[IMX_STAR_TEXT];
+} imx_star;
+
+/* A star without connections.  star is zeroed memory; on failure too, imx_star_close it. */
+imbrex_status imx_star_open(imx_star *star, int rank, int size, int64_t timeout_ms) IMX_MUST_CHECK;
+void imx_star_close(imx_star *star);
+
+/* Rank 0: all ranks are connected.  Others: waits for rank 0 to say so. */
+imbrex_status imx_star_start(imx_star *star, int64_t deadline) IMX_MUST_CHECK;
+
+/* Keeps the failure that imx_fail has just noted, and tells the others. */
+imbrex_status imx_star_fail(imx_star *star, imbrex_status status) IMX_MUST_CHECK;
+
+/* Collective.  recv gets size * bytes. */
+imbrex_status imx_star_allgather(imx_star *star, const void *send, void *recv,
+                                 size_t bytes) IMX_MUST_CHECK;
+
+/* "rank 3", "ranks 2 and 5", "ranks 1, 2, 3 and 9 more": the links for which wanted is true. */
+void imx_star_name_ranks(const imx_star *star, bool (*wanted)(const imx_star_link *link),
+                         imx_text *text);
+
+#endif /* IMX_STAR_H */
