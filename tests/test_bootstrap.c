@@ -1,0 +1,487 @@
+/* test_bootstrap.c - what launchers say, and what ranks swap once they have met. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "meeting.h"
+#include "siphash.h"
+
+/* ---- Launchers ------------------------------------------------------------------------------- */
+
+/* Looks "name=value" up in words separated by spaces. */
+static const char *find_word(void *ctx, const char *variable)
+{
+    static char value[512];
+    const char *at = ctx;
+    size_t length = strlen(variable);
+    while (at && *at) {
+        size_t word = strcspn(at, " ");
+        if (word > length && !strncmp(at, variable, length) && at[length] == '=') {
+            snprintf(value, sizeof value, "%.*s", (int)(word - length - 1), at + length + 1);
+            return value;
+        }
+        at += word;
+        at += strspn(at, " ");
+    }
+    return NULL;
+}
+
+typedef struct parse_case {
+    const char *environment;
+    const char *launcher; /* NULL: INVALID, with a sentence that has the words of job */
+    int rank, size, local_rank, local_size;
+    bool one_host;
+    const char *address;
+    int port;
+    const char *job;
+} parse_case;
+
+static const parse_case parse_cases[] = {
+    { "", "none", 0, 1, -1, -1, true, "", 29500, "" },
+    { "MASTER_PORT=1 SLURM_JOB_ID=7 SLURM_NTASKS=8", "none", 0, 1, -1, -1, true, "", 29500, "" },
+    { "RANK= WORLD_SIZE=", "none", 0, 1, -1, -1, true, "", 29500, "" },
+
+    /* torchrun: one host, several, and just the two variables */
+    { "RANK=3 WORLD_SIZE=4 LOCAL_RANK=3 LOCAL_WORLD_SIZE=4 MASTER_ADDR=gpu7 MASTER_PORT=40001 "
+      "TORCHELASTIC_RUN_ID=abc",
+      "torchrun", 3, 4, 3, 4, true, "gpu7", 40001, "abc" },
+    { "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=gpu7 MASTER_PORT=40001",
+      "torchrun", 5, 8, 1, 4, false, "gpu7", 40001, "" },
+    { "RANK=0 WORLD_SIZE=2", "torchrun", 0, 2, -1, -1, true, "", 29500, "" },
+    { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", "torchrun", 0, 2, -1, -1, true, "localhost",
+      29500, "" },
+    { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.1.1", "torchrun", 0, 2, -1, -1, true, "127.0.1.1",
+      29500, "" },
+    { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.example.org", "torchrun", 0, 2, -1, -1, false,
+      "127.example.org", 29500, "" },
+    { "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1", "torchrun", 0, 2, -1, 1,
+      false, "127.0.0.1", 29500, "" },
+
+    /* mpirun, also inside a Slurm job, where its daemon's SLURM_PROCID says nothing */
+    { "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+      "OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=1 PMIX_NAMESPACE=prterun-a-17@1 SLURM_PROCID=0 "
+      "SLURM_STEP_ID=0 SLURM_NTASKS=1",
+      "mpirun", 1, 2, 1, 2, true, "", 29500, "prterun-a-17@1" },
+    { "PMIX_RANK=1 PMIX_NAMESPACE=x", "none", 0, 1, -1, -1, true, "", 29500, "" },
+    { "RANK=0 WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "torchrun", 0, 3, -1, -1,
+      true, "", 29500, "" },
+
+    /* mpiexec */
+    { "PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=2 MPI_LOCALNRANKS=3 SLURM_PROCID=0 SLURM_STEP_ID=0 "
+      "SLURM_NTASKS=1 SLURM_JOB_ID=9",
+      "mpiexec", 2, 3, 2, 3, true, "", 29500, "9" },
+
+    /* srun: tasks, and shells that are none */
+    { "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=2 SLURM_JOB_ID=9 "
+      "SLURM_STEP_ID=4",
+      "srun", 1, 2, 1, 2, true, "", 29500, "9.4" },
+    { "SLURM_PROCID=7 SLURM_NTASKS=11 SLURM_LOCALID=3 SLURM_STEP_TASKS_PER_NODE=4(x2),3 "
+      "SLURM_JOB_ID=9 SLURM_STEP_ID=4 MASTER_ADDR=n1",
+      "srun", 7, 11, 3, 4, false, "n1", 29500, "9.4" },
+    { "SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=9", "none", 0, 1, -1, -1, true, "", 29500, "" },
+    { "SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=9 SLURM_STEP_ID=4294967290", "none", 0, 1, -1, -1,
+      true, "", 29500, "" },
+
+    /* nonsense; the sentence has the variable, its value or its missing partner */
+    { .environment = "RANK=1", .job = "RANK but not WORLD_SIZE" },
+    { .environment = "WORLD_SIZE=2", .job = "WORLD_SIZE but not RANK" },
+    { .environment = "PMI_RANK=1", .job = "PMI_RANK but not PMI_SIZE" },
+    { .environment = "RANK=2 WORLD_SIZE=2", .job = "RANK=2: set it to a number from 0 to 1" },
+    { .environment = "RANK=-1 WORLD_SIZE=2", .job = "RANK=-1: set" },
+    { .environment = "RANK=one WORLD_SIZE=2", .job = "RANK=one: set" },
+    { .environment = "RANK=1x WORLD_SIZE=2", .job = "RANK=1x: set" },
+    { .environment = "RANK=0 WORLD_SIZE=0", .job = "WORLD_SIZE=0: set it to a number from 1" },
+    { .environment = "RANK=0 WORLD_SIZE=1000000000000", .job = "WORLD_SIZE=1000000000000: set" },
+    { .environment = "RANK=0 WORLD_SIZE=99999999999999999999", .job = "WORLD_SIZE=9999999999" },
+    { .environment = "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=4", .job = "LOCAL_WORLD_SIZE=4: set" },
+    { .environment = "RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 LOCAL_RANK=2 MASTER_ADDR=a",
+      .job = "LOCAL_RANK=2: set it to a number from 0 to 1" },
+    { .environment = "RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2", .job = "set MASTER_ADDR" },
+    { .environment = "RANK=0 WORLD_SIZE=2 MASTER_PORT=70000", .job = "MASTER_PORT=70000: set" },
+    { .environment = "RANK=0 WORLD_SIZE=2 MASTER_PORT=http", .job = "MASTER_PORT=http: set" },
+    { .environment = "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=x(2)",
+      .job = "SLURM_STEP_TASKS_PER_NODE=x(2)" },
+};
+
+static void test_parse(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof parse_cases / sizeof *parse_cases; i++) {
+        const parse_case *want = &parse_cases[i];
+        imx_launch_env got = { .rank = -7 };
+        imbrex_status status =
+            imx_launch_env_parse(find_word, (void *)(uintptr_t)want->environment, &got);
+        if (status != (want->launcher ? IMBREX_OK : IMBREX_INVALID))
+            fail_msg("\"%s\": %s \"%s\"", want->environment, imbrex_status_name(status),
+                     status ? imbrex_error() : "");
+        if (!want->launcher) {
+            if (!strstr(imbrex_error(), want->job))
+                fail_msg("\"%s\" does not say \"%s\"", imbrex_error(), want->job);
+            assert_int_equal(got.rank, -7); /* outputs are written only on OK */
+            continue;
+        }
+        char a[1024], b[1024];
+        snprintf(a, sizeof a, "%s %d/%d local %d/%d %s %s:%d job %s", got.launcher, got.rank,
+                 got.size, got.local_rank, got.local_size, got.one_host ? "one host" : "hosts",
+                 got.address, got.port, got.job);
+        snprintf(b, sizeof b, "%s %d/%d local %d/%d %s %s:%d job %s", want->launcher, want->rank,
+                 want->size, want->local_rank, want->local_size,
+                 want->one_host ? "one host" : "hosts", want->address, want->port, want->job);
+        if (strcmp(a, b))
+            fail_msg("\"%s\" gives %s, want %s", want->environment, a, b);
+    }
+}
+
+/* The reference vectors: key 00 01 .. 0f, message 00 01 .. of the index's length. */
+static void test_siphash(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t bytes;
+        uint64_t hash;
+    } vectors[] = {
+        { 0, 0x726fdb47dd0e0e31 },  { 1, 0x74f839c593dc67fd }, { 2, 0x0d6c8009d9a94f5a },
+        { 3, 0x85676696d7fb7e2d },  { 4, 0xcf2794e0277187b7 }, { 5, 0x18765564cd99a68d },
+        { 6, 0xcbc9466e58fee3ce },  { 7, 0xab0200f58b01d137 }, { 8, 0x93f5f5799a932462 },
+        { 15, 0xa129ca6149be45e5 },
+    };
+    const uint64_t key[2] = { 0x0706050403020100, 0x0f0e0d0c0b0a0908 };
+    unsigned char message[16];
+    for (size_t i = 0; i < sizeof message; i++)
+        message[i] = (unsigned char)i;
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        uint64_t hash = imx_siphash(key, message, vectors[i].bytes);
+        if (hash != vectors[i].hash)
+            fail_msg("%zu bytes give %016llx, want %016llx", vectors[i].bytes,
+                     (unsigned long long)hash, (unsigned long long)vectors[i].hash);
+    }
+}
+
+/* ---- Allgather ------------------------------------------------------------------------------- */
+
+static imbrex_status swap_bytes(imx_bootstrap *bootstrap, size_t bytes)
+{
+    const imbrex_bootstrap *b = imx_bootstrap_public(bootstrap);
+    char *own = malloc(bytes + 1), *all = malloc((size_t)b->size * bytes + 1);
+    memset(own, b->rank + 1, bytes);
+    all[(size_t)b->size * bytes] = 77;
+    imbrex_status status = IMBREX_OK;
+    if (b->allgather(b->ctx, own, all, bytes))
+        status = imx_bootstrap_status(bootstrap);
+    for (int r = 0; r < b->size && !status; r++)
+        for (size_t i = 0; i < bytes && !status; i++)
+            if (all[(size_t)r * bytes + i] != r + 1)
+                status = imx_fail(IMBREX_INTERNAL, "byte %zu of rank %d is %d", i, r,
+                                  all[(size_t)r * bytes + i]);
+    if (!status && all[(size_t)b->size * bytes] != 77)
+        status = imx_fail(IMBREX_INTERNAL, "wrote beyond the end");
+    free(own);
+    free(all);
+    return status;
+}
+
+static imbrex_status swap_many(imx_bootstrap *bootstrap)
+{
+    for (size_t i = 0; i < 100; i++)
+        IMX_TRY(swap_bytes(bootstrap, i * i * 7 % 5000));
+    return swap_bytes(bootstrap, 3 << 20); /* far beyond what a socket holds */
+}
+
+static void test_allgather(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 1, 2, 3, 8 };
+    for (int kind = MEETING_UNIX; kind <= MEETING_TCP; kind++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            meeting_rank ranks[8];
+            meeting_make(ranks, sizes[i], kind);
+            for (int r = 0; r < sizes[i]; r++)
+                ranks[r].then = swap_many;
+            const meeting_result *results = meeting_run(ranks, sizes[i]);
+            for (int r = 0; r < sizes[i]; r++)
+                meeting_check_status(&results[r], IMBREX_OK);
+        }
+    }
+}
+
+/* The failure stays: a later call says it again, with the same status. */
+static imbrex_status fail_twice(imx_bootstrap *bootstrap, size_t bytes)
+{
+    imbrex_status first = swap_bytes(bootstrap, bytes);
+    imbrex_status second = swap_bytes(bootstrap, 0);
+    if (first != second || !strstr(imbrex_error(), "the bootstrap failed before: "))
+        return imx_fail(IMBREX_INTERNAL, "first %d, then %d", first, second);
+    return first;
+}
+
+static imbrex_status mismatch(imx_bootstrap *bootstrap)
+{
+    IMX_TRY(meeting_swap(bootstrap));
+    return fail_twice(bootstrap, imx_bootstrap_public(bootstrap)->rank == 2 ? 16 : 8);
+}
+
+/* Rank 0 learns of it while both ranks are in the middle of sending more than a socket holds. */
+static imbrex_status mismatch_midway(imx_bootstrap *bootstrap)
+{
+    int rank = imx_bootstrap_public(bootstrap)->rank;
+    return fail_twice(bootstrap, rank == 0 ? 0 : (size_t)(8 + rank) << 20);
+}
+
+static void test_size_mismatch(void **state)
+{
+    (void)state;
+    for (int kind = MEETING_UNIX; kind <= MEETING_TCP; kind++) {
+        meeting_rank ranks[4];
+        meeting_make(ranks, 4, kind);
+        for (int r = 0; r < 4; r++)
+            ranks[r].then = mismatch;
+        const meeting_result *results = meeting_run(ranks, 4);
+        for (int r = 0; r < 4; r++) {
+            meeting_check_status(&results[r], IMBREX_PEER);
+            meeting_check_text(&results[r],
+                               "rank 2 came to allgather 2 with 16 bytes, rank 0 with 8");
+        }
+        for (int r = 0; r < 4; r++)
+            ranks[r].then = mismatch_midway;
+        results = meeting_run(ranks, 4);
+        for (int r = 0; r < 4; r++) {
+            meeting_check_status(&results[r], IMBREX_PEER);
+            meeting_check_text(&results[r], " bytes, rank 0 with 0");
+            assert_in_range(results[r].took_ms, 0, 3000);
+        }
+    }
+}
+
+static imbrex_status die_as_1(imx_bootstrap *bootstrap)
+{
+    IMX_TRY(meeting_swap(bootstrap));
+    if (imx_bootstrap_public(bootstrap)->rank == 1)
+        kill(getpid(), SIGKILL);
+    return fail_twice(bootstrap, 8);
+}
+
+static imbrex_status die_as_0(imx_bootstrap *bootstrap)
+{
+    IMX_TRY(meeting_swap(bootstrap));
+    if (imx_bootstrap_public(bootstrap)->rank == 0)
+        kill(getpid(), SIGKILL);
+    return fail_twice(bootstrap, 8);
+}
+
+static void test_death(void **state)
+{
+    (void)state;
+    for (int victim = 0; victim < 2; victim++) {
+        meeting_rank ranks[3];
+        meeting_make(ranks, 3, victim ? MEETING_UNIX : MEETING_TCP);
+        for (int r = 0; r < 3; r++)
+            ranks[r].then = victim ? die_as_1 : die_as_0;
+        ranks[victim].killed = true;
+        const meeting_result *results = meeting_run(ranks, 3);
+        for (int r = 0; r < 3; r++) {
+            if (r == victim)
+                continue;
+            meeting_check_status(&results[r], IMBREX_PEER);
+            meeting_check_text(&results[r], victim ? "rank 1 left" : "rank 0 left");
+            assert_in_range(results[r].took_ms, 0, 2000);
+        }
+    }
+}
+
+static imbrex_status late_1_and_3(imx_bootstrap *bootstrap)
+{
+    IMX_TRY(meeting_swap(bootstrap));
+    int rank = imx_bootstrap_public(bootstrap)->rank;
+    if (rank == 1 || rank == 3)
+        sleep(1);
+    return fail_twice(bootstrap, 8);
+}
+
+static void test_late(void **state)
+{
+    (void)state;
+    meeting_rank ranks[4];
+    meeting_make(ranks, 4, MEETING_UNIX);
+    for (int r = 0; r < 4; r++) {
+        ranks[r].then = late_1_and_3;
+        ranks[r].timeout_ms = 400;
+    }
+    const meeting_result *results = meeting_run(ranks, 4);
+    for (int r = 0; r < 4; r++) {
+        meeting_check_status(&results[r], IMBREX_TIMEOUT);
+        meeting_check_text(&results[r],
+                           "ranks 1 and 3 of 4 did not come to allgather 2 within 400 ms");
+        assert_in_range(results[r].took_ms, 300, 1900);
+    }
+}
+
+/* ---- Faults ---------------------------------------------------------------------------------- */
+
+/* The n-th call of the table that an armed thread makes fails, and no other. */
+static _Thread_local bool armed;
+static _Thread_local int countdown; /* 0: has failed */
+static _Thread_local imbrex_status expected;
+static imx_sys_table real;
+
+static bool strikes(int error, imbrex_status status)
+{
+    if (!armed || countdown == 0 || --countdown > 0)
+        return false;
+    expected = status;
+    errno = error;
+    return true;
+}
+
+static void *faulty_calloc(size_t count, size_t bytes)
+{
+    return strikes(ENOMEM, IMBREX_NO_MEMORY) ? NULL : real.calloc(count, bytes);
+}
+
+static int faulty_socket(int domain, int type, int protocol)
+{
+    return strikes(EMFILE, IMBREX_SYSTEM) ? -1 : real.socket(domain, type, protocol);
+}
+
+static int faulty_bind(int fd, const struct sockaddr *address, unsigned length)
+{
+    return strikes(EACCES, IMBREX_SYSTEM) ? -1 : real.bind(fd, address, length);
+}
+
+static int faulty_listen(int fd, int backlog)
+{
+    return strikes(ENOBUFS, IMBREX_SYSTEM) ? -1 : real.listen(fd, backlog);
+}
+
+static int faulty_accept(int fd, struct sockaddr *address, unsigned *length)
+{
+    return strikes(EMFILE, IMBREX_SYSTEM) ? -1 : real.accept(fd, address, length);
+}
+
+static int faulty_connect(int fd, const struct sockaddr *address, unsigned length)
+{
+    return strikes(EACCES, IMBREX_SYSTEM) ? -1 : real.connect(fd, address, length);
+}
+
+static long faulty_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    return strikes(ENOBUFS, IMBREX_SYSTEM) ? -1 : real.sendmsg(fd, message, flags);
+}
+
+static long faulty_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return strikes(EIO, IMBREX_SYSTEM) ? -1 : real.recvmsg(fd, message, flags);
+}
+
+static int faulty_poll(struct pollfd *fds, unsigned long count, int timeout_ms)
+{
+    return strikes(ENOMEM, IMBREX_NO_MEMORY) ? -1 : real.poll(fds, count, timeout_ms);
+}
+
+typedef struct faulty_rank {
+    const meeting_rank *rank;
+    int nth; /* 0: no call fails */
+    bool struck;
+    imbrex_status status, expected;
+    char text[256];
+} faulty_rank;
+
+static void *play_faulty(void *arg)
+{
+    faulty_rank *rank = arg;
+    armed = rank->nth > 0;
+    countdown = rank->nth;
+    imx_bootstrap *bootstrap = NULL;
+    rank->status = imx_bootstrap_open(&rank->rank->launch, &rank->rank->env, rank->rank->sequence,
+                                      rank->rank->timeout_ms, &bootstrap);
+    for (int i = 0; i < 2 && rank->status == IMBREX_OK; i++)
+        rank->status = meeting_swap(bootstrap);
+    snprintf(rank->text, sizeof rank->text, "%s", rank->status ? imbrex_error() : "");
+    rank->struck = armed && countdown == 0;
+    rank->expected = expected;
+    armed = false;
+    imx_bootstrap_destroy(bootstrap);
+    return NULL;
+}
+
+/* One round; false when there is no n-th call any more. */
+static bool play_round(const meeting_rank *ranks, int victim, int nth)
+{
+    faulty_rank faulty[2] = { { .rank = &ranks[0] }, { .rank = &ranks[1] } };
+    faulty[victim].nth = nth;
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, play_faulty, &faulty[i]);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+
+    const faulty_rank *it = &faulty[victim], *other = &faulty[1 - victim];
+    if (!it->struck || it->status == IMBREX_OK) {
+        /* Not struck, or by what a stranger's broken connection gives, which is tried again. */
+        if (it->status != IMBREX_OK || other->status != IMBREX_OK)
+            fail_msg("rank %d, call %d: \"%s\" and \"%s\"", victim, nth, it->text, other->text);
+        return it->struck;
+    }
+    if (it->status != it->expected)
+        fail_msg("rank %d, call %d: %s, want %s: \"%s\"", victim, nth,
+                 imbrex_status_name(it->status), imbrex_status_name(it->expected), it->text);
+    /* Rank 0 cannot know whether the last thing that it said was heard. */
+    if (victim == 1 && strstr(it->text, "rank 1 cannot talk to rank 0 in allgather 2"))
+        return true;
+    if (other->status != IMBREX_PEER && other->status != IMBREX_TIMEOUT)
+        fail_msg("rank %d, call %d: the other rank says \"%s\"", victim, nth, other->text);
+    return true;
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    real = imx_sys;
+    imx_sys.calloc = faulty_calloc;
+    imx_sys.socket = faulty_socket;
+    imx_sys.bind = faulty_bind;
+    imx_sys.listen = faulty_listen;
+    imx_sys.accept = faulty_accept;
+    imx_sys.connect = faulty_connect;
+    imx_sys.sendmsg = faulty_sendmsg;
+    imx_sys.recvmsg = faulty_recvmsg;
+    imx_sys.poll = faulty_poll;
+    int before = meeting_count_fds();
+    for (int kind = MEETING_UNIX; kind <= MEETING_TCP; kind++) {
+        for (int victim = 0; victim < 2; victim++) {
+            int nth = 0;
+            meeting_rank ranks[2];
+            do {
+                meeting_make(ranks, 2, kind);
+                ranks[0].timeout_ms = ranks[1].timeout_ms = 250;
+            } while (play_round(ranks, victim, ++nth));
+            assert_in_range(nth, 15, 200); /* so many calls there are, and each has failed once */
+        }
+    }
+    imx_sys = real;
+    assert_int_equal(meeting_count_fds(), before);
+}
+
+int main(void)
+{
+    alarm(120);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse),     cmocka_unit_test(test_siphash),
+        cmocka_unit_test(test_allgather), cmocka_unit_test(test_size_mismatch),
+        cmocka_unit_test(test_death),     cmocka_unit_test(test_late),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
