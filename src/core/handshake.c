@@ -14,7 +14,7 @@
 #define MAGIC_PROOF     MAGIC('p')
 #define MAGIC_VERDICT   MAGIC('v')
 
-/* All that was said.  Who proves is part of it, so that a proof cannot be sent back to its maker. */
+/* All that was said.  Who proves is part of it: no proof can be sent back to its maker. */
 typedef struct transcript {
     uint64_t role;
     imx_handshake_hello hello;

@@ -1,5 +1,5 @@
-/* launch_env.h - what a launcher (torchrun, mpirun, srun, mpiexec, or our own) says about this rank in
- * the environment. */
+/* launch_env.h - what a launcher (torchrun, mpirun, srun, mpiexec, or our own) says about this
+ * rank in the environment. */
 #ifndef IMX_LAUNCH_ENV_H
 #define IMX_LAUNCH_ENV_H
 
