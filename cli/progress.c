@@ -33,6 +33,8 @@ static void draw(progress *bar, int64_t now)
 
 void progress_begin(progress *bar, const char *title, int64_t total)
 {
+    if (!bar)
+        return;
     const char *terminal = getenv("TERM");
     *bar = (progress){ .title = title, .total = total, .begun_ms = now_ms() };
     bar->shown = total > 0 && isatty(STDERR_FILENO) && !(terminal && !strcmp(terminal, "dumb"));
@@ -42,6 +44,8 @@ void progress_begin(progress *bar, const char *title, int64_t total)
 
 void progress_step(progress *bar)
 {
+    if (!bar)
+        return;
     if (bar->done < bar->total)
         bar->done++;
     if (!bar->shown)
@@ -53,7 +57,8 @@ void progress_step(progress *bar)
 
 void progress_end(progress *bar)
 {
-    if (bar->shown)
+    if (bar && bar->shown)
         fputs("\r\033[K", stderr);
-    bar->shown = false;
+    if (bar)
+        bar->shown = false;
 }

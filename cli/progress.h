@@ -12,7 +12,7 @@ typedef struct progress {
     bool shown;
 } progress;
 
-/* total > 0 steps are ahead.  title must live until the end. */
+/* total > 0 steps are ahead.  title must live until the end.  All three take NULL: no bar. */
 void progress_begin(progress *bar, const char *title, int64_t total);
 void progress_step(progress *bar);
 void progress_end(progress *bar); /* wipes the bar */

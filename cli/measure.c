@@ -1,0 +1,54 @@
+/* measure.c - interleaved rounds, the maximum over ranks, the median over rounds. */
+#include "measure.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static imbrex_status time_once(share *s, const candidate *c, double *us)
+{
+    imbrex_status status = share_barrier(s->group);
+    double begin = now_us();
+    for (int i = 0; i < c->inner && status == IMBREX_OK; i++)
+        status = c->enqueue(c->ctx);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(c->group, NULL);
+    double mine = (now_us() - begin) / c->inner;
+    return status == IMBREX_OK ? share_max(s, mine, us) : status;
+}
+
+imbrex_status measure(share *s, candidate *candidates, int count, int warm, int rounds,
+                      progress *bar)
+{
+    double *us = calloc((size_t)count * (size_t)rounds, sizeof *us);
+    if (!us)
+        return IMBREX_NO_MEMORY;
+    imbrex_status status = IMBREX_OK;
+    for (int i = -warm; i < rounds && status == IMBREX_OK; i++) {
+        for (int c = 0; c < count && status == IMBREX_OK; c++) {
+            double once;
+            status = time_once(s, &candidates[c], &once);
+            if (i >= 0)
+                us[c * rounds + i] = once;
+        }
+        progress_step(bar);
+    }
+    for (int c = 0; c < count && status == IMBREX_OK; c++) {
+        qsort(us + c * rounds, (size_t)rounds, sizeof *us, ascending);
+        candidates[c].us = us[c * rounds + rounds / 2];
+    }
+    free(us);
+    return status;
+}

@@ -1,0 +1,113 @@
+/* mlp.c - `imbrex mlp`: a tensor-parallel transformer MLP on real weights, overlapped, measured,
+ * checked and pictured. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "launch.h"
+#include "mlp_rank.h"
+#include "options.h"
+#include "timeline.h"
+
+static int complain(const char *what)
+{
+    fprintf(stderr, "imbrex mlp: %s\n", what);
+    return CLI_FAILED;
+}
+
+static int rank_main(int rank, void *ctx)
+{
+    (void)rank;
+    return mlp_rank(ctx);
+}
+
+/* Outside every launcher, the ranks are started here. */
+static int start(const mlp_request *request, int64_t ranks)
+{
+    if (launch_is_rank())
+        return mlp_rank(request);
+    launch_options launch = {
+        .ranks = (int)ranks,
+        .output = LAUNCH_DIRECT,
+        .grace_s = LAUNCH_GRACE_S,
+    };
+    return launch_ranks(&launch, rank_main, (void *)request);
+}
+
+static int check_request(const options_page *page, const mlp_source *source,
+                         const mlp_request *request)
+{
+    if (!source->random && !source->weights)
+        return options_wrong(page, "on which weights? Give --weights and --input, or --random");
+    if (source->random && (source->weights || source->input))
+        return options_wrong(page, "--random excludes --weights and --input");
+    if (!source->random && !source->input)
+        return options_wrong(page, "--input is missing: the file that holds x[tokens, hidden]");
+    char error[512];
+    if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
+        return options_wrong(page, "%s", error);
+    return 0;
+}
+
+int cli_mlp(int argc, char **argv)
+{
+    mlp_source source = { 0 };
+    mlp_request request = { .rounds = 9 };
+    int64_t ranks = 4;
+    const option options[] = {
+        { "weights", 'w', .text = &source.weights, .metavar = "PATH",
+          .help = "a safetensors file, its index, or the directory of a model" },
+        { "layer", 'l', .integer = &source.layer, .metavar = "L", .min = 0, .max = 1 << 20,
+          .help = "layer whose mlp.{gate,up,down}_proj are used (0)" },
+        { "input", 'i', .text = &source.input, .metavar = "FILE",
+          .help = "safetensors with x[tokens, hidden]" },
+        { "output", 'o', .text = &request.output, .metavar = "FILE",
+          .help = "write y[tokens, hidden] there, as safetensors" },
+        { "random", 0, .text = &source.random, .metavar = "H,F,T",
+          .help = "instead of files: made-up weights and input of these sizes" },
+        { "dtype", 0, .text = &source.dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",
+          .help = "compute in bf16, f16 or f32 (the weights' own; random: f32)" },
+        { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 64,
+          .help = "ranks to start, outside every launcher (4)" },
+        { "device", 0, .text = &request.device, .metavar = "NAME",
+          .help = "what to compute on (the best here)" },
+        { "algorithm", 0, .text = &request.algorithm, .metavar = "NAME",
+          .help = "force one, such as copy or sequential" },
+        { "check", 'c', .flag = &request.check, .help = "compare y with a float64 reference" },
+        { "timeline", 't', .text = &request.timeline, .metavar = "FILE",
+          .help = "picture of what every stream did: .html, .svg, or .json\nfor Perfetto" },
+        { "rounds", 0, .integer = &request.rounds, .metavar = "N", .min = 1, .max = 10000,
+          .help = "how often each version is timed (9)" },
+        { "json", 0, .flag = &request.json, .help = "print JSON instead of the table" },
+        { 0 },
+    };
+    const options_page page = {
+        .command = "mlp",
+        .synopsis = "{--weights PATH --layer L --input FILE | --random H,F,T} [options]",
+        .about =
+            "Runs a transformer's MLP tensor-parallel on R ranks,\n\n"
+            "  y = reduce_scatter((silu(all_gather(x) gate^T) * (all_gather(x) up^T)) down^T),\n\n"
+            "with communication under the products, and times it against the same without\n"
+            "overlap and against the products alone.",
+        .options = options,
+        .notes = "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong usage.",
+    };
+    int given = options_parse(&page, argc, argv);
+    if (given < 0)
+        return options_exit(given);
+    int wrong = check_request(&page, &source, &request);
+    if (wrong < 0)
+        return options_exit(wrong);
+
+    mlp_model model;
+    st_error error;
+    if (!mlp_model_open(&source, &model, &error)) {
+        mlp_model_close(&model);
+        return complain(error.text);
+    }
+    request.model = &model;
+    int code = start(&request, ranks);
+    mlp_model_close(&model);
+    return code;
+}

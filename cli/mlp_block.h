@@ -1,0 +1,41 @@
+/* mlp_block.h - a transformer's MLP on one rank: two overlapped operators with silu * mul between.
+ *
+ *     x[rows, H] --ag_gemm--> up[T, 2W] --silu_mul--> act[T, W] --gemm_rs--> y[rows, H]
+ *
+ * x is gathered once: gate and up shards lie over each other as one b[2W, H]. */
+#ifndef CLI_MLP_BLOCK_H
+#define CLI_MLP_BLOCK_H
+
+#include "imbrex.h"
+
+typedef struct mlp_shape {
+    int64_t tokens, hidden, width; /* T, H, W: features of a rank */
+    imbrex_dtype dtype;
+} mlp_shape;
+
+/* Operands, all in memory of the group's device. */
+typedef struct mlp_operands {
+    const void *x;       /* [rows, H] */
+    const void *gate_up; /* [2W, H] */
+    const void *down;    /* [H, W] */
+    void *y;             /* [rows, H] */
+} mlp_operands;
+
+typedef struct mlp_block {
+    imbrex_group *group;
+    mlp_shape shape;
+    imbrex_plan *gate_up, *down;
+    void *up, *act;
+    mlp_operands on;
+} mlp_block;
+
+/* Collective.  algorithm as in imbrex_gemm_desc.  products: the local products alone, without
+ * peers, for a group of one rank; x and y are then [T, H]. */
+IMBREX_TRY mlp_block_create(imbrex_group *group, const mlp_shape *shape, const char *algorithm,
+                            int products, const mlp_operands *on, mlp_block *out);
+void mlp_block_destroy(mlp_block *block);
+
+/* Enqueues the block on the default stream; ctx is the mlp_block. */
+IMBREX_TRY mlp_block_run(void *ctx);
+
+#endif /* CLI_MLP_BLOCK_H */

@@ -1,0 +1,130 @@
+/* mlp_check.c - the reference: float64 throughout, no rounding between the steps, so that what it
+ * measures is all that the operators round. */
+#include "mlp_check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { LANES = 8, FEATURES = 64 }; /* FEATURES: rows of a weight that are widened at once */
+
+/* Row of a weight or of x as float32, rounded to dtype first, as the operators get it. */
+static void widen(const matrix *from, int64_t row0, int64_t row1, int64_t col0, int64_t col1,
+                  imbrex_dtype dtype, void *rounded, float *out)
+{
+    int64_t cols = col1 - col0;
+    matrix_copy(from, row0, row1, col0, col1, dtype, rounded, cols);
+    matrix again = { .rows = row1 - row0, .cols = cols, .dtype = dtype, .data = rounded };
+    matrix_copy(&again, 0, row1 - row0, 0, cols, IMBREX_F32, out, cols);
+}
+
+/* In eight lanes, so that the compiler may use vectors: the order of a float64 sum is no matter. */
+static double dot(const float *a, const float *b, int64_t n)
+{
+    double lane[LANES] = { 0 };
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (double)a[i + l] * (double)b[i + l];
+    }
+    double sum = 0;
+    for (int l = 0; l < LANES; l++)
+        sum += lane[l];
+    for (; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+typedef struct work {
+    float *x;         /* [rows, hidden] */
+    double *y;        /* [rows, hidden] */
+    float *gate, *up; /* [FEATURES, hidden] */
+    float *down;      /* [hidden, FEATURES] */
+    void *rounded;    /* the largest of the above in dtype */
+    double *act;      /* [rows, FEATURES] */
+} work;
+
+static void drop(work *w)
+{
+    free(w->x);
+    free(w->y);
+    free(w->gate);
+    free(w->up);
+    free(w->down);
+    free(w->rounded);
+    free(w->act);
+}
+
+static bool take(work *w, int64_t rows, int64_t hidden)
+{
+    size_t panel = (size_t)hidden * FEATURES, own = (size_t)(rows * hidden) + 1;
+    w->x = malloc(own * sizeof *w->x);
+    w->y = calloc(own, sizeof *w->y);
+    w->gate = malloc(panel * sizeof *w->gate);
+    w->up = malloc(panel * sizeof *w->up);
+    w->down = malloc(panel * sizeof *w->down);
+    w->rounded = malloc((panel > own ? panel : own) * sizeof(float));
+    w->act = malloc((size_t)rows * FEATURES * sizeof *w->act + 1);
+    return w->x && w->y && w->gate && w->up && w->down && w->rounded && w->act;
+}
+
+/* Adds features f0 to f1 to y. */
+static void add_features(work *w, const mlp_weights *weights, imbrex_dtype dtype, int64_t rows,
+                         int64_t f0, int64_t f1)
+{
+    int64_t h = weights->hidden, count = f1 - f0;
+    widen(&weights->gate, f0, f1, 0, h, dtype, w->rounded, w->gate);
+    widen(&weights->up, f0, f1, 0, h, dtype, w->rounded, w->up);
+    widen(&weights->down, 0, h, f0, f1, dtype, w->rounded, w->down);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t f = 0; f < count; f++) {
+            double g = dot(w->x + r * h, w->gate + f * h, h);
+            double u = dot(w->x + r * h, w->up + f * h, h);
+            w->act[r * count + f] = g / (1 + exp(-g)) * u;
+        }
+        for (int64_t i = 0; i < h; i++) {
+            double sum = 0;
+            for (int64_t f = 0; f < count; f++)
+                sum += w->act[r * count + f] * (double)w->down[i * count + f];
+            w->y[r * h + i] += sum;
+        }
+    }
+}
+
+bool mlp_check(const mlp_weights *weights, const matrix *x, imbrex_dtype dtype, int64_t row0,
+               int64_t rows, const void *y, progress *bar, mlp_error *out)
+{
+    int64_t h = weights->hidden;
+    work w = { 0 };
+    if (!take(&w, rows, h)) {
+        drop(&w);
+        return false;
+    }
+    widen(x, row0, row0 + rows, 0, h, dtype, w.rounded, w.x);
+    progress_begin(bar, "checking", (weights->ffn + FEATURES - 1) / FEATURES);
+    for (int64_t f = 0; f < weights->ffn; f += FEATURES) {
+        int64_t end = f + FEATURES < weights->ffn ? f + FEATURES : weights->ffn;
+        add_features(&w, weights, dtype, rows, f, end);
+        progress_step(bar);
+    }
+    progress_end(bar);
+
+    matrix have = { .rows = rows, .cols = h, .dtype = dtype, .data = y };
+    matrix_copy(&have, 0, rows, 0, h, IMBREX_F32, w.x, h); /* x is no longer needed */
+    mlp_error error = { 0 };
+    for (int64_t i = 0; i < rows * h; i++) {
+        double difference = fabs((double)w.x[i] - w.y[i]);
+        /* NaN compares false: it must end up as an error, not vanish */
+        error.largest = difference <= error.largest ? error.largest : difference;
+        error.scale = fmax(error.scale, fabs(w.y[i]));
+        error.squares += difference * difference;
+        error.norm += w.y[i] * w.y[i];
+    }
+    *out = error;
+    drop(&w);
+    return true;
+}
+
+double mlp_check_allowed(imbrex_dtype dtype)
+{
+    return dtype == IMBREX_F32 ? 1e-5 : dtype == IMBREX_F16 ? 2e-3 : 1.5e-2;
+}

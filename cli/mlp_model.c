@@ -1,0 +1,63 @@
+/* mlp_model.c - opens what `imbrex mlp` computes on, and checks that it fits together. */
+#include "mlp_model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void mlp_model_close(mlp_model *m)
+{
+    checkpoint_close(m->weights_file);
+    checkpoint_close(m->input_file);
+}
+
+static bool parse_random(const char *text, int64_t *hidden, int64_t *ffn, int64_t *tokens)
+{
+    long long h, f, t;
+    char rest;
+    if (sscanf(text, "%lld,%lld,%lld%c", &h, &f, &t, &rest) != 3 || h < 1 || f < 1 || t < 1 ||
+        h > 1 << 20 || f > 1 << 20 || t > 1 << 24)
+        return false;
+    *hidden = h;
+    *ffn = f;
+    *tokens = t;
+    return true;
+}
+
+static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
+{
+    const char *file = strrchr(q->weights, '/');
+    snprintf(m->name, sizeof m->name, "%s, layer %lld", file && file[1] ? file + 1 : q->weights,
+             (long long)q->layer);
+    if (!checkpoint_open(q->weights, &m->weights_file, error) ||
+        !checkpoint_mlp(m->weights_file, (int)q->layer, &m->weights, error) ||
+        !checkpoint_open(q->input, &m->input_file, error) ||
+        !checkpoint_matrix(m->input_file, "x", &m->x, error))
+        return false;
+    m->dtype = m->weights.gate.dtype;
+    if (m->x.cols != m->weights.hidden)
+        return st_fail(error, "%s: x has %lld columns, but the layer's hidden size is %lld",
+                       st_path_tail(q->input), (long long)m->x.cols, (long long)m->weights.hidden);
+    return true;
+}
+
+bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
+{
+    *m = (mlp_model){ .dtype = IMBREX_F32 };
+    int64_t hidden, ffn, tokens;
+    if (!q->random) {
+        if (!from_files(q, m, error))
+            return false;
+    } else {
+        if (!parse_random(q->random, &hidden, &ffn, &tokens))
+            return st_fail(error, "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
+                           q->random);
+        m->weights = shard_random_weights(hidden, ffn);
+        m->x = shard_random_input(tokens, hidden);
+        snprintf(m->name, sizeof m->name, "random weights");
+    }
+    if (q->dtype)
+        m->dtype = strcmp(q->dtype, "bf16") == 0  ? IMBREX_BF16
+                   : strcmp(q->dtype, "f16") == 0 ? IMBREX_F16
+                                                  : IMBREX_F32;
+    return true;
+}

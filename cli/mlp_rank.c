@@ -1,0 +1,313 @@
+/* mlp_rank.c - one rank: load, make the blocks, time them, check, trace, report. */
+#include "mlp_rank.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "measure.h"
+#include "mlp.h"
+
+enum { SPANS = 20000, WARM = 2 };
+
+/* All that a rank holds while it works; the blocks' operands lie in symmetric memory. */
+typedef struct rank_state {
+    const mlp_request *request;
+    const mlp_model *model;
+    imbrex_group *group, *alone; /* alone: this rank by itself, for the products without peers */
+    share share;
+    mlp_shape shape;
+    int rank, ranks;
+    int64_t row0, rows;
+    void *x, *gate_up, *down, *y, *all_x, *all_y;
+    mlp_block overlapped, sequential, products;
+    mlp_result result;
+    progress bar, *shown; /* shown: &bar on rank 0, else NULL */
+} rank_state;
+
+/* Symmetric memory for a matrix. */
+static imbrex_status take(rank_state *s, int64_t rows, int64_t cols, void **out)
+{
+    size_t bytes = (size_t)(rows * cols * matrix_dtype_bytes(s->shape.dtype));
+    return imbrex_mem_alloc(s->group, bytes ? bytes : 1, out);
+}
+
+enum part { PART_X, PART_ALL_X, PART_GATE_UP, PART_DOWN };
+
+static void fill(const rank_state *s, enum part part, void *host)
+{
+    const mlp_model *m = s->model;
+    if (part == PART_X)
+        shard_rows(&m->x, s->rank, s->ranks, s->shape.dtype, host);
+    else if (part == PART_ALL_X)
+        matrix_copy(&m->x, 0, m->x.rows, 0, m->x.cols, s->shape.dtype, host, m->x.cols);
+    else if (part == PART_GATE_UP)
+        shard_gate_up(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
+    else
+        shard_down(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
+}
+
+static imbrex_status load(rank_state *s, enum part part, int64_t rows, int64_t cols, void *device)
+{
+    size_t bytes = (size_t)(rows * cols * matrix_dtype_bytes(s->shape.dtype));
+    void *host = malloc(bytes + 1);
+    if (!host)
+        return IMBREX_NO_MEMORY;
+    fill(s, part, host);
+    imbrex_status status = imbrex_copy(s->group, device, host, bytes, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(s->group, NULL);
+    free(host);
+    progress_step(s->shown);
+    return status;
+}
+
+#define TRY(call)                          \
+    do {                                   \
+        imbrex_status try_status = (call); \
+        if (try_status != IMBREX_OK)       \
+            return try_status;             \
+    } while (0)
+
+static imbrex_status load_operands(rank_state *s)
+{
+    int64_t t = s->shape.tokens, h = s->shape.hidden, w = s->shape.width;
+    int64_t most_rows = (t + s->ranks - 1) / s->ranks;
+    TRY(take(s, most_rows, h, &s->x));
+    TRY(take(s, t, h, &s->all_x));
+    TRY(take(s, 2 * w, h, &s->gate_up));
+    TRY(take(s, h, w, &s->down));
+    TRY(take(s, most_rows, h, &s->y));
+    TRY(take(s, t, h, &s->all_y));
+    TRY(load(s, PART_X, s->rows, h, s->x));
+    TRY(load(s, PART_ALL_X, t, h, s->all_x));
+    TRY(load(s, PART_GATE_UP, 2 * w, h, s->gate_up));
+    return load(s, PART_DOWN, h, w, s->down);
+}
+
+static imbrex_status make_blocks(rank_state *s)
+{
+    const mlp_request *q = s->request;
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group_desc desc = { .bootstrap = &one, .device = q->device };
+    TRY(imbrex_group_create(&desc, &s->alone));
+    mlp_operands on = { s->x, s->gate_up, s->down, s->y };
+    mlp_operands all = { s->all_x, s->gate_up, s->down, s->all_y };
+    TRY(mlp_block_create(s->group, &s->shape, q->algorithm, 0, &on, &s->overlapped));
+    TRY(mlp_block_create(s->group, &s->shape, "sequential", 0, &on, &s->sequential));
+    TRY(mlp_block_create(s->alone, &s->shape, "sequential", 1, &all, &s->products));
+    imbrex_plan_describe(s->overlapped.gate_up, s->result.gate_up, sizeof s->result.gate_up);
+    imbrex_plan_describe(s->overlapped.down, s->result.down, sizeof s->result.down);
+    return share_barrier(s->group);
+}
+
+static imbrex_status time_blocks(rank_state *s)
+{
+    candidate candidates[] = {
+        { "products", mlp_block_run, &s->products, s->alone, 1, 0 },
+        { "sequential", mlp_block_run, &s->sequential, s->group, 1, 0 },
+        { "overlapped", mlp_block_run, &s->overlapped, s->group, 1, 0 },
+    };
+    TRY(measure(&s->share, candidates, 3, 2, (int)s->request->rounds, s->shown));
+    s->result.products_us = candidates[0].us;
+    s->result.sequential_us = candidates[1].us;
+    s->result.overlapped_us = candidates[2].us;
+    return IMBREX_OK;
+}
+
+/* The overlapped block's y, all ranks' rows, in host memory; the caller frees it. */
+static imbrex_status collect(rank_state *s, void **host)
+{
+    imbrex_coll_desc desc = { s->shape.tokens, s->shape.hidden, s->shape.dtype, NULL, 0, 0, { 0 } };
+    imbrex_plan *plan;
+    TRY(mlp_block_run(&s->overlapped));
+    TRY(imbrex_plan_all_gather(s->group, &desc, &plan));
+    imbrex_args args = { .a = s->y, .c = s->all_y };
+    size_t bytes = (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
+    *host = malloc(bytes + 1);
+    imbrex_status status = *host ? imbrex_plan_run(plan, &args, NULL) : IMBREX_NO_MEMORY;
+    if (status == IMBREX_OK)
+        status = imbrex_copy(s->group, *host, s->all_y, bytes, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(s->group, NULL);
+    imbrex_plan_destroy(plan);
+    return status;
+}
+
+static imbrex_status check(rank_state *s, const char *y)
+{
+    mlp_error mine, *all = calloc((size_t)s->ranks, sizeof *all);
+    const mlp_model *m = s->model;
+    const char *own =
+        y + (size_t)(s->row0 * s->shape.hidden) * (size_t)matrix_dtype_bytes(s->shape.dtype);
+    bool ok = all &&
+              mlp_check(&m->weights, &m->x, s->shape.dtype, s->row0, s->rows, own, s->shown, &mine);
+    imbrex_status status = ok ? share_all(&s->share, &mine, sizeof mine, all) : IMBREX_NO_MEMORY;
+    mlp_error sum = { 0 };
+    for (int r = 0; r < s->ranks && status == IMBREX_OK; r++) {
+        sum.largest = all[r].largest <= sum.largest ? sum.largest : all[r].largest;
+        sum.scale = all[r].scale > sum.scale ? all[r].scale : sum.scale;
+        sum.squares += all[r].squares;
+        sum.norm += all[r].norm;
+    }
+    s->result.error = sum;
+    s->result.checked = true;
+    free(all);
+    return status;
+}
+
+/* ---- the picture ----------------------------------------------------------------------------- */
+
+static void trace_free(mlp_trace *trace)
+{
+    free(trace->spans);
+    free(trace->counts);
+}
+
+/* Runs the block once under the tracer; every rank gets all ranks' spans. */
+static imbrex_status trace_block(rank_state *s, mlp_block *block, mlp_trace *out)
+{
+    TRY(imbrex_trace(s->group, SPANS));
+    TRY(share_barrier(s->group));
+    TRY(mlp_block_run(block));
+    TRY(imbrex_stream_sync(s->group, NULL));
+    size_t count = imbrex_trace_spans(s->group, NULL, 0);
+    double most; /* a number of spans is exact in a double */
+    TRY(share_max(&s->share, (double)count, &most));
+
+    *out = (mlp_trace){ .most = (size_t)most + 1 };
+    size_t bytes = out->most * sizeof *out->spans;
+    imbrex_span *own = calloc(out->most, sizeof *own);
+    out->spans = calloc((size_t)s->ranks, bytes);
+    out->counts = calloc((size_t)s->ranks, sizeof *out->counts);
+    bool ok = own && out->spans && out->counts;
+    share room = { 0 };
+    imbrex_status status = ok ? share_open(s->group, bytes, &room) : IMBREX_NO_MEMORY;
+    if (status == IMBREX_OK) {
+        imbrex_trace_spans(s->group, own, out->most);
+        status = imbrex_trace(s->group, 0);
+    }
+    if (status == IMBREX_OK)
+        status = share_all(&room, own, bytes, out->spans);
+    if (status == IMBREX_OK)
+        status = share_all(&s->share, &count, sizeof count, out->counts);
+    share_close(&room);
+    free(own);
+    return status;
+}
+
+static int picture(rank_state *s)
+{
+    mlp_trace overlapped = { 0 }, sequential = { 0 };
+    imbrex_status status = trace_block(s, &s->overlapped, &overlapped);
+    if (status == IMBREX_OK)
+        status = trace_block(s, &s->sequential, &sequential);
+    bool written = true;
+    char error[512];
+    if (status == IMBREX_OK && s->rank == 0)
+        written = mlp_write_timeline(&s->result, &overlapped, &sequential, s->request->timeline,
+                                     error, sizeof error);
+    trace_free(&overlapped);
+    trace_free(&sequential);
+    if (!written)
+        fprintf(stderr, "imbrex mlp: %s\n", error);
+    return status == IMBREX_OK && written ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static imbrex_status begin(rank_state *s)
+{
+    const mlp_request *q = s->request;
+    const mlp_model *m = s->model;
+    imbrex_group_desc desc = { .device = q->device };
+    TRY(imbrex_group_create(&desc, &s->group));
+    s->rank = imbrex_group_rank(s->group);
+    s->ranks = imbrex_group_size(s->group);
+    s->shape = (mlp_shape){
+        .tokens = m->x.rows,
+        .hidden = m->weights.hidden,
+        .width = shard_width(m->weights.ffn, s->ranks),
+        .dtype = m->dtype,
+    };
+    s->row0 = shard_first_row(m->x.rows, s->rank, s->ranks);
+    s->rows = shard_first_row(m->x.rows, s->rank + 1, s->ranks) - s->row0;
+    s->result = (mlp_result){
+        .source = m->name,
+        .ranks = s->ranks,
+        .device = q->device ? q->device : "cpu",
+        .tokens = m->x.rows,
+        .hidden = m->weights.hidden,
+        .ffn = m->weights.ffn,
+        .dtype = m->dtype,
+    };
+    s->shown = s->rank == 0 ? &s->bar : NULL;
+    progress_begin(s->shown, "mlp", 4 + WARM + q->rounds);
+    TRY(share_open(s->group, sizeof(mlp_error), &s->share));
+    TRY(load_operands(s));
+    TRY(make_blocks(s));
+    TRY(time_blocks(s));
+    progress_end(s->shown);
+    return IMBREX_OK;
+}
+
+static int write_output(const rank_state *s, const void *y)
+{
+    st_error error;
+    st_tensor tensor = {
+        .name = "y",
+        .dtype = (st_dtype)s->shape.dtype,
+        .rank = 2,
+        .shape = { s->shape.tokens, s->shape.hidden },
+        .data = y,
+    };
+    if (s->rank != 0 || st_write(s->request->output, &tensor, 1, NULL, &error))
+        return CLI_OK;
+    fprintf(stderr, "imbrex mlp: %s\n", error.text);
+    return CLI_FAILED;
+}
+
+static imbrex_status finish(rank_state *s, int *code)
+{
+    const mlp_request *q = s->request;
+    void *y = NULL;
+    imbrex_status status = IMBREX_OK;
+    if (q->check || q->output)
+        status = collect(s, &y);
+    if (status == IMBREX_OK && q->output)
+        *code = write_output(s, y);
+    if (status == IMBREX_OK && q->check)
+        status = check(s, y);
+    free(y);
+    if (status != IMBREX_OK)
+        return status;
+    if (q->timeline && picture(s) != CLI_OK)
+        *code = CLI_FAILED;
+    if (s->rank == 0)
+        (q->json ? mlp_print_json : mlp_print_table)(&s->result);
+    if (q->check && !mlp_passed(&s->result))
+        *code = CLI_FAILED;
+    return IMBREX_OK;
+}
+
+int mlp_rank(const mlp_request *request)
+{
+    rank_state s = { .request = request, .model = request->model };
+    int code = CLI_OK;
+    imbrex_status status = begin(&s);
+    if (status == IMBREX_OK)
+        status = finish(&s, &code);
+    if (status != IMBREX_OK) {
+        progress_end(s.shown);
+        fprintf(stderr, "imbrex mlp: rank %d: %s\n", s.rank,
+                status == IMBREX_NO_MEMORY ? "out of memory" : imbrex_error());
+        code = CLI_FAILED;
+    }
+    mlp_block_destroy(&s.products);
+    mlp_block_destroy(&s.sequential);
+    mlp_block_destroy(&s.overlapped);
+    imbrex_group_destroy(s.alone);
+    imbrex_group_destroy(s.group);
+    return code;
+}

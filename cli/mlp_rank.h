@@ -1,0 +1,18 @@
+/* mlp_rank.h - what one rank of `imbrex mlp` does, from making its group to the result. */
+#ifndef CLI_MLP_RANK_H
+#define CLI_MLP_RANK_H
+
+#include "mlp_model.h"
+
+typedef struct mlp_request {
+    const mlp_model *model;
+    const char *device, *algorithm; /* NULL: chosen */
+    const char *output, *timeline;  /* files to write, or NULL */
+    bool check, json;
+    int64_t rounds;
+} mlp_request;
+
+/* Collective over the ranks of the environment.  Rank 0 prints and writes; the exit code. */
+int mlp_rank(const mlp_request *request);
+
+#endif /* CLI_MLP_RANK_H */

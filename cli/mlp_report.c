@@ -1,0 +1,151 @@
+/* mlp_report.c - the result of `imbrex mlp` as a table, as JSON and as a picture. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mlp.h"
+#include "text.h"
+
+static const char *const dtype_names[] = { "bf16", "f16", "f32" };
+
+double mlp_hidden(const mlp_result *r)
+{
+    double added = r->sequential_us - r->products_us;
+    return added > 0 ? 1 - (r->overlapped_us - r->products_us) / added : (double)NAN;
+}
+
+double mlp_relative_error(const mlp_result *r)
+{
+    return r->error.norm > 0 ? sqrt(r->error.squares / r->error.norm) : sqrt(r->error.squares);
+}
+
+bool mlp_passed(const mlp_result *r)
+{
+    return mlp_relative_error(r) <= mlp_check_allowed(r->dtype); /* false for NaN too */
+}
+
+static const char *wire(void)
+{
+    const char *link = getenv("IMBREX_CPU_LINK");
+    return link && *link && strcmp(link, "0") != 0 ? link : NULL;
+}
+
+static void row(const mlp_result *r, const char *name, double us)
+{
+    printf("  %-36s %10.2f %10.2f\n", name, us / 1000, us / r->products_us);
+}
+
+void mlp_print_table(const mlp_result *r)
+{
+    printf("MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n", r->source,
+           (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
+           r->ranks, r->ranks == 1 ? "" : "s", r->device);
+    printf("  gate, up   %s\n  down       %s\n", r->gate_up, r->down);
+    if (wire())
+        printf("  The wire between ranks is emulated: %s GB/s (IMBREX_CPU_LINK).\n", wire());
+    printf("\n  %-36s %10s %10s\n", "", "ms", "/ products");
+    row(r, "products alone, no communication", r->products_us);
+    row(r, "sequential: communicate, compute", r->sequential_us);
+    row(r, "overlapped", r->overlapped_us);
+    putchar('\n');
+    double hidden = mlp_hidden(r);
+    if (isnan(hidden) || r->ranks == 1)
+        printf("  communication hidden     nothing to hide\n");
+    else
+        printf("  communication hidden     %.0f %%\n", 100 * hidden);
+    if (r->checked)
+        printf("  largest error            %.3g where |y| is up to %.3g; relative %.2g, allowed "
+               "%.2g: %s\n",
+               r->error.largest, r->error.scale, mlp_relative_error(r), mlp_check_allowed(r->dtype),
+               mlp_passed(r) ? "passed" : "FAILED");
+}
+
+static void json_text(const char *key, const char *value)
+{
+    printf("  \"%s\": ", key);
+    text_json(stdout, value, strlen(value));
+    printf(",\n");
+}
+
+/* JSON has no NaN. */
+static void json_number(const char *key, double value, const char *end)
+{
+    if (isfinite(value))
+        printf("  \"%s\": %.9g%s\n", key, value, end);
+    else
+        printf("  \"%s\": null%s\n", key, end);
+}
+
+void mlp_print_json(const mlp_result *r)
+{
+    puts("{");
+    json_text("source", r->source);
+    json_text("device", r->device);
+    json_text("dtype", dtype_names[r->dtype]);
+    json_text("gate_up", r->gate_up);
+    json_text("down", r->down);
+    if (wire())
+        json_text("emulated_link_gb_s", wire());
+    printf("  \"ranks\": %d,\n  \"tokens\": %lld,\n  \"hidden\": %lld,\n  \"ffn\": %lld,\n",
+           r->ranks, (long long)r->tokens, (long long)r->hidden, (long long)r->ffn);
+    json_number("products_us", r->products_us, ",");
+    json_number("sequential_us", r->sequential_us, ",");
+    json_number("overlapped_us", r->overlapped_us, ",");
+    json_number("communication_hidden", mlp_hidden(r), r->checked ? "," : "");
+    if (r->checked) {
+        json_number("largest_error", r->error.largest, ",");
+        json_number("largest_y", r->error.scale, ",");
+        json_number("relative_error", mlp_relative_error(r), ",");
+        json_number("relative_error_allowed", mlp_check_allowed(r->dtype), ",");
+        printf("  \"passed\": %s\n", mlp_passed(r) ? "true" : "false");
+    }
+    puts("}");
+}
+
+static void fill(const mlp_trace *trace, int ranks, timeline_rank *out)
+{
+    for (int r = 0; r < ranks; r++)
+        out[r] = (timeline_rank){ r, trace->spans + (size_t)r * trace->most, trace->counts[r] };
+}
+
+bool mlp_write_timeline(const mlp_result *r, const mlp_trace *overlapped,
+                        const mlp_trace *sequential, const char *path, char *error, size_t size)
+{
+    char title[300], figures[3][160];
+    snprintf(title, sizeof title, "imbrex mlp: %s, %d ranks on %s", r->source, r->ranks, r->device);
+    snprintf(figures[0], sizeof figures[0], "hidden: %lld, ffn %lld, %lld tokens, %s%s%s%s",
+             (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
+             wire() ? ", on an emulated wire of " : "", wire() ? wire() : "",
+             wire() ? " GB/s" : "");
+    snprintf(figures[1], sizeof figures[1],
+             "time: products alone %.2f ms, sequential %.2f ms, overlapped %.2f ms",
+             r->products_us / 1000, r->sequential_us / 1000, r->overlapped_us / 1000);
+    snprintf(figures[2], sizeof figures[2], "communication hidden: %.0f %%", 100 * mlp_hidden(r));
+    const char *lines[] = { figures[0], figures[1], figures[2] };
+    const char *streams[] = { "compute" };
+
+    timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
+    if (!ranks) {
+        snprintf(error, size, "out of memory");
+        return false;
+    }
+    fill(overlapped, r->ranks, ranks);
+    fill(sequential, r->ranks, ranks + r->ranks);
+    const timeline_panel panels[] = {
+        { "overlapped", ranks, r->ranks },
+        { "sequential", ranks + r->ranks, r->ranks },
+    };
+    const timeline picture = {
+        .title = title,
+        .lines = lines,
+        .line_count = isnan(mlp_hidden(r)) ? 2 : 3,
+        .streams = streams,
+        .stream_count = 1,
+        .panels = panels,
+        .panel_count = 2,
+    };
+    bool written = timeline_write(&picture, path, error, size);
+    free(ranks);
+    return written;
+}

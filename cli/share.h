@@ -1,0 +1,26 @@
+/* share.h - small things that the ranks of a command tell each other, through symmetric memory. */
+#ifndef CLI_SHARE_H
+#define CLI_SHARE_H
+
+#include "imbrex.h"
+
+typedef struct share {
+    imbrex_group *group;
+    size_t bytes; /* room for one rank */
+    char *room;   /* [size][bytes], symmetric */
+} share;
+
+/* Collective: room for `bytes` of each rank. */
+IMBREX_TRY share_open(imbrex_group *group, size_t bytes, share *out);
+void share_close(share *s);
+
+/* Collective, blocks: all[size * bytes] gets every rank's mine[bytes], at most the room's. */
+IMBREX_TRY share_all(share *s, const void *mine, size_t bytes, void *all);
+
+/* Collective, blocks: the largest of all ranks' values. */
+IMBREX_TRY share_max(share *s, double mine, double *most);
+
+/* Collective, blocks until all ranks are here. */
+IMBREX_TRY share_barrier(imbrex_group *group);
+
+#endif /* CLI_SHARE_H */
