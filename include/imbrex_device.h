@@ -44,13 +44,17 @@ typedef struct imbrexd_fault {
     int32_t pad;
     imbrexd_site site;
     uint64_t have, want;
+    int64_t when_ns; /* CLOCK_MONOTONIC */
 } imbrexd_fault;
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed
- * the first fault. */
+ * the first fault.  waiting[r] is when this rank last found itself still held by rank r, and
+ * waiting[size] the same where nobody knows who has to post: from these the host finds the rank
+ * that holds up all others.  A rank that is stopped has old times, one that waits has new ones. */
 typedef struct imbrexd_watch {
     uint64_t *const *abort;
-    imbrexd_fault *fault; /* this rank's own, readable by all ranks */
+    imbrexd_fault *fault; /* this rank's own, readable by all ranks, like waiting */
+    int64_t *waiting;     /* [size + 1], CLOCK_MONOTONIC; NULL: not kept */
     int32_t rank, size;
     int32_t spins; /* polls before a wait goes to sleep */
     int32_t pad;
@@ -110,6 +114,7 @@ static inline void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind,
         fault->site = site;
         fault->have = have;
         fault->want = want;
+        fault->when_ns = imbrexd_now_ns();
         __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
     }
     for (int32_t r = 0; r < watch->size; r++) {
@@ -121,6 +126,14 @@ static inline void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind,
 }
 
 enum { IMBREXD_FAULT_DEADLINE = 1, IMBREXD_FAULT_DEATH = 2, IMBREXD_FAULT_ABORT = 3 };
+
+/* Notes that this rank is held.  relaxed: a time by itself, nothing is read on its strength. */
+static inline void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
+{
+    int32_t at = site.rank >= 0 ? site.rank : watch->size;
+    if (watch->waiting)
+        __atomic_store_n(&watch->waiting[at], now_ns, __ATOMIC_RELAXED);
+}
 
 /* Until *signal >= value: polls watch->spins times, then sleeps on the word, because ranks may
  * outnumber cores.  It wakes up every 10 ms to look at the abort word and the clock.  Returns 1
@@ -142,7 +155,9 @@ static inline int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t
     while ((have = __atomic_load_n(signal, __ATOMIC_ACQUIRE)) < value) {
         if (__atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE))
             return 0;
-        if (imbrexd_now_ns() >= deadline) {
+        int64_t now_ns = imbrexd_now_ns();
+        imbrexd_watch_note(watch, site, now_ns);
+        if (now_ns >= deadline) {
             imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
             return 0;
         }

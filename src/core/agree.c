@@ -28,6 +28,12 @@ imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *r
                     group->rank);
 }
 
+/* A cause, where PEER and TIMEOUT are only its echo on other ranks. */
+static bool is_own(int32_t status)
+{
+    return status != IMBREX_OK && status != IMBREX_PEER && status != IMBREX_TIMEOUT;
+}
+
 static imbrex_status compare(const imbrex_group *group, const proposal *all,
                              const imx_field *fields)
 {
@@ -37,6 +43,12 @@ static imbrex_status compare(const imbrex_group *group, const proposal *all,
             return imx_fail(IMBREX_PEER,
                             "ranks are in different collective calls: %s on rank 0, %s on rank %d",
                             all[0].call, all[r].call, r);
+    }
+    if (is_own(mine->status))
+        return imx_fail(mine->status, "%s", mine->detail);
+    for (int r = 0; r < group->size; r++) {
+        if (is_own(all[r].status))
+            return imx_fail(IMBREX_PEER, "rank %d failed: %s", r, all[r].detail);
     }
     if (mine->status != IMBREX_OK)
         return imx_fail(mine->status, "%s", mine->detail);

@@ -53,11 +53,16 @@ static const char *variable_or(const char *variable, const char *fallback)
 
 imbrex_status imx_env_read(imx_env *env)
 {
-#define READ(field, variable, kind, fallback, what) \
-    IMX_TRY(read_##kind(variable, variable_or(variable, fallback), &env->field));
+    imbrex_status status = IMBREX_OK, fell_back;
+#define READ(field, variable, kind, fallback, what)                                         \
+    if (read_##kind(variable, variable_or(variable, fallback), &env->field) != IMBREX_OK) { \
+        status = IMBREX_INVALID;                                                            \
+        fell_back = read_##kind(variable, fallback, &env->field);                           \
+        (void)fell_back;                                                                    \
+    }
     IMX_ENV_TABLE(READ)
 #undef READ
-    return IMBREX_OK;
+    return status;
 }
 
 void imx_env_info(imx_text *text)

@@ -1,4 +1,5 @@
 /* group.c - makes a group: who is here, which device, how peers are reached, what ends a wait. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,89 +18,6 @@ const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS] = {
     [LOCAL_THREADS] = &imx_transport_local_threads,
     [LOCAL_FDS] = &imx_transport_local_fds,
 };
-
-/* ---- what failed ----------------------------------------------------------------------------- */
-
-static imx_control *control_of(const imbrex_group *group, int rank)
-{
-    return imx_memory_at(group->control, rank, 0);
-}
-
-static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
-{
-    switch (site->what) {
-    case IMX_SITE_USER:
-        imx_text_add(text, "a signal (imbrex_signal_wait)");
-        return;
-    case IMX_SITE_BARRIER:
-        imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
-        return;
-    case IMX_SITE_CREDIT:
-        imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
-        break;
-    case IMX_SITE_CHUNK:
-        imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
-        break;
-    case IMX_SITE_PART:
-        imx_text_add(text, "rank %d's part of chunk %d", site->rank, site->index);
-        break;
-    default:
-        imx_text_add(text, "its own product of chunk %d", site->index);
-    }
-    const imbrex_plan *plan = imx_plan_by_number(group, site->plan);
-    imx_text_add(text, " in %s (plan %d)", plan ? plan->op->name : "a destroyed plan", site->plan);
-}
-
-static imbrex_status report(const imbrex_group *group, int noticed_by)
-{
-    const imbrexd_fault *fault = &control_of(group, noticed_by)->fault;
-    /* acquire: pairs with the writer's release of state 2; until then only the abort is known */
-    if (__atomic_load_n(&fault->state, __ATOMIC_ACQUIRE) != 2)
-        return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
-
-    const char *self = noticed_by == group->rank ? " (this rank)" : "";
-    if (fault->kind == IMBREXD_FAULT_ABORT)
-        return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", noticed_by, self);
-    if (fault->kind == IMBREXD_FAULT_DEATH)
-        return imx_fail(IMBREX_PEER, "rank %d ended without leaving the group, as rank %d%s saw",
-                        fault->site.rank, noticed_by, self);
-    char words[160];
-    imx_text text = { .at = words, .size = sizeof words };
-    describe_site(group, &fault->site, &text);
-    return imx_fail(noticed_by == group->rank ? IMBREX_TIMEOUT : IMBREX_PEER,
-                    "rank %d%s waited %lld ms for %s: the signal is %llu, not yet %llu", noticed_by,
-                    self, (long long)group->timeout_ms, words, (unsigned long long)fault->have,
-                    (unsigned long long)fault->want);
-}
-
-imbrex_status imx_group_check(const imbrex_group *group)
-{
-    /* acquire: the fault was written before the word */
-    uint64_t abort = __atomic_load_n(group->abort[group->rank], __ATOMIC_ACQUIRE);
-    return abort ? report(group, (int)(abort - 1)) : IMBREX_OK;
-}
-
-imbrex_status imbrex_group_status(const imbrex_group *group)
-{
-    imx_status_enter(__func__);
-    return imx_group_check(group);
-}
-
-void imbrex_group_abort(imbrex_group *group)
-{
-    imbrexd_site site = { .rank = group->rank, .index = -1 };
-    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
-}
-
-/* A peer that left in order is no fault: whoever still waits for it times out. */
-static void peer_gone(void *ctx, int rank)
-{
-    imbrex_group *group = ctx;
-    if (__atomic_load_n(&control_of(group, rank)->left, __ATOMIC_ACQUIRE))
-        return;
-    imbrexd_site site = { .rank = rank, .index = -1 };
-    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
-}
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
@@ -127,11 +45,13 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
     return imx_fail(IMBREX_UNSUPPORTED, "desc.device is \"%s\": this build knows \"cpu\"", device);
 }
 
+enum { DEFAULT_TIMEOUT_MS = 30000, TIMEOUT_MS_MOST = 1000000000 }; /* 11 days */
+
 static imbrex_status check_desc(const imbrex_group_desc *desc)
 {
-    if (desc->timeout_ms < 0)
-        return imx_fail(IMBREX_INVALID, "desc.timeout_ms is %lld: want from 0",
-                        (long long)desc->timeout_ms);
+    if (desc->timeout_ms < 0 || desc->timeout_ms > TIMEOUT_MS_MOST)
+        return imx_fail(IMBREX_INVALID, "desc.timeout_ms is %lld: want from 0 to %d",
+                        (long long)desc->timeout_ms, TIMEOUT_MS_MOST);
     for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
         if (desc->reserved[i])
             return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%zu] is not 0", i);
@@ -141,8 +61,8 @@ static imbrex_status check_desc(const imbrex_group_desc *desc)
 
 static imbrex_status meet(imbrex_group *group, const imbrex_group_desc *desc)
 {
-    int64_t timeout = desc->timeout_ms ? desc->timeout_ms : group->env.timeout_ms;
-    group->timeout_ms = timeout ? timeout : 30000;
+    int64_t timeout = desc->timeout_ms > 0 ? desc->timeout_ms : group->env.timeout_ms;
+    group->timeout_ms = imx_min(timeout > 0 ? timeout : DEFAULT_TIMEOUT_MS, TIMEOUT_MS_MOST);
     group->bootstrap = desc->bootstrap;
     if (!group->bootstrap) {
         IMX_TRY(imx_bootstrap_from_env(&group->env, group->timeout_ms, &group->own_bootstrap));
@@ -163,9 +83,10 @@ static imbrex_status look_around(imbrex_group *group)
 {
     imx_identity own, *all = NULL;
     imbrex_status mine = imx_identity_read(&own);
-    IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
-    IMX_TRY(imx_sys_alloc((size_t)group->size, sizeof *all, &all));
+    if (mine == IMBREX_OK)
+        mine = imx_sys_alloc((size_t)group->size, sizeof *all, &all);
     imbrex_status status;
+    IMX_GOTO(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
     IMX_GOTO(imx_agree_allgather(group, &own, all, sizeof own));
     for (int r = 0; r < group->size; r++) {
         if (strcmp(all[r].host, own.host) != 0) {
@@ -207,22 +128,36 @@ static imbrex_status open_transports(imbrex_group *group)
         .ctx = group,
     };
     imbrex_status status = IMBREX_OK;
+    for (int t = 0; t < IMX_TRANSPORTS && status == IMBREX_OK; t++) {
+        if (group->needed[t])
+            status = imx_group_transports[t]->create(&desc, group->peers[t], &group->transport[t]);
+    }
+    IMX_TRY(imx_agree(group, "imbrex_group_create", status, NULL, 0));
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
-        if (!group->needed[t])
+        if (!group->transport[t] || !imx_group_transports[t]->open)
             continue;
-        imbrex_status opened =
-            imx_group_transports[t]->open(&desc, group->peers[t], &group->transport[t]);
+        imbrex_status opened = imx_group_transports[t]->open(group->transport[t]);
         status = status == IMBREX_OK ? opened : status;
     }
     return imx_agree(group, "imbrex_group_create", status, NULL, 0);
 }
 
+/* A peer that left in order is no fault: whoever still waits for it times out. */
+static void peer_gone(void *ctx, int rank)
+{
+    imbrex_group *group = ctx;
+    if (__atomic_load_n(&imx_control_of(group, rank)->left, __ATOMIC_ACQUIRE))
+        return;
+    imbrexd_site site = { .rank = rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
+}
+
 static imbrex_status set_watch(imbrex_group *group)
 {
-    imx_control *own = control_of(group, group->rank);
+    imx_control *own = imx_control_of(group, group->rank);
     IMX_TRY(imx_sys_alloc((size_t)group->size, sizeof *group->abort, &group->abort));
     for (int r = 0; r < group->size; r++)
-        group->abort[r] = &control_of(group, r)->abort;
+        group->abort[r] = &imx_control_of(group, r)->abort;
     /* Each rank computes on some threads and moves data on another: spinning pays only while they
      * all have a core. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -230,6 +165,7 @@ static imbrex_status set_watch(imbrex_group *group)
     group->watch = (imbrexd_watch){
         .abort = group->abort,
         .fault = &own->fault,
+        .waiting = imx_control_waiting(group, group->rank),
         .rank = group->rank,
         .size = group->size,
         .spins = room ? 4000 : 100,
@@ -253,11 +189,17 @@ static imbrex_status take_peer_tables(imbrex_group *group)
 static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc)
 {
     const char *call = "imbrex_group_create";
-    IMX_TRY(imx_env_read(&group->env));
+    /* A wrong desc or variable of one rank is news for the others, so it waits until they meet. */
+    imbrex_status mine = imx_env_read(&group->env);
+    if (mine == IMBREX_OK)
+        mine = check_desc(desc);
+    char why[256];
+    snprintf(why, sizeof why, "%s", imx_status_detail());
     IMX_TRY(meet(group, desc));
 
     int backend = 0, index = -1;
-    imbrex_status mine = check_desc(desc);
+    if (mine != IMBREX_OK)
+        mine = imx_fail(mine, "%s", why);
     if (mine == IMBREX_OK)
         mine = choose_device(desc->device, &backend, &index);
     if (mine == IMBREX_OK)
@@ -282,8 +224,8 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc)
     mine = group->backend->open(&device, &group->device);
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
     IMX_TRY(open_transports(group));
-    size_t bytes = sizeof(imx_control) + (size_t)group->size * sizeof(uint64_t);
-    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, bytes, &group->control));
+    IMX_TRY(
+        imx_memory_alloc(group, call, IMBREX_OK, imx_control_bytes(group->size), &group->control));
     mine = set_watch(group);
     if (mine == IMBREX_OK)
         mine = group->backend->stream_create(group->device, &group->stream);
@@ -310,12 +252,11 @@ void imbrex_group_destroy(imbrex_group *group)
         return;
     while (group->plans)
         imbrex_plan_destroy(group->plans);
-    if (group->device) {
-        group->backend->prepared_destroy(group->device, group->silu_mul);
+    imx_stream_end_silu_mul(group);
+    if (group->device)
         group->backend->close(group->device);
-    }
     if (group->control) /* release: what this rank wrote comes before its leaving */
-        __atomic_store_n(&control_of(group, group->rank)->left, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&imx_control_of(group, group->rank)->left, 1, __ATOMIC_RELEASE);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t])
             imx_group_transports[t]->close(group->transport[t]);
@@ -346,6 +287,7 @@ size_t imbrex_info(char *text, size_t size)
     imx_text_add(&out, "version: %s\n", imbrex_version());
     for (int i = 0; i < BACKENDS; i++)
         backends[i]->info(&out);
+    imx_text_add(&out, "products on cpu: %s\n", imx_kernel_gemm.cpu_info());
     imx_env_info(&out);
     return out.length;
 }

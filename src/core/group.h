@@ -20,7 +20,8 @@ typedef struct imx_control {
     uint64_t left;        /* 1 once the rank destroys its group in order */
     uint64_t barrier_use; /* barriers that this rank has begun */
     imbrexd_fault fault;
-    uint64_t barrier[]; /* [size]; signal: barriers that rank r has come to */
+    uint64_t words[]; /* barrier[size], signals: barriers that rank r has come to; then
+                         waiting[size + 1], see imbrexd_watch */
 } imx_control;
 
 /* All ways to reach a peer; a group uses those that some pair of its ranks needs. */
@@ -52,6 +53,8 @@ struct imbrex_group {
     imbrex_plan *plans;     /* all that live, newest first */
     int plan_count;         /* ever made: numbers them */
     imx_prepared *silu_mul; /* made at its first use */
+    imx_event *silu_mul_done;
+    imbrex_stream silu_mul_stream; /* the latest it was on */
     imbrexd_trace *trace;
 };
 
@@ -78,10 +81,10 @@ imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
 imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
                         const imx_field *fields, int count) IMX_MUST_CHECK;
 
-/* ---- group.c --------------------------------------------------------------------------------- */
+/* ---- fault.c --------------------------------------------------------------------------------- */
 
 /* OK, or why the group has failed.  Never blocks. */
-imbrex_status imx_group_check(const imbrex_group *group) IMX_MUST_CHECK;
+imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
@@ -95,6 +98,26 @@ static inline void *imx_memory_at(const imx_symmetric *memory, int rank, size_t 
     return (char *)memory->memory[rank]->base + offset;
 }
 
+static inline imx_control *imx_control_of(const imbrex_group *group, int rank)
+{
+    return imx_memory_at(group->control, rank, 0);
+}
+
+static inline size_t imx_control_bytes(int size)
+{
+    return sizeof(imx_control) + (2 * (size_t)size + 1) * sizeof(uint64_t);
+}
+
+static inline uint64_t *imx_control_barrier(const imbrex_group *group, int rank)
+{
+    return imx_control_of(group, rank)->words;
+}
+
+static inline int64_t *imx_control_waiting(const imbrex_group *group, int rank)
+{
+    return (int64_t *)imx_control_of(group, rank)->words + group->size;
+}
+
 /* rank's mapping of [ptr, ptr + bytes), which must lie in one piece of symmetric memory. */
 imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void *ptr, size_t bytes,
                               int rank, void **peer) IMX_MUST_CHECK;
@@ -105,5 +128,8 @@ static inline imbrex_stream imx_stream_or_default(const imbrex_group *group, imb
 {
     return stream ? stream : group->stream;
 }
+
+/* Waits until the last imbrex_silu_mul is done and frees what it needed. */
+void imx_stream_end_silu_mul(imbrex_group *group);
 
 #endif /* IMX_GROUP_H */

@@ -124,7 +124,8 @@ typedef struct imx_env {
 #undef IMX_ENV_FIELD
 } imx_env;
 
-/* Reads the environment anew.  INVALID, with the variable and its value, if one does not parse. */
+/* Reads the environment anew.  INVALID, with the variable and its value, if one does not parse:
+ * that one then has its default, so that the rank can still tell the others. */
 imbrex_status imx_env_read(imx_env *env) IMX_MUST_CHECK;
 
 /* Adds a line for each variable: what it is now and what it does. */

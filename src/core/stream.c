@@ -21,14 +21,14 @@ imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
     IMX_TRY(group->backend->stream_sync(group->device, imx_stream_or_default(group, stream)));
-    return imx_group_check(group);
+    return imx_fault_check(group);
 }
 
 imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t bytes,
                           imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(group));
+    IMX_TRY(imx_fault_check(group));
     if (bytes && (!dst || !src))
         return imx_fail(IMBREX_INVALID, "%s is NULL", dst ? "src" : "dst");
     return group->backend->copy(group->device, dst, src, bytes, group->rank,
@@ -39,7 +39,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
                          imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(group));
+    IMX_TRY(imx_fault_check(group));
     if (bytes && !src)
         return imx_fail(IMBREX_INVALID, "src is NULL");
     void *peer;
@@ -63,7 +63,7 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(group));
+    IMX_TRY(imx_fault_check(group));
     imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
     return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
@@ -73,7 +73,7 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(group));
+    IMX_TRY(imx_fault_check(group));
     imx_signal_op op = {
         .kind = IMX_WAIT,
         .add = value,
@@ -88,8 +88,8 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
 imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(group));
-    imx_control *own = imx_memory_at(group->control, group->rank, 0);
+    IMX_TRY(imx_fault_check(group));
+    imx_control *own = imx_control_of(group, group->rank);
     imbrex_stream on = imx_stream_or_default(group, stream);
     imx_signal_op begin = {
         .kind = IMX_POST,
@@ -102,10 +102,10 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
     for (int kind = IMX_POST; kind <= IMX_WAIT; kind++) {
         for (int i = 1; i < group->size; i++) {
             int peer = (group->rank + i) % group->size;
-            imx_control *theirs = imx_memory_at(group->control, peer, 0);
             imx_signal_op op = {
                 .kind = (imx_signal_kind)kind,
-                .signal = kind == IMX_POST ? &theirs->barrier[group->rank] : &own->barrier[peer],
+                .signal = kind == IMX_POST ? imx_control_barrier(group, peer) + group->rank
+                                           : imx_control_barrier(group, group->rank) + peer,
                 .word = &own->barrier_use,
                 .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
             };
@@ -115,11 +115,42 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
     return IMBREX_OK;
 }
 
+/* One prepared kernel for all streams, which runs on one at a time. */
+static imbrex_status ready_silu_mul(imbrex_group *group, const imx_silu_mul_args *args,
+                                    imbrex_stream on)
+{
+    if (!group->silu_mul)
+        IMX_TRY(group->backend->prepare(group->device, &imx_kernel_silu_mul, args,
+                                        (int)group->env.cpu_threads, &group->silu_mul));
+    if (!group->silu_mul_done)
+        IMX_TRY(group->backend->event_create(group->device, &group->silu_mul_done));
+    imbrex_stream before = group->silu_mul_stream;
+    group->silu_mul_stream = on;
+    if (!before || before == on)
+        return IMBREX_OK;
+    return group->backend->event_wait(group->device, group->silu_mul_done, on);
+}
+
+void imx_stream_end_silu_mul(imbrex_group *group)
+{
+    if (group->silu_mul_stream) {
+        imbrex_status waited =
+            group->backend->event_wait(group->device, group->silu_mul_done, group->stream);
+        if (waited == IMBREX_OK)
+            waited = group->backend->stream_sync(group->device, group->stream);
+        (void)waited;
+    }
+    if (group->silu_mul_done)
+        group->backend->event_destroy(group->device, group->silu_mul_done);
+    if (group->silu_mul)
+        group->backend->prepared_destroy(group->device, group->silu_mul);
+}
+
 imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
                               const void *in, void *out, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(group));
+    IMX_TRY(imx_fault_check(group));
     if ((unsigned)dtype > IMBREX_F32)
         return imx_fail(IMBREX_INVALID, "dtype is %d: want IMBREX_BF16, F16 or F32", (int)dtype);
     if (rows < 0 || cols < 0)
@@ -130,9 +161,8 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
     imx_silu_mul_args args = {
         .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
     };
-    if (!group->silu_mul)
-        IMX_TRY(group->backend->prepare(group->device, &imx_kernel_silu_mul, &args,
-                                        (int)group->env.cpu_threads, &group->silu_mul));
-    return group->backend->launch(group->device, group->silu_mul, &args, sizeof args,
-                                  imx_stream_or_default(group, stream));
+    imbrex_stream on = imx_stream_or_default(group, stream);
+    IMX_TRY(ready_silu_mul(group, &args, on));
+    IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, on));
+    return group->backend->event_record(group->device, group->silu_mul_done, on);
 }

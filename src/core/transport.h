@@ -27,15 +27,18 @@ typedef struct imx_transport_desc {
 typedef struct imx_transport_kind {
     const char *name;
 
+    /* Local: takes all that a rank may lack, before the ranks rely on each other in open. */
+    imbrex_status (*create)(const imx_transport_desc *desc, const bool *peers,
+                            imx_transport **transport);
+
     /* Collective over the whole group, whether or not this transport has any peer: connects to
-     * every peer p with peers[p]. */
-    imbrex_status (*open)(const imx_transport_desc *desc, const bool *peers,
-                          imx_transport **transport);
+     * every peer p with peers[p].  NULL: needs no connection. */
+    imbrex_status (*open)(imx_transport *transport);
     void (*close)(imx_transport *transport); /* NULL is fine */
 
     /* Collective: each rank offers its memory, of one size on all ranks, and gets its peers' in
-     * memories[p] for every p with peers[p].  On failure what was mapped is released and memories
-     * are NULL. */
+     * memories[p] for every p with peers[p].  On failure some may be there: the caller releases
+     * them. */
     imbrex_status (*swap)(imx_transport *transport, imx_memory *own, imx_memory **memories);
 
     /* From now on until close, and from a thread of its own, calls gone(ctx, rank) once for every

@@ -22,7 +22,6 @@
 
 /* How a rank is reached; swapped once. */
 typedef struct address {
-    int32_t ok;
     uint32_t length;
     struct sockaddr_un name;
     uint8_t key[16];
@@ -35,15 +34,18 @@ typedef struct hello {
 } hello;
 
 typedef struct offer {
-    uint64_t bytes;
+    uint64_t bytes; /* 0: this rank has none to pass, and no descriptor comes along */
+    uint64_t swap;  /* number of the swap: what a failed one left in a socket is passed over */
 } offer;
 
 struct imx_transport {
     imx_transport_desc desc;
     const bool *peers;
     int listener;
-    int *sockets;       /* [size]; -1: none */
+    int *sockets; /* [size]; -1: none */
+    address own;
     address *addresses; /* [size] */
+    uint64_t swaps;     /* so far */
     int stop;           /* eventfd that ends the watching thread */
     unsigned long watcher;
     bool watching;
@@ -91,8 +93,9 @@ static imbrex_status await(int fd, short events, int64_t deadline, const char *w
 }
 
 /* An unnamed address: the kernel chooses one in the abstract space. */
-static imbrex_status listen_anywhere(imx_transport *t, address *own)
+static imbrex_status listen_anywhere(imx_transport *t)
 {
+    address *own = &t->own;
     t->listener = imx_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_un unnamed = { .sun_family = AF_UNIX };
     own->length = sizeof own->name;
@@ -103,7 +106,6 @@ static imbrex_status listen_anywhere(imx_transport *t, address *own)
         return imx_fail_errno("cannot listen on a unix socket");
     if (getrandom(own->key, sizeof own->key, 0) != (ssize_t)sizeof own->key)
         return imx_fail_errno("getrandom failed");
-    own->ok = 1;
     return IMBREX_OK;
 }
 
@@ -134,7 +136,8 @@ static imbrex_status send_message(int fd, const void *bytes, size_t size, int pa
     return imx_fail_errno("cannot send to rank %d", rank);
 }
 
-/* One message of exactly size bytes, and the descriptor beside it if passed is not NULL. */
+/* One message of exactly size bytes.  The descriptor beside it goes to *passed, -1 if there is none;
+ * with passed NULL there must be none. */
 static imbrex_status receive_message(int fd, void *bytes, size_t size, int *passed, int rank)
 {
     struct iovec part = { .iov_base = bytes, .iov_len = size };
@@ -158,7 +161,7 @@ static imbrex_status receive_message(int fd, void *bytes, size_t size, int *pass
     const struct cmsghdr *header = got >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int)))
         memcpy(&fd_here, CMSG_DATA(header), sizeof fd_here);
-    if (got == (long)size && (fd_here >= 0) == (passed != NULL)) {
+    if (got == (long)size && !(message.msg_flags & MSG_CTRUNC) && (passed || fd_here < 0)) {
         if (passed)
             *passed = fd_here;
         return IMBREX_OK;
@@ -166,8 +169,11 @@ static imbrex_status receive_message(int fd, void *bytes, size_t size, int *pass
     close_fd(fd_here);
     if (got <= 0)
         return imx_fail(IMBREX_PEER, "rank %d has left", rank);
-    return imx_fail(IMBREX_PEER, "rank %d sent %ld bytes where %zu and %s descriptor were due",
-                    rank, got, size, passed ? "a" : "no");
+    if (message.msg_flags & MSG_CTRUNC)
+        return imx_fail(IMBREX_SYSTEM,
+                        "no descriptor is free for rank %d's memory: raise RLIMIT_NOFILE", rank);
+    return imx_fail(IMBREX_PEER, "rank %d sent %ld bytes%s where %zu were due", rank, got,
+                    fd_here < 0 ? "" : " and a descriptor", size);
 }
 
 static imbrex_status connect_to(imx_transport *t, int rank)
@@ -243,8 +249,8 @@ static imbrex_status take_tables(imx_transport *t)
     return IMBREX_OK;
 }
 
-static imbrex_status fds_open(const imx_transport_desc *desc, const bool *peers,
-                              imx_transport **out)
+static imbrex_status fds_create(const imx_transport_desc *desc, const bool *peers,
+                                imx_transport **out)
 {
     imx_transport *t = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *t, &t));
@@ -253,17 +259,7 @@ static imbrex_status fds_open(const imx_transport_desc *desc, const bool *peers,
     t->listener = t->stop = -1;
     imbrex_status status;
     IMX_GOTO(take_tables(t));
-    address own = { 0 };
-    imbrex_status listening = listen_anywhere(t, &own);
-    IMX_GOTO(desc->allgather(desc->ctx, &own, t->addresses, sizeof own));
-    IMX_GOTO(listening);
-    for (int r = 0; r < desc->size; r++) {
-        if (peers[r] && !t->addresses[r].ok) {
-            status = imx_fail(IMBREX_PEER, "rank %d could not listen on a unix socket", r);
-            goto fail;
-        }
-    }
-    IMX_GOTO(connect_all(t, imbrexd_now_ns() + desc->timeout_ms * 1000000));
+    IMX_GOTO(listen_anywhere(t));
     *out = t;
     return IMBREX_OK;
 fail:
@@ -271,40 +267,55 @@ fail:
     return status;
 }
 
+static imbrex_status fds_open(imx_transport *t)
+{
+    const imx_transport_desc *desc = &t->desc;
+    IMX_TRY(desc->allgather(desc->ctx, &t->own, t->addresses, sizeof t->own));
+    return connect_all(t, imbrexd_now_ns() + desc->timeout_ms * 1000000);
+}
+
 static imbrex_status import_from(imx_transport *t, int rank, size_t bytes, int64_t deadline,
                                  imx_memory **memory)
 {
     offer theirs;
-    int fd;
-    IMX_TRY(await(t->sockets[rank], POLLIN, deadline, "pass its memory", rank));
-    IMX_TRY(receive_message(t->sockets[rank], &theirs, sizeof theirs, &fd, rank));
+    int fd = -1;
+    do { /* what a failed swap left unread comes first */
+        close_fd(fd);
+        IMX_TRY(await(t->sockets[rank], POLLIN, deadline, "pass its memory", rank));
+        IMX_TRY(receive_message(t->sockets[rank], &theirs, sizeof theirs, &fd, rank));
+    } while (theirs.swap < t->swaps);
     imbrex_status status =
-        theirs.bytes == bytes
+        fd >= 0 && theirs.bytes == bytes
             ? t->desc.backend->memory_import(t->desc.device, fd, bytes, memory)
             : imx_fail(IMBREX_PEER, "rank %d passed memory of %llu bytes, not %zu", rank,
                        (unsigned long long)theirs.bytes, bytes);
-    close(fd);
+    close_fd(fd);
     return status;
 }
 
-/* All send before any receives: a message is small, so that no send waits for its receiver.  After
- * a failure the rest still goes on, for the peers' sake; the first failure is returned. */
+/* All send before any receives: a message is small, so that no send waits for its receiver.  A
+ * failure ends nothing, for the peers' sake: all are sent something, all are heard; the first
+ * failure is returned. */
 static imbrex_status fds_swap(imx_transport *t, imx_memory *own, imx_memory **memories)
 {
     int fd = -1;
     imbrex_status status = t->desc.backend->memory_export(own, &fd);
-    offer mine = { .bytes = own->bytes };
-    for (int i = 1; i < t->desc.size && status == IMBREX_OK; i++) {
+    offer mine = { .bytes = fd >= 0 ? own->bytes : 0, .swap = ++t->swaps };
+    for (int i = 1; i < t->desc.size; i++) {
         int to = (t->desc.rank + i) % t->desc.size;
-        if (t->peers[to])
-            status = send_message(t->sockets[to], &mine, sizeof mine, fd, to);
+        if (!t->peers[to])
+            continue;
+        imbrex_status sent = send_message(t->sockets[to], &mine, sizeof mine, fd, to);
+        status = status == IMBREX_OK ? sent : status;
     }
     close_fd(fd);
     int64_t deadline = imbrexd_now_ns() + t->desc.timeout_ms * 1000000;
-    for (int i = 1; i < t->desc.size && status == IMBREX_OK; i++) {
+    for (int i = 1; i < t->desc.size; i++) {
         int from = (t->desc.rank + i) % t->desc.size;
-        if (t->peers[from])
-            status = import_from(t, from, own->bytes, deadline, &memories[from]);
+        if (!t->peers[from])
+            continue;
+        imbrex_status got = import_from(t, from, own->bytes, deadline, &memories[from]);
+        status = status == IMBREX_OK ? got : status;
     }
     return status;
 }
@@ -350,6 +361,7 @@ static imbrex_status fds_watch(imx_transport *t, void (*gone)(void *ctx, int ran
 
 const imx_transport_kind imx_transport_local_fds = {
     .name = "local_fds",
+    .create = fds_create,
     .open = fds_open,
     .close = fds_close,
     .swap = fds_swap,

@@ -17,8 +17,8 @@ static void threads_close(imx_transport *transport)
     free(transport);
 }
 
-static imbrex_status threads_open(const imx_transport_desc *desc, const bool *peers,
-                                  imx_transport **out)
+static imbrex_status threads_create(const imx_transport_desc *desc, const bool *peers,
+                                    imx_transport **out)
 {
     imx_transport *transport = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *transport, &transport));
@@ -48,7 +48,7 @@ static imbrex_status threads_swap(imx_transport *transport, imx_memory *own, imx
 
 const imx_transport_kind imx_transport_local_threads = {
     .name = "local_threads",
-    .open = threads_open,
+    .create = threads_create,
     .close = threads_close,
     .swap = threads_swap,
 };

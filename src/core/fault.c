@@ -1,0 +1,152 @@
+/* fault.c - why a group has failed, in words: which wait, and which rank holds up all the others.
+ */
+#include <sched.h>
+
+#include "group.h"
+#include "plan.h"
+
+static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
+{
+    switch (site->what) {
+    case IMX_SITE_USER:
+        imx_text_add(text, "a signal (imbrex_signal_wait)");
+        return;
+    case IMX_SITE_BARRIER:
+        imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
+        return;
+    case IMX_SITE_CREDIT:
+        imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
+        break;
+    case IMX_SITE_CHUNK:
+        imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
+        break;
+    case IMX_SITE_PART:
+        imx_text_add(text, "rank %d's part of chunk %d", site->rank, site->index);
+        break;
+    default:
+        imx_text_add(text, "its own product of chunk %d", site->index);
+    }
+    const imbrex_plan *plan = imx_plan_by_number(group, site->plan);
+    imx_text_add(text, " in %s (plan %d)", plan ? plan->op->name : "a destroyed plan", site->plan);
+}
+
+/* ---- who holds up whom ----------------------------------------------------------------------- */
+
+enum { NOBODY = -1, RANKS_MOST = 1024 };
+
+typedef struct search {
+    const imbrex_group *group;
+    int64_t since_ns; /* a wait noted after this was still on at the time of the fault */
+    uint64_t seen[RANKS_MOST / 64];
+} search;
+
+/* A waiting thread notes the time every 10 ms, a busy machine may make it 100. */
+static int64_t freshness_ns(const imbrex_group *group)
+{
+    return imx_max(30, imx_min(group->timeout_ms / 4, 1000)) * 1000000;
+}
+
+static bool waits_for(const search *s, int rank, int other)
+{
+    const int64_t *waiting = imx_control_waiting(s->group, rank);
+    return __atomic_load_n(&waiting[other], __ATOMIC_RELAXED) >= s->since_ns;
+}
+
+static bool see(search *s, int rank)
+{
+    if (rank >= RANKS_MOST || s->seen[rank / 64] >> rank % 64 & 1)
+        return false;
+    s->seen[rank / 64] |= (uint64_t)1 << rank % 64;
+    return true;
+}
+
+/* From rank along its waits to one that waits for nobody; NOBODY: all wait. */
+static int find_idle(search *s, int rank)
+{
+    bool waits = waits_for(s, rank, s->group->size);
+    for (int r = 0; r < s->group->size; r++) {
+        if (r == rank || !waits_for(s, rank, r))
+            continue;
+        waits = true;
+        int idle = see(s, r) ? find_idle(s, r) : NOBODY;
+        if (idle != NOBODY)
+            return idle;
+    }
+    return waits ? NOBODY : rank;
+}
+
+/* Whoever is waited for may itself wait, and so on: who is at the end of the chain? */
+static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int first = fault->site.rank;
+    if (first < 0)
+        return;
+    search s = { .group = group, .since_ns = fault->when_ns - freshness_ns(group) };
+    see(&s, first);
+    int idle = find_idle(&s, first);
+    if (idle == NOBODY) {
+        imx_text_add(text, ", which waits too: do all ranks make the same calls?");
+        return;
+    }
+    if (idle != first)
+        imx_text_add(text, ", which waits too, in the end for rank %d", idle);
+    /* acquire: a formality here, it is only a word for people */
+    if (__atomic_load_n(&imx_control_of(group, idle)->left, __ATOMIC_ACQUIRE))
+        imx_text_add(text, ", which has destroyed its group");
+    else
+        imx_text_add(text, ", which waits for nobody: is it stopped, busy or in another call?");
+}
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+/* Whether the rank's fault can be read: another thread of it may be writing it this moment. */
+static bool is_written(const imbrexd_fault *fault)
+{
+    uint32_t state; /* acquire: pairs with the writer's release of state 2 */
+    for (int i = 0; (state = __atomic_load_n(&fault->state, __ATOMIC_ACQUIRE)) == 1 && i < 1000;
+         i++)
+        sched_yield();
+    return state == 2;
+}
+
+static imbrex_status report(const imbrex_group *group, int noticed_by)
+{
+    const imbrexd_fault *fault = &imx_control_of(group, noticed_by)->fault;
+    if (!is_written(fault))
+        return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
+
+    const char *self = noticed_by == group->rank ? " (this rank)" : "";
+    if (fault->kind == IMBREXD_FAULT_ABORT)
+        return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", noticed_by, self);
+    if (fault->kind == IMBREXD_FAULT_DEATH)
+        return imx_fail(IMBREX_PEER, "rank %d ended without leaving the group, as rank %d%s saw",
+                        fault->site.rank, noticed_by, self);
+    char words[400];
+    imx_text text = { .at = words, .size = sizeof words };
+    describe_site(group, &fault->site, &text);
+    imx_text_add(&text, " (the signal is %llu, not yet %llu)", (unsigned long long)fault->have,
+                 (unsigned long long)fault->want);
+    describe_chain(group, fault, &text);
+    return imx_fail(noticed_by == group->rank ? IMBREX_TIMEOUT : IMBREX_PEER,
+                    "rank %d%s waited %lld ms for %s", noticed_by, self,
+                    (long long)group->timeout_ms, words);
+}
+
+imbrex_status imx_fault_check(const imbrex_group *group)
+{
+    /* acquire: the fault was written before the word */
+    uint64_t abort = __atomic_load_n(group->abort[group->rank], __ATOMIC_ACQUIRE);
+    return abort ? report(group, (int)(abort - 1)) : IMBREX_OK;
+}
+
+imbrex_status imbrex_group_status(const imbrex_group *group)
+{
+    imx_status_enter(__func__);
+    return imx_fault_check(group);
+}
+
+void imbrex_group_abort(imbrex_group *group)
+{
+    imbrexd_site site = { .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
+}
