@@ -106,6 +106,7 @@ imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void 
 imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_status mine = IMBREX_OK;
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
         mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62", bytes);

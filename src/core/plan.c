@@ -22,11 +22,26 @@ static imbrex_status check_size(const char *name, int64_t value)
     return IMBREX_OK;
 }
 
+enum { ELEMENTS_MOST_LOG2 = 56 }; /* keeps all sums of bytes far from overflow */
+
+static imbrex_status check_matrix(const char *name, int64_t rows, int64_t cols)
+{
+    if (cols && rows > ((int64_t)1 << ELEMENTS_MOST_LOG2) / cols)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "a matrix of desc.%s = %lld x %lld is too large: want "
+                        "at most 2^%d elements",
+                        name, (long long)rows, (long long)cols, ELEMENTS_MOST_LOG2);
+    return IMBREX_OK;
+}
+
 static imbrex_status check_request(const imx_op *op, const request *r)
 {
     IMX_TRY(check_size("m", r->shape.m));
     IMX_TRY(check_size("n", r->shape.n));
     IMX_TRY(check_size("k", r->shape.k));
+    IMX_TRY(check_matrix("m x n", r->shape.m, r->shape.n));
+    IMX_TRY(check_matrix("m x k", r->shape.m, r->shape.k));
+    IMX_TRY(check_matrix("n x k", r->shape.n, r->shape.k));
     IMX_TRY(check_size("chunk_rows", r->chunk_rows));
     IMX_TRY(check_size("sms", r->sms));
     if ((unsigned)r->shape.dtype > IMBREX_F32)
@@ -76,15 +91,16 @@ static imbrex_status choose(imbrex_plan *plan, const request *r)
 
 static imbrex_status decide(imbrex_plan *plan, const request *r)
 {
-    IMX_TRY(imx_group_check(plan->group));
     IMX_TRY(check_request(plan->op, r));
+    imx_target target;
+    plan->group->backend->target(plan->group->device, &target);
     imx_tune_input input = {
         .shape = r->shape,
         .product = plan->op->product,
         .ranks = plan->group->size,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
-        .env = &plan->group->env,
+        .units = target.units,
     };
     plan->shape = r->shape;
     plan->config = imx_tune_config(&input);
@@ -152,6 +168,7 @@ static imbrex_status plan_create(imbrex_group *group, const char *call, const im
                                  const request *r, imbrex_plan **out)
 {
     imx_status_enter(call);
+    IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     int number = ++group->plan_count;
     imbrex_plan *plan = NULL;
     imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
@@ -337,7 +354,7 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_check(plan->group));
+    IMX_TRY(imx_fault_check(plan->group));
     int64_t m = args->m ? args->m : plan->shape.m;
     IMX_TRY(check_args(plan, args, m));
     imx_run run = {
@@ -351,6 +368,11 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     };
     run.use =
         (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
+    /* Runs follow each other also when they are on different streams: a plan's kernels and second
+     * stream are there once. */
+    if (plan->runs && plan->stream != run.stream)
+        IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->finished, run.stream));
+    plan->stream = run.stream;
     plan->runs++;
     IMX_TRY(imx_run_begin(&run));
     IMX_TRY(plan->algorithm->run(&run));

@@ -70,7 +70,8 @@ struct imbrex_plan {
     imx_memory *local;
     imbrex_stream comm; /* the second stream */
     imx_event *fork, *join;
-    imx_event *finished; /* the latest run, on whichever stream it was */
+    imx_event *finished;  /* the latest run */
+    imbrex_stream stream; /* that it was on */
     imx_prepared *kernels[IMX_KERNELS];
     uint64_t runs; /* enqueued so far: its parity picks the half */
     char why[160]; /* of the algorithm, in words */

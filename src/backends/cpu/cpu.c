@@ -22,6 +22,10 @@ static void info(imx_text *text)
     imx_text_add(text, "device cpu: %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+/* What the emulations take: more would overflow a time, and help nobody. */
+#define LINK_LEAST 1e-6
+enum { MS_MOST = 60000 };
+
 static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
 {
     if (desc->index > 0)
@@ -30,9 +34,16 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     if (desc->env->cpu_threads < 1 || desc->env->cpu_threads > 1024)
         return imx_fail(IMBREX_INVALID, "IMBREX_CPU_THREADS is %lld: want from 1 to 1024",
                         (long long)desc->env->cpu_threads);
+    if (desc->env->chaos_ms > MS_MOST)
+        return imx_fail(IMBREX_INVALID, "IMBREX_CHAOS is %lld: want at most %d",
+                        (long long)desc->env->chaos_ms, MS_MOST);
+    if (desc->env->cpu_link > 0 && desc->env->cpu_link < LINK_LEAST)
+        return imx_fail(IMBREX_INVALID, "IMBREX_CPU_LINK is %g: want 0 or at least %g GB/s",
+                        desc->env->cpu_link, LINK_LEAST);
     imx_device *device = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
     device->rank = desc->rank;
+    device->threads = (int)desc->env->cpu_threads;
     device->chaos_ns = desc->env->chaos_ms * 1000000;
     device->link_ns = desc->env->cpu_link > 0 ? 1 / desc->env->cpu_link : 0; /* GB/s is byte/ns */
     *out = device;
@@ -44,6 +55,11 @@ static void device_close(imx_device *device)
     while (device && device->streams)
         imx_cpu_stream_destroy(device, device->streams);
     free(device);
+}
+
+static void target(const imx_device *device, imx_target *out)
+{
+    *out = (imx_target){ .kind = "cpu", .units = device->threads };
 }
 
 static void set_watch(imx_device *device, const imbrexd_watch *watch)
@@ -61,6 +77,7 @@ const imx_backend imx_backend_cpu = {
     .info = info,
     .open = device_open,
     .close = device_close,
+    .target = target,
     .memory_create = imx_cpu_memory_create,
     .memory_export = imx_cpu_memory_export,
     .memory_import = imx_cpu_memory_import,
