@@ -1,0 +1,368 @@
+/* timeline_layout.c - sorts spans into bands and rows, and merges what is too small to see. */
+#include "timeline_layout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MERGE_ABOVE = 20000 }; /* spans of a panel */
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+static int by_stream(const void *a, const void *b)
+{
+    const layout_row *x = a, *y = b;
+    return x->stream != y->stream ? (x->stream > y->stream) - (x->stream < y->stream)
+                                  : (x->lane > y->lane) - (x->lane < y->lane);
+}
+
+static int find_row(const layout_panel *p, const imbrex_span *span)
+{
+    layout_row key = { .stream = span->stream, .lane = span->lane };
+    if (!p->rows)
+        return -1;
+    layout_row *row = bsearch(&key, p->rows, (size_t)p->row_count, sizeof key, by_stream);
+    return row ? (int)(row - p->rows) : -1;
+}
+
+/* Keeps the rows sorted, so that find_row works at once. */
+static bool add_row(layout_panel *p, const imbrex_span *span)
+{
+    if (find_row(p, span) >= 0)
+        return true;
+    layout_row *more = realloc(p->rows, (size_t)(p->row_count + 1) * sizeof *more);
+    if (!more)
+        return false;
+    p->rows = more;
+    more[p->row_count++] = (layout_row){ .stream = span->stream, .lane = span->lane };
+    qsort(more, (size_t)p->row_count, sizeof *more, by_stream);
+    return true;
+}
+
+/* A stream has one height; its lanes get thinner the more they are. */
+static void place_rows(layout_panel *p)
+{
+    double y = LAYOUT_PAD;
+    for (int i = 0; i < p->row_count; i++) {
+        layout_row *row = &p->rows[i];
+        int lanes = 0;
+        for (int j = 0; j < p->row_count; j++)
+            lanes += p->rows[j].stream == row->stream && p->rows[j].lane > 0;
+        row->height = row->lane == 0 || lanes <= 2 ? 19 : lanes <= 8 ? 11 : lanes <= 32 ? 6 : 3;
+        row->y = y;
+        y += row->height + (row->height > 10 ? 2 : row->height > 5 ? 1 : 0);
+    }
+    p->band_height = y - 2 + LAYOUT_PAD;
+}
+
+/* ---- Bars ------------------------------------------------------------------------------------ */
+
+static int by_place(const void *a, const void *b)
+{
+    const layout_bar *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->row != y->row)
+        return x->row < y->row ? -1 : 1;
+    if (x->span->begin_ns != y->span->begin_ns)
+        return x->span->begin_ns < y->span->begin_ns ? -1 : 1;
+    return (x->end_ns < y->end_ns) - (x->end_ns > y->end_ns);
+}
+
+/* Neighbours that say the same and are, with the gap between them, under half a pixel. */
+static bool can_merge(const layout_bar *a, const layout_bar *b, double half_pixel_ns)
+{
+    return a->rank == b->rank && a->row == b->row && a->span->kind == b->span->kind &&
+           a->span->peer == b->span->peer &&
+           strncmp(a->span->name, b->span->name, sizeof a->span->name) == 0 &&
+           (double)(b->end_ns - b->span->begin_ns) < half_pixel_ns &&
+           (double)(b->span->begin_ns - a->end_ns) < half_pixel_ns;
+}
+
+static void merge_bars(layout_panel *p, double half_pixel_ns)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < p->bar_count; i++) {
+        layout_bar *last = kept ? &p->bars[kept - 1] : NULL;
+        const layout_bar *bar = &p->bars[i];
+        if (!last || !can_merge(last, bar, half_pixel_ns)) {
+            p->bars[kept++] = *bar;
+            continue;
+        }
+        last->end_ns = bar->end_ns > last->end_ns ? bar->end_ns : last->end_ns;
+        last->bytes += bar->bytes;
+        last->spans++;
+    }
+    p->bar_count = kept;
+}
+
+static bool add_bars(layout_panel *p)
+{
+    size_t count = 0;
+    for (int r = 0; r < p->panel->rank_count; r++)
+        count += p->panel->ranks[r].count;
+    p->bars = calloc(count + 1, sizeof *p->bars);
+    if (!p->bars)
+        return false;
+    for (int r = 0; r < p->panel->rank_count; r++)
+        for (size_t i = 0; i < p->panel->ranks[r].count; i++) {
+            const imbrex_span *span = &p->panel->ranks[r].spans[i];
+            p->bars[p->bar_count++] = (layout_bar){ .span = span,
+                                                    .end_ns = span->end_ns,
+                                                    .bytes = span->bytes,
+                                                    .spans = 1,
+                                                    .rank = r,
+                                                    .row = find_row(p, span) };
+        }
+    qsort(p->bars, p->bar_count, sizeof *p->bars, by_place);
+    return true;
+}
+
+/* ---- How much of the copying is hidden --------------------------------------------------------- */
+
+typedef struct stretch {
+    int64_t begin, end;
+} stretch;
+
+static int by_begin(const void *a, const void *b)
+{
+    const stretch *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* Sorts stretches and joins those that overlap. */
+static size_t join(stretch *s, size_t count)
+{
+    size_t kept = 0;
+    qsort(s, count, sizeof *s, by_begin);
+    for (size_t i = 0; i < count; i++) {
+        if (kept == 0 || s[i].begin > s[kept - 1].end)
+            s[kept++] = s[i];
+        else if (s[i].end > s[kept - 1].end)
+            s[kept - 1].end = s[i].end;
+    }
+    return kept;
+}
+
+static bool has_tiles(const timeline_rank *rank, const imbrex_span *kernel)
+{
+    for (size_t i = 0; i < rank->count; i++) {
+        const imbrex_span *span = &rank->spans[i];
+        if (span->kind == IMBREX_SPAN_TILE && span->stream == kernel->stream &&
+            span->begin_ns >= kernel->begin_ns && span->begin_ns < kernel->end_ns)
+            return true;
+    }
+    return false;
+}
+
+/* Copies to others, and computing: tiles, and kernels that do not tell their tiles, because a kernel
+ * may also wait. */
+static void collect(const timeline_rank *rank, stretch *copies, size_t *copy_count,
+                    stretch *computing, size_t *computing_count)
+{
+    for (size_t i = 0; i < rank->count; i++) {
+        const imbrex_span *span = &rank->spans[i];
+        stretch s = { span->begin_ns, span->end_ns };
+        if (span->kind == IMBREX_SPAN_COPY && !layout_is_own(span, rank->rank))
+            copies[(*copy_count)++] = s;
+        if (span->kind == IMBREX_SPAN_TILE ||
+            (span->kind == IMBREX_SPAN_KERNEL && !has_tiles(rank, span)))
+            computing[(*computing_count)++] = s;
+    }
+}
+
+static bool measure_rank(const timeline_rank *rank, int64_t *copying, int64_t *hidden)
+{
+    stretch *copies = calloc(2 * rank->count + 1, sizeof *copies);
+    stretch *computing = copies + rank->count;
+    size_t copy_count = 0, computing_count = 0;
+    if (!copies)
+        return false;
+    collect(rank, copies, &copy_count, computing, &computing_count);
+    copy_count = join(copies, copy_count);
+    computing_count = join(computing, computing_count);
+    for (size_t i = 0, j = 0; i < copy_count; i++) {
+        *copying += copies[i].end - copies[i].begin;
+        while (j < computing_count && computing[j].end <= copies[i].begin)
+            j++;
+        for (size_t k = j; k < computing_count && computing[k].begin < copies[i].end; k++) {
+            int64_t begin =
+                computing[k].begin > copies[i].begin ? computing[k].begin : copies[i].begin;
+            int64_t end = computing[k].end < copies[i].end ? computing[k].end : copies[i].end;
+            *hidden += end - begin;
+        }
+    }
+    free(copies);
+    return true;
+}
+
+static bool measure(layout_panel *p)
+{
+    int64_t copying = 0, hidden = 0;
+    for (int r = 0; r < p->panel->rank_count; r++)
+        if (!measure_rank(&p->panel->ranks[r], &copying, &hidden))
+            return false;
+    p->hidden = copying > 0 ? (double)hidden / (double)copying : -1;
+    return true;
+}
+
+/* ---- Panels ---------------------------------------------------------------------------------- */
+
+static void note_kind(layout *l, const imbrex_span *span, int rank)
+{
+    l->has[span->kind] = true;
+    l->has_own = l->has_own || (span->kind == IMBREX_SPAN_COPY && layout_is_own(span, rank));
+    if (span->kind == IMBREX_SPAN_KERNEL && layout_name(l, span) == l->name_count &&
+        l->name_count < LAYOUT_NAMES)
+        snprintf(l->names[l->name_count++], sizeof l->names[0], "%.*s", (int)sizeof span->name,
+                 span->name);
+}
+
+static bool begin_panel(layout *l, layout_panel *p)
+{
+    bool any = false;
+    for (int r = 0; r < p->panel->rank_count; r++)
+        for (size_t i = 0; i < p->panel->ranks[r].count; i++) {
+            const imbrex_span *span = &p->panel->ranks[r].spans[i];
+            if (!any || span->begin_ns < p->begin_ns)
+                p->begin_ns = span->begin_ns;
+            if (!any || span->end_ns > p->end_ns)
+                p->end_ns = span->end_ns;
+            any = true;
+            note_kind(l, span, p->panel->ranks[r].rank);
+            if (!add_row(p, span))
+                return false;
+        }
+    place_rows(p);
+    p->y = l->height;
+    p->height =
+        LAYOUT_HEAD + p->panel->rank_count * (p->band_height + LAYOUT_BAND_GAP) + LAYOUT_AXIS;
+    l->height += p->height;
+    l->duration_ns = fmax(l->duration_ns, (double)(p->end_ns - p->begin_ns));
+    return measure(p) && add_bars(p);
+}
+
+layout *layout_create(const timeline *t, bool merge)
+{
+    layout *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->timeline = t;
+    l->duration_ns = 1;
+    l->panels = calloc((size_t)t->panel_count, sizeof *l->panels);
+    for (int i = 0; i < t->panel_count; i++) {
+        if (l->panels)
+            l->panels[i].panel = &t->panels[i];
+        if (!l->panels || !begin_panel(l, &l->panels[i])) {
+            layout_destroy(l);
+            return NULL;
+        }
+    }
+    for (int i = 0; i < t->panel_count; i++)
+        if (merge && l->panels[i].bar_count > MERGE_ABOVE)
+            merge_bars(&l->panels[i], l->duration_ns / LAYOUT_PLOT / 2);
+    return l;
+}
+
+void layout_destroy(layout *l)
+{
+    if (!l)
+        return;
+    for (int i = 0; l->panels && i < l->timeline->panel_count; i++) {
+        free(l->panels[i].rows);
+        free(l->panels[i].bars);
+    }
+    free(l->panels);
+    free(l);
+}
+
+/* ---- Questions ------------------------------------------------------------------------------- */
+
+bool layout_is_own(const imbrex_span *span, int rank)
+{
+    return span->peer == rank || span->peer < 0;
+}
+
+double layout_x(const layout *l, const layout_panel *p, int64_t ns)
+{
+    return (double)(ns - p->begin_ns) / l->duration_ns * LAYOUT_PLOT;
+}
+
+double layout_band_y(const layout_panel *p, int rank)
+{
+    return p->y + LAYOUT_HEAD + rank * (p->band_height + LAYOUT_BAND_GAP);
+}
+
+double layout_tick_ms(const layout *l)
+{
+    double least = l->duration_ns / 1e6 / 10;
+    double power = pow(10, floor(log10(least)));
+    double mantissa = least / power;
+    return power * (mantissa <= 1 ? 1 : mantissa <= 2 ? 2 : mantissa <= 5 ? 5 : 10);
+}
+
+int layout_name(const layout *l, const imbrex_span *span)
+{
+    int name = 0;
+    while (name < l->name_count && strncmp(l->names[name], span->name, sizeof span->name) != 0)
+        name++;
+    return name;
+}
+
+void layout_row_label(const timeline *t, int stream, int lane, char *label, size_t size)
+{
+    char name[64];
+    if (stream >= 0 && stream < t->stream_count)
+        snprintf(name, sizeof name, "%s", t->streams[stream]);
+    else
+        snprintf(name, sizeof name, "stream %d", stream);
+    if (lane == 0)
+        snprintf(label, size, "%s", name);
+    else
+        snprintf(label, size, "%s, block %d", name, lane);
+}
+
+static void describe(const imbrex_span *span, int rank, char *text, size_t size)
+{
+    switch (span->kind) {
+    case IMBREX_SPAN_COPY:
+        if (layout_is_own(span, rank))
+            snprintf(text, size, "copy within the rank");
+        else
+            snprintf(text, size, "copy to rank %d", span->peer);
+        break;
+    case IMBREX_SPAN_WAIT:
+        if (span->peer < 0)
+            snprintf(text, size, "wait");
+        else
+            snprintf(text, size, "wait for rank %d", span->peer);
+        break;
+    case IMBREX_SPAN_KERNEL:
+        snprintf(text, size, "kernel %.*s", (int)sizeof span->name, span->name);
+        break;
+    case IMBREX_SPAN_TILE:
+        snprintf(text, size, "tile %d, rows of rank %d", span->index, span->peer);
+        break;
+    }
+}
+
+void layout_bar_title(const layout_panel *p, const layout_bar *bar, char *title, size_t size)
+{
+    const imbrex_span *span = bar->span;
+    double begin = (double)(span->begin_ns - p->begin_ns) / 1e6;
+    double end = (double)(bar->end_ns - p->begin_ns) / 1e6;
+    int rank = p->panel->ranks[bar->rank].rank;
+    char what[64] = "", more[96] = "";
+    describe(span, rank, what, sizeof what);
+    if (bar->bytes > 0 && end > begin)
+        snprintf(more, sizeof more, " · %.4g MB, %.3g GB/s", (double)bar->bytes / 1e6,
+                 (double)bar->bytes / 1e6 / (end - begin));
+    else if (bar->bytes > 0)
+        snprintf(more, sizeof more, " · %.4g MB", (double)bar->bytes / 1e6);
+    if (bar->spans > 1)
+        snprintf(title, size, "rank %d: %s and %zu more · %.3f to %.3f ms%s", rank, what,
+                 bar->spans - 1, begin, end, more);
+    else
+        snprintf(title, size, "rank %d: %s · %.3f ms, from %.3f to %.3f ms%s", rank, what,
+                 end - begin, begin, end, more);
+}
