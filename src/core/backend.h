@@ -30,6 +30,13 @@ typedef struct imx_device imx_device;
 typedef struct imx_event imx_event;
 typedef struct imx_prepared imx_prepared;
 
+/* What a device is, for whoever chooses tiles and blocks. */
+typedef struct imx_target {
+    char kind[8]; /* "cpu", "sm90", ... */
+    char id[40];  /* equal on ranks that share the device; "": it is nobody else's */
+    int units;    /* blocks that can be resident at once: its SMs, or the threads of a rank */
+} imx_target;
+
 typedef struct imx_memory {
     void *base; /* where this rank finds it */
     size_t bytes;
@@ -64,6 +71,8 @@ typedef struct imx_backend {
     imbrex_status (*open)(const imx_device_desc *desc, imx_device **device);
     /* Drains and destroys the streams that are left; memory may outlive it.  NULL is fine. */
     void (*close)(imx_device *device);
+
+    void (*target)(const imx_device *device, imx_target *target);
 
     imbrex_status (*memory_create)(imx_device *device, size_t bytes, imx_memory **memory);
     imbrex_status (*memory_export)(imx_memory *memory, int *fd); /* for the caller to close */

@@ -29,7 +29,7 @@ imx_config imx_tune_config(const imx_tune_input *in)
     config.chunk_rows = (int)(tiles * config.tile_rows); /* whole tiles: a little more than asked */
     config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);
     config.tile_cols = clamp(shape->n, 1, TILE_COLS_MOST);
-    config.blocks = clamp(in->sms ? in->sms : in->env->cpu_threads, 1, 1024);
+    config.blocks = clamp(in->sms ? in->sms : in->units, 1, 1024);
 
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);

@@ -17,7 +17,7 @@ typedef struct imx_tune_input {
     int ranks;
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */
-    const imx_env *env;
+    int units;          /* blocks that the device has room for */
 } imx_tune_input;
 
 typedef struct imx_config {

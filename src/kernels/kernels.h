@@ -1,10 +1,48 @@
-/* kernels.h - the table row of a kernel.  A kernel is a folder: args.h (its contract: plain sizes
- * and pointers), one implementation for each target, and nothing that knows an operator or a
- * backend. */
+/* kernels.h - the table row of a kernel.  A kernel is a folder: args.h (its contract: plain sizes and
+ * pointers), one implementation for each target, launch.c (from args to how it is launched, as plain
+ * data), and nothing that knows an operator or a backend. */
 #ifndef IMX_KERNELS_H
 #define IMX_KERNELS_H
 
 #include "imbrex_device.h"
+
+/* ---- CUDA: what a backend compiles and launches without knowing the kernel -------------------- */
+
+/* A matrix as the copy engine of a block sees it: the backend encodes it for the driver. */
+typedef struct imx_tensor_map {
+    const void *address; /* NULL: the map is not used by this launch */
+    int64_t rows, cols;
+    int64_t stride_bytes; /* from row to row */
+    int box_rows, box_cols;
+    int dtype;         /* imbrex_dtype */
+    int swizzle_bytes; /* 0, 32, 64 or 128 */
+} imx_tensor_map;
+
+/* The GPU, as far as a kernel's shape depends on it. */
+typedef struct imx_cuda_target {
+    int arch;                 /* compute capability, 90 */
+    size_t shared_bytes_most; /* that a block may ask for */
+} imx_cuda_target;
+
+/* Fixed when a plan is made: one compiled module. */
+typedef struct imx_cuda_config {
+    const char *source; /* path of the file below src/, which is embedded under that name */
+    const char *entry;
+    char options[480]; /* "-DIMX_TILE_M=128 ...": the key of the cache, and readable by people */
+    int blocks, cluster, threads;
+    size_t shared_bytes;
+} imx_cuda_config;
+
+enum { IMX_TENSOR_MAPS = 6 };
+
+/* Fixed at each launch: the grid, and maps passed after the args and the watch, in this order. */
+typedef struct imx_cuda_launch {
+    int blocks;
+    int map_count;
+    imx_tensor_map maps[IMX_TENSOR_MAPS];
+} imx_cuda_launch;
+
+/* ---- the row ---------------------------------------------------------------------------------- */
 
 typedef struct imx_kernel {
     const char *name;
@@ -14,6 +52,11 @@ typedef struct imx_kernel {
     void (*cpu)(const void *args, const imbrexd_block *block);
     size_t (*cpu_scratch)(const void *args); /* bytes one block needs; NULL: none */
     const char *(*cpu_info)(void);           /* what it is built on; NULL: nothing to say */
+
+    /* CUDA: entry(args, watch, maps...).  blocks: the most that may run side by side. */
+    void (*cuda_config)(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config);
+    void (*cuda_launch)(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch);
 } imx_kernel;
 
 extern const imx_kernel imx_kernel_gemm;     /* gemm/args.h */
