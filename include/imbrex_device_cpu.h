@@ -1,0 +1,126 @@
+/* imbrex_device_cpu.h - the primitives of imbrex_device.h for CPU ranks.  Include that one. */
+#ifndef IMBREX_DEVICE_CPU_H
+#define IMBREX_DEVICE_CPU_H
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Where the streams' spans go while imbrex_trace is on. */
+typedef struct imbrexd_trace {
+    imbrex_span *spans;
+    size_t capacity;
+    size_t count; /* atomic; may run past capacity: the rest was dropped */
+} imbrexd_trace;
+
+/* What one block of a kernel knows of its place. */
+typedef struct imbrexd_block {
+    int32_t index, count; /* this block, of so many */
+    int32_t stream, pad;
+    const imbrexd_watch *watch;
+    void *scratch;        /* this block's own, as large as the kernel asked for, 64-byte aligned */
+    imbrexd_trace *trace; /* NULL: not recording */
+} imbrexd_block;
+
+static inline int64_t imbrexd_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Adds one span; drops it when the trace is full. */
+static inline void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *span)
+{
+    size_t at = __atomic_fetch_add(&trace->count, 1, __ATOMIC_RELAXED);
+    if (at < trace->capacity)
+        trace->spans[at] = *span;
+}
+
+/* Raises *signal to value and wakes whoever sleeps on it.  Release: see the head of this file. */
+static inline void imbrexd_signal_post(uint64_t *signal, uint64_t value)
+{
+    __atomic_store_n(signal, value, __ATOMIC_RELEASE);
+    /* A futex is a 32-bit word: the low half, which comes first on every machine that this builds
+     * for. */
+    syscall(SYS_futex, (uint32_t *)signal, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Ends all waits of all ranks with this fault, unless an earlier one already did. */
+static inline void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
+                                       uint64_t have, uint64_t want)
+{
+    imbrexd_fault *fault = watch->fault;
+    uint32_t unused = 0;
+    if (__atomic_compare_exchange_n(&fault->state, &unused, 1, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED)) {
+        fault->kind = kind;
+        fault->rank = watch->rank;
+        fault->site = site;
+        fault->have = have;
+        fault->want = want;
+        fault->when_ns = imbrexd_now_ns();
+        __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
+    }
+    for (int32_t r = 0; r < watch->size; r++) {
+        uint64_t none =
+            0; /* acq_rel: who sees the word may read the fault; the first fault stays the first */
+        __atomic_compare_exchange_n(watch->abort[r], &none, (uint64_t)watch->rank + 1, 0,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    }
+}
+
+/* Notes that this rank is held.  relaxed: a time by itself, nothing is read on its strength. */
+static inline void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
+{
+    int32_t at = site.rank >= 0 ? site.rank : watch->size;
+    if (watch->waiting)
+        __atomic_store_n(&watch->waiting[at], now_ns, __ATOMIC_RELAXED);
+}
+
+/* Until *signal >= value: polls watch->spins times, then sleeps on the word, because ranks may
+ * outnumber cores.  It wakes up every 10 ms to look at the abort word and the clock.  Returns 1
+ * when the value is there, 0 to give up. */
+static inline int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
+                                      uint64_t value, imbrexd_site site)
+{
+    uint64_t have = __atomic_load_n(signal, __ATOMIC_ACQUIRE);
+    for (int32_t i = 0; have < value && i < watch->spins; i++) {
+        if (i % 64 == 63)
+            sched_yield();
+        have = __atomic_load_n(signal, __ATOMIC_ACQUIRE);
+    }
+    if (have >= value)
+        return 1;
+
+    const struct timespec nap = { .tv_sec = 0, .tv_nsec = 10000000 };
+    int64_t deadline = imbrexd_now_ns() + watch->timeout_ns;
+    while ((have = __atomic_load_n(signal, __ATOMIC_ACQUIRE)) < value) {
+        if (__atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE))
+            return 0;
+        int64_t now_ns = imbrexd_now_ns();
+        imbrexd_watch_note(watch, site, now_ns);
+        if (now_ns >= deadline) {
+            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
+            return 0;
+        }
+        /* Sleeps only if the low half is still what we saw: a post in between is never missed. */
+        syscall(SYS_futex, (const uint32_t *)signal, FUTEX_WAIT, (uint32_t)have, &nap, NULL, 0);
+    }
+    return 1;
+}
+
+/* Adds one to a counter of last and, for the one that makes it full, empties it and returns 1.
+ * acq_rel: whoever gets the 1 sees everything that the others wrote before they counted. */
+static inline int imbrexd_counter_last(uint32_t *counter, uint32_t last)
+{
+    if (__atomic_add_fetch(counter, 1, __ATOMIC_ACQ_REL) != last)
+        return 0;
+    __atomic_store_n(counter, 0, __ATOMIC_RELAXED); /* the next use of the counter comes after this
+                                                       kernel, in stream order */
+    return 1;
+}
+
+#endif /* IMBREX_DEVICE_CPU_H */

@@ -1,0 +1,130 @@
+/* imbrex_device_cuda.h - the primitives of imbrex_device.h as CUDA C, for NVRTC and nvcc, sm_80 and
+ * newer.  Include imbrex_device.h, not this.
+ *
+ * Signals, faults and abort words may lie in this GPU's memory, in a peer's, or in host memory that
+ * the GPU sees; so all of them are read and written at system scope.
+ *
+ *   one thread waits   imbrexd_signal_wait, then __syncthreads or a barrier for those that read
+ *   before TMA reads   what another agent wrote: imbrexd_fence_tma in the thread that waited
+ *   many threads store all store, __syncthreads, then one thread posts: the post releases them all
+ *   TMA stores         cp.async.bulk.wait_group 0 (not .read) in the thread that issued them, then
+ *                      it posts
+ */
+#ifndef IMBREX_DEVICE_CUDA_H
+#define IMBREX_DEVICE_CUDA_H
+
+#define IMBREXD_FN static __device__ __forceinline__
+
+IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+IMBREXD_FN void imbrexd_store_release(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+}
+
+/* Nanoseconds of the GPU's own clock; comparable on one GPU only, and coarse. */
+IMBREXD_FN int64_t imbrexd_now_ns(void)
+{
+    int64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+/* Between a wait and TMA loads of what it waited for: the copy engine of the block reads through
+ * another path than ordinary loads.  Qualified: the general form costs a few percent. */
+IMBREXD_FN void imbrexd_fence_tma(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global;" : : : "memory");
+#endif
+}
+
+/* All stores of this thread, and those that a barrier ordered before, come before its next post. */
+IMBREXD_FN void imbrexd_fence_post(void)
+{
+    asm volatile("fence.acq_rel.sys;" : : : "memory");
+}
+
+IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
+{
+    imbrexd_fence_post();
+    imbrexd_store_release(signal, value);
+}
+
+/* Plain stores, not compare-and-swap: between a GPU and host memory that is not atomic everywhere.
+ * Of two faults at once either may stay; both are true. */
+IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
+                                    uint64_t have, uint64_t want)
+{
+    volatile imbrexd_fault *fault = watch->fault;
+    if (fault->state == 0) {
+        fault->kind = kind;
+        fault->rank = watch->rank;
+        fault->site.plan = site.plan;
+        fault->site.what = site.what;
+        fault->site.rank = site.rank;
+        fault->site.index = site.index;
+        fault->have = have;
+        fault->want = want;
+        imbrexd_fence_post();
+        fault->state = 2;
+    }
+    for (int32_t r = 0; r < watch->size; r++) {
+        if (imbrexd_load_acquire(watch->abort[r]) == 0)
+            imbrexd_signal_post(watch->abort[r], (uint64_t)watch->rank + 1);
+    }
+}
+
+/* Until *signal >= value.  Looks at the clock and at the abort word, which lie far away, once in a
+ * thousand polls.  Returns 1 when the value is there, 0 to give up.  Not inlined: it is long, and
+ * a kernel comes to its second line seldom. */
+static __device__ __noinline__ int imbrexd_signal_wait_long(const imbrexd_watch *watch,
+                                                            const uint64_t *signal, uint64_t value,
+                                                            imbrexd_site site)
+{
+    int64_t begin = imbrexd_now_ns();
+    for (;;) {
+        for (int i = 0; i < 1000; i++) {
+            if (imbrexd_load_acquire(signal) >= value)
+                return 1;
+        }
+        if (imbrexd_load_acquire(watch->abort[watch->rank]))
+            return 0;
+        if (imbrexd_now_ns() - begin > watch->timeout_ns) {
+            uint64_t have = imbrexd_load_acquire(signal);
+            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
+            return 0;
+        }
+    }
+}
+
+IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
+                                   uint64_t value, imbrexd_site site)
+{
+    if (imbrexd_load_acquire(signal) >= value)
+        return 1;
+    return imbrexd_signal_wait_long(watch, signal, value, site);
+}
+
+/* Adds one to a counter of this GPU and, for the one that makes it `last`, empties it and returns
+ * 1.  Whoever gets the 1 sees everything that the others wrote before they counted (gpu scope: a
+ * counter is never shared between GPUs). */
+IMBREXD_FN int imbrexd_counter_last(uint32_t *counter, uint32_t last)
+{
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(counter)
+                 : "memory");
+    if (before + 1 != last)
+        return 0;
+    *(volatile uint32_t *)counter = 0; /* the next use comes after this kernel, in stream order */
+    return 1;
+}
+
+#endif /* IMBREX_DEVICE_CUDA_H */
