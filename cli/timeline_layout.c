@@ -48,7 +48,11 @@ static void place_rows(layout_panel *p)
         int lanes = 0;
         for (int j = 0; j < p->row_count; j++)
             lanes += p->rows[j].stream == row->stream && p->rows[j].lane > 0;
-        row->height = row->lane == 0 || lanes <= 2 ? 19 : lanes <= 8 ? 11 : lanes <= 32 ? 6 : 3;
+        row->height = row->lane == 0 || lanes <= 2 ? 19
+                      : lanes <= 8                 ? 11
+                      : lanes <= 32                ? 6
+                      : lanes <= 64                ? 3
+                                                   : 2;
         row->y = y;
         y += row->height + (row->height > 10 ? 2 : row->height > 5 ? 1 : 0);
     }

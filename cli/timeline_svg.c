@@ -119,7 +119,7 @@ static void draw_bar(const layout *l, const layout_panel *p, const layout_bar *b
     class_of(l, p, bar, class);
     layout_bar_title(p, bar, title, sizeof title);
     fprintf(file, "<rect class=\"%s%s\" x=\"%.3f\" y=\"%.1f\" width=\"%.3f\" height=\"%.1f\"",
-            class, width > 2.5 && class[0] != 'w' ? " edge" : "", x,
+            class, width > 2.5 && row->height > 4 && class[0] != 'w' ? " edge" : "", x,
             layout_band_y(p, bar->rank) + row->y, fmax(width, 0.5), row->height);
     if (width < 0.5)
         fprintf(file, " data-w=\"%.4f\"", width);
@@ -194,24 +194,30 @@ static bar_label label_of(const imbrex_span *span, int rank)
     return l;
 }
 
-/* Tiles of one rank's rows that follow each other have one label.  Returns the next bar to label. */
+/* Tiles of one rank's rows that follow each other, without a gap that can be seen. */
+static bool continues(const layout *l, const layout_panel *p, const layout_bar *bar)
+{
+    const layout_bar *next = bar + 1;
+    return next < p->bars + p->bar_count && next->rank == bar->rank && next->row == bar->row &&
+           bar->span->kind == IMBREX_SPAN_TILE && next->span->kind == IMBREX_SPAN_TILE &&
+           next->span->peer == bar->span->peer &&
+           layout_x(l, p, next->span->begin_ns) - layout_x(l, p, bar->end_ns) < 2;
+}
+
+/* One label for bars that continue each other.  Returns the next bar to label. */
 static size_t label_bars(const layout *l, const layout_panel *p, size_t at, svg_use use, FILE *file)
 {
-    const layout_bar *bar = &p->bars[at];
+    const layout_bar *bar = &p->bars[at], *last = bar;
     const layout_row *row = &p->rows[bar->row];
-    size_t next = at + 1;
-    if (bar->span->kind == IMBREX_SPAN_TILE)
-        while (next < p->bar_count && p->bars[next].rank == bar->rank &&
-               p->bars[next].row == bar->row && p->bars[next].span->kind == IMBREX_SPAN_TILE &&
-               p->bars[next].span->peer == bar->span->peer)
-            next++;
+    while (continues(l, p, last))
+        last++;
     bar_label text = label_of(bar->span, p->panel->ranks[bar->rank].rank);
     double x = layout_x(l, p, bar->span->begin_ns);
-    double width = layout_x(l, p, p->bars[next - 1].end_ns) - x;
+    double width = layout_x(l, p, last->end_ns) - x;
     double y = layout_band_y(p, bar->rank) + row->y + row->height / 2 + 3.6;
     if (row->height >= LABEL_HEIGHT && *text.full)
         draw_label(file, use, text.class, BAR_LETTER, x, width, y, text.full, text.brief);
-    return next;
+    return (size_t)(last - p->bars) + 1;
 }
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
