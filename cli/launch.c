@@ -245,8 +245,8 @@ static void step(launcher *l, int64_t deadline)
     react_to_time(l);
 }
 
-/* What ranks left running may still write for a while; what is written already is always brought out,
- * unless a signal says that nobody wants it. */
+/* What ranks left running may still write for a while; what is written already is always brought
+ * out, unless a signal says that nobody wants it. */
 static void finish(launcher *l)
 {
     l->timeout_at = l->term_at = l->kill_at = NEVER;

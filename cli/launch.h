@@ -1,4 +1,4 @@
-/* launch.h - starts the ranks of a group as processes of this machine and sees them to their end. */
+/* launch.h - starts ranks as processes of this machine and sees them to their end. */
 #ifndef CLI_LAUNCH_H
 #define CLI_LAUNCH_H
 
@@ -7,7 +7,7 @@
 typedef enum launch_output {
     LAUNCH_PREFIX, /* whole lines, "[rank] " before each */
     LAUNCH_LINES,  /* whole lines as they are */
-    LAUNCH_DIRECT /* ranks write to our output themselves; a terminal stays one; they read nothing */
+    LAUNCH_DIRECT  /* ranks write to our output themselves, a terminal stays one; none reads */
 } launch_output;
 
 typedef struct launch_options {
@@ -23,17 +23,17 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  * failing rank's status: its exit code, or 128 + the signal that killed it; LAUNCH_TIMED_OUT at the
  * timeout; 1 if not all could be started.  Reasons go to standard error.
  *
- * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a random
- *              IMBREX_TOKEN; OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1 unless set.
+ * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a
+ *              random IMBREX_TOKEN; OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1 unless set.
  * Input        Rank 0 has ours, other ranks none.
  * Failure      The first rank that fails ends the run.  The others have 2/5 of the grace to notice
  *              and to report what they saw, then get SIGTERM, and SIGKILL when the grace is over.
  * Signals      SIGINT, SIGTERM, SIGHUP and SIGQUIT go to every rank's process group, and start the
- *              grace; a second one, 0.2 s later or more, kills at once.  SIGTSTP stops all, and they
- *              go on when we do.
+ *              grace; a second one, 0.2 s later or more, kills at once.  SIGTSTP stops all, and
+ *              they go on when we do.
  * Orphans      None.  When the last rank has ended, what ranks left running gets 1 s if it still
- *              holds their output, then SIGKILL: also processes in groups and sessions of their own,
- *              because they become our children (PR_SET_CHILD_SUBREAPER).  If we are killed by
+ *              holds their output, then SIGKILL: also processes in groups and sessions of their
+ *              own, because they become our children (PR_SET_CHILD_SUBREAPER).  If we are killed by
  *              SIGKILL ourselves, the kernel kills every rank (PR_SET_PDEATHSIG), but not what
  *              ranks have started.
  *

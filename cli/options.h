@@ -49,8 +49,8 @@ typedef struct options_page {
 
 enum { OPTIONS_HELPED = -1, OPTIONS_WRONG = -2 };
 
-/* Sets the targets, moves the positional arguments to argv[1]... in order and returns how many there
- * are.  Otherwise it has printed the help (HELPED) or said what is wrong (WRONG). */
+/* Sets the targets, moves the positional arguments to argv[1]... in order and returns how many
+ * there are.  Otherwise it has printed the help (HELPED) or said what is wrong (WRONG). */
 int options_parse(const options_page *page, int argc, char **argv);
 
 /* The exit code for HELPED or WRONG. */

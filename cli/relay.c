@@ -238,8 +238,8 @@ bool relay_empty(const relay *lines)
     return !waits_to_write(&lines->sinks[0]) && !waits_to_write(&lines->sinks[1]);
 }
 
-/* At most PIPE_BUF bytes, which never block once poll has said that a pipe has room; up to the end of
- * a line where there is one. */
+/* At most PIPE_BUF bytes, which never block once poll has said that a pipe has room; up to the end
+ * of a line where there is one. */
 static void write_some(relay *lines, int i)
 {
     sink *to = &lines->sinks[i];

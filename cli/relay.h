@@ -1,5 +1,5 @@
-/* relay.h - brings what the ranks write to the launcher's own output, whole lines at a time, and what
- * is typed to rank 0.
+/* relay.h - brings what the ranks write to the launcher's own output, whole lines at a time, and
+ * what is typed to rank 0.
  *
  *     rank 0 stdout ─pipe─┐
  *     rank 1 stdout ─pipe─┴─ lines, "[rank] " before each ── queue ── standard output

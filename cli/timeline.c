@@ -1,4 +1,4 @@
-/* timeline.c - chooses how to write a timeline and puts the file in its place; and writes traces. */
+/* timeline.c - chooses how to write a timeline, puts the file in its place, and writes traces. */
 #define _GNU_SOURCE
 #include "timeline.h"
 

@@ -1,5 +1,5 @@
-/* timeline.h - writes what the streams of all ranks did as a file for people: a picture, a page, or a
- * trace for Perfetto and chrome://tracing. */
+/* timeline.h - writes what the streams of all ranks did as a file for people: a picture, a page, or
+ * a trace for Perfetto and chrome://tracing. */
 #ifndef CLI_TIMELINE_H
 #define CLI_TIMELINE_H
 

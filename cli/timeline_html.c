@@ -1,4 +1,4 @@
-/* timeline_html.c - the picture inside a page of its own, with details under the pointer and zoom. */
+/* timeline_html.c - the picture in a page of its own, with zoom and details under the pointer. */
 #include <string.h>
 
 #include "text.h"

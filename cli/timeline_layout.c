@@ -122,7 +122,7 @@ static bool add_bars(layout_panel *p)
     return true;
 }
 
-/* ---- How much of the copying is hidden --------------------------------------------------------- */
+/* ---- How much of the copying is hidden ------------------------------------------------------- */
 
 typedef struct stretch {
     int64_t begin, end;
@@ -159,8 +159,8 @@ static bool has_tiles(const timeline_rank *rank, const imbrex_span *kernel)
     return false;
 }
 
-/* Copies to others, and computing: tiles, and kernels that do not tell their tiles, because a kernel
- * may also wait. */
+/* Copies to others, and computing: tiles, and kernels that do not tell their tiles, because a
+ * kernel may also wait. */
 static void collect(const timeline_rank *rank, stretch *copies, size_t *copy_count,
                     stretch *computing, size_t *computing_count)
 {

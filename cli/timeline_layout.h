@@ -4,7 +4,7 @@
  *     panel   overlapped                          34.2 ms
  *             rank 0 | compute  ====kernel=====            band: a rank
  *                    |          [tile][tile]///[tile]      row: a stream, or a lane of one
- *                    | copies   --copy-- --copy--          bar: a span, or several too short to tell
+ *                    | copies   --copy-- --copy--          bar: a span, or several too short
  *             rank 1 | ...
  *             0     5     10    15    20    25 ms
  */
@@ -62,7 +62,7 @@ typedef struct layout {
     bool has_own;                   /* copies within a rank */
 } layout;
 
-/* NULL if out of memory.  merge: make one bar of what a picture of so many spans cannot tell apart. */
+/* NULL if out of memory.  merge: make one bar of spans that a picture of so many cannot tell apart. */
 layout *layout_create(const timeline *t, bool merge);
 void layout_destroy(layout *l); /* NULL is fine */
 
@@ -84,13 +84,13 @@ void layout_row_label(const timeline *t, int stream, int lane, char *label, size
 /* What a pointer on the bar shows: one line. */
 void layout_bar_title(const layout_panel *p, const layout_bar *bar, char *title, size_t size);
 
-/* ---- Writers: false if out of memory; a file that cannot be written keeps its error ------------- */
+/* ---- Writers: false if out of memory; a file that cannot be written keeps its error ---------- */
 
 typedef bool timeline_writer(const timeline *t, FILE *file);
 
 timeline_writer timeline_json, timeline_svg, timeline_html;
 
-/* ---- timeline_svg.c, for the page too -------------------------------------------------------------- */
+/* ---- timeline_svg.c, for the page too -------------------------------------------------------- */
 
 typedef enum svg_use {
     SVG_ALONE, /* with header and legend; only what can be seen at this size */
@@ -111,7 +111,7 @@ int svg_legend(const layout *l, svg_kind kinds[SVG_KINDS]); /* what this timelin
 
 extern const char timeline_reading[]; /* how to read the picture, in a sentence */
 
-/* "what: value" as its two parts; false if the line is no figure.  what's length goes to *length. */
+/* "what: value" as its two parts; false if the line is no figure.  *length is that of what. */
 bool timeline_figure(const char *line, int *length, const char **value);
 
 #endif /* CLI_TIMELINE_LAYOUT_H */

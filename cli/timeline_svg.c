@@ -1,4 +1,4 @@
-/* timeline_svg.c - draws the panels of a timeline as SVG, and their header where there is no page. */
+/* timeline_svg.c - draws a timeline's panels as SVG, and their header where there is no page. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
