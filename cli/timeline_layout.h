@@ -62,7 +62,7 @@ typedef struct layout {
     bool has_own;                   /* copies within a rank */
 } layout;
 
-/* NULL if out of memory.  merge: make one bar of spans that a picture of so many cannot tell apart. */
+/* NULL if out of memory.  merge: make one bar of neighbours that a picture cannot tell apart. */
 layout *layout_create(const timeline *t, bool merge);
 void layout_destroy(layout *l); /* NULL is fine */
 
