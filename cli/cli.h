@@ -8,6 +8,8 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 /* One file a command, one row each in main.c's table.  argv[0] is the command's name; the result is
  * the exit code. */
 int cli_run(int argc, char **argv);
+int cli_mlp(int argc, char **argv);
+int cli_bench(int argc, char **argv);
 int cli_info(int argc, char **argv);
 
 #endif /* CLI_H */

@@ -1,0 +1,53 @@
+/* bench_call.c - runs a plan on the next operands and looks at the clock around the call. */
+#include "bench_call.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+imbrex_status bench_call_run(void *ctx)
+{
+    bench_call *call = ctx;
+    imbrex_args args = bench_data_args(call->data, call->shape, call->calls, call->whole);
+    double begin = now_us();
+    imbrex_status status = imbrex_plan_run(call->plan, &args, NULL);
+    if (call->inner && call->calls % call->inner == 0)
+        call->host_us[call->calls / call->inner] = now_us() - begin;
+    call->calls++;
+    return status;
+}
+
+bool bench_call_note(bench_call *call, int inner, int rounds)
+{
+    call->host_us = calloc((size_t)rounds, sizeof *call->host_us);
+    call->calls = 0;
+    call->inner = inner;
+    return call->host_us != NULL;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_call_host_us(const bench_call *call, int warm, int rounds)
+{
+    if (!call->host_us)
+        return (double)NAN;
+    qsort(call->host_us + warm, (size_t)rounds, sizeof *call->host_us, ascending);
+    return call->host_us[warm + rounds / 2];
+}
+
+void bench_call_close(bench_call *call)
+{
+    imbrex_plan_destroy(call->plan);
+    free(call->host_us);
+}

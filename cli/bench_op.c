@@ -1,0 +1,85 @@
+/* bench_op.c - one table of operators, and what follows from a shape. */
+#include "bench_op.h"
+
+#include <string.h>
+
+#include "matrix.h"
+
+static const bench_op ops[] = {
+    { .name = "ag_gemm", .product = true, .a_is_share = true, .gemm = imbrex_plan_ag_gemm },
+    { .name = "gemm_rs", .product = true, .gemm = imbrex_plan_gemm_rs },
+    { .name = "all_gather", .a_is_share = true, .coll = imbrex_plan_all_gather },
+    { .name = "reduce_scatter", .coll = imbrex_plan_reduce_scatter },
+};
+
+enum { OPS = sizeof ops / sizeof *ops };
+
+const char *const bench_dtype_names[3] = { "bf16", "f16", "f32" };
+const char *const bench_layout_names[2] = { "nk", "kn" };
+
+const bench_op *bench_op_find(const char *name)
+{
+    for (int i = 0; i < OPS; i++)
+        if (strcmp(ops[i].name, name) == 0)
+            return &ops[i];
+    return NULL;
+}
+
+void bench_op_names(char *text, size_t size)
+{
+    size_t length = 0;
+    for (int i = 0; i < OPS && length < size; i++)
+        length +=
+            (size_t)snprintf(text + length, size - length, "%s%s", i ? ", " : "", ops[i].name);
+}
+
+static imbrex_gemm_desc gemm_desc(const bench_shape *s, const char *algorithm)
+{
+    return (imbrex_gemm_desc){
+        .m = s->m,
+        .n = s->n,
+        .k = s->k,
+        .dtype = s->dtype,
+        .layout = s->layout,
+        .algorithm = algorithm,
+        .sms = s->sms,
+    };
+}
+
+imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const char *algorithm,
+                            imbrex_plan **plan)
+{
+    if (s->op->product) {
+        imbrex_gemm_desc desc = gemm_desc(s, algorithm);
+        desc.chunk_rows = s->chunk_rows;
+        return s->op->gemm(group, &desc, plan);
+    }
+    imbrex_coll_desc desc = {
+        .m = s->m,
+        .n = s->n,
+        .dtype = s->dtype,
+        .algorithm = algorithm,
+        .chunk_rows = s->chunk_rows,
+        .sms = s->sms,
+    };
+    return s->op->coll(group, &desc, plan);
+}
+
+imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, imbrex_plan **plan)
+{
+    imbrex_gemm_desc desc = gemm_desc(s, "sequential");
+    return imbrex_plan_ag_gemm(alone, &desc, plan);
+}
+
+double bench_op_flop(const bench_shape *s)
+{
+    return 2.0 * (double)s->m * (double)s->n * (double)s->k;
+}
+
+/* On average: a rank's own share of what travels stays where it is. */
+double bench_op_bytes(const bench_shape *s, int ranks)
+{
+    int64_t width = s->op->product && s->op->a_is_share ? s->k : s->n;
+    return (double)s->m * (double)width * (double)matrix_dtype_bytes(s->dtype) * (ranks - 1) /
+           ranks;
+}

@@ -1,0 +1,49 @@
+/* bench_op.h - the operators that `imbrex bench` times, and their operands. */
+#ifndef CLI_BENCH_OP_H
+#define CLI_BENCH_OP_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "imbrex.h"
+
+/* One row an operator. */
+typedef struct bench_op {
+    const char *name;
+    bool product;    /* it multiplies by a b */
+    bool a_is_share; /* a rank's a holds its own rows only */
+    imbrex_status (*coll)(imbrex_group *, const imbrex_coll_desc *, imbrex_plan **);
+    imbrex_status (*gemm)(imbrex_group *, const imbrex_gemm_desc *, imbrex_plan **);
+} bench_op;
+
+/* NULL if there is none of that name. */
+const bench_op *bench_op_find(const char *name);
+
+/* "all_gather, reduce_scatter, ..." */
+void bench_op_names(char *text, size_t size);
+
+/* What is run: one rank's product as in imbrex_gemm_desc, or the whole matrix and k = 0. */
+typedef struct bench_shape {
+    const bench_op *op;
+    int64_t m, n, k;
+    imbrex_dtype dtype;
+    imbrex_layout layout;
+    int chunk_rows, sms; /* 0: chosen */
+    bool bias;
+} bench_shape;
+
+extern const char *const bench_dtype_names[3];  /* by imbrex_dtype */
+extern const char *const bench_layout_names[2]; /* by imbrex_layout */
+
+/* Collective.  algorithm NULL: chosen. */
+IMBREX_TRY bench_op_plan(imbrex_group *group, const bench_shape *shape, const char *algorithm,
+                         imbrex_plan **plan);
+
+/* Collective.  The product of one rank alone: for a group of one rank. */
+IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, imbrex_plan **plan);
+
+/* Work of one rank's product, and bytes that a rank receives from its peers. */
+double bench_op_flop(const bench_shape *shape);
+double bench_op_bytes(const bench_shape *shape, int ranks);
+
+#endif /* CLI_BENCH_OP_H */

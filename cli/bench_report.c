@@ -1,0 +1,129 @@
+/* bench_report.c - the result of `imbrex bench` as a table and as JSON. */
+#include "bench_report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text.h"
+
+/* GB/s of the emulated wire between ranks; 0: there is none. */
+static double wire(void)
+{
+    const char *link = getenv("IMBREX_CPU_LINK");
+    return link ? strtod(link, NULL) : 0;
+}
+
+static double gflop_s(const bench_result *r, const bench_figure *f)
+{
+    return r->request->shape.op->product ? bench_op_flop(&r->request->shape) / f->us * 1e-3
+                                         : (double)NAN;
+}
+
+/* What a product alone receives is nothing. */
+static double gb_s(const bench_result *r, const bench_figure *f)
+{
+    bool alone = strcmp(f->name, "blas") == 0 || strcmp(f->name, "products") == 0;
+    return alone || r->ranks == 1 ? (double)NAN
+                                  : bench_op_bytes(&r->request->shape, r->ranks) / f->us * 1e-3;
+}
+
+/* ---- For people ------------------------------------------------------------------------------ */
+
+static void cell(double value, int decimals)
+{
+    if (isfinite(value))
+        printf(" %12.*f", decimals, value);
+    else
+        printf(" %12s", "-");
+}
+
+void bench_report_table(const bench_result *r)
+{
+    const bench_request *q = r->request;
+    bool product = q->shape.op->product;
+    char over[32];
+    for (int i = 0; i < r->count; i++)
+        if (*r->figures[i].plan)
+            printf("%-12s%s\n", r->figures[i].name, r->figures[i].plan);
+    if (wire() > 0)
+        printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", wire());
+    printf("%d set%s of operands, %d call%s a round; the median of %lld rounds of the slowest "
+           "rank\n\n",
+           r->sets, r->sets == 1 ? "" : "s", r->inner, r->inner == 1 ? "" : "s",
+           (long long)q->rounds);
+
+    snprintf(over, sizeof over, "/ %s", r->base->name);
+    printf("%-12s %12s %12s %12s %12s\n", "", "us", over, product ? "GFLOP/s" : "GB/s received",
+           "host us");
+    for (int i = 0; i < r->count; i++) {
+        const bench_figure *f = &r->figures[i];
+        printf("%-12s", f->name);
+        cell(f->us, 1);
+        cell(f->us / r->base->us, 3);
+        cell(product ? gflop_s(r, f) : gb_s(r, f), product ? 1 : 2);
+        cell(f->host_us, 2);
+        putchar('\n');
+    }
+}
+
+/* ---- For programs ---------------------------------------------------------------------------- */
+
+/* JSON has no NaN. */
+static void number(const char *key, double value)
+{
+    if (isfinite(value))
+        printf(", \"%s\": %.9g", key, value);
+    else
+        printf(", \"%s\": null", key);
+}
+
+static void words(const char *key, const char *value)
+{
+    printf(", \"%s\": ", key);
+    if (value && *value)
+        text_json(stdout, value, strlen(value));
+    else
+        fputs("null", stdout);
+}
+
+static void json_candidate(const bench_result *r, const bench_figure *f)
+{
+    printf("    { \"name\": ");
+    text_json(stdout, f->name, strlen(f->name));
+    words("plan", f->plan);
+    number("us", f->us);
+    number("over", f->us / r->base->us);
+    number("gflop_s", gflop_s(r, f));
+    number("gb_s_received", gb_s(r, f));
+    number("host_us", f->host_us);
+    fputs(" }", stdout);
+}
+
+void bench_report_json(const bench_result *r)
+{
+    const bench_request *q = r->request;
+    const bench_shape *s = &q->shape;
+    printf("{ \"op\": \"%s\", \"ranks\": %d", s->op->name, r->ranks);
+    words("device", q->device);
+    number("m", (double)s->m);
+    number("n", (double)s->n);
+    number("k", s->op->product ? (double)s->k : (double)NAN);
+    words("dtype", bench_dtype_names[s->dtype]);
+    words("layout", s->op->product ? bench_layout_names[s->layout] : NULL);
+    printf(", \"bias\": %s", s->bias ? "true" : "false");
+    number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);
+    number("sms", s->sms ? s->sms : (double)NAN);
+    number("emulated_link_gb_s", wire() > 0 ? wire() : (double)NAN);
+    number("warm", (double)q->warm);
+    number("rounds", (double)q->rounds);
+    number("calls_a_round", r->inner);
+    number("operand_sets", r->sets);
+    words("base", r->base->name);
+    puts(",\n  \"candidates\": [");
+    for (int i = 0; i < r->count; i++) {
+        json_candidate(r, &r->figures[i]);
+        puts(i + 1 < r->count ? "," : "");
+    }
+    puts("] }");
+}

@@ -1,0 +1,131 @@
+"""`imbrex bench` measures on one to three ranks and says so in a form that programs read; what it
+does not understand it refuses."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+TOOL = os.environ.get("IMBREX_TOOL")
+ROUNDS = ["--rounds", "3", "--warm", "1"]
+OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
+
+
+def bench(*words, **environment):
+    return subprocess.run([TOOL, "bench"] + list(words), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=120,
+                          env=dict(os.environ, **environment))
+
+
+def no_constant(name):
+    raise ValueError(name + " is no JSON")
+
+
+class Bench(unittest.TestCase):
+    def result(self, *words, **environment):
+        """The parsed JSON and its candidates by name."""
+        done = bench(*words, "--json", *ROUNDS, **environment)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+        parsed = json.loads(done.stdout, parse_constant=no_constant)
+        return parsed, {c["name"]: c for c in parsed["candidates"]}
+
+    def check_figures(self, parsed, candidates):
+        base = candidates[parsed["base"]]["us"]
+        for name, c in candidates.items():
+            self.assertGreater(c["us"], 0, name)
+            self.assertAlmostEqual(c["over"], c["us"] / base, delta=1e-6 * c["over"])
+            if c["plan"] is None:
+                self.assertEqual(name, "blas")
+            else:
+                self.assertGreater(c["host_us"], 0, name)
+            if parsed["k"]:
+                flop = 2 * parsed["m"] * parsed["n"] * parsed["k"]
+                self.assertAlmostEqual(c["gflop_s"] * c["us"] * 1e3 / flop, 1, delta=1e-5)
+
+    def test_every_operator_on_one_to_three_ranks(self):
+        for op in OPS:
+            for ranks in (1, 2, 3):
+                with self.subTest(op=op, ranks=ranks):
+                    sizes = ["--m", "37", "--n", "24"] + (["--k", "16"] if "gemm" in op else [])
+                    parsed, candidates = self.result(op, "--ranks", str(ranks), *sizes)
+                    self.assertEqual((parsed["op"], parsed["ranks"]), (op, ranks))
+                    self.assertEqual((parsed["m"], parsed["n"]), (37, 24))
+                    self.assertEqual("products" in candidates, "gemm" in op)
+                    self.assertIn("chosen", candidates)
+                    self.check_figures(parsed, candidates)
+
+    def test_bytes_received(self):
+        width = {"ag_gemm": 16, "gemm_rs": 24, "all_gather": 24, "reduce_scatter": 24}
+        for op in OPS:
+            with self.subTest(op=op):
+                sizes = ["--m", "40", "--n", "24"] + (["--k", "16"] if "gemm" in op else [])
+                _, candidates = self.result(op, "--ranks", "2", "--dtype", "bf16", *sizes)
+                c = candidates["sequential"]
+                self.assertAlmostEqual(c["gb_s_received"] * c["us"] * 1e3 / (40 * width[op] * 2 / 2),
+                                       1, delta=1e-5)
+
+    def test_one_row(self):
+        for op in OPS:
+            for ranks in ("1", "3"):
+                with self.subTest(op=op, ranks=ranks):
+                    sizes = ["--m", "1", "--n", "8"] + (["--k", "8"] if "gemm" in op else [])
+                    self.check_figures(*self.result(op, "--ranks", ranks, *sizes))
+
+    def test_algorithms_layouts_types(self):
+        parsed, candidates = self.result(
+            "gemm_rs", "--ranks", "2", "--m", "300", "--n", "40", "--k", "30", "--layout", "kn",
+            "--dtype", "f16", "--bias", "--algorithm", "copy,sequential", "--chunk-rows", "50")
+        self.assertEqual(list(candidates), ["products", "sequential", "copy"])
+        self.assertEqual((parsed["layout"], parsed["dtype"], parsed["bias"]), ("kn", "f16", True))
+        self.assertIn("b=[k,n] f16, 2 ranks", candidates["copy"]["plan"])
+        self.assertIn("chunks of 50 rows", candidates["copy"]["plan"])
+
+    def test_emulated_link(self):
+        parsed, _ = self.result("all_gather", "--m", "8", "--n", "8")
+        self.assertIsNone(parsed["emulated_link_gb_s"])
+        # 3 ranks each push 2 x 1/3 of 3 MB: at least 20 ms at 0.1 GB/s.
+        words = ["all_gather", "--ranks", "3", "--m", "300", "--n", "2500"]
+        parsed, candidates = self.result(*words, IMBREX_CPU_LINK="0.1")
+        self.assertEqual(parsed["emulated_link_gb_s"], 0.1)
+        self.assertGreater(candidates["sequential"]["us"], 20000)
+        table = bench(*words, *ROUNDS, IMBREX_CPU_LINK="0.1")
+        self.assertIn("emulated: 0.1 GB/s (IMBREX_CPU_LINK)", table.stdout)
+
+    def test_table(self):
+        table = bench("ag_gemm", "--m", "64", "--n", "64", "--k", "64", *ROUNDS)
+        self.assertEqual((table.returncode, table.stderr), (0, ""))
+        rows = [line.split() for line in table.stdout.splitlines()]
+        figures = {row[0]: row[1:] for row in rows if len(row) == 5}
+        for name in ("products", "sequential", "chosen"):
+            self.assertIn(name, figures, table.stdout)
+            self.assertGreater(min(map(float, figures[name])), 0, table.stdout)
+        self.assertIn("ag_gemm m=64 n=64 k=64", table.stdout)
+
+    def test_wrong_usage(self):
+        for words, says in (
+                ([], "which operator? One of " + ", ".join(OPS)),
+                (["gather"], "no operator 'gather': want one of " + ", ".join(OPS)),
+                (["ag_gemm", "gemm_rs"], "what is 'gemm_rs'?"),
+                (["ag_gemm", "--m", "0"], "--m is '0'"),
+                (["ag_gemm", "--m", "x"], "--m is 'x'"),
+                (["ag_gemm", "--dtype", "f64"], "--dtype is 'f64': want one of bf16|f16|f32"),
+                (["ag_gemm", "--chunk-row", "1"], "did you mean --chunk-rows?"),
+                (["all_gather", "--k", "4"], "all_gather has no product"),
+                (["all_gather", "--bias"], "all_gather has no product"),
+                (["ag_gemm", "--algorithm", "a,b,c,d,e,f,g,h,i"], "more than 8")):
+            with self.subTest(words=words):
+                done = bench(*words)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertIn(says, done.stderr)
+
+    def test_unknown_algorithm(self):
+        done = bench("ag_gemm", "--algorithm", "teleport")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn('desc.algorithm is "teleport"', done.stderr)
+
+
+if __name__ == "__main__":
+    if not TOOL:
+        print("skipped: needs the tool, IMBREX_TOOL")
+        sys.exit(77)
+    unittest.main()
