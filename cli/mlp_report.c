@@ -36,6 +36,18 @@ static void row(const mlp_result *r, const char *name, double us)
     printf("  %-36s %10.2f %10.2f\n", name, us / 1000, us / r->products_us);
 }
 
+/* Over 100 % is the measurement's noise: overlap cannot beat having nothing to send. */
+static void say_hidden(const mlp_result *r, char *text, size_t size)
+{
+    double hidden = mlp_hidden(r);
+    if (isnan(hidden) || r->ranks == 1)
+        snprintf(text, size, "nothing to hide");
+    else if (hidden >= 1)
+        snprintf(text, size, "all of it");
+    else
+        snprintf(text, size, "%.0f %%", 100 * hidden);
+}
+
 void mlp_print_table(const mlp_result *r)
 {
     printf("MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n", r->source,
@@ -49,11 +61,9 @@ void mlp_print_table(const mlp_result *r)
     row(r, "sequential: communicate, compute", r->sequential_us);
     row(r, "overlapped", r->overlapped_us);
     putchar('\n');
-    double hidden = mlp_hidden(r);
-    if (isnan(hidden) || r->ranks == 1)
-        printf("  communication hidden     nothing to hide\n");
-    else
-        printf("  communication hidden     %.0f %%\n", 100 * hidden);
+    char hidden[64];
+    say_hidden(r, hidden, sizeof hidden);
+    printf("  communication hidden     %s\n", hidden);
     if (r->checked)
         printf("  largest error            %.3g where |y| is up to %.3g; relative %.2g, allowed "
                "%.2g: %s\n",
@@ -112,18 +122,19 @@ static void fill(const mlp_trace *trace, int ranks, timeline_rank *out)
 bool mlp_write_timeline(const mlp_result *r, const mlp_trace *overlapped,
                         const mlp_trace *sequential, const char *path, char *error, size_t size)
 {
-    char title[300], figures[3][160];
-    snprintf(title, sizeof title, "imbrex mlp: %s, %d ranks on %s", r->source, r->ranks, r->device);
-    snprintf(figures[0], sizeof figures[0], "hidden: %lld, ffn %lld, %lld tokens, %s%s%s%s",
-             (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
-             wire() ? ", on an emulated wire of " : "", wire() ? wire() : "",
-             wire() ? " GB/s" : "");
-    snprintf(figures[1], sizeof figures[1],
-             "time: products alone %.2f ms, sequential %.2f ms, overlapped %.2f ms",
-             r->products_us / 1000, r->sequential_us / 1000, r->overlapped_us / 1000);
-    snprintf(figures[2], sizeof figures[2], "communication hidden: %.0f %%", 100 * mlp_hidden(r));
-    const char *lines[] = { figures[0], figures[1], figures[2] };
-    const char *streams[] = { "compute" };
+    char title[400], figures[4][80];
+    snprintf(title, sizeof title,
+             "imbrex mlp: %s, hidden %lld, ffn %lld, %lld tokens, %s; %d ranks on %s%s%s%s",
+             r->source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
+             dtype_names[r->dtype], r->ranks, r->device, wire() ? ", an emulated wire of " : "",
+             wire() ? wire() : "", wire() ? " GB/s" : "");
+    snprintf(figures[0], sizeof figures[0], "products alone: %.1f ms", r->products_us / 1000);
+    snprintf(figures[1], sizeof figures[1], "sequential: %.1f ms", r->sequential_us / 1000);
+    snprintf(figures[2], sizeof figures[2], "overlapped: %.1f ms", r->overlapped_us / 1000);
+    size_t length = (size_t)snprintf(figures[3], sizeof figures[3], "communication hidden: ");
+    say_hidden(r, figures[3] + length, sizeof figures[3] - length);
+    const char *lines[] = { figures[0], figures[1], figures[2], figures[3] };
+    const char *streams[] = { "compute", "copies of x", "copies of sums" };
 
     timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
     if (!ranks) {
@@ -139,9 +150,9 @@ bool mlp_write_timeline(const mlp_result *r, const mlp_trace *overlapped,
     const timeline picture = {
         .title = title,
         .lines = lines,
-        .line_count = isnan(mlp_hidden(r)) ? 2 : 3,
+        .line_count = 4,
         .streams = streams,
-        .stream_count = 1,
+        .stream_count = 3,
         .panels = panels,
         .panel_count = 2,
     };
