@@ -119,10 +119,24 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* The child's wait status.  A stopped child does not hear its alarm: whoever outlives all patience
+ * is killed. */
+static int reap(pid_t pid, int *patience_ms)
+{
+    int status = 0;
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        usleep(1000);
+        if (--*patience_ms <= 0)
+            kill(pid, SIGKILL);
+    }
+    return status;
+}
+
 static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
 {
     static int meeting;
     pid_t pids[64];
+    int patience_ms = 70000;
     meeting++;
     fflush(NULL);
     for (int r = 0; r < desc->size; r++) {
@@ -141,12 +155,8 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
         }
     }
     int failed = 0;
-    for (int r = 0; r < desc->size; r++) {
-        int status;
-        while (waitpid(pids[r], &status, 0) < 0 && errno == EINTR)
-            ;
-        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    }
+    for (int r = 0; r < desc->size; r++)
+        failed += reap(pids[r], &patience_ms) != 0;
     return failed;
 }
 

@@ -90,8 +90,9 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     }
     if (idle != first)
         imx_text_add(text, ", which waits too, in the end for rank %d", idle);
-    /* acquire: a formality here, it is only a word for people */
-    if (__atomic_load_n(&imx_control_of(group, idle)->left, __ATOMIC_ACQUIRE))
+    /* relaxed: a time by itself.  Whoever left later did so because of this fault. */
+    int64_t left_ns = __atomic_load_n(&imx_control_of(group, idle)->left_ns, __ATOMIC_RELAXED);
+    if (left_ns && left_ns < fault->when_ns)
         imx_text_add(text, ", which has destroyed its group");
     else
         imx_text_add(text, ", which waits for nobody: is it stopped, busy or in another call?");

@@ -146,7 +146,7 @@ static imbrex_status open_transports(imbrex_group *group)
 static void peer_gone(void *ctx, int rank)
 {
     imbrex_group *group = ctx;
-    if (__atomic_load_n(&imx_control_of(group, rank)->left, __ATOMIC_ACQUIRE))
+    if (__atomic_load_n(&imx_control_of(group, rank)->left_ns, __ATOMIC_ACQUIRE))
         return;
     imbrexd_site site = { .rank = rank, .index = -1 };
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
@@ -256,7 +256,8 @@ void imbrex_group_destroy(imbrex_group *group)
     if (group->device)
         group->backend->close(group->device);
     if (group->control) /* release: what this rank wrote comes before its leaving */
-        __atomic_store_n(&imx_control_of(group, group->rank)->left, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&imx_control_of(group, group->rank)->left_ns, imbrexd_now_ns(),
+                         __ATOMIC_RELEASE);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t])
             imx_group_transports[t]->close(group->transport[t]);

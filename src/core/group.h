@@ -17,7 +17,7 @@ typedef struct imx_symmetric {
 /* First thing in a group's memory on every rank: what its waits look at. */
 typedef struct imx_control {
     uint64_t abort;       /* see imbrexd_watch */
-    uint64_t left;        /* 1 once the rank destroys its group in order */
+    int64_t left_ns;      /* when the rank destroyed its group in order; 0: it has not */
     uint64_t barrier_use; /* barriers that this rank has begun */
     imbrexd_fault fault;
     uint64_t words[]; /* barrier[size], signals: barriers that rank r has come to; then

@@ -1,0 +1,400 @@
+/* test_failure.c - a rank that is killed, stopped, exits, leaves or never comes, in the middle of
+ * every operator: the others hear who it was in time, clean up, and go on without it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "imbrex_device.h"
+#include "ranks.h"
+#include "reference.h"
+
+enum { RANKS = 4, VICTIM = 2, TIMEOUT_MS = 400, RUNS = 6 };
+
+typedef enum fate { KILLED, STOPPED, EXITS, LEAVES, ABSENT } fate;
+static const char *const fates[] = { "killed", "stopped", "exits", "leaves", "absent" };
+
+/* In memory that all ranks share. */
+typedef struct stage {
+    op_case c;
+    fate fate;
+    bool processes;
+    pid_t victim;
+    int64_t gone_ns; /* when the victim went */
+    int done;        /* survivors that have seen the failure, atomic */
+} stage;
+
+static stage *shared;
+
+/* ---- one run --------------------------------------------------------------------------------- */
+
+typedef struct buffers {
+    char *a, *b, *c[RUNS];
+} buffers;
+
+static buffers take(const op_case *c, int ranks, int r)
+{
+    op_sizes n = op_sizes_of(c, c->m, ranks, r);
+    size_t bytes = element_bytes(c->dtype);
+    buffers x = { .a = malloc((size_t)n.a * bytes + 1), .b = malloc((size_t)n.b * bytes + 1) };
+    for (int i = 0; i < RUNS; i++)
+        x.c[i] = malloc((size_t)n.c * bytes + 1);
+    input_fill(c->dtype, r, x.a, n.a);
+    input_fill(c->dtype, INPUT_B + r, x.b, n.b);
+    return x;
+}
+
+static void drop(buffers *x)
+{
+    free(x->a);
+    free(x->b);
+    for (int i = 0; i < RUNS; i++)
+        free(x->c[i]);
+}
+
+static imbrex_status enqueue(imbrex_plan *plan, const op_case *c, const buffers *x, int runs)
+{
+    imbrex_status status = IMBREX_OK;
+    for (int i = 0; i < runs && status == IMBREX_OK; i++) {
+        imbrex_args args = { .a = x->a, .b = c->k ? x->b : NULL, .c = x->c[i] };
+        status = imbrex_plan_run(plan, &args, NULL);
+    }
+    return status;
+}
+
+static int check_values(const op_case *c, int ranks, int r, const char *have)
+{
+    int64_t count = op_sizes_of(c, c->m, ranks, r).c;
+    for (int64_t i = 0; i < count; i += 37) {
+        double tolerance, want = reference(c, c->m, ranks, r, i / c->n, i % c->n, &tolerance);
+        double got = element_get(c->dtype, have, i);
+        RANK_CHECK(got - want <= tolerance && want - got <= tolerance, "c[%lld] is %g, want %g",
+                   (long long)i, got, want);
+    }
+    return 0;
+}
+
+/* ---- the victim ------------------------------------------------------------------------------ */
+
+static void await_survivors(void)
+{
+    while (__atomic_load_n(&shared->done, __ATOMIC_ACQUIRE) < RANKS - 1)
+        usleep(1000);
+}
+
+static int go(imbrex_group *group, imbrex_plan *plan, const buffers *x)
+{
+    if (shared->fate != ABSENT && shared->fate != LEAVES) {
+        RANK_OK(enqueue(plan, &shared->c, x, RUNS));
+        usleep(60000); /* in the middle of the first or second run */
+    }
+    shared->victim = getpid();
+    shared->gone_ns = imbrexd_now_ns();
+    if (shared->fate == KILLED)
+        kill(getpid(), SIGKILL);
+    if (shared->fate == STOPPED)
+        raise(SIGSTOP); /* a survivor kills it in the end */
+    if (shared->fate == EXITS)
+        _exit(0);
+    if (shared->fate == ABSENT)
+        await_survivors();
+    imbrex_plan_destroy(plan);
+    imbrex_group_destroy(group);
+    if (shared->fate == LEAVES)
+        await_survivors();
+    return 0;
+}
+
+/* ---- the survivors --------------------------------------------------------------------------- */
+
+/* The sentence without the name of the function. */
+static const char *story(void)
+{
+    const char *colon = strstr(imbrex_error(), ": ");
+    return colon ? colon + 2 : imbrex_error();
+}
+
+static int check_story(const op_case *c, imbrex_status status, int64_t took_ms)
+{
+    char who[32];
+    snprintf(who, sizeof who, "rank %d", VICTIM);
+    const char *why = shared->fate == LEAVES ? "has destroyed its group"
+                      : shared->fate == STOPPED || shared->fate == ABSENT ? "waits for nobody"
+                                                                          : "ended without";
+    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s %s, %s: %s", c->op,
+               c->algorithm, fates[shared->fate], imbrex_error());
+    RANK_CHECK(strstr(story(), who) && strstr(story(), why), "%s %s, %s: '%s', want %s and %s",
+               c->op, c->algorithm, fates[shared->fate], imbrex_error(), who, why);
+    RANK_CHECK(took_ms <= TIMEOUT_MS + 1000, "%s %s, %s: heard of it after %lld ms", c->op,
+               c->algorithm, fates[shared->fate], (long long)took_ms);
+    return 0;
+}
+
+/* Every later call fails at once, with the same story. */
+static int check_later(imbrex_group *group, imbrex_plan *plan, const buffers *x)
+{
+    char first[512];
+    snprintf(first, sizeof first, "%s", story());
+    imbrex_status status = imbrex_group_status(group);
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_plan *other;
+    imbrex_group *same = group;
+    void *memory;
+    const imbrex_status later[] = {
+        enqueue(plan, &shared->c, x, 1),
+        imbrex_mem_alloc(group, 64, &memory),
+        case_plan(group, &shared->c, &other),
+        imbrex_barrier(group, NULL),
+        imbrex_copy(group, x->c[0], x->a, 1, NULL),
+        imbrex_stream_sync(same, NULL),
+    };
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
+        RANK_CHECK(later[i] == status, "later call %zu: %s, status %s", i,
+                   imbrex_status_name(later[i]), imbrex_status_name(status));
+    RANK_CHECK(strcmp(first, story()) == 0, "first '%s', then '%s'", first, story());
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(took_ms < 200, "later calls took %lld ms", (long long)took_ms);
+    return 0;
+}
+
+static int go_on(int rank)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", rank - (rank > VICTIM));
+    setenv("RANK", number, 1);
+    setenv("LOCAL_RANK", number, 1);
+    snprintf(number, sizeof number, "%d", RANKS - 1);
+    setenv("WORLD_SIZE", number, 1);
+    setenv("LOCAL_WORLD_SIZE", number, 1);
+    imbrex_group *group;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_group_create(&(imbrex_group_desc){ .timeout_ms = 20000 }, &group));
+    RANK_OK(case_plan(group, &shared->c, &plan));
+    int r = imbrex_group_rank(group);
+    buffers x = take(&shared->c, RANKS - 1, r);
+    RANK_OK(enqueue(plan, &shared->c, &x, 1));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    int failed = check_values(&shared->c, RANKS - 1, r, x.c[0]);
+    imbrex_group_destroy(group);
+    drop(&x);
+    return failed;
+}
+
+static int count_fds(void)
+{
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir))
+        count++;
+    closedir(dir);
+    return count;
+}
+
+static int survive(imbrex_group *group, imbrex_plan *plan, const buffers *x)
+{
+    imbrex_status status = enqueue(plan, &shared->c, x, RUNS);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    int64_t took_ms = (imbrexd_now_ns() - shared->gone_ns) / 1000000;
+    int failed = check_story(&shared->c, status, took_ms) || check_later(group, plan, x);
+    imbrex_plan_destroy(plan);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    int fds = count_fds();
+    const op_case *c = &shared->c;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = TIMEOUT_MS };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(case_plan(group, c, &plan));
+    buffers x = take(c, RANKS, rank);
+    RANK_OK(enqueue(plan, c, &x, 1));
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    int failed = rank == VICTIM ? go(group, plan, &x) : survive(group, plan, &x);
+    drop(&x);
+    if (rank == VICTIM)
+        return failed;
+    /* The last one to see the failure ends the stopped rank. */
+    if (__atomic_add_fetch(&shared->done, 1, __ATOMIC_ACQ_REL) == RANKS - 1 &&
+        shared->fate == STOPPED)
+        kill(shared->victim, SIGKILL);
+    if (!shared->processes || failed)
+        return failed;
+    failed = go_on(rank);
+    RANK_CHECK(count_fds() == fds, "%d descriptors before, %d after", fds, count_fds());
+    return failed;
+}
+
+/* ---- what is left behind --------------------------------------------------------------------- */
+
+/* Files of a folder whose name has "imbrex" in it. */
+static int count_files(const char *folder)
+{
+    int count = 0;
+    DIR *dir = opendir(folder);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        count += strstr(entry->d_name, "imbrex") != NULL;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static void with_fate(fate how, bool processes)
+{
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+    static const char *const algorithms[] = { "copy", "sequential" };
+    int shm = count_files("/dev/shm"), tmp = count_files("/tmp");
+    for (int i = 0; i < 8; i++) {
+        *shared = (stage){
+            .c = { .op = ops[i / 2],
+                   .m = 256,
+                   .n = 64,
+                   .k = i / 2 < 2 ? 0 : 64,
+                   .dtype = IMBREX_F32,
+                   .algorithm = algorithms[i % 2],
+                   .chunk_rows = 16 },
+            .fate = how,
+            .processes = processes,
+        };
+        ranks_desc desc = { .size = RANKS, .processes = processes };
+        assert_int_equal(ranks_run_bare(&desc, play, NULL), how == KILLED || how == STOPPED);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+        assert_int_equal(errno, ECHILD);
+    }
+    assert_int_equal(count_files("/dev/shm"), shm);
+    assert_int_equal(count_files("/tmp"), tmp);
+}
+
+static void killed(void **state)
+{
+    (void)state;
+    with_fate(KILLED, true);
+}
+
+static void stopped(void **state)
+{
+    (void)state;
+    with_fate(STOPPED, true);
+}
+
+static void exits(void **state)
+{
+    (void)state;
+    with_fate(EXITS, true);
+}
+
+static void leaves(void **state)
+{
+    (void)state;
+    with_fate(LEAVES, true);
+}
+
+static void absent(void **state)
+{
+    (void)state;
+    with_fate(ABSENT, true);
+}
+
+static void absent_thread(void **state)
+{
+    (void)state;
+    with_fate(ABSENT, false);
+}
+
+static void leaving_thread(void **state)
+{
+    (void)state;
+    with_fate(LEAVES, false);
+}
+
+/* ---- who holds up whom ----------------------------------------------------------------------- */
+
+static int expect_timeout(imbrex_group *group, const char *part)
+{
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s", imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), part), "'%s' says nothing of '%s'", imbrex_error(), part);
+    return 0;
+}
+
+/* Rank 0 waits for 1, which waits for 2, which comes to nothing at all. */
+static int chain(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int r = imbrex_group_rank(group);
+    char a[64], c[256];
+    imbrex_coll_desc desc = { .m = 3, .n = 4, .algorithm = "sequential" };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
+    if (r == 1) {
+        usleep(100000);
+        RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
+    }
+    if (r < 2)
+        RANK_OK(imbrex_barrier(group, NULL));
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    return expect_timeout(group, "for rank 1 to come to imbrex_barrier") ||
+           expect_timeout(group,
+                          ", which waits too, in the end for rank 2, which waits for nobody");
+}
+
+/* Rank 0 waits for 1 and 1 for 0. */
+static int circle(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    char a[64], c[256];
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &(imbrex_coll_desc){ .m = 2, .n = 4 }, &plan));
+    if (imbrex_group_rank(group) == 0)
+        RANK_OK(imbrex_barrier(group, NULL));
+    else
+        RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
+    return expect_timeout(group, ", which waits too: do all ranks make the same calls?");
+}
+
+static void names_the_last_of_a_chain(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 3, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, chain, NULL), 0);
+    desc.processes = true;
+    assert_int_equal(ranks_run(&desc, chain, NULL), 0);
+}
+
+static void knows_a_circle(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, circle, NULL), 0);
+}
+
+int main(void)
+{
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
+    setenv("IMBREX_CPU_LINK", "0.001", 1); /* a run takes 50 ms or more */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed),         cmocka_unit_test(stopped),
+        cmocka_unit_test(exits),          cmocka_unit_test(leaves),
+        cmocka_unit_test(absent),         cmocka_unit_test(absent_thread),
+        cmocka_unit_test(leaving_thread), cmocka_unit_test(names_the_last_of_a_chain),
+        cmocka_unit_test(knows_a_circle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
