@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""`imbrex mlp` on checkpoints that an independent program wrote, against numpy in float64."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
+HIDDEN, FFN, TOKENS = 48, 101, 37  # nothing divides anything
+# Three roundings to the dtype, and float32 sums.
+ALLOWED = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2}
+
+
+def run(*args, env=None):
+    return subprocess.run([TOOL, *args], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **(env or {})})
+
+
+def to_bf16(x):
+    """float32 to bfloat16 bits, to nearest even, by hand: numpy has no such type."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def write_bf16(path, tensors):
+    """safetensors by hand: an eight-byte length, a JSON header, the data."""
+    header, data = {}, b""
+    for name, x in tensors.items():
+        raw = to_bf16(x).tobytes()
+        header[name] = {"dtype": "BF16", "shape": list(x.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+
+
+def read_bf16(path, name):
+    with open(path, "rb") as file:
+        raw = file.read()
+    size = int.from_bytes(raw[:8], "little")
+    entry = json.loads(raw[8:8 + size])[name]
+    begin, end = entry["data_offsets"]
+    bits = np.frombuffer(raw[8 + size + begin:8 + size + end], np.uint16)
+    return from_bf16(bits).reshape(entry["shape"])
+
+
+def mlp(x, gate, up, down):
+    x, gate, up, down = (t.astype(np.float64) for t in (x, gate, up, down))
+    g = x @ gate.T
+    return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
+
+
+class Mlp(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        rng = np.random.default_rng(7)
+        self.weights = {
+            f"model.layers.{layer}.mlp.{name}_proj.weight":
+                (rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32)
+            for layer in (0, 3)
+            for name, shape in (("gate", (FFN, HIDDEN)), ("up", (FFN, HIDDEN)),
+                                ("down", (HIDDEN, FFN)))}
+        self.x = rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32)
+
+    def path(self, name):
+        return os.path.join(self.dir.name, name)
+
+    def save(self, dtype):
+        """Writes weights and input, and returns y as it should be."""
+        rounded = {"f32": lambda t: t, "f16": lambda t: t.astype(np.float16),
+                   "bf16": lambda t: from_bf16(to_bf16(t))}[dtype]
+        weights = {name: rounded(t) for name, t in self.weights.items()}
+        x = rounded(self.x)
+        if dtype == "bf16":
+            write_bf16(self.path("w.safetensors"), weights)
+            write_bf16(self.path("x.safetensors"), {"x": x})
+        else:
+            save_file(weights, self.path("w.safetensors"))
+            save_file({"x": x}, self.path("x.safetensors"))
+        p = "model.layers.3.mlp."
+        return mlp(x, *(weights[f"{p}{name}_proj.weight"] for name in ("gate", "up", "down")))
+
+    def args(self, *more):
+        return ["mlp", "--weights", self.path("w.safetensors"), "--layer", "3",
+                "--input", self.path("x.safetensors"), "--rounds", "1", *more]
+
+    def check(self, dtype, ranks, *more):
+        want = self.save(dtype)
+        done = run(*self.args("--ranks", str(ranks), "--output", self.path("y.safetensors"),
+                              "--check", "--json", *more))
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        result = json.loads(done.stdout)
+        self.assertTrue(result["passed"])
+        y = (read_bf16(self.path("y.safetensors"), "y") if dtype == "bf16"
+             else load_file(self.path("y.safetensors"))["y"])
+        self.assertEqual(y.shape, want.shape)
+        error = np.linalg.norm(y.astype(np.float64) - want) / np.linalg.norm(want)
+        self.assertLess(error, ALLOWED[dtype])
+        # The tool's own reference must have come to the same error as numpy's.
+        self.assertAlmostEqual(result["relative_error"], error, delta=0.01 * error + 1e-9)
+
+    def test_dtypes_and_ranks(self):
+        for dtype in ("f32", "f16", "bf16"):
+            for ranks in (1, 2, 3, 4):
+                with self.subTest(dtype=dtype, ranks=ranks):
+                    self.check(dtype, ranks)
+
+    def test_sequential(self):
+        self.check("f32", 3, "--algorithm", "sequential")
+
+    def test_more_ranks_than_rows(self):
+        self.x = self.x[:2]
+        self.check("f32", 4)
+
+    def test_same_bits(self):
+        """Overlapped or not, quiet or disturbed: the same file."""
+        self.save("bf16")
+        files = []
+        for i, (algorithm, chaos) in enumerate((("copy", "0"), ("sequential", "0"), ("copy", "3"))):
+            out = self.path(f"y{i}.safetensors")
+            done = run(*self.args("--ranks", "3", "--algorithm", algorithm, "--output", out),
+                       env={"IMBREX_CHAOS": chaos})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out, "rb") as file:
+                files.append(file.read())
+        self.assertEqual(files[0], files[1])
+        self.assertEqual(files[0], files[2])
+
+    def test_indexed_checkpoint(self):
+        want = self.save("f32")
+        names = list(self.weights)
+        files = {"a.safetensors": names[:4], "b.safetensors": names[4:]}
+        for file, inside in files.items():
+            save_file({n: self.weights[n] for n in inside}, self.path(file))
+        os.unlink(self.path("w.safetensors"))
+        with open(self.path("model.safetensors.index.json"), "w") as file:
+            json.dump({"weight_map": {n: f for f, inside in files.items() for n in inside}}, file)
+        done = run("mlp", "--weights", self.dir.name, "--layer", "3", "--input",
+                   self.path("x.safetensors"), "--ranks", "2", "--rounds", "1", "--check",
+                   "--output", self.path("y.safetensors"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        y = load_file(self.path("y.safetensors"))["y"]
+        self.assertLess(np.linalg.norm(y - want) / np.linalg.norm(want), ALLOWED["f32"])
+
+    def test_under_the_launcher(self):
+        self.save("f32")
+        done = run("run", "-n", "2", "--no-prefix", "--", TOOL, *self.args("--check"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("passed"), 1, done.stdout)
+
+    def test_wrong_y_is_noticed(self):
+        """--check can fail: a NaN in the input must not pass."""
+        self.x[5, 7] = np.nan
+        self.save("f32")
+        done = run(*self.args("--ranks", "2", "--check"))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("FAILED", done.stdout)
+
+    def test_timeline(self):
+        self.save("f32")
+        for extension in ("html", "svg", "json"):
+            path = self.path("t." + extension)
+            done = run(*self.args("--ranks", "2", "--timeline", path))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path) as file:
+                text = file.read()
+            self.assertIn("overlapped", text)
+            if extension == "json":
+                self.assertTrue(json.loads(text)["traceEvents"])
+
+    def test_bad_input(self):
+        self.save("f32")
+        save_file({"x": self.x[:, :-1].copy()}, self.path("narrow.safetensors"))
+        with open(self.path("cut.safetensors"), "wb") as file:
+            with open(self.path("w.safetensors"), "rb") as whole:
+                file.write(whole.read()[:-100])
+        w, x = self.path("w.safetensors"), self.path("x.safetensors")
+        cases = (
+            (2, ["mlp"], "--weights"),
+            (2, ["mlp", "--random", "8,8,8", "--weights", w], "excludes"),
+            (2, ["mlp", "--weights", w], "--input"),
+            (2, ["mlp", "--random", "8,8,8", "--ranks", "0"], "--ranks"),
+            (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),
+            (1, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
+            (1, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
+            (1, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
+            (1, ["mlp", "--weights", w, "--layer", "1", "--input", x], "no layer 1"),
+            (1, ["mlp", "--weights", self.path("none"), "--input", x], "none"),
+            (1, ["mlp", "--weights", w, "--input", self.path("narrow.safetensors"),
+                 "--layer", "3"], "47 columns"),
+            (1, ["mlp", "--weights", w, "--input", w, "--layer", "3"], "no tensor x"),
+            (1, ["mlp", "--weights", self.path("cut.safetensors"), "--input", x], "cut.safetensors"),
+        )
+        for code, args, words in cases:
+            with self.subTest(args=args):
+                done = run(*args)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
