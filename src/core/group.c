@@ -111,6 +111,23 @@ fail:
     return status;
 }
 
+/* How many ranks share this rank's device: plans divide its units among them, so that the kernels
+ * of all can be resident at once. */
+static imbrex_status count_sharers(imbrex_group *group)
+{
+    imx_target own, *all = NULL;
+    group->backend->target(group->device, &own);
+    imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof *all, &all);
+    imbrex_status status;
+    IMX_GOTO(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
+    IMX_GOTO(imx_agree_allgather(group, &own, all, sizeof own));
+    for (int r = 0; r < group->size; r++)
+        group->sharers += r == group->rank || (own.id[0] && strcmp(all[r].id, own.id) == 0);
+fail:
+    free(all);
+    return status;
+}
+
 static imbrex_status allgather(void *ctx, const void *send, void *recv, size_t bytes)
 {
     return imx_agree_allgather(ctx, send, recv, bytes);
@@ -223,6 +240,7 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc)
     };
     mine = group->backend->open(&device, &group->device);
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
+    IMX_TRY(count_sharers(group));
     IMX_TRY(open_transports(group));
     IMX_TRY(
         imx_memory_alloc(group, call, IMBREX_OK, imx_control_bytes(group->size), &group->control));

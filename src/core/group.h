@@ -31,6 +31,7 @@ extern const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS];
 struct imbrex_group {
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
+    int sharers;                /* ranks on this rank's device, itself included */
     int64_t timeout_ms;
     imx_env env;
     void *proposals; /* agree.c: one a rank, taken once, so that no meeting lacks memory */

@@ -100,7 +100,7 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
         .ranks = plan->group->size,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
-        .units = target.units,
+        .units = (int)imx_max(1, target.units / plan->group->sharers),
     };
     plan->shape = r->shape;
     plan->config = imx_tune_config(&input);
