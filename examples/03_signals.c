@@ -37,7 +37,7 @@ int main(void)
     check(imbrex_mem_alloc(group, sizeof(ring), &memory));
     ring *mine = memory;
 
-    /* STEP 2: go round.  Rank 0 starts each round; the token comes back to it at the round's end. */
+    /* STEP 2: go round.  Rank 0 starts each round; at its end the token comes back to it. */
     uint64_t token = 0;
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         if (rank != 0) {
