@@ -1,0 +1,265 @@
+/* test_agreement.c - calls in which one rank differs: all ranks hear what differs and on whom, none
+ * waits for ever, and the group goes on; and wrong arguments, which only their own rank hears of. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ranks.h"
+#include "reference.h"
+
+enum { ODD = 1, TIMEOUT_MS = 5000 };
+
+static int expect(const char *what, imbrex_status status, imbrex_status want, const char *part)
+{
+    RANK_CHECK(status == want, "%s: %s, want %s: %s", what, imbrex_status_name(status),
+               imbrex_status_name(want), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), part), "%s: '%s' has no '%s'", what, imbrex_error(), part);
+    return 0;
+}
+
+/* The group still works: one product, and its values. */
+static int works(imbrex_group *group)
+{
+    op_case c = { .op = "gemm_rs", .m = 13, .n = 5, .k = 6, .dtype = IMBREX_F32, .chunk_rows = 2 };
+    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
+    float a[13 * 6], b[5 * 6], out[13 * 5];
+    op_sizes n = op_sizes_of(&c, c.m, ranks, r);
+    input_fill(c.dtype, r, a, n.a);
+    input_fill(c.dtype, INPUT_B + r, b, n.b);
+    imbrex_plan *plan;
+    RANK_OK(case_plan(group, &c, &plan));
+    RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = b, .c = out }, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    for (int64_t i = 0; i < n.c; i++) {
+        double tolerance, want = reference(&c, c.m, ranks, r, i / c.n, i % c.n, &tolerance);
+        RANK_CHECK(out[i] - want <= tolerance && want - out[i] <= tolerance, "c[%d] is %g, want %g",
+                   (int)i, out[i], want);
+    }
+    imbrex_plan_destroy(plan);
+    return 0;
+}
+
+/* ---- descs that differ ----------------------------------------------------------------------- */
+
+static const imbrex_gemm_desc plain = { .m = 64, .n = 32, .k = 16, .chunk_rows = 8, .sms = 1 };
+
+/* One field of the odd rank's desc, and what the sentence must say. */
+static imbrex_gemm_desc differ(int field, const char **says)
+{
+    static const char *const names[] = { "desc.m",          "desc.n",      "desc.k",
+                                         "desc.dtype",      "desc.layout", "desc.algorithm",
+                                         "desc.chunk_rows", "desc.sms" };
+    imbrex_gemm_desc d = plain;
+    d.m += field == 0;
+    d.n += field == 1;
+    d.k += field == 2;
+    d.dtype = field == 3 ? IMBREX_F16 : d.dtype;
+    d.layout = field == 4 ? IMBREX_KN : d.layout;
+    d.algorithm = field == 5 ? "copy" : "sequential";
+    d.chunk_rows += field == 6;
+    d.sms += field == 7;
+    *says = names[field];
+    return d;
+}
+
+static imbrex_status plan_gemm(imbrex_group *group, int op, const imbrex_gemm_desc *d,
+                               imbrex_plan **plan)
+{
+    const imbrex_coll_desc coll = { .m = d->m,
+                                    .n = d->n,
+                                    .dtype = d->dtype,
+                                    .algorithm = d->algorithm,
+                                    .chunk_rows = d->chunk_rows,
+                                    .sms = d->sms };
+    switch (op) {
+    case 0:
+        return imbrex_plan_all_gather(group, &coll, plan);
+    case 1:
+        return imbrex_plan_reduce_scatter(group, &coll, plan);
+    case 2:
+        return imbrex_plan_ag_gemm(group, d, plan);
+    default:
+        return imbrex_plan_gemm_rs(group, d, plan);
+    }
+}
+
+static int descs(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group);
+    for (int op = 0; op < 4; op++) {
+        for (int field = 0; field < 8; field++) {
+            if (op < 2 && (field == 2 || field == 4))
+                continue; /* no k, no layout */
+            const char *says;
+            imbrex_gemm_desc odd = differ(field, &says), even = plain;
+            even.algorithm = "sequential";
+            imbrex_plan *plan = (void *)&plain;
+            imbrex_status status = plan_gemm(group, op, rank == ODD ? &odd : &even, &plan);
+            if (expect(says, status, IMBREX_PEER, says) || expect(says, status, status, "rank 1"))
+                return 1;
+            RANK_CHECK(plan == (void *)&plain, "%s: the output was written", says);
+        }
+    }
+    void *memory;
+    if (expect("mem_alloc", imbrex_mem_alloc(group, rank == ODD ? 100 : 200, &memory), IMBREX_PEER,
+               "imbrex_mem_alloc: bytes differs between ranks: 200 on rank 0, 100 on rank 1"))
+        return 1;
+    return works(group);
+}
+
+/* ---- a rank elsewhere, a rank with a wrong desc ---------------------------------------------- */
+
+static int elsewhere(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool odd = imbrex_group_rank(group) == ODD;
+    void *memory;
+    imbrex_plan *plan;
+    const char *both = "imbrex_plan_ag_gemm on rank 0, imbrex_mem_alloc on rank 1";
+    if (expect("another call",
+               odd ? imbrex_mem_alloc(group, 64, &memory) : plan_gemm(group, 2, &plain, &plan),
+               IMBREX_PEER, both) ||
+        expect("another operator", plan_gemm(group, odd ? 3 : 2, &plain, &plan), IMBREX_PEER,
+               "imbrex_plan_ag_gemm on rank 0, imbrex_plan_gemm_rs on rank 1"))
+        return 1;
+    imbrex_gemm_desc wrong = plain;
+    wrong.m = odd ? -7 : wrong.m;
+    if (expect("wrong m", plan_gemm(group, 3, &wrong, &plan), odd ? IMBREX_INVALID : IMBREX_PEER,
+               odd ? "imbrex_plan_gemm_rs: desc.m is -7" : "rank 1 failed: desc.m is -7"))
+        return 1;
+    if (expect("0 bytes", imbrex_mem_alloc(group, odd ? 0 : 64, &memory),
+               odd ? IMBREX_INVALID : IMBREX_PEER, "bytes is 0"))
+        return 1;
+    if (expect("too much memory", imbrex_mem_alloc(group, (size_t)1 << 60, &memory),
+               IMBREX_NO_MEMORY, "1152921504606846976 bytes"))
+        return 1;
+    return works(group);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+typedef struct group_case {
+    imbrex_group_desc desc; /* of the odd rank */
+    const char *variable, *value;
+    imbrex_status odd, others;
+    const char *says;
+} group_case;
+
+static const group_case group_cases[] = {
+    { { .timeout_ms = 4000 }, NULL, NULL, IMBREX_PEER, IMBREX_PEER, "desc.timeout_ms differs" },
+    { { .timeout_ms = -1 }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "desc.timeout_ms is -1" },
+    { { .timeout_ms = INT64_MAX }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "desc.timeout_ms is" },
+    { { .device = "banana" }, NULL, NULL, IMBREX_UNSUPPORTED, IMBREX_PEER, "\"banana\"" },
+    { { .device = "" }, NULL, NULL, IMBREX_UNSUPPORTED, IMBREX_PEER, "\"\"" },
+    { { .device = "cpu:7" }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "cpu:7 does not exist" },
+    { { .device = "cpu:x" }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "\"cpu:x\"" },
+    { { .reserved = { 0, 0, 5 } }, NULL, NULL, IMBREX_UNSUPPORTED, IMBREX_PEER, "reserved[2]" },
+    { { 0 }, "IMBREX_CHAOS", "often", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CHAOS is 'often'" },
+    { { 0 }, "IMBREX_CHAOS", "99999999999", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CHAOS is 99" },
+    { { 0 }, "IMBREX_CPU_LINK", "1e-300", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CPU_LINK is" },
+    { { 0 }, "IMBREX_CPU_THREADS", "0", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CPU_THREADS is 0" },
+};
+
+static int make_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const group_case *g = ctx;
+    imbrex_group *group = (void *)&plain;
+    imbrex_group_desc desc = { 0 };
+    if (rank == ODD)
+        desc = g->desc;
+    desc.bootstrap = bootstrap;
+    desc.timeout_ms = desc.timeout_ms ? desc.timeout_ms : TIMEOUT_MS;
+    if (rank == ODD && g->variable)
+        setenv(g->variable, g->value, 1);
+    imbrex_status want = rank == ODD ? g->odd : g->others;
+    if (expect(g->says, imbrex_group_create(&desc, &group), want, "imbrex_group_create: ") ||
+        expect(g->says, want, want, g->says))
+        return 1;
+    RANK_CHECK(group == (void *)&plain, "the output was written");
+    if (g->variable)
+        unsetenv(g->variable);
+    desc = (imbrex_group_desc){ .bootstrap = bootstrap, .timeout_ms = TIMEOUT_MS };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    int failed = works(group);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static int no_swap(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    (void)ctx, (void)send, (void)recv, (void)bytes;
+    return 42;
+}
+
+static void bootstraps(void **state)
+{
+    (void)state;
+    const struct {
+        imbrex_bootstrap b;
+        imbrex_status want;
+        const char *says;
+    } cases[] = {
+        { { 2, 2, no_swap, NULL }, IMBREX_INVALID, "desc.bootstrap says rank 2 of 2" },
+        { { -1, 2, no_swap, NULL }, IMBREX_INVALID, "desc.bootstrap says rank -1 of 2" },
+        { { 0, 0, no_swap, NULL }, IMBREX_INVALID, "desc.bootstrap says rank 0 of 0" },
+        { { 0, 2, NULL, NULL }, IMBREX_INVALID, "desc.bootstrap.allgather is NULL" },
+        { { 0, 2, no_swap, NULL }, IMBREX_PEER, "allgather returned 42 on rank 0" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        imbrex_group *group;
+        imbrex_group_desc desc = { .bootstrap = &cases[i].b };
+        assert_int_equal(
+            expect(cases[i].says, imbrex_group_create(&desc, &group), cases[i].want, cases[i].says),
+            0);
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void on_2_and_3(rank_main run)
+{
+    for (int i = 0; i < 4; i++) {
+        ranks_desc desc = { .size = 2 + i / 2, .processes = i % 2, .timeout_ms = TIMEOUT_MS };
+        assert_int_equal(ranks_run(&desc, run, NULL), 0);
+    }
+}
+
+static void descs_differ(void **state)
+{
+    (void)state;
+    on_2_and_3(descs);
+}
+
+static void a_rank_is_elsewhere(void **state)
+{
+    (void)state;
+    on_2_and_3(elsewhere);
+}
+
+static void group_descs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof group_cases / sizeof group_cases[0]; i++) {
+        group_case g = group_cases[i];
+        ranks_desc desc = { .size = 3, .processes = true };
+        assert_int_equal(ranks_run_bare(&desc, make_groups, &g), 0);
+        desc.processes = false;
+        if (!g.variable) /* threads have one environment */
+            assert_int_equal(ranks_run_bare(&desc, make_groups, &g), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(descs_differ),
+        cmocka_unit_test(a_rank_is_elsewhere),
+        cmocka_unit_test(group_descs),
+        cmocka_unit_test(bootstraps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+/* test_arguments.c - every wrong argument: the right status, a sentence that names function, argument
+ * and value, and a group that still works. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ranks.h"
+#include "reference.h"
+
+/* Calls, and wants the status, the function's name before the sentence, and part in it. */
+#define EXPECT(want, part, function, ...)                                                        \
+    do {                                                                                         \
+        imbrex_status status_ = function(__VA_ARGS__);                                           \
+        RANK_CHECK(status_ == (want), "%s(%s): %s, want %s: '%s'", #function, #__VA_ARGS__,      \
+                   imbrex_status_name(status_), imbrex_status_name(want), imbrex_error());       \
+        RANK_CHECK(strncmp(imbrex_error(), #function ": ", sizeof #function + 1) == 0 &&         \
+                       strstr(imbrex_error(), part),                                             \
+                   "%s(%s): '%s', want '%s: ...%s...'", #function, #__VA_ARGS__, imbrex_error(), \
+                   #function, part);                                                             \
+    } while (0)
+
+#define INVALID(...)     EXPECT(IMBREX_INVALID, __VA_ARGS__)
+#define UNSUPPORTED(...) EXPECT(IMBREX_UNSUPPORTED, __VA_ARGS__)
+
+static void on_all(rank_main run)
+{
+    for (int size = 1; size <= 3; size++) {
+        for (int processes = 0; processes < 2; processes++) {
+            ranks_desc desc = { .size = size, .processes = processes };
+            assert_int_equal(ranks_run(&desc, run, NULL), 0);
+        }
+    }
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static imbrex_gemm_desc gemm(void)
+{
+    return (imbrex_gemm_desc){ .m = 12, .n = 8, .k = 4, .dtype = IMBREX_F32 };
+}
+
+/* The desc above with one field set. */
+#define GEMM(field, value) (&(imbrex_gemm_desc){ .m = 12, .n = 8, .k = 4, .field = value })
+#define COLL(field, value) (&(imbrex_coll_desc){ .m = 12, .n = 8, .field = value })
+
+static int plans(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *p = NULL;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
+    INVALID("desc.m is -1", imbrex_plan_ag_gemm, group, GEMM(m, -1), &p);
+    INVALID("desc.n is -2", imbrex_plan_gemm_rs, group, GEMM(n, -2), &p);
+    INVALID("desc.k is -3", imbrex_plan_ag_gemm, group, GEMM(k, -3), &p);
+    INVALID("desc.m is 4294967296", imbrex_plan_gemm_rs, group, GEMM(m, (int64_t)1 << 32), &p);
+    INVALID("desc.chunk_rows is -4", imbrex_plan_ag_gemm, group, GEMM(chunk_rows, -4), &p);
+    INVALID("desc.sms is -5", imbrex_plan_gemm_rs, group, GEMM(sms, -5), &p);
+    INVALID("desc.dtype is 3", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)3), &p);
+    INVALID("desc.layout is 2", imbrex_plan_ag_gemm, group, GEMM(layout, (imbrex_layout)2), &p);
+    INVALID("desc.m is -1", imbrex_plan_all_gather, group, COLL(m, -1), &p);
+    INVALID("desc.n is -1", imbrex_plan_reduce_scatter, group, COLL(n, -1), &p);
+    INVALID("desc.dtype is 9", imbrex_plan_all_gather, group, COLL(dtype, (imbrex_dtype)9), &p);
+    UNSUPPORTED("desc.algorithm is \"magic\"", imbrex_plan_ag_gemm, group, GEMM(algorithm, "magic"),
+                &p);
+    UNSUPPORTED("desc.algorithm is \"\"", imbrex_plan_reduce_scatter, group, COLL(algorithm, ""),
+                &p);
+    UNSUPPORTED("desc.reserved[7]", imbrex_plan_ag_gemm, group, GEMM(reserved[7], 1), &p);
+    UNSUPPORTED("desc.reserved[0]", imbrex_plan_all_gather, group, COLL(reserved[0], 1), &p);
+#pragma GCC diagnostic pop
+    imbrex_gemm_desc huge = { .m = INT32_MAX, .n = INT32_MAX, .k = 1 };
+    UNSUPPORTED("desc.m x n = 2147483647 x 2147483647", imbrex_plan_gemm_rs, group, &huge, &p);
+    imbrex_coll_desc wide = { .m = INT32_MAX, .n = INT32_MAX };
+    UNSUPPORTED("desc.m x n = 2147483647 x 2147483647", imbrex_plan_reduce_scatter, group, &wide,
+                &p);
+    RANK_CHECK(p == NULL, "the output was written");
+    return 0;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+typedef struct matrices {
+    float a[12 * 8], b[8 * 4], bias[8], c[12 * 8], gathered[12 * 4];
+} matrices;
+
+static int gemm_runs(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_gemm_desc desc = gemm();
+    imbrex_plan *ag, *rs;
+    RANK_OK(imbrex_plan_ag_gemm(group, &desc, &ag));
+    RANK_OK(imbrex_plan_gemm_rs(group, &desc, &rs));
+    matrices x = { .a = { 1 }, .b = { 1 } };
+    const imbrex_args good = { .a = x.a, .b = x.b, .bias = x.bias, .c = x.c };
+    imbrex_args bad;
+#define BAD(field, value) (bad = good, bad.field = value, &bad)
+    INVALID("args.a is NULL", imbrex_plan_run, ag, BAD(a, NULL), NULL);
+    INVALID("args.b is NULL", imbrex_plan_run, ag, BAD(b, NULL), NULL);
+    INVALID("args.c is NULL", imbrex_plan_run, rs, BAD(c, NULL), NULL);
+    INVALID("args.m is 13: the plan was made for 0 to 12", imbrex_plan_run, ag, BAD(m, 13), NULL);
+    INVALID("args.m is -1", imbrex_plan_run, rs, BAD(m, -1), NULL);
+    UNSUPPORTED("args.reserved[5]", imbrex_plan_run, ag, BAD(reserved[5], 1), NULL);
+    INVALID("args.gathered must be NULL for gemm_rs", imbrex_plan_run, rs,
+            BAD(gathered, x.gathered), NULL);
+    INVALID("args.c overlaps args.a", imbrex_plan_run, ag, BAD(c, x.a), NULL);
+    INVALID("args.c overlaps args.b", imbrex_plan_run, rs, BAD(c, x.b + 31), NULL);
+    INVALID("args.c overlaps args.bias", imbrex_plan_run, ag, BAD(bias, x.c + 95), NULL);
+    INVALID("args.gathered overlaps args.c", imbrex_plan_run, ag, BAD(gathered, x.c + 95), NULL);
+    INVALID("args.gathered overlaps args.a", imbrex_plan_run, ag, BAD(gathered, x.a), NULL);
+    x.c[0] = -1;
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(imbrex_plan_run(ag, BAD(gathered, x.gathered), NULL));
+        RANK_OK(imbrex_plan_run(rs, &good, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(imbrex_group_rank(group) || x.c[0] == (float)imbrex_group_size(group),
+               "c[0] is %g, want %d", (double)x.c[0], imbrex_group_size(group));
+    return 0;
+}
+
+static int coll_runs(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_coll_desc desc = { .m = 12, .n = 8, .dtype = IMBREX_F32 };
+    imbrex_plan *ag, *rs;
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &ag));
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &rs));
+    matrices x = { .a = { 1 } };
+    const imbrex_args good = { .a = x.a, .c = x.c };
+    imbrex_args bad;
+    INVALID("args.bias must be NULL for all_gather", imbrex_plan_run, ag, BAD(bias, x.bias), NULL);
+    INVALID("args.bias must be NULL for reduce_scatter", imbrex_plan_run, rs, BAD(bias, x.bias),
+            NULL);
+    INVALID("args.gathered must be NULL for all_gather", imbrex_plan_run, ag,
+            BAD(gathered, x.gathered), NULL);
+    INVALID("args.a is NULL", imbrex_plan_run, rs, BAD(a, NULL), NULL);
+    INVALID("args.c is NULL", imbrex_plan_run, ag, BAD(c, NULL), NULL);
+    INVALID("args.c overlaps args.a", imbrex_plan_run, ag, BAD(c, x.a + 1), NULL);
+    RANK_OK(imbrex_plan_run(ag, &good, NULL));
+    RANK_OK(imbrex_plan_run(rs, &good, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(imbrex_group_rank(group) || x.c[0] == (float)imbrex_group_size(group),
+               "c[0] is %g, want %d", (double)x.c[0], imbrex_group_size(group));
+    return 0;
+}
+
+/* ---- memory and one-sided operations --------------------------------------------------------- */
+
+static int one_sided(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int ranks = imbrex_group_size(group);
+    char text[64], own[100] = "";
+    void *p, *peer = NULL;
+    INVALID("bytes is 0", imbrex_mem_alloc, group, 0, &p);
+    INVALID("bytes is 18446744073709551615", imbrex_mem_alloc, group, SIZE_MAX, &p);
+    RANK_OK(imbrex_mem_alloc(group, 100, &p));
+    char *at = p;
+    uint64_t *word = p, *odd = (void *)(at + 4), *last = (void *)(at + 96);
+    snprintf(text, sizeof text, "rank is %d: the group has ranks 0 to %d", ranks, ranks - 1);
+
+    INVALID("ptr, ", imbrex_mem_peer, group, own, 0, &peer);
+    INVALID("is not symmetric memory", imbrex_mem_peer, group, at + 100, 0, &peer);
+    INVALID("rank is -1", imbrex_mem_peer, group, at, -1, &peer);
+    INVALID(text, imbrex_mem_peer, group, at, ranks, &peer);
+    RANK_CHECK(peer == NULL, "the output was written");
+
+    INVALID("dst and 101 bytes from there", imbrex_put, group, at, own, 101, 0, NULL);
+    INVALID("of which 1 bytes are left", imbrex_put, group, at + 99, own, 2, 0, NULL);
+    INVALID("dst and 18446744073709551615 bytes", imbrex_put, group, at, own, SIZE_MAX, 0, NULL);
+    INVALID("dst, ", imbrex_put, group, own, own + 50, 1, 0, NULL);
+    INVALID("src is NULL", imbrex_put, group, at, NULL, 1, 0, NULL);
+    INVALID(text, imbrex_put, group, at, own, 1, ranks, NULL);
+
+    INVALID("src is NULL", imbrex_copy, group, own, NULL, 1, NULL);
+    INVALID("dst is NULL", imbrex_copy, group, NULL, own, 1, NULL);
+
+    INVALID("is not 8-byte aligned", imbrex_signal_post, group, odd, 1, 0, NULL);
+    INVALID("is not 8-byte aligned", imbrex_signal_wait, group, odd, 1, NULL);
+    INVALID("signal and 8 bytes from there", imbrex_signal_post, group, last, 1, 0, NULL);
+    INVALID("rank is -3", imbrex_signal_post, group, word, 1, -3, NULL);
+    uint64_t not_symmetric = 0;
+    INVALID("signal, ", imbrex_signal_wait, group, &not_symmetric, 1, NULL);
+
+    INVALID("dtype is 4", imbrex_silu_mul, group, (imbrex_dtype)4, 1, 1, own, own, NULL);
+    INVALID("rows is -1, cols is 1", imbrex_silu_mul, group, IMBREX_F32, -1, 1, own, own, NULL);
+    INVALID("rows is 1, cols is -1", imbrex_silu_mul, group, IMBREX_F32, 1, -1, own, own, NULL);
+    INVALID("in is NULL", imbrex_silu_mul, group, IMBREX_F32, 1, 1, NULL, own, NULL);
+    INVALID("out is NULL", imbrex_silu_mul, group, IMBREX_F32, 1, 1, own, NULL, NULL);
+
+    RANK_OK(imbrex_copy(group, NULL, NULL, 0, NULL));
+    RANK_OK(imbrex_put(group, at, own, 100, ranks - 1, NULL));
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_OK(imbrex_group_status(group));
+    RANK_CHECK(imbrex_error()[0] == '\0', "after success: '%s'", imbrex_error());
+    return 0;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void of_plans(void **state)
+{
+    (void)state;
+    on_all(plans);
+}
+
+static void of_gemm_runs(void **state)
+{
+    (void)state;
+    on_all(gemm_runs);
+}
+
+static void of_collective_runs(void **state)
+{
+    (void)state;
+    on_all(coll_runs);
+}
+
+static void of_memory(void **state)
+{
+    (void)state;
+    on_all(one_sided);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_plans),
+        cmocka_unit_test(of_gemm_runs),
+        cmocka_unit_test(of_collective_runs),
+        cmocka_unit_test(of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
