@@ -57,7 +57,7 @@ void scratch_directory(const char *name)
     assert_int_equal(mkdir(scratch_path(name), 0777), 0);
 }
 
-/* Over what was there, then cut: emptying a file first makes some file systems wait for the disk. */
+/* Over what was there, then cut: emptying a file first makes some file systems wait. */
 void scratch_write(const char *name, const void *data, size_t bytes)
 {
     int fd = open(scratch_path(name), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

@@ -204,7 +204,7 @@ class Mlp(unittest.TestCase):
             (1, ["mlp", "--weights", w, "--input", self.path("narrow.safetensors"),
                  "--layer", "3"], "47 columns"),
             (1, ["mlp", "--weights", w, "--input", w, "--layer", "3"], "no tensor x"),
-            (1, ["mlp", "--weights", self.path("cut.safetensors"), "--input", x], "cut.safetensors"),
+            (1, ["mlp", "--weights", self.path("cut.safetensors"), "--input", x], "cut.safe"),
         )
         for code, args, words in cases:
             with self.subTest(args=args):

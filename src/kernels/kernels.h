@@ -1,12 +1,12 @@
-/* kernels.h - the table row of a kernel.  A kernel is a folder: args.h (its contract: plain sizes and
- * pointers), one implementation for each target, launch.c (from args to how it is launched, as plain
- * data), and nothing that knows an operator or a backend. */
+/* kernels.h - the table row of a kernel.  A kernel is a folder: args.h (its contract: plain sizes
+ * and pointers), one implementation for each target, launch.c (from args to how it is launched, as
+ * plain data), and nothing that knows an operator or a backend. */
 #ifndef IMX_KERNELS_H
 #define IMX_KERNELS_H
 
 #include "imbrex_device.h"
 
-/* ---- CUDA: what a backend compiles and launches without knowing the kernel -------------------- */
+/* ---- CUDA: what a backend compiles and launches without knowing the kernel ------------------- */
 
 /* A matrix as the copy engine of a block sees it: the backend encodes it for the driver. */
 typedef struct imx_tensor_map {
@@ -42,7 +42,7 @@ typedef struct imx_cuda_launch {
     imx_tensor_map maps[IMX_TENSOR_MAPS];
 } imx_cuda_launch;
 
-/* ---- the row ---------------------------------------------------------------------------------- */
+/* ---- the row --------------------------------------------------------------------------------- */
 
 typedef struct imx_kernel {
     const char *name;

@@ -136,7 +136,8 @@ static imbrex_status send_message(int fd, const void *bytes, size_t size, int pa
     return imx_fail_errno("cannot send to rank %d", rank);
 }
 
-/* One message of exactly size bytes.  The descriptor beside it goes to *passed, -1 if there is none;
+/* One message of exactly size bytes.  The descriptor beside it goes to *passed, -1 if there is
+ * none;
  * with passed NULL there must be none. */
 static imbrex_status receive_message(int fd, void *bytes, size_t size, int *passed, int rank)
 {

@@ -8,7 +8,7 @@ typedef struct imx_cpu_stream imx_cpu_stream;
 
 struct imx_device {
     int rank;
-    int threads;        /* that a rank computes with */
+    int threads;      /* that a rank computes with */
     int64_t chaos_ns; /* sleep up to so long before copies and posts */
     double link_ns;   /* what a byte to a peer takes on the emulated wire */
     const imbrexd_watch *watch;
