@@ -137,8 +137,7 @@ static imbrex_status send_message(int fd, const void *bytes, size_t size, int pa
 }
 
 /* One message of exactly size bytes.  The descriptor beside it goes to *passed, -1 if there is
- * none;
- * with passed NULL there must be none. */
+ * none; with passed NULL there must be none. */
 static imbrex_status receive_message(int fd, void *bytes, size_t size, int *passed, int rank)
 {
     struct iovec part = { .iov_base = bytes, .iov_len = size };
