@@ -207,6 +207,8 @@ static int all_cases(imbrex_group *group, void *ctx)
 
 static void run(int size, bool processes)
 {
+    if (processes && !RANKS_PROCESSES)
+        skip();
     ranks_desc desc = { .size = size, .processes = processes };
     assert_int_equal(ranks_run(&desc, all_cases, NULL), 0);
 }
