@@ -11,6 +11,7 @@ SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
     os.path.abspath(__file__)))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 MAX_LINES = 600
+CODE = ["**.c", "**.h", "**.cu", "**.cuh"]
 CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 
 # Who may include what, first match wins.  * is a name, ** a path, {own} the file's folder.
@@ -25,7 +26,7 @@ RULES = [
                                   "{own}/*"], "**/transport.h"),
     ("src/transport/**", PUBLIC + ["src/core/*", "src/transport/*"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "{own}/*.h"], None),
-    ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "{own}/*.h"], None),
+    ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "{own}/*.h", "{own}/*.cuh"], None),
     ("src/kernels/*.h", PUBLIC, None),
     ("cli/**", ["include/imbrex.h", "cli/*"], None),
     ("examples/**", PUBLIC, None),
@@ -180,7 +181,7 @@ class Layout(unittest.TestCase):
         self.none(faults)
 
     def test_file_length(self):
-        lines = {path: read(path).count("\n") for path in tracked("**.c", "**.h", "**.cu", "**.py")}
+        lines = {path: read(path).count("\n") for path in tracked(*CODE, "**.py")}
         self.none(["%s has %d lines, more than %d" % (path, count, MAX_LINES)
                    for path, count in lines.items() if count > MAX_LINES])
 
@@ -199,7 +200,7 @@ class Layout(unittest.TestCase):
 
     def test_first_line_says_what_the_file_is_for(self):
         faults = []
-        for path in tracked("**.c", "**.h", "**.cu"):
+        for path in tracked(*CODE):
             name = os.path.basename(path)
             if not read(path).startswith("/* %s - " % name):
                 faults.append("%s does not open with /* %s - ..." % (path, name))
@@ -217,8 +218,7 @@ class Layout(unittest.TestCase):
 
     def test_columns(self):
         self.none(["%s:%d is wider than 100 columns" % (path, number)
-                   for path in tracked("**.c", "**.h", "**.cu", "**.py", "script/*", "cmake/*",
-                                        "**CMakeLists.txt")
+                   for path in tracked(*CODE, "**.py", "**CMakeLists.txt", "script/*", "cmake/*")
                    for number, line in enumerate(read(path).splitlines(), 1) if len(line) > 100])
 
 
