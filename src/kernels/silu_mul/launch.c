@@ -1,7 +1,38 @@
-/* launch.c - the silu_mul kernel's table row. */
+/* launch.c - the silu_mul kernel's table row, and how it is launched on GPUs. */
 #include "args.h"
 #include "kernels/kernels.h"
 
 void imx_silu_mul_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-const imx_kernel imx_kernel_silu_mul = { .name = "silu_mul", .cpu = imx_silu_mul_cpu };
+enum { THREADS = 512, BLOCKS_A_UNIT = 2 };
+
+static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config)
+{
+    (void)largest;
+    (void)target;
+    *config = (imx_cuda_config){
+        .source = "kernels/silu_mul/sm80.cu",
+        .entry = "imx_silu_mul",
+        .blocks = blocks * BLOCKS_A_UNIT,
+        .cluster = 1,
+        .threads = THREADS,
+    };
+}
+
+/* Blocks only as long as each thread finds 16 bytes to do. */
+static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
+{
+    const imx_silu_mul_args *args = untyped;
+    int64_t bytes = args->rows * args->cols * (args->dtype == IMBREX_F32 ? 4 : 2);
+    int64_t wanted = (bytes + 16 * THREADS - 1) / (16 * THREADS);
+    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
+    launch->map_count = 0;
+}
+
+const imx_kernel imx_kernel_silu_mul = {
+    .name = "silu_mul",
+    .cpu = imx_silu_mul_cpu,
+    .cuda_config = cuda_config,
+    .cuda_launch = cuda_launch,
+};

@@ -1,0 +1,110 @@
+/* vector.cuh - elements of an imbrex_dtype on a GPU: 16 bytes at a time where the address allows it,
+ * into float32 and back with one rounding to nearest even.  Where dtype is a constant, nothing is
+ * left of the branches. */
+#ifndef IMX_VECTOR_CUH
+#define IMX_VECTOR_CUH
+
+#include "imbrex_device.h"
+
+#define IMX_VECTOR_FN static __device__ __forceinline__
+
+IMX_VECTOR_FN int imx_vector_bytes(int dtype)
+{
+    return dtype == IMBREX_F32 ? 4 : 2;
+}
+
+IMX_VECTOR_FN bool imx_vector_aligned(const void *at)
+{
+    return ((uintptr_t)at & 15) == 0;
+}
+
+/* ---- elements --------------------------------------------------------------------------------- */
+
+IMX_VECTOR_FN float imx_vector_widen16(int dtype, uint16_t x)
+{
+    if (dtype == IMBREX_BF16)
+        return __uint_as_float((uint32_t)x << 16);
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+    return wide;
+}
+
+IMX_VECTOR_FN uint16_t imx_vector_narrow16(int dtype, float x)
+{
+    uint16_t narrow;
+    if (dtype == IMBREX_BF16)
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(x));
+    else
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(x));
+    return narrow;
+}
+
+/* A 32-bit word holds one element of f32, or two of the others, the first one low. */
+IMX_VECTOR_FN float imx_vector_low(int dtype, uint32_t word)
+{
+    return dtype == IMBREX_F32 ? __uint_as_float(word)
+                               : imx_vector_widen16(dtype, (uint16_t)word);
+}
+
+IMX_VECTOR_FN float imx_vector_high(int dtype, uint32_t word)
+{
+    return imx_vector_widen16(dtype, (uint16_t)(word >> 16));
+}
+
+IMX_VECTOR_FN uint32_t imx_vector_word(int dtype, float low, float high)
+{
+    if (dtype == IMBREX_F32)
+        return __float_as_uint(low);
+    return imx_vector_narrow16(dtype, low) | (uint32_t)imx_vector_narrow16(dtype, high) << 16;
+}
+
+/* Element `index` of an array, as it is in memory now. */
+IMX_VECTOR_FN float imx_vector_get(int dtype, const void *array, int64_t index)
+{
+    if (dtype == IMBREX_F32)
+        return ((const volatile float *)array)[index];
+    return imx_vector_widen16(dtype, ((const volatile uint16_t *)array)[index]);
+}
+
+IMX_VECTOR_FN void imx_vector_put(int dtype, void *array, int64_t index, float x)
+{
+    if (dtype == IMBREX_F32)
+        ((float *)array)[index] = x;
+    else
+        ((uint16_t *)array)[index] = imx_vector_narrow16(dtype, x);
+}
+
+/* ---- 16 bytes --------------------------------------------------------------------------------- */
+
+/* Coherent, in program order: the memory may have been written by another agent while this kernel
+ * ran.  Around the first-level cache: nobody reads it twice. */
+IMX_VECTOR_FN uint4 imx_vector_load(const void *at)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
+/* The same from any address of an element. */
+IMX_VECTOR_FN uint4 imx_vector_load_any(int dtype, const void *at)
+{
+    if (imx_vector_aligned(at))
+        return imx_vector_load(at);
+    uint4 v;
+    if (dtype == IMBREX_F32) {
+        const volatile uint32_t *word = (const volatile uint32_t *)at;
+        v.x = word[0], v.y = word[1], v.z = word[2], v.w = word[3];
+    } else {
+        const volatile uint16_t *half = (const volatile uint16_t *)at;
+        v.x = half[0] | (uint32_t)half[1] << 16;
+        v.y = half[2] | (uint32_t)half[3] << 16;
+        v.z = half[4] | (uint32_t)half[5] << 16;
+        v.w = half[6] | (uint32_t)half[7] << 16;
+    }
+    return v;
+}
+
+#endif /* IMX_VECTOR_CUH */
