@@ -65,6 +65,9 @@ enum { IMX_ARGS_BYTES = 384 }; /* most that a kernel's args may have */
 typedef struct imx_backend {
     const char *name; /* "cpu" */
 
+    /* Whether a group that names no device takes this one.  NULL: yes. */
+    bool (*usable)(void);
+
     /* Adds lines "key: value" about this backend on this machine. */
     void (*info)(imx_text *text);
 
@@ -75,8 +78,14 @@ typedef struct imx_backend {
     void (*target)(const imx_device *device, imx_target *target);
 
     imbrex_status (*memory_create)(imx_device *device, size_t bytes, imx_memory **memory);
+    /* Memory that processors and all devices of the node read and write at one address, with loads
+     * and stores (not atomics: between host and device those may not be).  For what the host looks
+     * at while devices work.  NULL: memory_create's is that. */
+    imbrex_status (*memory_create_host)(imx_device *device, size_t bytes, imx_memory **memory);
     imbrex_status (*memory_export)(imx_memory *memory, int *fd); /* for the caller to close */
-    imbrex_status (*memory_import)(imx_device *device, int fd, size_t bytes, imx_memory **memory);
+    /* A peer's counterpart of `like`, this rank's own piece. */
+    imbrex_status (*memory_import)(imx_device *device, int fd, const imx_memory *like,
+                                   imx_memory **memory);
     imbrex_status (*memory_share)(imx_device *device, imx_memory *of_peer, imx_memory **memory);
     void (*memory_release)(imx_memory *memory); /* NULL is fine */
 
@@ -114,6 +123,6 @@ typedef struct imx_backend {
                             size_t args_bytes, imbrex_stream stream);
 } imx_backend;
 
-extern const imx_backend imx_backend_cpu;
+extern const imx_backend imx_backend_cpu, imx_backend_cuda;
 
 #endif /* IMX_BACKEND_H */

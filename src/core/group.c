@@ -10,7 +10,7 @@
 #include "trace.h"
 
 /* All devices that this build knows, best first. */
-static const imx_backend *const backends[] = { &imx_backend_cpu };
+static const imx_backend *const backends[] = { &imx_backend_cuda, &imx_backend_cpu };
 enum { BACKENDS = sizeof backends / sizeof backends[0] };
 
 enum { LOCAL_THREADS, LOCAL_FDS };
@@ -21,11 +21,13 @@ const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS] = {
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
-/* "name" or "name:index" of the desc against the table; NULL takes the first. */
+/* "name" or "name:index" of the desc against the table; NULL takes the first that is usable. */
 static imbrex_status choose_device(const char *device, int *backend, int *index)
 {
     *backend = 0;
     *index = -1;
+    while (!device && backends[*backend]->usable && !backends[*backend]->usable())
+        ++*backend; /* the last one always is */
     if (!device)
         return IMBREX_OK;
     size_t length = strcspn(device, ":");
@@ -42,7 +44,8 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
         *index = (int)number;
         return IMBREX_OK;
     }
-    return imx_fail(IMBREX_UNSUPPORTED, "desc.device is \"%s\": this build knows \"cpu\"", device);
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "desc.device is \"%s\": this build knows \"cpu\" and \"cuda\"", device);
 }
 
 enum { DEFAULT_TIMEOUT_MS = 30000, TIMEOUT_MS_MOST = 1000000000 }; /* 11 days */
@@ -242,11 +245,12 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc)
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
     IMX_TRY(count_sharers(group));
     IMX_TRY(open_transports(group));
-    IMX_TRY(
-        imx_memory_alloc(group, call, IMBREX_OK, imx_control_bytes(group->size), &group->control));
+    IMX_TRY(imx_memory_alloc_host(group, call, imx_control_bytes(group->size), &group->control));
     mine = set_watch(group);
     if (mine == IMBREX_OK)
         mine = group->backend->stream_create(group->device, &group->stream);
+    if (mine == IMBREX_OK)
+        mine = imx_stream_begin_silu_mul(group);
     return imx_agree(group, call, mine, NULL, 0);
 }
 

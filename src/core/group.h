@@ -53,7 +53,7 @@ struct imbrex_group {
     imbrex_stream stream;   /* the default one */
     imbrex_plan *plans;     /* all that live, newest first */
     int plan_count;         /* ever made: numbers them */
-    imx_prepared *silu_mul; /* made at its first use */
+    imx_prepared *silu_mul; /* made with the group */
     imx_event *silu_mul_done;
     imbrex_stream silu_mul_stream; /* the latest it was on */
     imbrexd_trace *trace;
@@ -92,6 +92,10 @@ imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;
 /* Collective, with mine as in imx_agree.  Zeroed. */
 imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
                                size_t bytes, imx_symmetric **memory) IMX_MUST_CHECK;
+
+/* The same in host memory that devices reach too. */
+imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_t bytes,
+                                    imx_symmetric **memory) IMX_MUST_CHECK;
 void imx_memory_free(imbrex_group *group, imx_symmetric *memory); /* NULL is fine */
 
 static inline void *imx_memory_at(const imx_symmetric *memory, int rank, size_t offset)
@@ -129,6 +133,9 @@ static inline imbrex_stream imx_stream_or_default(const imbrex_group *group, imb
 {
     return stream ? stream : group->stream;
 }
+
+/* Makes imbrex_silu_mul ready. */
+imbrex_status imx_stream_begin_silu_mul(imbrex_group *group) IMX_MUST_CHECK;
 
 /* Waits until the last imbrex_silu_mul is done and frees what it needed. */
 void imx_stream_end_silu_mul(imbrex_group *group);

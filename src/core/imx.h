@@ -107,6 +107,9 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "threads a rank computes with, if desc.sms does not say")                                 \
     ROW(cpu_link, "IMBREX_CPU_LINK", real, "0",                                                   \
         "GB/s of an emulated wire between CPU ranks; 0: none")                                    \
+    ROW(cache_dir, "IMBREX_CACHE_DIR", text, "",                                                  \
+        "folder of compiled kernels; unset: XDG_CACHE_HOME/imbrex or ~/.cache/imbrex")            \
+    ROW(nvrtc, "IMBREX_NVRTC", text, "", "file of NVIDIA's run-time compiler; unset: looked for") \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
         "sleep up to so many milliseconds before copies and posts, for tests")                    \
     ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
@@ -114,7 +117,7 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
     ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \
         "limit on any wait for a peer, if the group's desc does not say")
 
-typedef char imx_env_text[128];
+typedef char imx_env_text[384];
 typedef int64_t imx_env_number;
 typedef double imx_env_real;
 

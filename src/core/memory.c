@@ -13,15 +13,17 @@ static void release(imbrex_group *group, imx_symmetric *memory)
     free(memory);
 }
 
-static imbrex_status create_own(imbrex_group *group, size_t bytes, imx_symmetric **out)
+static imbrex_status create_own(imbrex_group *group, bool host, size_t bytes, imx_symmetric **out)
 {
+    const imx_backend *backend = group->backend;
     imx_symmetric *memory = NULL;
     size_t table = (size_t)group->size * sizeof memory->memory[0];
     IMX_TRY(imx_sys_alloc(1, sizeof *memory + table, &memory));
     memory->bytes = bytes;
     memory->size = group->size;
-    imbrex_status status =
-        group->backend->memory_create(group->device, bytes, &memory->memory[group->rank]);
+    imbrex_status status = (host && backend->memory_create_host ? backend->memory_create_host
+                                                                : backend->memory_create)(
+        group->device, bytes, &memory->memory[group->rank]);
     if (status != IMBREX_OK) {
         release(group, memory);
         return status;
@@ -30,12 +32,12 @@ static imbrex_status create_own(imbrex_group *group, size_t bytes, imx_symmetric
     return IMBREX_OK;
 }
 
-imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
-                               size_t bytes, imx_symmetric **out)
+static imbrex_status alloc(imbrex_group *group, const char *call, imbrex_status mine, bool host,
+                           size_t bytes, imx_symmetric **out)
 {
     imx_symmetric *memory = NULL;
     if (mine == IMBREX_OK)
-        mine = create_own(group, bytes, &memory);
+        mine = create_own(group, host, bytes, &memory);
     imx_field field = { "bytes", (int64_t)bytes };
     imbrex_status status = imx_agree(group, call, mine, &field, 1);
 
@@ -58,6 +60,18 @@ imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_sta
     group->memories = memory;
     *out = memory;
     return IMBREX_OK;
+}
+
+imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
+                               size_t bytes, imx_symmetric **memory)
+{
+    return alloc(group, call, mine, false, bytes, memory);
+}
+
+imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_t bytes,
+                                    imx_symmetric **memory)
+{
+    return alloc(group, call, IMBREX_OK, true, bytes, memory);
 }
 
 void imx_memory_free(imbrex_group *group, imx_symmetric *memory)

@@ -115,15 +115,22 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
     return IMBREX_OK;
 }
 
-/* One prepared kernel for all streams, which runs on one at a time. */
-static imbrex_status ready_silu_mul(imbrex_group *group, const imx_silu_mul_args *args,
-                                    imbrex_stream on)
+/* With the group, not at its first use: nothing may be loaded while kernels of this or another rank
+ * wait for each other. */
+imbrex_status imx_stream_begin_silu_mul(imbrex_group *group)
 {
-    if (!group->silu_mul)
-        IMX_TRY(group->backend->prepare(group->device, &imx_kernel_silu_mul, args,
-                                        (int)group->env.cpu_threads, &group->silu_mul));
-    if (!group->silu_mul_done)
-        IMX_TRY(group->backend->event_create(group->device, &group->silu_mul_done));
+    imx_silu_mul_args any = { 0 };
+    imx_target target;
+    group->backend->target(group->device, &target);
+    IMX_TRY(group->backend->event_create(group->device, &group->silu_mul_done));
+    return group->backend->prepare(group->device, &imx_kernel_silu_mul, &any,
+                                   (int)imx_max(1, target.units / group->sharers),
+                                   &group->silu_mul);
+}
+
+/* One prepared kernel for all streams, which runs on one at a time. */
+static imbrex_status ready_silu_mul(imbrex_group *group, imbrex_stream on)
+{
     imbrex_stream before = group->silu_mul_stream;
     group->silu_mul_stream = on;
     if (!before || before == on)
@@ -162,7 +169,7 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
         .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
     };
     imbrex_stream on = imx_stream_or_default(group, stream);
-    IMX_TRY(ready_silu_mul(group, &args, on));
+    IMX_TRY(ready_silu_mul(group, on));
     IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, on));
     return group->backend->event_record(group->device, group->silu_mul_done, on);
 }

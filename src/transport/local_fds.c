@@ -169,7 +169,7 @@ static imbrex_status receive_message(int fd, void *bytes, size_t size, int *pass
     close_fd(fd_here);
     if (got <= 0)
         return imx_fail(IMBREX_PEER, "rank %d has left", rank);
-    if (message.msg_flags & MSG_CTRUNC)
+    if (passed && (message.msg_flags & MSG_CTRUNC))
         return imx_fail(IMBREX_SYSTEM,
                         "no descriptor is free for rank %d's memory: raise RLIMIT_NOFILE", rank);
     return imx_fail(IMBREX_PEER, "rank %d sent %ld bytes%s where %zu were due", rank, got,
@@ -190,23 +190,31 @@ static imbrex_status connect_to(imx_transport *t, int rank)
     return send_message(fd, &greeting, sizeof greeting, -1, rank);
 }
 
-/* Whoever is at the door: a peer, or a stranger who is sent away. */
-static void greet(imx_transport *t, int fd, int64_t deadline)
+static bool is_expected(const imx_transport *t, const hello *greeting)
+{
+    return memcmp(greeting->key, t->own.key, sizeof greeting->key) == 0 &&
+           greeting->rank > t->desc.rank && greeting->rank < t->desc.size &&
+           t->peers[greeting->rank] && t->sockets[greeting->rank] < 0;
+}
+
+/* Whoever is at the door: a peer, or a stranger who is sent away.  Fails only for this rank's own
+ * reasons. */
+static imbrex_status greet(imx_transport *t, int fd, int64_t deadline)
 {
     struct ucred who;
     socklen_t size = sizeof who;
-    hello greeting;
-    int64_t soon = imx_min(deadline, imbrexd_now_ns() + 1000000000);
-    bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 &&
-                 who.uid == geteuid() && await(fd, POLLIN, soon, "say hello", -1) == IMBREX_OK &&
-                 receive_message(fd, &greeting, sizeof greeting, NULL, -1) == IMBREX_OK &&
-                 memcmp(greeting.key, t->addresses[t->desc.rank].key, sizeof greeting.key) == 0 &&
-                 greeting.rank > t->desc.rank && greeting.rank < t->desc.size &&
-                 t->peers[greeting.rank] && t->sockets[greeting.rank] < 0;
-    if (known)
+    hello greeting = { 0 };
+    imbrex_status heard = IMBREX_PEER;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid())
+        heard =
+            await(fd, POLLIN, imx_min(deadline, imbrexd_now_ns() + 1000000000), "say hello", -1);
+    if (heard == IMBREX_OK)
+        heard = receive_message(fd, &greeting, sizeof greeting, NULL, -1);
+    if (heard == IMBREX_OK && is_expected(t, &greeting))
         t->sockets[greeting.rank] = fd;
     else
         close(fd);
+    return heard == IMBREX_SYSTEM || heard == IMBREX_NO_MEMORY ? heard : IMBREX_OK;
 }
 
 /* The lowest rank that has yet to connect, or -1. */
@@ -231,7 +239,7 @@ static imbrex_status connect_all(imx_transport *t, int64_t deadline)
         IMX_TRY(await(t->listener, POLLIN, deadline, "connect", r));
         int fd = imx_sys.accept(t->listener, NULL, NULL);
         if (fd >= 0)
-            greet(t, fd, deadline);
+            IMX_TRY(greet(t, fd, deadline));
         else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
             return imx_fail_errno("cannot accept a connection of rank %d", r);
     }
@@ -274,8 +282,8 @@ static imbrex_status fds_open(imx_transport *t)
     return connect_all(t, imbrexd_now_ns() + desc->timeout_ms * 1000000);
 }
 
-static imbrex_status import_from(imx_transport *t, int rank, size_t bytes, int64_t deadline,
-                                 imx_memory **memory)
+static imbrex_status import_from(imx_transport *t, int rank, const imx_memory *own,
+                                 int64_t deadline, imx_memory **memory)
 {
     offer theirs;
     int fd = -1;
@@ -285,10 +293,10 @@ static imbrex_status import_from(imx_transport *t, int rank, size_t bytes, int64
         IMX_TRY(receive_message(t->sockets[rank], &theirs, sizeof theirs, &fd, rank));
     } while (theirs.swap < t->swaps);
     imbrex_status status =
-        fd >= 0 && theirs.bytes == bytes
-            ? t->desc.backend->memory_import(t->desc.device, fd, bytes, memory)
+        fd >= 0 && theirs.bytes == own->bytes
+            ? t->desc.backend->memory_import(t->desc.device, fd, own, memory)
             : imx_fail(IMBREX_PEER, "rank %d passed memory of %llu bytes, not %zu", rank,
-                       (unsigned long long)theirs.bytes, bytes);
+                       (unsigned long long)theirs.bytes, own->bytes);
     close_fd(fd);
     return status;
 }
@@ -314,7 +322,7 @@ static imbrex_status fds_swap(imx_transport *t, imx_memory *own, imx_memory **me
         int from = (t->desc.rank + i) % t->desc.size;
         if (!t->peers[from])
             continue;
-        imbrex_status got = import_from(t, from, own->bytes, deadline, &memories[from]);
+        imbrex_status got = import_from(t, from, own, deadline, &memories[from]);
         status = status == IMBREX_OK ? got : status;
     }
     return status;

@@ -25,7 +25,8 @@ void imx_cpu_wake(const uint32_t *word);
 
 imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory **memory);
 imbrex_status imx_cpu_memory_export(imx_memory *memory, int *fd);
-imbrex_status imx_cpu_memory_import(imx_device *device, int fd, size_t bytes, imx_memory **memory);
+imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory *like,
+                                    imx_memory **memory);
 imbrex_status imx_cpu_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **memory);
 void imx_cpu_memory_release(imx_memory *memory);
 

@@ -57,16 +57,17 @@ imbrex_status imx_cpu_memory_export(imx_memory *memory, int *out)
     return IMBREX_OK;
 }
 
-imbrex_status imx_cpu_memory_import(imx_device *device, int fd, size_t bytes, imx_memory **out)
+imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory *like,
+                                    imx_memory **out)
 {
     (void)device;
     struct stat found;
     if (fstat(fd, &found) != 0)
         return imx_fail_errno("cannot look at a peer's memory");
-    if ((size_t)found.st_size < bytes) /* to touch it past its end would be SIGBUS */
+    if ((size_t)found.st_size < like->bytes) /* to touch it past its end would be SIGBUS */
         return imx_fail(IMBREX_PEER, "a peer's memory has %lld bytes, not %zu",
-                        (long long)found.st_size, bytes);
-    return map(fd, bytes, out);
+                        (long long)found.st_size, like->bytes);
+    return map(fd, like->bytes, out);
 }
 
 imbrex_status imx_cpu_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **out)

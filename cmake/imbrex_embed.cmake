@@ -1,0 +1,53 @@
+# imbrex_embed.cmake - puts the sources that are compiled at run time into the library: one C file
+# with the bytes of each, under the name that an #include gives it.
+#
+# Included by CMakeLists.txt it sets embedded_source, the generated file, and how to make it.  Run as
+# a script it makes it: cmake -DOUT=<file> -DROOT=<source folder> -P imbrex_embed.cmake
+
+# Names are counted from the folders that the compiler searches: include/ and src/.
+set(embed_patterns
+    include/imbrex.h include/imbrex_device.h include/imbrex_device_cuda.h
+    src/kernels/*.h src/kernels/*.cuh src/kernels/*/*.h src/kernels/*/*.cuh src/kernels/*/*.cu
+    src/backends/cuda/*.cu src/backends/cuda/signals.h src/backends/cuda/rtc/*.h)
+
+function(embed_glob result root)
+    list(TRANSFORM embed_patterns PREPEND ${root}/)
+    file(GLOB files ${ARGN} ${embed_patterns})
+    list(SORT files)
+    set(${result} ${files} PARENT_SCOPE)
+endfunction()
+
+if(NOT CMAKE_SCRIPT_MODE_FILE)
+    embed_glob(embedded_files ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS)
+    set(embedded_source ${PROJECT_BINARY_DIR}/imbrex_embedded.c)
+    add_custom_command(
+        OUTPUT ${embedded_source}
+        COMMAND ${CMAKE_COMMAND} -DOUT=${embedded_source} -DROOT=${PROJECT_SOURCE_DIR} -P
+                ${CMAKE_CURRENT_LIST_DIR}/imbrex_embed.cmake
+        DEPENDS ${embedded_files} ${CMAKE_CURRENT_LIST_DIR}/imbrex_embed.cmake
+        COMMENT "Embedding kernel sources" VERBATIM)
+    return()
+endif()
+
+embed_glob(files ${ROOT})
+set(arrays "")
+set(rows "")
+set(number 0)
+foreach(file ${files})
+    file(RELATIVE_PATH name ${ROOT} ${file})
+    string(REGEX REPLACE "^(include|src)/" "" name ${name})
+    file(READ ${file} hex HEX)
+    string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+    string(APPEND arrays "static const unsigned char file_${number}[] = {\n${hex}0 };\n\n")
+    string(APPEND rows "    { \"${name}\", (const char *)file_${number}, "
+                       "sizeof file_${number} - 1 },\n")
+    math(EXPR number "${number} + 1")
+endforeach()
+file(WRITE ${OUT}.new
+     "/* Generated: the sources that are compiled at run time. */\n"
+     "#include \"backends/cuda/source.h\"\n\n"
+     "${arrays}"
+     "const imx_source_file imx_source_files[] = {\n${rows}};\n"
+     "const size_t imx_source_file_count = ${number};\n")
+file(RENAME ${OUT}.new ${OUT})

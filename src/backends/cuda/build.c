@@ -1,0 +1,47 @@
+/* build.c - from a kernel's config to its cubin. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "nvrtc.h"
+#include "source.h"
+
+/* All that the cubin depends on.  The source's text holds all that it includes. */
+static imx_cache_key key_of(const imx_cuda_config *config, int arch, const char *text)
+{
+    imx_cache_key key = { { 0, 0 } };
+    int numbers[] = { arch, imx_nvrtc_version() };
+    imx_cache_key_add(&key, text, strlen(text));
+    imx_cache_key_add(&key, config->options, strlen(config->options));
+    imx_cache_key_add(&key, config->entry, strlen(config->entry));
+    imx_cache_key_add(&key, numbers, sizeof numbers);
+    return key;
+}
+
+static imbrex_status build(const imx_cache *cache, const imx_cuda_config *config, int arch,
+                           const char *text, void **cubin, size_t *bytes, char **log)
+{
+    imx_cache_key key = key_of(config, arch, text);
+    if (imx_cache_load(cache, &key, cubin, bytes))
+        return IMBREX_OK;
+    IMX_TRY(imx_nvrtc_compile(config->source, text, config->options, arch, cubin, bytes, log));
+    imx_cache_store(cache, &key, *cubin, *bytes);
+    return IMBREX_OK;
+}
+
+/* One at a time: ranks of one process want the same kernel, and the second finds it in the cache. */
+imbrex_status imx_cuda_build(const imx_cache *cache, const imx_cuda_config *config, int arch,
+                             void **cubin, size_t *bytes, char **log)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    char *text = NULL;
+    if (log)
+        *log = NULL;
+    IMX_TRY(imx_source_expand(config->source, &text));
+    pthread_mutex_lock(&lock);
+    imbrex_status status = build(cache, config, arch, text, cubin, bytes, log);
+    pthread_mutex_unlock(&lock);
+    free(text);
+    return status;
+}

@@ -1,0 +1,251 @@
+/* cuda.c - NVIDIA GPUs as devices: opening one, and the backend's table of functions. */
+#include "cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "nvrtc.h"
+
+/* ---- the current context ---------------------------------------------------------------------- */
+
+/* What this thread was left with, because it had none before. */
+static _Thread_local CUcontext left_current;
+
+imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before)
+{
+    CUcontext now = NULL;
+    IMX_TRY(imx_driver_check(imx_driver->cuCtxGetCurrent(&now), "cuCtxGetCurrent",
+                             "cannot use the GPU"));
+    if (now != context)
+        IMX_TRY(imx_driver_check(imx_driver->cuCtxSetCurrent(context), "cuCtxSetCurrent",
+                                 "cannot use the GPU"));
+    *before = now;
+    return IMBREX_OK;
+}
+
+void imx_cuda_leave(CUcontext context, CUcontext before)
+{
+    if (before == context)
+        return;
+    if (!before) {
+        left_current = context;
+        return;
+    }
+    CUresult ignored = imx_driver->cuCtxSetCurrent(before);
+    (void)ignored;
+}
+
+/* Before the context may go. */
+static void forget_current(CUcontext context)
+{
+    CUcontext now = NULL;
+    if (left_current != context)
+        return;
+    left_current = NULL;
+    CUresult ignored = imx_driver->cuCtxGetCurrent(&now);
+    if (now == context)
+        ignored = imx_driver->cuCtxSetCurrent(NULL);
+    (void)ignored;
+}
+
+/* ---- ranks on one GPU ------------------------------------------------------------------------- */
+
+enum { GPUS_MOST = 128, CONNECTIONS_LEAST = 32 };
+
+/* Ranks of this process, by GPU; atomic. */
+static uint32_t users[GPUS_MOST];
+
+/* Streams of one process share the hardware's queues, 8 unless the environment says more: a stream
+ * whose kernel waits for a signal could then hold up the one that sends it. */
+static imbrex_status count_in(imx_device *device)
+{
+    uint32_t before = __atomic_fetch_add(&users[device->gpu], 1, __ATOMIC_RELAXED);
+    device->counted = true;
+    const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int64_t connections = 0;
+    if (!before ||
+        (set && imx_env_parse_int(set, &connections) && connections >= CONNECTIONS_LEAST))
+        return IMBREX_OK;
+    return imx_fail(IMBREX_INVALID,
+                    "several ranks of this process share GPU %d, which needs "
+                    "CUDA_DEVICE_MAX_CONNECTIONS=%d: set it before the program starts",
+                    device->gpu, CONNECTIONS_LEAST);
+}
+
+/* ---- open and close --------------------------------------------------------------------------- */
+
+int imx_cuda_attribute(CUdevice gpu, int which)
+{
+    int value = 0;
+    return imx_driver->cuDeviceGetAttribute(&value, which, gpu) == CUDA_SUCCESS ? value : 0;
+}
+
+static imbrex_status choose(const imx_device_desc *desc, CUdevice *gpu)
+{
+    int count = 0;
+    IMX_TRY(imx_driver_check(imx_driver->cuDeviceGetCount(&count), "cuDeviceGetCount",
+                             "cannot count the GPUs"));
+    count = (int)imx_min(count, GPUS_MOST);
+    if (desc->index >= count)
+        return imx_fail(IMBREX_INVALID,
+                        "device cuda:%d does not exist: the driver sees %d GPU%s (%s)", desc->index,
+                        count, count == 1 ? "" : "s",
+                        getenv("CUDA_VISIBLE_DEVICES") ? "CUDA_VISIBLE_DEVICES is set" : "all");
+    int index = desc->index >= 0 ? desc->index : desc->local_rank % (int)imx_max(1, count);
+    IMX_TRY(imx_driver_check(imx_driver->cuDeviceGet(gpu, index), "cuDeviceGet",
+                             "cannot use GPU %d", index));
+    const char *lacks = imx_cuda_lacks(*gpu);
+    return lacks ? imx_fail(IMBREX_UNSUPPORTED, "GPU %d cannot be used: %s", index, lacks)
+                 : IMBREX_OK;
+}
+
+static imbrex_status describe(imx_device *device)
+{
+    device->arch = 10 * imx_cuda_attribute(device->gpu, CU_COMPUTE_CAPABILITY_MAJOR) +
+                   imx_cuda_attribute(device->gpu, CU_COMPUTE_CAPABILITY_MINOR);
+    device->sms = imx_cuda_attribute(device->gpu, CU_MULTIPROCESSOR_COUNT);
+    device->shared_bytes_most =
+        (size_t)imx_cuda_attribute(device->gpu, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    CUuuid uuid;
+    IMX_TRY(imx_driver_check(imx_driver->cuDeviceGetUuid(&uuid, device->gpu), "cuDeviceGetUuid",
+                             "cannot identify GPU %d", device->gpu));
+    imx_text text = { .at = device->id, .size = sizeof device->id };
+    for (int i = 0; i < 16; i++)
+        imx_text_add(&text, "%02x", uuid.bytes[i]);
+    return IMBREX_OK;
+}
+
+/* With the context current: what the backend itself needs of the GPU. */
+static imbrex_status equip(imx_device *device, const imx_device_desc *desc)
+{
+    int least = 0;
+    IMX_TRY(imx_driver_check(imx_driver->cuCtxGetStreamPriorityRange(&least, &device->priority),
+                             "cuCtxGetStreamPriorityRange", "cannot make streams"));
+    IMX_TRY(imx_driver_check(imx_driver->cuStreamCreateWithPriority(
+                                 &device->setup, CU_STREAM_NON_BLOCKING, device->priority),
+                             "cuStreamCreateWithPriority", "cannot make a stream"));
+    IMX_TRY(imx_cuda_memory_create_host(device, (size_t)desc->size * sizeof(uint64_t *),
+                                        &device->abort_table));
+    IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
+    imx_cache_find(desc->env->cache_dir, &device->cache);
+    return imx_cuda_prepare(device, &imx_cuda_signals_kernel, NULL, 1, &device->signals);
+}
+
+static void device_close(imx_device *device)
+{
+    if (!device)
+        return;
+    CUcontext before;
+    if (device->context && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
+        imx_cuda_stream_destroy_all(device);
+        imx_cuda_prepared_destroy(device, device->signals);
+        CUresult ignored = CUDA_SUCCESS;
+        if (device->setup)
+            ignored = imx_driver->cuStreamDestroy(device->setup);
+        (void)ignored;
+        imx_cuda_leave(device->context, before);
+    }
+    imx_cuda_memory_release(device->abort_table);
+    if (device->context) {
+        forget_current(device->context);
+        CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(device->gpu);
+        (void)ignored;
+    }
+    if (device->counted)
+        __atomic_fetch_sub(&users[device->gpu], 1, __ATOMIC_RELAXED);
+    free(device);
+}
+
+static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
+{
+    imx_device *device = NULL;
+    IMX_TRY(imx_driver_open());
+    IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
+    device->ranks = desc->size;
+    imbrex_status status;
+    IMX_GOTO(choose(desc, &device->gpu));
+    IMX_GOTO(count_in(device));
+    IMX_GOTO(describe(device));
+    IMX_GOTO(imx_driver_check(imx_driver->cuDevicePrimaryCtxRetain(&device->context, device->gpu),
+                              "cuDevicePrimaryCtxRetain", "cannot use GPU %d", device->gpu));
+    CUcontext before;
+    IMX_GOTO(imx_cuda_enter(device->context, &before));
+    status = equip(device, desc);
+    imx_cuda_leave(device->context, before);
+    if (status != IMBREX_OK)
+        goto fail;
+    *out = device;
+    return IMBREX_OK;
+fail:
+    device_close(device);
+    return status;
+}
+
+static bool usable(void)
+{
+    if (imx_driver_open() != IMBREX_OK)
+        return false;
+    int count = 0;
+    CUdevice gpu;
+    if (imx_driver->cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return false;
+    for (int i = 0; i < count; i++) {
+        if (imx_driver->cuDeviceGet(&gpu, i) == CUDA_SUCCESS && !imx_cuda_lacks(gpu))
+            return true;
+    }
+    return false;
+}
+
+static void target(const imx_device *device, imx_target *out)
+{
+    *out = (imx_target){ .units = device->sms };
+    snprintf(out->kind, sizeof out->kind, "%s", device->arch == 90 ? "sm90" : "sm80");
+    snprintf(out->id, sizeof out->id, "%s", device->id);
+}
+
+/* Kernels get the watch by value and follow its pointers: the table of abort words is copied to
+ * where they can read it; all else already lies in host memory that they see. */
+static void set_watch(imx_device *device, const imbrexd_watch *watch)
+{
+    uint64_t **table = device->abort_table->base;
+    for (int r = 0; r < device->ranks; r++)
+        table[r] = watch->abort[r];
+    device->watch = *watch;
+    device->watch.abort = table;
+}
+
+/* GPU streams record no spans: `imbrex info` says so. */
+static void set_trace(imx_device *device, imbrexd_trace *trace)
+{
+    (void)device;
+    (void)trace;
+}
+
+const imx_backend imx_backend_cuda = {
+    .name = "cuda",
+    .usable = usable,
+    .info = imx_cuda_info,
+    .open = device_open,
+    .close = device_close,
+    .target = target,
+    .memory_create = imx_cuda_memory_create,
+    .memory_create_host = imx_cuda_memory_create_host,
+    .memory_export = imx_cuda_memory_export,
+    .memory_import = imx_cuda_memory_import,
+    .memory_share = imx_cuda_memory_share,
+    .memory_release = imx_cuda_memory_release,
+    .set_watch = set_watch,
+    .set_trace = set_trace,
+    .stream_create = imx_cuda_stream_create,
+    .stream_destroy = imx_cuda_stream_destroy,
+    .stream_sync = imx_cuda_stream_sync,
+    .event_create = imx_cuda_event_create,
+    .event_destroy = imx_cuda_event_destroy,
+    .event_record = imx_cuda_event_record,
+    .event_wait = imx_cuda_event_wait,
+    .copy = imx_cuda_copy,
+    .signals = imx_cuda_signals,
+    .prepare = imx_cuda_prepare,
+    .prepared_destroy = imx_cuda_prepared_destroy,
+    .launch = imx_cuda_kernel_launch,
+};

@@ -1,0 +1,89 @@
+/* cuda.h - the CUDA backend's own types: a device is a GPU's primary context as one rank uses it. */
+#ifndef IMX_CUDA_H
+#define IMX_CUDA_H
+
+#include "../../core/backend.h"
+#include "cache.h"
+#include "driver.h"
+
+typedef struct imx_cuda_stream imx_cuda_stream;
+
+struct imx_device {
+    CUdevice gpu;
+    CUcontext context; /* the primary one, shared with all users of the GPU in this process */
+    int arch;          /* compute capability: 90 */
+    int sms;
+    size_t shared_bytes_most; /* that a block may ask for */
+    char id[40];
+    bool counted;             /* among the ranks of this process on this GPU */
+    int priority;             /* of streams: the highest */
+    CUstream setup;           /* the backend's own: fills new memory */
+    imx_cuda_stream *streams; /* all that live */
+    imx_cache cache;
+    imx_memory *abort_table; /* host memory: watch.abort */
+    imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */
+    int ranks;
+    imx_prepared *signals;
+};
+
+/* ---- cuda.c ----------------------------------------------------------------------------------- */
+
+/* Makes context the calling thread's own and returns what was before; leave gives that back, unless
+ * there was none, so that a thread that only works here pays for one look. */
+imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before) IMX_MUST_CHECK;
+void imx_cuda_leave(CUcontext context, CUcontext before);
+
+int imx_cuda_attribute(CUdevice gpu, int which); /* 0 if unknown */
+
+/* ---- info.c ----------------------------------------------------------------------------------- */
+
+void imx_cuda_info(imx_text *text);
+
+/* Why imbrex cannot use the GPU at all, in words; NULL: it can. */
+const char *imx_cuda_lacks(CUdevice gpu);
+
+/* ---- memory.c --------------------------------------------------------------------------------- */
+
+imbrex_status imx_cuda_memory_create(imx_device *device, size_t bytes, imx_memory **memory);
+imbrex_status imx_cuda_memory_create_host(imx_device *device, size_t bytes, imx_memory **memory);
+imbrex_status imx_cuda_memory_export(imx_memory *memory, int *fd);
+imbrex_status imx_cuda_memory_import(imx_device *device, int fd, const imx_memory *like,
+                                     imx_memory **memory);
+imbrex_status imx_cuda_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **memory);
+void imx_cuda_memory_release(imx_memory *memory);
+
+/* ---- stream.c --------------------------------------------------------------------------------- */
+
+imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *stream);
+void imx_cuda_stream_destroy(imx_device *device, imbrex_stream stream);
+void imx_cuda_stream_destroy_all(imx_device *device);
+imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream);
+
+imbrex_status imx_cuda_event_create(imx_device *device, imx_event **event);
+void imx_cuda_event_destroy(imx_device *device, imx_event *event);
+imbrex_status imx_cuda_event_record(imx_device *device, imx_event *event, imbrex_stream stream);
+imbrex_status imx_cuda_event_wait(imx_device *device, imx_event *event, imbrex_stream stream);
+
+imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
+                            imbrex_stream stream);
+imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
+                               imbrex_stream stream);
+
+/* ---- kernel.c --------------------------------------------------------------------------------- */
+
+extern const imx_kernel imx_cuda_signals_kernel;
+
+imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
+                               int blocks, imx_prepared **prepared);
+void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *prepared);
+imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared, const void *args,
+                                     size_t args_bytes, imbrex_stream stream);
+
+/* ---- build.c ---------------------------------------------------------------------------------- */
+
+/* The cubin of a kernel's config, out of the cache or compiled.  *log (or log NULL) is what the
+ * compiler said, NULL if it did not have to run.  Free both. */
+imbrex_status imx_cuda_build(const imx_cache *cache, const imx_cuda_config *config, int arch,
+                             void **cubin, size_t *bytes, char **log) IMX_MUST_CHECK;
+
+#endif /* IMX_CUDA_H */

@@ -1,0 +1,111 @@
+/* info.c - what `imbrex info` says about GPUs: which there are, how they reach each other, what
+ * works and why not. */
+#include "cuda.h"
+#include "nvrtc.h"
+
+const char *imx_cuda_lacks(CUdevice gpu)
+{
+    static const struct {
+        int attribute;
+        const char *why;
+    } needs[] = {
+        { CU_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          "the driver has no virtual memory management (cuMemCreate) for it" },
+        { CU_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+          "its memory cannot be passed between processes as a file descriptor" },
+        { CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+          "it does not see host memory under the host's addresses" },
+    };
+    if (imx_cuda_attribute(gpu, CU_COMPUTE_CAPABILITY_MAJOR) < 8)
+        return "it is older than compute capability 8.0 (Ampere)";
+    for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
+        if (!imx_cuda_attribute(gpu, needs[i].attribute))
+            return needs[i].why;
+    }
+    return NULL;
+}
+
+static void add_gpu(imx_text *text, int index, CUdevice gpu)
+{
+    char name[96] = "?";
+    size_t bytes = 0;
+    if (imx_driver->cuDeviceGetName(name, sizeof name, gpu) != CUDA_SUCCESS ||
+        imx_driver->cuDeviceTotalMem(&bytes, gpu) != CUDA_SUCCESS)
+        bytes = 0;
+    const char *lacks = imx_cuda_lacks(gpu);
+    imx_text_add(text, "gpu %d: %s, sm_%d%d, %d SMs, %.1f GiB%s%s\n", index, name,
+                 imx_cuda_attribute(gpu, CU_COMPUTE_CAPABILITY_MAJOR),
+                 imx_cuda_attribute(gpu, CU_COMPUTE_CAPABILITY_MINOR),
+                 imx_cuda_attribute(gpu, CU_MULTIPROCESSOR_COUNT), (double)bytes / (1 << 30),
+                 lacks ? "; cannot be used: " : "", lacks ? lacks : "");
+}
+
+/* Atomics between GPUs work over NVLink and not over PCIe. */
+static const char *link_between(CUdevice from, CUdevice to)
+{
+    int reaches = 0, atomics = 0;
+    if (imx_driver->cuDeviceGetP2PAttribute(&reaches, CU_P2P_ACCESS_SUPPORTED, from, to) ||
+        imx_driver->cuDeviceGetP2PAttribute(&atomics, CU_P2P_NATIVE_ATOMIC_SUPPORTED, from, to))
+        return "unknown";
+    return !reaches ? "NOT REACHED" : atomics ? "NVLink" : "PCIe, slow";
+}
+
+static void add_links(imx_text *text, const CUdevice *gpus, int count, int index)
+{
+    if (count < 2)
+        return;
+    imx_text_add(text, "gpu %d to:", index);
+    for (int i = 0; i < count; i++) {
+        if (i != index)
+            imx_text_add(text, " %d %s%s", i, link_between(gpus[index], gpus[i]),
+                         i < count - 1 - (index == count - 1) ? "," : "");
+    }
+    imx_text_add(text, "\n");
+}
+
+static void add_tools(imx_text *text)
+{
+    imx_env env;
+    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
+    (void)fell_back;
+    if (imx_nvrtc_open(env.nvrtc) == IMBREX_OK)
+        imx_text_add(text, "kernel compiler: NVRTC %d.%d, %s\n", imx_nvrtc_version() / 1000,
+                     imx_nvrtc_version() % 1000 / 10, imx_nvrtc_path());
+    else
+        imx_text_add(text, "kernel compiler: none: %s\n", imx_status_detail());
+    imx_cache cache;
+    imx_cache_find(env.cache_dir, &cache);
+    if (cache.folder[0])
+        imx_text_add(text, "kernel cache: %s\n", cache.folder);
+    else
+        imx_text_add(text, "kernel cache: none, every start compiles: %s\n", cache.why);
+    imx_text_add(text, "spans of gpu streams: not recorded\n");
+}
+
+enum { GPUS_SHOWN = 32 };
+
+void imx_cuda_info(imx_text *text)
+{
+    if (imx_driver_open() != IMBREX_OK) {
+        imx_text_add(text, "device cuda: none: %s\n", imx_status_detail());
+        return;
+    }
+    CUdevice gpus[GPUS_SHOWN];
+    int count = 0, usable = 0;
+    if (imx_driver->cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        count = 0;
+    count = (int)imx_min(count, GPUS_SHOWN);
+    for (int i = 0; i < count; i++) {
+        if (imx_driver->cuDeviceGet(&gpus[i], i) != CUDA_SUCCESS)
+            gpus[i] = i;
+        usable += imx_cuda_lacks(gpus[i]) == NULL;
+    }
+    int version = imx_driver_version();
+    imx_text_add(text, "device cuda: %d of %d GPUs can be used, driver for CUDA %d.%d\n", usable,
+                 count, version / 1000, version % 1000 / 10);
+    for (int i = 0; i < count; i++) {
+        add_gpu(text, i, gpus[i]);
+        add_links(text, gpus, count, i);
+    }
+    add_tools(text);
+}

@@ -1,0 +1,224 @@
+/* kernel.c - makes kernels ready and launches them, knowing none: a kernel's launch.c says what to
+ * compile and with what shape to launch, as plain data. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "signals.h"
+
+enum { MAPS_KEPT = 4 }; /* of one argument: both halves of a plan, for two sets of buffers */
+
+/* An encoded tensor map and what it was made from. */
+typedef struct kept_map {
+    CUtensorMap encoded;
+    imx_tensor_map from; /* address NULL: free */
+} kept_map;
+
+struct imx_prepared {
+    kept_map maps[IMX_TENSOR_MAPS][MAPS_KEPT];
+    CUtensorMap no_map;
+    int next[IMX_TENSOR_MAPS]; /* to be replaced */
+    const imx_kernel *kernel;
+    imx_cuda_config config;
+    CUmodule module;
+    CUfunction function;
+};
+
+/* ---- the backend's own kernel ----------------------------------------------------------------- */
+
+static void signals_config(const void *largest, const imx_cuda_target *target, int blocks,
+                           imx_cuda_config *config)
+{
+    (void)largest;
+    (void)target;
+    (void)blocks;
+    *config = (imx_cuda_config){
+        .source = "backends/cuda/signals.cu",
+        .entry = "imx_signals",
+        .blocks = 1,
+        .cluster = 1,
+        .threads = 32,
+    };
+}
+
+static void signals_launch(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch)
+{
+    (void)args;
+    (void)config;
+    launch->blocks = 1;
+}
+
+const imx_kernel imx_cuda_signals_kernel = {
+    .name = "signals",
+    .cuda_config = signals_config,
+    .cuda_launch = signals_launch,
+};
+
+/* ---- prepare ---------------------------------------------------------------------------------- */
+
+/* Loads the function, not only the module: the first launch must find everything in place. */
+static imbrex_status load(imx_prepared *p, const void *cubin)
+{
+    const char *name = p->kernel->name;
+    IMX_TRY(imx_driver_check(imx_driver->cuModuleLoadData(&p->module, cubin), "cuModuleLoadData",
+                             "the GPU does not take kernel %s", name));
+    IMX_TRY(imx_driver_check(
+        imx_driver->cuModuleGetFunction(&p->function, p->module, p->config.entry),
+        "cuModuleGetFunction", "kernel %s has no entry %s", name, p->config.entry));
+    return imx_driver_check(
+        imx_driver->cuFuncSetAttribute(p->function, CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                       (int)p->config.shared_bytes),
+        "cuFuncSetAttribute", "kernel %s cannot have %zu bytes of shared memory", name,
+        p->config.shared_bytes);
+}
+
+static imbrex_status configure(const imx_device *device, imx_prepared *p, const void *largest,
+                               int blocks)
+{
+    imx_cuda_target target = {
+        .arch = device->arch,
+        .shared_bytes_most = device->shared_bytes_most,
+    };
+    p->kernel->cuda_config(largest, &target, blocks, &p->config);
+    if (!p->config.source)
+        return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
+                        p->kernel->name, device->arch);
+    return IMBREX_OK;
+}
+
+static imbrex_status build_and_load(const imx_device *device, imx_prepared *p)
+{
+    void *cubin = NULL;
+    size_t bytes = 0;
+    IMX_TRY(imx_cuda_build(&device->cache, &p->config, device->arch, &cubin, &bytes, NULL));
+    CUcontext before;
+    imbrex_status status = imx_cuda_enter(device->context, &before);
+    if (status == IMBREX_OK) {
+        status = load(p, cubin);
+        imx_cuda_leave(device->context, before);
+    }
+    free(cubin);
+    return status;
+}
+
+imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
+                               int blocks, imx_prepared **out)
+{
+    if (!kernel->cuda_config)
+        return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for GPUs in this build",
+                        kernel->name);
+    imx_prepared *p = imx_sys.aligned_alloc(64, imx_align(sizeof *p, 64));
+    if (!p)
+        return imx_fail(IMBREX_NO_MEMORY, "no host memory for kernel %s", kernel->name);
+    memset(p, 0, sizeof *p);
+    p->kernel = kernel;
+    imbrex_status status;
+    IMX_GOTO(configure(device, p, largest, blocks));
+    IMX_GOTO(build_and_load(device, p));
+    *out = p;
+    return IMBREX_OK;
+fail:
+    imx_cuda_prepared_destroy(device, p);
+    return status;
+}
+
+void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
+{
+    CUcontext before;
+    if (p && p->module && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
+        CUresult unloaded = imx_driver->cuModuleUnload(p->module);
+        (void)unloaded;
+        imx_cuda_leave(device->context, before);
+    }
+    free(p);
+}
+
+/* ---- tensor maps ------------------------------------------------------------------------------ */
+
+static bool same_map(const imx_tensor_map *x, const imx_tensor_map *y)
+{
+    return x->address == y->address && x->rows == y->rows && x->cols == y->cols &&
+           x->stride_bytes == y->stride_bytes && x->box_rows == y->box_rows &&
+           x->box_cols == y->box_cols && x->dtype == y->dtype &&
+           x->swizzle_bytes == y->swizzle_bytes;
+}
+
+static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
+{
+    static const int dtypes[] = {
+        [IMBREX_BF16] = CU_TENSOR_BF16, [IMBREX_F16] = CU_TENSOR_F16, [IMBREX_F32] = CU_TENSOR_F32
+    };
+    int swizzle = from->swizzle_bytes == 128  ? CU_TENSOR_SWIZZLE_128
+                  : from->swizzle_bytes == 64 ? CU_TENSOR_SWIZZLE_64
+                  : from->swizzle_bytes == 32 ? CU_TENSOR_SWIZZLE_32
+                                              : CU_TENSOR_SWIZZLE_NONE;
+    uint64_t sizes[] = { (uint64_t)from->cols, (uint64_t)from->rows }; /* innermost first */
+    uint64_t strides[] = { (uint64_t)from->stride_bytes };
+    uint32_t box[] = { (uint32_t)from->box_cols, (uint32_t)from->box_rows };
+    uint32_t steps[] = { 1, 1 };
+    return imx_driver_check(
+        imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], 2, (void *)from->address,
+                                           sizes, strides, box, steps, 0, swizzle, CU_TENSOR_L2_256,
+                                           0),
+        "cuTensorMapEncodeTiled", "no tensor map for %p[%lld, %lld], stride %lld, box %dx%d",
+        from->address, (long long)from->rows, (long long)from->cols, (long long)from->stride_bytes,
+        from->box_rows, from->box_cols);
+}
+
+/* Encoding takes the host about as long as a launch, and runs repeat their buffers. */
+static imbrex_status find_map(imx_prepared *p, int i, const imx_tensor_map *from, CUtensorMap **map)
+{
+    *map = &p->no_map;
+    if (!from->address)
+        return IMBREX_OK;
+    for (int k = 0; k < MAPS_KEPT; k++) {
+        *map = &p->maps[i][k].encoded;
+        if (same_map(&p->maps[i][k].from, from))
+            return IMBREX_OK;
+    }
+    kept_map *oldest = &p->maps[i][p->next[i]];
+    oldest->from.address = NULL;
+    IMX_TRY(encode(from, &oldest->encoded));
+    oldest->from = *from;
+    p->next[i] = (p->next[i] + 1) % MAPS_KEPT;
+    *map = &oldest->encoded;
+    return IMBREX_OK;
+}
+
+/* ---- launch ----------------------------------------------------------------------------------- */
+
+imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const void *args,
+                                     size_t args_bytes, imbrex_stream stream)
+{
+    (void)args_bytes; /* the driver knows what the entry takes */
+    imx_cuda_launch launch = { 0 };
+    p->kernel->cuda_launch(args, &p->config, &launch);
+    if (launch.blocks < 1)
+        return IMBREX_OK;
+    void *params[2 + IMX_TENSOR_MAPS] = { (void *)args, &device->watch };
+    for (int i = 0; i < launch.map_count; i++) {
+        CUtensorMap *map;
+        IMX_TRY(find_map(p, i, &launch.maps[i], &map));
+        params[2 + i] = map;
+    }
+    CUlaunchAttribute cluster = {
+        .id = CU_LAUNCH_CLUSTER_DIMENSION,
+        .value.cluster = { (unsigned)p->config.cluster, 1, 1 },
+    };
+    CUlaunchConfig config = {
+        .grid = { (unsigned)launch.blocks, 1, 1 },
+        .block = { (unsigned)p->config.threads, 1, 1 },
+        .shared_bytes = (unsigned)p->config.shared_bytes,
+        .stream = (CUstream)stream,
+        .attributes = &cluster,
+        .attribute_count = p->config.cluster > 1,
+    };
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status =
+        imx_driver_check(imx_driver->cuLaunchKernelEx(&config, p->function, params, NULL),
+                         "cuLaunchKernelEx", "cannot launch kernel %s with %d blocks of %d threads",
+                         p->kernel->name, launch.blocks, p->config.threads);
+    imx_cuda_leave(device->context, before);
+    return status;
+}

@@ -1,0 +1,238 @@
+/* nvrtc.c - finds the run-time compiler wherever toolkits and wheels put it, and compiles. */
+#define _GNU_SOURCE
+#include "nvrtc.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "source.h"
+
+const imx_nvrtc_calls *imx_nvrtc;
+
+static imx_nvrtc_calls loaded; /* filled once and then only read */
+static char found_at[512];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+enum { VERSION_LEAST = 12000, OPTIONS_MOST = 64 };
+
+/* ---- finding it ------------------------------------------------------------------------------- */
+
+static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12" };
+enum { NAMES = sizeof names / sizeof names[0] };
+
+static void *try(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library)
+        snprintf(found_at, sizeof found_at, "%s", path);
+    return library;
+}
+
+static void *try_in(const char *folder, const char *below)
+{
+    void *library = NULL;
+    for (int i = 0; i < NAMES && !library; i++) {
+        char path[sizeof found_at];
+        if (snprintf(path, sizeof path, "%s%s/%s", folder, below, names[i]) < (int)sizeof path)
+            library = try(path);
+    }
+    return library;
+}
+
+/* PyTorch's wheels hold their own: <site>/torch/lib/libtorch.so, <site>/nvidia/.../lib. */
+static int look_beside_torch(struct dl_phdr_info *info, size_t size, void *library)
+{
+    (void)size;
+    const char *at = info->dlpi_name ? strstr(info->dlpi_name, "/torch/lib/libtorch") : NULL;
+    char site[sizeof found_at];
+    if (!at || (size_t)(at - info->dlpi_name) >= sizeof site)
+        return 0;
+    memcpy(site, info->dlpi_name, (size_t)(at - info->dlpi_name));
+    site[at - info->dlpi_name] = '\0';
+    static const char *const below[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib" };
+    for (int i = 0; i < 2 && !*(void **)library; i++)
+        *(void **)library = try_in(site, below[i]);
+    return 1;
+}
+
+static void *look_everywhere(void)
+{
+    void *library = NULL;
+    for (int i = 0; i < NAMES && !library; i++)
+        library = try(names[i]);
+    if (!library)
+        dl_iterate_phdr(look_beside_torch, &library);
+    static const char *const variables[] = { "CUDA_HOME", "CUDA_PATH" };
+    for (int i = 0; i < 2 && !library; i++) {
+        const char *home = getenv(variables[i]);
+        if (home && *home)
+            library = try_in(home, "/lib64");
+    }
+    return library ? library : try_in("/usr/local/cuda", "/lib64");
+}
+
+static imbrex_status load(const char *file)
+{
+    void *library = *file ? try(file) : look_everywhere();
+    if (!library && *file)
+        return imx_fail(IMBREX_UNSUPPORTED, "IMBREX_NVRTC is %s, which does not load: %s", file,
+                        dlerror());
+    if (!library)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "no run-time compiler: neither %s nor %s is on the loader's path, beside "
+                        "PyTorch, in CUDA_HOME/lib64 or in /usr/local/cuda/lib64; install NVRTC or "
+                        "set IMBREX_NVRTC to its file",
+                        names[0], names[1]);
+#define LOAD(name, takes)                                                       \
+    if (!(*(void **)&loaded.name = dlsym(library, #name)))                      \
+        return imx_fail(IMBREX_UNSUPPORTED,                                     \
+                        "%s is too old: it lacks %s; imbrex needs NVRTC %d.%d " \
+                        "or newer",                                             \
+                        found_at, #name, VERSION_LEAST / 1000, VERSION_LEAST % 1000 / 10);
+    IMX_NVRTC_TABLE(LOAD)
+#undef LOAD
+    return IMBREX_OK;
+}
+
+imbrex_status imx_nvrtc_open(const char *file)
+{
+    imbrex_status status = IMBREX_OK;
+    pthread_mutex_lock(&lock);
+    if (!imx_nvrtc) {
+        status = load(file);
+        if (status == IMBREX_OK)
+            imx_nvrtc = &loaded;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+int imx_nvrtc_version(void)
+{
+    int major = 0, minor = 0;
+    return imx_nvrtc && imx_nvrtc->nvrtcVersion(&major, &minor) == 0 ? major * 1000 + minor * 10
+                                                                     : 0;
+}
+
+const char *imx_nvrtc_path(void)
+{
+    return found_at;
+}
+
+/* ---- compiling -------------------------------------------------------------------------------- */
+
+typedef struct job {
+    nvrtcProgram program;
+    char *words; /* the options, cut at the blanks */
+    char *log;
+    char *cubin;
+    size_t bytes;
+} job;
+
+static void end(job *j)
+{
+    if (j->program) {
+        int ignored = imx_nvrtc->nvrtcDestroyProgram(&j->program);
+        (void)ignored;
+    }
+    free(j->words);
+    free(j->log);
+    free(j->cubin);
+}
+
+/* The headers of the C library, which are not there: only ours are searched. */
+static imbrex_status create(job *j, const char *name, const char *text)
+{
+    static const char *const header_names[] = { "stddef.h", "stdint.h" };
+    const imx_source_file *stddef = imx_source_find("backends/cuda/rtc/stddef.h");
+    const imx_source_file *stdint = imx_source_find("backends/cuda/rtc/stdint.h");
+    if (!stddef || !stdint)
+        return imx_fail(IMBREX_INTERNAL, "this build lacks the headers for NVRTC");
+    const char *const headers[] = { stddef->text, stdint->text };
+    if (imx_nvrtc->nvrtcCreateProgram(&j->program, text, name, 2, headers, header_names))
+        return imx_fail(IMBREX_NO_MEMORY, "NVRTC has no memory to compile %s", name);
+    return IMBREX_OK;
+}
+
+static imbrex_status run(job *j, const char *options, int arch, int *result)
+{
+    char architecture[40];
+    /* "a": wgmma, TMA multicast and setmaxnreg belong to this one architecture */
+    snprintf(architecture, sizeof architecture, "--gpu-architecture=sm_%d%s", arch,
+             arch == 90 ? "a" : "");
+    /* imbrex.h declares host functions: this compiler takes them only as device ones, and warns of
+     * their visibility. */
+    const char *list[OPTIONS_MOST] = { architecture, "--std=c++17", "--ptxas-options=-v",
+                                       "--device-as-default-execution-space",
+                                       "--diag-suppress=1097" };
+    int count = 5;
+    IMX_TRY(imx_sys_alloc(1, strlen(options) + 1, &j->words));
+    strcpy(j->words, options);
+    char *rest = NULL;
+    for (char *word = strtok_r(j->words, " ", &rest); word && count < OPTIONS_MOST;
+         word = strtok_r(NULL, " ", &rest))
+        list[count++] = word;
+    *result = imx_nvrtc->nvrtcCompileProgram(j->program, count, list);
+    return IMBREX_OK;
+}
+
+static imbrex_status read_log(job *j)
+{
+    size_t bytes = 0;
+    if (imx_nvrtc->nvrtcGetProgramLogSize(j->program, &bytes))
+        bytes = 0;
+    IMX_TRY(imx_sys_alloc(1, bytes + 1, &j->log));
+    if (bytes && imx_nvrtc->nvrtcGetProgramLog(j->program, j->log))
+        j->log[0] = '\0';
+    return IMBREX_OK;
+}
+
+/* From the line of the first error on; a log begins with warnings. */
+static const char *first_error(const char *log)
+{
+    const char *at = strstr(log, "error");
+    while (at && at > log && at[-1] != '\n')
+        at--;
+    return at ? at : log;
+}
+
+imbrex_status imx_nvrtc_compile(const char *name, const char *text, const char *options, int arch,
+                                void **cubin, size_t *bytes, char **log)
+{
+    job j = { 0 };
+    int result = 0;
+    imbrex_status status;
+    IMX_GOTO(create(&j, name, text));
+    IMX_GOTO(run(&j, options, arch, &result));
+    IMX_GOTO(read_log(&j));
+    if (result) {
+        status = imx_fail(IMBREX_INTERNAL, "NVRTC %d.%d does not compile %s for sm_%d (%s): %.300s",
+                          imx_nvrtc_version() / 1000, imx_nvrtc_version() % 1000 / 10, name, arch,
+                          options, first_error(j.log));
+        goto fail;
+    }
+    if (imx_nvrtc->nvrtcGetCUBINSize(j.program, &j.bytes) || !j.bytes) {
+        status = imx_fail(IMBREX_INTERNAL, "NVRTC gave no cubin for %s", name);
+        goto fail;
+    }
+    IMX_GOTO(imx_sys_alloc(1, j.bytes, &j.cubin));
+    if (imx_nvrtc->nvrtcGetCUBIN(j.program, j.cubin)) {
+        status = imx_fail(IMBREX_INTERNAL, "NVRTC gave no cubin for %s", name);
+        goto fail;
+    }
+    *cubin = j.cubin;
+    *bytes = j.bytes;
+    j.cubin = NULL;
+    if (log) {
+        *log = j.log;
+        j.log = NULL;
+    }
+    status = IMBREX_OK;
+fail:
+    end(&j);
+    return status;
+}

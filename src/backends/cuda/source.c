@@ -1,0 +1,110 @@
+/* source.c - puts a kernel source together.
+ *
+ * One text, not a source and a set of headers: two kernels have an args.h each, which NVRTC, that
+ * knows headers by name only, could not tell apart; and the text is the whole key of the cache, so
+ * that a change to one kernel leaves the others' cubins alone.
+ */
+#include "source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MOST = 128, DEPTH_MOST = 16 };
+
+const imx_source_file *imx_source_find(const char *name)
+{
+    for (size_t i = 0; i < imx_source_file_count; i++) {
+        if (strcmp(imx_source_files[i].name, name) == 0)
+            return &imx_source_files[i];
+    }
+    return NULL;
+}
+
+/* folder of `from` + name, with "x/.." taken out; false: too long, or above the root. */
+static bool join(const char *from, const char *name, char path[NAME_MOST])
+{
+    const char *slash = strrchr(from, '/');
+    size_t length = slash ? (size_t)(slash - from) : 0;
+    memcpy(path, from, length);
+    while (strncmp(name, "../", 3) == 0) {
+        if (length == 0)
+            return false;
+        while (length > 0 && path[--length] != '/')
+            ;
+        name += 3;
+    }
+    imx_text text = { .at = path + length, .size = NAME_MOST - length };
+    imx_text_add(&text, "%s%s", length ? "/" : "", name);
+    return text.length < text.size;
+}
+
+/* As a compiler looks: beside the file that includes, then from the roots. */
+static const imx_source_file *resolve(const char *from, const char *name)
+{
+    char path[NAME_MOST];
+    const imx_source_file *file = join(from, name, path) ? imx_source_find(path) : NULL;
+    return file ? file : imx_source_find(name);
+}
+
+/* The name in a line `#include "name"`; false for any other line. */
+static bool included_name(const char *line, size_t length, char name[NAME_MOST])
+{
+    const char *at = line, *end = line + length;
+    at += strspn(at, " \t");
+    if (at >= end || *at != '#')
+        return false;
+    at += 1 + strspn(at + 1, " \t");
+    if (strncmp(at, "include", 7) != 0)
+        return false;
+    at += 7 + strspn(at + 7, " \t");
+    size_t quoted = at < end && *at == '"' ? strcspn(at + 1, "\"\n") : 0;
+    if (quoted == 0 || quoted >= NAME_MOST || at[1 + quoted] != '"')
+        return false;
+    memcpy(name, at + 1, quoted);
+    name[quoted] = '\0';
+    return true;
+}
+
+/* What cannot be found stays as it is: the compiler then says so, with file and line. */
+static imbrex_status expand(const imx_source_file *file, int depth, imx_text *out)
+{
+    if (depth > DEPTH_MOST)
+        return imx_fail(IMBREX_INTERNAL, "%s is included more than %d deep", file->name,
+                        DEPTH_MOST);
+    imx_text_add(out, "#line 1 \"%s\"\n", file->name);
+    int number = 0;
+    for (const char *line = file->text; *line;) {
+        size_t length = strcspn(line, "\n");
+        char name[NAME_MOST];
+        const imx_source_file *other =
+            included_name(line, length, name) ? resolve(file->name, name) : NULL;
+        number++;
+        if (other) {
+            IMX_TRY(expand(other, depth + 1, out));
+            imx_text_add(out, "#line %d \"%s\"\n", number + 1, file->name);
+        } else {
+            imx_text_add(out, "%.*s\n", (int)length, line);
+        }
+        line += length + (line[length] == '\n');
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_source_expand(const char *name, char **text)
+{
+    const imx_source_file *file = imx_source_find(name);
+    if (!file)
+        return imx_fail(IMBREX_INTERNAL, "this build holds no kernel source %s", name);
+    imx_text measure = { 0 };
+    IMX_TRY(expand(file, 0, &measure));
+    char *whole = NULL;
+    IMX_TRY(imx_sys_alloc(1, measure.length + 1, &whole));
+    imx_text out = { .at = whole, .size = measure.length + 1 };
+    imbrex_status status;
+    IMX_GOTO(expand(file, 0, &out));
+    *text = whole;
+    return IMBREX_OK;
+fail:
+    free(whole);
+    return status;
+}

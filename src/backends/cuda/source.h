@@ -1,0 +1,23 @@
+/* source.h - the kernel sources inside the library, and one of them with all that it includes. */
+#ifndef IMX_SOURCE_H
+#define IMX_SOURCE_H
+
+#include "../../core/imx.h"
+
+typedef struct imx_source_file {
+    const char *name; /* below include/ or src/: "imbrex_device.h", "kernels/reduce/sm80.cu" */
+    const char *text;
+    size_t bytes;
+} imx_source_file;
+
+/* Made by the build, see cmake/imbrex_embed.cmake. */
+extern const imx_source_file imx_source_files[];
+extern const size_t imx_source_file_count;
+
+const imx_source_file *imx_source_find(const char *name); /* NULL: there is none */
+
+/* The named file, every #include "..." replaced by that file's text, with #line so that messages
+ * name the right file and line.  Free *text with free(). */
+imbrex_status imx_source_expand(const char *name, char **text) IMX_MUST_CHECK;
+
+#endif /* IMX_SOURCE_H */

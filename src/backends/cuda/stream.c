@@ -1,0 +1,165 @@
+/* stream.c - a stream is a CUstream, an event a CUevent, as the driver has them. */
+#include <stdlib.h>
+
+#include "cuda.h"
+#include "signals.h"
+
+struct imx_cuda_stream { /* only so that close finds those that are left */
+    imx_cuda_stream *next;
+    CUstream handle;
+};
+
+imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *out)
+{
+    imx_cuda_stream *stream = NULL;
+    CUcontext before;
+    IMX_TRY(imx_sys_alloc(1, sizeof *stream, &stream));
+    imbrex_status status;
+    IMX_GOTO(imx_cuda_enter(device->context, &before));
+    status = imx_driver_check(imx_driver->cuStreamCreateWithPriority(
+                                  &stream->handle, CU_STREAM_NON_BLOCKING, device->priority),
+                              "cuStreamCreateWithPriority", "cannot make a stream");
+    imx_cuda_leave(device->context, before);
+    if (status != IMBREX_OK)
+        goto fail;
+    stream->next = device->streams;
+    device->streams = stream;
+    *out = (imbrex_stream)stream->handle;
+    return IMBREX_OK;
+fail:
+    free(stream);
+    return status;
+}
+
+/* What is enqueued ends by itself: every wait in it has a deadline. */
+static void drain_and_destroy(CUstream stream)
+{
+    CUresult drained = imx_driver->cuStreamSynchronize(stream);
+    CUresult destroyed = imx_driver->cuStreamDestroy(stream);
+    (void)drained;
+    (void)destroyed;
+}
+
+void imx_cuda_stream_destroy(imx_device *device, imbrex_stream handle)
+{
+    imx_cuda_stream **at = &device->streams;
+    while (*at && (imbrex_stream)(*at)->handle != handle)
+        at = &(*at)->next;
+    imx_cuda_stream *stream = *at;
+    CUcontext before;
+    if (!handle || !stream || imx_cuda_enter(device->context, &before) != IMBREX_OK)
+        return;
+    *at = stream->next;
+    drain_and_destroy(stream->handle);
+    imx_cuda_leave(device->context, before);
+    free(stream);
+}
+
+void imx_cuda_stream_destroy_all(imx_device *device)
+{
+    while (device->streams) {
+        imx_cuda_stream *stream = device->streams;
+        device->streams = stream->next;
+        drain_and_destroy(stream->handle);
+        free(stream);
+    }
+}
+
+imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream)
+{
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status = imx_driver_check(imx_driver->cuStreamSynchronize((CUstream)stream),
+                                            "cuStreamSynchronize", "a stream's work failed");
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
+/* ---- events ----------------------------------------------------------------------------------- */
+
+imbrex_status imx_cuda_event_create(imx_device *device, imx_event **out)
+{
+    CUcontext before;
+    CUevent event = NULL;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status =
+        imx_driver_check(imx_driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+                         "cuEventCreate", "cannot make an event");
+    imx_cuda_leave(device->context, before);
+    if (status == IMBREX_OK)
+        *out = (imx_event *)event;
+    return status;
+}
+
+void imx_cuda_event_destroy(imx_device *device, imx_event *event)
+{
+    CUcontext before;
+    if (!event || imx_cuda_enter(device->context, &before) != IMBREX_OK)
+        return;
+    CUresult destroyed = imx_driver->cuEventDestroy((CUevent)event);
+    (void)destroyed;
+    imx_cuda_leave(device->context, before);
+}
+
+imbrex_status imx_cuda_event_record(imx_device *device, imx_event *event, imbrex_stream stream)
+{
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status =
+        imx_driver_check(imx_driver->cuEventRecord((CUevent)event, (CUstream)stream),
+                         "cuEventRecord", "cannot mark a place in a stream");
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
+imbrex_status imx_cuda_event_wait(imx_device *device, imx_event *event, imbrex_stream stream)
+{
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status =
+        imx_driver_check(imx_driver->cuStreamWaitEvent((CUstream)stream, (CUevent)event, 0),
+                         "cuStreamWaitEvent", "cannot make a stream wait for another");
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
+/* ---- copies and signals ----------------------------------------------------------------------- */
+
+/* One address space: the driver sees by the addresses whose memory it is. */
+imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
+                            imbrex_stream stream)
+{
+    CUcontext before;
+    if (!bytes)
+        return IMBREX_OK;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status = imx_driver_check(
+        imx_driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes,
+                                  (CUstream)stream),
+        "cuMemcpyAsync", "cannot copy %zu bytes to rank %d", bytes, rank);
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
+static imx_signals_op for_kernel(const imx_signal_op *op)
+{
+    return (imx_signals_op){
+        .signal = op->signal,
+        .word = op->word,
+        .add = op->add,
+        .site = op->site,
+        .kind = op->kind == IMX_POST ? IMX_SIGNALS_POST : IMX_SIGNALS_WAIT,
+    };
+}
+
+imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
+                               imbrex_stream stream)
+{
+    for (int done = 0; done < count;) {
+        imx_signals_args args = { 0 };
+        for (; done < count && args.count < IMX_SIGNALS_MOST; done++)
+            args.ops[args.count++] = for_kernel(&ops[done]);
+        IMX_TRY(imx_cuda_kernel_launch(device, device->signals, &args, sizeof args, stream));
+    }
+    return IMBREX_OK;
+}
