@@ -24,7 +24,7 @@ enum { BLAS, MPI, SEQUENTIAL, OVERLAPPED, CANDIDATES };
 
 typedef struct options {
     int64_t m, n, k;
-    int rounds, warm;
+    int rounds, warm, chunk_rows;
     bool json, strict;
 } options;
 
@@ -210,6 +210,7 @@ static imbrex_status run_op(peer *p, const char *name, bool *bad)
     p->shape.m = o->m;
     p->shape.n = o->n;
     p->shape.k = o->k;
+    p->shape.chunk_rows = o->chunk_rows;
     TRY(make(p));
     TRY(share_barrier(p->group));
     TRY(compare(p));
@@ -251,21 +252,24 @@ static bool parse(int argc, char **argv, options *o)
         { "strict", no_argument, NULL, 's' },
         { "rounds", required_argument, NULL, 'r' },
         { "warm", required_argument, NULL, 'w' },
+        { "chunk-rows", required_argument, NULL, 'c' },
         { 0 },
     };
-    for (int letter; (letter = getopt_long(argc, argv, "m:n:k:r:w:", names, NULL)) != -1;) {
+    for (int letter; (letter = getopt_long(argc, argv, "m:n:k:", names, NULL)) != -1;) {
         int value = optarg ? atoi(optarg) : 0;
         o->m = letter == 'm' ? value : o->m;
         o->n = letter == 'n' ? value : o->n;
         o->k = letter == 'k' ? value : o->k;
         o->rounds = letter == 'r' ? value : o->rounds;
         o->warm = letter == 'w' ? value : o->warm;
+        o->chunk_rows = letter == 'c' ? value : o->chunk_rows;
         o->json = o->json || letter == 'j';
         o->strict = o->strict || letter == 's';
         if (letter == '?')
             return false;
     }
-    return optind == argc && o->m > 0 && o->n > 0 && o->k > 0 && o->rounds > 0 && o->warm >= 0;
+    return optind == argc && o->m > 0 && o->n > 0 && o->k > 0 && o->rounds > 0 && o->warm >= 0 &&
+           o->chunk_rows >= 0;
 }
 
 int main(int argc, char **argv)
@@ -279,7 +283,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o)) {
         if (p.rank == 0)
             fputs("usage: mpirun -n R mpi_blas [-m M] [-n N] [-k K] [--rounds N] [--warm N] "
-                  "[--json] [--strict]\n",
+                  "[--chunk-rows N] [--json] [--strict]\n",
                   stderr);
         MPI_Finalize();
         return 2;
