@@ -135,6 +135,8 @@ void imx_blas_plain(imbrex_layout layout, int64_t m, int64_t n, int64_t k, const
 
 #ifdef IMX_HAVE_CBLAS
 #include <cblas.h>
+#include <pthread.h>
+#include <stdio.h>
 
 /* OpenBLAS has these; weak, so that any other CBLAS links too. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
@@ -154,9 +156,20 @@ void imx_blas_sgemm(imbrex_layout layout, int64_t m, int64_t n, int64_t k, const
                 (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, 0, c, (int)ldc);
 }
 
+static char name[160] = "CBLAS";
+
+static void ask_name(void)
+{
+    if (openblas_get_config)
+        snprintf(name, sizeof name, "%s", openblas_get_config());
+}
+
+/* Asked once: OpenBLAS puts the words together in one place, under the eyes of other threads. */
 const char *imx_blas_name(void)
 {
-    return openblas_get_config ? openblas_get_config() : "CBLAS";
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, ask_name);
+    return name;
 }
 
 void imx_blas_threads(int threads)
