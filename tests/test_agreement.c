@@ -1,5 +1,5 @@
 /* test_agreement.c - calls in which one rank differs: all ranks hear what differs and on whom, none
- * waits for ever, and the group goes on; and wrong arguments, which only their own rank hears of. */
+ * waits for ever, and the group goes on; and wrong arguments, of which only their rank hears. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
