@@ -39,7 +39,7 @@ static int meet(void *ctx, const void *send, void *recv, size_t bytes)
     table *t = self->table;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 30;
+    until.tv_sec += t->desc->meeting_s ? t->desc->meeting_s : 30;
     pthread_mutex_lock(&t->lock);
     unsigned round = t->round;
     char **blob = &t->blobs[round % 2];

@@ -24,6 +24,7 @@ typedef struct ranks_desc {
     int size;
     bool processes;     /* else threads */
     int64_t timeout_ms; /* of the group; 0: 20000 */
+    int meeting_s;      /* how long threads wait for one that does not come to meet; 0: 30 */
 } ranks_desc;
 
 /* 0 if all went well.  group is made and destroyed around it. */

@@ -1,0 +1,275 @@
+/* test_faults.c - the n-th system call or allocation of one rank fails, for n = 1, 2, 3 ... until
+ * all goes well: the right status, nothing lost, no rank that waits for ever. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "imbrex_device.h"
+#include "imx.h"
+#include "ranks.h"
+#include "reference.h"
+
+enum { TIMEOUT_MS = 300, NEVER = -1 };
+
+/* ---- the table whose n-th call fails --------------------------------------------------------- */
+
+static imx_sys_table real;
+static _Thread_local int countdown = NEVER; /* of this thread; 0: this call fails */
+static _Thread_local const char *failed_call;
+
+static bool fails(const char *call, int error)
+{
+    if (countdown == NEVER || countdown-- > 0)
+        return false;
+    failed_call = call;
+    errno = error;
+    return true;
+}
+
+static void *fail_calloc(size_t count, size_t bytes)
+{
+    return fails("calloc", ENOMEM) ? NULL : real.calloc(count, bytes);
+}
+
+static void *fail_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails("aligned_alloc", ENOMEM) ? NULL : real.aligned_alloc(alignment, bytes);
+}
+
+static int fail_memfd_create(const char *name, unsigned flags)
+{
+    return fails("memfd_create", EMFILE) ? -1 : real.memfd_create(name, flags);
+}
+
+static int fail_ftruncate(int fd, long bytes)
+{
+    return fails("ftruncate", ENOMEM) ? -1 : real.ftruncate(fd, bytes);
+}
+
+static void *fail_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset)
+{
+    return fails("mmap", ENOMEM) ? MAP_FAILED : real.mmap(at, bytes, protection, flags, fd, offset);
+}
+
+static int fail_dup(int fd)
+{
+    return fails("dup", EMFILE) ? -1 : real.dup(fd);
+}
+
+static int fail_socket(int domain, int type, int protocol)
+{
+    return fails("socket", EMFILE) ? -1 : real.socket(domain, type, protocol);
+}
+
+static int fail_bind(int fd, const struct sockaddr *address, unsigned length)
+{
+    return fails("bind", ENOBUFS) ? -1 : real.bind(fd, address, length);
+}
+
+static int fail_listen(int fd, int backlog)
+{
+    return fails("listen", ENOBUFS) ? -1 : real.listen(fd, backlog);
+}
+
+static int fail_accept(int fd, struct sockaddr *address, unsigned *length)
+{
+    return fails("accept", EMFILE) ? -1 : real.accept(fd, address, length);
+}
+
+static int fail_connect(int fd, const struct sockaddr *address, unsigned length)
+{
+    return fails("connect", EAGAIN) ? -1 : real.connect(fd, address, length);
+}
+
+static long fail_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    return fails("sendmsg", ENOBUFS) ? -1 : real.sendmsg(fd, message, flags);
+}
+
+static long fail_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return fails("recvmsg", ENOMEM) ? -1 : real.recvmsg(fd, message, flags);
+}
+
+static int fail_poll(struct pollfd *fds, unsigned long count, int timeout_ms)
+{
+    return fails("poll", ENOMEM) ? -1 : real.poll(fds, count, timeout_ms);
+}
+
+static int fail_eventfd(unsigned value, int flags)
+{
+    return fails("eventfd", EMFILE) ? -1 : real.eventfd(value, flags);
+}
+
+static int fail_thread_create(unsigned long *thread, void *(*run)(void *), void *arg)
+{
+    return fails("thread_create", EAGAIN) ? EAGAIN : real.thread_create(thread, run, arg);
+}
+
+static const imx_sys_table failing = { fail_calloc,       fail_aligned_alloc, fail_memfd_create,
+                                       fail_ftruncate,    fail_mmap,          fail_dup,
+                                       fail_socket,       fail_bind,          fail_listen,
+                                       fail_accept,       fail_connect,       fail_sendmsg,
+                                       fail_recvmsg,      fail_poll,          fail_eventfd,
+                                       fail_thread_create };
+
+/* ---- all that a rank does -------------------------------------------------------------------- */
+
+static imbrex_status run_all(imbrex_group *group, float *a, float *b, float *c)
+{
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+    for (int i = 0; i < 4; i++) {
+        op_case shape = { .op = ops[i],
+                          .m = 16,
+                          .n = 8,
+                          .k = i < 2 ? 0 : 4,
+                          .dtype = IMBREX_F32,
+                          .algorithm = i % 2 ? "sequential" : "copy",
+                          .sms = 2 };
+        imbrex_plan *plan;
+        IMX_TRY(case_plan(group, &shape, &plan));
+        IMX_TRY(
+            imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = i < 2 ? NULL : b, .c = c }, NULL));
+    }
+    return imbrex_stream_sync(group, NULL);
+}
+
+static imbrex_status use(imbrex_group *group)
+{
+    float *matrices =
+        calloc(3, 16 * 8 * sizeof *matrices); /* outlives the group's streams: below */
+    void *memory;
+    imbrex_stream stream;
+    float *a = matrices, *b = a + 16 * 8, *c = b + 16 * 8;
+    imbrex_status status = imbrex_mem_alloc(group, 100, &memory);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_create(group, &stream);
+    if (status == IMBREX_OK)
+        status = imbrex_silu_mul(group, IMBREX_F32, 4, 4, a, b, stream);
+    if (status == IMBREX_OK)
+        status = imbrex_trace(group, 100);
+    if (status == IMBREX_OK)
+        status = run_all(group, a, b, c);
+    /* A rank that lacks something goes; what the group still has under way it waits for. */
+    char why[512];
+    snprintf(why, sizeof why, "%s", imx_status_detail());
+    imbrex_group_destroy(group);
+    free(matrices);
+    return status == IMBREX_OK ? status : imx_fail(status, "%s", why);
+}
+
+static int count_fds(void)
+{
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir))
+        count++;
+    closedir(dir);
+    return count;
+}
+
+/* ---- one attempt ----------------------------------------------------------------------------- */
+
+typedef struct attempt {
+    int victim, n;
+    bool threads;
+    int *went_well; /* shared with processes: the victim made fewer than n calls */
+} attempt;
+
+static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const attempt *at = ctx;
+    bool victim = rank == at->victim;
+    int fds = count_fds();
+    int64_t begin_ns = imbrexd_now_ns();
+    failed_call = NULL;
+    countdown = victim ? at->n : NEVER;
+    imbrex_group *group;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = TIMEOUT_MS };
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    if (status == IMBREX_OK)
+        status = use(group);
+    countdown = NEVER;
+    const char *call = failed_call ? failed_call : "nothing";
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(took_ms < 8 * TIMEOUT_MS, "call %d, %s: took %lld ms", at->n, call,
+               (long long)took_ms);
+    RANK_CHECK(at->threads || count_fds() == fds, "call %d, %s: %d descriptors before, %d after",
+               at->n, call, fds, count_fds());
+    if (!victim) {
+        RANK_CHECK(status == IMBREX_OK || status == IMBREX_PEER || status == IMBREX_TIMEOUT,
+                   "call %d: the other rank has %s: %s", at->n, imbrex_status_name(status),
+                   imbrex_error());
+        return 0;
+    }
+    *at->went_well = !failed_call;
+    if (!failed_call)
+        RANK_CHECK(status == IMBREX_OK, "nothing failed, and yet: %s", imbrex_error());
+    bool memory = strstr(call, "alloc") || !strcmp(call, "mmap") || !strcmp(call, "ftruncate") ||
+                  !strcmp(call, "poll") || !strcmp(call, "recvmsg");
+    RANK_CHECK(status == IMBREX_OK || status == (memory ? IMBREX_NO_MEMORY : IMBREX_SYSTEM),
+               "call %d, %s: %s: %s", at->n, call, imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+/* Until the victim meets no failure. */
+static void until_it_goes_well(int size, int victim, bool processes)
+{
+    int *went_well =
+        mmap(NULL, sizeof *went_well, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(went_well != MAP_FAILED);
+    int n = 0, fds = count_fds();
+    for (; n < 1000 && !*went_well; n++) {
+        attempt at = { victim, n, !processes, went_well };
+        ranks_desc desc = { .size = size, .processes = processes, .meeting_s = 1 };
+        assert_int_equal(ranks_run_bare(&desc, try, &at), 0);
+        assert_int_equal(count_fds(), fds);
+    }
+    assert_true(*went_well);
+    assert_true(n > 40); /* it did go through the calls */
+    munmap(went_well, sizeof *went_well);
+}
+
+static void one_rank(void **state)
+{
+    (void)state;
+    until_it_goes_well(1, 0, false);
+}
+
+static void one_of_two_threads(void **state)
+{
+    (void)state;
+    until_it_goes_well(2, 0, false);
+}
+
+static void one_of_two_processes(void **state)
+{
+    (void)state;
+    until_it_goes_well(2, 0, true);
+}
+
+static void other_of_two_processes(void **state)
+{
+    (void)state;
+    until_it_goes_well(2, 1, true);
+}
+
+int main(void)
+{
+    real = imx_sys;
+    imx_sys = failing;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(one_of_two_threads),
+        cmocka_unit_test(one_of_two_processes),
+        cmocka_unit_test(other_of_two_processes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
