@@ -4,8 +4,8 @@
 
 #include "bench_data.h"
 
-/* Whether this build has one, and it can compute this product: float32, in host memory. */
-bool bench_blas_can(const bench_shape *shape, const char *device);
+/* Whether this build has one, and it can compute what this plan does: float32, in host memory. */
+bool bench_blas_can(const bench_shape *shape, const imbrex_plan *plan);
 
 typedef struct bench_blas {
     const bench_data *data;

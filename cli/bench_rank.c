@@ -62,17 +62,19 @@ static imbrex_status add_plan(rank_state *s, const char *name, const char *algor
     return IMBREX_OK;
 }
 
-/* The first one is what the others are divided by. */
 static imbrex_status add_all(rank_state *s)
 {
     const bench_request *q = s->request;
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
     imbrex_group_desc desc = { .bootstrap = &one, .device = q->device };
     TRY(imbrex_group_create(&desc, &s->alone));
-    if (bench_blas_can(&q->shape, q->device))
-        add_blas(s);
+    s->result.base = &s->result.figures[0];
     if (q->shape.op->product)
         TRY(add_plan(s, "products", NULL, true));
+    if (q->shape.op->product && bench_blas_can(&q->shape, s->calls[0].plan)) {
+        s->result.base = &s->result.figures[s->count];
+        add_blas(s);
+    }
     TRY(add_plan(s, "sequential", "sequential", false));
     for (int i = 0; i < q->algorithm_count; i++) {
         const char *algorithm = q->algorithms[i];
@@ -113,7 +115,6 @@ static imbrex_status time_all(rank_state *s)
                           &figure->host_us));
     }
     s->result.count = s->count;
-    s->result.base = &s->result.figures[0];
     return IMBREX_OK;
 }
 
