@@ -85,6 +85,8 @@ imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status min
         strncpy(own.detail, imx_status_detail(), sizeof own.detail - 1);
 
     proposal *all = group->proposals;
-    IMX_TRY(imx_agree_allgather(group, &own, all, sizeof own));
+    imbrex_status met = imx_agree_allgather(group, &own, all, sizeof own);
+    if (met != IMBREX_OK)
+        return is_own(mine) ? imx_fail(mine, "%s", own.detail) : met;
     return compare(group, all, fields);
 }

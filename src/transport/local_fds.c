@@ -76,6 +76,13 @@ static void fds_close(imx_transport *t)
     free(t);
 }
 
+/* Half the limit: whoever waits here in vain must still be in time for the meeting where the others
+ * wait with the reason. */
+static int64_t deadline_from_now(const imx_transport *t)
+{
+    return imbrexd_now_ns() + t->desc.timeout_ms * 1000000 / 2;
+}
+
 /* Until fd is ready or the deadline; OK or TIMEOUT. */
 static imbrex_status await(int fd, short events, int64_t deadline, const char *what, int rank)
 {
@@ -279,7 +286,7 @@ static imbrex_status fds_open(imx_transport *t)
 {
     const imx_transport_desc *desc = &t->desc;
     IMX_TRY(desc->allgather(desc->ctx, &t->own, t->addresses, sizeof t->own));
-    return connect_all(t, imbrexd_now_ns() + desc->timeout_ms * 1000000);
+    return connect_all(t, deadline_from_now(t));
 }
 
 static imbrex_status import_from(imx_transport *t, int rank, const imx_memory *own,
@@ -317,7 +324,7 @@ static imbrex_status fds_swap(imx_transport *t, imx_memory *own, imx_memory **me
         status = status == IMBREX_OK ? sent : status;
     }
     close_fd(fd);
-    int64_t deadline = imbrexd_now_ns() + t->desc.timeout_ms * 1000000;
+    int64_t deadline = deadline_from_now(t);
     for (int i = 1; i < t->desc.size; i++) {
         int from = (t->desc.rank + i) % t->desc.size;
         if (!t->peers[from])
