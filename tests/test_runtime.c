@@ -1,0 +1,261 @@
+/* test_runtime.c - what a run costs the host: no allocation, few microseconds, and no CPU while it
+ * waits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "imbrex_device.h"
+#include "imx.h"
+#include "ranks.h"
+#include "reference.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+/* ---- counting allocations -------------------------------------------------------------------- */
+
+static long allocations; /* of all threads; atomic */
+
+static void count(void)
+{
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+}
+
+static imx_sys_table real;
+
+static void *count_calloc(size_t number, size_t bytes)
+{
+    count();
+    return real.calloc(number, bytes);
+}
+
+static void *count_aligned_alloc(size_t alignment, size_t bytes)
+{
+    count();
+    return real.aligned_alloc(alignment, bytes);
+}
+
+static void *count_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset)
+{
+    count();
+    return real.mmap(at, bytes, protection, flags, fd, offset);
+}
+
+/* Every allocation of the whole program, whoever makes it.  A sanitizer has its own. */
+#if defined(__GLIBC__) && !defined(SANITIZED)
+#define INTERPOSED 1
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t number, size_t bytes);
+extern void *__libc_realloc(void *at, size_t bytes);
+extern void *__libc_memalign(size_t alignment, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    count();
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t number, size_t bytes)
+{
+    count();
+    return __libc_calloc(number, bytes);
+}
+
+void *realloc(void *at, size_t bytes)
+{
+    count();
+    return __libc_realloc(at, bytes);
+}
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    count();
+    return __libc_memalign(alignment, bytes);
+}
+
+int posix_memalign(void **at, size_t alignment, size_t bytes)
+{
+    count();
+    *at = __libc_memalign(alignment, bytes);
+    return *at ? 0 : 12;
+}
+#endif
+
+/* ---- one operator, many runs ----------------------------------------------------------------- */
+
+enum { WARM = 20, RUNS = 100, TIMED = 400 };
+
+typedef struct figures {
+    double run_us[8]; /* host time of one imbrex_plan_run, by case */
+} figures;
+
+static op_case case_of(int i)
+{
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+    return (op_case){ .op = ops[i / 2],
+                      .m = 16,
+                      .n = 8,
+                      .k = i / 2 < 2 ? 0 : 8,
+                      .dtype = IMBREX_BF16,
+                      .algorithm = i % 2 ? "sequential" : "copy" };
+}
+
+static int meet(imbrex_group *group)
+{
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+static int runs(imbrex_plan *plan, const imbrex_args *args, int times)
+{
+    for (int i = 0; i < times; i++)
+        RANK_OK(imbrex_plan_run(plan, args, NULL));
+    return 0;
+}
+
+/* The mean of batches that fit into a stream's queue: what is measured is the call, not the wait. */
+static int measure(imbrex_group *group, imbrex_plan *plan, const imbrex_args *args, double *mean_us)
+{
+    enum { BATCH = 5 };
+    *mean_us = 0;
+    for (int i = 0; i < TIMED / BATCH; i++) {
+        int64_t begin_ns = imbrexd_now_ns();
+        if (runs(plan, args, BATCH))
+            return 1;
+        *mean_us += (double)(imbrexd_now_ns() - begin_ns) / 1000 / TIMED;
+        RANK_OK(imbrex_stream_sync(group, NULL));
+    }
+    return 0;
+}
+
+static int allocate_nothing(imbrex_group *group, void *ctx)
+{
+    figures *out = ctx;
+    for (int i = 0; i < 8; i++) {
+        op_case c = case_of(i);
+        char a[16 * 8 * 2] = "", b[8 * 8 * 2] = "", result[16 * 8 * 2];
+        imbrex_args args = { .a = a, .b = c.k ? b : NULL, .c = result };
+        imbrex_plan *plan;
+        RANK_OK(case_plan(group, &c, &plan));
+        if (runs(plan, &args, WARM) || meet(group))
+            return 1;
+        long before = __atomic_load_n(&allocations, __ATOMIC_SEQ_CST);
+        if (runs(plan, &args, RUNS) || meet(group))
+            return 1;
+        long after = __atomic_load_n(&allocations, __ATOMIC_SEQ_CST);
+        RANK_CHECK(after == before, "%s %s: %ld allocations in %d runs", c.op, c.algorithm,
+                   after - before, RUNS);
+        double us;
+        if (meet(group) || measure(group, plan, &args, &us) || meet(group))
+            return 1;
+        if (imbrex_group_rank(group) == 0)
+            out->run_us[i] = us;
+        imbrex_plan_destroy(plan);
+    }
+    return 0;
+}
+
+static void runs_allocate_nothing_and_return_soon(void **state)
+{
+    (void)state;
+    figures out = { 0 };
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, allocate_nothing, &out), 0);
+    for (int i = 0; i < 8; i++) {
+        op_case c = case_of(i);
+        printf("%-15s %-11s %6.1f us a call of imbrex_plan_run\n", c.op, c.algorithm,
+               out.run_us[i]);
+#ifndef SANITIZED
+        assert_true(out.run_us[i] < 200);
+#endif
+    }
+}
+
+static void allocations_are_counted(void **state)
+{
+    (void)state;
+    long before = allocations;
+    void *at = NULL;
+    assert_int_equal(imx_sys_alloc(1, 1, &at), IMBREX_OK);
+    free(at);
+    assert_true(allocations > before);
+#ifdef INTERPOSED
+    before = allocations;
+    char *volatile copy = strdup("a string"); /* volatile: else it may be left out */
+    free(copy);
+    assert_true(allocations > before);
+#endif
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static double cpu_s(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+}
+
+/* All wait for a second, each on two streams, for a signal that rank 0 gives late. */
+static int wait_long(imbrex_group *group, void *ctx)
+{
+    double *share = ctx;
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    void *word;
+    imbrex_stream streams[2] = { NULL, NULL };
+    RANK_OK(imbrex_mem_alloc(group, sizeof(uint64_t), &word));
+    RANK_OK(imbrex_stream_create(group, &streams[1]));
+    if (meet(group))
+        return 1;
+    for (int i = 0; i < 2; i++)
+        RANK_OK(imbrex_signal_wait(group, word, 1, streams[i]));
+    if (rank == 0) {
+        imbrex_stream third;
+        RANK_OK(imbrex_stream_create(group, &third));
+        double before = cpu_s();
+        usleep(1000000);
+        *share = cpu_s() - before;
+        for (int r = 0; r < ranks; r++)
+            RANK_OK(imbrex_signal_post(group, word, 1, r, third));
+        RANK_OK(imbrex_stream_sync(group, third));
+    }
+    for (int i = 0; i < 2; i++)
+        RANK_OK(imbrex_stream_sync(group, streams[i]));
+    return 0;
+}
+
+static void waiting_leaves_the_cpu_alone(void **state)
+{
+    (void)state;
+    double share = 1;
+    ranks_desc desc = { .size = 8 };
+    assert_int_equal(ranks_run(&desc, wait_long, &share), 0);
+    printf("8 ranks that wait on 2 streams each: %.1f %% of one CPU\n", share * 100);
+    assert_true(share < 0.2);
+}
+
+int main(void)
+{
+    real = imx_sys;
+    imx_sys.calloc = count_calloc;
+    imx_sys.aligned_alloc = count_aligned_alloc;
+    imx_sys.mmap = count_mmap;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(allocations_are_counted),
+        cmocka_unit_test(runs_allocate_nothing_and_return_soon),
+        cmocka_unit_test(waiting_leaves_the_cpu_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
