@@ -1,6 +1,7 @@
 /* plan.c - makes plans (checked, agreed on, memory taken), describes them, starts their runs. */
 #include "plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,6 +102,7 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
         .units = (int)imx_max(1, target.units / plan->group->sharers),
+        .slow_wire = plan->group->env.cpu_link > 0,
     };
     plan->shape = r->shape;
     plan->config = imx_tune_config(&input);
@@ -351,6 +353,27 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
     return IMBREX_OK;
 }
 
+static imbrex_status enqueue(const imx_run *run)
+{
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(run->plan->algorithm->run(run));
+    return imx_run_end(run);
+}
+
+/* Part of a run is enqueued and the rest cannot be: no peer's wait for it would end, and no event
+ * says when its part is done with the plan's memory.  So all waits are ended, and then the part. */
+static imbrex_status give_up(const imx_run *run, imbrex_status status)
+{
+    imbrex_group *group = run->plan->group;
+    char why[400];
+    snprintf(why, sizeof why, "%s", imx_status_detail());
+    imbrex_group_abort(group);
+    imbrex_status drained = group->backend->stream_sync(group->device, run->stream);
+    drained = group->backend->stream_sync(group->device, run->plan->comm);
+    (void)drained;
+    return imx_fail(status, "%s", why);
+}
+
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
 {
     imx_status_enter(__func__);
@@ -374,9 +397,8 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
         IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->finished, run.stream));
     plan->stream = run.stream;
     plan->runs++;
-    IMX_TRY(imx_run_begin(&run));
-    IMX_TRY(plan->algorithm->run(&run));
-    return imx_run_end(&run);
+    imbrex_status status = enqueue(&run);
+    return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
 }
 
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)

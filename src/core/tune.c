@@ -1,11 +1,16 @@
 /* tune.c - tile and chunk sizes, blocks, and the algorithm, from the shape alone. */
 #include "tune.h"
 
+/* Each call of a BLAS packs b again, which costs it about 1 + 36 / rows: few, tall tiles.  A slow
+ * wire wants more chunks all the same, since nothing can hide the first of them. */
 enum {
-    CHUNKS_WANTED = 8,           /* a rank: the first chunk is what nothing can hide */
-    CHUNK_ROWS_LEAST = 64,       /* below this a product re-reads b too often to run at speed */
-    TILE_ROWS_MOST = 512,        /* beyond this rows no longer help */
-    TILE_COLS_MOST = 1024,       /* bounds the float32 panels that bf16 and f16 are widened into */
+    CHUNK_ROWS_CPU = 1024,
+    CHUNK_ROWS_WIRE = 512,  /* on an emulated wire */
+    TILE_ROWS_MOST = 1024,  /* beyond this rows no longer help */
+    TILE_COLS_F32 = 2048,   /* read and written in place */
+    TILE_COLS_SHORT = 1024, /* bounds the panels that bf16 and f16 are widened into */
+    TILE_COLS_LEAST = 256,
+    CHUNK_BYTES = 1 << 20,       /* where nothing is multiplied */
     OVERLAP_BYTES_LEAST = 32768, /* a shard that travels faster than a thread wakes up */
 };
 
@@ -14,34 +19,53 @@ static int clamp(int64_t value, int64_t least, int64_t most)
     return (int)imx_max(least, imx_min(value, most));
 }
 
-imx_config imx_tune_config(const imx_tune_input *in)
+/* Rows that travel under one signal, if nobody said. */
+static int64_t choose_chunk(const imx_tune_input *in)
 {
-    imx_config config = { .group = 1 };
+    if (in->product)
+        return in->slow_wire ? CHUNK_ROWS_WIRE : CHUNK_ROWS_CPU;
+    int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
+    return imx_max(1, CHUNK_BYTES / imx_max(1, row_bytes)); /* only copies and sums: by bytes */
+}
+
+static void cut(const imx_tune_input *in, int64_t rows, imx_config *config)
+{
     const imx_shape *shape = &in->shape;
-    int64_t rows = imx_max(1, imx_ceil_div(shape->m, in->ranks)); /* the most that a rank owns */
-
-    int64_t chunk = in->chunk_rows;
-    if (!chunk)
-        chunk = imx_max(CHUNK_ROWS_LEAST, imx_ceil_div(rows, CHUNKS_WANTED));
-    chunk = imx_min(chunk, rows);
+    int64_t chunk = imx_min(in->chunk_rows ? in->chunk_rows : choose_chunk(in), rows);
     int64_t tiles = imx_ceil_div(chunk, TILE_ROWS_MOST);
-    config.tile_rows = (int)imx_ceil_div(chunk, tiles);
-    config.chunk_rows = (int)(tiles * config.tile_rows); /* whole tiles: a little more than asked */
-    config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);
-    config.tile_cols = clamp(shape->n, 1, TILE_COLS_MOST);
-    config.blocks = clamp(in->sms ? in->sms : in->units, 1, 1024);
+    config->tile_rows = (int)imx_ceil_div(chunk, tiles);
+    config->chunk_rows = (int)(tiles * config->tile_rows); /* whole tiles: maybe a little more */
+    config->chunks = (int)imx_ceil_div(rows, config->chunk_rows);
+    config->blocks = clamp(in->sms ? in->sms : in->units, 1, 1024);
 
+    /* A chunk has a tile for every block. */
+    int64_t most = shape->dtype == IMBREX_F32 ? TILE_COLS_F32 : TILE_COLS_SHORT;
+    int64_t share = imx_max(TILE_COLS_LEAST, imx_ceil_div(shape->n, config->blocks));
+    config->tile_cols = clamp(shape->n, 1, imx_min(most, share));
+}
+
+static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)
+{
+    const imx_shape *shape = &in->shape;
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
     if (in->ranks == 1) {
-        config.algorithm = "sequential";
-        config.why = "there is no peer to send to";
+        config->algorithm = "sequential";
+        config->why = "there is no peer to send to";
     } else if (shard_bytes < OVERLAP_BYTES_LEAST) {
-        config.algorithm = "sequential";
-        config.why = "a shard is sent sooner than a second stream starts";
+        config->algorithm = "sequential";
+        config->why = "a shard is sent sooner than a second stream starts";
     } else {
-        config.algorithm = "copy";
-        config.why = "sending runs beside the rest";
+        config->algorithm = "copy";
+        config->why = "sending runs beside the rest";
     }
+}
+
+imx_config imx_tune_config(const imx_tune_input *in)
+{
+    imx_config config = { .group = 1 };
+    int64_t rows = imx_max(1, imx_ceil_div(in->shape.m, in->ranks)); /* the most that a rank owns */
+    cut(in, rows, &config);
+    choose_algorithm(in, rows, &config);
     return config;
 }

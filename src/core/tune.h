@@ -18,6 +18,7 @@ typedef struct imx_tune_input {
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */
     int units;          /* blocks that the device has room for */
+    bool slow_wire;     /* ranks are far apart for what they compute */
 } imx_tune_input;
 
 typedef struct imx_config {
