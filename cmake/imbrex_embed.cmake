@@ -1,8 +1,8 @@
 # imbrex_embed.cmake - puts the sources that are compiled at run time into the library: one C file
 # with the bytes of each, under the name that an #include gives it.
 #
-# Included by CMakeLists.txt it sets embedded_source, the generated file, and how to make it.  Run as
-# a script it makes it: cmake -DOUT=<file> -DROOT=<source folder> -P imbrex_embed.cmake
+# Included by CMakeLists.txt it sets embedded_source, the generated file, and how to make it.  Run
+# as a script it makes it: cmake -DOUT=<file> -DROOT=<source folder> -P imbrex_embed.cmake
 
 # Names are counted from the folders that the compiler searches: include/ and src/.
 set(embed_patterns

@@ -1,6 +1,6 @@
-/* vector.cuh - elements of an imbrex_dtype on a GPU: 16 bytes at a time where the address allows it,
- * into float32 and back with one rounding to nearest even.  Where dtype is a constant, nothing is
- * left of the branches. */
+/* vector.cuh - elements of an imbrex_dtype on a GPU: 16 bytes at a time where the address allows
+ * it, into float32 and back with one rounding to nearest even.  Where dtype is a constant, nothing
+ * is left of the branches. */
 #ifndef IMX_VECTOR_CUH
 #define IMX_VECTOR_CUH
 
@@ -18,7 +18,7 @@ IMX_VECTOR_FN bool imx_vector_aligned(const void *at)
     return ((uintptr_t)at & 15) == 0;
 }
 
-/* ---- elements --------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 IMX_VECTOR_FN float imx_vector_widen16(int dtype, uint16_t x)
 {
@@ -74,7 +74,7 @@ IMX_VECTOR_FN void imx_vector_put(int dtype, void *array, int64_t index, float x
         ((uint16_t *)array)[index] = imx_vector_narrow16(dtype, x);
 }
 
-/* ---- 16 bytes --------------------------------------------------------------------------------- */
+/* ---- 16 bytes -------------------------------------------------------------------------------- */
 
 /* Coherent, in program order: the memory may have been written by another agent while this kernel
  * ran.  Around the first-level cache: nobody reads it twice. */

@@ -30,7 +30,7 @@ static imbrex_status build(const imx_cache *cache, const imx_cuda_config *config
     return IMBREX_OK;
 }
 
-/* One at a time: ranks of one process want the same kernel, and the second finds it in the cache. */
+/* One at a time: ranks of one process want the same kernel; the second finds it in the cache. */
 imbrex_status imx_cuda_build(const imx_cache *cache, const imx_cuda_config *config, int arch,
                              void **cubin, size_t *bytes, char **log)
 {

@@ -42,7 +42,7 @@ static imx_cache_key digest_of(const void *cubin, size_t bytes)
     return digest;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------- */
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 static bool is_ours(const struct stat *found)
 {
@@ -114,7 +114,7 @@ void imx_cache_find(const char *wanted, imx_cache *cache)
     cache->folder[0] = '\0';
 }
 
-/* ---- files ------------------------------------------------------------------------------------ */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static void name_file(const imx_cache_key *key, const char *end, char name[NAME_MOST])
 {

@@ -6,7 +6,7 @@
 
 #include "nvrtc.h"
 
-/* ---- the current context ---------------------------------------------------------------------- */
+/* ---- the current context --------------------------------------------------------------------- */
 
 /* What this thread was left with, because it had none before. */
 static _Thread_local CUcontext left_current;
@@ -35,8 +35,7 @@ void imx_cuda_leave(CUcontext context, CUcontext before)
     (void)ignored;
 }
 
-/* Before the context may go. */
-static void forget_current(CUcontext context)
+void imx_cuda_forget(CUcontext context)
 {
     CUcontext now = NULL;
     if (left_current != context)
@@ -48,7 +47,7 @@ static void forget_current(CUcontext context)
     (void)ignored;
 }
 
-/* ---- ranks on one GPU ------------------------------------------------------------------------- */
+/* ---- ranks on one GPU ------------------------------------------------------------------------ */
 
 enum { GPUS_MOST = 128, CONNECTIONS_LEAST = 32 };
 
@@ -72,7 +71,7 @@ static imbrex_status count_in(imx_device *device)
                     device->gpu, CONNECTIONS_LEAST);
 }
 
-/* ---- open and close --------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 int imx_cuda_attribute(CUdevice gpu, int which)
 {
@@ -147,7 +146,7 @@ static void device_close(imx_device *device)
     }
     imx_cuda_memory_release(device->abort_table);
     if (device->context) {
-        forget_current(device->context);
+        imx_cuda_forget(device->context);
         CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(device->gpu);
         (void)ignored;
     }

@@ -1,4 +1,4 @@
-/* cuda.h - the CUDA backend's own types: a device is a GPU's primary context as one rank uses it. */
+/* cuda.h - the CUDA backend's own types: a device is a GPU's primary context as a rank uses it. */
 #ifndef IMX_CUDA_H
 #define IMX_CUDA_H
 
@@ -26,23 +26,26 @@ struct imx_device {
     imx_prepared *signals;
 };
 
-/* ---- cuda.c ----------------------------------------------------------------------------------- */
+/* ---- cuda.c ---------------------------------------------------------------------------------- */
 
 /* Makes context the calling thread's own and returns what was before; leave gives that back, unless
  * there was none, so that a thread that only works here pays for one look. */
 imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before) IMX_MUST_CHECK;
 void imx_cuda_leave(CUcontext context, CUcontext before);
 
+/* Before a reference to the context is given up: takes it off the thread where leave left it. */
+void imx_cuda_forget(CUcontext context);
+
 int imx_cuda_attribute(CUdevice gpu, int which); /* 0 if unknown */
 
-/* ---- info.c ----------------------------------------------------------------------------------- */
+/* ---- info.c ---------------------------------------------------------------------------------- */
 
 void imx_cuda_info(imx_text *text);
 
 /* Why imbrex cannot use the GPU at all, in words; NULL: it can. */
 const char *imx_cuda_lacks(CUdevice gpu);
 
-/* ---- memory.c --------------------------------------------------------------------------------- */
+/* ---- memory.c -------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_memory_create(imx_device *device, size_t bytes, imx_memory **memory);
 imbrex_status imx_cuda_memory_create_host(imx_device *device, size_t bytes, imx_memory **memory);
@@ -52,7 +55,7 @@ imbrex_status imx_cuda_memory_import(imx_device *device, int fd, const imx_memor
 imbrex_status imx_cuda_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **memory);
 void imx_cuda_memory_release(imx_memory *memory);
 
-/* ---- stream.c --------------------------------------------------------------------------------- */
+/* ---- stream.c -------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *stream);
 void imx_cuda_stream_destroy(imx_device *device, imbrex_stream stream);
@@ -69,7 +72,7 @@ imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size
 imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
                                imbrex_stream stream);
 
-/* ---- kernel.c --------------------------------------------------------------------------------- */
+/* ---- kernel.c -------------------------------------------------------------------------------- */
 
 extern const imx_kernel imx_cuda_signals_kernel;
 
@@ -79,7 +82,7 @@ void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *prepared);
 imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared, const void *args,
                                      size_t args_bytes, imbrex_stream stream);
 
-/* ---- build.c ---------------------------------------------------------------------------------- */
+/* ---- build.c --------------------------------------------------------------------------------- */
 
 /* The cubin of a kernel's config, out of the cache or compiled.  *log (or log NULL) is what the
  * compiler said, NULL if it did not have to run.  Free both. */

@@ -80,7 +80,7 @@ int imx_driver_version(void)
     return imx_driver && imx_driver->cuDriverGetVersion(&version) == CUDA_SUCCESS ? version : 0;
 }
 
-/* ---- errors ----------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct meaning {
     CUresult first, last;

@@ -1,5 +1,5 @@
-/* driver.h - NVIDIA's driver as a table of functions, filled from libcuda.so.1 when the first device
- * is asked for: nothing of CUDA is needed to build, and no driver to start.
+/* driver.h - NVIDIA's driver as a table of functions, filled from libcuda.so.1 when the first
+ * device is asked for: nothing of CUDA is needed to build, and no driver to start.
  *
  * The names are those of the driver's manual.  The types below are what its binary interface says,
  * as far as imbrex uses it.
@@ -9,7 +9,7 @@
 
 #include "../../core/imx.h"
 
-/* ---- types ------------------------------------------------------------------------------------ */
+/* ---- types ----------------------------------------------------------------------------------- */
 
 typedef int CUresult;
 typedef int CUdevice;
@@ -108,7 +108,7 @@ typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];
 } CUtensorMap;
 
-/* ---- the table -------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* Rows: name in the table, name in the library, what it takes. */
 #define IMX_DRIVER_TABLE(ROW)                                                                     \

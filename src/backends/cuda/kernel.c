@@ -24,7 +24,7 @@ struct imx_prepared {
     CUfunction function;
 };
 
-/* ---- the backend's own kernel ----------------------------------------------------------------- */
+/* ---- the backend's own kernel ---------------------------------------------------------------- */
 
 static void signals_config(const void *largest, const imx_cuda_target *target, int blocks,
                            imx_cuda_config *config)
@@ -54,7 +54,7 @@ const imx_kernel imx_cuda_signals_kernel = {
     .cuda_launch = signals_launch,
 };
 
-/* ---- prepare ---------------------------------------------------------------------------------- */
+/* ---- prepare --------------------------------------------------------------------------------- */
 
 /* Loads the function, not only the module: the first launch must find everything in place. */
 static imbrex_status load(imx_prepared *p, const void *cubin)
@@ -133,7 +133,7 @@ void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
     free(p);
 }
 
-/* ---- tensor maps ------------------------------------------------------------------------------ */
+/* ---- tensor maps ----------------------------------------------------------------------------- */
 
 static bool same_map(const imx_tensor_map *x, const imx_tensor_map *y)
 {
@@ -185,7 +185,7 @@ static imbrex_status find_map(imx_prepared *p, int i, const imx_tensor_map *from
     return IMBREX_OK;
 }
 
-/* ---- launch ----------------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const void *args,
                                      size_t args_bytes, imbrex_stream stream)

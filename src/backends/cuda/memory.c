@@ -54,6 +54,8 @@ static void destroy(cuda_memory *m)
     if (entered)
         imx_cuda_leave(m->context, before);
     if (m->context)
+        imx_cuda_forget(m->context);
+    if (m->context)
         undo(imx_driver->cuDevicePrimaryCtxRelease(m->gpu));
     free(m);
 }
@@ -89,7 +91,7 @@ static imbrex_status finish(imx_device *device, cuda_memory *m, CUcontext before
     return status;
 }
 
-/* ---- device memory ---------------------------------------------------------------------------- */
+/* ---- device memory --------------------------------------------------------------------------- */
 
 static CUmemAllocationProp shareable(const imx_device *device)
 {
@@ -169,7 +171,7 @@ imbrex_status imx_cuda_memory_create(imx_device *device, size_t bytes, imx_memor
     return finish(device, m, before, create(device, m), out);
 }
 
-/* ---- host memory ------------------------------------------------------------------------------ */
+/* ---- host memory ----------------------------------------------------------------------------- */
 
 static imbrex_status map_host(cuda_memory *m, int fd)
 {
@@ -204,7 +206,7 @@ imbrex_status imx_cuda_memory_create_host(imx_device *device, size_t bytes, imx_
     return finish(device, m, before, create_host(m), out);
 }
 
-/* ---- peers ------------------------------------------------------------------------------------ */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_memory_export(imx_memory *memory, int *out)
 {

@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 enum { VERSION_LEAST = 12000, OPTIONS_MOST = 64 };
 
-/* ---- finding it ------------------------------------------------------------------------------- */
+/* ---- finding it ------------------------------------------------------------------------------ */
 
 static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12" };
 enum { NAMES = sizeof names / sizeof names[0] };
@@ -123,7 +123,7 @@ const char *imx_nvrtc_path(void)
     return found_at;
 }
 
-/* ---- compiling -------------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
 typedef struct job {
     nvrtcProgram program;

@@ -75,7 +75,7 @@ imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream)
     return status;
 }
 
-/* ---- events ----------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_event_create(imx_device *device, imx_event **out)
 {
@@ -123,7 +123,7 @@ imbrex_status imx_cuda_event_wait(imx_device *device, imx_event *event, imbrex_s
     return status;
 }
 
-/* ---- copies and signals ----------------------------------------------------------------------- */
+/* ---- copies and signals ---------------------------------------------------------------------- */
 
 /* One address space: the driver sees by the addresses whose memory it is. */
 imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,

@@ -1,5 +1,6 @@
-/* sm80.cu - the reduce kernel on NVIDIA GPUs: all blocks together take chunk after chunk; in a chunk
- * a thread takes every so-many-th 16 bytes, of all ranks at once, so that enough is under way.
+/* sm80.cu - the reduce kernel on NVIDIA GPUs: all blocks together take chunk after chunk; in a
+ * chunk a thread takes every so-many-th 16 bytes, of all ranks at once, so that enough is under
+ * way.
  *
  *     IMX_DTYPE   imbrex_dtype          IMX_RANKS   how many parts there are
  *

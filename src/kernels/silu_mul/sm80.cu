@@ -5,9 +5,9 @@
 #include "../vector.cuh"
 #include "args.h"
 
-/* x / (1 + e^-x) with h = e^(-|x| / 2), which cannot overflow; below zero it is x * h * h / (1 + h *
- * h), whose factors are applied one by one, so that small results do not vanish early.  From -200
- * on, also at -infinity, everything rounds to -0. */
+/* x / (1 + e^-x) with h = e^(-|x| / 2), which cannot overflow; below zero it is x * h * h /
+ * (1 + h * h), whose factors are applied one by one, so that small results do not vanish early.
+ * From -200 on, also at -infinity, everything rounds to -0. */
 IMX_VECTOR_FN float silu(float x)
 {
     float down = fmaxf(-fabsf(x), -200.0f);

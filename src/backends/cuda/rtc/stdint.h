@@ -13,9 +13,9 @@ typedef unsigned long uint64_t;
 typedef long intptr_t;
 typedef unsigned long uintptr_t;
 
-#define INT32_MAX 2147483647
+#define INT32_MAX  2147483647
 #define UINT32_MAX 4294967295u
-#define INT64_MAX 9223372036854775807l
+#define INT64_MAX  9223372036854775807l
 #define UINT64_MAX 18446744073709551615ul
 
 #endif /* IMX_RTC_STDINT_H */
