@@ -1,0 +1,559 @@
+/* fake_driver.c - the driver's table and the compiler's, filled with functions over host memory. */
+#define _GNU_SOURCE
+#include "fake_driver.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fake_nvrtc.h"
+#include "fake_stream.h"
+
+enum { GPUS_MOST = 8, ATTRIBUTES = 160, PAGE = 65536 };
+
+struct CUctx_st {
+    int gpu, retained;
+};
+
+struct CUmod_st {
+    char source[128];
+};
+
+static struct {
+    int gpus, links;
+    int attributes[ATTRIBUTES];
+    struct CUctx_st contexts[GPUS_MOST];
+    int live, compiled, encoded;
+    int countdown;
+    const char *failed;
+} fake;
+
+static _Thread_local CUcontext current;
+
+static void count(int *what, int by)
+{
+    __atomic_add_fetch(what, by, __ATOMIC_RELAXED);
+}
+
+void fake_driver_count(int objects)
+{
+    count(&fake.live, objects);
+}
+
+void fake_driver_count_compiled(void)
+{
+    count(&fake.compiled, 1);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* Every call that can fail begins with this or with what contains it. */
+CUresult fake_driver_may_fail(const char *call)
+{
+    if (__atomic_load_n(&fake.countdown, __ATOMIC_RELAXED) &&
+        __atomic_sub_fetch(&fake.countdown, 1, __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&fake.failed, call, __ATOMIC_RELAXED);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult in_context(const char *call)
+{
+    if (!current || !__atomic_load_n(&current->retained, __ATOMIC_RELAXED)) {
+        fprintf(stderr, "%s: no current context\n", call);
+        return 201;
+    }
+    return fake_driver_may_fail(call);
+}
+
+/* What a real driver refuses while the thread captures a stream. */
+static CUresult outside_capture(const char *call)
+{
+    if (fake_stream_captures()) {
+        fprintf(stderr, "%s: in a capture\n", call);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return in_context(call);
+}
+
+#define TRY(check)                \
+    do {                          \
+        CUresult try_ = (check);  \
+        if (try_ != CUDA_SUCCESS) \
+            return try_;          \
+    } while (0)
+
+/* ---- devices and contexts -------------------------------------------------------------------- */
+
+static CUresult init(unsigned flags)
+{
+    (void)flags;
+    TRY(fake.gpus ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE);
+    return fake_driver_may_fail("cuInit");
+}
+
+static CUresult driver_version(int *version)
+{
+    *version = fake.attributes[0] ? fake.attributes[0] : 13000;
+    return CUDA_SUCCESS;
+}
+
+static CUresult error_name(CUresult error, const char **name)
+{
+    *name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+    return CUDA_SUCCESS;
+}
+
+static CUresult error_string(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "fake";
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_count(int *gpus)
+{
+    *gpus = fake.gpus;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_get(CUdevice *device, int index)
+{
+    *device = index;
+    return index < fake.gpus ? fake_driver_may_fail("cuDeviceGet") : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult device_name(char *name, int bytes, CUdevice device)
+{
+    snprintf(name, (size_t)bytes, "Fake GPU %d", device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_uuid(CUuuid *uuid, CUdevice device)
+{
+    memset(uuid, 0x10 + device, sizeof *uuid);
+    return fake_driver_may_fail("cuDeviceGetUuid");
+}
+
+static CUresult device_memory(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = (size_t)16 << 30;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_attribute(int *value, int which, CUdevice device)
+{
+    (void)device;
+    *value = fake.attributes[which];
+    return CUDA_SUCCESS;
+}
+
+static CUresult p2p_attribute(int *value, int which, CUdevice from, CUdevice to)
+{
+    (void)which;
+    *value = from != to && fake.links;
+    return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUcontext *context, CUdevice device)
+{
+    TRY(fake_stream_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+    TRY(fake_driver_may_fail("cuDevicePrimaryCtxRetain"));
+    *context = &fake.contexts[device];
+    count(&fake.contexts[device].retained, 1);
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUdevice device)
+{
+    count(&fake.contexts[device].retained, -1);
+    count(&fake.live, -1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_current(CUcontext *context)
+{
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_current(CUcontext context)
+{
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult priorities(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return in_context("cuCtxGetStreamPriorityRange");
+}
+
+/* ---- memory: a handle is a descriptor + 1 ---------------------------------------------------- */
+
+static void *pointer(CUdeviceptr at)
+{
+    return (void *)(uintptr_t)at;
+}
+
+static CUresult granularity(size_t *bytes, const CUmemAllocationProp *prop, int which)
+{
+    (void)prop;
+    (void)which;
+    *bytes = PAGE;
+    return in_context("cuMemGetAllocationGranularity");
+}
+
+static CUresult mem_create(CUmemHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+                           unsigned long long flags)
+{
+    (void)flags;
+    if (prop->type != CU_MEM_PINNED || prop->location.type != CU_MEM_LOCATION_DEVICE ||
+        prop->handle_types != CU_MEM_POSIX_FD || bytes % PAGE)
+        return CUDA_ERROR_INVALID_VALUE;
+    TRY(outside_capture("cuMemCreate"));
+    int fd = memfd_create("fake gpu", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = (CUmemHandle)fd + 1;
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_release(CUmemHandle handle)
+{
+    count(&fake.live, -1);
+    return close((int)handle - 1) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wish,
+                        unsigned long long flags)
+{
+    (void)alignment;
+    (void)wish;
+    (void)flags;
+    TRY(outside_capture("cuMemAddressReserve"));
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *at = (CUdeviceptr)(uintptr_t)base;
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult unreserve(CUdeviceptr at, size_t bytes)
+{
+    count(&fake.live, -1);
+    return munmap(pointer(at), bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemHandle handle,
+                    unsigned long long flags)
+{
+    (void)flags;
+    struct stat found;
+    TRY(outside_capture("cuMemMap"));
+    if (fstat((int)handle - 1, &found) != 0 || (size_t)found.st_size != bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)handle - 1,
+             (off_t)offset) == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr at, size_t bytes)
+{
+    count(&fake.live, -1);
+    void *base = mmap(pointer(at), bytes, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return base == MAP_FAILED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access,
+                           size_t entries)
+{
+    TRY(outside_capture("cuMemSetAccess"));
+    for (size_t i = 0; i < entries; i++) {
+        if (access[i].flags != CU_MEM_READWRITE || access[i].location.id >= fake.gpus)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (access[i].location.id && !fake.links) /* GPU 0 owns all memory of such a test */
+            return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    }
+    return mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE) ? CUDA_ERROR_INVALID_VALUE
+                                                                : CUDA_SUCCESS;
+}
+
+static CUresult export(void *out, CUmemHandle handle, int type, unsigned long long flags)
+{
+    (void)flags;
+    TRY(outside_capture("cuMemExportToShareableHandle"));
+    *(int *)out = fcntl((int)handle - 1, F_DUPFD_CLOEXEC, 0);
+    return type != CU_MEM_POSIX_FD || *(int *)out < 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+static CUresult import(CUmemHandle *handle, void *from, int type)
+{
+    TRY(outside_capture("cuMemImportFromShareableHandle"));
+    int fd = fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
+    if (type != CU_MEM_POSIX_FD || fd < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUmemHandle)fd + 1;
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_register(void *at, size_t bytes, unsigned flags)
+{
+    (void)at;
+    (void)bytes;
+    if (flags != (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP))
+        return CUDA_ERROR_INVALID_VALUE;
+    TRY(outside_capture("cuMemHostRegister"));
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_unregister(void *at)
+{
+    (void)at;
+    count(&fake.live, -1);
+    return current ? CUDA_SUCCESS : 201;
+}
+
+static CUresult memset_async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream)
+{
+    TRY(in_context("cuMemsetD8Async"));
+    return fake_stream_set(pointer(at), value, bytes, stream);
+}
+
+static CUresult memcpy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    TRY(in_context("cuMemcpyAsync"));
+    return fake_stream_copy(pointer(to), pointer(from), bytes, stream);
+}
+
+/* ---- streams, events, modules ---------------------------------------------------------------- */
+
+static CUresult stream_create(CUstream *stream, unsigned flags, int priority)
+{
+    TRY(in_context("cuStreamCreateWithPriority"));
+    if (flags != CU_STREAM_NON_BLOCKING || priority != -5)
+        return CUDA_ERROR_INVALID_VALUE;
+    TRY(fake_stream_create(stream));
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+    fake_stream_destroy(stream);
+    count(&fake.live, -1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_sync(CUstream stream)
+{
+    TRY(fake_stream_sync(stream)); /* an error is one of the work: it comes when that has ended */
+    return outside_capture("cuStreamSynchronize");
+}
+
+static CUresult stream_wait(CUstream stream, CUevent event, unsigned flags)
+{
+    (void)flags;
+    TRY(in_context("cuStreamWaitEvent"));
+    return fake_event_wait(event, stream);
+}
+
+static CUresult event_create(CUevent *event, unsigned flags)
+{
+    TRY(in_context("cuEventCreate"));
+    if (flags != CU_EVENT_DISABLE_TIMING)
+        return CUDA_ERROR_INVALID_VALUE;
+    *event = fake_event_create();
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    fake_event_destroy(event);
+    count(&fake.live, -1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    TRY(in_context("cuEventRecord"));
+    return fake_event_record(event, stream);
+}
+
+static CUresult module_load(CUmodule *module, const void *image)
+{
+    TRY(outside_capture("cuModuleLoadData"));
+    if (strncmp(image, FAKE_CUBIN, strlen(FAKE_CUBIN)) != 0)
+        return CUDA_ERROR_INVALID_IMAGE;
+    *module = calloc(1, sizeof **module);
+    snprintf((*module)->source, sizeof(*module)->source, "%s",
+             (const char *)image + strlen(FAKE_CUBIN));
+    count(&fake.live, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult module_unload(CUmodule module)
+{
+    free(module);
+    count(&fake.live, -1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_function(CUfunction *function, CUmodule module, const char *name)
+{
+    (void)module;
+    TRY(outside_capture("cuModuleGetFunction"));
+    *function = fake_function_find(name);
+    return *function ? CUDA_SUCCESS : 500;
+}
+
+static CUresult set_function(CUfunction function, int which, int value)
+{
+    (void)function;
+    TRY(outside_capture("cuFuncSetAttribute"));
+    return which != CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+                   value > fake.attributes[CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_SUCCESS;
+}
+
+static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **params,
+                       void **extra)
+{
+    TRY(in_context("cuLaunchKernelEx"));
+    unsigned cluster = config->attribute_count ? config->attributes[0].value.cluster[0] : 1;
+    if (extra || !config->grid[0] || config->grid[0] % cluster || config->block[0] > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    return fake_function_launch(function, (int)config->grid[0], params, config->stream);
+}
+
+/* The rules of the manual that a caller can break. */
+static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *address,
+                       const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                       const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    (void)promotion;
+    TRY(fake_driver_may_fail("cuTensorMapEncodeTiled"));
+    uint32_t bytes = box[0] * (dtype == CU_TENSOR_F32 ? 4 : 2);
+    if (rank != 2 || (uintptr_t)encoded % 64 || (uintptr_t)address % 16 || strides[0] % 16 ||
+        !sizes[0] || !sizes[1] || !box[0] || !box[1] || box[0] > 256 || box[1] > 256 ||
+        bytes % 16 || steps[0] != 1 || interleave || fill || (swizzle && bytes > 16u << swizzle))
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(encoded, 1, sizeof *encoded);
+    count(&fake.encoded, 1);
+    return CUDA_SUCCESS;
+}
+
+static const imx_driver_calls driver = {
+    .cuInit = init,
+    .cuDriverGetVersion = driver_version,
+    .cuGetErrorName = error_name,
+    .cuGetErrorString = error_string,
+    .cuDeviceGetCount = device_count,
+    .cuDeviceGet = device_get,
+    .cuDeviceGetName = device_name,
+    .cuDeviceGetUuid = device_uuid,
+    .cuDeviceTotalMem = device_memory,
+    .cuDeviceGetAttribute = device_attribute,
+    .cuDeviceGetP2PAttribute = p2p_attribute,
+    .cuDevicePrimaryCtxRetain = retain,
+    .cuDevicePrimaryCtxRelease = release,
+    .cuCtxGetCurrent = get_current,
+    .cuCtxSetCurrent = set_current,
+    .cuCtxGetStreamPriorityRange = priorities,
+    .cuMemGetAllocationGranularity = granularity,
+    .cuMemCreate = mem_create,
+    .cuMemRelease = mem_release,
+    .cuMemAddressReserve = reserve,
+    .cuMemAddressFree = unreserve,
+    .cuMemMap = map,
+    .cuMemUnmap = unmap,
+    .cuMemSetAccess = set_access,
+    .cuMemExportToShareableHandle = export,
+    .cuMemImportFromShareableHandle = import,
+    .cuMemHostRegister = host_register,
+    .cuMemHostUnregister = host_unregister,
+    .cuMemsetD8Async = memset_async,
+    .cuMemcpyAsync = memcpy_async,
+    .cuStreamCreateWithPriority = stream_create,
+    .cuStreamDestroy = stream_destroy,
+    .cuStreamSynchronize = stream_sync,
+    .cuStreamWaitEvent = stream_wait,
+    .cuEventCreate = event_create,
+    .cuEventDestroy = event_destroy,
+    .cuEventRecord = event_record,
+    .cuModuleLoadData = module_load,
+    .cuModuleUnload = module_unload,
+    .cuModuleGetFunction = get_function,
+    .cuFuncSetAttribute = set_function,
+    .cuLaunchKernelEx = launch,
+    .cuTensorMapEncodeTiled = encode,
+};
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+void fake_driver_install(int gpus)
+{
+    memset(&fake, 0, sizeof fake);
+    fake.gpus = gpus;
+    fake.links = 1;
+    fake.attributes[CU_MULTIPROCESSOR_COUNT] = 12;
+    fake.attributes[CU_COMPUTE_CAPABILITY_MAJOR] = 9;
+    fake.attributes[CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM] = 1;
+    fake.attributes[CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] = 232448;
+    fake.attributes[CU_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 1;
+    fake.attributes[CU_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED] = 1;
+    imx_driver = &driver;
+    imx_nvrtc = &fake_nvrtc_calls;
+}
+
+void fake_driver_set(int attribute, int value)
+{
+    fake.attributes[attribute] = value;
+}
+
+void fake_driver_set_links(int reached)
+{
+    fake.links = reached;
+}
+
+void fake_driver_fail(int n)
+{
+    fake.failed = NULL;
+    fake.countdown = n;
+}
+
+const char *fake_driver_failed(void)
+{
+    return fake.failed;
+}
+
+int fake_driver_live(void)
+{
+    return fake.live;
+}
+
+int fake_driver_compiled(void)
+{
+    return fake.compiled;
+}
+
+int fake_driver_encoded(void)
+{
+    return fake.encoded;
+}

@@ -1,0 +1,35 @@
+/* fake_driver.h - a GPU driver and a compiler without a GPU, put where imbrex keeps the real ones.
+ *
+ * Device memory is shared host memory whose descriptors pass between processes, streams are
+ * threads, and a kernel is its CPU form.  What the real driver forbids is an error here too, and
+ * what is not given back is counted.
+ */
+#ifndef FAKE_DRIVER_H
+#define FAKE_DRIVER_H
+
+#include "imbrex.h"
+
+/* From now on imbrex sees so many GPUs.  Before the first group; undoes all settings below. */
+void fake_driver_install(int gpus);
+
+/* Overrides an attribute (CU_...) of all GPUs. */
+void fake_driver_set(int attribute, int value);
+void fake_driver_set_links(int reached); /* whether GPUs reach each other */
+
+/* The n-th call from now on that can fail does; 0: none.  failed: which one did, or NULL. */
+void fake_driver_fail(int n);
+const char *fake_driver_failed(void);
+
+/* Objects that live: contexts, memory, streams... */
+int fake_driver_live(void);
+int fake_driver_compiled(void); /* kernels since install */
+int fake_driver_encoded(void);  /* tensor maps since install */
+
+/* A graph, as cuStreamBeginCapture, cuStreamEndCapture, cuGraphLaunch: 0 or the driver's error. */
+typedef struct fake_graph fake_graph;
+int fake_graph_begin(imbrex_stream stream);
+int fake_graph_end(imbrex_stream stream, fake_graph **graph);
+void fake_graph_launch(fake_graph *graph, imbrex_stream stream);
+void fake_graph_destroy(fake_graph *graph);
+
+#endif /* FAKE_DRIVER_H */

@@ -1,0 +1,77 @@
+/* fake_nvrtc.c - a compiler whose cubins say which source they are of. */
+#include "fake_nvrtc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct nvrtc_program {
+    char cubin[160];
+};
+
+static int version(int *major, int *minor)
+{
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+
+static int create(nvrtcProgram *program, const char *text, const char *name, int headers,
+                  const char *const *header_texts, const char *const *header_names)
+{
+    (void)header_texts;
+    (void)header_names;
+    if (fake_driver_may_fail("nvrtcCreateProgram") || !*text || headers != 2)
+        return 1;
+    *program = calloc(1, sizeof **program);
+    snprintf((*program)->cubin, sizeof(*program)->cubin, "%s%s", FAKE_CUBIN, name);
+    fake_driver_count(1);
+    return 0;
+}
+
+static int compile(nvrtcProgram program, int options, const char *const *words)
+{
+    (void)program;
+    fake_driver_count_compiled();
+    return fake_driver_may_fail("nvrtcCompileProgram") || options < 1 ||
+           strncmp(words[0], "--gpu-architecture=sm_", 22) != 0;
+}
+
+static int cubin_size(nvrtcProgram program, size_t *bytes)
+{
+    *bytes = strlen(program->cubin) + 1;
+    return fake_driver_may_fail("nvrtcGetCUBINSize");
+}
+
+static int cubin(nvrtcProgram program, char *to)
+{
+    strcpy(to, program->cubin);
+    return fake_driver_may_fail("nvrtcGetCUBIN");
+}
+
+static const char said[] = "warning: something\nkernel.cu(3): error: something else\n";
+
+static int log_size(nvrtcProgram program, size_t *bytes)
+{
+    (void)program;
+    *bytes = sizeof said;
+    return 0;
+}
+
+static int get_log(nvrtcProgram program, char *log)
+{
+    (void)program;
+    strcpy(log, said);
+    return 0;
+}
+
+static int destroy(nvrtcProgram *program)
+{
+    free(*program);
+    *program = NULL;
+    fake_driver_count(-1);
+    return 0;
+}
+
+const imx_nvrtc_calls fake_nvrtc_calls = { version, create,   compile, cubin_size,
+                                           cubin,   log_size, get_log, destroy };

@@ -1,0 +1,408 @@
+/* fake_stream.c - streams are threads that take operations off a list; a capture keeps the lists
+ * and replays them.  One lock and one condition for all: this is about order, not about speed. */
+#include "fake_stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cuda/signals.h"
+#include "fake_driver.h"
+#include "kernels/gemm/args.h"
+#include "kernels/kernels.h"
+#include "kernels/reduce/args.h"
+#include "kernels/silu_mul/args.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+struct CUfunc_st {
+    const char *prefix; /* of its entries */
+    const imx_kernel *kernel;
+    size_t args_bytes;
+};
+
+/* The CPU form of the backend's own kernel. */
+static void signals(const void *untyped, const imbrexd_block *block)
+{
+    const imx_signals_args *args = untyped;
+    for (int i = 0; i < args->count; i++) {
+        const imx_signals_op *op = &args->ops[i];
+        uint64_t value = (op->word ? *op->word : 0) + op->add;
+        if (op->kind == IMX_SIGNALS_POST)
+            imbrexd_signal_post(op->signal, value);
+        else if (!imbrexd_signal_wait(block->watch, op->signal, value, op->site))
+            return;
+    }
+}
+
+static const imx_kernel signals_kernel = { .name = "signals", .cpu = signals };
+
+static struct CUfunc_st functions[] = {
+    { "imx_signals", &signals_kernel, sizeof(imx_signals_args) },
+    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args) },
+    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args) },
+    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args) },
+};
+
+CUfunction fake_function_find(const char *entry)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) == 0)
+            return &functions[i];
+    }
+    return NULL;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+typedef enum op_kind { COPY, SET, LAUNCH, RECORD, AWAIT } op_kind;
+
+struct CUevent_st {
+    int refs;
+    uint64_t recorded, reached;
+    fake_graph *graph;   /* it was last recorded in this capture */
+    struct op *captured; /* by this operation */
+};
+
+typedef struct op {
+    struct op *next;
+    op_kind kind;
+    void *to;
+    const void *from;
+    size_t bytes;
+    int value;
+    CUfunction function;
+    int blocks;
+    CUevent event;
+    uint64_t version;
+    struct op *source; /* captured AWAIT: the RECORD that it waits for */
+    bool awaited;      /* captured RECORD */
+    imbrexd_watch watch;
+    _Alignas(16) char args[1024];
+} op;
+
+typedef struct op_list {
+    op *first, **end;
+} op_list;
+
+struct CUstream_st {
+    pthread_t thread;
+    op_list list;
+    bool busy, stop;
+    fake_graph *graph; /* it is being captured into */
+    int slot;
+};
+
+enum { SLOTS = 16 };
+
+struct fake_graph {
+    bool open; /* the capture goes on */
+    int slots;
+    op_list lists[SLOTS];
+    CUstream streams[SLOTS]; /* being captured; then: that replay; [0] is the caller's */
+};
+
+static _Thread_local int captures;
+
+bool fake_stream_captures(void)
+{
+    return captures > 0;
+}
+
+static void event_drop(CUevent event)
+{
+    if (event && --event->refs == 0)
+        free(event);
+}
+
+static void run_kernel(const op *o)
+{
+    const imx_kernel *kernel = o->function->kernel;
+    size_t bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(o->args), 64) : 0;
+    void *scratch = bytes ? aligned_alloc(64, bytes) : NULL;
+    for (int i = 0; i < o->blocks; i++) {
+        imbrexd_block block = {
+            .index = i, .count = o->blocks, .watch = &o->watch, .scratch = scratch
+        };
+        kernel->cpu(o->args, &block);
+    }
+    free(scratch);
+}
+
+/* With the lock held; lets it go while it works. */
+static void perform(op *o)
+{
+    if (o->kind == RECORD) {
+        o->event->reached = o->version;
+        pthread_cond_broadcast(&changed);
+        return;
+    }
+    if (o->kind == AWAIT) {
+        while (o->event->reached < o->version)
+            pthread_cond_wait(&changed, &lock);
+        return;
+    }
+    pthread_mutex_unlock(&lock);
+    if (o->kind == COPY)
+        memcpy(o->to, o->from, o->bytes);
+    else if (o->kind == SET)
+        memset(o->to, o->value, o->bytes);
+    else
+        run_kernel(o);
+    pthread_mutex_lock(&lock);
+}
+
+static void *work(void *arg)
+{
+    CUstream stream = arg;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!stream->list.first && !stream->stop)
+            pthread_cond_wait(&changed, &lock);
+        op *o = stream->list.first;
+        if (!o)
+            break;
+        stream->list.first = o->next;
+        if (!o->next)
+            stream->list.end = &stream->list.first;
+        stream->busy = true;
+        perform(o);
+        stream->busy = false;
+        event_drop(o->event);
+        free(o);
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+static void append(op_list *list, op *o)
+{
+    o->next = NULL;
+    *list->end = o;
+    list->end = &o->next;
+}
+
+/* With the lock held. */
+static CUresult put(CUstream stream, const op *from)
+{
+    op *o = aligned_alloc(16, imx_align(sizeof *o, 16));
+    *o = *from;
+    if (o->event)
+        o->event->refs++;
+    append(stream->graph ? &stream->graph->lists[stream->slot] : &stream->list, o);
+    if (stream->graph && o->kind == RECORD) {
+        o->event->graph = stream->graph;
+        o->event->captured = o;
+    }
+    pthread_cond_broadcast(&changed);
+    return CUDA_SUCCESS;
+}
+
+static CUresult put_locked(CUstream stream, const op *from)
+{
+    pthread_mutex_lock(&lock);
+    CUresult result = put(stream, from);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUresult fake_stream_copy(void *to, const void *from, size_t bytes, CUstream stream)
+{
+    return put_locked(stream, &(op){ .kind = COPY, .to = to, .from = from, .bytes = bytes });
+}
+
+CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream)
+{
+    return put_locked(stream, &(op){ .kind = SET, .to = at, .value = value, .bytes = bytes });
+}
+
+CUresult fake_function_launch(CUfunction function, int blocks, void **params, CUstream stream)
+{
+    op o = { .kind = LAUNCH, .function = function, .blocks = blocks };
+    memcpy(o.args, params[0], function->args_bytes);
+    memcpy(&o.watch, params[1], sizeof o.watch);
+    return put_locked(stream, &o);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+CUresult fake_stream_create(CUstream *out)
+{
+    CUstream stream = calloc(1, sizeof *stream);
+    stream->list.end = &stream->list.first;
+    if (pthread_create(&stream->thread, NULL, work, stream)) {
+        free(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = stream;
+    return CUDA_SUCCESS;
+}
+
+void fake_stream_destroy(CUstream stream)
+{
+    pthread_mutex_lock(&lock);
+    stream->stop = true;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(stream->thread, NULL);
+    free(stream);
+}
+
+CUresult fake_stream_sync(CUstream stream)
+{
+    pthread_mutex_lock(&lock);
+    bool captured = stream->graph != NULL;
+    while (!captured && (stream->list.first || stream->busy))
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+CUevent fake_event_create(void)
+{
+    CUevent event = calloc(1, sizeof *event);
+    event->refs = 1;
+    return event;
+}
+
+void fake_event_destroy(CUevent event)
+{
+    pthread_mutex_lock(&lock);
+    event_drop(event);
+    pthread_mutex_unlock(&lock);
+}
+
+CUresult fake_event_record(CUevent event, CUstream stream)
+{
+    pthread_mutex_lock(&lock);
+    event->graph = NULL;
+    if (!stream->graph)
+        event->recorded++;
+    CUresult result =
+        put(stream, &(op){ .kind = RECORD, .event = event, .version = event->recorded });
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* A stream that waits for a captured event is captured from there on. */
+static CUresult wait_captured(CUevent event, CUstream stream)
+{
+    fake_graph *graph = event->graph;
+    if (!stream->graph) {
+        if (!graph->open)
+            return CUDA_ERROR_CAPTURED_EVENT;
+        stream->graph = graph;
+        stream->slot = graph->slots++;
+        graph->streams[stream->slot] = stream;
+    }
+    if (stream->graph != graph)
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    event->captured->awaited = true;
+    return put(stream, &(op){ .kind = AWAIT, .event = event, .source = event->captured });
+}
+
+CUresult fake_event_wait(CUevent event, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (event->graph)
+        result = wait_captured(event, stream);
+    else if (event->recorded && stream->graph)
+        result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    else if (event->recorded)
+        result = put(stream, &(op){ .kind = AWAIT, .event = event, .version = event->recorded });
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+int fake_graph_begin(imbrex_stream handle)
+{
+    CUstream stream = handle;
+    fake_graph *graph = calloc(1, sizeof *graph);
+    for (int i = 0; i < SLOTS; i++)
+        graph->lists[i].end = &graph->lists[i].first;
+    pthread_mutex_lock(&lock);
+    graph->open = true;
+    graph->slots = 1;
+    graph->streams[0] = stream;
+    stream->graph = graph;
+    stream->slot = 0;
+    pthread_mutex_unlock(&lock);
+    captures++;
+    return 0;
+}
+
+/* Every stream that came in must have led back. */
+static bool is_joined(const fake_graph *graph, int slot)
+{
+    const op *last = graph->lists[slot].first;
+    while (last && last->next)
+        last = last->next;
+    return last && last->kind == RECORD && last->awaited;
+}
+
+int fake_graph_end(imbrex_stream handle, fake_graph **out)
+{
+    CUstream stream = handle;
+    int result = 0;
+    captures--;
+    pthread_mutex_lock(&lock);
+    fake_graph *graph = stream->graph;
+    graph->open = false;
+    for (int i = 0; i < graph->slots; i++) {
+        graph->streams[i]->graph = NULL;
+        if (i > 0 && !is_joined(graph, i))
+            result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    }
+    pthread_mutex_unlock(&lock);
+    graph->streams[0] = NULL;
+    for (int i = 1; i < graph->slots; i++)
+        fake_stream_create(&graph->streams[i]);
+    *out = graph;
+    return result;
+}
+
+void fake_graph_launch(fake_graph *graph, imbrex_stream stream)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < graph->slots; i++) {
+        for (op *o = graph->lists[i].first; o; o = o->next) {
+            if (o->kind == RECORD)
+                o->version = ++o->event->recorded;
+        }
+    }
+    for (int i = 0; i < graph->slots; i++) {
+        for (op *o = graph->lists[i].first; o; o = o->next) {
+            if (o->kind == AWAIT)
+                o->version = o->source->version;
+            put(i ? graph->streams[i] : (CUstream)stream, o);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_graph_destroy(fake_graph *graph)
+{
+    for (int i = 0; i < graph->slots; i++) {
+        if (i > 0)
+            fake_stream_destroy(graph->streams[i]);
+        pthread_mutex_lock(&lock);
+        for (op *o = graph->lists[i].first, *next; o; o = next) {
+            next = o->next;
+            if (o->kind == RECORD && o->event->graph == graph)
+                o->event->graph = NULL;
+            event_drop(o->event);
+            free(o);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    free(graph);
+}

@@ -1,0 +1,24 @@
+/* fake_stream.h - the half of the fake driver that does work: streams, events, kernels, graphs. */
+#ifndef FAKE_STREAM_H
+#define FAKE_STREAM_H
+
+#include "backends/cuda/driver.h"
+
+CUresult fake_stream_create(CUstream *stream);
+void fake_stream_destroy(CUstream stream);
+CUresult fake_stream_sync(CUstream stream);
+bool fake_stream_captures(void); /* this thread is in the middle of a capture */
+
+CUevent fake_event_create(void);
+void fake_event_destroy(CUevent event);
+CUresult fake_event_record(CUevent event, CUstream stream);
+CUresult fake_event_wait(CUevent event, CUstream stream);
+
+CUresult fake_stream_copy(void *to, const void *from, size_t bytes, CUstream stream);
+CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream);
+
+/* A kernel by its entry: NULL if there is none. */
+CUfunction fake_function_find(const char *entry);
+CUresult fake_function_launch(CUfunction function, int blocks, void **params, CUstream stream);
+
+#endif /* FAKE_STREAM_H */

@@ -1,0 +1,234 @@
+/* test_cuda_compile.c - every kernel of the table, in every configuration that it can choose, goes
+ * through the real compiler, where there is one: no GPU is needed.  Registers that spill, local
+ * memory and too much shared memory are failures. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backends/cuda/cuda.h"
+#include "backends/cuda/nvrtc.h"
+#include "backends/cuda/source.h"
+#include "core/tune.h"
+#include "kernels/gemm/args.h"
+#include "kernels/reduce/args.h"
+#include "kernels/silu_mul/args.h"
+
+enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM90 = 232448 };
+
+/* ---- the compiler's report ------------------------------------------------------------------- */
+
+/* The number before `words` in text, or 0. */
+static long number_before(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    while (at && at > text && at[-1] == ' ')
+        at--;
+    while (at && at > text && at[-1] >= '0' && at[-1] <= '9')
+        at--;
+    return at ? atol(at) : 0;
+}
+
+/* The largest of all places. */
+static long most(const char *log, const char *words)
+{
+    long largest = 0;
+    for (const char *line = log; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        char one[512];
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
+        long here = number_before(one, words);
+        largest = here > largest ? here : largest;
+    }
+    return largest;
+}
+
+static void check(const imx_cuda_config *config, int arch, size_t shared_most, char *log)
+{
+    static const char *const none[] = { "bytes stack frame", "bytes spill stores",
+                                        "bytes spill loads", "bytes lmem" };
+    for (int i = 0; i < 4; i++) {
+        if (most(log, none[i]))
+            fail_msg("%s %s, sm_%d: %ld %s\n%s", config->source, config->options, arch,
+                     most(log, none[i]), none[i], log);
+    }
+    size_t shared = config->shared_bytes + (size_t)most(log, "bytes smem");
+    if (shared > shared_most)
+        fail_msg("%s %s: %zu bytes of shared memory, sm_%d has %zu", config->source,
+                 config->options, shared, arch, shared_most);
+    long registers = most(log, "registers");
+    if (registers * config->threads > 65536)
+        fail_msg("%s %s: %ld registers for %d threads", config->source, config->options, registers,
+                 config->threads);
+}
+
+static char *compile(const imx_cuda_config *config, int arch)
+{
+    imx_cache none = { 0 };
+    void *cubin;
+    size_t bytes;
+    char *log;
+    if (imx_cuda_build(&none, config, arch, &cubin, &bytes, &log) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
+    assert_true(bytes > 0);
+    free(cubin);
+    return log;
+}
+
+static int compiled;
+
+/* For both kinds of GPU: the older ones' shape is taken on the newer ones as well. */
+static void try(const imx_kernel *kernel, const void *args)
+{
+    static const imx_cuda_target targets[] = { { 80, SHARED_SM80 }, { 90, SHARED_SM90 } };
+    for (int i = 0; i < 2; i++) {
+        imx_cuda_config config = { 0 };
+        kernel->cuda_config(args, &targets[i], 100, &config);
+        if (!config.source)
+            continue; /* this GPU has no form for this shape */
+        char *log = compile(&config, targets[i].arch);
+        check(&config, targets[i].arch, targets[i].shared_bytes_most, log);
+        free(log);
+        compiled++;
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static void reduce(void **state)
+{
+    (void)state;
+    static const int ranks[] = { 1, 2, 3, 4, 5, 6, 7, 8, 16 };
+    for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+        for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
+            imx_reduce_args args = { .rows = 1000, .n = 1000, .dtype = dtype, .ranks = ranks[i] };
+            try(&imx_kernel_reduce, &args);
+        }
+    }
+}
+
+static void silu_mul(void **state)
+{
+    (void)state;
+    imx_silu_mul_args args = { .rows = 1000, .cols = 1000 };
+    try(&imx_kernel_silu_mul, &args);
+}
+
+/* Shapes that call for different tiles and loads. */
+static void gemm(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {
+        { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 4096, 14336, 4096 }, { 512, 7168, 8192 },
+        { 64, 4096, 4096 },   { 1, 4096, 4096 },    { 1000, 1001, 999 },   { 3, 5, 7 },
+    };
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+        for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
+            for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+                const int64_t *mnk = shapes[i];
+                imx_tune_input input = {
+                    .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, (imbrex_layout)layout },
+                    .product = true,
+                    .ranks = 1,
+                    .units = 132,
+                };
+                imx_config tuned = imx_tune_config(&input);
+                imx_gemm_args args = {
+                    .schedule = { .m = mnk[0],
+                                  .n = mnk[1],
+                                  .ranks = 1,
+                                  .chunk_rows = tuned.chunk_rows,
+                                  .tile_rows = tuned.tile_rows,
+                                  .tile_cols = tuned.tile_cols,
+                                  .group = tuned.group,
+                                  .chunks = tuned.chunks },
+                    .k = mnk[2],
+                    .dtype = dtype,
+                    .layout = layout,
+                };
+                try(&imx_kernel_gemm, &args);
+            }
+        }
+    }
+}
+
+/* Has to become resident beneath a kernel that fills the GPU but for 1024 registers and no shared
+ * memory. */
+static void signals(void **state)
+{
+    (void)state;
+    imx_cuda_config config;
+    imx_cuda_target target = { 90, SHARED_SM90 };
+    imx_cuda_signals_kernel.cuda_config(NULL, &target, 1, &config);
+    char *log = compile(&config, 90);
+    check(&config, 90, SHARED_SM90, log);
+    assert_in_range(most(log, "registers"), 1, 32);
+    assert_int_equal(most(log, "bytes smem"), 0);
+    free(log);
+}
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+static void errors_name_file_and_line(void **state)
+{
+    (void)state;
+    char *text;
+    void *cubin;
+    size_t bytes;
+    assert_int_equal(imx_source_expand("kernels/silu_mul/sm80.cu", &text), IMBREX_OK);
+    char *word = strstr(text, "expf");
+    assert_non_null(word);
+    memcpy(word, "eexp", 4);
+    int line = 1;
+    const char *file = imx_source_find("kernels/silu_mul/sm80.cu")->text;
+    for (const char *at = strstr(file, "expf"); at > file; at--)
+        line += at[-1] == '\n';
+    imbrex_status status =
+        imx_nvrtc_compile("kernels/silu_mul/sm80.cu", text, "", 90, &cubin, &bytes, NULL);
+    free(text);
+    char expected[64];
+    snprintf(expected, sizeof expected, "silu_mul/sm80.cu(%d): error", line);
+    assert_int_equal(status, IMBREX_INTERNAL);
+    if (!strstr(imbrex_error(), expected))
+        fail_msg("no \"%s\" in: %s", expected, imbrex_error());
+}
+
+static void each_kernel_has_its_own_args(void **state)
+{
+    (void)state;
+    char *text;
+    assert_int_equal(imx_source_expand("kernels/reduce/sm80.cu", &text), IMBREX_OK);
+    assert_non_null(strstr(text, "#line 1 \"kernels/reduce/args.h\"\n"));
+    assert_non_null(strstr(text, "#line 1 \"kernels/sites.h\"\n")); /* "../sites.h" */
+    assert_non_null(strstr(text, "#line 1 \"imbrex_device_cuda.h\"\n"));
+    assert_null(strstr(text, "imx_gemm_args"));
+    free(text);
+    assert_int_equal(imx_source_expand("kernels/none.cu", &text), IMBREX_INTERNAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(errors_name_file_and_line),
+    };
+    int failed = cmocka_run_group_tests(always, NULL, NULL);
+    const char *file = getenv("IMBREX_NVRTC");
+    if (imx_nvrtc_open(file ? file : "") != IMBREX_OK) {
+        printf("skipped: %s\n", imbrex_error());
+        return failed ? failed : SKIP;
+    }
+    failed += cmocka_run_group_tests(tests, NULL, NULL);
+    printf("%d configurations compiled\n", compiled);
+    return failed;
+}

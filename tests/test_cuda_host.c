@@ -1,0 +1,441 @@
+/* test_cuda_host.c - the CUDA backend's host side on a fake driver: what it says when something is
+ * missing, which GPU it takes, that nothing leaks whichever call fails, that a run can be captured.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dlfcn.h>
+
+#include "backends/cuda/nvrtc.h"
+#include "core/backend.h"
+#include "fake_driver.h"
+#include "fake_ranks.h"
+#include "fake_stream.h"
+#include "kernels/reduce/args.h"
+#include "reference.h"
+
+/* ---- what it says ---------------------------------------------------------------------------- */
+
+static imbrex_status create(const char *device, imbrex_group **group)
+{
+    static const imbrex_bootstrap alone = { .rank = 0, .size = 1 };
+    imbrex_group_desc desc = { .bootstrap = &alone, .device = device, .timeout_ms = 2000 };
+    return imbrex_group_create(&desc, group);
+}
+
+static void expect(const char *device, imbrex_status status, const char *word)
+{
+    imbrex_group *group = NULL;
+    imbrex_status got = create(device, &group);
+    if (got == IMBREX_OK)
+        imbrex_group_destroy(group);
+    if (got != status || (word && !strstr(imbrex_error(), word)))
+        fail_msg("%s: %s, want %s with \"%s\"", imbrex_status_name(got), imbrex_error(),
+                 imbrex_status_name(status), word ? word : "");
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+static void without_a_driver(void **state)
+{
+    (void)state;
+    void *real = dlopen("libcuda.so.1", RTLD_NOW);
+    if (real) {
+        dlclose(real);
+        skip();
+    }
+    fake_driver_install(1);
+    imx_driver = NULL;
+    expect("cuda", IMBREX_UNSUPPORTED, "libcuda.so.1");
+    expect(NULL, IMBREX_OK, NULL); /* the CPU */
+}
+
+static void without_a_compiler(void **state)
+{
+    (void)state;
+    fake_driver_install(1);
+    imx_nvrtc = NULL;
+    setenv("IMBREX_NVRTC", "/nowhere/libnvrtc.so", 1);
+    expect("cuda", IMBREX_UNSUPPORTED, "/nowhere/libnvrtc.so");
+    expect(NULL, IMBREX_UNSUPPORTED, "/nowhere/libnvrtc.so"); /* not the CPU, in silence */
+    unsetenv("IMBREX_NVRTC");
+}
+
+static void gpus_that_lack_something(void **state)
+{
+    (void)state;
+    static const struct {
+        int attribute, value;
+        const char *word;
+    } rows[] = {
+        { CU_COMPUTE_CAPABILITY_MAJOR, 7, "8.0" },
+        { CU_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0, "cuMemCreate" },
+        { CU_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0, "file descriptor" },
+        { CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0, "host memory" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        fake_driver_install(1);
+        fake_driver_set(rows[i].attribute, rows[i].value);
+        expect("cuda", IMBREX_UNSUPPORTED, rows[i].word);
+        expect(NULL, IMBREX_OK, NULL);
+        char info[4096];
+        imbrex_info(info, sizeof info);
+        if (!strstr(info, rows[i].word) || !strstr(info, "0 of 1 GPUs"))
+            fail_msg("info does not say \"%s\":\n%s", rows[i].word, info);
+    }
+}
+
+static void drivers_that_do_not_do(void **state)
+{
+    (void)state;
+    fake_driver_install(0);
+    expect("cuda", IMBREX_UNSUPPORTED, "no GPU");
+    fake_driver_install(1);
+    fake_driver_set(0, 11080); /* the driver's version */
+    expect("cuda", IMBREX_UNSUPPORTED, "CUDA 11.8");
+    fake_driver_install(1);
+    fake_driver_fail(1);
+    expect("cuda", IMBREX_DEVICE, "CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+static void which_gpu(void **state)
+{
+    (void)state;
+    fake_driver_install(2);
+    expect("cuda:1", IMBREX_OK, NULL);
+    expect("cuda:2", IMBREX_INVALID, "2 GPUs");
+    expect("cuda:x", IMBREX_INVALID, "cuda:x");
+    imbrex_group *group;
+    assert_int_equal(create(NULL, &group), IMBREX_OK);
+    imbrex_plan *plan;
+    assert_int_equal(imbrex_plan_all_gather(group, &(imbrex_coll_desc){ .m = 1, .n = 1 }, &plan),
+                     IMBREX_OK);
+    char line[512];
+    imbrex_plan_describe(plan, line, sizeof line);
+    assert_non_null(strstr(line, "on cuda"));
+    imbrex_group_destroy(group);
+}
+
+static int two_on_one(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda:0", .timeout_ms = 2000 };
+    imbrex_group *group;
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == IMBREX_INVALID || status == IMBREX_PEER, "rank %d: %s: %s", rank,
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "CUDA_DEVICE_MAX_CONNECTIONS=32"), "%s", imbrex_error());
+    return 0;
+}
+
+static void sharing_needs_connections(void **state)
+{
+    (void)state;
+    fake_driver_install(1);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run_bare(&desc, two_on_one, NULL), 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+static int nothing(imbrex_group *group, void *ctx)
+{
+    (void)group;
+    (void)ctx;
+    return 0;
+}
+
+static int unreachable(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = 2000 };
+    imbrex_group *group;
+    void *memory;
+    RANK_OK(imbrex_group_create(&desc, &group)); /* its memory is the host's */
+    imbrex_status status = imbrex_mem_alloc(group, 100, &memory);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED || status == IMBREX_PEER, "rank %d: %s: %s", rank,
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "cannot reach each other"), "%s", imbrex_error());
+    imbrex_group_destroy(group);
+    return 0;
+}
+
+static void gpus_without_links(void **state)
+{
+    (void)state;
+    fake_driver_install(2);
+    fake_driver_set_links(0);
+    /* GPU 1 may not even use its own memory in this fake: what matters is the sentence. */
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run_bare(&desc, unreachable, NULL), 0);
+    assert_int_equal(fake_driver_live(), 0);
+    char info[4096];
+    imbrex_info(info, sizeof info);
+    assert_non_null(strstr(info, "gpu 0 to: 1 NOT REACHED\n"));
+    fake_driver_set_links(1);
+    imbrex_info(info, sizeof info);
+    assert_non_null(strstr(info, "gpu 1 to: 0 NVLink\n"));
+    desc.size = 1;
+    assert_int_equal(fake_ranks_run(&desc, 1, nothing, NULL), 0);
+}
+
+/* ---- whatever fails -------------------------------------------------------------------------- */
+
+/* A bit of everything, in one rank. */
+static imbrex_status use(imbrex_group *group)
+{
+    static _Thread_local float a[24], c[24], out[24];
+    imbrex_plan *plan;
+    imbrex_stream stream;
+    void *memory;
+    IMX_TRY(imbrex_mem_alloc(group, 100, &memory));
+    IMX_TRY(imbrex_stream_create(group, &stream));
+    imbrex_coll_desc desc = { .m = 8, .n = 3, .dtype = IMBREX_F32 };
+    IMX_TRY(imbrex_plan_reduce_scatter(group, &desc, &plan));
+    IMX_TRY(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, stream));
+    IMX_TRY(imbrex_silu_mul(group, IMBREX_F32, 4, 3, a, out, NULL));
+    IMX_TRY(imbrex_put(group, memory, a, sizeof a[0], imbrex_group_rank(group), NULL));
+    IMX_TRY(imbrex_barrier(group, NULL));
+    IMX_TRY(imbrex_stream_sync(group, stream));
+    IMX_TRY(imbrex_stream_sync(group, NULL));
+    imbrex_plan_destroy(plan);
+    imbrex_mem_free(group, memory);
+    return IMBREX_OK;
+}
+
+static void any_call_fails(void **state)
+{
+    (void)state;
+    int n = 1;
+    setenv("IMBREX_CACHE_DIR", "/dev/null/none", 1); /* so that each compiles */
+    for (bool failed = true; failed && n < 1000; n++) {
+        fake_driver_install(1);
+        imbrex_group *group = NULL;
+        fake_driver_fail(n);
+        imbrex_status status = create("cuda", &group);
+        if (status == IMBREX_OK)
+            status = use(group);
+        const char *call = fake_driver_failed();
+        fake_driver_fail(0);
+        failed = call != NULL;
+        bool compiler = call && strncmp(call, "nvrtc", 5) == 0;
+        bool right = status == IMBREX_NO_MEMORY;
+        if (!call)
+            right = status == IMBREX_OK;
+        else if (strcmp(call, "cuInit") == 0)
+            right = status == IMBREX_DEVICE;
+        else if (compiler)
+            right = right || status == IMBREX_INTERNAL;
+        else if (status == IMBREX_OK) /* in a destroy, which cannot say it */
+            right =
+                strcmp(call, "cuStreamWaitEvent") == 0 || strcmp(call, "cuStreamSynchronize") == 0;
+        if (!right || (status != IMBREX_OK && !compiler && !strstr(imbrex_error(), call)))
+            fail_msg("call %d, %s: %s: %s", n, call ? call : "none", imbrex_status_name(status),
+                     imbrex_error());
+        imbrex_group_destroy(group);
+        if (fake_driver_live())
+            fail_msg("call %d, %s: %d objects are left", n, call, fake_driver_live());
+    }
+    assert_in_range(n, 50, 999);
+}
+
+static int use_among(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    (void)rank;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = 100 };
+    imbrex_group *group = NULL;
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    if (status == IMBREX_OK)
+        status = use(group);
+    imbrex_group_destroy(group);
+    return status != IMBREX_OK; /* the other rank then does not wait for this one to meet */
+}
+
+static void any_call_fails_among_two(void **state)
+{
+    (void)state;
+    bool failed = true;
+    for (int n = 1; failed && n < 1000; n += 3) {
+        fake_driver_install(1);
+        fake_driver_fail(n);
+        ranks_desc desc = { .size = 2 };
+        int ranks_failed = ranks_run_bare(&desc, use_among, NULL);
+        failed = fake_driver_failed() != NULL;
+        if (!failed)
+            assert_int_equal(ranks_failed, 0);
+        if (fake_driver_live())
+            fail_msg("call %d, %s: %d objects are left", n, failed ? fake_driver_failed() : "none",
+                     fake_driver_live());
+    }
+    assert_false(failed);
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+static void the_callers_context_stays(void **state)
+{
+    (void)state;
+    imbrex_group *group;
+    CUcontext theirs, now;
+    fake_driver_install(2);
+    assert_int_equal(imx_driver->cuDevicePrimaryCtxRetain(&theirs, 1), 0);
+    assert_int_equal(imx_driver->cuCtxSetCurrent(theirs), 0);
+    assert_int_equal(create("cuda:0", &group), IMBREX_OK);
+    assert_int_equal(use(group), IMBREX_OK);
+    imbrex_group_destroy(group);
+    assert_int_equal(imx_driver->cuCtxGetCurrent(&now), 0);
+    assert_ptr_equal(now, theirs);
+    assert_int_equal(imx_driver->cuCtxSetCurrent(NULL), 0);
+    assert_int_equal(imx_driver->cuDevicePrimaryCtxRelease(1), 0);
+    assert_int_equal(create("cuda:0", &group), IMBREX_OK);
+    imbrex_group_destroy(group);
+    assert_int_equal(imx_driver->cuCtxGetCurrent(&now), 0);
+    assert_null(now);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+enum { ROWS = 48, COLS = 5, REPLAYS = 5 };
+
+/* A captured reduce_scatter and all_gather, replayed with new inputs in the same buffers. */
+static int captured(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    float a[ROWS * COLS] = { 0 }, part[ROWS * COLS] = { 0 }, all[ROWS * COLS] = { 0 };
+    imbrex_coll_desc desc = {
+        .m = ROWS, .n = COLS, .dtype = IMBREX_F32, .algorithm = "copy", .chunk_rows = 4
+    };
+    imbrex_plan *scatter, *gather;
+    imbrex_stream stream;
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &scatter));
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &gather));
+    RANK_OK(imbrex_stream_create(group, &stream));
+    fake_graph *graph;
+    RANK_CHECK(fake_graph_begin(stream) == 0, "no capture");
+    for (int run = 0; run < 2; run++) { /* both halves */
+        RANK_OK(imbrex_plan_run(scatter, &(imbrex_args){ .a = a, .c = part }, stream));
+        RANK_OK(imbrex_plan_run(gather, &(imbrex_args){ .a = part, .c = all }, stream));
+    }
+    int ended = fake_graph_end(stream, &graph);
+    RANK_CHECK(ended == 0, "the capture ends with %d", ended);
+    for (int replay = 0; replay < REPLAYS; replay++) {
+        for (int i = 0; i < ROWS * COLS; i++)
+            a[i] = (float)(replay + 1) * (float)(rank + 1) + (float)i;
+        fake_graph_launch(graph, stream);
+        RANK_OK(imbrex_stream_sync(group, stream));
+        for (int i = 0; i < ROWS * COLS; i++) {
+            float want = (float)((replay + 1) * ranks * (ranks + 1) / 2 + ranks * i);
+            RANK_CHECK(all[i] == want, "rank %d, replay %d: element %d is %g, want %g", rank,
+                       replay, i, all[i], want);
+        }
+    }
+    imbrex_plan_destroy(scatter);
+    imbrex_plan_destroy(gather);
+    fake_graph_destroy(graph);
+    return 0;
+}
+
+static void runs_are_captured(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        ranks_desc desc = { .size = ranks };
+        assert_int_equal(fake_ranks_run(&desc, ranks, captured, NULL), 0);
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static void maps_config(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config)
+{
+    (void)largest;
+    (void)target;
+    *config = (imx_cuda_config){ .source = "kernels/reduce/sm80.cu",
+                                 .entry = "imx_reduce",
+                                 .blocks = blocks,
+                                 .cluster = 2,
+                                 .threads = 384,
+                                 .shared_bytes = 230400 };
+}
+
+static void maps_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
+{
+    const imx_reduce_args *args = untyped;
+    launch->blocks = config->blocks;
+    launch->map_count = 2;
+    launch->maps[0] = (imx_tensor_map){ .address = args->slots,
+                                        .rows = 100,
+                                        .cols = 64,
+                                        .stride_bytes = 128,
+                                        .box_rows = 128,
+                                        .box_cols = 64,
+                                        .swizzle_bytes = 128 };
+    launch->maps[1].address = NULL;
+}
+
+static void tensor_maps_are_kept(void **state)
+{
+    (void)state;
+    static _Alignas(16) char buffers[8][16];
+    imx_kernel kernel = { .name = "maps", .cuda_config = maps_config, .cuda_launch = maps_launch };
+    imx_env env;
+    fake_driver_install(1);
+    assert_int_equal(imx_env_read(&env), IMBREX_OK);
+    imx_device_desc desc = { .index = 0, .size = 1, .local_size = 1, .env = &env };
+    const imx_backend *b = &imx_backend_cuda;
+    imx_device *device;
+    imx_prepared *prepared;
+    imbrex_stream stream;
+    assert_int_equal(b->open(&desc, &device), IMBREX_OK);
+    assert_int_equal(b->stream_create(device, &stream), IMBREX_OK);
+    assert_int_equal(b->prepare(device, &kernel, NULL, 4, &prepared), IMBREX_OK);
+    imx_reduce_args args = { .chunk_rows = 1 };
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            args.slots = buffers[i];
+            assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_OK);
+        }
+    }
+    assert_int_equal(fake_driver_encoded(), 4);
+    args.slots = buffers[4]; /* takes the place of the first */
+    assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_OK);
+    args.slots = buffers[0];
+    assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_OK);
+    assert_int_equal(fake_driver_encoded(), 6);
+    args.slots = buffers[0] + 2; /* as the driver has it: 16-byte aligned */
+    assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_DEVICE);
+    assert_int_equal(b->stream_sync(device, stream), IMBREX_OK);
+    b->prepared_destroy(device, prepared);
+    b->close(device);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_driver),
+        cmocka_unit_test(without_a_compiler),
+        cmocka_unit_test(gpus_that_lack_something),
+        cmocka_unit_test(drivers_that_do_not_do),
+        cmocka_unit_test(which_gpu),
+        cmocka_unit_test(sharing_needs_connections),
+        cmocka_unit_test(gpus_without_links),
+        cmocka_unit_test(the_callers_context_stays),
+        cmocka_unit_test(runs_are_captured),
+        cmocka_unit_test(tensor_maps_are_kept),
+        cmocka_unit_test(any_call_fails_among_two),
+        cmocka_unit_test(any_call_fails),
+    };
+    fake_ranks_begin();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
+}
