@@ -130,7 +130,7 @@ static int runs(imbrex_plan *plan, const imbrex_args *args, int times)
     return 0;
 }
 
-/* The mean of batches that fit into a stream's queue: what is measured is the call, not the wait. */
+/* The mean of batches that fit into a stream's queue: that is the call, and no wait. */
 static int measure(imbrex_group *group, imbrex_plan *plan, const imbrex_args *args, double *mean_us)
 {
     enum { BATCH = 5 };
