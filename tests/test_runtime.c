@@ -131,15 +131,15 @@ static int runs(imbrex_plan *plan, const imbrex_args *args, int times)
 }
 
 /* The mean of batches that fit into a stream's queue: that is the call, and no wait. */
-static int measure(imbrex_group *group, imbrex_plan *plan, const imbrex_args *args, double *mean_us)
+static int measure(imbrex_group *group, imbrex_plan *plan, const imbrex_args *args, double *mean)
 {
     enum { BATCH = 5 };
-    *mean_us = 0;
+    *mean = 0;
     for (int i = 0; i < TIMED / BATCH; i++) {
         int64_t begin_ns = imbrexd_now_ns();
         if (runs(plan, args, BATCH))
             return 1;
-        *mean_us += (double)(imbrexd_now_ns() - begin_ns) / 1000 / TIMED;
+        *mean += (double)(imbrexd_now_ns() - begin_ns) / 1000 / TIMED;
         RANK_OK(imbrex_stream_sync(group, NULL));
     }
     return 0;
