@@ -1,0 +1,410 @@
+/* sm90.cu - the GEMM kernel for Hopper: copy engine, barriers and warpgroup products.
+ *
+ * A block has one producer thread and one or two consumer warpgroups.  A ring of stages lies
+ * between them; a stage holds TILE_K columns of a and of b.  full[stage]: its bytes came;
+ * empty[stage]: all have read it.  Together the consumers share a tile's rows:
+ *
+ *     producer    | load 0 | load 1 | load 2 | load 3 | tile 1: load 0 | ...
+ *     consumer 0           | mul 0  | mul 1  | mul 2  | mul 3 | tile 1: mul 0 (and store tile 0) |
+ *     consumer 1           | mul 0  | mul 1  | mul 2  | mul 3 | tile 1: mul 0 (and store tile 0) |
+ *
+ * or they take turns (IMX_PINGPONG), one storing its tile while the other multiplies:
+ *
+ *     consumer 0           | mul 0  | mul 1  | mul 2  | mul 3 | store tile 0 |    | tile 2 ...
+ *     consumer 1                                              | tile 1: mul 0 | ...
+ *
+ *     shared: | stages x (a [TILE_M, 64] | b [TILE_N, 64] or [64, TILE_N]) | pieces of c | notes |
+ *             | barriers |
+ *
+ * The blocks of a cluster, IMX_CLUSTER_M below each other and IMX_CLUSTER_N side by side, make one
+ * tile of the schedule.  Those side by side need the same rows of a, those below each other the
+ * same columns of b: each loads its share and sends it to all of them.  Blocks are persistent:
+ * cluster i takes tiles i, i + clusters, ...  The producer works out each tile and hands it on in
+ * info[stage] of the tile's first stage.
+ *
+ * Options, each free when absent:
+ *   IMX_TILE_M 64 | 128 | 256    rows of a block        IMX_TILE_N   multiple of 16, at most 256
+ *   IMX_WG_M 64 | 128    rows of a warpgroup    IMX_PINGPONG   consumers take turns
+ *   IMX_STAGES           IMX_CLUSTER_M, _N      1 | 2 | 4, together at most 4
+ *   IMX_A_ROWS  rows of a that are loaded at all, where m is small
+ *   IMX_F16     else bf16                       IMX_B_KN    b is [k, n], else [n, k]
+ *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
+ *   IMX_OWN     rows of args.own from map a, others from map gathered; else all from a
+ *   IMX_WAIT    args.ready                      IMX_POST    args.done
+ *   IMX_SPLIT   tiles from args.split_from on are cut along k into args.split parts
+ */
+#include "sm90_produce.cuh"
+
+/* ---- the consumers -------------------------------------------------------------------------- */
+
+/* This stage may be overwritten, as far as this warpgroup goes: tells all who write to it. */
+IMX_FN void release(uint32_t base, uint32_t stage)
+{
+    int block = (int)threadIdx.x / 32 % 4;
+    if (threadIdx.x % 32 != 0 || block >= CLUSTER)
+        return;
+    if (CLUSTER == 1)
+        mbar_arrive(empty_of(base, stage));
+    else if (block / IMX_CLUSTER_N == block_m() || block % IMX_CLUSTER_N == block_n())
+        mbar_arrive_at(empty_of(base, stage), (uint32_t)block);
+}
+
+/* d (+)= a stage's a and b; add: whether the first product adds. */
+IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int first_row, int add)
+{
+    uint64_t a = wgmma_tile(stage_address + first_row * 128, 16);
+#ifdef IMX_B_KN
+    uint64_t b = wgmma_tile(stage_address + A_BYTES, 8192);
+    const uint32_t b_step = 16 * 128 >> 4;
+#else
+    uint64_t b = wgmma_tile(stage_address + A_BYTES, 16);
+    const uint32_t b_step = 32 >> 4;
+#endif
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < TILE_K / 16; i++)
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+            wgmma(d[h], a + h * (64 * 128 >> 4) + i * (32 >> 4), b + i * b_step, i > 0 || add);
+    wgmma_commit();
+}
+
+#ifdef IMX_BIAS
+/* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
+IMX_FN float bias_at(const uint16_t *bias, int at, int n)
+{
+    uint16_t element = 0;
+    if (at < n)
+        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
+    return unpack(element);
+}
+
+/* A row's two elements of d at col, col + 1 take these; beyond n it does not matter. */
+IMX_FN void add_bias(float (&d)[HALVES][IMX_ACC], const imx_gemm_args &args, int col)
+{
+    const uint16_t *bias = (const uint16_t *)args.bias;
+    int n = (int)args.schedule.n, at = col + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < IMX_ACC / 4; j++, at += 8) {
+        float b0 = bias_at(bias, at, n), b1 = bias_at(bias, at + 1, n);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            d[h][4 * j] += b0;
+            d[h][4 * j + 1] += b1;
+            d[h][4 * j + 2] += b0;
+            d[h][4 * j + 3] += b1;
+        }
+    }
+}
+#endif
+
+/* Where in its piece of c a row's 16-byte unit lies, as the copy engine will read it: swizzled
+ * where rows are 128 or 64 bytes; else rows of an odd number of units mostly, which meet no bank
+ * twice. */
+IMX_FN uint32_t piece_offset(int row, int unit)
+{
+    if (PIECE_SWIZZLE == 3)
+        return row * 128 + ((unit ^ (row & 7)) << 4);
+    if (PIECE_SWIZZLE == 2)
+        return row * 64 + ((unit ^ (row >> 1 & 3)) << 4);
+    return row * PIECE_COLS * 2 + (unit << 4);
+}
+
+/* The lane, worked out where it stands: a volatile read that the compiler does not move. */
+IMX_FN int lane_here(void)
+{
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+/* One warp's piece by ordinary stores, with an eye to both edges. */
+IMX_FN void store_plain(const imx_gemm_args &args, int row, int rows, int col, uint32_t piece)
+{
+    int lane = lane_here(), n = (int)args.schedule.n;
+#pragma unroll 1
+    for (int r = 0; r < 16 && r < rows; r++) {
+#pragma unroll 1
+        for (int c = lane; c < PIECE_COLS && col + c < n; c += 32) {
+            uint16_t element;
+            uint32_t from = piece + piece_offset(r, c / 8) + c % 8 * 2;
+            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(element) : "r"(from) : "memory");
+            ((uint16_t *)args.c)[(int64_t)(row + r) * n + col + c] = element;
+        }
+    }
+}
+
+/* This warp's 16 rows, beginning at first_row of the block's tile, piece by piece through its
+ * buffers; packed: the tile's rounded elements. */
+IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base)
+{
+    uint32_t buffers = base + C_AT + (threadIdx.x / 32 - 4) * BUFFERS * PIECE_BYTES;
+    int row = note->row + first_row, rows = note->rows - first_row, col = note->col;
+    int lane = lane_here(); /* addresses made of it are not worth a register through the loops */
+    int own_row = lane & 15, right = lane >> 4;
+#ifdef IMX_C_PLAIN
+    const int whole = 0;
+#else
+    int whole = rows >= 16;
+#endif
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        uint32_t piece = buffers + p % BUFFERS * PIECE_BYTES;
+        if (lane == 0) {
+            if (BUFFERS == 2)
+                tma_store_wait_read(1);
+            else
+                tma_store_wait_read(0);
+        }
+        __syncwarp();
+        const uint32_t *x = &packed[p * PIECE_COLS / 4];
+#pragma unroll
+        for (int unit = 0; unit < PIECE_COLS / 8; unit += 2, x += 4) {
+            if (unit + 2 <= PIECE_COLS / 8)
+                st_matrix4(piece + piece_offset(own_row, unit + right), x[0], x[1], x[2], x[3]);
+            else
+                st_matrix2(piece + piece_offset(own_row, unit), x[0], x[1]);
+        }
+        if (whole) {
+            tma_fence_shared();
+            __syncwarp();
+            if (lane == 0) {
+                if (col + p * PIECE_COLS < (int)args.schedule.n)
+                    tma_store(c, col + p * PIECE_COLS, row, piece);
+                tma_store_commit();
+            }
+        } else {
+            __syncwarp();
+            store_plain(args, row, rows, col + p * PIECE_COLS, piece);
+            __syncwarp();
+        }
+    }
+}
+
+#ifdef IMX_POST
+/* This warp's share of a tile is stored: counts it, and the chunk's last posts. */
+IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
+{
+    int chunk = note->chunk;
+    __syncwarp();
+    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP)
+        return;
+    tma_store_wait();
+    uint32_t last = (uint32_t)(note->tiles * CLUSTER * CONSUMERS / TURNS * 4);
+    if (imbrexd_counter_last(&args.counters[chunk], last))
+        imbrexd_signal_post(&args.done[chunk], *args.use);
+}
+#endif
+
+#ifdef IMX_SPLIT
+/* Writes this part's float32 d; whoever comes last of the parts gets the sum of all, added in the
+ * order of k, and a 1. */
+IMX_FN int add_parts(float (&all)[HALVES][IMX_ACC], const imx_gemm_args &args,
+                     const tile_info *note, int consumer)
+{
+    enum { UNIT = 128 * 4, FLOATS = HALVES * IMX_ACC };
+    float(&d)[FLOATS] = reinterpret_cast<float(&)[FLOATS]>(all);
+    int cta = CLUSTER > 1 ? (int)cluster_cta() : 0, me = threadIdx.x % 128;
+    int of_tile = (note->slot * CLUSTER + cta) * CONSUMERS + consumer;
+    const int64_t floats = (int64_t)FLOATS * 128;
+    float *parts = args.parts + of_tile * args.split * floats + me * 4;
+    float *mine = parts + note->part * floats;
+#pragma unroll
+    for (int j = 0; j < FLOATS / 4; j++)
+        asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};"
+                     :
+                     : "l"(mine + j * UNIT), "f"(d[4 * j]), "f"(d[4 * j + 1]), "f"(d[4 * j + 2]),
+                       "f"(d[4 * j + 3])
+                     : "memory");
+
+    uint32_t last = 0;
+    asm volatile("bar.sync %0, 128;" : : "r"(1 + consumer) : "memory");
+    if (me == 0)
+        last = (uint32_t)imbrexd_counter_last(&args.part_counters[of_tile], (uint32_t)args.split);
+    asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.b32 p, %0, 0;\n\t"
+                 "bar.red.or.pred q, %1, 128, p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+                 : "+r"(last)
+                 : "r"(1 + consumer)
+                 : "memory");
+    if (!last)
+        return 0;
+#pragma unroll
+    for (int j = 0; j < FLOATS; j++)
+        d[j] = 0;
+    for (int p = 0; p < args.split; p++, parts += floats) {
+#pragma unroll
+        for (int j = 0; j < FLOATS / 4; j++) {
+            float x[4];
+            asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                         : "l"(parts + j * UNIT));
+            for (int i = 0; i < 4; i++)
+                d[4 * j + i] += x[i];
+        }
+    }
+    return 1;
+}
+#endif
+
+/* The other consumer may begin: all products of this one's tile are on their way. */
+IMX_FN void pass_turn(uint32_t base, int consumer)
+{
+    if (threadIdx.x % 128 == 0)
+        mbar_arrive(turn_of(base, (uint32_t)consumer ^ 1));
+}
+
+IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consumer)
+{
+    uint32_t base = shared_base();
+    int warp_row = (int)threadIdx.x / 32 % 4 * 16;
+    int first_row = TURNS == 1 ? consumer * IMX_WG_M : 0;
+    unsigned stride = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER;
+    float d[HALVES][IMX_ACC];
+    uint32_t packed[HALVES][IMX_ACC / 2];
+    uint32_t now = 0; /* parity of this tile's note */
+    int stored = 1;   /* nothing waits in packed */
+#ifdef IMX_POST
+    int posted = 1;
+#endif
+    place at = { 0, 0 };
+    uint32_t turn = consumer == 0; /* the first may begin at once */
+    if (TURNS == 2 && consumer == 1) {
+        index += stride;
+        skip(&at, (uint32_t)steps_of(args));
+    }
+
+    for (; index < items_of(); index += TURNS * stride) {
+        if (TURNS == 2) {
+            mbar_wait(turn_of(base, consumer), turn);
+            turn ^= 1;
+        }
+        mbar_wait(full_of(base, at.stage), at.phase);
+        int steps = info_of(at.stage)->steps;
+        multiply(d, base + at.stage * STAGE_BYTES, first_row, 0);
+        if (threadIdx.x % 32 < INFO_BYTES / 4)
+            ((int *)note_of(now))[threadIdx.x % 32] = ((int *)info_of(at.stage))[threadIdx.x % 32];
+        __syncwarp();
+        if (TURNS == 1 && !stored) {
+#pragma unroll
+            for (int h = 0; h < HALVES; h++)
+                store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base);
+        }
+
+        if (TURNS == 2 && steps == 1)
+            pass_turn(base, consumer);
+        uint32_t before = at.stage;
+        step(&at);
+        for (int i = 1; i < steps; i++) {
+            mbar_wait(full_of(base, at.stage), at.phase);
+            multiply(d, base + at.stage * STAGE_BYTES, first_row, 1);
+            if (TURNS == 2 && i == steps - 1)
+                pass_turn(base, consumer);
+            wgmma_wait(1);
+            release(base, before);
+            before = at.stage;
+            step(&at);
+#ifdef IMX_POST
+            if (TURNS == 1 && i == POST_AFTER && !posted) {
+                post(args, note_of(now ^ 1));
+                posted = 1;
+            }
+#endif
+        }
+        wgmma_wait(0);
+        release(base, before);
+#ifdef IMX_POST
+        if (TURNS == 1 && !posted)
+            post(args, note_of(now ^ 1));
+        posted = 1;
+#endif
+        stored = 1;
+#ifdef IMX_SPLIT
+        if (note_of(now)->part >= 0 && !add_parts(d, args, note_of(now), consumer))
+            continue;
+#endif
+#ifdef IMX_BIAS
+        add_bias(d, args, note_of(now)->col);
+#endif
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+#pragma unroll
+            for (int j = 0; j < IMX_ACC / 2; j++)
+                packed[h][j] = pack(d[h][2 * j], d[h][2 * j + 1]);
+            if (TURNS == 2)
+                store(packed[h], args, c, note_of(now), first_row + h * 64 + warp_row, base);
+        }
+        if (TURNS == 2) {
+#ifdef IMX_POST
+            post(args, note_of(now));
+#endif
+            skip(&at, (uint32_t)steps_of(args));
+            continue;
+        }
+        stored = 0;
+#ifdef IMX_POST
+        posted = 0;
+#endif
+        now ^= 1;
+    }
+    if (TURNS == 1 && !stored) {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+            store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base);
+#ifdef IMX_POST
+        post(args, note_of(now ^ 1));
+#endif
+    }
+    tma_store_wait_read(0); /* shared memory goes when the block ends */
+}
+
+/* ---- entry ---------------------------------------------------------------------------------- */
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if IMX_CLUSTER_M * IMX_CLUSTER_N > 1
+    __cluster_dims__(IMX_CLUSTER_M *IMX_CLUSTER_N, 1, 1)
+#endif
+        imx_gemm(const __grid_constant__ imx_gemm_args args,
+                 const __grid_constant__ imbrexd_watch watch, const __grid_constant__ imx_tma_map a,
+                 const __grid_constant__ imx_tma_map gathered,
+                 const __grid_constant__ imx_tma_map b, const __grid_constant__ imx_tma_map c)
+{
+    uint32_t base = shared_base();
+    if (threadIdx.x == 0) {
+        tma_prefetch_map(&a);
+        tma_prefetch_map(&b);
+        tma_prefetch_map(&c);
+        for (uint32_t i = 0; i < IMX_STAGES; i++) {
+            mbar_init(full_of(base, i), 1);
+            mbar_init(empty_of(base, i), CONSUMERS / TURNS * (IMX_CLUSTER_M + IMX_CLUSTER_N - 1));
+        }
+        for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
+            mbar_init(turn_of(base, i), 1);
+        mbar_init_fence();
+    } else if (threadIdx.x == 32) {
+        items_of() = items_in(args);
+        if (blockIdx.x / CLUSTER < items_of())
+            work_at(args, blockIdx.x / CLUSTER, steps_of(args), (work *)(shared + NEXT_AT));
+    }
+    if (CLUSTER > 1)
+        cluster_barrier();
+    else
+        __syncthreads();
+    grid_wait_before();
+    grid_launch_after();
+
+    if (threadIdx.x < 128) {
+#if IMX_CONSUMERS > 1
+        reg_less(40);
+#endif
+        if (threadIdx.x == 0)
+            produce(args, &watch, &a, &gathered, &b);
+    } else {
+#if IMX_CONSUMERS > 1
+        reg_more(232);
+#endif
+        consume(args, &c, (int)threadIdx.x / 128 - 1);
+    }
+    if (CLUSTER > 1)
+        cluster_barrier(); /* the other block still arrives at barriers here */
+}

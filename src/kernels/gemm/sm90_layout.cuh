@@ -1,0 +1,159 @@
+/* sm90_layout.cuh - what sm90.cu's options come to: sizes, where things lie in shared memory, and
+ * this block's place in its cluster. */
+#ifndef IMX_SM90_LAYOUT_CUH
+#define IMX_SM90_LAYOUT_CUH
+
+#include "args.h"
+#include "sm90_ptx.cuh"
+
+#ifndef IMX_WG_M
+#define IMX_WG_M 64
+#endif
+#ifndef IMX_A_ROWS
+#define IMX_A_ROWS IMX_TILE_M
+#endif
+#if defined(IMX_PINGPONG) && (defined(IMX_SPLIT) || IMX_WG_M != IMX_TILE_M)
+#error "taking turns, a warpgroup has whole tiles, all of the same depth"
+#endif
+#if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
+#define IMX_CONSUMERS 2
+#else
+#define IMX_CONSUMERS 1
+#endif
+
+enum {
+#ifdef IMX_PINGPONG
+    TURNS = 2,
+#else
+    TURNS = 1,
+#endif
+    CLUSTER = IMX_CLUSTER_M * IMX_CLUSTER_N,
+    TILE_K = 64,
+    CONSUMERS = IMX_CONSUMERS,
+    THREADS = 128 * (1 + CONSUMERS),
+    HALVES = IMX_WG_M / 64,                 /* 64-row products of a warpgroup */
+    TILE_ROWS = IMX_TILE_M * IMX_CLUSTER_M, /* the schedule's: a cluster's */
+    TILE_COLS = IMX_TILE_N * IMX_CLUSTER_N,
+    A_SHARE = IMX_A_ROWS / IMX_CLUSTER_N, /* rows that a block brings for its neighbours too */
+#ifdef IMX_B_KN
+    B_SHARE = 64 / IMX_CLUSTER_M,
+#else
+    B_SHARE = IMX_TILE_N / IMX_CLUSTER_M,
+#endif
+    A_BYTES = IMX_TILE_M * 128,
+#ifdef IMX_B_KN
+    B_BYTES = (IMX_TILE_N + 63) / 64 * 64 * 128, /* whole atoms */
+#else
+    B_BYTES = IMX_TILE_N * 128,
+#endif
+    STAGE_BYTES = A_BYTES + B_BYTES,
+    LOAD_BYTES = IMX_A_ROWS * 128 + B_BYTES,
+    /* Columns of c that one store takes, and bits of its swizzle. */
+    PIECE_COLS = IMX_TILE_N % 64 == 0   ? 64
+                 : IMX_TILE_N % 32 == 0 ? 32
+                                        : IMX_TILE_N / 2,
+    PIECE_SWIZZLE = IMX_TILE_N % 64 == 0   ? 3
+                    : IMX_TILE_N % 32 == 0 ? 2
+                                           : 0,
+    PIECE_BYTES = 16 * PIECE_COLS * 2,
+    PIECES = IMX_TILE_N / PIECE_COLS,
+#ifdef IMX_PINGPONG
+    BUFFERS = 1, /* of a warp: there is time */
+#else
+    BUFFERS = 2,
+#endif
+    C_AT = IMX_STAGES * STAGE_BYTES,
+    INFO_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES,
+    INFO_BYTES = 32,
+    NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
+    ITEMS_AT = NEXT_AT + 44,
+    NOTES_AT = NEXT_AT + 48, /* each warp's own: the tile in its registers, and the one before */
+    BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
+    POST_AFTER = 4, /* stages into the next tile: its stores have landed by then */
+    GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
+};
+
+/* What consumers need to know of a tile; what fits in 32 bytes. */
+typedef struct __attribute__((aligned(16))) tile_info {
+    int steps;    /* of TILE_K along k */
+    int rows;     /* of this block, to be stored; may be none */
+    int row, col; /* of c */
+    int chunk;    /* or GAVE_UP */
+    int tiles;    /* of the chunk */
+    int part;     /* along k; -1: whole */
+    int slot;     /* among the tiles that are cut */
+} tile_info;
+
+typedef struct place {
+    uint32_t stage, phase;
+} place;
+
+IMX_FN void step(place *at)
+{
+    if (++at->stage == IMX_STAGES) {
+        at->stage = 0;
+        at->phase ^= 1;
+    }
+}
+
+/* As many steps on as the other consumer's tile takes. */
+IMX_FN void skip(place *at, uint32_t steps)
+{
+    uint32_t stage = at->stage + steps;
+    at->phase ^= stage / IMX_STAGES & 1;
+    at->stage = stage % IMX_STAGES;
+}
+
+extern __shared__ __attribute__((aligned(1024))) unsigned char shared[];
+
+IMX_FN uint32_t shared_base(void)
+{
+    return (uint32_t)__cvta_generic_to_shared(shared);
+}
+
+/* This block's place in its cluster. */
+IMX_FN int block_m(void)
+{
+    return CLUSTER > 1 ? (int)cluster_cta() / IMX_CLUSTER_N : 0;
+}
+
+IMX_FN int block_n(void)
+{
+    return CLUSTER > 1 ? (int)cluster_cta() % IMX_CLUSTER_N : 0;
+}
+
+IMX_FN tile_info *info_of(uint32_t stage)
+{
+    return (tile_info *)(shared + INFO_AT) + stage;
+}
+
+/* This warp's note of the tile that it works on, or of the one before. */
+IMX_FN tile_info *note_of(uint32_t parity)
+{
+    return (tile_info *)(shared + NOTES_AT) + (threadIdx.x / 32 - 4) * 2 + parity;
+}
+
+/* How many pieces of work there are in all. */
+IMX_FN unsigned &items_of(void)
+{
+    return *(unsigned *)(shared + ITEMS_AT);
+}
+
+IMX_FN uint32_t full_of(uint32_t base, uint32_t stage)
+{
+    return base + BARRIERS_AT + stage * 8;
+}
+
+IMX_FN uint32_t empty_of(uint32_t base, uint32_t stage)
+{
+    return base + BARRIERS_AT + (IMX_STAGES + stage) * 8;
+}
+
+/* Whose turn it is.  Besides sharing out the tensor cores, a turn keeps a consumer from waiting
+ * for a stage more than one phase ahead, where parity would deceive it. */
+IMX_FN uint32_t turn_of(uint32_t base, uint32_t consumer)
+{
+    return base + BARRIERS_AT + (2 * IMX_STAGES + consumer) * 8;
+}
+
+#endif /* IMX_SM90_LAYOUT_CUH */

@@ -1,0 +1,147 @@
+/* sm90_produce.cuh - the producer thread of sm90.cu: which tile comes next, whether its rows have
+ * arrived, and its loads into the ring of stages. */
+#ifndef IMX_SM90_PRODUCE_CUH
+#define IMX_SM90_PRODUCE_CUH
+
+#include "sm90_layout.cuh"
+#include "sm90_tile.h"
+
+/* The next piece of work: what consumers get, and where its loads begin.  Kept in shared memory:
+ * the producer has few registers. */
+typedef struct work {
+    tile_info info;
+    int a_row, k_step;
+    int own;
+} work;
+
+IMX_FN int steps_of(const imx_gemm_args &args)
+{
+    return ((int)args.k + TILE_K - 1) / TILE_K;
+}
+
+/* Tiles, or parts of tiles. */
+IMX_FN unsigned items_in(const imx_gemm_args &args)
+{
+    unsigned tiles = imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
+#ifdef IMX_SPLIT
+    unsigned from = (unsigned)args.split_from;
+    if (tiles > from)
+        return from + (tiles - from) * (unsigned)args.split;
+#endif
+    return tiles;
+}
+
+IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *w)
+{
+    w->info.part = -1;
+    w->info.steps = steps;
+    w->k_step = 0;
+    unsigned at = index;
+#ifdef IMX_SPLIT
+    unsigned from = (unsigned)args.split_from, parts = (unsigned)args.split;
+    if (index >= from) {
+        unsigned part = (index - from) % parts;
+        w->info.slot = (int)((index - from) / parts);
+        w->info.part = (int)part;
+        at = from + (unsigned)w->info.slot;
+        w->k_step = (int)(part * (unsigned)steps / parts);
+        w->info.steps = (int)((part + 1) * (unsigned)steps / parts) - w->k_step;
+    }
+#endif
+    imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, at);
+    int below = block_m() * IMX_TILE_M;
+    w->info.row = t.row + below;
+    w->info.col = t.col + block_n() * IMX_TILE_N;
+    w->info.rows = t.rows - below;
+    w->info.chunk = t.chunk;
+    w->a_row = t.row + below;
+    w->own = 1;
+#ifdef IMX_OWN
+    w->own = t.rank == args.own;
+    if (w->own)
+        w->a_row = t.rank_row + below;
+#endif
+#ifdef IMX_POST
+    w->info.tiles = t.chunk_tiles;
+#endif
+}
+
+/* To this block, or to the same place in all blocks in mask. */
+IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar, int blocks,
+                       int mask)
+{
+    if (blocks > 1)
+        tma_load_multicast(to, map, x, y, bar, (uint16_t)mask);
+    else
+        tma_load(to, map, x, y, bar);
+}
+
+IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col, int k, uint32_t to,
+                 uint32_t bar)
+{
+    const int row_of_blocks = (1 << IMX_CLUSTER_N) - 1;
+    const int column_of_blocks = IMX_CLUSTER_M == 1   ? 1
+                                 : IMX_CLUSTER_M == 2 ? 1 | 1 << IMX_CLUSTER_N
+                                                      : 15;
+    int a_part = block_n() * A_SHARE, b_part = block_m() * B_SHARE;
+    int a_mask = row_of_blocks << block_m() * IMX_CLUSTER_N, b_mask = column_of_blocks << block_n();
+    uint32_t b_to = to + A_BYTES + b_part * 128;
+    mbar_expect(bar, LOAD_BYTES);
+    load_share(to + a_part * 128, a, k, a_row + a_part, bar, IMX_CLUSTER_N, a_mask);
+#ifdef IMX_B_KN
+    for (int i = 0; i < B_BYTES / 8192; i++)
+        load_share(b_to + i * 8192, b, col + 64 * i, k + b_part, bar, IMX_CLUSTER_M, b_mask);
+#else
+    load_share(b_to, b, k, col + b_part, bar, IMX_CLUSTER_M, b_mask);
+#endif
+}
+
+/* One thread.  The next tile is worked out while the ring is full anyway. */
+IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *own,
+                    const imx_tma_map *gathered, const imx_tma_map *b)
+{
+    uint32_t base = shared_base();
+    unsigned stride = gridDim.x / CLUSTER;
+    int steps = steps_of(args);
+    place at = { 0, 1 }; /* an empty ring is free at once */
+    work *w = (work *)(shared + NEXT_AT);
+#ifdef IMX_WAIT
+    int waited = -1, gave_up = 0;
+#endif
+
+    unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
+    while (index < items_of()) {
+#ifdef IMX_WAIT
+        if (!w->own && w->info.chunk != waited && !gave_up) {
+            int rank = w->info.chunk / args.schedule.chunks;
+            imbrexd_site site = { args.plan, IMX_SITE_CHUNK, rank,
+                                  w->info.chunk - rank * args.schedule.chunks };
+            waited = w->info.chunk;
+            gave_up = !imbrexd_signal_wait(watch, &args.ready[waited], *args.use, site);
+            imbrexd_fence_tma();
+        }
+        /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */
+        if (gave_up)
+            w->info.chunk = GAVE_UP;
+#endif
+        const imx_tma_map *a = w->own ? own : gathered;
+        int a_row = w->a_row, col = w->info.col, k = w->k_step * TILE_K, left = w->info.steps;
+
+        mbar_wait(empty_of(base, at.stage), at.phase);
+        *info_of(at.stage) = w->info;
+        load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage));
+        step(&at);
+        index += stride;
+        if (index < items_of())
+            work_at(args, index, steps, w);
+
+        while (--left > 0) {
+            k += TILE_K;
+            mbar_wait(empty_of(base, at.stage), at.phase);
+            load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage));
+            step(&at);
+        }
+    }
+}
+
+#endif /* IMX_SM90_PRODUCE_CUH */

@@ -1,0 +1,82 @@
+/* sm90_tile.h - imx_schedule_tile in 32-bit arithmetic, for a thread that has better things to do
+ * than 64-bit divisions: the same tile, as plain ints. */
+#ifndef IMX_SM90_TILE_H
+#define IMX_SM90_TILE_H
+
+#include "schedule.h"
+
+typedef struct imx_sm90_tile {
+    int row, col;   /* of c */
+    int rows, cols; /* smaller at the edges */
+    int rank, chunk;
+    int rank_row;    /* row counted from the rank's first */
+    int chunk_tiles; /* of the chunk */
+} imx_sm90_tile;
+
+/* r * m / ranks without a product of the two. */
+IMX_SCHEDULE_FN unsigned imx_sm90_tile_row(unsigned m, unsigned ranks, unsigned r)
+{
+    return r * (m / ranks) + r * (m % ranks) / ranks;
+}
+
+/* imx_schedule_tiles(s). */
+IMX_SCHEDULE_FN unsigned imx_sm90_tiles(const imx_schedule *s, unsigned tile_rows,
+                                        unsigned tile_cols)
+{
+    unsigned m = (unsigned)s->m, ranks = (unsigned)s->ranks, tile_rows_all = 0;
+    if (ranks == 1)
+        tile_rows_all = (m + tile_rows - 1) / tile_rows;
+    for (unsigned r = 0; ranks > 1 && r < ranks; r++) {
+        unsigned rows = imx_sm90_tile_row(m, ranks, r + 1) - imx_sm90_tile_row(m, ranks, r);
+        tile_rows_all += (rows + tile_rows - 1) / tile_rows;
+    }
+    return tile_rows_all * (((unsigned)s->n + tile_cols - 1) / tile_cols);
+}
+
+/* imx_schedule_tile(s, index) for m, n and the number of tiles below 2^31 and ranks below 2^15.
+ * tile_rows and tile_cols are the schedule's, passed apart because a kernel knows them when it is
+ * compiled. */
+IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned tile_rows,
+                                               unsigned tile_cols, unsigned index)
+{
+    unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)s->ranks;
+    unsigned columns = (n + tile_cols - 1) / tile_cols;
+    unsigned r = (unsigned)s->first, row, rows;
+    for (;;) {
+        row = ranks == 1 ? 0 : imx_sm90_tile_row(m, ranks, r);
+        rows = ranks == 1 ? m : imx_sm90_tile_row(m, ranks, r + 1) - row;
+        unsigned tiles = (rows + tile_rows - 1) / tile_rows * columns;
+        if (index < tiles)
+            break;
+        index -= tiles;
+        r = r + 1 < ranks ? r + 1 : 0;
+    }
+
+    unsigned chunk_rows = (unsigned)s->chunk_rows, group = (unsigned)s->group;
+    unsigned per_chunk = chunk_rows / tile_rows * columns;
+    unsigned q = index < per_chunk ? 0 : index / per_chunk, in_chunk = index - q * per_chunk;
+    unsigned left_rows = rows - q * chunk_rows;
+    unsigned rows_here = left_rows < chunk_rows ? left_rows : chunk_rows;
+    unsigned per_group = group * columns;
+    unsigned groups = in_chunk < per_group ? 0 : in_chunk / per_group;
+    unsigned group_row = groups * group, in_group = in_chunk - groups * per_group;
+    unsigned tile_rows_here = (rows_here + tile_rows - 1) / tile_rows;
+    unsigned left = tile_rows_here - group_row;
+    unsigned tall = left < group ? left : group;
+    unsigned tile_col = tall == 1 ? in_group : in_group / tall;
+    unsigned tile_row = group_row + in_group - tile_col * tall;
+
+    imx_sm90_tile t;
+    t.rank = (int)r;
+    t.chunk = (int)(r * (unsigned)s->chunks + q);
+    t.rank_row = (int)(q * chunk_rows + tile_row * tile_rows);
+    t.row = (int)row + t.rank_row;
+    t.col = (int)(tile_col * tile_cols);
+    t.chunk_tiles = (int)(tile_rows_here * columns);
+    unsigned rows_left = rows_here - tile_row * tile_rows, cols_left = n - (unsigned)t.col;
+    t.rows = (int)(rows_left < tile_rows ? rows_left : tile_rows);
+    t.cols = (int)(cols_left < tile_cols ? cols_left : tile_cols);
+    return t;
+}
+
+#endif /* IMX_SM90_TILE_H */

@@ -1,0 +1,136 @@
+/* sm90_tune.c - tile shape, stages, cluster and order from the shape alone.
+ *
+ * Large products run at the card's power limit, so that the choice is between waves (what the last,
+ * partly filled one wastes) and energy (wide tiles read less).  Small m is bound by reading b once:
+ * narrow tiles, so that every block has some of it to bring. */
+#include "sm90_tune.h"
+
+#include <stdio.h>
+
+enum {
+    SHARED_MOST = 230400, /* leaves room for a one-warp kernel that waits on a stream */
+    TILE_K_BYTES = 128,   /* of a row of a stage */
+    ATOM = 64,            /* columns of b [k, n] that lie together */
+    GROUP_ROWS = 2048,    /* of c: a's rows of a group stay in the L2 cache */
+    ROWS_TINY = 16,       /* up to here zero rows beyond m cost more than they are worth */
+    ROWS_SMALL = 64,
+    ROWS_MIDDLE = 128,
+};
+
+/* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
+ * the tile, in thousandths, as measured on whole shapes. */
+typedef struct candidate {
+    int tile_n, pingpong, stages, cost;
+} candidate;
+
+static const candidate candidates[] = {
+    { 176, 1, 5, 1000 }, { 160, 1, 5, 1000 }, { 144, 1, 6, 1020 }, { 128, 1, 6, 1030 },
+    { 112, 1, 7, 1050 }, { 256, 0, 4, 1035 }, { 224, 0, 4, 1035 },
+};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+int imx_sm90_tune_piece_cols(int tile_n)
+{
+    return tile_n % 64 == 0 ? 64 : tile_n % 32 == 0 ? 32 : tile_n / 2;
+}
+
+static int consumers(const imx_sm90_config *c)
+{
+    return c->pingpong || c->tile_m > c->wg_m ? 2 : 1;
+}
+
+size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
+{
+    size_t b_cols = b_kn ? (size_t)ceil_div(c->tile_n, ATOM) * ATOM : (size_t)c->tile_n;
+    size_t stage = ((size_t)c->tile_m + b_cols) * TILE_K_BYTES;
+    size_t warps = (size_t)consumers(c) * 4;
+    size_t pieces =
+        warps * (c->pingpong ? 1 : 2) * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c->tile_n);
+    size_t notes = (size_t)c->stages * 32 + 48 + warps * 2 * 32;
+    size_t barriers = (size_t)c->stages * 16 + (c->pingpong ? 16 : 0);
+    return (size_t)c->stages * stage + pieces + notes + barriers;
+}
+
+static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
+{
+    return in->ranks * ceil_div(ceil_div(in->m, in->ranks), tile_rows) * ceil_div(in->n, tile_cols);
+}
+
+/* What all blocks together take, if the last wave is as long as the others. */
+static int64_t cost(const imx_sm90_input *in, const candidate *c)
+{
+    int64_t clusters = in->sms > 1 ? in->sms / 2 : 1;
+    return ceil_div(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost;
+}
+
+static imx_sm90_config large(const imx_sm90_input *in)
+{
+    const candidate *best = &candidates[0];
+    for (size_t i = 1; i < sizeof candidates / sizeof *candidates; i++)
+        if (cost(in, &candidates[i]) < cost(in, best))
+            best = &candidates[i];
+    return (imx_sm90_config){ .tile_m = 128,
+                              .tile_n = best->tile_n,
+                              .wg_m = best->pingpong ? 128 : 64,
+                              .pingpong = best->pingpong,
+                              .stages = best->stages,
+                              .cluster_m = 2,
+                              .cluster_n = 1,
+                              .a_rows = 128,
+                              .split = 1 };
+}
+
+static imx_sm90_config small(int64_t rows)
+{
+    imx_sm90_config c = { .tile_m = 64,
+                          .tile_n = 64,
+                          .wg_m = 64,
+                          .stages = 13,
+                          .cluster_m = 1,
+                          .cluster_n = 4,
+                          .a_rows = 64,
+                          .split = 1 };
+    if (rows <= ROWS_TINY) {
+        c.cluster_n = 1;
+        c.a_rows = ROWS_TINY;
+    } else if (rows > ROWS_SMALL) {
+        c.tile_m = c.a_rows = 128;
+        c.tile_n = 112;
+        c.stages = 6;
+        c.cluster_n = 2;
+        c.split = 2;
+    }
+    return c;
+}
+
+imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
+{
+    int64_t rows = ceil_div(in->m, in->ranks); /* the most that a rank has */
+    imx_sm90_config c = rows <= ROWS_MIDDLE ? small(rows) : large(in);
+    while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
+        c.stages--;
+    c.tile_rows = c.tile_m * c.cluster_m;
+    c.tile_cols = c.tile_n * c.cluster_n;
+    c.group = c.tile_rows < GROUP_ROWS ? GROUP_ROWS / c.tile_rows : 1;
+    c.threads = 128 * (1 + consumers(&c));
+    c.shared_bytes = imx_sm90_tune_shared_bytes(&c, in->b_kn);
+
+    int cluster = c.cluster_m * c.cluster_n;
+    int64_t most = in->sms / cluster, needed = tiles(in, c.tile_rows, c.tile_cols) * c.split;
+    int64_t clusters = needed < most ? needed : most;
+    c.blocks = (int)(clusters > 0 ? clusters : 1) * cluster;
+    return c;
+}
+
+int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
+{
+    return snprintf(text, size,
+                    "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
+                    "-DIMX_CLUSTER_M=%d -DIMX_CLUSTER_N=%d -DIMX_A_ROWS=%d%s",
+                    c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
+                    c->cluster_m, c->cluster_n, c->a_rows, c->split > 1 ? " -DIMX_SPLIT" : "");
+}

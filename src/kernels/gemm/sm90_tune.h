@@ -1,0 +1,42 @@
+/* sm90_tune.h - from a product's shape to how sm90.cu is built and launched: pure, printable. */
+#ifndef IMX_SM90_TUNE_H
+#define IMX_SM90_TUNE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What the choice depends on. */
+typedef struct imx_sm90_input {
+    int64_t m, n, k; /* of the whole product */
+    int ranks;       /* how the rows are cut; at least 1 */
+    int sms;         /* blocks that may run side by side */
+    int b_kn;        /* b is [k, n] */
+} imx_sm90_input;
+
+/* The names are those of sm90.cu's options. */
+typedef struct imx_sm90_config {
+    int tile_m, tile_n;       /* of a block */
+    int wg_m;                 /* rows of a warpgroup */
+    int pingpong;             /* warpgroups take turns */
+    int stages;               /* of 64 along k */
+    int cluster_m, cluster_n; /* blocks of a cluster, below each other and side by side */
+    int a_rows;               /* rows of a that are loaded at all */
+    int split;                /* parts along k of every tile; 1: whole */
+    int group;                /* tile rows walked down before the next column: imx_schedule.group */
+    int tile_rows, tile_cols; /* of a cluster: imx_schedule's */
+    int blocks, threads;
+    size_t shared_bytes;
+} imx_sm90_config;
+
+imx_sm90_config imx_sm90_tune(const imx_sm90_input *input);
+
+/* Dynamic shared memory that the kernel lays out for this config. */
+size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *config, int b_kn);
+
+/* Columns of c that one store of the kernel takes: the box of map c is 16 rows by these. */
+int imx_sm90_tune_piece_cols(int tile_n);
+
+/* The config as the compiler's options, "-DIMX_TILE_M=128 ...".  Returns what snprintf does. */
+int imx_sm90_tune_options(const imx_sm90_config *config, char *text, size_t size);
+
+#endif /* IMX_SM90_TUNE_H */
