@@ -24,6 +24,13 @@ static void on_all(rank_main run)
     }
 }
 
+#define ON_ALL(name, run)          \
+    static void name(void **state) \
+    {                              \
+        (void)state;               \
+        on_all(run);               \
+    }
+
 /* ---- symmetric memory ------------------------------------------------------------------------ */
 
 static int memory(imbrex_group *group, void *ctx)
@@ -64,11 +71,7 @@ static int memory(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void symmetric_memory(void **state)
-{
-    (void)state;
-    on_all(memory);
-}
+ON_ALL(symmetric_memory, memory)
 
 /* ---- put, post, wait ------------------------------------------------------------------------- */
 
@@ -114,11 +117,7 @@ static int ring(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void put_post_wait(void **state)
-{
-    (void)state;
-    on_all(ring);
-}
+ON_ALL(put_post_wait, ring)
 
 /* A stream that waits holds up no other; a post between streams of one rank lets it go. */
 static int two_streams(imbrex_group *group, void *ctx)
@@ -143,11 +142,7 @@ static int two_streams(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void streams_run_at_once(void **state)
-{
-    (void)state;
-    on_all(two_streams);
-}
+ON_ALL(streams_run_at_once, two_streams)
 
 static int barriers(imbrex_group *group, void *ctx)
 {
@@ -281,11 +276,7 @@ static int abort_group(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void abort_from_another_thread(void **state)
-{
-    (void)state;
-    on_all(abort_group);
-}
+ON_ALL(abort_from_another_thread, abort_group)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
@@ -323,11 +314,7 @@ static int texts(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void texts_are_cut_as_by_snprintf(void **state)
-{
-    (void)state;
-    on_all(texts);
-}
+ON_ALL(texts_are_cut_as_by_snprintf, texts)
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
@@ -382,11 +369,7 @@ static int spans(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void trace_records_spans(void **state)
-{
-    (void)state;
-    on_all(spans);
-}
+ON_ALL(trace_records_spans, spans)
 
 int main(void)
 {

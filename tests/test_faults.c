@@ -16,7 +16,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { TIMEOUT_MS = 300, NEVER = -1 };
+enum { TIMEOUT_MS = 600, NEVER = -1 };
 
 /* ---- the table whose n-th call fails --------------------------------------------------------- */
 
