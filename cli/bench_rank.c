@@ -66,7 +66,7 @@ static imbrex_status add_all(rank_state *s)
 {
     const bench_request *q = s->request;
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
-    imbrex_group_desc desc = { .bootstrap = &one, .device = q->device };
+    imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
     TRY(imbrex_group_create(&desc, &s->alone));
     s->result.base = &s->result.figures[0];
     if (q->shape.op->product)

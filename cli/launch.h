@@ -24,7 +24,8 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  * timeout; 1 if not all could be started.  Reasons go to standard error.
  *
  * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a
- *              random IMBREX_TOKEN; OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1 unless set.
+ *              random IMBREX_TOKEN; unless set, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1,
+ *              CUDA_DEVICE_MAX_CONNECTIONS is 32.
  * Input        Rank 0 has ours, other ranks none.
  * Failure      The first rank that fails ends the run.  The others have 2/5 of the grace to notice
  *              and to report what they saw, then get SIGTERM, and SIGKILL when the grace is over.

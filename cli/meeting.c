@@ -49,6 +49,7 @@ void meeting_set_environment(const meeting *at, int rank, int ranks)
     setenv("IMBREX_TOKEN", at->token, 1);
     setenv("OMP_NUM_THREADS", "1", 0);
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* streams that wait for each other */
 }
 
 bool launch_is_rank(void)

@@ -91,7 +91,7 @@ static imbrex_status make_blocks(rank_state *s)
 {
     const mlp_request *q = s->request;
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
-    imbrex_group_desc desc = { .bootstrap = &one, .device = q->device };
+    imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
     TRY(imbrex_group_create(&desc, &s->alone));
     mlp_operands on = { s->x, s->gate_up, s->down, s->y };
     mlp_operands all = { s->all_x, s->gate_up, s->down, s->all_y };

@@ -96,7 +96,7 @@ typedef struct imbrex_bootstrap {
 typedef struct imbrex_group_desc {
     const imbrex_bootstrap
         *bootstrap;     /* NULL: what torchrun, mpirun or srun put in the environment */
-    const char *device; /* "cpu"; NULL: the best one here */
+    const char *device; /* "cpu", "cuda", "cuda:3"; NULL: the best one here */
     int64_t timeout_ms; /* limit on any wait for a peer; 0: 30000 */
     uint64_t reserved[4];
 } imbrex_group_desc;
@@ -110,6 +110,9 @@ IMBREX_API void imbrex_group_destroy(imbrex_group *group);
 
 IMBREX_API int imbrex_group_rank(const imbrex_group *group);
 IMBREX_API int imbrex_group_size(const imbrex_group *group);
+
+/* The device of this rank in a form that a desc takes, "cuda:1".  Lives as long as the group. */
+IMBREX_API const char *imbrex_group_device(const imbrex_group *group);
 
 /* What failed so far.  Never blocks. */
 IMBREX_TRY imbrex_group_status(const imbrex_group *group);
@@ -199,8 +202,9 @@ typedef struct imbrex_args {
  *   gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]   c = reduce_scatter(a * b) + bias
  *
  * rows: this rank's share of the run's m.  * b: with b as [n, k], times its transpose.  Any size
- * may be 0.  Inputs and outputs are ordinary memory of the group's device, need the alignment of
- * their element only, and must not overlap.  An empty matrix may be NULL.
+ * may be 0.  Inputs and outputs are ordinary memory of the group's device and must not overlap.
+ * They need the alignment of their element on "cpu", 16 bytes on "cuda".  An empty matrix may be
+ * NULL.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
  * float32, then the bias, then one rounding: the same inputs give the same bits on every run.

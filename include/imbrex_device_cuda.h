@@ -81,12 +81,13 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
 }
 
 /* Until *signal >= value.  Looks at the clock and at the abort word, which lie far away, once in a
- * thousand polls.  Returns 1 when the value is there, 0 to give up.  Not inlined: it is long, and
- * a kernel comes to its second line seldom. */
-static __device__ __noinline__ int imbrexd_signal_wait_long(const imbrexd_watch *watch,
-                                                            const uint64_t *signal, uint64_t value,
-                                                            imbrexd_site site)
+ * thousand polls.  Returns 1 when the value is there, 0 to give up.  Inlined with all it calls:
+ * around a call, a kernel short of registers would spill. */
+IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
+                                   uint64_t value, imbrexd_site site)
 {
+    if (imbrexd_load_acquire(signal) >= value)
+        return 1;
     int64_t begin = imbrexd_now_ns();
     for (;;) {
         for (int i = 0; i < 1000; i++) {
@@ -101,14 +102,6 @@ static __device__ __noinline__ int imbrexd_signal_wait_long(const imbrexd_watch 
             return 0;
         }
     }
-}
-
-IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
-                                   uint64_t value, imbrexd_site site)
-{
-    if (imbrexd_load_acquire(signal) >= value)
-        return 1;
-    return imbrexd_signal_wait_long(watch, signal, value, site);
 }
 
 /* Adds one to a counter of this GPU and, for the one that makes it `last`, empties it and returns

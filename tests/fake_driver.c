@@ -426,6 +426,8 @@ static CUresult set_function(CUfunction function, int which, int value)
 {
     (void)function;
     TRY(outside_capture("cuFuncSetAttribute"));
+    if (which == CU_FUNC_PREFERRED_SHARED_CARVEOUT)
+        return CUDA_SUCCESS;
     return which != CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
                    value > fake.attributes[CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
                ? CUDA_ERROR_INVALID_VALUE

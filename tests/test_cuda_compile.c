@@ -79,22 +79,43 @@ static char *compile(const imx_cuda_config *config, int arch)
     return log;
 }
 
+enum { BLOCKS = 100, TARGETS = 2, KINDS_MOST = 512 };
+
+static const imx_cuda_target targets[TARGETS] = { { 80, SHARED_SM80 }, { 90, SHARED_SM90 } };
+
 static int compiled;
+
+/* Different shapes may ask for one and the same module. */
+static bool is_new(const imx_cuda_config *config, int arch)
+{
+    static char seen[KINDS_MOST][560];
+    char key[560];
+    snprintf(key, sizeof key, "%d %s %s", arch, config->source, config->options);
+    for (int i = 0; i < compiled; i++) {
+        if (strcmp(seen[i], key) == 0)
+            return false;
+    }
+    assert_in_range(compiled, 0, KINDS_MOST - 1);
+    strcpy(seen[compiled++], key);
+    return true;
+}
+
+static void try_on(const imx_kernel *kernel, const void *args, const imx_cuda_target *target)
+{
+    imx_cuda_config config = { 0 };
+    kernel->cuda_config(args, target, BLOCKS, &config);
+    if (!config.source || !is_new(&config, target->arch))
+        return; /* this GPU has no form for this shape, or it is known */
+    char *log = compile(&config, target->arch);
+    check(&config, target->arch, target->shared_bytes_most, log);
+    free(log);
+}
 
 /* For both kinds of GPU: the older ones' shape is taken on the newer ones as well. */
 static void try(const imx_kernel *kernel, const void *args)
 {
-    static const imx_cuda_target targets[] = { { 80, SHARED_SM80 }, { 90, SHARED_SM90 } };
-    for (int i = 0; i < 2; i++) {
-        imx_cuda_config config = { 0 };
-        kernel->cuda_config(args, &targets[i], 100, &config);
-        if (!config.source)
-            continue; /* this GPU has no form for this shape */
-        char *log = compile(&config, targets[i].arch);
-        check(&config, targets[i].arch, targets[i].shared_bytes_most, log);
-        free(log);
-        compiled++;
-    }
+    for (int i = 0; i < TARGETS; i++)
+        try_on(kernel, args, &targets[i]);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -118,7 +139,35 @@ static void silu_mul(void **state)
     try(&imx_kernel_silu_mul, &args);
 }
 
-/* Shapes that call for different tiles and loads. */
+static void try_gemm(const int64_t *mnk, int dtype, int layout, int own, int target)
+{
+    enum { RANKS = 4 };
+    imx_tune_input input = {
+        .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, (imbrex_layout)layout },
+        .product = true,
+        .ranks = RANKS,
+        .arch = targets[target].arch,
+        .units = BLOCKS,
+    };
+    imx_config tuned = imx_tune_config(&input);
+    imx_gemm_args args = {
+        .schedule = { .m = mnk[0],
+                      .n = mnk[1],
+                      .ranks = RANKS,
+                      .chunk_rows = tuned.chunk_rows,
+                      .tile_rows = tuned.tile_rows,
+                      .tile_cols = tuned.tile_cols,
+                      .group = tuned.group,
+                      .chunks = tuned.chunks },
+        .k = mnk[2],
+        .dtype = dtype,
+        .layout = layout,
+        .own = own,
+    };
+    try_on(&imx_kernel_gemm, &args, &targets[target]);
+}
+
+/* Shapes that call for different tiles and loads, as both operators ask for them. */
 static void gemm(void **state)
 {
     (void)state;
@@ -126,33 +175,11 @@ static void gemm(void **state)
         { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 4096, 14336, 4096 }, { 512, 7168, 8192 },
         { 64, 4096, 4096 },   { 1, 4096, 4096 },    { 1000, 1001, 999 },   { 3, 5, 7 },
     };
-    if (!imx_kernel_gemm.cuda_config)
-        skip();
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
-            for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-                const int64_t *mnk = shapes[i];
-                imx_tune_input input = {
-                    .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, (imbrex_layout)layout },
-                    .product = true,
-                    .ranks = 1,
-                    .units = 132,
-                };
-                imx_config tuned = imx_tune_config(&input);
-                imx_gemm_args args = {
-                    .schedule = { .m = mnk[0],
-                                  .n = mnk[1],
-                                  .ranks = 1,
-                                  .chunk_rows = tuned.chunk_rows,
-                                  .tile_rows = tuned.tile_rows,
-                                  .tile_cols = tuned.tile_cols,
-                                  .group = tuned.group,
-                                  .chunks = tuned.chunks },
-                    .k = mnk[2],
-                    .dtype = dtype,
-                    .layout = layout,
-                };
-                try(&imx_kernel_gemm, &args);
+            for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++) {
+                for (int target = 0; target < TARGETS; target++)
+                    try_gemm(shapes[i], dtype, layout, (i + dtype) % 2 ? -1 : 1, target);
             }
         }
     }

@@ -32,9 +32,12 @@ typedef struct imx_prepared imx_prepared;
 
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
-    char kind[8]; /* "cpu", "sm90", ... */
-    char id[40];  /* equal on ranks that share the device; "": it is nobody else's */
-    int units;    /* blocks that can be resident at once: its SMs, or the threads of a rank */
+    char kind[8];  /* "cpu", "sm90", ... */
+    char id[40];   /* equal on ranks that share the device; "": it is nobody else's */
+    int index;     /* of the device, as in "name:index" */
+    int units;     /* blocks that can be resident at once: its SMs, or the threads of a rank */
+    int arch;      /* compute capability of a GPU, 90; else 0 */
+    int alignment; /* bytes that matrices must be aligned to; 0: to their elements */
 } imx_target;
 
 typedef struct imx_memory {

@@ -120,6 +120,8 @@ static imbrex_status count_sharers(imbrex_group *group)
 {
     imx_target own, *all = NULL;
     group->backend->target(group->device, &own);
+    snprintf(group->device_name, sizeof group->device_name, "%s:%d", group->backend->name,
+             own.index);
     imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof *all, &all);
     imbrex_status status;
     IMX_GOTO(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
@@ -302,6 +304,11 @@ int imbrex_group_rank(const imbrex_group *group)
 int imbrex_group_size(const imbrex_group *group)
 {
     return group->size;
+}
+
+const char *imbrex_group_device(const imbrex_group *group)
+{
+    return group->device_name;
 }
 
 size_t imbrex_info(char *text, size_t size)

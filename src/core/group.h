@@ -41,6 +41,7 @@ struct imbrex_group {
 
     const imx_backend *backend;
     imx_device *device;
+    char device_name[24];                     /* "cuda:1" */
     bool needed[IMX_TRANSPORTS];              /* by any two ranks: the same on all of them */
     bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */
     imx_transport *transport[IMX_TRANSPORTS]; /* NULL if not needed */

@@ -101,10 +101,12 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
         .ranks = plan->group->size,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
+        .arch = target.arch,
         .units = (int)imx_max(1, target.units / plan->group->sharers),
         .slow_wire = plan->group->env.cpu_link > 0,
     };
     plan->shape = r->shape;
+    plan->alignment = target.alignment;
     plan->config = imx_tune_config(&input);
     return choose(plan, r);
 }
@@ -303,7 +305,8 @@ typedef struct extent {
 static bool overlap(const extent *x, const extent *y, int64_t bytes)
 {
     const char *a = x->at, *b = y->at;
-    return a && b && a < b + y->elements * bytes && b < a + x->elements * bytes;
+    return a && b && x->elements && y->elements && a < b + y->elements * bytes &&
+           b < a + x->elements * bytes;
 }
 
 static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
@@ -347,6 +350,14 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
                 return imx_fail(IMBREX_INVALID, "args.%s overlaps args.%s", out[o].name,
                                 in[i].name);
         }
+    }
+    const void *const aligned[] = { args->a, args->b, args->c, args->gathered };
+    static const char *const names[] = { "a", "b", "c", "gathered" };
+    for (int i = 0; i < 4 && plan->alignment; i++) {
+        if ((uintptr_t)aligned[i] % (uintptr_t)plan->alignment)
+            return imx_fail(IMBREX_UNSUPPORTED,
+                            "args.%s, %p, is not %d-byte aligned, which %s needs", names[i],
+                            aligned[i], plan->alignment, plan->group->backend->name);
     }
     if (overlap(&out[0], &out[1], bytes))
         return imx_fail(IMBREX_INVALID, "args.gathered overlaps args.c");

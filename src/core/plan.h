@@ -65,6 +65,7 @@ struct imbrex_plan {
     const imx_algorithm *algorithm;
     imx_shape shape;
     imx_config config;
+    int alignment; /* bytes, that matrices must have on this device; 0: their elements' */
     imx_offsets offsets;
     imx_symmetric *shared;
     imx_memory *local;

@@ -1,6 +1,8 @@
 /* tune.c - tile and chunk sizes, blocks, and the algorithm, from the shape alone. */
 #include "tune.h"
 
+#include "../kernels/gemm/tiling.h"
+
 /* Each call of a BLAS packs b again, which costs it about 1 + 36 / rows: few, tall tiles.  A slow
  * wire wants more chunks all the same, since nothing can hide the first of them. */
 enum {
@@ -10,7 +12,12 @@ enum {
     TILE_COLS_F32 = 2048,   /* read and written in place */
     TILE_COLS_SHORT = 1024, /* bounds the panels that bf16 and f16 are widened into */
     TILE_COLS_LEAST = 256,
-    CHUNK_BYTES = 1 << 20,       /* where nothing is multiplied */
+    CHUNK_BYTES_CPU = 1 << 20,  /* where nothing is multiplied */
+    CHUNK_BYTES_CUDA = 4 << 20, /* a copy engine's chunk and flag cost 4 us beyond their bytes */
+    CHUNK_ROWS_CUDA = 512,
+    /* A product fills a multiprocessor's registers to the last warp: what waits on the second
+     * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
+    UNITS_FOR_WAITS = 4,
     OVERLAP_BYTES_LEAST = 32768, /* a shard that travels faster than a thread wakes up */
 };
 
@@ -19,29 +26,59 @@ static int clamp(int64_t value, int64_t least, int64_t most)
     return (int)imx_max(least, imx_min(value, most));
 }
 
-/* Rows that travel under one signal, if nobody said. */
-static int64_t choose_chunk(const imx_tune_input *in)
+/* Collectives only copy and add: a chunk is so many bytes. */
+static int64_t rows_of_bytes(const imx_tune_input *in, int64_t bytes)
 {
-    if (in->product)
-        return in->slow_wire ? CHUNK_ROWS_WIRE : CHUNK_ROWS_CPU;
     int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
-    return imx_max(1, CHUNK_BYTES / imx_max(1, row_bytes)); /* only copies and sums: by bytes */
+    return imx_max(1, bytes / imx_max(1, row_bytes));
 }
 
-static void cut(const imx_tune_input *in, int64_t rows, imx_config *config)
+static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
-    int64_t chunk = imx_min(in->chunk_rows ? in->chunk_rows : choose_chunk(in), rows);
+    int64_t chunk = in->chunk_rows  ? in->chunk_rows
+                    : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CPU)
+                    : in->slow_wire ? CHUNK_ROWS_WIRE
+                                    : CHUNK_ROWS_CPU;
+    chunk = imx_min(chunk, rows);
     int64_t tiles = imx_ceil_div(chunk, TILE_ROWS_MOST);
     config->tile_rows = (int)imx_ceil_div(chunk, tiles);
     config->chunk_rows = (int)(tiles * config->tile_rows); /* whole tiles: maybe a little more */
-    config->chunks = (int)imx_ceil_div(rows, config->chunk_rows);
-    config->blocks = clamp(in->sms ? in->sms : in->units, 1, 1024);
+    config->group = 1;
 
     /* A chunk has a tile for every block. */
     int64_t most = shape->dtype == IMBREX_F32 ? TILE_COLS_F32 : TILE_COLS_SHORT;
     int64_t share = imx_max(TILE_COLS_LEAST, imx_ceil_div(shape->n, config->blocks));
     config->tile_cols = clamp(shape->n, 1, imx_min(most, share));
+}
+
+/* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
+static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
+{
+    const imx_shape *shape = &in->shape;
+    if (in->product && in->ranks > 1)
+        config->blocks = (int)imx_max(config->blocks - UNITS_FOR_WAITS, 1);
+    imx_tiling_input product = {
+        .arch = in->arch,
+        .m = shape->m,
+        .n = shape->n,
+        .k = shape->k,
+        .dtype = (int)shape->dtype,
+        .layout = (int)shape->layout,
+        .ranks = in->ranks,
+        .sms = config->blocks,
+    };
+    imx_tiling tiling = { .tile_rows = 1, .tile_cols = 1, .group = 1 };
+    if (in->product)
+        tiling = imx_tiling_choose(&product);
+    int64_t chunk = in->chunk_rows ? in->chunk_rows
+                    : in->product  ? CHUNK_ROWS_CUDA
+                                   : rows_of_bytes(in, CHUNK_BYTES_CUDA);
+    config->tile_rows = tiling.tile_rows;
+    config->tile_cols = tiling.tile_cols;
+    config->group = tiling.group;
+    config->chunk_rows =
+        (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
 }
 
 static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)
@@ -63,9 +100,10 @@ static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config 
 
 imx_config imx_tune_config(const imx_tune_input *in)
 {
-    imx_config config = { .group = 1 };
+    imx_config config = { .blocks = clamp(in->sms ? in->sms : in->units, 1, 1024) };
     int64_t rows = imx_max(1, imx_ceil_div(in->shape.m, in->ranks)); /* the most that a rank owns */
-    cut(in, rows, &config);
+    (in->arch ? cut_cuda : cut_cpu)(in, rows, &config);
+    config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);
     choose_algorithm(in, rows, &config);
     return config;
 }

@@ -17,6 +17,7 @@ typedef struct imx_tune_input {
     int ranks;
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */
+    int arch;           /* of the GPU; 0: the CPU */
     int units;          /* blocks that the device has room for */
     bool slow_wire;     /* ranks are far apart for what they compute */
 } imx_tune_input;

@@ -31,6 +31,7 @@ typedef struct imx_cuda_config {
     char options[480]; /* "-DIMX_TILE_M=128 ...": the key of the cache, and readable by people */
     int blocks, cluster, threads;
     size_t shared_bytes;
+    int kept[4]; /* the kernel's own: what its cuda_launch wants to know again */
 } imx_cuda_config;
 
 enum { IMX_TENSOR_MAPS = 6 };

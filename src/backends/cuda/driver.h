@@ -53,7 +53,7 @@ enum { /* CUdevice_attribute */
 };
 
 enum { CU_P2P_ACCESS_SUPPORTED = 2, CU_P2P_NATIVE_ATOMIC_SUPPORTED = 3 };
-enum { CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+enum { CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, CU_FUNC_PREFERRED_SHARED_CARVEOUT = 9 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2 };
 
@@ -102,7 +102,7 @@ typedef struct CUlaunchConfig {
 /* CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion */
 enum { CU_TENSOR_F16 = 6, CU_TENSOR_F32 = 7, CU_TENSOR_BF16 = 9 };
 enum { CU_TENSOR_SWIZZLE_NONE, CU_TENSOR_SWIZZLE_32, CU_TENSOR_SWIZZLE_64, CU_TENSOR_SWIZZLE_128 };
-enum { CU_TENSOR_L2_256 = 3 };
+enum { CU_TENSOR_L2_128 = 2 };
 
 typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];

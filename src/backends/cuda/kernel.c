@@ -65,6 +65,12 @@ static imbrex_status load(imx_prepared *p, const void *cubin)
     IMX_TRY(imx_driver_check(
         imx_driver->cuModuleGetFunction(&p->function, p->module, p->config.entry),
         "cuModuleGetFunction", "kernel %s has no entry %s", name, p->config.entry));
+    /* All kernels ask for the same split between cache and shared memory: a multiprocessor changes
+     * it only when it is idle, so a kernel with another would never start beneath one that waits
+     * for it. */
+    IMX_TRY(imx_driver_check(
+        imx_driver->cuFuncSetAttribute(p->function, CU_FUNC_PREFERRED_SHARED_CARVEOUT, 100),
+        "cuFuncSetAttribute", "kernel %s cannot have its share of memory", name));
     return imx_driver_check(
         imx_driver->cuFuncSetAttribute(p->function, CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                        (int)p->config.shared_bytes),
@@ -158,7 +164,7 @@ static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
     uint32_t steps[] = { 1, 1 };
     return imx_driver_check(
         imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], 2, (void *)from->address,
-                                           sizes, strides, box, steps, 0, swizzle, CU_TENSOR_L2_256,
+                                           sizes, strides, box, steps, 0, swizzle, CU_TENSOR_L2_128,
                                            0),
         "cuTensorMapEncodeTiled", "no tensor map for %p[%lld, %lld], stride %lld, box %dx%d",
         from->address, (long long)from->rows, (long long)from->cols, (long long)from->stride_bytes,

@@ -152,12 +152,26 @@ static imx_signals_op for_kernel(const imx_signal_op *op)
     };
 }
 
+/* A plan's post of its use number is an 8-byte copy of that word: the copy engine needs no room on
+ * a multiprocessor, so it gets through beneath a kernel that fills the GPU and waits for just this
+ * post.  Copies and kernels that came before on the stream are complete by then. */
+static bool is_copy(const imx_signal_op *op)
+{
+    return op->kind == IMX_POST && op->word && !op->add && op->site.plan > 0;
+}
+
 imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
                                imbrex_stream stream)
 {
     for (int done = 0; done < count;) {
+        if (is_copy(&ops[done])) {
+            const imx_signal_op *op = &ops[done++];
+            IMX_TRY(imx_cuda_copy(device, op->signal, op->word, sizeof *op->signal, op->site.rank,
+                                  stream));
+            continue;
+        }
         imx_signals_args args = { 0 };
-        for (; done < count && args.count < IMX_SIGNALS_MOST; done++)
+        for (; done < count && args.count < IMX_SIGNALS_MOST && !is_copy(&ops[done]); done++)
             args.ops[args.count++] = for_kernel(&ops[done]);
         IMX_TRY(imx_cuda_kernel_launch(device, device->signals, &args, sizeof args, stream));
     }

@@ -1,14 +1,149 @@
-/* launch.c - the GEMM kernel's table row. */
+/* launch.c - the GEMM kernel's table row, and how each of its forms is launched on GPUs. */
+#include <stdbool.h>
+#include <stdio.h>
+
 #include "args.h"
 #include "blas.h"
 #include "kernels/kernels.h"
+#include "tiling.h"
 
 void imx_gemm_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 size_t imx_gemm_cpu_scratch(const void *args);
+
+/* imx_cuda_config.kept */
+enum { FORM, A_BOX_ROWS, B_BOX_ROWS, C_BOX_COLS };
+
+enum { ATOM = 64 }; /* elements of a row that the copy engine brings at once: 128 bytes */
+
+static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
+{
+    const imx_schedule *s = &args->schedule;
+    imx_tiling_input input = {
+        .arch = arch,
+        .m = s->m,
+        .n = s->n,
+        .k = args->k,
+        .dtype = args->dtype,
+        .layout = args->layout,
+        .ranks = s->ranks,
+        .sms = blocks,
+    };
+    return imx_tiling_choose(&input);
+}
+
+/* The hooks that a product of this kind may use; which of them it does is seen at each launch, by
+ * whether their pointers are set. */
+static const char *hooks_of(const imx_gemm_args *args)
+{
+    if (args->own < 0)
+        return " -DIMX_BIAS -DIMX_POST";
+    return args->schedule.ranks > 1 ? " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT" : " -DIMX_BIAS";
+}
+
+static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int blocks,
+                        imx_cuda_config *config)
+{
+    const imx_sm90_config *c = &tiling->sm90;
+    *config = (imx_cuda_config){
+        .source = "kernels/gemm/sm90.cu",
+        .entry = "imx_gemm",
+        .blocks = c->blocks < blocks ? c->blocks : blocks,
+        .cluster = c->cluster_m * c->cluster_n,
+        .threads = c->threads,
+        .shared_bytes = c->shared_bytes,
+        .kept[FORM] = IMX_GEMM_SM90,
+        .kept[A_BOX_ROWS] = c->a_rows / c->cluster_n,
+        .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? ATOM : c->tile_n) / c->cluster_m,
+        .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c->tile_n),
+    };
+    int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
+    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s",
+             args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
+             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
+             args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "", hooks_of(args));
+}
+
+/* Four stages in shared memory, or two of which one is in registers where rows are not aligned. */
+static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int blocks,
+                        imx_cuda_config *config)
+{
+    const imx_schedule *s = &args->schedule;
+    int element = args->dtype == IMBREX_F32 ? 4 : 2;
+    bool aligned = tiling->aligned;
+    int warp_n = 32, warp_m = s->tile_rows == 64 ? 32 : 64;
+    int tile_k = args->dtype == IMBREX_F32 ? 16 : 32, stages = aligned ? 4 : 2;
+    /* As sm80_shape.cuh lays it out: where rows are not aligned they come with a unit more. */
+    int stage = (s->tile_rows + s->tile_cols) * tile_k * element;
+    int b_rows = args->layout == IMBREX_KN ? tile_k : s->tile_cols;
+    int raw = stage + (s->tile_rows + b_rows) * 16;
+    *config = (imx_cuda_config){
+        .source = "kernels/gemm/sm80.cu",
+        .entry = "imx_gemm_sm80",
+        .blocks = blocks,
+        .cluster = 1,
+        .threads = s->tile_rows / warp_m * (s->tile_cols / warp_n) * 32,
+        .shared_bytes = (size_t)(aligned ? stages * stage : 2 * stage + stages * raw),
+        .kept[FORM] = IMX_GEMM_SM80,
+    };
+    snprintf(config->options, sizeof config->options,
+             "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=%d "
+             "-DIMX_TILE_K=%d -DIMX_STAGES=%d%s%s%s",
+             args->dtype, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
+             aligned ? " -DIMX_ALIGNED" : "", args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
+             hooks_of(args));
+}
+
+static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config)
+{
+    const imx_gemm_args *args = largest;
+    imx_tiling tiling = tiling_of(args, target->arch, blocks);
+    if (tiling.form == IMX_GEMM_SM90)
+        config_sm90(args, &tiling, blocks, config);
+    else
+        config_sm80(args, &tiling, blocks, config);
+}
+
+static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t rows, int64_t cols,
+                             int box_rows, int box_cols)
+{
+    return (imx_tensor_map){
+        .address = rows ? at : NULL,
+        .rows = rows,
+        .cols = cols,
+        .stride_bytes = cols * 2,
+        .box_rows = box_rows,
+        .box_cols = box_cols,
+        .dtype = args->dtype,
+        .swizzle_bytes = box_cols % 32 ? 0 : box_cols * 2,
+    };
+}
+
+static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
+{
+    const imx_gemm_args *args = untyped;
+    const imx_schedule *s = &args->schedule;
+    int64_t tiles = imx_schedule_tiles(s) * config->cluster;
+    launch->blocks = tiles < config->blocks ? (int)tiles : config->blocks;
+    if (config->kept[FORM] != IMX_GEMM_SM90)
+        return;
+    const int *box = config->kept;
+    bool kn = args->layout == IMBREX_KN;
+    int64_t own_rows = args->own < 0 ? s->m : imx_schedule_rows(s, args->own);
+    launch->map_count = 4;
+    launch->maps[0] = map_of(args, args->a, own_rows, args->k, box[A_BOX_ROWS], ATOM);
+    launch->maps[1] = map_of(args, args->gathered, s->m, args->k, box[A_BOX_ROWS], ATOM);
+    launch->maps[2] =
+        map_of(args, args->b, kn ? args->k : s->n, kn ? s->n : args->k, box[B_BOX_ROWS], ATOM);
+    launch->maps[3] =
+        s->n % 8 ? (imx_tensor_map){ 0 } : map_of(args, args->c, s->m, s->n, 16, box[C_BOX_COLS]);
+}
 
 const imx_kernel imx_kernel_gemm = {
     .name = "gemm",
     .cpu = imx_gemm_cpu,
     .cpu_scratch = imx_gemm_cpu_scratch,
     .cpu_info = imx_blas_name,
+    .cuda_config = cuda_config,
+    .cuda_launch = cuda_launch,
 };

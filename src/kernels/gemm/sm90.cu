@@ -83,6 +83,8 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 IMX_FN void add_bias(float (&d)[HALVES][IMX_ACC], const imx_gemm_args &args, int col)
 {
     const uint16_t *bias = (const uint16_t *)args.bias;
+    if (!bias)
+        return;
     int n = (int)args.schedule.n, at = col + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int j = 0; j < IMX_ACC / 4; j++, at += 8) {
@@ -188,7 +190,7 @@ IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
 {
     int chunk = note->chunk;
     __syncwarp();
-    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP)
+    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || !args.done)
         return;
     tma_store_wait();
     uint32_t last = (uint32_t)(note->tiles * CLUSTER * CONSUMERS / TURNS * 4);

@@ -112,7 +112,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
     unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
     while (index < items_of()) {
 #ifdef IMX_WAIT
-        if (!w->own && w->info.chunk != waited && !gave_up) {
+        if (args.ready && !w->own && w->info.chunk != waited && !gave_up) {
             int rank = w->info.chunk / args.schedule.chunks;
             imbrexd_site site = { args.plan, IMX_SITE_CHUNK, rank,
                                   w->info.chunk - rank * args.schedule.chunks };

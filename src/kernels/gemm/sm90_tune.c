@@ -14,7 +14,6 @@ enum {
     GROUP_ROWS = 2048,    /* of c: a's rows of a group stay in the L2 cache */
     ROWS_TINY = 16,       /* up to here zero rows beyond m cost more than they are worth */
     ROWS_SMALL = 64,
-    ROWS_MIDDLE = 128,
 };
 
 /* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
@@ -97,12 +96,6 @@ static imx_sm90_config small(int64_t rows)
     if (rows <= ROWS_TINY) {
         c.cluster_n = 1;
         c.a_rows = ROWS_TINY;
-    } else if (rows > ROWS_SMALL) {
-        c.tile_m = c.a_rows = 128;
-        c.tile_n = 112;
-        c.stages = 6;
-        c.cluster_n = 2;
-        c.split = 2;
     }
     return c;
 }
@@ -110,7 +103,7 @@ static imx_sm90_config small(int64_t rows)
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
     int64_t rows = ceil_div(in->m, in->ranks); /* the most that a rank has */
-    imx_sm90_config c = rows <= ROWS_MIDDLE ? small(rows) : large(in);
+    imx_sm90_config c = rows <= ROWS_SMALL ? small(rows) : large(in);
     while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
         c.stages--;
     c.tile_rows = c.tile_m * c.cluster_m;

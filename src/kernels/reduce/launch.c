@@ -6,7 +6,7 @@
 
 void imx_reduce_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-enum { THREADS = 1024 };
+enum { THREADS = 512 };
 
 /* One block a unit, though two would fit: it may run beside a product. */
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,

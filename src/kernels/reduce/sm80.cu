@@ -124,7 +124,7 @@ IMX_VECTOR_FN void reduce_chunk(const imx_reduce_args *args, int64_t first, int6
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(512, 2)
     imx_reduce(const __grid_constant__ imx_reduce_args args,
                const __grid_constant__ imbrexd_watch watch)
 {

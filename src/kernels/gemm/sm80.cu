@@ -1,0 +1,538 @@
+/* sm80.cu - the GEMM kernel of every NVIDIA GPU from sm_80 on, for all types, sizes and alignments.
+ *
+ * All warps of a block load and multiply.  A ring of stages, each TILE_K columns of a and of b,
+ * runs ahead of the products; in a stage, fragments of the next product are loaded during this one:
+ *
+ *     copies     | 0 | 1 | 2 | 3 | 4 | 5 |           | tile 1: 0 | 1 | 2 | ...
+ *     products           | 0 | 1 | 2 | 3 | 4 | 5 |   | tile 1: 0 | ...
+ *     c                                          | store tile 0 |
+ *
+ *     shared: | stages x (a [TILE_M, TILE_K] | b [TILE_N, TILE_K] or [TILE_K, TILE_N]) |
+ *
+ * Where rows may begin anywhere, copies go to a ring of their own, and each thread puts what it
+ * copied in order, into a ring of two stages, one stage before it is needed.
+ *
+ * The first copies of the next tile are under way while a tile is stored, unless they have to wait
+ * for a signal: that comes after the post.  Blocks are persistent: block i takes tiles i,
+ * i + blocks, ...  A tile is made in one order of additions whichever block makes it.
+ *
+ * f32 is made of three products of tf32 numbers: high and low halves of both factors, without the
+ * product of the low halves.  Tensor cores cut what they add, so each stage is added up by itself
+ * and then to the sum by ordinary, rounding additions.  The error is about 1e-6 of the sum of
+ * |a| |b|.  Factors below 1e-34 count with 11 bits; where a factor is not finite, or a product is
+ * too large, the sum is a NaN or infinite.
+ */
+#include "args.h"
+#include "sm80_load.cuh"
+
+extern __shared__ __attribute__((aligned(128))) unsigned char ring[];
+
+/* What one warp multiplies at once. */
+typedef struct fragments {
+    uint32_t a[PARTS_M][4], b[PARTS_N][2];
+} fragments;
+
+/* A thread's part of a tile. */
+typedef float sums[PARTS_M][PARTS_N][4];
+
+/* Where this thread finds and puts its shares. */
+typedef struct worker {
+    source a, b;
+    uint32_t a_to, b_to;     /* its units in a stage */
+    uint32_t a_from, b_from; /* its rows of the first fragments in a stage */
+#ifndef IMX_ALIGNED
+    int raw; /* stage that comes next out of the ring of copies, */
+    int k;   /* and how many elements of k are left from it on */
+#endif
+} worker;
+
+IMX_FN int lane_of(void)
+{
+    return threadIdx.x % 32;
+}
+
+/* First row and column of this warp in its tile. */
+IMX_FN int warp_row(void)
+{
+    return (int)threadIdx.x / 32 / WARPS_N * IMX_WARP_M;
+}
+
+IMX_FN int warp_col(void)
+{
+    return (int)threadIdx.x / 32 % WARPS_N * IMX_WARP_N;
+}
+
+IMX_FN uint32_t stage_at(int stage)
+{
+    return (uint32_t)__cvta_generic_to_shared(ring) + stage * STAGE_BYTES;
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+IMX_FN void worker_init(worker *w)
+{
+    int lane = lane_of(), thread = threadIdx.x;
+    w->a_to = place_along(thread / (A_ROW / 16), thread % (A_ROW / 16));
+    w->a_from = place_along(warp_row() + lane % 16, lane / 16);
+#if !defined(IMX_B_KN)
+    w->b_to = A_BYTES + place_along(thread / (B_ROW / 16), thread % (B_ROW / 16));
+    w->b_from = A_BYTES + place_along(warp_col() + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#else
+    w->b_to = A_BYTES + place_across(thread / (B_ROW / 16), thread % (B_ROW / 16));
+    if (ELEMENT == 2)
+        w->b_from = A_BYTES + place_across(lane % 16, warp_col() / 8 + lane / 16);
+    else
+        w->b_from = A_BYTES + place_across(lane % 4, warp_col() / 4 + lane / 16) + lane / 4 % 4 * 4;
+#endif
+}
+
+/* At least one: with k = 0 it is zeros. */
+IMX_FN int stages_of(const imx_gemm_args &args)
+{
+    return args.k > IMX_TILE_K ? (int)((args.k + IMX_TILE_K - 1) / IMX_TILE_K) : 1;
+}
+
+/* The rows of a and b that a tile is made of. */
+IMX_FN void set_sources(worker *w, const imx_gemm_args &args, const imx_tile &tile)
+{
+    const imx_schedule *s = &args.schedule;
+    const void *a = args.own < 0 || tile.rank == args.own ? args.a : args.gathered;
+    int64_t row = args.own >= 0 && tile.rank == args.own ? tile.rank_row : tile.row;
+    w->a = source_of(a, row + tile.rows, args.k, row, 0, A_ROW / 16);
+#ifdef IMX_B_KN
+    w->b = source_of(args.b, args.k, s->n, 0, tile.col, B_ROW / 16);
+#else
+    w->b = source_of(args.b, s->n, args.k, tile.col, 0, B_ROW / 16);
+#endif
+#ifndef IMX_ALIGNED
+    w->k = (int)args.k;
+#endif
+}
+
+IMX_FN void step_sources(worker *w)
+{
+    step_along(&w->a);
+#ifdef IMX_B_KN
+    step_down(&w->b);
+#else
+    step_along(&w->b);
+#endif
+}
+
+#ifdef IMX_ALIGNED
+
+/* The copies of the next stage, if there is one more, become a group. */
+IMX_FN void load_ahead(worker *w, int stage, bool more)
+{
+    uint32_t to = stage_at(stage);
+    if (more) {
+        copy_box(to + w->a_to, A_APART * A_ROW, &w->a, A_UNITS, A_APART);
+        copy_box(to + w->b_to, B_APART * B_ROW, &w->b, B_UNITS, B_APART);
+        step_sources(w);
+    }
+    copy_commit();
+}
+
+/* The first of a tile's stages: all of the ring but one. */
+IMX_FN void load_first(worker *w, int stages)
+{
+#pragma unroll 1
+    for (int stage = 0; stage < IMX_STAGES - 1; stage++)
+        load_ahead(w, stage, stage < stages);
+}
+
+/* Until the next stage's copies by this thread have come. */
+IMX_FN void wait_ahead(void)
+{
+    copy_wait();
+}
+
+#else
+
+IMX_FN uint32_t raw_at(int stage)
+{
+    return stage_at(RING) + stage * RAW_BYTES;
+}
+
+IMX_FN void copy_raw(worker *w, int stage, bool more)
+{
+    uint32_t to = raw_at(stage);
+    if (more) {
+        copy_windows(to, &w->a, A_UNITS, A_APART, A_ROW / 16);
+        copy_windows(to + A_BYTES + IMX_TILE_M * 16, &w->b, B_UNITS, B_APART, B_ROW / 16);
+        step_sources(w);
+    }
+    copy_commit();
+}
+
+/* Puts the next stage in order; copies another, if there is one more.  Windows of a row come from
+ * threads of one warp: these meet where their copies have come and, which is the same place, where
+ * all have read the stage before, whose room is free then. */
+IMX_FN void load_ahead(worker *w, int stage, bool more)
+{
+    copy_wait();
+    __syncwarp();
+    copy_raw(w, w->raw > 0 ? w->raw - 1 : IMX_STAGES - 1, more);
+    uint32_t to = stage_at(stage), raw = raw_at(w->raw), raw_b = raw + A_BYTES + IMX_TILE_M * 16;
+    int a_left = w->k - (int)threadIdx.x % (A_ROW / 16) * PER_UNIT;
+#ifdef IMX_B_KN
+    int b_left = w->b.left;
+#else
+    int b_left = w->k - (int)threadIdx.x % (B_ROW / 16) * PER_UNIT;
+#endif
+    put_box(to + w->a_to, A_APART * A_ROW, raw, shift_of(&w->a), a_left, A_UNITS, A_APART,
+            A_ROW / 16);
+    put_box(to + w->b_to, B_APART * B_ROW, raw_b, shift_of(&w->b), b_left, B_UNITS, B_APART,
+            B_ROW / 16);
+    w->k -= IMX_TILE_K;
+    w->raw = w->raw + 1 < IMX_STAGES ? w->raw + 1 : 0;
+}
+
+IMX_FN void load_first(worker *w, int stages)
+{
+#pragma unroll 1
+    for (int stage = 0; stage < IMX_STAGES - 1; stage++)
+        copy_raw(w, stage, stage < stages);
+    w->raw = 0;
+    load_ahead(w, 0, IMX_STAGES - 1 < stages);
+}
+
+/* It was put there by load_ahead. */
+IMX_FN void wait_ahead(void) {}
+
+#endif /* IMX_ALIGNED */
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* The fragments of a stage's product number `step`.  Exclusive or, because places are swizzled. */
+IMX_FN void load_fragments(fragments *f, const worker *w, uint32_t from, int step)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS_M; i++)
+        load_matrices(f->a[i], from + (w->a_from ^ step << 5) + i * 16 * A_ROW);
+#pragma unroll
+    for (int j = 0; j < PARTS_N; j += 2) {
+#if !defined(IMX_B_KN)
+        uint32_t two[4];
+        load_matrices(two, from + (w->b_from ^ step << 5) + j * 8 * B_ROW);
+#elif IMX_DTYPE == 2
+        uint32_t at = from + step * 8 * B_ROW;
+        uint32_t two[] = { load_word(at + (w->b_from ^ j << 5)),
+                           load_word(at + (w->b_from ^ j << 5) + 4 * B_ROW),
+                           load_word(at + (w->b_from ^ (j + 1) << 5)),
+                           load_word(at + (w->b_from ^ (j + 1) << 5) + 4 * B_ROW) };
+#else
+        uint32_t two[4];
+        load_matrices_turned(two, from + (w->b_from ^ j << 4) + step * 16 * B_ROW);
+#endif
+        f->b[j][0] = two[0], f->b[j][1] = two[1];
+        f->b[j + 1][0] = two[2], f->b[j + 1][1] = two[3];
+    }
+}
+
+IMX_FN void multiply_row(float (&c)[PARTS_N][4], const uint32_t (&a)[4],
+                         const uint32_t (&b)[PARTS_N][2])
+{
+#pragma unroll
+    for (int j = 0; j < PARTS_N; j++)
+        mma(c[j], a, b[j]);
+}
+
+#if IMX_DTYPE == 2
+
+/* The small products first. */
+IMX_FN void multiply(sums &c, const fragments *f)
+{
+    uint32_t b_high[PARTS_N][2], b_low[PARTS_N][2];
+#pragma unroll
+    for (int j = 0; j < PARTS_N * 2; j++)
+        split(f->b[j / 2][j % 2], b_high[j / 2][j % 2], b_low[j / 2][j % 2]);
+#pragma unroll
+    for (int i = 0; i < PARTS_M; i++) {
+        uint32_t a_high[4], a_low[4];
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+            split(f->a[i][q], a_high[q], a_low[q]);
+        multiply_row(c[i], a_low, b_high);
+        multiply_row(c[i], a_high, b_low);
+        multiply_row(c[i], a_high, b_high);
+    }
+}
+
+/* sum += part, and part begins again. */
+IMX_FN void add_stage(sums &sum, sums &part)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS_M * PARTS_N * 4; i++) {
+        sum[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4] +=
+            part[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4];
+        part[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4] = 0;
+    }
+}
+
+#else
+
+IMX_FN void multiply(sums &c, const fragments *f)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS_M; i++)
+        multiply_row(c[i], f->a[i], f->b);
+}
+
+#endif
+
+/* sum = a tile, whose first copies are under way.  At its end all are done with the ring. */
+IMX_FN void multiply_tile(sums &sum, worker *w, int stages)
+{
+    fragments f[2];
+#if IMX_DTYPE == 2
+    sums part = {};
+#else
+    sums &part = sum;
+#endif
+#pragma unroll
+    for (int i = 0; i < PARTS_M * PARTS_N * 4; i++)
+        sum[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4] = 0;
+
+    int read = 0;
+    wait_ahead();
+    __syncthreads();
+    load_fragments(&f[0], w, stage_at(0), 0);
+#pragma unroll 1
+    for (int left = stages; left > 0; left--) {
+        uint32_t from = stage_at(read);
+        int before = read > 0 ? read - 1 : RING - 1;
+        read = read + 1 < RING ? read + 1 : 0;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            if (step + 1 < STEPS) {
+                load_fragments(&f[(step + 1) % 2], w, from, step + 1);
+            } else {
+                wait_ahead();
+                __syncthreads(); /* the next stage is there, this one may be overwritten */
+                if (left > 1)
+                    load_fragments(&f[0], w, stage_at(read), 0);
+            }
+            if (step == 0)
+                load_ahead(w, before, left > AHEAD);
+            multiply(part, &f[step % 2]);
+        }
+#if IMX_DTYPE == 2
+        add_stage(sum, part);
+#endif
+    }
+}
+
+/* ---- c --------------------------------------------------------------------------------------- */
+
+#ifdef IMX_BIAS
+/* Beyond n it does not matter. */
+IMX_FN void add_bias(sums &c, const imx_gemm_args &args, const imx_tile &tile)
+{
+    if (!args.bias)
+        return;
+    int first = warp_col() + lane_of() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < PARTS_N; j++) {
+        int col = first + j * 8;
+        float b0 = 0, b1 = 0;
+        if (col < tile.cols)
+            b0 = imx_vector_get(IMX_DTYPE, args.bias, tile.col + col);
+        if (col + 1 < tile.cols)
+            b1 = imx_vector_get(IMX_DTYPE, args.bias, tile.col + col + 1);
+#pragma unroll
+        for (int i = 0; i < PARTS_M; i++) {
+            c[i][j][0] += b0, c[i][j][1] += b1;
+            c[i][j][2] += b0, c[i][j][3] += b1;
+        }
+    }
+}
+#endif
+
+/* Element by element: any alignment, any edge. */
+IMX_FN void store_elements(const sums &c, char *corner, int64_t n, const imx_tile &tile)
+{
+    int row = warp_row() + lane_of() / 4, col = warp_col() + lane_of() % 4 * 2;
+    int rows = tile.rows - row, cols = tile.cols - col;
+    char *to = corner + (row * n + col) * ELEMENT;
+#pragma unroll
+    for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n * ELEMENT) {
+        if (i * 8 >= rows)
+            continue;
+#pragma unroll
+        for (int j = 0; j < PARTS_N; j++) {
+            if (j * 8 < cols)
+                imx_vector_put(IMX_DTYPE, to, j * 8, c[i / 2][j][i % 2 * 2]);
+            if (j * 8 + 1 < cols)
+                imx_vector_put(IMX_DTYPE, to, j * 8 + 1, c[i / 2][j][i % 2 * 2 + 1]);
+        }
+    }
+}
+
+#if IMX_DTYPE == 2
+
+/* Rows of c begin at multiples of 16 bytes: two elements at a time. */
+IMX_FN void store_vectors(const sums &c, char *corner, int64_t n, const imx_tile &tile)
+{
+    int row = warp_row() + lane_of() / 4, col = warp_col() + lane_of() % 4 * 2;
+    int rows = tile.rows - row, cols = tile.cols - col;
+    float *to = (float *)corner + row * n + col;
+#pragma unroll
+    for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n) {
+#pragma unroll
+        for (int j = 0; j < PARTS_N; j++) {
+            if (i * 8 < rows && j * 8 < cols)
+                *(float2 *)(to + j * 8) =
+                    make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
+        }
+    }
+}
+
+#else
+
+/* Lane t of each four has word t of four fragments, and gets the four words of fragment t. */
+IMX_FN uint4 turn(uint32_t (&w)[4])
+{
+    int lane = lane_of();
+#pragma unroll
+    for (int far = 1; far <= 2; far *= 2) {
+        bool upper = lane & far;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & far)
+                continue;
+            uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + far], far);
+            w[i] = upper ? got : w[i];
+            w[i + far] = upper ? w[i + far] : got;
+        }
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* Rows of c begin at multiples of 16 bytes: eight elements at a time. */
+IMX_FN void store_vectors(const sums &c, char *corner, int64_t n, const imx_tile &tile)
+{
+    int row = warp_row() + lane_of() / 4, col = warp_col() + lane_of() % 4 * 8;
+    int rows = tile.rows - row, cols = tile.cols - col;
+    char *to = corner + (row * n + col) * ELEMENT;
+#pragma unroll
+    for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n * ELEMENT) {
+#pragma unroll
+        for (int j = 0; j < PARTS_N; j += 4) {
+            uint32_t words[4];
+#pragma unroll
+            for (int q = 0; q < 4; q++)
+                words[q] = imx_vector_word(IMX_DTYPE, c[i / 2][j + q][i % 2 * 2],
+                                           c[i / 2][j + q][i % 2 * 2 + 1]);
+            uint4 v = turn(words);
+            if (i * 8 < rows && j * 8 < cols)
+                *(uint4 *)(to + j * 8 * ELEMENT) = v;
+        }
+    }
+}
+
+#endif
+
+IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
+{
+    int64_t n = args.schedule.n;
+    char *corner = (char *)args.c + (tile.row * n + tile.col) * ELEMENT;
+#ifdef IMX_BIAS
+    add_bias(c, args, tile);
+#endif
+    if (imx_vector_aligned(args.c) && n % PER_UNIT == 0)
+        store_vectors(c, corner, n, tile);
+    else
+        store_elements(c, corner, n, tile);
+}
+
+/* ---- hooks and tiles ------------------------------------------------------------------------- */
+
+/* Whether the tile's first load comes after a signal that this block has not seen yet. */
+IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waited)
+{
+#ifdef IMX_WAIT
+    return args.ready && tile.rank != args.own && tile.chunk != waited;
+#else
+    return false;
+#endif
+}
+
+/* One thread looks; the barrier orders the others' loads after what it saw.  0: give up. */
+IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
+{
+    int there = 1;
+    if (threadIdx.x == 0) {
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, tile.rank,
+                              tile.chunk - tile.rank * args.schedule.chunks };
+        there = imbrexd_signal_wait(watch, &args.ready[tile.chunk], *args.use, site);
+    }
+    return __syncthreads_and(there);
+}
+
+#ifdef IMX_POST
+/* One thread, after a barrier that came after all stores of the tile. */
+IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
+{
+    if (!args.done)
+        return;
+    const imx_schedule *s = &args.schedule;
+    int number = tile.chunk - tile.rank * s->chunks;
+    uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile.rank, number);
+    if (imbrexd_counter_last(&args.counters[tile.chunk], tiles))
+        imbrexd_signal_post(&args.done[tile.chunk], *args.use);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    imx_gemm_sm80(const __grid_constant__ imx_gemm_args args,
+                  const __grid_constant__ imbrexd_watch watch)
+{
+    /* This tile and the next.  One thread works out tiles: divisions are slow. */
+    __shared__ imx_tile notes[2];
+    __shared__ unsigned tiles;
+    if (threadIdx.x == 0) {
+        tiles = (unsigned)imx_schedule_tiles(&args.schedule);
+        for (int i = 0; i < 2; i++) {
+            if (blockIdx.x + i * gridDim.x < tiles)
+                notes[i] = imx_schedule_tile(&args.schedule, blockIdx.x + i * gridDim.x);
+        }
+    }
+    __syncthreads();
+
+    worker w;
+    worker_init(&w);
+    int waited = -1, parity = 0;
+    bool loading = false;
+#pragma unroll 1
+    for (unsigned i = blockIdx.x; i < tiles; i += gridDim.x, parity ^= 1) {
+        imx_tile &tile = notes[parity];
+        if (must_wait(args, tile, waited)) {
+            if (!wait_chunk(args, &watch, tile))
+                return;
+            waited = tile.chunk;
+        }
+        if (!loading) {
+            set_sources(&w, args, tile);
+            load_first(&w, stages_of(args));
+        }
+        sums c;
+        multiply_tile(c, &w, stages_of(args));
+
+        const imx_tile &next = notes[parity ^ 1];
+        loading = i + gridDim.x < tiles && !must_wait(args, next, waited);
+        if (loading) {
+            set_sources(&w, args, next);
+            load_first(&w, stages_of(args));
+        }
+        store_tile(c, args, tile);
+        __syncthreads(); /* all have stored, and read the note */
+        if (threadIdx.x == 0) {
+#ifdef IMX_POST
+            count_tile(args, tile);
+#endif
+            if (i + 2 * gridDim.x < tiles)
+                tile = imx_schedule_tile(&args.schedule, i + 2 * gridDim.x);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+/* sm80_shape.cuh - the options of the GEMM for sm_80 and newer, and what follows from them.
+ *
+ *   IMX_DTYPE    imbrex_dtype             IMX_B_KN     b is [k, n], else [n, k]
+ *   IMX_TILE_M   64 | 128 | 256           IMX_TILE_N   64 | 128 | 256: the schedule's tile
+ *   IMX_WARP_M   32 | 64                  IMX_WARP_N   32 | 64: what one warp makes of it
+ *   IMX_TILE_K   32 | 64, f32: 16 | 32    IMX_STAGES   at least 2: how far copies run ahead
+ *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
+ *   IMX_BIAS     args.bias                IMX_WAIT     args.ready, else without waiting
+ *   IMX_POST     args.done
+ *
+ * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps, and asks for SHARED_BYTES of dynamic
+ * shared memory.
+ */
+#ifndef IMX_SM80_SHAPE_CUH
+#define IMX_SM80_SHAPE_CUH
+
+#define IMX_FN static __device__ __forceinline__
+
+enum {
+    ELEMENT = IMX_DTYPE == 2 /* f32 */ ? 4 : 2, /* bytes */
+    PER_UNIT = 16 / ELEMENT,
+
+    WARPS_N = IMX_TILE_N / IMX_WARP_N,
+    THREADS = IMX_TILE_M / IMX_WARP_M * WARPS_N * 32,
+    PARTS_M = IMX_WARP_M / 16, /* fragments of a warp */
+    PARTS_N = IMX_WARP_N / 8,
+    STEPS = IMX_TILE_K * ELEMENT / 32, /* products along k in a stage */
+
+    /* Rows of a box in shared memory, and what one thread loads of it. */
+    A_ROW = IMX_TILE_K * ELEMENT,
+    A_APART = THREADS / (A_ROW / 16), /* rows from one of its units to the next */
+    A_UNITS = IMX_TILE_M / A_APART,
+    A_BYTES = IMX_TILE_M * A_ROW,
+#ifdef IMX_B_KN
+    B_ROW = IMX_TILE_N * ELEMENT,
+    B_ROWS = IMX_TILE_K,
+#else
+    B_ROW = A_ROW,
+    B_ROWS = IMX_TILE_N,
+#endif
+    B_APART = THREADS / (B_ROW / 16),
+    B_UNITS = B_ROWS / B_APART,
+    B_BYTES = B_ROWS * B_ROW,
+    STAGE_BYTES = A_BYTES + B_BYTES,
+
+#ifdef IMX_ALIGNED
+    RING = IMX_STAGES,
+    AHEAD = IMX_STAGES - 1, /* stages from a product to the copies beside it */
+    SHARED_BYTES = RING * STAGE_BYTES,
+#else
+    RING = 2, /* what was copied is put in order one stage ahead */
+    AHEAD = IMX_STAGES,
+    UNITS_MOST = A_UNITS > B_UNITS ? A_UNITS : B_UNITS,
+    RAW_BYTES = STAGE_BYTES + (IMX_TILE_M + B_ROWS) * 16, /* a unit more in each row */
+    SHARED_BYTES = RING * STAGE_BYTES + IMX_STAGES * RAW_BYTES,
+#endif
+};
+
+static_assert(A_ROW == 64 || A_ROW == 128, "a row of a is 64 or 128 bytes");
+static_assert(STEPS % 2 == 0, "fragments alternate between two sets of registers");
+static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
+              "threads share the rows evenly");
+static_assert(A_APART % 8 == 0 && B_APART % (ELEMENT == 2 ? 8 : 4) == 0,
+              "a thread's rows have one swizzle and one shift");
+static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
+static_assert(PARTS_N % 4 == 0, "four fragments side by side are stored together");
+
+/* Where a row's 16-byte unit lies in a box, so that no two rows of a matrix that a warp loads meet
+ * in a bank. */
+IMX_FN int place_along(int row, int unit)
+{
+    return row * A_ROW + ((unit ^ (A_ROW == 128 ? row & 7 : row >> 1 & 3)) << 4);
+}
+
+#ifdef IMX_B_KN
+/* The words of f32 are loaded one by one, four rows and eight columns at once. */
+IMX_FN int place_across(int row, int unit)
+{
+    return row * B_ROW + ((unit ^ (ELEMENT == 2 ? row & 7 : (row & 3) << 1)) << 4);
+}
+#endif
+
+#endif /* IMX_SM80_SHAPE_CUH */

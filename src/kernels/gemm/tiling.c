@@ -1,0 +1,47 @@
+/* tiling.c - Hopper's own form where its copy engine can read the operands, else the general. */
+#include "tiling.h"
+
+#include <stdbool.h>
+
+#include "imbrex.h"
+
+enum { ALIGNMENT = 16, GENERAL_TILE = 128, GENERAL_TILE_SMALL = 64, SMALL_ROWS = 64 };
+
+static bool is_aligned(const imx_tiling_input *in)
+{
+    int bytes = in->dtype == IMBREX_F32 ? 4 : 2;
+    return in->k * bytes % ALIGNMENT == 0 &&
+           (in->layout == IMBREX_NK || in->n * bytes % ALIGNMENT == 0);
+}
+
+/* The copy engine takes aligned rows only. */
+static bool is_sm90(const imx_tiling_input *in)
+{
+    return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0;
+}
+
+imx_tiling imx_tiling_choose(const imx_tiling_input *in)
+{
+    imx_tiling t = { .form = IMX_GEMM_SM80, .aligned = is_aligned(in), .group = 8 };
+    if (is_sm90(in)) {
+        imx_sm90_input sm90 = {
+            .m = in->m,
+            .n = in->n,
+            .k = in->k,
+            .ranks = in->ranks,
+            .sms = in->sms,
+            .b_kn = in->layout == IMBREX_KN,
+        };
+        t.form = IMX_GEMM_SM90;
+        t.sm90 = imx_sm90_tune(&sm90);
+        t.tile_rows = t.sm90.tile_rows;
+        t.tile_cols = t.sm90.tile_cols;
+        t.group = t.sm90.group;
+        return t;
+    }
+    /* Rows of f32 that are put in order in registers leave too few of them for a large tile. */
+    int64_t rows = (in->m + in->ranks - 1) / in->ranks;
+    bool small = rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned);
+    t.tile_rows = t.tile_cols = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
+    return t;
+}

@@ -1,0 +1,27 @@
+/* tiling.h - which form of the GEMM kernel a product takes on a GPU, and the tiles that follow from
+ * it.  Pure: whoever cuts a plan's product and whoever launches it ask the same question. */
+#ifndef IMX_TILING_H
+#define IMX_TILING_H
+
+#include "sm90_tune.h"
+
+typedef enum imx_gemm_form { IMX_GEMM_SM80, IMX_GEMM_SM90 } imx_gemm_form;
+
+typedef struct imx_tiling_input {
+    int arch; /* compute capability, 90 */
+    int64_t m, n, k;
+    int dtype, layout; /* imbrex_dtype, imbrex_layout */
+    int ranks;         /* how the rows are cut */
+    int sms;           /* blocks that may run side by side */
+} imx_tiling_input;
+
+typedef struct imx_tiling {
+    imx_gemm_form form;
+    int aligned;                     /* rows of a and b begin at multiples of 16 bytes */
+    int tile_rows, tile_cols, group; /* of the schedule */
+    imx_sm90_config sm90;            /* if that is the form */
+} imx_tiling;
+
+imx_tiling imx_tiling_choose(const imx_tiling_input *input);
+
+#endif /* IMX_TILING_H */
