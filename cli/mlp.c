@@ -44,6 +44,10 @@ static int check_request(const options_page *page, const mlp_source *source,
         return options_wrong(page, "--random excludes --weights and --input");
     if (!source->random && !source->input)
         return options_wrong(page, "--input is missing: the file that holds x[tokens, hidden]");
+    if (source->random && !mlp_model_parse(source->random, NULL))
+        return options_wrong(page,
+                             "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
+                             source->random);
     char error[512];
     if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);

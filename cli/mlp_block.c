@@ -8,7 +8,7 @@
 static imbrex_status take(imbrex_group *group, const mlp_shape *s, int64_t columns, void **out)
 {
     size_t bytes = (size_t)(s->tokens * columns * matrix_dtype_bytes(s->dtype));
-    return imbrex_mem_alloc(group, bytes, out);
+    return imbrex_mem_alloc(group, bytes ? bytes : 1, out);
 }
 
 imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const char *algorithm,

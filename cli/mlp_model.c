@@ -10,16 +10,15 @@ void mlp_model_close(mlp_model *m)
     checkpoint_close(m->input_file);
 }
 
-static bool parse_random(const char *text, int64_t *hidden, int64_t *ffn, int64_t *tokens)
+bool mlp_model_parse(const char *text, mlp_sizes *sizes)
 {
     long long h, f, t;
     char rest;
     if (sscanf(text, "%lld,%lld,%lld%c", &h, &f, &t, &rest) != 3 || h < 1 || f < 1 || t < 1 ||
         h > 1 << 20 || f > 1 << 20 || t > 1 << 24)
         return false;
-    *hidden = h;
-    *ffn = f;
-    *tokens = t;
+    if (sizes)
+        *sizes = (mlp_sizes){ .hidden = h, .ffn = f, .tokens = t };
     return true;
 }
 
@@ -43,16 +42,15 @@ static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
 bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
 {
     *m = (mlp_model){ .dtype = IMBREX_F32 };
-    int64_t hidden, ffn, tokens;
+    mlp_sizes sizes;
     if (!q->random) {
         if (!from_files(q, m, error))
             return false;
     } else {
-        if (!parse_random(q->random, &hidden, &ffn, &tokens))
-            return st_fail(error, "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
-                           q->random);
-        m->weights = shard_random_weights(hidden, ffn);
-        m->x = shard_random_input(tokens, hidden);
+        if (!mlp_model_parse(q->random, &sizes))
+            return st_fail(error, "--random is '%s': want HIDDEN,FFN,TOKENS", q->random);
+        m->weights = shard_random_weights(sizes.hidden, sizes.ffn);
+        m->x = shard_random_input(sizes.tokens, sizes.hidden);
         snprintf(m->name, sizeof m->name, "random weights");
     }
     if (q->dtype)

@@ -20,6 +20,13 @@ typedef struct mlp_model {
     char name[200];     /* for people */
 } mlp_model;
 
+typedef struct mlp_sizes {
+    int64_t hidden, ffn, tokens;
+} mlp_sizes;
+
+/* "HIDDEN,FFN,TOKENS", each at least 1; sizes may be NULL. */
+bool mlp_model_parse(const char *text, mlp_sizes *sizes);
+
 bool mlp_model_open(const mlp_source *source, mlp_model *model, st_error *error) ST_MUST_CHECK;
 void mlp_model_close(mlp_model *model);
 

@@ -271,7 +271,7 @@ static imbrex_status begin(rank_state *s)
     s->result = (mlp_result){
         .source = m->name,
         .ranks = s->ranks,
-        .device = q->device ? q->device : "cpu",
+        .device = imbrex_group_device(s->group),
         .tokens = m->x.rows,
         .hidden = m->weights.hidden,
         .ffn = m->weights.ffn,
@@ -335,8 +335,11 @@ int mlp_rank(const mlp_request *request)
         status = finish(&s, &code);
     if (status != IMBREX_OK) {
         progress_end(s.shown);
-        fprintf(stderr, "imbrex mlp: rank %d: %s\n", s.rank,
-                status == IMBREX_NO_MEMORY ? "out of memory" : imbrex_error());
+        const char *why = imbrex_error()[0] ? imbrex_error() : "out of memory";
+        if (s.group)
+            fprintf(stderr, "imbrex mlp: rank %d: %s\n", s.rank, why);
+        else
+            fprintf(stderr, "imbrex mlp: %s\n", why);
         code = CLI_FAILED;
     }
     mlp_block_destroy(&s.products);

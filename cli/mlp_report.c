@@ -43,7 +43,7 @@ static void say_hidden(const mlp_result *r, char *text, size_t size)
     if (isnan(hidden) || r->ranks == 1)
         snprintf(text, size, "nothing to hide");
     else if (hidden >= 1)
-        snprintf(text, size, "all of it");
+        snprintf(text, size, "all of it, and what is measured beyond is noise");
     else
         snprintf(text, size, "%.0f %%", 100 * hidden);
 }

@@ -312,7 +312,12 @@ bool relay_step(relay *lines, int fd, int timeout_ms)
             entry(lines->sinks[s % 2].queue.length - lines->sinks[s % 2].written < QUEUE_MOST,
                   lines->sources[s].fd, POLLIN);
 
-    if (poll(polls, (nfds_t)(lines->ranks * 2 + POLL_SOURCES), timeout_ms) <= 0)
+    int ready = poll(polls, (nfds_t)(lines->ranks * 2 + POLL_SOURCES), timeout_ms);
+    if (ready < 0 && errno == EINVAL) { /* more entries than descriptors are allowed */
+        perror("imbrex: cannot watch so many ranks; raise ulimit -n");
+        exit(1); /* ranks die with their parent */
+    }
+    if (ready <= 0)
         return false;
     for (int s = 0; s < lines->ranks * 2; s++)
         if (polls[POLL_SOURCES + s].revents)

@@ -196,7 +196,7 @@ class Mlp(unittest.TestCase):
             (2, ["mlp", "--weights", w], "--input"),
             (2, ["mlp", "--random", "8,8,8", "--ranks", "0"], "--ranks"),
             (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),
-            (1, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
+            (2, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
             (1, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
             (1, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
             (1, ["mlp", "--weights", w, "--layer", "1", "--input", x], "no layer 1"),

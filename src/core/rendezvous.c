@@ -16,8 +16,8 @@ enum { PATIENCE_MS = 250, PATIENCE_MAX_MS = 2000, NAP_MS = 5, NAP_MAX_MS = 200, 
  * token, or none, are still strangers to each other. */
 static void make_key(const imx_rendezvous_desc *desc, uint64_t key[2])
 {
-    char secret[512];
-    char token[160];
+    char secret[1024];
+    char token[sizeof(imx_env_text) + 16]; /* all of it counts */
     if (desc->token[0])
         snprintf(token, sizeof token, "token %s", desc->token);
     else

@@ -89,22 +89,24 @@ IMX_FN int second_step(int apart, int row_units)
 /* The last window of a matrix, which ends inside it: element by element, at once. */
 IMX_FN void copy_end(uint32_t to, const char *from, int bytes)
 {
+    const volatile uint32_t *word = (const volatile uint32_t *)from;
+    const volatile uint16_t *half = (const volatile uint16_t *)from;
 #pragma unroll 1
-    for (int i = 0; i < 16; i += 4) {
-        uint32_t word = 0;
-        if (ELEMENT == 4 && i < bytes)
-            word = *(const volatile uint32_t *)(from + i);
-        if (ELEMENT == 2 && i < bytes)
-            word = *(const volatile uint16_t *)(from + i);
-        if (ELEMENT == 2 && i + 2 < bytes)
-            word |= (uint32_t) * (const volatile uint16_t *)(from + i + 2) << 16;
-        shared_store_word(to + i, word);
+    for (int i = 0; i < 4; i++, bytes -= 4) {
+        uint32_t x = 0;
+        if (bytes >= 4 && ELEMENT == 4)
+            x = word[i];
+        if (bytes >= 2 && ELEMENT == 2)
+            x = half[2 * i];
+        if (bytes >= 4 && ELEMENT == 2)
+            x |= (uint32_t)half[2 * i + 1] << 16;
+        shared_store_word(to + i * 4, x);
     }
 }
 
-/* A window that the row reaches into; bytes: of the row from there on, at most 16; row_left: rows
- * from this one on.  It may hold the next row's elements, too.  (A size between 0 and 16 would be no
- * way out: it becomes a loop, and still reads 16 bytes.) */
+/* A window that may hold the next row's elements, too.  bytes: of the row from there on; row_left:
+ * rows from this one on.  (Copying fewer than 16 bytes would be no way out: that becomes a loop, and
+ * still reads 16.) */
 IMX_FN void copy_window(uint32_t to, const char *from, int bytes, int row_left)
 {
     if (row_left == 1 && bytes > 0 && bytes < 16)
