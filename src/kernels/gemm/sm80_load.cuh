@@ -105,8 +105,8 @@ IMX_FN void copy_end(uint32_t to, const char *from, int bytes)
 }
 
 /* A window that may hold the next row's elements, too.  bytes: of the row from there on; row_left:
- * rows from this one on.  (Copying fewer than 16 bytes would be no way out: that becomes a loop, and
- * still reads 16.) */
+ * rows from this one on.  (Copying fewer than 16 bytes would be no way out: that becomes a loop,
+ * and still reads 16.) */
 IMX_FN void copy_window(uint32_t to, const char *from, int bytes, int row_left)
 {
     if (row_left == 1 && bytes > 0 && bytes < 16)
