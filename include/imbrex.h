@@ -203,8 +203,8 @@ typedef struct imbrex_args {
  *
  * rows: this rank's share of the run's m.  * b: with b as [n, k], times its transpose.  Any size
  * may be 0.  Inputs and outputs are ordinary memory of the group's device and must not overlap.
- * They need the alignment of their element on "cpu", 16 bytes on "cuda".  An empty matrix may be
- * NULL.
+ * They need the alignment of their element; those of a product on "cuda" need 16 bytes.  An empty
+ * matrix may be NULL.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
  * float32, then the bias, then one rounding: the same inputs give the same bits on every run.

@@ -353,7 +353,7 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
     }
     const void *const aligned[] = { args->a, args->b, args->c, args->gathered };
     static const char *const names[] = { "a", "b", "c", "gathered" };
-    for (int i = 0; i < 4 && plan->alignment; i++) {
+    for (int i = 0; i < 4 && op->product && plan->alignment; i++) {
         if ((uintptr_t)aligned[i] % (uintptr_t)plan->alignment)
             return imx_fail(IMBREX_UNSUPPORTED,
                             "args.%s, %p, is not %d-byte aligned, which %s needs", names[i],

@@ -40,14 +40,14 @@ static const char *hooks_of(const imx_gemm_args *args)
     return args->schedule.ranks > 1 ? " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT" : " -DIMX_BIAS";
 }
 
-static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int blocks,
+static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
                         imx_cuda_config *config)
 {
     const imx_sm90_config *c = &tiling->sm90;
     *config = (imx_cuda_config){
         .source = "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
-        .blocks = c->blocks < blocks ? c->blocks : blocks,
+        .blocks = c->blocks, /* whole clusters, at least one */
         .cluster = c->cluster_m * c->cluster_n,
         .threads = c->threads,
         .shared_bytes = c->shared_bytes,
@@ -99,7 +99,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     const imx_gemm_args *args = largest;
     imx_tiling tiling = tiling_of(args, target->arch, blocks);
     if (tiling.form == IMX_GEMM_SM90)
-        config_sm90(args, &tiling, blocks, config);
+        config_sm90(args, &tiling, config);
     else
         config_sm80(args, &tiling, blocks, config);
 }
