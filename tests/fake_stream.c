@@ -146,7 +146,9 @@ static void perform(op *o)
         return;
     }
     pthread_mutex_unlock(&lock);
-    if (o->kind == COPY)
+    if (o->kind == COPY && o->bytes == sizeof(uint64_t) && (uintptr_t)o->to % 8 == 0)
+        imbrexd_signal_post(o->to, *(const uint64_t *)o->from); /* a flag: one store */
+    else if (o->kind == COPY)
         memcpy(o->to, o->from, o->bytes);
     else if (o->kind == SET)
         memset(o->to, o->value, o->bytes);
