@@ -92,7 +92,8 @@ struct CUstream_st {
     pthread_t thread;
     op_list list;
     bool busy, stop;
-    fake_graph *graph; /* it is being captured into */
+    imbrexd_watch watch; /* of the last kernel; rank's abort word says whether the group failed */
+    fake_graph *graph;   /* it is being captured into */
     int slot;
 };
 
@@ -132,8 +133,20 @@ static void run_kernel(const op *o)
     free(scratch);
 }
 
+/* After a fault a GPU's stream goes on with memory that nobody will use; here it would be a race
+ * that hides others, so copies and kernels end.  Signals look at the abort word themselves. */
+static bool given_up(CUstream stream, const op *o)
+{
+    if (o->kind == LAUNCH)
+        stream->watch = o->watch;
+    const imbrexd_watch *watch = &stream->watch;
+    bool signals = o->kind == LAUNCH && o->function->kernel == &signals_kernel;
+    return watch->abort && !signals &&
+           __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
+}
+
 /* With the lock held; lets it go while it works. */
-static void perform(op *o)
+static void perform(CUstream stream, op *o)
 {
     if (o->kind == RECORD) {
         o->event->reached = o->version;
@@ -146,7 +159,9 @@ static void perform(op *o)
         return;
     }
     pthread_mutex_unlock(&lock);
-    if (o->kind == COPY && o->bytes == sizeof(uint64_t) && (uintptr_t)o->to % 8 == 0)
+    if (given_up(stream, o))
+        ;
+    else if (o->kind == COPY && o->bytes == sizeof(uint64_t) && (uintptr_t)o->to % 8 == 0)
         imbrexd_signal_post(o->to, *(const uint64_t *)o->from); /* a flag: one store */
     else if (o->kind == COPY)
         memcpy(o->to, o->from, o->bytes);
@@ -171,7 +186,7 @@ static void *work(void *arg)
         if (!o->next)
             stream->list.end = &stream->list.first;
         stream->busy = true;
-        perform(o);
+        perform(stream, o);
         stream->busy = false;
         event_drop(o->event);
         free(o);
