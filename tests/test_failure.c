@@ -18,6 +18,7 @@
 #include "reference.h"
 
 enum { RANKS = 4, VICTIM = 2, TIMEOUT_MS = 700, RUNS = 6 };
+#define LINK "0.001" /* GB/s: a run takes 50 ms or more */
 
 typedef enum fate { KILLED, STOPPED, EXITS, LEAVES, ABSENT } fate;
 static const char *const fates[] = { "killed", "stopped", "exits", "leaves", "absent" };
@@ -365,18 +366,56 @@ static void knows_a_circle(void **state)
     assert_int_equal(ranks_run(&desc, circle, NULL), 0);
 }
 
+/* ---- an abort while the emulations sleep ----------------------------------------------------- */
+
+/* Both ranks sleep ten seconds and more before, or after, the copy. */
+static int sleeper(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    enum { BYTES = 10000 };
+    void *memory;
+    static const char bytes[BYTES];
+    int rank = imbrex_group_rank(group);
+    RANK_OK(imbrex_mem_alloc(group, BYTES, &memory));
+    RANK_OK(imbrex_put(group, memory, bytes, BYTES, 1 - rank, NULL));
+    usleep(50000);
+    if (rank == 0)
+        imbrex_group_abort(group);
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_PEER, "%s: %s", imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(took_ms < 500, "the stream ended %lld ms after the abort", (long long)took_ms);
+    return 0;
+}
+
+static void abort_ends_emulated_sleeps(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    setenv("IMBREX_CPU_LINK", "0.000001", 1); /* a KB a second */
+    assert_int_equal(ranks_run(&desc, sleeper, NULL), 0);
+    setenv("IMBREX_CPU_LINK", "0", 1);
+    setenv("IMBREX_CHAOS", "60000", 1);
+    assert_int_equal(ranks_run(&desc, sleeper, NULL), 0);
+    unsetenv("IMBREX_CHAOS");
+    setenv("IMBREX_CPU_LINK", LINK, 1);
+}
+
 int main(void)
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return 1;
-    setenv("IMBREX_CPU_LINK", "0.001", 1); /* a run takes 50 ms or more */
+    setenv("IMBREX_CPU_LINK", LINK, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed),         cmocka_unit_test(stopped),
         cmocka_unit_test(exits),          cmocka_unit_test(leaves),
         cmocka_unit_test(absent),         cmocka_unit_test(absent_thread),
         cmocka_unit_test(leaving_thread), cmocka_unit_test(names_the_last_of_a_chain),
-        cmocka_unit_test(knows_a_circle),
+        cmocka_unit_test(knows_a_circle), cmocka_unit_test(abort_ends_emulated_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

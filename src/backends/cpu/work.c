@@ -5,11 +5,24 @@
 
 #include "cpu.h"
 
-static void sleep_until(int64_t when_ns)
+enum { NAP_NS = 5000000 }; /* between two looks at the abort word */
+
+static bool aborted(const imx_device *device)
 {
-    struct timespec when = { .tv_sec = when_ns / 1000000000, .tv_nsec = when_ns % 1000000000 };
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) != 0)
-        ; /* interrupted by a signal handler of the caller's */
+    const imbrexd_watch *watch = device->watch;
+    return __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Or until the group has failed. */
+static void sleep_for(const imx_device *device, int64_t time_ns)
+{
+    int64_t now_ns = imbrexd_now_ns(), end_ns = now_ns + time_ns;
+    for (; now_ns < end_ns && !aborted(device); now_ns = imbrexd_now_ns()) {
+        int64_t until_ns = imx_min(end_ns, now_ns + NAP_NS);
+        struct timespec until = { .tv_sec = until_ns / 1000000000,
+                                  .tv_nsec = until_ns % 1000000000 };
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    }
 }
 
 static void chaos(const imx_device *device, uint32_t *seed)
@@ -17,13 +30,7 @@ static void chaos(const imx_device *device, uint32_t *seed)
     if (!device->chaos_ns)
         return;
     *seed = *seed * 1664525 + 1013904223;
-    sleep_until(imbrexd_now_ns() + (int64_t)(*seed >> 8) * device->chaos_ns / (1 << 24));
-}
-
-static bool aborted(const imx_device *device)
-{
-    const imbrexd_watch *watch = device->watch;
-    return __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
+    sleep_for(device, (int64_t)(*seed >> 8) * device->chaos_ns / (1 << 24));
 }
 
 static void note(const imx_device *device, imbrex_span span, const char *name)
@@ -46,7 +53,7 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
     if (entry->copy.bytes)
         memcpy(entry->copy.dst, entry->copy.src, entry->copy.bytes);
     if (device->link_ns > 0 && entry->copy.rank != device->rank)
-        sleep_until(imbrexd_now_ns() + (int64_t)((double)entry->copy.bytes * device->link_ns));
+        sleep_for(device, (int64_t)((double)entry->copy.bytes * device->link_ns));
     if (device->trace)
         note(device, span, "copy");
 }
@@ -57,7 +64,8 @@ static void signal(imx_device *device, int stream, uint32_t *seed, const imx_sig
     if (op->kind == IMX_POST) {
         if (op->site.rank != device->rank)
             chaos(device, seed);
-        imbrexd_signal_post(op->signal, value);
+        if (!aborted(device))
+            imbrexd_signal_post(op->signal, value);
         return;
     }
     imbrex_span span = {
@@ -107,7 +115,8 @@ void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_
         return;
     } else if (entry->kind == IMX_CPU_COPY) {
         chaos(device, seed);
-        copy(device, stream, entry);
+        if (!aborted(device))
+            copy(device, stream, entry);
     } else if (entry->kind == IMX_CPU_SIGNAL) {
         signal(device, stream, seed, &entry->signal);
     } else {
