@@ -233,7 +233,7 @@ IMBREX_API void imbrex_plan_destroy(imbrex_plan *plan);
 
 /* out[rows, cols] = silu(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
  * transformer's MLP, whose gate and up products lie side by side.  Computed in float32, rounded
- * once.  Local to this rank. */
+ * once.  in and out must not overlap, and need the alignment of their element.  Local. */
 IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
                            const void *in, void *out, imbrex_stream stream);
 

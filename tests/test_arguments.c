@@ -184,12 +184,6 @@ static int one_sided(imbrex_group *group, void *ctx)
     uint64_t not_symmetric = 0;
     INVALID("signal, ", imbrex_signal_wait, group, &not_symmetric, 1, NULL);
 
-    INVALID("dtype is 4", imbrex_silu_mul, group, (imbrex_dtype)4, 1, 1, own, own, NULL);
-    INVALID("rows is -1, cols is 1", imbrex_silu_mul, group, IMBREX_F32, -1, 1, own, own, NULL);
-    INVALID("rows is 1, cols is -1", imbrex_silu_mul, group, IMBREX_F32, 1, -1, own, own, NULL);
-    INVALID("in is NULL", imbrex_silu_mul, group, IMBREX_F32, 1, 1, NULL, own, NULL);
-    INVALID("out is NULL", imbrex_silu_mul, group, IMBREX_F32, 1, 1, own, NULL, NULL);
-
     RANK_OK(imbrex_copy(group, NULL, NULL, 0, NULL));
     if (imbrex_group_rank(group) == 0) /* one writer */
         RANK_OK(imbrex_put(group, at, own, 100, ranks - 1, NULL));
@@ -197,6 +191,34 @@ static int one_sided(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_stream_sync(group, NULL));
     RANK_OK(imbrex_group_status(group));
     RANK_CHECK(imbrex_error()[0] == '\0', "after success: '%s'", imbrex_error());
+    return 0;
+}
+
+static int silu_mul(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    float own[96] = { 0 };
+    float *in = own, *out = own + 64; /* [8, 8] and [8, 4], which touch */
+    RANK_OK(imbrex_silu_mul(group, IMBREX_F32, 8, 4, in, out, NULL));
+    RANK_OK(imbrex_silu_mul(group, IMBREX_F32, 8, 4, own + 32, own, NULL));
+    RANK_OK(imbrex_silu_mul(group, IMBREX_F32, 0, 4, in, in, NULL));
+    INVALID("dtype is 4", imbrex_silu_mul, group, (imbrex_dtype)4, 1, 1, in, out, NULL);
+    INVALID("rows is -1, cols is 1", imbrex_silu_mul, group, IMBREX_F32, -1, 1, in, out, NULL);
+    INVALID("rows is 1, cols is -1", imbrex_silu_mul, group, IMBREX_F32, 1, -1, in, out, NULL);
+    INVALID("rows x cols is 4294967296 x 4294967296: want at most 2^56", imbrex_silu_mul, group,
+            IMBREX_BF16, (int64_t)1 << 32, (int64_t)1 << 32, in, out, NULL);
+    INVALID("rows x cols is 0 x 9223372036854775807", imbrex_silu_mul, group, IMBREX_F16, 0,
+            INT64_MAX, in, out, NULL);
+    INVALID("in is NULL", imbrex_silu_mul, group, IMBREX_F32, 1, 1, NULL, out, NULL);
+    INVALID("out is NULL", imbrex_silu_mul, group, IMBREX_F32, 1, 1, in, NULL, NULL);
+    INVALID("in, ", imbrex_silu_mul, group, IMBREX_F32, 1, 1, (char *)in + 2, out, NULL);
+    INVALID("is not 2-byte aligned", imbrex_silu_mul, group, IMBREX_BF16, 1, 1, in, (char *)out + 1,
+            NULL);
+    INVALID("and 128 bytes, overlaps in, ", imbrex_silu_mul, group, IMBREX_F32, 8, 4, in, out - 1,
+            NULL);
+    INVALID("overlaps in, ", imbrex_silu_mul, group, IMBREX_F32, 8, 4, own + 31, own, NULL);
+    INVALID("overlaps in, ", imbrex_silu_mul, group, IMBREX_F32, 8, 4, in, in, NULL);
+    RANK_OK(imbrex_stream_sync(group, NULL));
     return 0;
 }
 
@@ -226,13 +248,18 @@ static void of_memory(void **state)
     on_all(one_sided);
 }
 
+static void of_silu_mul(void **state)
+{
+    (void)state;
+    on_all(silu_mul);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_plans),
-        cmocka_unit_test(of_gemm_runs),
-        cmocka_unit_test(of_collective_runs),
-        cmocka_unit_test(of_memory),
+        cmocka_unit_test(of_plans),           cmocka_unit_test(of_gemm_runs),
+        cmocka_unit_test(of_collective_runs), cmocka_unit_test(of_memory),
+        cmocka_unit_test(of_silu_mul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,8 @@ bool imx_env_parse_int(const char *text, int64_t *value);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
+enum { IMX_ELEMENTS_MOST_LOG2 = 56 }; /* of a matrix: keeps all sums of bytes far from overflow */
+
 static inline int64_t imx_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

@@ -23,15 +23,13 @@ static imbrex_status check_size(const char *name, int64_t value)
     return IMBREX_OK;
 }
 
-enum { ELEMENTS_MOST_LOG2 = 56 }; /* keeps all sums of bytes far from overflow */
-
 static imbrex_status check_matrix(const char *name, int64_t rows, int64_t cols)
 {
-    if (cols && rows > ((int64_t)1 << ELEMENTS_MOST_LOG2) / cols)
+    if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
         return imx_fail(IMBREX_UNSUPPORTED,
                         "a matrix of desc.%s = %lld x %lld is too large: want "
                         "at most 2^%d elements",
-                        name, (long long)rows, (long long)cols, ELEMENTS_MOST_LOG2);
+                        name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
     return IMBREX_OK;
 }
 

@@ -153,21 +153,42 @@ void imx_stream_end_silu_mul(imbrex_group *group)
         group->backend->prepared_destroy(group->device, group->silu_mul);
 }
 
+static imbrex_status check_silu_mul(const imx_silu_mul_args *args)
+{
+    const int64_t most = (int64_t)1 << IMX_ELEMENTS_MOST_LOG2;
+    if ((unsigned)args->dtype > IMBREX_F32)
+        return imx_fail(IMBREX_INVALID, "dtype is %d: want IMBREX_BF16, F16 or F32", args->dtype);
+    if (args->rows < 0 || args->cols < 0)
+        return imx_fail(IMBREX_INVALID, "rows is %lld, cols is %lld: want from 0",
+                        (long long)args->rows, (long long)args->cols);
+    if (args->rows > most || args->cols > most || (args->cols && args->rows > most / args->cols))
+        return imx_fail(IMBREX_INVALID, "rows x cols is %lld x %lld: want at most 2^%d elements",
+                        (long long)args->rows, (long long)args->cols, IMX_ELEMENTS_MOST_LOG2);
+    size_t element = imx_dtype_bytes((imbrex_dtype)args->dtype);
+    size_t bytes = (size_t)(args->rows * args->cols) * element;
+    if (!bytes)
+        return IMBREX_OK;
+    if (!args->in || !args->out)
+        return imx_fail(IMBREX_INVALID, "%s is NULL", args->in ? "out" : "in");
+    uintptr_t in = (uintptr_t)args->in, out = (uintptr_t)args->out;
+    if (in % element || out % element)
+        return imx_fail(IMBREX_INVALID, "%s, %p, is not %zu-byte aligned",
+                        in % element ? "in" : "out", in % element ? args->in : args->out, element);
+    if (out < in + 2 * bytes && in < out + bytes)
+        return imx_fail(IMBREX_INVALID, "out, %p and %zu bytes, overlaps in, %p and %zu bytes",
+                        args->out, bytes, args->in, 2 * bytes);
+    return IMBREX_OK;
+}
+
 imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
                               const void *in, void *out, imbrex_stream stream)
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_fault_check(group));
-    if ((unsigned)dtype > IMBREX_F32)
-        return imx_fail(IMBREX_INVALID, "dtype is %d: want IMBREX_BF16, F16 or F32", (int)dtype);
-    if (rows < 0 || cols < 0)
-        return imx_fail(IMBREX_INVALID, "rows is %lld, cols is %lld: want from 0", (long long)rows,
-                        (long long)cols);
-    if (rows && cols && (!in || !out))
-        return imx_fail(IMBREX_INVALID, "%s is NULL", in ? "out" : "in");
     imx_silu_mul_args args = {
         .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
     };
+    IMX_TRY(check_silu_mul(&args));
     imbrex_stream on = imx_stream_or_default(group, stream);
     IMX_TRY(ready_silu_mul(group, on));
     IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, on));
