@@ -176,7 +176,9 @@ typedef struct imbrex_gemm_desc {
     imbrex_layout layout;  /* of b */
     const char *algorithm; /* a name from above; NULL: chosen, and imbrex_plan_describe says why */
     int chunk_rows;        /* rows that travel under one signal; 0: chosen */
-    int sms; /* SMs, or threads on "cpu", that a run may hold; 0: all, or one thread */
+    /* SMs, at most those that the device has, or threads on "cpu", at most 1024, that a run may
+     * hold (more: UNSUPPORTED); 0: all SMs, or IMBREX_CPU_THREADS. */
+    int sms;
     uint32_t reserved[8];
 } imbrex_gemm_desc;
 

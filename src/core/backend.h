@@ -32,12 +32,12 @@ typedef struct imx_prepared imx_prepared;
 
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
-    char kind[8];  /* "cpu", "sm90", ... */
-    char id[40];   /* equal on ranks that share the device; "": it is nobody else's */
-    int index;     /* of the device, as in "name:index" */
-    int units;     /* blocks that can be resident at once: its SMs, or the threads of a rank */
-    int arch;      /* compute capability of a GPU, 90; else 0 */
-    int alignment; /* bytes that matrices must be aligned to; 0: to their elements */
+    char id[40];    /* equal on ranks that share the device; "": it is nobody else's */
+    int index;      /* of the device, as in "name:index" */
+    int units;      /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
+    int units_most; /* that a plan may ask for */
+    int arch;       /* compute capability of a GPU, 90; else 0 */
+    int alignment;  /* bytes that matrices must be aligned to; 0: to their elements */
 } imx_target;
 
 typedef struct imx_memory {

@@ -93,6 +93,9 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
     IMX_TRY(check_request(plan->op, r));
     imx_target target;
     plan->group->backend->target(plan->group->device, &target);
+    if (r->sms > target.units_most)
+        return imx_fail(IMBREX_UNSUPPORTED, "desc.sms is %d: a plan on %s can have at most %d",
+                        r->sms, plan->group->device_name, target.units_most);
     imx_tune_input input = {
         .shape = r->shape,
         .product = plan->op->product,

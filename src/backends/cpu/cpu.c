@@ -24,16 +24,16 @@ static void info(imx_text *text)
 
 /* What the emulations take: more would overflow a time, and help nobody. */
 #define LINK_LEAST 1e-6
-enum { MS_MOST = 60000 };
+enum { MS_MOST = 60000, THREADS_MOST = 1024 };
 
 static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
 {
     if (desc->index > 0)
         return imx_fail(IMBREX_INVALID, "device cpu:%d does not exist: there is only cpu:0",
                         desc->index);
-    if (desc->env->cpu_threads < 1 || desc->env->cpu_threads > 1024)
-        return imx_fail(IMBREX_INVALID, "IMBREX_CPU_THREADS is %lld: want from 1 to 1024",
-                        (long long)desc->env->cpu_threads);
+    if (desc->env->cpu_threads < 1 || desc->env->cpu_threads > THREADS_MOST)
+        return imx_fail(IMBREX_INVALID, "IMBREX_CPU_THREADS is %lld: want from 1 to %d",
+                        (long long)desc->env->cpu_threads, THREADS_MOST);
     if (desc->env->chaos_ms > MS_MOST)
         return imx_fail(IMBREX_INVALID, "IMBREX_CHAOS is %lld: want at most %d",
                         (long long)desc->env->chaos_ms, MS_MOST);
@@ -59,7 +59,7 @@ static void device_close(imx_device *device)
 
 static void target(const imx_device *device, imx_target *out)
 {
-    *out = (imx_target){ .kind = "cpu", .units = device->threads };
+    *out = (imx_target){ .units = device->threads, .units_most = THREADS_MOST };
 }
 
 static void set_watch(imx_device *device, const imbrexd_watch *watch)

@@ -200,10 +200,10 @@ static void target(const imx_device *device, imx_target *out)
     *out = (imx_target){
         .index = device->gpu,
         .units = device->sms,
+        .units_most = device->sms,
         .arch = device->arch,
         .alignment = 16,
     };
-    snprintf(out->kind, sizeof out->kind, "%s", device->arch == 90 ? "sm90" : "sm80");
     snprintf(out->id, sizeof out->id, "%s", device->id);
 }
 
