@@ -2,8 +2,20 @@
 #ifndef CLI_H
 #define CLI_H
 
+#include <stdbool.h>
+
+#include "imbrex.h"
+
 /* Exit codes; `imbrex run` also passes on those of its ranks. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* What the library refuses (a value that is wrong, a device or an algorithm that is not there) was
+ * asked for on our command line or in the environment. */
+static inline int cli_exit_code(imbrex_status status)
+{
+    bool refused = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
+    return status == IMBREX_OK ? CLI_OK : refused ? CLI_USAGE : CLI_FAILED;
+}
 
 /* One file a command, one row each in main.c's table.  argv[0] is the command's name; the result is
  * the exit code. */

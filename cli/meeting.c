@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -52,7 +53,8 @@ void meeting_set_environment(const meeting *at, int rank, int ranks)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* streams that wait for each other */
 }
 
-bool launch_is_rank(void)
+/* This process's rank as its launcher wrote it; NULL: no launcher. */
+static const char *find_rank(void)
 {
     /* The second of each pair tells a rank from a shell that happens to have the first: a batch
      * script has SLURM_PROCID, but is no step. */
@@ -62,6 +64,17 @@ bool launch_is_rank(void)
                                             { "SLURM_PROCID", "SLURM_STEP_ID" } };
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
         if (getenv(signs[i][0]) && getenv(signs[i][1]))
-            return true;
-    return false;
+            return getenv(signs[i][0]);
+    return NULL;
+}
+
+bool launch_is_rank(void)
+{
+    return find_rank() != NULL;
+}
+
+bool launch_is_first(void)
+{
+    const char *rank = find_rank();
+    return !rank || strcmp(rank, "0") == 0;
 }

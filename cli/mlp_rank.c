@@ -340,7 +340,7 @@ int mlp_rank(const mlp_request *request)
             fprintf(stderr, "imbrex mlp: rank %d: %s\n", s.rank, why);
         else
             fprintf(stderr, "imbrex mlp: %s\n", why);
-        code = CLI_FAILED;
+        code = cli_exit_code(status);
     }
     mlp_block_destroy(&s.products);
     mlp_block_destroy(&s.sequential);

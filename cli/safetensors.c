@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "output.h"
 #include "st_json.h"
 
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000 };
@@ -307,53 +308,9 @@ static bool write_contents(int fd, const char *header, const st_tensor *tensors,
     return good;
 }
 
-/* A new file beside path, created like any other so that the user's umask holds.  Its name is in
- * *name, to be freed. */
-static int create_beside(const char *path, char **name)
-{
-    for (int attempt = 0; attempt < 1000; attempt++) {
-        if (asprintf(name, "%s.%ld-%d.tmp", path, (long)getpid(), attempt) < 0) {
-            *name = NULL;
-            errno = ENOMEM;
-            return -1;
-        }
-        int fd = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST)
-            return fd;
-        free(*name);
-        *name = NULL;
-    }
-    return -1;
-}
-
-/* The new name replaces the old one in one step, and is never seen half-written. */
-static bool replace(const char *path, const char *header, const st_tensor *tensors, size_t count,
-                    st_error *error)
-{
-    char *beside = NULL;
-    int fd = create_beside(path, &beside);
-    bool good = fd >= 0;
-    if (!good)
-        st_fail(error, "%s: cannot be created: %s", st_path_tail(path), strerror(errno));
-    if (good && !write_contents(fd, header, tensors, count))
-        good = st_fail(error, "%s: cannot be written: %s", st_path_tail(path), strerror(errno));
-    if (fd >= 0 && close(fd) != 0 && good)
-        good = st_fail(error, "%s: cannot be written: %s", st_path_tail(path), strerror(errno));
-    if (good && rename(beside, path) != 0)
-        good = st_fail(error, "%s: cannot be replaced: %s", st_path_tail(path), strerror(errno));
-    if (!good && fd >= 0)
-        unlink(beside);
-    free(beside);
-    return good;
-}
-
 bool st_write(const char *path, const st_tensor *tensors, size_t count, const char *const *metadata,
               st_error *error)
 {
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return st_fail(error, "%s: is not a regular file: name another one to write",
-                       st_path_tail(path));
     st_tensor *sized = calloc(count ? count : 1, sizeof *sized);
     if (!sized)
         return st_fail(error, "%s: no memory is left to write it", st_path_tail(path));
@@ -366,8 +323,11 @@ bool st_write(const char *path, const st_tensor *tensors, size_t count, const ch
             good = st_fail(error, "%s: tensor %.80s has a shape that cannot be written",
                            st_path_tail(path), sized[i].name);
     }
-    good = good && st_json_write_header(path, sized, count, metadata, &header, error) &&
-           replace(path, header, sized, count, error);
+    good = good && st_json_write_header(path, sized, count, metadata, &header, error);
+    output file;
+    if (good && (!output_begin(&file, path) ||
+                 !output_end(&file, write_contents(file.fd, header, sized, count))))
+        good = st_fail(error, "%s: cannot be written: %s", st_path_tail(path), strerror(errno));
     free(header);
     free(sized);
     return good;

@@ -3,11 +3,10 @@
 #include "timeline.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "output.h"
 #include "text.h"
 #include "timeline_layout.h"
 
@@ -30,48 +29,37 @@ static timeline_writer *writer_of(const char *path)
 
 bool timeline_check(const char *path, char *error, size_t size)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    bool good = false;
     if (!writer_of(path))
         snprintf(error, size, "'%s' is no timeline: its name must end in .html, .svg or .json",
                  path);
-    else if (!folder || access(folder, W_OK | X_OK) < 0)
+    else if (!output_check(path))
         snprintf(error, size, "cannot write '%s': %s", path, strerror(errno));
     else
-        good = true;
-    free(folder);
-    return good;
+        return true;
+    return false;
 }
 
-/* Writes beside the path, then renames: nobody ever sees half a file. */
+/* Closes fd. */
+static bool write_to(int fd, const timeline *t, const char *path)
+{
+    FILE *file = fdopen(fd, "w");
+    if (!file) {
+        close(fd);
+        return false;
+    }
+    bool good = writer_of(path)(t, file) && !ferror(file);
+    return fclose(file) == 0 && good;
+}
+
 bool timeline_write(const timeline *t, const char *path, char *error, size_t size)
 {
     if (!timeline_check(path, error, size))
         return false;
-    char *beside = NULL;
-    if (asprintf(&beside, "%s.XXXXXX", path) < 0) {
-        snprintf(error, size, "cannot write '%s': out of memory", path);
-        return false;
-    }
-    int fd = mkstemp(beside);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool good = file && writer_of(path)(t, file) && !ferror(file);
-    mode_t mask = umask(0);
-    umask(mask);
-    good = good && fchmod(fd, 0666 & ~mask) == 0;
-    if (file)
-        good = fclose(file) == 0 && good;
-    else if (fd >= 0)
-        close(fd);
-    good = good && rename(beside, path) == 0;
-    if (!good) {
-        snprintf(error, size, "cannot write '%s': %s", path, strerror(errno));
-        if (fd >= 0)
-            unlink(beside);
-    }
-    free(beside);
-    return good;
+    output file;
+    if (output_begin(&file, path) && output_end(&file, write_to(dup(file.fd), t, path)))
+        return true;
+    snprintf(error, size, "cannot write '%s': %s", path, strerror(errno));
+    return false;
 }
 
 /* ---- Traces ---------------------------------------------------------------------------------- */

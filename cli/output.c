@@ -1,0 +1,63 @@
+/* output.c - creates a file beside its place and renames it. */
+#define _GNU_SOURCE
+#include "output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ATTEMPTS = 1000 };
+
+bool output_begin(output *o, const char *path)
+{
+    struct stat info;
+    *o = (output){ .path = path, .fd = -1 };
+    errno = ENOENT;
+    if (!*path)
+        return false;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) { /* a device would be replaced */
+        errno = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+        return false;
+    }
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        if (asprintf(&o->beside, "%s.%ld-%d.tmp", path, (long)getpid(), attempt) < 0) {
+            errno = ENOMEM;
+            return false;
+        }
+        o->fd = open(o->beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (o->fd >= 0)
+            return true;
+        int error = errno;
+        free(o->beside);
+        errno = error;
+        if (error != EEXIST)
+            break;
+    }
+    return false;
+}
+
+bool output_end(output *o, bool good)
+{
+    int error = errno;
+    bool closed = close(o->fd) == 0;
+    bool placed = good && closed && rename(o->beside, o->path) == 0;
+    if (good && !placed)
+        error = errno;
+    if (!placed)
+        unlink(o->beside);
+    free(o->beside);
+    errno = error;
+    return placed;
+}
+
+bool output_check(const char *path)
+{
+    output o;
+    if (!output_begin(&o, path))
+        return false;
+    output_end(&o, false);
+    return true;
+}

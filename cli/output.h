@@ -1,0 +1,24 @@
+/* output.h - a file that appears whole or not at all: written beside its place, then renamed. */
+#ifndef CLI_OUTPUT_H
+#define CLI_OUTPUT_H
+
+#include <stdbool.h>
+
+typedef struct output {
+    const char *path;
+    char *beside; /* where it is written */
+    int fd;
+} output;
+
+/* Opens o->fd.  Created like any other file, so that the user's umask holds; a path that is there
+ * and no regular file is refused.  False, with errno; there is then nothing to end. */
+bool output_begin(output *o, const char *path);
+
+/* Closes the file and puts it in its place, or removes it if `good` is false.  False, with errno,
+ * unless it is in its place. */
+bool output_end(output *o, bool good);
+
+/* For before long work: whether output_begin would do.  False, with errno. */
+bool output_check(const char *path);
+
+#endif /* CLI_OUTPUT_H */
