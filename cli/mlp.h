@@ -22,10 +22,6 @@ typedef struct mlp_result {
  * adds is no longer seen; NAN where it adds nothing. */
 double mlp_hidden(const mlp_result *result);
 
-/* ||y - reference|| / ||reference||, and whether that is small enough. */
-double mlp_relative_error(const mlp_result *result);
-bool mlp_passed(const mlp_result *result);
-
 void mlp_print_table(const mlp_result *result);
 void mlp_print_json(const mlp_result *result);
 

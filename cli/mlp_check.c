@@ -37,6 +37,7 @@ static double dot(const float *a, const float *b, int64_t n)
 typedef struct work {
     float *x;         /* [rows, hidden] */
     double *y;        /* [rows, hidden] */
+    double *spread;   /* [rows, hidden], squared */
     float *gate, *up; /* [FEATURES, hidden] */
     float *down;      /* [hidden, FEATURES] */
     void *rounded;    /* the largest of the above in dtype */
@@ -47,6 +48,7 @@ static void drop(work *w)
 {
     free(w->x);
     free(w->y);
+    free(w->spread);
     free(w->gate);
     free(w->up);
     free(w->down);
@@ -59,15 +61,22 @@ static bool take(work *w, int64_t rows, int64_t hidden)
     size_t panel = (size_t)hidden * FEATURES, own = (size_t)(rows * hidden) + 1;
     w->x = malloc(own * sizeof *w->x);
     w->y = calloc(own, sizeof *w->y);
+    w->spread = calloc(own, sizeof *w->spread);
     w->gate = malloc(panel * sizeof *w->gate);
     w->up = malloc(panel * sizeof *w->up);
     w->down = malloc(panel * sizeof *w->down);
     w->rounded = malloc((panel > own ? panel : own) * sizeof(float));
     w->act = malloc((size_t)rows * FEATURES * sizeof *w->act + 1);
-    return w->x && w->y && w->gate && w->up && w->down && w->rounded && w->act;
+    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->rounded && w->act;
 }
 
-/* Adds features f0 to f1 to y. */
+/* Below its smallest normal number a dtype rounds to steps that no longer shrink. */
+static double smallest(imbrex_dtype dtype)
+{
+    return dtype == IMBREX_F16 ? 0x1p-14 : 0x1p-126;
+}
+
+/* Adds features f0 to f1 to y and to the spread. */
 static void add_features(work *w, const mlp_weights *weights, imbrex_dtype dtype, int64_t rows,
                          int64_t f0, int64_t f1)
 {
@@ -82,10 +91,15 @@ static void add_features(work *w, const mlp_weights *weights, imbrex_dtype dtype
             w->act[r * count + f] = g / (1 + exp(-g)) * u;
         }
         for (int64_t i = 0; i < h; i++) {
-            double sum = 0;
-            for (int64_t f = 0; f < count; f++)
-                sum += w->act[r * count + f] * (double)w->down[i * count + f];
+            double sum = 0, squares = 0;
+            for (int64_t f = 0; f < count; f++) {
+                double act = w->act[r * count + f], down = (double)w->down[i * count + f];
+                double size = fmax(fabs(act), smallest(dtype)) * down;
+                sum += act * down;
+                squares += size * size;
+            }
             w->y[r * h + i] += sum;
+            w->spread[r * h + i] += squares;
         }
     }
 }
@@ -110,21 +124,53 @@ bool mlp_check(const mlp_weights *weights, const matrix *x, imbrex_dtype dtype, 
 
     matrix have = { .rows = rows, .cols = h, .dtype = dtype, .data = y };
     matrix_copy(&have, 0, rows, 0, h, IMBREX_F32, w.x, h); /* x is no longer needed */
-    mlp_error error = { 0 };
+    *out = (mlp_error){ 0 };
     for (int64_t i = 0; i < rows * h; i++) {
         double difference = fabs((double)w.x[i] - w.y[i]);
-        /* NaN compares false: it must end up as an error, not vanish */
-        error.largest = difference <= error.largest ? error.largest : difference;
-        error.scale = fmax(error.scale, fabs(w.y[i]));
-        error.squares += difference * difference;
-        error.norm += w.y[i] * w.y[i];
+        double spread = fmax(sqrt(w.spread[i]), smallest(dtype));
+        mlp_check_add(out, &(mlp_error){ .largest = difference,
+                                         .scale = fabs(w.y[i]),
+                                         .worst = difference / spread,
+                                         .squares = difference * difference,
+                                         .norm = w.y[i] * w.y[i] });
     }
-    *out = error;
     drop(&w);
     return true;
+}
+
+/* NaN is larger than anything: it must end up as an error, not vanish. */
+static double larger(double a, double b)
+{
+    return isnan(a) || a >= b ? a : b;
+}
+
+void mlp_check_add(mlp_error *sum, const mlp_error *more)
+{
+    sum->largest = larger(sum->largest, more->largest);
+    sum->scale = larger(sum->scale, more->scale);
+    sum->worst = larger(sum->worst, more->worst);
+    sum->squares += more->squares;
+    sum->norm += more->norm;
+}
+
+double mlp_check_relative(const mlp_error *e)
+{
+    return e->norm > 0 ? sqrt(e->squares / e->norm) : sqrt(e->squares);
 }
 
 double mlp_check_allowed(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 1e-5 : dtype == IMBREX_F16 ? 2e-3 : 1.5e-2;
+}
+
+/* Of 10^9 elements whose errors are normally distributed, the worst is six deviations off. */
+double mlp_check_worst_allowed(imbrex_dtype dtype)
+{
+    return 6 * mlp_check_allowed(dtype);
+}
+
+bool mlp_check_passed(const mlp_error *e, imbrex_dtype dtype)
+{
+    return mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
+           e->worst <= mlp_check_worst_allowed(dtype);
 }

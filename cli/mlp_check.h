@@ -7,9 +7,13 @@
 #include "progress.h"
 #include "shard.h"
 
+/* An element's spread is what its sum over the features comes to if signs fall at random,
+ * sqrt(sum of (act down)^2): rounding errors grow with it and not with the element itself, and a
+ * token or a feature that stands out does not hide the errors of the others. */
 typedef struct mlp_error {
     double largest; /* |y - reference| */
     double scale;   /* largest |reference| */
+    double worst;   /* largest |y - reference| / spread */
     double squares; /* sum of (y - reference)^2 */
     double norm;    /* sum of reference^2 */
 } mlp_error;
@@ -19,7 +23,16 @@ typedef struct mlp_error {
 bool mlp_check(const mlp_weights *weights, const matrix *x, imbrex_dtype dtype, int64_t row0,
                int64_t rows, const void *y, progress *bar, mlp_error *out);
 
-/* How large sqrt(squares / norm) may be: three roundings to dtype, and float32 sums. */
+/* Adds the error of other rows to sum. */
+void mlp_check_add(mlp_error *sum, const mlp_error *more);
+
+/* ||y - reference|| / ||reference||. */
+double mlp_check_relative(const mlp_error *error);
+
+/* How large that, and error.worst, may be: three roundings to dtype, and float32 sums. */
 double mlp_check_allowed(imbrex_dtype dtype);
+double mlp_check_worst_allowed(imbrex_dtype dtype);
+
+bool mlp_check_passed(const mlp_error *error, imbrex_dtype dtype); /* false for NaN, too */
 
 #endif /* CLI_MLP_CHECK_H */

@@ -146,12 +146,8 @@ static imbrex_status check(rank_state *s, const char *y)
               mlp_check(&m->weights, &m->x, s->shape.dtype, s->row0, s->rows, own, s->shown, &mine);
     imbrex_status status = ok ? share_all(&s->share, &mine, sizeof mine, all) : IMBREX_NO_MEMORY;
     mlp_error sum = { 0 };
-    for (int r = 0; r < s->ranks && status == IMBREX_OK; r++) {
-        sum.largest = all[r].largest <= sum.largest ? sum.largest : all[r].largest;
-        sum.scale = all[r].scale > sum.scale ? all[r].scale : sum.scale;
-        sum.squares += all[r].squares;
-        sum.norm += all[r].norm;
-    }
+    for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
+        mlp_check_add(&sum, &all[r]);
     s->result.error = sum;
     s->result.checked = true;
     free(all);
@@ -321,7 +317,7 @@ static imbrex_status finish(rank_state *s, int *code)
         *code = CLI_FAILED;
     if (s->rank == 0)
         (q->json ? mlp_print_json : mlp_print_table)(&s->result);
-    if (q->check && !mlp_passed(&s->result))
+    if (q->check && !mlp_check_passed(&s->result.error, s->shape.dtype))
         *code = CLI_FAILED;
     return IMBREX_OK;
 }
