@@ -183,6 +183,25 @@ class Mlp(unittest.TestCase):
             if extension == "json":
                 self.assertTrue(json.loads(text)["traceEvents"])
 
+    def test_a_place_that_cannot_be_written_is_found_at_once(self):
+        """Before anything is computed: this product would take minutes."""
+        os.mkdir(self.path("folder.svg"))
+        for option in ("--output", "--timeline"):
+            for place in ("missing/y.svg", "folder.svg"):
+                with self.subTest(option=option, place=place):
+                    done = run("mlp", "--random", "8192,65536,65536", option, self.path(place))
+                    self.assertEqual(done.returncode, 2, done.stderr)
+                    self.assertIn(place, done.stderr)
+        self.assertEqual(os.listdir(self.dir.name), ["folder.svg"])
+
+    def test_a_link_of_no_speed_is_no_wire(self):
+        for link, emulated in (("0", None), ("0.0", None), ("0e3", None), ("2.5", "2.5")):
+            with self.subTest(link=link):
+                done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--json",
+                           env={"IMBREX_CPU_LINK": link})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(json.loads(done.stdout).get("emulated_link_gb_s"), emulated)
+
     def test_bad_input(self):
         self.save("f32")
         save_file({"x": self.x[:, :-1].copy()}, self.path("narrow.safetensors"))
@@ -197,8 +216,9 @@ class Mlp(unittest.TestCase):
             (2, ["mlp", "--random", "8,8,8", "--ranks", "0"], "--ranks"),
             (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),
             (2, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
-            (1, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
-            (1, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
+            (2, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
+            (2, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
+            (2, ["mlp", "--random", "8,8,8", "--device", "cpu:7"], "cpu:7"),
             (1, ["mlp", "--weights", w, "--layer", "1", "--input", x], "no layer 1"),
             (1, ["mlp", "--weights", self.path("none"), "--input", x], "none"),
             (1, ["mlp", "--weights", w, "--input", self.path("narrow.safetensors"),
