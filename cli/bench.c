@@ -5,17 +5,21 @@
 #include <string.h>
 
 #include "bench_rank.h"
+#include "bench_shapes.h"
 #include "cli.h"
 #include "launch.h"
 #include "options.h"
 
 /* What the options say, before it is checked. */
 typedef struct bench_words {
-    const char *dtype, *layout;
+    const char *dtype, *layout, *algorithm, *sizes, *peer;
     char *algorithms;
-    const char *algorithm;
     int64_t m, n, k, ranks, chunk_rows, sms;
+    bool bias, total;
+    bench_shapes shapes;
 } bench_words;
+
+enum { SIZE = 1024, RANKS = 2 };
 
 static int rank_main(int rank, void *ctx)
 {
@@ -58,40 +62,58 @@ static int index_of(const char *const *names, int count, const char *name)
     return 0;
 }
 
-static int check_shape(const options_page *page, const char *name, const bench_words *w,
-                       bench_shape *shape)
+/* What an option says must mean something for every operator. */
+static int check_ops(const options_page *page, const bench_words *w, const bench_request *q)
 {
-    char names[128];
+    for (int i = 0; i < q->count; i++) {
+        const bench_op *op = q->shapes[i].op;
+        if (!op->product && (w->bias || w->layout || w->k))
+            return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
+                                 op->name);
+        if (op->alone && (w->bias || w->algorithm || w->chunk_rows))
+            return options_wrong(page,
+                                 "%s is one product: --algorithm, --chunk-rows and --bias say "
+                                 "nothing",
+                                 op->name);
+    }
+    return 0;
+}
+
+static int check_shapes(const options_page *page, const char *ops, bench_words *w,
+                        bench_request *request)
+{
+    char names[128], wrong[256];
     bench_op_names(names, sizeof names);
-    if (!name)
+    if (!ops && !w->sizes)
         return options_wrong(page, "which operator? One of %s", names);
-    const bench_op *op = bench_op_find(name);
-    if (!op)
-        return options_wrong(page, "no operator '%s': want one of %s", name, names);
-    if (!op->product && (shape->bias || w->layout || w->k))
-        return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing", name);
-    *shape = (bench_shape){
-        .op = op,
+    if (!w->ranks)
+        w->ranks = ops && strcmp(ops, "gemm") == 0 ? 1 : RANKS;
+    const bench_shape like = {
         .m = w->m,
         .n = w->n,
-        .k = !op->product ? 0
-             : w->k       ? w->k
-                          : 1024,
+        .k = w->k ? w->k : SIZE,
         .dtype = (imbrex_dtype)index_of(bench_dtype_names, 3, w->dtype),
         .layout = (imbrex_layout)(w->layout ? index_of(bench_layout_names, 2, w->layout) : 0),
         .chunk_rows = (int)w->chunk_rows,
         .sms = (int)w->sms,
-        .bias = shape->bias,
+        .bias = w->bias,
     };
-    return 0;
+    if (!bench_shapes_read(ops, w->sizes, &like, w->total ? (int)w->ranks : 1, &w->shapes, wrong,
+                           sizeof wrong))
+        return options_wrong(page, "%s", wrong);
+    request->shapes = w->shapes.list;
+    request->count = w->shapes.count;
+    return check_ops(page, w, request);
 }
 
-static int check_request(const options_page *page, const char *name, bench_words *w,
+static int check_request(const options_page *page, const char *ops, bench_words *w,
                          bench_request *request)
 {
-    int wrong = check_shape(page, name, w, &request->shape);
+    static const char *const peers[] = { "auto", "cublas", "none" };
+    int wrong = check_shapes(page, ops, w, request);
     if (wrong < 0)
         return wrong;
+    request->peer = (bench_peer)index_of(peers, 3, w->peer);
     if (!w->algorithm) {
         request->algorithm_count = 1; /* the chosen one */
         return 0;
@@ -105,7 +127,7 @@ static int check_request(const options_page *page, const char *name, bench_words
 int cli_bench(int argc, char **argv)
 {
     const double largest = 1 << 24;
-    bench_words w = { .dtype = "f32", .m = 1024, .n = 1024, .ranks = 2 };
+    bench_words w = { .dtype = "f32", .peer = "auto", .m = SIZE, .n = SIZE };
     bench_request request = { .rounds = 15, .warm = 3 };
     const option options[] = {
         { "m", 0, .integer = &w.m, .metavar = "M", .min = 1, .max = largest,
@@ -118,9 +140,14 @@ int cli_bench(int argc, char **argv)
           .help = "bf16, f16 or f32 (f32)" },
         { "layout", 0, .text = &w.layout, .metavar = "ORDER", .choices = "nk|kn",
           .help = "how b lies: nk or kn (nk)" },
-        { "bias", 0, .flag = &request.shape.bias, .help = "add a bias" },
+        { "shapes", 0, .text = &w.sizes, .metavar = "LIST",
+          .help = "several: m,n,k;m,n,k;... or a file with one m,n,k a line;\n"
+                  "op:m,n,k is for one operator alone" },
+        { "total", 0, .flag = &w.total,
+          .help = "n of ag_gemm and k of gemm_rs are of all ranks together" },
+        { "bias", 0, .flag = &w.bias, .help = "add a bias" },
         { "ranks", 0, .integer = &w.ranks, .metavar = "R", .min = 1, .max = 64,
-          .help = "ranks to start, outside every launcher (2)" },
+          .help = "ranks to start, outside every launcher (2; for gemm 1)" },
         { "device", 0, .text = &request.device, .metavar = "NAME",
           .help = "what to compute on (the best here)" },
         { "algorithm", 0, .text = &w.algorithm, .metavar = "LIST",
@@ -129,28 +156,39 @@ int cli_bench(int argc, char **argv)
           .help = "rows that travel under one signal (0: chosen)" },
         { "sms", 0, .integer = &w.sms, .metavar = "N", .min = 0, .max = 1024,
           .help = "SMs, or threads on cpu, of a rank (0: chosen)" },
+        { "peer", 0, .text = &w.peer, .metavar = "NAME", .choices = "auto|cublas|none",
+          .help = "what a GPU's product is measured by: cublas (cuBLASLt), none\n"
+                  "(our own), auto (cuBLASLt if it is found)" },
+        { "graph", 0, .flag = &request.graph,
+          .help = "time replays of CUDA graphs of 10 calls each" },
         { "rounds", 0, .integer = &request.rounds, .metavar = "N", .min = 1, .max = 10000,
           .help = "how often each candidate is timed (15)" },
         { "warm", 0, .integer = &request.warm, .metavar = "N", .min = 0, .max = 10000,
           .help = "rounds before that (3)" },
-        { "json", 0, .flag = &request.json, .help = "print JSON instead of the table" },
+        { "json", 0, .flag = &request.json,
+          .help = "print a line of JSON a shape instead of tables" },
         { 0 },
     };
     const options_page page = {
         .command = "bench",
-        .synopsis = "{ag_gemm | gemm_rs | all_gather | reduce_scatter} [options]",
+        .synopsis = "{ag_gemm | gemm_rs | gemm | all_gather | reduce_scatter}[,...] [options]",
         .about =
             "Times an operator on R ranks, in turn with\n\n"
             "  sequential  the same without overlap: communicate, then compute, or the other way\n"
             "  products    one rank's product alone, by the same code\n"
-            "  blas        one rank's product alone, by one call of the BLAS (f32)",
+            "  blas        one rank's product alone, by one call of the BLAS (f32)\n"
+            "  cublas      the same on a GPU, by the fastest of 8 ways that cuBLASLt proposes\n\n"
+            "gemm is one rank's product alone.",
         .options = options,
         .notes =
             "m, n, k are one rank's product: c[m, n] = all_gather(a)[m, k] b, or a[m, k] b before "
             "it\nis scattered.  all_gather and reduce_scatter have no k: [m, n] is the whole "
-            "matrix.\nA figure is the median over rounds of the slowest rank; \"host us\" is what "
-            "the call\nof imbrex_plan_run takes.\n\n"
-            "exit code: 0; 1 if something failed; 2 for wrong usage.",
+            "matrix.\nA figure is the median over rounds of the slowest rank, on a GPU by its own "
+            "clock; \"host us\"\nis what the call of imbrex_plan_run takes, \"plan ms\" what "
+            "making "
+            "the plan takes once its\nkernels are compiled.  IMBREX_CUBLASLT may name cuBLASLt's "
+            "file.\n\n"
+            "exit code: 0; 1 if something failed or was left out; 2 for wrong usage.",
         .most = 1,
     };
     int given = options_parse(&page, argc, argv);
@@ -159,5 +197,6 @@ int cli_bench(int argc, char **argv)
     int wrong = check_request(&page, given ? argv[1] : NULL, &w, &request);
     int code = wrong < 0 ? options_exit(wrong) : start(&request, w.ranks);
     free(w.algorithms);
+    free(w.shapes.list);
     return code;
 }

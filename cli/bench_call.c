@@ -17,7 +17,7 @@ imbrex_status bench_call_run(void *ctx)
     bench_call *call = ctx;
     imbrex_args args = bench_data_args(call->data, call->shape, call->calls, call->whole);
     double begin = now_us();
-    imbrex_status status = imbrex_plan_run(call->plan, &args, NULL);
+    imbrex_status status = imbrex_plan_run(call->plan, &args, call->stream);
     if (call->inner && call->calls % call->inner == 0)
         call->host_us[call->calls / call->inner] = now_us() - begin;
     call->calls++;
@@ -26,6 +26,7 @@ imbrex_status bench_call_run(void *ctx)
 
 bool bench_call_note(bench_call *call, int inner, int rounds)
 {
+    free(call->host_us);
     call->host_us = calloc((size_t)rounds, sizeof *call->host_us);
     call->calls = 0;
     call->inner = inner;
@@ -38,8 +39,9 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double bench_call_host_us(const bench_call *call, int warm, int rounds)
+double bench_call_host_us(bench_call *call, int warm, int rounds)
 {
+    call->inner = 0;
     if (!call->host_us)
         return (double)NAN;
     qsort(call->host_us + warm, (size_t)rounds, sizeof *call->host_us, ascending);
@@ -50,4 +52,5 @@ void bench_call_close(bench_call *call)
 {
     imbrex_plan_destroy(call->plan);
     free(call->host_us);
+    *call = (bench_call){ 0 };
 }

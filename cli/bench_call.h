@@ -9,7 +9,8 @@ typedef struct bench_call {
     const bench_data *data;
     const bench_shape *shape;
     imbrex_plan *plan;
-    bool whole; /* the product alone */
+    imbrex_stream stream; /* NULL: the default one of the plan's group */
+    bool whole;           /* the product alone */
     int64_t calls;
     int inner;       /* calls in a round, or 0: note nothing */
     double *host_us; /* [rounds]: of one call each, the stream being idle before it */
@@ -21,8 +22,9 @@ IMBREX_TRY bench_call_run(void *ctx);
 /* Forgets all calls and starts to note rounds, `rounds` of them at most; false: out of memory. */
 bool bench_call_note(bench_call *call, int inner, int rounds);
 
-/* The median host time of the rounds after the first `warm`; NAN if none were noted. */
-double bench_call_host_us(const bench_call *call, int warm, int rounds);
+/* The median host time of the rounds after the first `warm`, and no more notes; NAN if none were
+ * taken. */
+double bench_call_host_us(bench_call *call, int warm, int rounds);
 
 /* Destroys the plan too. */
 void bench_call_close(bench_call *call);

@@ -2,6 +2,7 @@
 #include "bench_data.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "matrix.h"
 
@@ -12,8 +13,12 @@
             return try_status;             \
     } while (0)
 
-/* All sets together are larger than the caches of most machines; very small ones need not be. */
-enum { BYTES_WANTED = 64 << 20, MOST_SETS = 1024, ALIGNMENT = 256 };
+/* All sets together are larger than the caches of most machines, and several times those of a GPU;
+ * very small ones need not be. */
+enum { BYTES_WANTED = 64 << 20, BYTES_WANTED_CUDA = 256 << 20, MOST_SETS = 1024, ALIGNMENT = 256 };
+
+/* Random values are made once and repeated: a prime, so that rows differ. */
+enum { BLOCK_ELEMENTS = 1048583 };
 
 static size_t matrix_bytes(const bench_shape *s, int64_t rows, int64_t cols)
 {
@@ -28,16 +33,21 @@ static size_t place(size_t *end, size_t bytes)
     return at;
 }
 
+/* The first block comes from the host, and what stands is then doubled. */
 static imbrex_status fill(const bench_data *data, uint64_t seed, const bench_shape *s, int64_t rows,
                           int64_t cols, size_t at)
 {
-    size_t bytes = matrix_bytes(s, rows, cols);
-    void *host = malloc(bytes + 1);
+    int64_t elements = rows * cols < BLOCK_ELEMENTS ? rows * cols : BLOCK_ELEMENTS;
+    size_t bytes = matrix_bytes(s, rows, cols), block = matrix_bytes(s, 1, elements);
+    void *host = malloc(block + 1);
     if (!host)
         return IMBREX_NO_MEMORY;
-    matrix values = matrix_random(seed, rows, cols, 1);
-    matrix_copy(&values, 0, rows, 0, cols, s->dtype, host, cols);
-    imbrex_status status = imbrex_copy(data->group, data->sets + at, host, bytes, NULL);
+    matrix values = matrix_random(seed, 1, elements, 1);
+    matrix_copy(&values, 0, 1, 0, elements, s->dtype, host, elements);
+    imbrex_status status = imbrex_copy(data->group, data->sets + at, host, block, NULL);
+    for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
+        status = imbrex_copy(data->group, data->sets + at + done, data->sets + at,
+                             done < bytes - done ? done : bytes - done, NULL);
     if (status == IMBREX_OK)
         status = imbrex_stream_sync(data->group, NULL);
     free(host);
@@ -70,7 +80,8 @@ imbrex_status bench_data_open(imbrex_group *group, const bench_shape *s, bench_d
     data.bias = place(&end, s->op->product ? matrix_bytes(s, 1, s->n) : 0);
     data.c = place(&end, matrix_bytes(s, s->m, s->n));
     data.set_bytes = end;
-    size_t count = (BYTES_WANTED + end - 1) / end;
+    bool gpu = strncmp(imbrex_group_device(group), "cuda", 4) == 0;
+    size_t wanted = gpu ? BYTES_WANTED_CUDA : BYTES_WANTED, count = (wanted + end - 1) / end;
     data.count = count > MOST_SETS ? MOST_SETS : (int)count;
 
     void *sets;
@@ -84,6 +95,7 @@ void bench_data_close(bench_data *data)
 {
     if (data->group)
         imbrex_mem_free(data->group, data->sets);
+    data->group = NULL;
 }
 
 imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_t i, bool whole)

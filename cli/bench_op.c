@@ -8,6 +8,7 @@
 static const bench_op ops[] = {
     { .name = "ag_gemm", .product = true, .a_is_share = true, .gemm = imbrex_plan_ag_gemm },
     { .name = "gemm_rs", .product = true, .gemm = imbrex_plan_gemm_rs },
+    { .name = "gemm", .product = true, .alone = true },
     { .name = "all_gather", .a_is_share = true, .coll = imbrex_plan_all_gather },
     { .name = "reduce_scatter", .coll = imbrex_plan_reduce_scatter },
 };
@@ -80,6 +81,8 @@ double bench_op_flop(const bench_shape *s)
 double bench_op_bytes(const bench_shape *s, int ranks)
 {
     int64_t width = s->op->product && s->op->a_is_share ? s->k : s->n;
+    if (s->op->alone)
+        return 0;
     return (double)s->m * (double)width * (double)matrix_dtype_bytes(s->dtype) * (ranks - 1) /
            ranks;
 }

@@ -12,6 +12,7 @@ typedef struct bench_op {
     const char *name;
     bool product;    /* it multiplies by a b */
     bool a_is_share; /* a rank's a holds its own rows only */
+    bool alone;      /* nothing travels: only the product of one rank, as its own group */
     imbrex_status (*coll)(imbrex_group *, const imbrex_coll_desc *, imbrex_plan **);
     imbrex_status (*gemm)(imbrex_group *, const imbrex_gemm_desc *, imbrex_plan **);
 } bench_op;

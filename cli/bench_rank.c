@@ -1,15 +1,12 @@
-/* bench_rank.c - one rank: make the candidates, time them in turn, report. */
+/* bench_rank.c - one rank: joins the others once, then times one shape after another. */
 #include "bench_rank.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
-#include "bench_blas.h"
-#include "bench_call.h"
-#include "bench_report.h"
+#include "bench_case.h"
+#include "bench_error.h"
 #include "cli.h"
-#include "measure.h"
 
 #define TRY(call)                          \
     do {                                   \
@@ -18,140 +15,105 @@
             return try_status;             \
     } while (0)
 
-/* A round of very short calls has several of them, so that it lasts about so long. */
-enum { ROUND_US = 1000, MOST_INNER = 16, CANDIDATES = BENCH_ALGORITHMS + 3 };
-
 typedef struct rank_state {
     const bench_request *request;
-    imbrex_group *group, *alone; /* alone: this rank by itself */
-    share share;
-    bench_data data;
-    bench_blas blas;
-    bench_call calls[CANDIDATES]; /* candidate i's; without a plan for blas */
-    candidate candidates[CANDIDATES];
-    int count;
-    bench_result result;
-    progress bar, *shown; /* shown: &bar on rank 0, else NULL */
+    bench_setting setting;
+    progress bar;
+    int left_out;
 } rank_state;
 
-/* ---- The candidates -------------------------------------------------------------------------- */
-
-static void add_blas(rank_state *s)
+static bool multiplies(const bench_request *q)
 {
-    const bench_shape *shape = &s->request->shape;
-    s->blas = (bench_blas){ &s->data, shape, bench_blas_threads(shape), 0 };
-    s->result.figures[s->count].name = "blas";
-    s->candidates[s->count++] = (candidate){
-        .name = "blas", .enqueue = bench_blas_run, .ctx = &s->blas, .group = s->alone
-    };
+    for (int i = 0; i < q->count; i++)
+        if (q->shapes[i].op->product)
+            return true;
+    return false;
 }
 
-static imbrex_status add_plan(rank_state *s, const char *name, const char *algorithm, bool whole)
-{
-    const bench_shape *shape = &s->request->shape;
-    imbrex_group *group = whole ? s->alone : s->group;
-    bench_call *call = &s->calls[s->count];
-    bench_figure *figure = &s->result.figures[s->count];
-    *call = (bench_call){ .data = &s->data, .shape = shape, .whole = whole };
-    TRY(whole ? bench_op_product(group, shape, &call->plan)
-              : bench_op_plan(group, shape, algorithm, &call->plan));
-    figure->name = name;
-    imbrex_plan_describe(call->plan, figure->plan, sizeof figure->plan);
-    s->candidates[s->count++] =
-        (candidate){ .name = name, .enqueue = bench_call_run, .ctx = call, .group = group };
-    return IMBREX_OK;
-}
-
-static imbrex_status add_all(rank_state *s)
+/* On a GPU: its clock, a stream that both groups use, and cuBLASLt. */
+static imbrex_status equip_gpu(bench_setting *s)
 {
     const bench_request *q = s->request;
+    TRY(imbrex_stream_create(s->group, &s->clock.stream));
+    TRY(cuda_timer_open(imbrex_group_device(s->group), &s->clock.timer));
+    if (q->peer == BENCH_PEER_NONE || !multiplies(q))
+        return IMBREX_OK;
+    imbrex_status status = cuda_blas_open(&s->cublas);
+    if (status == IMBREX_OK)
+        status = imbrex_mem_alloc(s->alone, CUDA_BLAS_WORKSPACE_BYTES, &s->workspace);
+    if (status == IMBREX_OK || q->peer == BENCH_PEER_CUBLAS)
+        return status;
+    if (s->bar)
+        fprintf(stderr, "imbrex bench: products are compared with our own: %s\n",
+                bench_error(status));
+    return IMBREX_OK;
+}
+
+static imbrex_status equip(rank_state *s)
+{
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
-    imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
-    TRY(imbrex_group_create(&desc, &s->alone));
-    s->result.base = &s->result.figures[0];
-    if (q->shape.op->product)
-        TRY(add_plan(s, "products", NULL, true));
-    if (q->shape.op->product && bench_blas_can(&q->shape, s->calls[0].plan)) {
-        s->result.base = &s->result.figures[s->count];
-        add_blas(s);
-    }
-    TRY(add_plan(s, "sequential", "sequential", false));
-    for (int i = 0; i < q->algorithm_count; i++) {
-        const char *algorithm = q->algorithms[i];
-        TRY(add_plan(s, algorithm ? algorithm : "chosen", algorithm, false));
-    }
+    bench_setting *setting = &s->setting;
+    imbrex_group_desc desc = { .device = s->request->device };
+    TRY(imbrex_group_create(&desc, &setting->group));
+    setting->bar = imbrex_group_rank(setting->group) == 0 ? &s->bar : NULL;
+    desc = (imbrex_group_desc){ .bootstrap = &one, .device = imbrex_group_device(setting->group) };
+    TRY(imbrex_group_create(&desc, &setting->alone));
+    TRY(share_open(setting->group, sizeof(double), &setting->share));
+    bool gpu = strncmp(imbrex_group_device(setting->group), "cuda", 4) == 0;
+    if (gpu)
+        return equip_gpu(setting);
+    if (s->request->peer == BENCH_PEER_CUBLAS)
+        return bench_fail(IMBREX_UNSUPPORTED, "--peer cublas needs device cuda, not %s",
+                          imbrex_group_device(setting->group));
+    if (s->request->graph)
+        return bench_fail(IMBREX_UNSUPPORTED, "--graph needs device cuda, not %s",
+                          imbrex_group_device(setting->group));
     return IMBREX_OK;
 }
 
-/* ---- Timing ---------------------------------------------------------------------------------- */
-
-/* Calls in a round, the same on all ranks and for all candidates. */
-static imbrex_status choose_inner(rank_state *s)
-{
-    candidate *last = &s->candidates[s->count - 1];
-    last->inner = 1;
-    TRY(measure(&s->share, last, 1, 1, 3, NULL));
-    double inner = last->us > 0 ? ROUND_US / last->us : MOST_INNER;
-    s->result.inner = inner < 1 ? 1 : inner > MOST_INNER ? MOST_INNER : (int)inner;
-    return IMBREX_OK;
-}
-
-static imbrex_status time_all(rank_state *s)
-{
-    int warm = (int)s->request->warm, rounds = (int)s->request->rounds;
-    TRY(choose_inner(s));
-    for (int i = 0; i < s->count; i++) {
-        s->candidates[i].inner = s->result.inner;
-        if (s->calls[i].plan && !bench_call_note(&s->calls[i], s->result.inner, warm + rounds))
-            return IMBREX_NO_MEMORY;
-    }
-    TRY(measure(&s->share, s->candidates, s->count, warm, rounds, s->shown));
-    for (int i = 0; i < s->count; i++) {
-        bench_figure *figure = &s->result.figures[i];
-        figure->us = s->candidates[i].us;
-        figure->host_us = (double)NAN;
-        if (s->calls[i].plan)
-            TRY(share_max(&s->share, bench_call_host_us(&s->calls[i], warm, rounds),
-                          &figure->host_us));
-    }
-    s->result.count = s->count;
-    return IMBREX_OK;
-}
-
-/* ---- All of it ------------------------------------------------------------------------------- */
-
+/* One shape that cannot be timed does not keep the others from it, as long as the group works. */
 static imbrex_status work(rank_state *s)
 {
     const bench_request *q = s->request;
-    imbrex_group_desc desc = { .device = q->device };
-    TRY(imbrex_group_create(&desc, &s->group));
-    s->shown = imbrex_group_rank(s->group) == 0 ? &s->bar : NULL;
-    progress_begin(s->shown, "bench", q->warm + q->rounds);
-    TRY(share_open(s->group, sizeof(double), &s->share));
-    TRY(bench_data_open(s->group, &q->shape, &s->data));
-    TRY(add_all(s));
-    TRY(share_barrier(s->group));
-    s->result.request = q;
-    s->result.ranks = imbrex_group_size(s->group);
-    s->result.sets = s->data.count;
-    return time_all(s);
+    TRY(equip(s));
+    for (int i = 0; i < q->count; i++) {
+        bench_result result;
+        progress_begin(s->setting.bar, "bench", q->warm + q->rounds);
+        imbrex_status status = bench_case(&s->setting, &q->shapes[i], &result, &s->left_out);
+        progress_end(s->setting.bar);
+        bool harmless = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
+        if (status != IMBREX_OK && (!harmless || q->count == 1))
+            return status;
+        if (status != IMBREX_OK) {
+            s->left_out++;
+            if (s->setting.bar)
+                fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
+                        q->shapes[i].op->name, (long long)q->shapes[i].m, (long long)q->shapes[i].n,
+                        (long long)q->shapes[i].k, bench_error(status));
+        } else if (s->setting.bar) {
+            (q->json ? bench_report_json : bench_report_table)(&result);
+            fflush(stdout); /* what stands stays, if a later shape ends the run */
+        }
+    }
+    return IMBREX_OK;
 }
 
 int bench_rank(const bench_request *request)
 {
-    rank_state s = { .request = request };
+    rank_state s = { .request = request, .setting.request = request };
+    bench_setting *setting = &s.setting;
     imbrex_status status = work(&s);
-    progress_end(s.shown);
     if (status != IMBREX_OK)
-        fprintf(stderr, "imbrex bench: %s\n",
-                status == IMBREX_NO_MEMORY ? "out of memory" : imbrex_error());
-    else if (s.shown)
-        (request->json ? bench_report_json : bench_report_table)(&s.result);
-    for (int i = 0; i < CANDIDATES; i++)
-        bench_call_close(&s.calls[i]);
-    bench_data_close(&s.data);
-    share_close(&s.share);
-    imbrex_group_destroy(s.alone);
-    imbrex_group_destroy(s.group);
-    return status == IMBREX_OK ? CLI_OK : CLI_FAILED;
+        fprintf(stderr, "imbrex bench: %s\n", bench_error(status));
+    cuda_blas_close(setting->cublas);
+    if (setting->workspace)
+        imbrex_mem_free(setting->alone, setting->workspace);
+    if (setting->clock.stream)
+        imbrex_stream_destroy(setting->group, setting->clock.stream);
+    share_close(&setting->share);
+    imbrex_group_destroy(setting->alone);
+    imbrex_group_destroy(setting->group);
+    cuda_timer_close(setting->clock.timer);
+    bool speaks = setting->bar != NULL; /* one rank says that something was left out */
+    return status == IMBREX_OK && !(speaks && s.left_out) ? CLI_OK : CLI_FAILED;
 }

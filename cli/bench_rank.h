@@ -6,13 +6,22 @@
 
 enum { BENCH_ALGORITHMS = 8 };
 
+/* What a product on a GPU is compared with. */
+typedef enum bench_peer {
+    BENCH_PEER_AUTO,   /* cuBLASLt if it is found */
+    BENCH_PEER_CUBLAS, /* cuBLASLt, or an error */
+    BENCH_PEER_NONE    /* our own product only */
+} bench_peer;
+
 typedef struct bench_request {
-    bench_shape shape;
+    const bench_shape *shapes; /* [count], timed one after another */
+    int count;
     const char *device;                       /* NULL: the best here */
     const char *algorithms[BENCH_ALGORITHMS]; /* beside "sequential"; NULL: chosen */
     int algorithm_count;
+    bench_peer peer;
     int64_t rounds, warm;
-    bool json;
+    bool json, graph;
 } bench_request;
 
 /* Collective over the ranks of the environment.  Rank 0 prints; the exit code. */

@@ -16,16 +16,15 @@ static double wire(void)
 
 static double gflop_s(const bench_result *r, const bench_figure *f)
 {
-    return r->request->shape.op->product ? bench_op_flop(&r->request->shape) / f->us * 1e-3
-                                         : (double)NAN;
+    return r->shape->op->product ? bench_op_flop(r->shape) / f->us * 1e-3 : (double)NAN;
 }
 
 /* What a product alone receives is nothing. */
 static double gb_s(const bench_result *r, const bench_figure *f)
 {
-    bool alone = strcmp(f->name, "blas") == 0 || strcmp(f->name, "products") == 0;
-    return alone || r->ranks == 1 ? (double)NAN
-                                  : bench_op_bytes(&r->request->shape, r->ranks) / f->us * 1e-3;
+    bool alone = strcmp(f->name, "blas") == 0 || strcmp(f->name, "cublas") == 0 ||
+                 strcmp(f->name, "products") == 0;
+    return alone || r->ranks == 1 ? (double)NAN : bench_op_bytes(r->shape, r->ranks) / f->us * 1e-3;
 }
 
 /* ---- For people ------------------------------------------------------------------------------ */
@@ -41,30 +40,33 @@ static void cell(double value, int decimals)
 void bench_report_table(const bench_result *r)
 {
     const bench_request *q = r->request;
-    bool product = q->shape.op->product;
+    bool product = r->shape->op->product;
+    const bench_figure *base = &r->figures[r->base];
     char over[32];
     for (int i = 0; i < r->count; i++)
         if (*r->figures[i].plan)
             printf("%-12s%s\n", r->figures[i].name, r->figures[i].plan);
     if (wire() > 0)
         printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", wire());
-    printf("%d set%s of operands, %d call%s a round; the median of %lld rounds of the slowest "
-           "rank\n\n",
+    printf("%d set%s of operands, %d call%s a %s; the median of %lld rounds of the slowest rank, "
+           "by the clock of the %s\n\n",
            r->sets, r->sets == 1 ? "" : "s", r->inner, r->inner == 1 ? "" : "s",
-           (long long)q->rounds);
+           q->graph ? "graph" : "round", (long long)q->rounds, r->device_clock ? "GPU" : "host");
 
-    snprintf(over, sizeof over, "/ %s", r->base->name);
-    printf("%-12s %12s %12s %12s %12s\n", "", "us", over, product ? "GFLOP/s" : "GB/s received",
-           "host us");
+    snprintf(over, sizeof over, "/ %s", base->name);
+    printf("%-12s %12s %12s %12s %12s %12s\n", "", "us", over,
+           product ? "GFLOP/s" : "GB/s received", "host us", "plan ms");
     for (int i = 0; i < r->count; i++) {
         const bench_figure *f = &r->figures[i];
         printf("%-12s", f->name);
         cell(f->us, 1);
-        cell(f->us / r->base->us, 3);
+        cell(f->us / base->us, 3);
         cell(product ? gflop_s(r, f) : gb_s(r, f), product ? 1 : 2);
         cell(f->host_us, 2);
+        cell(*f->plan ? f->plan_again_ms : (double)NAN, 1);
         putchar('\n');
     }
+    putchar('\n');
 }
 
 /* ---- For programs ---------------------------------------------------------------------------- */
@@ -89,21 +91,23 @@ static void words(const char *key, const char *value)
 
 static void json_candidate(const bench_result *r, const bench_figure *f)
 {
-    printf("    { \"name\": ");
+    printf("{ \"name\": ");
     text_json(stdout, f->name, strlen(f->name));
     words("plan", f->plan);
     number("us", f->us);
-    number("over", f->us / r->base->us);
+    number("over", f->us / r->figures[r->base].us);
     number("gflop_s", gflop_s(r, f));
     number("gb_s_received", gb_s(r, f));
     number("host_us", f->host_us);
+    number("plan_ms", *f->plan ? f->plan_ms : (double)NAN);
+    number("plan_again_ms", *f->plan ? f->plan_again_ms : (double)NAN);
     fputs(" }", stdout);
 }
 
 void bench_report_json(const bench_result *r)
 {
     const bench_request *q = r->request;
-    const bench_shape *s = &q->shape;
+    const bench_shape *s = r->shape;
     printf("{ \"op\": \"%s\", \"ranks\": %d", s->op->name, r->ranks);
     words("device", q->device);
     number("m", (double)s->m);
@@ -119,11 +123,13 @@ void bench_report_json(const bench_result *r)
     number("rounds", (double)q->rounds);
     number("calls_a_round", r->inner);
     number("operand_sets", r->sets);
-    words("base", r->base->name);
-    puts(",\n  \"candidates\": [");
+    printf(", \"graph\": %s", q->graph ? "true" : "false");
+    words("clock", r->device_clock ? "gpu" : "host");
+    words("base", r->figures[r->base].name);
+    fputs(", \"candidates\": [", stdout);
     for (int i = 0; i < r->count; i++) {
         json_candidate(r, &r->figures[i]);
-        puts(i + 1 < r->count ? "," : "");
+        fputs(i + 1 < r->count ? ", " : "", stdout);
     }
     puts("] }");
 }

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 TOOL = os.environ.get("IMBREX_TOOL")
 ROUNDS = ["--rounds", "3", "--warm", "1"]
 OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
+NAMES = "ag_gemm, gemm_rs, gemm, all_gather, reduce_scatter"
 
 
 def bench(*words, **environment):
@@ -38,6 +40,8 @@ class Bench(unittest.TestCase):
                 self.assertEqual(name, "blas")
             else:
                 self.assertGreater(c["host_us"], 0, name)
+                self.assertGreater(c["plan_ms"], 0, name)
+                self.assertGreater(c["plan_again_ms"], 0, name)
             if parsed["k"]:
                 flop = 2 * parsed["m"] * parsed["n"] * parsed["k"]
                 self.assertAlmostEqual(c["gflop_s"] * c["us"] * 1e3 / flop, 1, delta=1e-5)
@@ -95,16 +99,75 @@ class Bench(unittest.TestCase):
         table = bench("ag_gemm", "--m", "64", "--n", "64", "--k", "64", *ROUNDS)
         self.assertEqual((table.returncode, table.stderr), (0, ""))
         rows = [line.split() for line in table.stdout.splitlines()]
-        figures = {row[0]: row[1:] for row in rows if len(row) == 5}
+        figures = {row[0]: row[1:] for row in rows if len(row) == 6}
         for name in ("products", "sequential", "chosen"):
             self.assertIn(name, figures, table.stdout)
             self.assertGreater(min(map(float, figures[name])), 0, table.stdout)
         self.assertIn("ag_gemm m=64 n=64 k=64", table.stdout)
 
+    def lines(self, *words):
+        """One parsed object a line."""
+        done = bench(*words, "--json", *ROUNDS)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+        return [json.loads(line, parse_constant=no_constant) for line in done.stdout.splitlines()]
+
+    def test_gemm_is_one_product(self):
+        parsed, candidates = self.result("gemm", "--m", "40", "--n", "24", "--k", "16")
+        self.assertEqual((parsed["op"], parsed["ranks"], parsed["clock"]), ("gemm", 1, "host"))
+        self.assertEqual(list(candidates)[0], "products")
+        self.assertLessEqual(set(candidates), {"products", "blas"})
+        self.assertIn("1 ranks on cpu", candidates["products"]["plan"])
+        self.check_figures(parsed, candidates)
+        parsed, _ = self.result("gemm", "--m", "40", "--n", "24", "--k", "16", "--ranks", "2")
+        self.assertEqual(parsed["ranks"], 2)
+
+    def test_several_shapes_and_operators(self):
+        rows = self.lines("ag_gemm,all_gather", "--shapes", "64,32,16; 8,8,8 ;gemm_rs:16,8,4")
+        self.assertEqual([(r["op"], r["m"], r["n"], r["k"]) for r in rows],
+                         [("ag_gemm", 64, 32, 16), ("all_gather", 64, 32, None),
+                          ("ag_gemm", 8, 8, 8), ("all_gather", 8, 8, None),
+                          ("gemm_rs", 16, 8, 4)])
+        rows = self.lines("ag_gemm,gemm_rs", "--m", "8", "--n", "6", "--k", "4", "--total")
+        self.assertEqual([(r["op"], r["m"], r["n"], r["k"]) for r in rows],
+                         [("ag_gemm", 8, 3, 4), ("gemm_rs", 8, 6, 2)])
+
+    def test_shapes_from_a_file(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".shapes") as file:
+            file.write("# m n k\n\n12,8,4  # small\ngemm_rs: 16 8 4\n")
+            file.flush()
+            rows = self.lines("ag_gemm", "--shapes", file.name)
+        self.assertEqual([(r["op"], r["m"], r["n"], r["k"]) for r in rows],
+                         [("ag_gemm", 12, 8, 4), ("gemm_rs", 16, 8, 4)])
+
+    def test_what_one_algorithm_cannot_do_others_do(self):
+        done = bench("ag_gemm", "--algorithm", "teleport,copy", "--m", "64", "--json", *ROUNDS)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('teleport is left out: imbrex_plan_ag_gemm: desc.algorithm is "teleport"',
+                      done.stderr)
+        names = [c["name"] for c in json.loads(done.stdout)["candidates"]]
+        self.assertIn("copy", names)
+        self.assertNotIn("teleport", names)
+
+    def test_what_needs_a_gpu_says_so(self):
+        for words in (["--graph"], ["--peer", "cublas"]):
+            done = bench("ag_gemm", "--device", "cpu", *words)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(" ".join(words) + " needs device cuda, not cpu", done.stderr)
+
     def test_wrong_usage(self):
         for words, says in (
-                ([], "which operator? One of " + ", ".join(OPS)),
-                (["gather"], "no operator 'gather': want one of " + ", ".join(OPS)),
+                ([], "which operator? One of " + NAMES),
+                (["gather"], "no operator 'gather': want one of " + NAMES),
+                (["gemm", "--algorithm", "copy"], "gemm is one product"),
+                (["ag_gemm", "--shapes", "1,2"], "shape '1,2': want m,n,k"),
+                (["ag_gemm", "--shapes", "1,2,3,4"], "shape '1,2,3,4': want m,n,k"),
+                (["ag_gemm", "--shapes", "1,0,3"], "shape '1,0,3': want m,n,k"),
+                (["ag_gemm", "--shapes", "x:1,2,3"], "shape 'x:1,2,3': want m,n,k"),
+                (["--shapes", "1,2,3"], "want m,n,k after an operator and a colon"),
+                (["ag_gemm", "--shapes", "no/such"], "--shapes: cannot read no/such: No such"),
+                (["ag_gemm", "--shapes", "/dev/null"], "there is no shape in /dev/null"),
+                (["ag_gemm", "--total", "--n", "3"], "ag_gemm: 3 columns are not for 2 ranks"),
+                (["ag_gemm", "--peer", "mkl"], "--peer is 'mkl': want one of auto|cublas|none"),
                 (["ag_gemm", "gemm_rs"], "what is 'gemm_rs'?"),
                 (["ag_gemm", "--m", "0"], "--m is '0'"),
                 (["ag_gemm", "--m", "x"], "--m is 'x'"),

@@ -1,0 +1,51 @@
+/* bench_cublas.c - chooses among the ways, and runs the chosen one. */
+#include "bench_cublas.h"
+
+#define TRY(call)                          \
+    do {                                   \
+        imbrex_status try_status = (call); \
+        if (try_status != IMBREX_OK)       \
+            return try_status;             \
+    } while (0)
+
+enum { TRIES = 4 };
+
+imbrex_status bench_cublas_run(void *ctx)
+{
+    bench_cublas *b = ctx;
+    imbrex_args args = bench_data_args(b->data, b->shape, b->calls++, true);
+    return cuda_blas_run(&b->product, b->way, &args, b->stream);
+}
+
+static imbrex_status time_way(bench_cublas *b, double *us)
+{
+    TRY(bench_cublas_run(b)); /* loads its kernel */
+    TRY(cuda_timer_begin(b->timer, b->stream));
+    for (int i = 0; i < TRIES; i++)
+        TRY(bench_cublas_run(b));
+    TRY(cuda_timer_end(b->timer, b->stream));
+    TRY(imbrex_stream_sync(b->alone, b->stream));
+    return cuda_timer_us(b->timer, us);
+}
+
+imbrex_status bench_cublas_open(bench_cublas *b, cublasLtHandle_t handle, void *workspace)
+{
+    int best = 0;
+    double least = 0;
+    TRY(cuda_blas_prepare(handle, b->shape, workspace, &b->product));
+    for (b->way = 0; b->way < b->product.count; b->way++) {
+        double us;
+        TRY(time_way(b, &us));
+        if (b->way == 0 || us < least) {
+            least = us;
+            best = b->way;
+        }
+    }
+    b->way = best;
+    return IMBREX_OK;
+}
+
+void bench_cublas_close(bench_cublas *b)
+{
+    cuda_blas_finish(&b->product);
+}

@@ -1,0 +1,30 @@
+/* bench_error.c - one sentence of this process. */
+#include "bench_error.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+static char sentence[512];
+static bool ours;
+
+imbrex_status bench_fail(imbrex_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    ours = true;
+    return status;
+}
+
+const char *bench_error(imbrex_status status)
+{
+    bool mine = ours;
+    ours = false;
+    if (mine)
+        return sentence;
+    if (status == IMBREX_NO_MEMORY && !*imbrex_error())
+        return "out of memory";
+    return *imbrex_error() ? imbrex_error() : imbrex_status_name(status);
+}

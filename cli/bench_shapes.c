@@ -1,0 +1,161 @@
+/* bench_shapes.c - splits lists at commas, semicolons and lines. */
+#include "bench_shapes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHAPES_MOST = 256, OPS_MOST = 16, SIZE_MOST = 1 << 24 };
+
+typedef struct reader {
+    const bench_op *ops[OPS_MOST];
+    int op_count, total;
+    const bench_shape *like;
+    bench_shapes *out;
+    char *wrong;
+    size_t size;
+} reader;
+
+static bool read_ops(reader *r, char *list)
+{
+    char names[128], *rest = NULL;
+    bench_op_names(names, sizeof names);
+    for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        const bench_op *op = bench_op_find(word);
+        if (!op || r->op_count == OPS_MOST) {
+            snprintf(r->wrong, r->size, "no operator '%s': want one of %s", word, names);
+            return false;
+        }
+        r->ops[r->op_count++] = op;
+    }
+    return true;
+}
+
+static bool add(reader *r, const bench_op *op, const int64_t sizes[3])
+{
+    if (r->out->count == SHAPES_MOST) {
+        snprintf(r->wrong, r->size, "more than %d shapes", SHAPES_MOST);
+        return false;
+    }
+    bench_shape shape = *r->like;
+    shape.op = op;
+    shape.m = sizes[0];
+    shape.n = sizes[1];
+    shape.k = op->product ? sizes[2] : 0;
+    int64_t *cut = op->alone ? NULL : op->product && op->a_is_share ? &shape.n : &shape.k;
+    if (cut && op->product && *cut % r->total) {
+        snprintf(r->wrong, r->size, "%s: %lld columns are not for %d ranks", op->name,
+                 (long long)*cut, r->total);
+        return false;
+    }
+    if (cut)
+        *cut /= r->total;
+    r->out->list[r->out->count++] = shape;
+    return true;
+}
+
+/* "m,n,k" or "m,n", or with blanks; returns how many, 0: something else. */
+static int read_sizes(const char *text, int64_t sizes[3])
+{
+    int count = 0;
+    while (count < 3) {
+        char *end;
+        errno = 0;
+        long long size = strtoll(text, &end, 10);
+        if (end == text || errno || size < 1 || size > SIZE_MOST)
+            return 0;
+        sizes[count++] = size;
+        text = end + strspn(end, " \t\r");
+        if (!*text)
+            return count;
+        text += *text == ',';
+    }
+    return 0;
+}
+
+static bool add_item(reader *r, const char *item)
+{
+    const char *colon = strchr(item, ':');
+    char name[32] = "";
+    int64_t sizes[3] = { 0 };
+    if (colon)
+        snprintf(name, sizeof name, "%.*s", (int)(colon - item), item);
+    const bench_op *only = colon ? bench_op_find(name) : NULL;
+    int given = colon && !only ? 0 : read_sizes(colon ? colon + 1 : item, sizes);
+    int ops = only ? 1 : r->op_count;
+    for (int i = 0; i < ops && given >= 2; i++) {
+        const bench_op *op = only ? only : r->ops[i];
+        if (op->product && given < 3)
+            given = 0;
+        else if (!add(r, op, sizes))
+            return false;
+    }
+    if (given < 2 || ops == 0)
+        snprintf(r->wrong, r->size, "shape '%s': want m,n,k%s, sizes from 1 to %d", item,
+                 ops ? "" : " after an operator and a colon", SIZE_MOST);
+    return given >= 2 && ops > 0;
+}
+
+static bool add_items(reader *r, char *text)
+{
+    char *rest = NULL;
+    for (char *item = strtok_r(text, ";\n", &rest); item; item = strtok_r(NULL, ";\n", &rest)) {
+        char *comment = strchr(item, '#');
+        if (comment)
+            *comment = '\0';
+        item += strspn(item, " \t\r");
+        if (*item && !add_item(r, item))
+            return false;
+    }
+    return true;
+}
+
+static char *read_file(const char *path)
+{
+    enum { BYTES_MOST = 1 << 16 };
+    FILE *file = fopen(path, "re");
+    char *text = file ? malloc(BYTES_MOST) : NULL;
+    if (text)
+        text[fread(text, 1, BYTES_MOST - 1, file)] = '\0';
+    if (file)
+        fclose(file);
+    return text;
+}
+
+static bool read_all(reader *r, const char *sizes)
+{
+    const bench_shape *like = r->like;
+    const int64_t given[3] = { like->m, like->n, like->k };
+    for (int i = 0; i < r->op_count && !sizes; i++)
+        if (!add(r, r->ops[i], given))
+            return false;
+    if (!sizes)
+        return true;
+    bool list = strpbrk(sizes, ",;") && strpbrk(sizes, "0123456789") && !strchr(sizes, '/');
+    char *text = list ? strdup(sizes) : read_file(sizes);
+    if (!text)
+        snprintf(r->wrong, r->size, "--shapes: cannot read %s: %s", sizes, strerror(errno));
+    bool good = text && add_items(r, text);
+    free(text);
+    if (good && r->out->count == 0) {
+        snprintf(r->wrong, r->size, "--shapes: there is no shape in %s", sizes);
+        good = false;
+    }
+    return good;
+}
+
+bool bench_shapes_read(const char *ops, const char *sizes, const bench_shape *like, int total,
+                       bench_shapes *out, char *wrong, size_t size)
+{
+    *out = (bench_shapes){ .list = calloc(SHAPES_MOST, sizeof *out->list) };
+    reader r = { .total = total, .like = like, .out = out, .wrong = wrong, .size = size };
+    char *names = strdup(ops ? ops : "");
+    snprintf(wrong, size, "out of memory");
+    bool good = names && out->list && read_ops(&r, names) && read_all(&r, sizes);
+    free(names);
+    if (good)
+        return true;
+    free(out->list);
+    *out = (bench_shapes){ 0 };
+    return false;
+}
