@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -20,12 +21,13 @@
 
 #include "cli.h"
 #include "family.h"
+#include "guardian.h"
 #include "meeting.h"
 #include "relay.h"
 
 #define NEVER INT64_MAX
 
-enum { AGAIN_MS = 200, LEFT_OVER_MS = 1000 };
+enum { AGAIN_MS = 200, LEFT_OVER_MS = 1000, OTHER_FILES = 32 };
 
 /* What the ranks are to do. */
 typedef struct launch_job {
@@ -41,10 +43,12 @@ typedef struct launcher {
     int signals;          /* signalfd */
     sigset_t mask_before; /* and dispositions, for the ranks */
     struct sigaction pipe_before, child_before;
+    struct rlimit files_before;
     meeting meeting;
     int *exec_errno; /* shared with the ranks */
     family *kin;
-    pid_t *ranks; /* [started]; stay zombies to the end, so that their group numbers stay theirs */
+    pid_t *ranks; /* [ranks], 0: not started; shared with the guardian.  They stay zombies to the
+                   * end, so that their group numbers stay theirs */
     bool *ended;
     int started, alive;
     int status;        /* of the first failing rank */
@@ -91,6 +95,7 @@ static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int end
     sigaction(SIGPIPE, &l->pipe_before, NULL);
     sigaction(SIGCHLD, &l->child_before, NULL);
     sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
+    setrlimit(RLIMIT_NOFILE, &l->files_before);
     if (!l->job->argv)
         exit(l->job->rank_main(rank, l->job->ctx));
     execvp(l->job->argv[0], l->job->argv);
@@ -287,6 +292,29 @@ static bool take_signals(launcher *l)
     return l->signals >= 0;
 }
 
+/* A rank's two pipes end here.  Its own limit stays as it was: programs that use select need it. */
+static bool allow_files(launcher *l)
+{
+    rlim_t need = 2 * (rlim_t)l->options->ranks + OTHER_FILES;
+    getrlimit(RLIMIT_NOFILE, &l->files_before);
+    struct rlimit files = l->files_before;
+    if (files.rlim_cur >= need)
+        return true;
+    files.rlim_cur = files.rlim_max < need ? files.rlim_max : need;
+    if (files.rlim_cur >= need && setrlimit(RLIMIT_NOFILE, &files) == 0)
+        return true;
+    fprintf(stderr,
+            "imbrex: %d ranks need %llu open files, and %llu are allowed: raise ulimit -Hn\n",
+            l->options->ranks, (unsigned long long)need, (unsigned long long)files.rlim_cur);
+    return false;
+}
+
+static void *share_memory(size_t bytes)
+{
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return shared == MAP_FAILED ? NULL : shared;
+}
+
 static bool begin(launcher *l)
 {
     int fd; /* 0, 1 and 2 are in use from here on, whatever they are */
@@ -294,14 +322,13 @@ static bool begin(launcher *l)
         fcntl(fd, F_SETFD, 0);
     close(fd);
     size_t ranks = (size_t)l->options->ranks;
-    void *shared = mmap(NULL, sizeof *l->exec_errno, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    l->exec_errno = shared == MAP_FAILED ? NULL : shared;
-    l->lines = relay_create(l->options->ranks, l->options->output == LAUNCH_PREFIX);
-    l->ranks = calloc(ranks, sizeof *l->ranks);
+    l->exec_errno = share_memory(sizeof *l->exec_errno);
+    l->ranks = share_memory(ranks * sizeof *l->ranks);
     l->ended = calloc(ranks, sizeof *l->ended);
+    l->lines = relay_create(l->options->ranks, l->options->output == LAUNCH_PREFIX);
     return take_signals(l) && l->exec_errno && l->ranks && l->ended &&
-           meeting_choose(&l->meeting) && (l->kin = family_begin());
+           meeting_choose(&l->meeting) && (l->kin = family_begin()) &&
+           guardian_start(l->ranks, l->options->ranks);
 }
 
 static void end(launcher *l)
@@ -310,12 +337,14 @@ static void end(launcher *l)
     relay_destroy(l->lines);
     if (l->exec_errno)
         munmap(l->exec_errno, sizeof *l->exec_errno);
+    if (l->ranks)
+        munmap(l->ranks, (size_t)l->options->ranks * sizeof *l->ranks);
+    setrlimit(RLIMIT_NOFILE, &l->files_before);
     if (l->signals >= 0)
         close(l->signals);
     sigaction(SIGPIPE, &l->pipe_before, NULL);
     sigaction(SIGCHLD, &l->child_before, NULL);
     sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
-    free(l->ranks);
     free(l->ended);
 }
 
@@ -350,6 +379,8 @@ static int launch(const launch_options *options, const launch_job *job)
                    .term_at = NEVER,
                    .kill_at = NEVER };
     fflush(NULL); /* else a copy of this process would write it again */
+    if (!allow_files(&l))
+        return CLI_FAILED;
     if (!begin(&l)) {
         fprintf(stderr, "imbrex: cannot start ranks: %s\n", strerror(errno));
         end(&l);

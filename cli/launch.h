@@ -35,8 +35,9 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  * Orphans      None.  When the last rank has ended, what ranks left running gets 1 s if it still
  *              holds their output, then SIGKILL: also processes in groups and sessions of their
  *              own, because they become our children (PR_SET_CHILD_SUBREAPER).  If we are killed by
- *              SIGKILL ourselves, the kernel kills every rank (PR_SET_PDEATHSIG), but not what
- *              ranks have started.
+ *              SIGKILL ourselves, the kernel kills every rank (PR_SET_PDEATHSIG), and a guardian
+ *              the rest of its process group; what has left that for one of its own stays.
+ * Files        Two for each rank: the soft limit is raised here, but not for the ranks.
  *
  * To be called from the only thread of a process. */
 
