@@ -1,6 +1,8 @@
 /* env.c - reads the environment variables of the one table in imx.h. */
+#define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +32,13 @@ static imbrex_status read_number(const char *variable, const char *text, int64_t
 static imbrex_status read_real(const char *variable, const char *text, double *value)
 {
     char *end;
-    *value = strtod(text, &end);
+    *value = 0;
+    locale_t plain =
+        newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* the caller's may have commas */
+    if (!plain)
+        return imx_fail_errno("newlocale, to read %s", variable);
+    *value = strtod_l(text, &end, plain);
+    freelocale(plain);
     if (end == text || *end || !isfinite(*value) || *value < 0)
         return imx_fail(IMBREX_INVALID, "%s is '%s': want a number from 0", variable, text);
     return IMBREX_OK;

@@ -1,0 +1,81 @@
+/* test_env.c - the environment's numbers: which are taken, and that no locale changes them. */
+#include <locale.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "imx.h"
+#include "scratch.h"
+
+static void link_is(const char *text, double want)
+{
+    imx_env env;
+    setenv("IMBREX_CPU_LINK", text, 1);
+    imbrex_status status = imx_env_read(&env);
+    unsetenv("IMBREX_CPU_LINK");
+    if (want < 0 ? status != IMBREX_INVALID : status != IMBREX_OK || env.cpu_link != want)
+        fail_msg("'%s' gave %s and %g, not %g", text, imbrex_status_name(status), env.cpu_link,
+                 want);
+    if (want < 0 && !strstr(imx_status_detail(), "IMBREX_CPU_LINK"))
+        fail_msg("'%s': the variable is not in '%s'", text, imx_status_detail());
+}
+
+static void numbers_are_taken_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    link_is("0.1", 0.1);
+    link_is("25", 25);
+    link_is("1e-3", 1e-3);
+    link_is("", 0); /* unset */
+    link_is("0,1", -1);
+    link_is("0.1x", -1);
+    link_is("-1", -1);
+    link_is("nan", -1);
+    link_is("inf", -1);
+}
+
+/* Made here, because few machines have one whose numbers have commas. */
+static void set_comma_locale(void)
+{
+    static const char source[] = "LC_NUMERIC\ndecimal_point \"<U002C>\"\nthousands_sep \"\"\n"
+                                 "grouping -1\nEND LC_NUMERIC\n";
+    char command[1024], folder[512];
+    scratch_write("comma.src", source, sizeof source - 1);
+    snprintf(folder, sizeof folder, "%s", scratch_path("locales"));
+    scratch_directory("locales");
+    /* Categories that are left out make it fail, and -c carry on. */
+    snprintf(command, sizeof command, "localedef -c -i '%s' '%s/comma' >'%s' 2>&1",
+             scratch_path("comma.src"), folder, scratch_path("said"));
+    int ended = system(command);
+    (void)ended;
+    setenv("LOCPATH", folder, 1);
+    if (!setlocale(LC_NUMERIC, "comma"))
+        skip();
+    char shown[8];
+    snprintf(shown, sizeof shown, "%.1f", 0.5);
+    assert_string_equal(shown, "0,5");
+}
+
+static void a_comma_locale_changes_nothing(void **state)
+{
+    (void)state;
+    set_comma_locale();
+    link_is("0.1", 0.1);
+    link_is("0,1", -1);
+    setlocale(LC_ALL, "C");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_taken_whole_or_not_at_all),
+        cmocka_unit_test(a_comma_locale_changes_nothing),
+    };
+    return cmocka_run_group_tests_name("env", tests, scratch_make, scratch_remove);
+}
