@@ -130,6 +130,7 @@ IMBREX_API void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 IMBREX_TRY imbrex_stream_sync(imbrex_group *group, imbrex_stream stream);
 
 /* Symmetric memory: zeroed, 256-byte aligned, bytes > 0 and the same on every rank.  Collective.
+ * It has all its pages: what does not fit into free memory is NO_MEMORY, here as in plans.
  * Free is local; the caller sees to it that no peer uses the memory any more (a barrier does). */
 IMBREX_TRY imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr);
 IMBREX_API void imbrex_mem_free(imbrex_group *group, void *ptr);

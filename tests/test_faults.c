@@ -54,6 +54,11 @@ static int fail_ftruncate(int fd, long bytes)
     return fails("ftruncate", ENOMEM) ? -1 : real.ftruncate(fd, bytes);
 }
 
+static int fail_fallocate(int fd, long at, long bytes)
+{
+    return fails("fallocate", ENOSPC) ? -1 : real.fallocate(fd, at, bytes);
+}
+
 static void *fail_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset)
 {
     return fails("mmap", ENOMEM) ? MAP_FAILED : real.mmap(at, bytes, protection, flags, fd, offset);
@@ -114,12 +119,12 @@ static int fail_thread_create(unsigned long *thread, void *(*run)(void *), void 
     return fails("thread_create", EAGAIN) ? EAGAIN : real.thread_create(thread, run, arg);
 }
 
-static const imx_sys_table failing = { fail_calloc,       fail_aligned_alloc, fail_memfd_create,
-                                       fail_ftruncate,    fail_mmap,          fail_dup,
-                                       fail_socket,       fail_bind,          fail_listen,
-                                       fail_accept,       fail_connect,       fail_sendmsg,
-                                       fail_recvmsg,      fail_poll,          fail_eventfd,
-                                       fail_thread_create };
+static const imx_sys_table failing = { fail_calloc,    fail_aligned_alloc, fail_memfd_create,
+                                       fail_ftruncate, fail_fallocate,     fail_mmap,
+                                       fail_dup,       fail_socket,        fail_bind,
+                                       fail_listen,    fail_accept,        fail_connect,
+                                       fail_sendmsg,   fail_recvmsg,       fail_poll,
+                                       fail_eventfd,   fail_thread_create };
 
 /* ---- all that a rank does -------------------------------------------------------------------- */
 
@@ -215,8 +220,8 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     *at->went_well = !failed_call;
     if (!failed_call)
         RANK_CHECK(status == IMBREX_OK, "nothing failed, and yet: %s", imbrex_error());
-    bool memory = strstr(call, "alloc") || !strcmp(call, "mmap") || !strcmp(call, "ftruncate") ||
-                  !strcmp(call, "poll") || !strcmp(call, "recvmsg");
+    bool memory = strstr(call, "alloc") /* and fallocate */ || !strcmp(call, "mmap") ||
+                  !strcmp(call, "ftruncate") || !strcmp(call, "poll") || !strcmp(call, "recvmsg");
     RANK_CHECK(status == IMBREX_OK || status == (memory ? IMBREX_NO_MEMORY : IMBREX_SYSTEM),
                "call %d, %s: %s: %s", at->n, call, imbrex_status_name(status), imbrex_error());
     return 0;

@@ -78,6 +78,7 @@ typedef struct imx_sys_table {
     void *(*aligned_alloc)(size_t alignment, size_t bytes);
     int (*memfd_create)(const char *name, unsigned flags);
     int (*ftruncate)(int fd, long bytes);
+    int (*fallocate)(int fd, long at, long bytes);
     void *(*mmap)(void *at, size_t bytes, int protection, int flags, int fd, long offset);
     int (*dup)(int fd);
     int (*socket)(int domain, int type, int protocol);

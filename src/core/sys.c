@@ -24,6 +24,11 @@ static int sys_ftruncate(int fd, long bytes)
     return ftruncate(fd, bytes);
 }
 
+static int sys_fallocate(int fd, long at, long bytes)
+{
+    return fallocate(fd, 0, at, bytes);
+}
+
 static void *sys_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset)
 {
     return mmap(at, bytes, protection, flags, fd, offset);
@@ -84,6 +89,7 @@ imx_sys_table imx_sys = {
     .aligned_alloc = aligned_alloc,
     .memfd_create = sys_memfd_create,
     .ftruncate = sys_ftruncate,
+    .fallocate = sys_fallocate,
     .mmap = sys_mmap,
     .dup = sys_dup,
     .socket = sys_socket,

@@ -43,6 +43,7 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     imx_device *device = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
     device->rank = desc->rank;
+    device->local_size = desc->local_size;
     device->threads = (int)desc->env->cpu_threads;
     device->chaos_ns = desc->env->chaos_ms * 1000000;
     device->link_ns = desc->env->cpu_link > 0 ? 1 / desc->env->cpu_link : 0; /* GB/s is byte/ns */

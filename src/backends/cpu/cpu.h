@@ -8,6 +8,7 @@ typedef struct imx_cpu_stream imx_cpu_stream;
 
 struct imx_device {
     int rank;
+    int local_size;   /* ranks that take memory of this machine */
     int threads;      /* that a rank computes with */
     int64_t chaos_ns; /* sleep up to so long before copies and posts */
     double link_ns;   /* what a byte to a peer takes on the emulated wire */
@@ -29,6 +30,23 @@ imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory
                                     imx_memory **memory);
 imbrex_status imx_cpu_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **memory);
 void imx_cpu_memory_release(imx_memory *memory);
+
+/* ---- room.c ---------------------------------------------------------------------------------- */
+
+typedef struct imx_cpu_room {
+    size_t bytes;    /* that can still be had; SIZE_MAX: nobody knows */
+    char owner[100]; /* of the limit, in words */
+} imx_cpu_room;
+
+/* root stands before "/proc" and "/sys": "", or a test's folder. */
+void imx_cpu_room_look(const char *root, imx_cpu_room *room);
+
+/* What may be taken between two checks. */
+enum { IMX_CPU_ROOM_STEP = 4 << 20 };
+
+/* NO_MEMORY if there is no room for bytes, of which done are taken. */
+imbrex_status imx_cpu_room_check(const imx_device *device, size_t bytes,
+                                 size_t done) IMX_MUST_CHECK;
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

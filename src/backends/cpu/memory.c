@@ -1,7 +1,9 @@
 /* memory.c - CPU memory is a memfd: nothing of it has a name that could outlive its ranks. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,9 +31,49 @@ static imbrex_status map(int fd, size_t bytes, imx_memory **out)
     return IMBREX_OK;
 }
 
+enum { STEP_BYTES_LEAST = 4096 };
+
+/* Gives the file its pages, so that a lack of memory is a status of this call, and not the end of
+ * whoever first touches a page. */
+static imbrex_status fill(const imx_device *device, int fd, size_t bytes)
+{
+    size_t step = IMX_CPU_ROOM_STEP;
+    for (size_t at = 0; at < bytes;) {
+        size_t part = (size_t)imx_min((int64_t)step, (int64_t)(bytes - at));
+        IMX_TRY(imx_cpu_room_check(device, bytes, at));
+        if (imx_sys.fallocate(fd, (long)at, (long)part) == 0) {
+            at += part;
+            step = IMX_CPU_ROOM_STEP;
+        } else if (errno == EINTR) { /* a timer of the caller's: less at a time */
+            step = (size_t)imx_max(STEP_BYTES_LEAST, (int64_t)step / 2);
+        } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
+            return IMBREX_OK; /* pages come as they are touched */
+        } else if (errno == ENOSPC) {
+            return imx_fail(IMBREX_NO_MEMORY, "cannot take %zu bytes of memory: there are %zu",
+                            bytes, at);
+        } else {
+            return imx_fail_errno("cannot take %zu bytes of memory", bytes);
+        }
+    }
+    return IMBREX_OK;
+}
+
+/* Beyond this limit ftruncate would not only fail, but send SIGXFSZ. */
+static imbrex_status check_file_limit(size_t bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        bytes > limit.rlim_cur)
+        return imx_fail(IMBREX_NO_MEMORY,
+                        "cannot take %zu bytes of memory: RLIMIT_FSIZE (ulimit -f) is %llu", bytes,
+                        (unsigned long long)limit.rlim_cur);
+    return IMBREX_OK;
+}
+
 imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory **out)
 {
-    (void)device;
+    IMX_TRY(check_file_limit(bytes));
+    IMX_TRY(imx_cpu_room_check(device, bytes, 0));
     int fd = imx_sys.memfd_create("imbrex", MFD_CLOEXEC);
     if (fd < 0)
         return imx_fail_errno("cannot create %zu bytes of shared memory (memfd)", bytes);
@@ -40,8 +82,15 @@ imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory
         status = imx_fail_errno("cannot size shared memory to %zu bytes", bytes);
         goto fail;
     }
-    IMX_GOTO(map(fd, bytes, out));
-    ((cpu_memory *)*out)->fd = fd;
+    imx_memory *memory = NULL;
+    IMX_GOTO(map(fd, bytes, &memory));
+    ((cpu_memory *)memory)->fd = fd;
+    status = fill(device, fd, bytes);
+    if (status != IMBREX_OK) {
+        imx_cpu_memory_release(memory);
+        return status;
+    }
+    *out = memory;
     return IMBREX_OK;
 fail:
     close(fd);

@@ -82,6 +82,7 @@ imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, cons
     imbrex_status status;
     IMX_GOTO(imx_sys_alloc((size_t)blocks, sizeof *p->helpers, &p->helpers));
     if (p->scratch_bytes) {
+        IMX_GOTO(imx_cpu_room_check(device, (size_t)blocks * p->scratch_bytes, 0));
         p->scratch = imx_sys.aligned_alloc(64, (size_t)blocks * p->scratch_bytes);
         if (!p->scratch) {
             status = imx_fail(IMBREX_NO_MEMORY, "no memory for %d x %zu bytes of scratch for %s",
