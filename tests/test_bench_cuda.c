@@ -1,5 +1,5 @@
-/* test_bench_cuda.c - what `imbrex bench` does on a GPU, on fake ones: its clock holds and times a stream,
- * its product by cuBLASLt is the row-major one, and all of it runs on several ranks, in graphs too. */
+/* test_bench_cuda.c - what `imbrex bench` does on a GPU, on fake ones: its clock holds and times a
+ * stream, its product by cuBLASLt is row-major, all of it runs on several ranks and in graphs. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,6 +21,7 @@
 #include "cuda_calls.h"
 #include "cuda_graph.h"
 #include "cuda_timer.h"
+#include "fake_cublas.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "launch.h"
@@ -256,161 +257,6 @@ static void a_clock_that_fails_says_why(void **state)
 
 /* ---- cuBLASLt -------------------------------------------------------------------------------- */
 
-typedef struct layout {
-    int type;
-    uint64_t rows, cols;
-    int64_t ld;
-} layout;
-
-static struct {
-    int live, matmuls, ways;
-    uint64_t last_way;
-    layout d;
-} blas;
-
-static size_t version(void)
-{
-    return 130000;
-}
-
-static int blas_create(cublasLtHandle_t *handle)
-{
-    *handle = (cublasLtHandle_t)&blas;
-    blas.live++;
-    return 0;
-}
-
-static int blas_destroy(cublasLtHandle_t handle)
-{
-    assert_ptr_equal(handle, &blas);
-    blas.live--;
-    return 0;
-}
-
-static int desc_create(cublasLtMatmulDesc_t *desc, int compute, int scale)
-{
-    assert_int_equal(compute, 68); /* CUBLAS_COMPUTE_32F */
-    assert_int_equal(scale, 0);    /* CUDA_R_32F */
-    *desc = calloc(1, sizeof(int));
-    blas.live++;
-    return 0;
-}
-
-static int desc_set(cublasLtMatmulDesc_t desc, int which, const void *value, size_t bytes)
-{
-    assert_int_equal(which, 3); /* CUBLASLT_MATMUL_DESC_TRANSA */
-    assert_int_equal(bytes, 4);
-    memcpy(desc, value, bytes);
-    return 0;
-}
-
-static int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t cols,
-                         int64_t ld)
-{
-    layout *l = malloc(sizeof *l);
-    *l = (layout){ type, rows, cols, ld };
-    *out = (cublasLtMatrixLayout_t)l;
-    blas.live++;
-    return 0;
-}
-
-static int desc_destroy(cublasLtMatmulDesc_t desc)
-{
-    free(desc);
-    blas.live--;
-    return 0;
-}
-
-static int layout_destroy(cublasLtMatrixLayout_t l)
-{
-    free(l);
-    blas.live--;
-    return 0;
-}
-
-static int preference_create(cublasLtMatmulPreference_t *preference)
-{
-    *preference = malloc(1);
-    blas.live++;
-    return 0;
-}
-
-static int preference_destroy(cublasLtMatmulPreference_t preference)
-{
-    free(preference);
-    blas.live--;
-    return 0;
-}
-
-static int preference_set(cublasLtMatmulPreference_t preference, int which, const void *value,
-                          size_t bytes)
-{
-    assert_non_null(preference);
-    assert_int_equal(which, 1); /* CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES */
-    assert_int_equal(bytes, 8);
-    assert_int_equal(*(const uint64_t *)value, CUDA_BLAS_WORKSPACE_BYTES);
-    return 0;
-}
-
-/* Of the ways proposed every second cannot be used. */
-static int heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                     cublasLtMatmulPreference_t preference, int wanted,
-                     cublasLtMatmulHeuristicResult_t *results, int *found)
-{
-    assert_true(handle && desc && a && b && c && d && preference);
-    assert_true(blas.ways <= wanted);
-    memset(results, 0, (size_t)wanted * sizeof *results);
-    for (int i = 0; i < blas.ways; i++) {
-        results[i].algo.data[0] = (uint64_t)i;
-        results[i].state = i % 2;
-    }
-    *found = blas.ways;
-    return 0;
-}
-
-/* What the library's manual says, column by column, for float32. */
-static int matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
-                  const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
-                  cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
-                  cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
-                  const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
-                  imbrex_stream stream)
-{
-    const layout *la = (const layout *)a_layout, *lb = (const layout *)b_layout;
-    const layout *ld = (const layout *)d_layout;
-    int transposed = *(const int *)desc;
-    uint64_t inner = transposed ? la->rows : la->cols;
-    (void)stream;
-    assert_true(handle && workspace && c == d && c_layout == d_layout);
-    assert_int_equal(workspace_bytes, CUDA_BLAS_WORKSPACE_BYTES);
-    assert_true(*(const float *)alpha == 1 && *(const float *)beta == 0);
-    assert_int_equal(inner, lb->rows);
-    assert_int_equal(ld->rows, transposed ? la->cols : la->rows);
-    assert_int_equal(ld->cols, lb->cols);
-    blas.matmuls++;
-    blas.last_way = algo->data[0];
-    blas.d = *ld;
-    if (ld->type != 0)
-        return 0;
-    for (uint64_t row = 0; row < ld->rows; row++)
-        for (uint64_t col = 0; col < ld->cols; col++) {
-            float sum = 0;
-            for (uint64_t i = 0; i < inner; i++) {
-                uint64_t at = transposed ? i + row * (uint64_t)la->ld : row + i * (uint64_t)la->ld;
-                sum += ((const float *)a)[at] * ((const float *)b)[i + col * (uint64_t)lb->ld];
-            }
-            ((float *)d)[row + col * (uint64_t)ld->ld] = sum;
-        }
-    return 0;
-}
-
-static const cuda_blas_calls fake_blas = {
-    version,        blas_create,   blas_destroy,   desc_create,       desc_destroy,
-    desc_set,       layout_create, layout_destroy, preference_create, preference_destroy,
-    preference_set, heuristic,     matmul,
-};
-
 static void a_product_is_row_major(void **state)
 {
     (void)state;
@@ -428,12 +274,12 @@ static void a_product_is_row_major(void **state)
         bench_shape shape = { .op = op, .m = M, .n = N, .k = K, .dtype = IMBREX_F32 };
         shape.layout = (imbrex_layout)order;
         cuda_blas_product product;
-        blas.ways = 4;
+        fake_cublas.ways = 4;
         assert_int_equal(cuda_blas_prepare(handle, &shape, workspace, &product), IMBREX_OK);
         assert_int_equal(product.count, 2);
         const imbrex_args args = { .a = a, .b = b, .c = c };
         assert_int_equal(cuda_blas_run(&product, 1, &args, NULL), IMBREX_OK);
-        assert_int_equal(blas.last_way, 2);
+        assert_int_equal(fake_cublas.last_way, 2);
         for (int row = 0; row < M; row++)
             for (int col = 0; col < N; col++) {
                 float sum = 0;
@@ -444,7 +290,7 @@ static void a_product_is_row_major(void **state)
         cuda_blas_finish(&product);
     }
     cuda_blas_close(handle);
-    assert_int_equal(blas.live, 0);
+    assert_int_equal(fake_cublas.live, 0);
 }
 
 static void types_are_the_librarys(void **state)
@@ -460,12 +306,12 @@ static void types_are_the_librarys(void **state)
         cuda_blas_product product;
         float zeros[64] = { 0 };
         const imbrex_args args = { .a = zeros, .b = zeros, .c = zeros };
-        blas.ways = 1;
+        fake_cublas.ways = 1;
         assert_int_equal(cuda_blas_prepare(handle, &shape, workspace, &product), IMBREX_OK);
         assert_int_equal(cuda_blas_run(&product, 0, &args, NULL), IMBREX_OK);
-        assert_int_equal(blas.d.type, types[dtype]);
+        assert_int_equal(fake_cublas.type, types[dtype]);
         cuda_blas_finish(&product);
-        blas.ways = 0;
+        fake_cublas.ways = 0;
         assert_int_equal(cuda_blas_prepare(handle, &shape, workspace, &product),
                          IMBREX_UNSUPPORTED);
         assert_string_equal(bench_error(IMBREX_UNSUPPORTED),
@@ -473,7 +319,7 @@ static void types_are_the_librarys(void **state)
         cuda_blas_finish(&product);
     }
     cuda_blas_close(handle);
-    assert_int_equal(blas.live, 0);
+    assert_int_equal(fake_cublas.live, 0);
 }
 
 /* ---- All of it, on fake GPUs ----------------------------------------------------------------- */
@@ -483,7 +329,7 @@ static int rank_main_of_bench(int rank, void *ctx)
     (void)rank;
     int code = bench_rank(ctx);
     bool clean =
-        driver.live == 0 && driver.graphs == 0 && blas.live == 0 && fake_driver_live() == 0;
+        driver.live == 0 && driver.graphs == 0 && fake_cublas.live == 0 && fake_driver_live() == 0;
     return code ? code : clean ? 0 : 99;
 }
 
@@ -563,7 +409,7 @@ static void ranks_time_by_the_gpus_clock(void **state)
                                          "\"calls_a_round\": 1,", /* of 2 ms a round is full */
                                          "\"us\": 2000, \"over\": 1",
                                          NULL };
-    blas.ways = 4;
+    fake_cublas.ways = 4;
     fake_driver_install(2);
     check_output(output_of(&q, 2), 3, words);
 }
@@ -575,7 +421,7 @@ static void ranks_replay_graphs(void **state)
     static const char *const words[] = { "\"graph\": true", "\"calls_a_round\": 10,",
                                          "\"us\": 200, \"over\": 1", "\"name\": \"copy\"", NULL };
     q.graph = true;
-    blas.ways = 1;
+    fake_cublas.ways = 1;
     fake_driver_install(2);
     check_output(output_of(&q, 2), 3, words);
 }
@@ -602,7 +448,7 @@ int main(void)
         cmocka_unit_test(our_own_product_is_a_yardstick),
     };
     cuda = &fake_calls;
-    cublas = &fake_blas;
+    cublas = &fake_cublas_calls;
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fake_ranks_end();
