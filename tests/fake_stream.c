@@ -119,18 +119,44 @@ static void event_drop(CUevent event)
         free(event);
 }
 
-static void run_kernel(const op *o)
+/* One block of a launch. */
+typedef struct fake_block {
+    const op *launch;
+    pthread_t thread;
+    int index;
+} fake_block;
+
+static void *run_block(void *arg)
 {
+    const fake_block *b = arg;
+    const op *o = b->launch;
     const imx_kernel *kernel = o->function->kernel;
     size_t bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(o->args), 64) : 0;
     void *scratch = bytes ? aligned_alloc(64, bytes) : NULL;
-    for (int i = 0; i < o->blocks; i++) {
-        imbrexd_block block = {
-            .index = i, .count = o->blocks, .watch = &o->watch, .scratch = scratch
-        };
-        kernel->cpu(o->args, &block);
-    }
+    imbrexd_block block = {
+        .index = b->index, .count = o->blocks, .watch = &o->watch, .scratch = scratch
+    };
+    kernel->cpu(o->args, &block);
     free(scratch);
+    return NULL;
+}
+
+/* All blocks at once, as on a GPU: they may wait for what other ranks' blocks do. */
+static void run_kernel(const op *o)
+{
+    fake_block *blocks = calloc((size_t)o->blocks, sizeof *blocks);
+    for (int i = 0; i < o->blocks; i++)
+        blocks[i] = (fake_block){ .launch = o, .index = i };
+    int started = 1;
+    while (started < o->blocks &&
+           pthread_create(&blocks[started].thread, NULL, run_block, &blocks[started]) == 0)
+        started++;
+    if (started < o->blocks)
+        abort(); /* no threads: the test cannot go on */
+    run_block(&blocks[0]);
+    for (int i = 1; i < started; i++)
+        pthread_join(blocks[i].thread, NULL);
+    free(blocks);
 }
 
 /* After a fault a GPU's stream goes on with memory that nobody will use; here it would be a race

@@ -108,7 +108,8 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
     return 0;
 }
 
-static const char *const algorithms[] = { "copy", "sequential" };
+/* Of those with a product; the others have the first two. */
+static const char *const algorithms[] = { "copy", "sequential", "store" };
 
 /* All algorithms, each several times, with the plan's m and with fewer rows; same bits always. */
 static int check_case(imbrex_group *group, op_case c)
@@ -116,7 +117,7 @@ static int check_case(imbrex_group *group, op_case c)
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
     const int64_t rows_of_run[] = { c.m, c.m / 2, c.m - 1, 1, c.m };
     char *first[5] = { 0 };
-    for (size_t alg = 0; alg < 2; alg++) {
+    for (size_t alg = 0; alg < (size_t)(strstr(c.op, "gemm") ? 3 : 2); alg++) {
         c.algorithm = algorithms[alg];
         imbrex_plan *plan;
         RANK_OK(case_plan(group, &c, &plan));

@@ -142,6 +142,7 @@ static gemm_case gemm_new(int dtype, int layout, bool bias, int64_t m, int64_t n
                               .dtype = dtype,
                               .layout = layout,
                               .own = -1,
+                              .ready_each = 1,
                               .plan = 9 } };
     g.a = random_new(dtype, m * k);
     g.b = random_new(dtype, n * k);
@@ -257,6 +258,7 @@ static void gemm_takes_own_rows_from_a(void **state)
             memcpy(mine, g.a + at, bytes);
             memset(g.a + at, 0xff, bytes); /* NaN */
             g.args.own = own;
+            g.args.sides = own < 0 ? 0 : IMX_GEMM_GATHERS;
             g.args.gathered = g.a;
             g.args.a = mine;
             run_blocks(&imx_kernel_gemm, &g.args, 2, NULL);
@@ -325,6 +327,7 @@ static void gemm_waits_for_chunks_and_records_it(void **state)
     imbrexd_trace trace = { .spans = spans, .capacity = 64 };
     assert_int_equal(g.args.schedule.chunks, 4);
     g.args.own = 1;
+    g.args.sides = IMX_GEMM_GATHERS;
     g.args.a = g.a + 32 * 8 * 4;
     g.args.gathered = g.a;
     g.args.use = &use;

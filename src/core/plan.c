@@ -83,7 +83,12 @@ static imbrex_status choose(imbrex_plan *plan, const request *r)
     }
     imx_text why = { .at = plan->why, .size = sizeof plan->why };
     imx_text_add(&why, "%s", name ? source : plan->config.why);
-    return find_algorithm(plan->op, source, name ? name : plan->config.algorithm, &plan->algorithm);
+    IMX_TRY(
+        find_algorithm(plan->op, source, name ? name : plan->config.algorithm, &plan->algorithm));
+    if (plan->algorithm->by_kernel && plan->group->size > IMX_TEAM_MOST)
+        return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", which is for up to %d ranks, not %d",
+                        source, plan->algorithm->name, IMX_TEAM_MOST, plan->group->size);
+    return IMBREX_OK;
 }
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -144,7 +149,8 @@ static imx_offsets lay_out(const imbrex_plan *plan)
     o.half_bytes = imx_align(o.data + needs.data_bytes, ALIGNMENT);
     o.done = ALIGNMENT;
     o.counters = imx_align(o.done + needs.done * sizeof(uint64_t), ALIGNMENT);
-    o.local = imx_align(o.counters + needs.done * sizeof(uint32_t), ALIGNMENT);
+    o.ended = imx_align(o.counters + needs.done * sizeof(uint32_t), ALIGNMENT);
+    o.local = imx_align(o.ended + sizeof(uint32_t), ALIGNMENT);
     o.local_bytes = imx_align(o.local + needs.local_bytes, ALIGNMENT);
     return o;
 }
@@ -202,12 +208,13 @@ imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kerne
 imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first)
 {
     const imx_config *config = &plan->config;
+    int64_t all_rows = imx_ceil_div(plan->shape.m, config->tile_rows) * config->tile_rows;
     return (imx_schedule){
         .m = m,
         .n = plan->shape.n,
-        .ranks = plan->group->size,
-        .first = first,
-        .chunk_rows = config->chunk_rows,
+        .ranks = config->merged ? 1 : plan->group->size,
+        .first = config->merged ? 0 : first,
+        .chunk_rows = config->merged ? (int)all_rows : config->chunk_rows,
         .tile_rows = config->tile_rows,
         .tile_cols = config->tile_cols,
         .group = config->group,
@@ -367,9 +374,9 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
 
 static imbrex_status enqueue(const imx_run *run)
 {
-    IMX_TRY(imx_run_begin(run));
-    IMX_TRY(run->plan->algorithm->run(run));
-    return imx_run_end(run);
+    const imbrex_plan *plan = run->plan;
+    IMX_TRY(plan->algorithm->run(run));
+    return plan->group->backend->event_record(plan->group->device, plan->finished, run->stream);
 }
 
 /* Part of a run is enqueued and the rest cannot be: no peer's wait for it would end, and no event

@@ -11,7 +11,8 @@
  *
  * A run: use is raised by one on the caller's stream; all posts of the run carry *use; at the end
  * each rank gives every peer its credit for this use.  A writer waits for the reader's credit for
- * the use before (*use - 1) and then may overwrite the half.
+ * the use before (*use - 1) and then may overwrite the half.  imx_run_begin and imx_run_end do
+ * this, or a kernel that is the whole run does (imx_gemm_args.ended).
  */
 #ifndef IMX_PLAN_H
 #define IMX_PLAN_H
@@ -25,17 +26,18 @@ typedef struct imx_run imx_run;
 
 typedef struct imx_algorithm {
     const char *name;
-    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run */
+    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
+    bool by_kernel; /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
 } imx_algorithm;
 
-enum { IMX_ALGORITHMS = 4, IMX_KERNELS = 2 };
+enum { IMX_ALGORITHMS = 5, IMX_KERNELS = 2 };
 
 /* How much of each an operator needs in one half. */
 typedef struct imx_needs {
     size_t data_bytes; /* shared */
     size_t signals;    /* shared */
     size_t local_bytes;
-    size_t done; /* local signals; as many counters */
+    size_t done; /* local signals; as many counters, and one more */
 } imx_needs;
 
 typedef struct imx_op {
@@ -53,8 +55,8 @@ extern const imx_op imx_op_all_gather, imx_op_reduce_scatter, imx_op_ag_gemm, im
 
 /* Where things lie in one half, in bytes from its start. */
 typedef struct imx_offsets {
-    size_t signals, data, half_bytes;          /* shared; credits lie at 0 */
-    size_t done, counters, local, local_bytes; /* local; use lies at 0 */
+    size_t signals, data, half_bytes;                 /* shared; credits lie at 0 */
+    size_t done, counters, ended, local, local_bytes; /* local; use lies at 0 */
 } imx_offsets;
 
 struct imbrex_plan {
@@ -95,7 +97,8 @@ const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /*
 imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                const void *largest) IMX_MUST_CHECK;
 
-/* The tile order of a run in which `first`'s rows come first; m: plan->shape.m in prepare. */
+/* The tile order of a run in which `first`'s rows come first; m: plan->shape.m in prepare.  Where
+ * the ranks' rows are merged (imx_config.merged), all rows are one chunk of one rank. */
 imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first);
 
 /* ---- run.c: addresses in the run's half ------------------------------------------------------ */
@@ -110,6 +113,8 @@ uint64_t *imx_run_signal(const imx_run *run, int rank); /* rank's shared signals
 void *imx_run_local(const imx_run *run);                /* local data */
 uint64_t *imx_run_done(const imx_run *run);             /* local signals */
 uint32_t *imx_run_counters(const imx_run *run);
+uint32_t *imx_run_ended(const imx_run *run); /* the last counter */
+imx_team imx_run_team(const imx_run *run);   /* for a kernel; up to IMX_TEAM_MOST ranks */
 
 /* ---- run.c: work on a stream ----------------------------------------------------------------- */
 
@@ -128,14 +133,12 @@ imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *s
 imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *signal, int what,
                            int rank, int index) IMX_MUST_CHECK;
 
-/* Holds the stream until rank has read this half's previous use: then it may be overwritten. */
-imbrex_status imx_run_wait_credit(const imx_run *run, imbrex_stream stream,
-                                  int rank) IMX_MUST_CHECK;
-
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes) IMX_MUST_CHECK;
 
-/* What every run begins and ends with, on the caller's stream. */
+/* What a run begins and ends with, on the caller's stream.  begin: advances use, and waits until all
+ * peers have read this half's previous use: then it may be overwritten.  end: gives them this
+ * rank's credit. */
 imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;
 

@@ -13,6 +13,8 @@ int64_t imx_run_rows(const imx_run *run, int rank)
 
 int imx_run_chunks(const imx_run *run, int rank)
 {
+    if (run->plan->config.merged)
+        return 1; /* also where there are no rows: whoever waits, waits for all */
     return (int)imx_ceil_div(imx_run_rows(run, rank), run->plan->config.chunk_rows);
 }
 
@@ -59,6 +61,25 @@ uint32_t *imx_run_counters(const imx_run *run)
     return local_at(run, run->plan->offsets.counters);
 }
 
+uint32_t *imx_run_ended(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.ended);
+}
+
+imx_team imx_run_team(const imx_run *run)
+{
+    const imx_offsets *o = &run->plan->offsets;
+    imx_team team = {
+        .rank = run->rank,
+        .size = run->ranks,
+        .signals = (int64_t)o->signals,
+        .data = (int64_t)o->data,
+    };
+    for (int r = 0; r < run->ranks && r < IMX_TEAM_MOST; r++)
+        team.base[r] = shared_at(run, r, 0);
+    return team;
+}
+
 static imbrex_status hand_over(const imx_run *run, imx_event *event, imbrex_stream from,
                                imbrex_stream to)
 {
@@ -84,10 +105,11 @@ imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, 
     return bytes ? group->backend->copy(group->device, dst, src, bytes, rank, stream) : IMBREX_OK;
 }
 
-static imbrex_status signal(const imx_run *run, imbrex_stream stream, const imx_signal_op *op)
+static imbrex_status signals(const imx_run *run, imbrex_stream stream, const imx_signal_op *ops,
+                             int count)
 {
     const imbrex_group *group = run->plan->group;
-    return group->backend->signals(group->device, op, 1, stream);
+    return group->backend->signals(group->device, ops, count, stream);
 }
 
 imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *at, int rank)
@@ -98,7 +120,7 @@ imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *a
         .word = run->use,
         .site = { .plan = run->plan->number, .rank = rank, .index = -1 },
     };
-    return signal(run, stream, &op);
+    return signals(run, stream, &op, 1);
 }
 
 imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *at, int what,
@@ -110,24 +132,12 @@ imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *a
         .word = run->use,
         .site = { .plan = run->plan->number, .what = what, .rank = rank, .index = index },
     };
-    return signal(run, stream, &op);
+    return signals(run, stream, &op, 1);
 }
 
 static uint64_t *credit(const imx_run *run, int holder, int giver)
 {
     return (uint64_t *)shared_at(run, holder, 0) + giver;
-}
-
-imbrex_status imx_run_wait_credit(const imx_run *run, imbrex_stream stream, int rank)
-{
-    imx_signal_op op = {
-        .kind = IMX_WAIT,
-        .signal = credit(run, run->rank, rank),
-        .word = run->use,
-        .add = UINT64_MAX, /* -1: the use before this one */
-        .site = { run->plan->number, IMX_SITE_CREDIT, rank, -1 },
-    };
-    return signal(run, stream, &op);
 }
 
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
@@ -138,24 +148,53 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
                                   stream);
 }
 
+enum { AT_ONCE = 8 }; /* signals of one call: a kernel launch, on some devices */
+
 imbrex_status imx_run_begin(const imx_run *run)
 {
-    imx_signal_op op = {
+    if (run->ranks == 1)
+        return IMBREX_OK; /* nobody compares use with anything */
+    imx_signal_op ops[AT_ONCE] = { {
         .kind = IMX_POST,
         .signal = run->use,
         .word = run->use,
         .add = 1,
         .site = { .plan = run->plan->number, .rank = run->rank, .index = -1 },
-    };
-    return signal(run, run->stream, &op);
+    } };
+    int count = 1;
+    for (int i = 1; i < run->ranks; i++) {
+        int peer = (run->rank + i) % run->ranks;
+        ops[count++] = (imx_signal_op){
+            .kind = IMX_WAIT,
+            .signal = credit(run, run->rank, peer),
+            .word = run->use,
+            .add = UINT64_MAX, /* -1: the use before this one */
+            .site = { run->plan->number, IMX_SITE_CREDIT, peer, -1 },
+        };
+        if (count == AT_ONCE) {
+            IMX_TRY(signals(run, run->stream, ops, count));
+            count = 0;
+        }
+    }
+    return count ? signals(run, run->stream, ops, count) : IMBREX_OK;
 }
 
 imbrex_status imx_run_end(const imx_run *run)
 {
+    imx_signal_op ops[AT_ONCE];
+    int count = 0;
     for (int i = 1; i < run->ranks; i++) {
         int peer = (run->rank + i) % run->ranks;
-        IMX_TRY(imx_run_post(run, run->stream, credit(run, peer, run->rank), peer));
+        ops[count++] = (imx_signal_op){
+            .kind = IMX_POST,
+            .signal = credit(run, peer, run->rank),
+            .word = run->use,
+            .site = { .plan = run->plan->number, .rank = peer, .index = -1 },
+        };
+        if (count == AT_ONCE || i == run->ranks - 1) {
+            IMX_TRY(signals(run, run->stream, ops, count));
+            count = 0;
+        }
     }
-    const imbrex_group *group = run->plan->group;
-    return group->backend->event_record(group->device, run->plan->finished, run->stream);
+    return IMBREX_OK;
 }

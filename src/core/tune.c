@@ -19,6 +19,10 @@ enum {
      * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
     UNITS_FOR_WAITS = 4,
     OVERLAP_BYTES_LEAST = 32768, /* a shard that travels faster than a thread wakes up */
+    /* Up to so many rows a rank, tiles have rows of several ranks: each rank's own would read all
+     * of b again, and that is what a short product's time goes into. */
+    MERGED_ROWS_CPU = 8,
+    MERGED_ROWS_CUDA = 64,
 };
 
 static int clamp(int64_t value, int64_t least, int64_t most)
@@ -33,17 +37,27 @@ static int64_t rows_of_bytes(const imx_tune_input *in, int64_t bytes)
     return imx_max(1, bytes / imx_max(1, row_bytes));
 }
 
+static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
+{
+    return in->product && in->ranks > 1 && rows <= rows_most && !in->chunk_rows;
+}
+
 static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
-    int64_t chunk = in->chunk_rows  ? in->chunk_rows
-                    : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CPU)
-                    : in->slow_wire ? CHUNK_ROWS_WIRE
-                                    : CHUNK_ROWS_CPU;
-    chunk = imx_min(chunk, rows);
+    int64_t all = imx_max(1, shape->m);
+    config->merged = is_merged(in, rows, MERGED_ROWS_CPU);
+    int64_t chunk = config->merged   ? all
+                    : in->chunk_rows ? in->chunk_rows
+                    : !in->product   ? rows_of_bytes(in, CHUNK_BYTES_CPU)
+                    : in->slow_wire  ? CHUNK_ROWS_WIRE
+                                     : CHUNK_ROWS_CPU;
+    chunk = imx_min(chunk, config->merged ? all : rows);
     int64_t tiles = imx_ceil_div(chunk, TILE_ROWS_MOST);
     config->tile_rows = (int)imx_ceil_div(chunk, tiles);
     config->chunk_rows = (int)(tiles * config->tile_rows); /* whole tiles: maybe a little more */
+    if (config->merged)
+        config->chunk_rows = (int)rows;
     config->group = 1;
 
     /* A chunk has a tile for every block. */
@@ -56,8 +70,8 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
 static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
-    if (in->product && in->ranks > 1)
-        config->blocks = (int)imx_max(config->blocks - UNITS_FOR_WAITS, 1);
+    config->leave = (int)imx_min(UNITS_FOR_WAITS, config->blocks - 1);
+    config->merged = is_merged(in, rows, MERGED_ROWS_CUDA);
     imx_tiling_input product = {
         .arch = in->arch,
         .m = shape->m,
@@ -65,7 +79,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         .k = shape->k,
         .dtype = (int)shape->dtype,
         .layout = (int)shape->layout,
-        .ranks = in->ranks,
+        .ranks = config->merged ? 1 : in->ranks,
         .sms = config->blocks,
     };
     imx_tiling tiling = { .tile_rows = 1, .tile_cols = 1, .group = 1 };
@@ -78,7 +92,9 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->tile_cols = tiling.tile_cols;
     config->group = tiling.group;
     config->chunk_rows =
-        (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
+        config->merged
+            ? (int)rows
+            : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
 }
 
 static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)

@@ -26,7 +26,9 @@ typedef struct imx_config {
     const char *algorithm; /* the name that this input would choose */
     const char *why;       /* in words, for people */
     int chunk_rows, tile_rows, tile_cols, group;
-    int chunks; /* most chunks of any rank */
+    int chunks;  /* most chunks of any rank */
+    bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
+    int leave;   /* of the blocks, where kernels of a second stream must run beside a product */
     int blocks;
 } imx_config;
 

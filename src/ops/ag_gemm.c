@@ -1,25 +1,36 @@
 /* ag_gemm.c - c[m, n] = all_gather(a)[m, k] * b + bias, the gather running under the product.
  *
+ * store       caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
+ *             (beside) | push chunk 0 to rank before | flag | ... : warps of the product's blocks
+ *
  * copy        caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
  *             second   | push chunk 0 to rank before | flag | chunk 1 | flag | ... | next | ...
  *
  * sequential  caller   | push all chunks, flags | wait for all | all tiles |
  *
  * The product reads own rows straight from the caller's a and goes round the ranks from there; it
- * waits once a chunk, before the chunk's first load.
+ * waits once a chunk, before the chunk's first load.  Where ranks are merged it has one chunk, for
+ * which all ranks' rows must be here, its own too.
  */
 #include "exchange.h"
 
 enum { GEMM };
 
+static imbrex_status run_store(const imx_run *run);
+
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
+    bool pushes = plan->algorithm->run == run_store && plan->group->size > 1;
     return (imx_gemm_args){
         .schedule = imx_plan_schedule(plan, m, plan->group->rank),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
-        .own = plan->group->rank,
+        .sides = IMX_GEMM_GATHERS | (pushes ? IMX_GEMM_PUSHES : 0),
+        .own = plan->config.merged ? -1 : plan->group->rank,
+        .ready_each = plan->config.merged ? plan->group->size : 1,
+        .push_chunk_rows = plan->config.chunk_rows,
+        .push_chunks = plan->config.chunks,
         .plan = plan->number,
     };
 }
@@ -27,6 +38,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_gather_needs(plan, plan->shape.k, n);
+    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
 }
 
 static imbrex_status prepare(imbrex_plan *plan)
@@ -35,7 +47,7 @@ static imbrex_status prepare(imbrex_plan *plan)
     return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
 }
 
-static imbrex_status multiply(const imx_run *run, bool arriving)
+static imx_gemm_args product(const imx_run *run, bool arriving)
 {
     imx_gemm_args args = gemm_args(run->plan, run->m);
     args.a = run->args->a;
@@ -45,9 +57,14 @@ static imbrex_status multiply(const imx_run *run, bool arriving)
     args.c = run->args->c;
     args.use = run->use;
     args.ready = arriving ? imx_run_signal(run, run->rank) : NULL;
+    return args;
+}
+
+static imbrex_status multiply(const imx_run *run, const imx_gemm_args *args)
+{
     if (!run->m || !run->plan->shape.n)
         return IMBREX_OK;
-    return imx_run_launch(run, run->stream, GEMM, &args, sizeof args);
+    return imx_run_launch(run, run->stream, GEMM, args, sizeof *args);
 }
 
 static imbrex_status gathered(const imx_run *run, imbrex_stream stream)
@@ -60,19 +77,45 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream)
 
 static imbrex_status run_copy(const imx_run *run)
 {
+    imx_gemm_args args = product(run, true);
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(multiply(run, true));
+    IMX_TRY(multiply(run, &args));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->plan->shape.k));
     IMX_TRY(gathered(run, run->plan->comm));
-    return imx_run_join(run);
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
+    imx_gemm_args args = product(run, false);
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream));
-    return multiply(run, false);
+    IMX_TRY(multiply(run, &args));
+    return imx_run_end(run);
+}
+
+/* One kernel is the whole run; a gathered output is copied after it, before peers get credit. */
+static imbrex_status run_store(const imx_run *run)
+{
+    if (!run->plan->shape.n || run->ranks == 1)
+        return run_sequential(run); /* nothing to launch, or nobody to push to */
+    imx_gemm_args args = product(run, true);
+    args.push = run->args->a;
+    args.counters = imx_run_counters(run);
+    args.team = imx_run_team(run);
+    if (!run->args->gathered) {
+        args.ahead = 1;
+        args.ended = imx_run_ended(run);
+        return multiply(run, &args);
+    }
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run, &args));
+    IMX_TRY(gathered(run, run->stream));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_ag_gemm = {
@@ -80,7 +123,9 @@ const imx_op imx_op_ag_gemm = {
     .product = true,
     .a_is_share = true,
     .takes_gathered = true,
-    .algorithms = { { "copy", run_copy }, { "sequential", run_sequential } },
+    .algorithms = { { "copy", run_copy, false },
+                    { "sequential", run_sequential, false },
+                    { "store", run_store, true } },
     .needs = needs,
     .prepare = prepare,
 };

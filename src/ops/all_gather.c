@@ -15,23 +15,27 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 static imbrex_status run_copy(const imx_run *run)
 {
     int64_t width = run->plan->shape.n;
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, width));
     IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c));
-    return imx_run_join(run);
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
     int64_t width = run->plan->shape.n;
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, width));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
-    return imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c);
+    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_all_gather = {
     .name = "all_gather",
     .a_is_share = true,
-    .algorithms = { { "copy", run_copy }, { "sequential", run_sequential } },
+    .algorithms = { { "copy", run_copy, false }, { "sequential", run_sequential, false } },
     .needs = needs,
 };

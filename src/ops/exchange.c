@@ -41,9 +41,9 @@ void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs
 imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width)
 {
-    for (int i = 1; i < run->ranks; i++) {
+    int last = run->plan->config.merged ? run->ranks : run->ranks - 1; /* oneself, at the end */
+    for (int i = 1; i <= last; i++) {
         int to = (run->rank + run->ranks - i) % run->ranks;
-        IMX_TRY(imx_run_wait_credit(run, stream, to));
         char *theirs = (char *)imx_run_data(run, to) + rank_offset(run, run->rank, width);
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
             size_t at = chunk_offset(run, q, width);
@@ -93,7 +93,7 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-static size_t slot_bytes(const imbrex_plan *plan)
+size_t imx_exchange_slot_bytes(const imbrex_plan *plan)
 {
     int64_t rows = imx_ceil_div(plan->shape.m, plan->group->size);
     size_t bytes = (size_t)rows * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
@@ -104,7 +104,7 @@ void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
 {
     if (plan->group->size == 1)
         return;
-    needs->data_bytes = (size_t)plan->group->size * slot_bytes(plan);
+    needs->data_bytes = (size_t)plan->group->size * imx_exchange_slot_bytes(plan);
     needs->signals = (size_t)plan->group->size * (size_t)plan->config.chunks;
 }
 
@@ -114,12 +114,12 @@ imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, con
     int64_t width = run->plan->shape.n;
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + i) % run->ranks;
-        IMX_TRY(imx_run_wait_credit(run, stream, to));
         const char *block = (const char *)matrix + rank_offset(run, to, width);
-        char *slot = (char *)imx_run_data(run, to) + (size_t)run->rank * slot_bytes(run->plan);
+        char *slot =
+            (char *)imx_run_data(run, to) + (size_t)run->rank * imx_exchange_slot_bytes(run->plan);
         for (int q = 0; q < imx_run_chunks(run, to); q++) {
             size_t at = chunk_offset(run, q, width);
-            int product = chunk_number(run, to, q);
+            int product = run->plan->config.merged ? 0 : chunk_number(run, to, q);
             if (done)
                 IMX_TRY(
                     imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product));
@@ -153,7 +153,7 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
         .chunk_rows = plan->config.chunk_rows,
         .chunks = plan->config.chunks,
         .plan = plan->number,
-        .slot_bytes = (int64_t)slot_bytes(plan),
+        .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
     };
 }
 
@@ -175,5 +175,19 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
     args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
     if (!args.rows || !args.n)
         return IMBREX_OK;
+    return imx_run_launch(run, stream, kernel, &args, sizeof args);
+}
+
+imbrex_status imx_exchange_reduce_apart(const imx_run *run, imbrex_stream stream, int kernel)
+{
+    imx_reduce_args args = reduce_args(run->plan, imx_run_rows(run, run->rank));
+    args.bias = run->args->bias;
+    args.c = run->args->c;
+    args.use = run->use;
+    args.arrived = imx_run_signal(run, run->rank);
+    args.row = imx_run_row(run, run->rank);
+    args.team = imx_run_team(run);
+    args.ahead = 1;
+    args.ended = imx_run_ended(run);
     return imx_run_launch(run, stream, kernel, &args, sizeof args);
 }

@@ -4,7 +4,8 @@
  * In the plan's shared data, per half:
  *
  *     gather    [m, width]              rank r's shard lies at its own rows; signal r * chunks + q
- *                                       says that its chunk q is here.  One's own rows stay unused.
+ *                                       says that its chunk q is here.  One's own rows stay unused
+ *                                       but where ranks are merged: tiles then read all of it.
  *     scatter   [R][most rows, width]   slot r: rank r's part of this rank's rows; signal
  *                                       r * chunks + q likewise.  One's own slot stays unused.
  */
@@ -35,16 +36,23 @@ void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
 imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel) IMX_MUST_CHECK;
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
- * after this rank's done[owner * chunks + q] is posted. */
+ * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
 imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done) IMX_MUST_CHECK;
 
 /* Holds the stream until all peers' parts are here. */
 imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
 
+size_t imx_exchange_slot_bytes(const imbrex_plan *plan);
+
 /* Adds the parts in rank order into args.c, this rank's own from matrix[m, n].  With arriving, each
  * chunk waits for its parts in the kernel; else all must be here. */
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving) IMX_MUST_CHECK;
+
+/* The same where every rank's matrix [m, n] stays in its shared data and its one chunk's signal says
+ * that it is there.  The kernel ends the run, which another kernel began. */
+imbrex_status imx_exchange_reduce_apart(const imx_run *run, imbrex_stream stream,
+                                        int kernel) IMX_MUST_CHECK;
 
 #endif /* IMX_EXCHANGE_H */

@@ -1,5 +1,9 @@
 /* gemm_rs.c - c[rows, n] = this rank's rows of the sum over ranks of a[m, k] * b, plus bias.
  *
+ * store       caller   | tiles of next rank's rows, into its slot | ... | own rows, plus the slots |
+ *
+ *  (merged)   caller   | tiles of all rows, flag to all | read own rows of all ranks, add |
+ *
  * copy        caller   | tiles of next rank's rows | ... | own rows | reduce, as parts arrive
  *             second   | wait done 0 | push chunk 0 | flag | wait done 1 | push chunk 1 | ...
  *
@@ -13,6 +17,13 @@
 
 enum { GEMM, REDUCE };
 
+static imbrex_status run_store(const imx_run *run);
+
+static bool stores(const imbrex_plan *plan)
+{
+    return plan->algorithm->run == run_store && !plan->config.merged && plan->group->size > 1;
+}
+
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     return (imx_gemm_args){
@@ -20,7 +31,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
-        .own = -1,
+        .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0),
         .plan = plan->number,
     };
 }
@@ -40,44 +51,86 @@ static imbrex_status prepare(imbrex_plan *plan)
     return imx_exchange_scatter_prepare(plan, REDUCE);
 }
 
-static imbrex_status multiply(const imx_run *run, bool posting)
+static imx_gemm_args product(const imx_run *run, void *c)
 {
     imx_gemm_args args = gemm_args(run->plan, run->m);
     args.a = run->args->a;
     args.b = run->args->b;
-    args.c = imx_run_local(run);
+    args.c = c;
     args.use = run->use;
-    args.done = posting ? imx_run_done(run) : NULL;
     args.counters = imx_run_counters(run);
+    return args;
+}
+
+static imbrex_status multiply(const imx_run *run, const imx_gemm_args *args)
+{
     if (!run->m || !run->plan->shape.n)
         return IMBREX_OK;
-    return imx_run_launch(run, run->stream, GEMM, &args, sizeof args);
+    return imx_run_launch(run, run->stream, GEMM, args, sizeof *args);
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    /* Without columns there are no tiles, and nobody would post done. */
-    uint64_t *done = run->plan->shape.n ? imx_run_done(run) : NULL;
+    /* Without rows or columns there are no tiles, and nobody would post done. */
+    uint64_t *done = run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
+    imx_gemm_args args = product(run, imx_run_local(run));
+    args.done = done;
+    args.leave = run->plan->config.leave;
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(multiply(run, true));
+    IMX_TRY(multiply(run, &args));
     IMX_TRY(imx_exchange_scatter(run, run->plan->comm, imx_run_local(run), done));
     IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), true));
-    return imx_run_join(run);
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    IMX_TRY(multiply(run, false));
+    imx_gemm_args args = product(run, imx_run_local(run));
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run, &args));
     IMX_TRY(imx_exchange_scatter(run, run->stream, imx_run_local(run), NULL));
     IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
-    return imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), false);
+    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), false));
+    return imx_run_end(run);
+}
+
+/* Few rows: every rank keeps its product, says so, and reads its own rows of the others'. */
+static imbrex_status run_store_merged(const imx_run *run)
+{
+    imx_gemm_args args = product(run, imx_run_data(run, run->rank));
+    args.done = imx_run_done(run);
+    args.team = imx_run_team(run);
+    args.ahead = 1;
+    IMX_TRY(multiply(run, &args));
+    return imx_exchange_reduce_apart(run, run->stream, REDUCE);
+}
+
+static imbrex_status run_store(const imx_run *run)
+{
+    if (!run->m || !run->plan->shape.n)
+        return IMBREX_OK; /* no rank has anything to do */
+    if (run->ranks == 1)
+        return run_sequential(run);
+    if (run->plan->config.merged)
+        return run_store_merged(run);
+    imx_gemm_args args = product(run, run->args->c);
+    args.bias = run->args->bias;
+    args.slot_bytes = (int64_t)imx_exchange_slot_bytes(run->plan);
+    args.team = imx_run_team(run);
+    args.ahead = 1;
+    args.ended = imx_run_ended(run);
+    return multiply(run, &args);
 }
 
 const imx_op imx_op_gemm_rs = {
     .name = "gemm_rs",
     .product = true,
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy }, { "sequential", run_sequential } },
+    .algorithms = { { "copy", run_copy, false },
+                    { "sequential", run_sequential, false },
+                    { "store", run_store, true } },
     .needs = needs,
     .prepare = prepare,
 };

@@ -21,23 +21,27 @@ static imbrex_status prepare(imbrex_plan *plan)
 
 static imbrex_status run_copy(const imx_run *run)
 {
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_exchange_scatter(run, run->plan->comm, run->args->a, NULL));
     IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, true));
-    return imx_run_join(run);
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
+    IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_scatter(run, run->stream, run->args->a, NULL));
     IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
-    return imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, false);
+    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, false));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_reduce_scatter = {
     .name = "reduce_scatter",
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy }, { "sequential", run_sequential } },
+    .algorithms = { { "copy", run_copy, false }, { "sequential", run_sequential, false } },
     .needs = needs,
     .prepare = prepare,
 };

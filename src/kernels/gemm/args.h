@@ -1,32 +1,64 @@
 /* args.h - the contract of the GEMM kernel: c[m, n] = a[m, k] * b, tile by tile in the schedule's
- * order, with room for communication on both sides.  Every hook is off while its pointer is NULL.
+ * order, with room for communication on both sides.  Products accumulate in float32; bias, if any,
+ * is added in float32; one rounding to dtype.
  *
- *   a       rows of rank `own` come from `a` (own rows only, [rows, k]), all others from `gathered`
- * ([m, k]).  own = -1: all rows come from `a` ([m, k]). ready   before the first load of a tile of
- * a chunk that is not own: wait for ready[chunk] >= *use. done    after a tile: counters[chunk]
- * counts it; the chunk's last tile posts done[chunk] = *use.
+ * IMX_GEMM_GATHERS, about a:
+ *   own      rows of rank `own` come from `a` ([rows, k], its own rows only), all others from
+ *            `gathered` ([m, k]).  -1: all come from `gathered`
+ *   ready    before the first load of a tile that is not own: wait until its chunk's `ready_each`
+ *            signals, ready[chunk * ready_each ...], are at the run's use.  NULL: all are here
+ *   IMX_GEMM_PUSHES, push: this rank's rows, which the kernel itself stores into all peers'
+ *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
+ *            after chunk q of push_chunk_rows; where own = -1, also into its own
  *
- * Products accumulate in float32; bias, if any, is added in float32; one rounding to dtype.
- */
+ * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
+ *   done     counters[chunk] counts a chunk's tiles; the last posts done[chunk].  NULL: nobody asks
+ *   team     of size > 0 without STORES: the last tile also raises signal rank * chunks + chunk of
+ *            all peers, who then read c, which is this rank's shared data
+ *   IMX_GEMM_STORES: a tile goes straight to its rows' owner, into slot `rank` of its data (slots
+ *            of slot_bytes, [rows, n]); the chunk's last tile raises signal rank * chunks + q
+ *            there.  A tile of one's own rows waits for the peers' parts of its chunk and becomes
+ *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
+ *            order in float32, then bias
+ *
+ * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit before
+ * it writes there (or, where peers read c, for all).  ended != NULL: it ends the run too: its last
+ * block advances *use and gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 
 #include "../sites.h"
+#include "../team.h"
 #include "imbrex_device.h"
 #include "schedule.h"
+
+enum {
+    IMX_GEMM_GATHERS = 1,
+    IMX_GEMM_PUSHES = 2,
+    IMX_GEMM_SCATTERS = 4,
+    IMX_GEMM_STORES = 8,
+};
 
 typedef struct imx_gemm_args {
     imx_schedule schedule;
     int64_t k;
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
+    int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
+    int leave;         /* multiprocessors that stay free for others */
     int own;
+    int ready_each;
+    int push_chunk_rows, push_chunks; /* push_chunks: stride of signals, as schedule.chunks */
+    int ahead;
     int plan; /* for the site of a wait */
-    const void *a, *gathered, *b, *bias;
+    const void *a, *gathered, *b, *bias, *push;
     void *c;
-    const uint64_t *use; /* value that ready is compared with and that done gets */
+    uint64_t *use; /* of the run */
     const uint64_t *ready;
     uint64_t *done;
-    uint32_t *counters;
+    uint32_t *counters; /* [ranks * chunks], of tiles or of pushes; all 0 between runs */
+    uint32_t *ended;
+    int64_t slot_bytes;
+    imx_team team;
 } imx_gemm_args;
 
 #endif /* IMX_GEMM_ARGS_H */

@@ -17,6 +17,7 @@
 
 #include "args.h"
 #include "blas.h"
+#include "cpu_team.h"
 #include "kernels/dtype.h"
 
 /* What this block has in float32; row and col of the tile that a and b were widened for. */
@@ -79,28 +80,41 @@ static void add_span(const imbrexd_block *block, imbrex_span_kind kind, const ch
     imbrexd_trace_add(block->trace, &span);
 }
 
-/* Until the tile's chunk has arrived; 0: give up. */
-static int wait_chunk(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
+                       const uint64_t *signal, int rank, int number)
 {
-    const uint64_t *signal = &args->ready[tile->chunk];
-    int number = tile->chunk - tile->rank * args->schedule.chunks;
+    uint64_t use = imx_cpu_team_use(args);
     imbrexd_site site = {
-        .plan = args->plan, .what = IMX_SITE_CHUNK, .rank = tile->rank, .index = number
+        .plan = args->plan, .what = IMX_SITE_CHUNK, .rank = rank, .index = number
     };
 
     /* Only asks whether to record a wait; the wait itself loads again, with acquire. */
-    if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= *args->use)
-        return imbrexd_signal_wait(block->watch, signal, *args->use, site);
+    if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= use)
+        return imbrexd_signal_wait(block->watch, signal, use, site);
     int64_t begin_ns = imbrexd_now_ns();
-    int arrived = imbrexd_signal_wait(block->watch, signal, *args->use, site);
-    add_span(block, IMBREX_SPAN_WAIT, "wait", begin_ns, tile->rank, number);
+    int arrived = imbrexd_signal_wait(block->watch, signal, use, site);
+    add_span(block, IMBREX_SPAN_WAIT, "wait", begin_ns, rank, number);
     return arrived;
+}
+
+/* Until the tile's chunk has arrived; 0: give up. */
+static int wait_chunk(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    const uint64_t *signals = &args->ready[tile->chunk * args->ready_each];
+    if (args->ready_each == 1)
+        return wait_signal(args, block, signals, tile->rank,
+                           tile->chunk - tile->rank * args->schedule.chunks);
+    for (int r = 0; r < args->ready_each; r++) {
+        if (!wait_signal(args, block, &signals[r], r, 0))
+            return 0;
+    }
+    return 1;
 }
 
 /* The tile's rows of a, [rows, k]. */
 static const void *rows_of_a(const imx_gemm_args *args, const imx_tile *tile)
 {
-    if (args->own < 0)
+    if (!(args->sides & IMX_GEMM_GATHERS))
         return imx_dtype_at(args->dtype, args->a, tile->row * args->k);
     if (tile->rank == args->own)
         return imx_dtype_at(args->dtype, args->a, tile->rank_row * args->k);
@@ -151,22 +165,31 @@ static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, 
         imx_dtype_add(args->dtype, bias, c + i * ldc, tile->cols);
 }
 
+/* Where the tile goes: into c, or to the owner of its rows. */
+static void *destination(const imx_gemm_args *args, const imx_tile *tile)
+{
+    if (args->sides & IMX_GEMM_STORES)
+        return imx_cpu_team_slot(args, tile, tile->rank);
+    return (char *)args->c +
+           (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->dtype);
+}
+
 static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
-    int64_t n = args->schedule.n, at = tile->row * n + tile->col;
+    int64_t n = args->schedule.n;
+    bool biased = args->bias && !(args->sides & IMX_GEMM_STORES); /* else after the sum */
+    void *c = destination(args, tile);
     if (args->dtype == IMBREX_F32) {
-        float *c = (float *)args->c + at;
         product_f32(args, tile, c);
-        if (args->bias)
+        if (biased)
             add_bias(args, tile, c, n);
         return;
     }
     product_short(args, tile, p);
-    if (args->bias)
+    if (biased)
         add_bias(args, tile, p->c, tile->cols);
     for (int64_t i = 0; i < tile->rows; i++)
-        imx_dtype_narrow(args->dtype, p->c + i * tile->cols, (uint16_t *)args->c + at + i * n,
-                         tile->cols);
+        imx_dtype_narrow(args->dtype, p->c + i * tile->cols, (uint16_t *)c + i * n, tile->cols);
 }
 
 /* Counts the tile; the chunk's last posts. */
@@ -176,7 +199,39 @@ static void count_tile(const imx_gemm_args *args, const imx_tile *tile)
     int number = tile->chunk - tile->rank * s->chunks;
     uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile->rank, number);
     if (imbrexd_counter_last(&args->counters[tile->chunk], tiles))
-        imbrexd_signal_post(&args->done[tile->chunk], *args->use);
+        imx_cpu_team_post(args, tile);
+}
+
+/* Before the tile's first store, if it goes into memory of others or others read it: until they have
+ * read what was there; 0: give up. */
+static int wait_readers(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    if (!(args->sides & IMX_GEMM_SCATTERS))
+        return 1;
+    if (args->sides & IMX_GEMM_STORES)
+        return imx_cpu_team_credit(args, block, tile->rank);
+    for (int r = 0; r < args->team.size; r++) {
+        if (!imx_cpu_team_credit(args, block, r))
+            return 0;
+    }
+    return 1;
+}
+
+static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
+                    long long index, panels *p)
+{
+    bool folds = args->sides & IMX_GEMM_STORES && tile->rank == args->team.rank;
+    if (!wait_readers(args, block, tile))
+        return 0;
+    int64_t begin_ns = block->trace ? imbrexd_now_ns() : 0;
+    compute(args, tile, p);
+    if (block->trace)
+        add_span(block, IMBREX_SPAN_TILE, "tile", begin_ns, tile->rank, index);
+    if (folds)
+        return imx_cpu_team_fold(args, block, tile);
+    if (args->done || args->sides & IMX_GEMM_STORES)
+        count_tile(args, tile);
+    return 1;
 }
 
 void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
@@ -187,6 +242,9 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
     long long tiles = imx_schedule_tiles(s);
     int waited = -1;
 
+    /* One block for all: on a CPU the blocks may well run one after the other. */
+    if (args->sides & IMX_GEMM_PUSHES && block->index == 0 && !imx_cpu_team_push(args, block))
+        return;
     for (long long i = block->index; i < tiles; i += block->count) {
         imx_tile tile = imx_schedule_tile(s, i);
         if (args->ready && tile.rank != args->own && tile.chunk != waited) {
@@ -194,11 +252,8 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
                 return;
             waited = tile.chunk;
         }
-        int64_t begin_ns = block->trace ? imbrexd_now_ns() : 0;
-        compute(args, &tile, &p);
-        if (block->trace)
-            add_span(block, IMBREX_SPAN_TILE, "tile", begin_ns, tile.rank, i);
-        if (args->done)
-            count_tile(args, &tile);
+        if (!one_tile(args, block, &tile, i, &p))
+            return;
     }
+    imx_cpu_team_end(args, block);
 }

@@ -35,9 +35,14 @@ static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
  * whether their pointers are set. */
 static const char *hooks_of(const imx_gemm_args *args)
 {
-    if (args->own < 0)
+    if (args->sides & IMX_GEMM_STORES)
+        return " -DIMX_BIAS -DIMX_STORE";
+    if (args->sides & IMX_GEMM_SCATTERS)
         return " -DIMX_BIAS -DIMX_POST";
-    return args->schedule.ranks > 1 ? " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT" : " -DIMX_BIAS";
+    if (args->sides & IMX_GEMM_PUSHES)
+        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH";
+    bool alone = args->own >= 0 && args->schedule.ranks == 1;
+    return alone ? " -DIMX_BIAS" : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT";
 }
 
 static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
@@ -124,12 +129,15 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const imx_gemm_args *args = untyped;
     const imx_schedule *s = &args->schedule;
     int64_t tiles = imx_schedule_tiles(s) * config->cluster;
-    launch->blocks = tiles < config->blocks ? (int)tiles : config->blocks;
+    int most = config->blocks - args->leave;
+    most = most > config->cluster ? most / config->cluster * config->cluster : config->cluster;
+    launch->blocks = tiles < most ? (int)tiles : most;
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;
     const int *box = config->kept;
     bool kn = args->layout == IMBREX_KN;
-    int64_t own_rows = args->own < 0 ? s->m : imx_schedule_rows(s, args->own);
+    bool own = args->sides & IMX_GEMM_GATHERS && args->own >= 0;
+    int64_t own_rows = own ? imx_schedule_rows(s, args->own) : s->m;
     launch->map_count = 4;
     launch->maps[0] = map_of(args, args->a, own_rows, args->k, box[A_BOX_ROWS], ATOM);
     launch->maps[1] = map_of(args, args->gathered, s->m, args->k, box[A_BOX_ROWS], ATOM);

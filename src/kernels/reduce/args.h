@@ -4,11 +4,15 @@
  * Part r, [rows, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.  With
  * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *use: a
  * chunk is reduced as soon as its last part is there.
+ *
+ * team of size > 0: the parts stay where they were made: part r is in rank r's data, [m, n], from
+ * row `row` on.  ahead and ended as in gemm/args.h.
  */
 #ifndef IMX_REDUCE_ARGS_H
 #define IMX_REDUCE_ARGS_H
 
 #include "../sites.h"
+#include "../team.h"
 #include "imbrex_device.h"
 
 typedef struct imx_reduce_args {
@@ -21,8 +25,12 @@ typedef struct imx_reduce_args {
     int64_t slot_bytes;
     const void *bias;
     void *c;
-    const uint64_t *use;
+    uint64_t *use;
     const uint64_t *arrived;
+    int64_t row;
+    int ahead;
+    uint32_t *ended;
+    imx_team team;
 } imx_reduce_args;
 
 #endif /* IMX_REDUCE_ARGS_H */

@@ -17,7 +17,7 @@ static int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, i
         int r = args->own - i >= 0 ? args->own - i : args->own - i + args->ranks;
         imbrexd_site site = { .plan = args->plan, .what = IMX_SITE_PART, .rank = r, .index = q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        if (!imbrexd_signal_wait(watch, signal, *args->use, site))
+        if (!imbrexd_signal_wait(watch, signal, *args->use + (uint64_t)args->ahead, site))
             return 0;
     }
     return 1;
@@ -26,6 +26,8 @@ static int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, i
 /* Elements from `at` on of rank r's part. */
 static const void *part(const imx_reduce_args *args, int r, int64_t at)
 {
+    if (args->team.size)
+        return imx_dtype_at(args->dtype, imx_team_data(&args->team, r), args->row * args->n + at);
     if (r == args->own)
         return imx_dtype_at(args->dtype, args->own_part, at);
     return imx_dtype_at(args->dtype, (const char *)args->slots + r * args->slot_bytes, at);
@@ -57,6 +59,20 @@ static void reduce_rows(const imx_reduce_args *args, int64_t first, int64_t rows
         }
 }
 
+/* This block is through; the last one ends the run. */
+static void end(const imx_reduce_args *args, const imbrexd_block *block)
+{
+    const imx_team *team = &args->team;
+    if (!args->ended || !imbrexd_counter_last(args->ended, (uint32_t)block->count))
+        return;
+    uint64_t use = *args->use + (uint64_t)args->ahead;
+    *args->use = use;
+    for (int r = 0; r < team->size; r++) {
+        if (r != team->rank)
+            imbrexd_signal_post(imx_team_credit(team, r, team->rank), use);
+    }
+}
+
 void imx_reduce_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_reduce_args *args = untyped;
@@ -66,4 +82,5 @@ void imx_reduce_cpu(const void *untyped, const imbrexd_block *block)
         int64_t first = q * args->chunk_rows, left = args->rows - first;
         reduce_rows(args, first, left < args->chunk_rows ? left : args->chunk_rows);
     }
+    end(args, block);
 }

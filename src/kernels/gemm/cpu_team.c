@@ -1,0 +1,148 @@
+/* cpu_team.c - the GEMM kernel's own communication on CPU ranks: pushes, tiles that go to their
+ * owners, and the end of a run; see args.h. */
+#include "cpu_team.h"
+
+#include <string.h>
+
+#include "kernels/dtype.h"
+
+enum { STRIP = 1024 }; /* columns that are added at a time: they stay in the first-level cache */
+
+int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank)
+{
+    imbrexd_site site = { .plan = args->plan, .what = IMX_SITE_CREDIT, .rank = rank, .index = -1 };
+    return !args->ahead || rank == args->team.rank ||
+           imbrexd_signal_wait(block->watch, imx_team_credit(&args->team, args->team.rank, rank),
+                               *args->use, site);
+}
+
+/* ---- push ------------------------------------------------------------------------------------ */
+
+/* How many ranks' rows the run cuts c into; the schedule's may be merged. */
+static long long first_row(const imx_gemm_args *args, int rank)
+{
+    return rank * args->schedule.m / args->team.size;
+}
+
+static void push_to(const imx_gemm_args *args, int to)
+{
+    const imx_team *team = &args->team;
+    size_t row_bytes = (size_t)args->k * (size_t)imx_dtype_size(args->dtype);
+    long long first = first_row(args, team->rank);
+    long long rows = first_row(args, team->rank + 1) - first;
+    char *theirs = imx_team_data(team, to) + (size_t)first * row_bytes;
+    int q = 0;
+    for (long long row = 0; row < rows || (q == 0 && args->own < 0); q++) {
+        long long here = rows - row < args->push_chunk_rows ? rows - row : args->push_chunk_rows;
+        if (here)
+            memcpy(theirs + (size_t)row * row_bytes,
+                   (const char *)args->push + (size_t)row * row_bytes, (size_t)here * row_bytes);
+        imbrexd_signal_post(imx_team_signal(team, to, team->rank * args->push_chunks + q),
+                            imx_cpu_team_use(args));
+        row += here;
+    }
+}
+
+int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
+{
+    const imx_team *team = &args->team;
+    int last = args->own < 0 ? team->size : team->size - 1; /* oneself, at the end */
+    for (int i = 1; i <= last; i++) {
+        int to = (team->rank + team->size - i) % team->size;
+        if (!imx_cpu_team_credit(args, block, to))
+            return 0;
+        push_to(args, to);
+    }
+    return 1;
+}
+
+/* ---- tiles to their owners ------------------------------------------------------------------- */
+
+static char *slot_at(const imx_gemm_args *args, const imx_tile *tile, int owner, int of)
+{
+    int64_t at = tile->rank_row * args->schedule.n + tile->col;
+    return imx_team_data(&args->team, owner) + of * args->slot_bytes +
+           at * imx_dtype_size(args->dtype);
+}
+
+void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int owner)
+{
+    return slot_at(args, tile, owner, args->team.rank);
+}
+
+void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
+{
+    const imx_team *team = &args->team;
+    int chunks = args->schedule.chunks;
+    uint64_t use = imx_cpu_team_use(args);
+    if (args->sides & IMX_GEMM_STORES) {
+        int number = tile->chunk - tile->rank * chunks;
+        imbrexd_signal_post(imx_team_signal(team, tile->rank, team->rank * chunks + number), use);
+        return;
+    }
+    for (int r = 0; r < team->size; r++) {
+        if (r != team->rank)
+            imbrexd_signal_post(imx_team_signal(team, r, team->rank * chunks + tile->chunk), use);
+    }
+    imbrexd_signal_post(&args->done[tile->chunk], use);
+}
+
+static int wait_parts(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    const imx_team *team = &args->team;
+    int chunks = args->schedule.chunks, number = tile->chunk - tile->rank * chunks;
+    for (int i = 1; i < team->size; i++) {
+        int r = (team->rank + team->size - i) % team->size; /* in the order in which they come */
+        imbrexd_site site = {
+            .plan = args->plan, .what = IMX_SITE_PART, .rank = r, .index = number
+        };
+        const uint64_t *signal = imx_team_signal(team, team->rank, r * chunks + number);
+        if (!imbrexd_signal_wait(block->watch, signal, imx_cpu_team_use(args), site))
+            return 0;
+    }
+    return 1;
+}
+
+int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    float sum[STRIP];
+    const imx_team *team = &args->team;
+    int64_t n = args->schedule.n;
+    if (!wait_parts(args, block, tile))
+        return 0;
+    for (int64_t row = 0; row < tile->rows; row++) {
+        for (int64_t col = 0; col < tile->cols; col += STRIP) {
+            int64_t at = row * n + col, count = tile->cols - col < STRIP ? tile->cols - col : STRIP;
+            for (int r = 0; r < team->size; r++) {
+                const void *part =
+                    imx_dtype_at(args->dtype, slot_at(args, tile, team->rank, r), at);
+                if (r == 0)
+                    imx_dtype_widen(args->dtype, part, sum, count);
+                else
+                    imx_dtype_add(args->dtype, part, sum, count);
+            }
+            if (args->bias)
+                imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, tile->col + col),
+                              sum, count);
+            int64_t to = (tile->rank_row + row) * n + tile->col + col;
+            imx_dtype_narrow(args->dtype, sum, (char *)args->c + to * imx_dtype_size(args->dtype),
+                             count);
+        }
+    }
+    return 1;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void imx_cpu_team_end(const imx_gemm_args *args, const imbrexd_block *block)
+{
+    const imx_team *team = &args->team;
+    if (!args->ended || !imbrexd_counter_last(args->ended, (uint32_t)block->count))
+        return;
+    uint64_t use = imx_cpu_team_use(args);
+    *args->use = use;
+    for (int r = 0; r < team->size; r++) {
+        if (r != team->rank)
+            imbrexd_signal_post(imx_team_credit(team, r, team->rank), use);
+    }
+}

@@ -1,0 +1,32 @@
+/* cpu_team.h - what the GEMM kernel does on CPU ranks when it reaches its peers itself. */
+#ifndef IMX_CPU_TEAM_H
+#define IMX_CPU_TEAM_H
+
+#include "args.h"
+
+/* The use of this run. */
+static inline uint64_t imx_cpu_team_use(const imx_gemm_args *args)
+{
+    return *args->use + (uint64_t)args->ahead;
+}
+
+/* Until the peer has read the previous use of its half; 0: give up. */
+int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank);
+
+/* Stores args.push into the peers' memory, chunk by chunk, each with its signal; 0: give up. */
+int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
+
+/* Slot `rank` of the rows of the tile's owner, at the tile's first element: where STORES puts it. */
+void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int owner);
+
+/* All tiles of the chunk are stored: says so, to the owner or to all. */
+void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);
+
+/* A tile of this rank's own rows, whose product is in its slot: waits for the peers' parts and adds
+ * them into c; 0: give up. */
+int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
+
+/* This block is through; the last one ends the run. */
+void imx_cpu_team_end(const imx_gemm_args *args, const imbrexd_block *block);
+
+#endif /* IMX_CPU_TEAM_H */

@@ -1,0 +1,42 @@
+/* team.h - what a kernel must know of a plan's ranks to reach their memory itself. */
+#ifndef IMX_TEAM_H
+#define IMX_TEAM_H
+
+#include "imbrex_device.h"
+
+enum { IMX_TEAM_MOST = 16 }; /* ranks whose memory a kernel's args have room for */
+
+/* base[r]: the run's half of the plan's shared memory on rank r, as this rank maps it:
+ *
+ *     | credits [size] | signals, from byte `signals` on | data, from byte `data` on |
+ *
+ * credits[r]: the last use of this half that rank r has read. */
+typedef struct imx_team {
+    int32_t rank, size; /* size 0: the kernel needs nobody */
+    int64_t signals, data;
+    char *base[IMX_TEAM_MOST];
+} imx_team;
+
+#ifdef __CUDACC__
+#define IMX_TEAM_FN static __device__ __forceinline__
+#else
+#define IMX_TEAM_FN static inline
+#endif
+
+/* Where `holder` keeps what `giver` has read. */
+IMX_TEAM_FN uint64_t *imx_team_credit(const imx_team *team, int holder, int giver)
+{
+    return (uint64_t *)team->base[holder] + giver;
+}
+
+IMX_TEAM_FN uint64_t *imx_team_signal(const imx_team *team, int holder, int64_t index)
+{
+    return (uint64_t *)(team->base[holder] + team->signals) + index;
+}
+
+IMX_TEAM_FN char *imx_team_data(const imx_team *team, int holder)
+{
+    return team->base[holder] + team->data;
+}
+
+#endif /* IMX_TEAM_H */
