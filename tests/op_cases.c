@@ -5,77 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op_image.h"
 #include "ranks.h"
-#include "reference.h"
 
-/* ---- guarded buffers ------------------------------------------------------------------------- */
-
-enum { GUARD = 64 };
-
-/* bytes between two guard zones. */
-static char *guarded_new(size_t bytes, int fill)
+const char *op_cases_algorithm(const op_case *c, int i)
 {
-    char *at = malloc(bytes + 2 * GUARD);
-    memset(at, 0xA5, bytes + 2 * GUARD);
-    memset(at + GUARD, fill, bytes);
-    return at + GUARD;
-}
-
-static bool guarded_intact(const char *at, size_t bytes)
-{
-    for (size_t i = 0; i < GUARD; i++) {
-        if ((unsigned char)at[-1 - (int)i] != 0xA5 || (unsigned char)at[bytes + i] != 0xA5)
-            return false;
-    }
-    return true;
-}
-
-static void guarded_free(char *at)
-{
-    free(at - GUARD);
-}
-
-typedef struct buffers {
-    op_sizes bytes;
-    char *a, *b, *bias, *c, *gathered;
-} buffers;
-
-static buffers take(const op_case *c, int64_t m, int ranks, int r)
-{
-    op_sizes n = op_sizes_of(c, m, ranks, r);
-    int64_t e = (int64_t)element_bytes(c->dtype);
-    buffers x = { .bytes = { n.a * e, n.b * e, n.bias * e, n.c * e, n.gathered * e } };
-    x.a = guarded_new((size_t)x.bytes.a, 0);
-    x.b = guarded_new((size_t)x.bytes.b, 0);
-    x.bias = guarded_new((size_t)x.bytes.bias, 0);
-    x.c = guarded_new((size_t)x.bytes.c, 0xFF);
-    x.gathered = guarded_new((size_t)x.bytes.gathered, 0xFF);
-    input_fill(c->dtype, r, x.a, n.a);
-    input_fill(c->dtype, INPUT_B + r, x.b, n.b);
-    input_fill(c->dtype, INPUT_BIAS + r, x.bias, n.bias);
-    return x;
-}
-
-static bool intact(const buffers *x)
-{
-    return guarded_intact(x->a, (size_t)x->bytes.a) && guarded_intact(x->b, (size_t)x->bytes.b) &&
-           guarded_intact(x->bias, (size_t)x->bytes.bias) &&
-           guarded_intact(x->c, (size_t)x->bytes.c) &&
-           guarded_intact(x->gathered, (size_t)x->bytes.gathered);
-}
-
-static void drop(buffers *x)
-{
-    guarded_free(x->a);
-    guarded_free(x->b);
-    guarded_free(x->bias);
-    guarded_free(x->c);
-    guarded_free(x->gathered);
+    static const char *const names[] = { "copy", "sequential", "store" };
+    return i < (strstr(c->op, "gemm") ? 3 : 2) ? names[i] : NULL;
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
-static int check_values(imbrex_group *group, const op_case *c, int64_t m, const buffers *x)
+static int check_values(imbrex_group *group, const op_case *c, int64_t m, const op_image *x)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
     int64_t n = c->n, rows = n ? op_sizes_of(c, m, ranks, r).c / n : 0;
@@ -83,7 +24,7 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
         for (int64_t col = 0; col < n; col++) {
             double tolerance;
             double want = reference(c, m, ranks, r, row, col, &tolerance);
-            double have = element_get(c->dtype, x->c, row * n + col);
+            double have = element_get(c->dtype, x->host + x->c.at, row * n + col);
             double error = have > want ? have - want : want - have;
             RANK_CHECK(error <= tolerance,
                        "rank %d of %d, %s %s m=%lld n=%lld k=%lld: c[%lld, %lld] is %.9g, want "
@@ -100,7 +41,7 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
             from++;
         for (int64_t i = 0; i < c->k; i++) {
             double want = input_value(c->dtype, from, (row - rank_row(m, ranks, from)) * c->k + i);
-            double have = element_get(c->dtype, x->gathered, row * c->k + i);
+            double have = element_get(c->dtype, x->host + x->gathered.at, row * c->k + i);
             RANK_CHECK(have == want, "gathered[%lld, %lld] is %g, want %g", (long long)row,
                        (long long)i, have, want);
         }
@@ -108,51 +49,57 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
     return 0;
 }
 
-/* Of those with a product; the others have the first two. */
-static const char *const algorithms[] = { "copy", "sequential", "store" };
+static int run_once(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m,
+                    const op_image *x)
+{
+    if (op_image_upload(group, x))
+        return 1;
+    imbrex_args args = op_image_args(c, x, m);
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    if (op_image_download(group, x))
+        return 1;
+    RANK_CHECK(op_image_intact(x), "%s %s m=%lld n=%lld k=%lld wrote beside a matrix", c->op,
+               c->algorithm, (long long)m, (long long)c->n, (long long)c->k);
+    return 0;
+}
+
+enum { RUNS = 5 };
 
 /* All algorithms, each several times, with the plan's m and with fewer rows; same bits always. */
-static int check_case(imbrex_group *group, op_case c)
+static int check_case(imbrex_group *group, op_case c, void *device)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
-    const int64_t rows_of_run[] = { c.m, c.m / 2, c.m - 1, 1, c.m };
-    char *first[5] = { 0 };
-    for (size_t alg = 0; alg < (size_t)(strstr(c.op, "gemm") ? 3 : 2); alg++) {
-        c.algorithm = algorithms[alg];
+    const int64_t rows_of_run[RUNS] = { c.m, c.m / 2, c.m - 1, 1, c.m };
+    char *first[RUNS] = { 0 };
+    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)); alg++) {
         imbrex_plan *plan;
         RANK_OK(case_plan(group, &c, &plan));
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < RUNS; i++) {
             int64_t m = rows_of_run[i];
             if ((m < 1 && i) || m > c.m)
                 continue;
-            buffers x = take(&c, m, ranks, r);
-            imbrex_args args = {
-                .a = x.a,
-                .b = x.bytes.b ? x.b : NULL,
-                .bias = c.bias ? x.bias : NULL,
-                .c = x.c,
-                .gathered = c.gathered ? x.gathered : NULL,
-                .m = m,
-            };
-            RANK_OK(imbrex_plan_run(plan, &args, NULL));
-            RANK_OK(imbrex_stream_sync(group, NULL));
-            RANK_CHECK(intact(&x), "%s %s wrote beside a buffer", c.op, c.algorithm);
+            op_image x = op_image_take(&c, m, ranks, r, device);
+            if (run_once(group, plan, &c, m, &x))
+                return 1;
+            const char *bits = x.host + x.c.at;
             if (alg == 0) {
                 if (check_values(group, &c, m, &x))
                     return 1;
-                first[i] = malloc((size_t)x.bytes.c + 1);
-                memcpy(first[i], x.c, (size_t)x.bytes.c);
+                first[i] = malloc(x.c.bytes + 1);
+                memcpy(first[i], bits, x.c.bytes);
             }
-            RANK_CHECK(memcmp(first[i], x.c, (size_t)x.bytes.c) == 0,
-                       "%s m=%lld: %s and copy differ in bits", c.op, (long long)m, c.algorithm);
-            if (i == 4)
-                RANK_CHECK(memcmp(first[0], x.c, (size_t)x.bytes.c) == 0,
-                           "%s %s: two runs differ in bits", c.op, c.algorithm);
-            drop(&x);
+            RANK_CHECK(memcmp(first[i], bits, x.c.bytes) == 0,
+                       "%s m=%lld: %s and %s differ in bits", c.op, (long long)m, c.algorithm,
+                       op_cases_algorithm(&c, 0));
+            if (i == RUNS - 1)
+                RANK_CHECK(memcmp(first[0], bits, x.c.bytes) == 0, "%s %s: two runs differ in bits",
+                           c.op, c.algorithm);
+            op_image_drop(&x);
         }
         imbrex_plan_destroy(plan);
     }
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < RUNS; i++)
         free(first[i]);
     return 0;
 }
@@ -175,41 +122,94 @@ static const shape shapes[] = {
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
 };
 
-static int run_cases(imbrex_group *group, int last)
+
+enum { OPS = 4, DTYPES = 3 };
+static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+
+bool op_cases_get(int number, op_case *c)
 {
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        for (int o = 0; o < last; o++) {
-            for (int d = IMBREX_BF16; d <= IMBREX_F32; d++) {
-                const shape *x = &shapes[s];
-                op_case c = {
-                    .op = ops[o],
-                    .m = x->m,
-                    .n = x->n,
-                    .k = o >= 2 ? x->k : 0,
-                    .dtype = (imbrex_dtype)d,
-                    .layout = (s + (size_t)d) % 2 ? IMBREX_KN : IMBREX_NK,
-                    .chunk_rows = x->chunk_rows,
-                    .sms = x->sms,
-                    .bias = x->bias && o >= 2,
-                    .gathered = x->gathered && o == 2,
-                };
-                if (check_case(group, c))
-                    return 1;
-            }
-        }
+    int s = number / (OPS * DTYPES), o = number / DTYPES % OPS, d = number % DTYPES;
+    if (s >= (int)(sizeof shapes / sizeof shapes[0]))
+        return false;
+    const shape *x = &shapes[s];
+    *c = (op_case){
+        .op = ops[o],
+        .m = x->m,
+        .n = x->n,
+        .k = o >= 2 ? x->k : 0,
+        .dtype = (imbrex_dtype)d,
+        .layout = (s + d) % 2 ? IMBREX_KN : IMBREX_NK,
+        .chunk_rows = x->chunk_rows,
+        .sms = x->sms,
+        .bias = x->bias && o >= 2,
+        .gathered = x->gathered && o == 2,
+    };
+    return true;
+}
+
+/* For every form and tile of the kernels, on few multiprocessors and on many. */
+static const op_case large[] = {
+    { .m = 48, .n = 1536, .k = 512, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .bias = 1 },
+    { .m = 200, .n = 712, .k = 264, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
+    { .m = 777, .n = 1000, .k = 200, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .chunk_rows = 64 },
+    { .m = 640, .n = 1001, .k = 128, .dtype = IMBREX_F16, .layout = IMBREX_NK, .bias = 1 },
+    { .m = 1024, .n = 1536, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_KN, .sms = 20 },
+    { .m = 1500, .n = 640, .k = 320, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .gathered = 1 },
+    { .m = 300, .n = 500, .k = 96, .dtype = IMBREX_F32, .layout = IMBREX_NK, .bias = 1 },
+    { .m = 300, .n = 501, .k = 99, .dtype = IMBREX_F32, .layout = IMBREX_KN },
+    { .m = 500, .n = 333, .k = 77, .dtype = IMBREX_BF16, .layout = IMBREX_KN, .bias = 1 },
+    { .m = 2500, .n = 2304, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_NK },
+};
+
+bool op_cases_get_large(int number, op_case *c)
+{
+    if (number >= 2 * (int)(sizeof large / sizeof large[0]))
+        return false;
+    *c = large[number / 2];
+    c->op = ops[2 + number % 2];
+    c->gathered = c->gathered && number % 2 == 0;
+    c->whole = 1;
+    return true;
+}
+
+/* ---- the table on a device ------------------------------------------------------------------- */
+
+int op_cases_all(imbrex_group *group, void *ctx)
+{
+    op_case c;
+    (void)ctx;
+    for (int i = 0; op_cases_get(i, &c); i++) {
+        if (check_case(group, c, NULL))
+            return 1;
     }
     return 0;
 }
 
-int op_cases_all(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    return run_cases(group, 4);
-}
-
 int op_cases_collectives(imbrex_group *group, void *ctx)
 {
+    op_case c;
     (void)ctx;
-    return run_cases(group, 2);
+    for (int i = 0; op_cases_get(i, &c); i++) {
+        if (i / DTYPES % OPS < 2 && check_case(group, c, NULL))
+            return 1;
+    }
+    return 0;
+}
+
+int op_cases_device(imbrex_group *group, void *ctx)
+{
+    size_t most = 0;
+    op_case c;
+    void *device;
+    (void)ctx;
+    for (int i = 0; op_cases_get(i, &c); i++) {
+        size_t bytes = op_image_bytes(&c, imbrex_group_size(group));
+        most = bytes > most ? bytes : most;
+    }
+    RANK_OK(imbrex_mem_alloc(group, most, &device));
+    for (int i = 0; op_cases_get(i, &c); i++) {
+        if (check_case(group, c, device))
+            return 1;
+    }
+    return 0;
 }

@@ -14,6 +14,8 @@ typedef struct op_case {
     int chunk_rows, sms;
     int64_t run_m; /* 0: m */
     int bias, gathered;
+    int input; /* added to the numbers of all inputs: other values */
+    int whole; /* small whole numbers: every sum is exact, so that its order does not matter */
 } op_case;
 
 size_t element_bytes(imbrex_dtype dtype);

@@ -1,0 +1,120 @@
+/* op_image.c - lays out, fills, moves and inspects the matrices of a run. */
+#include "op_image.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+/* Whoever reads a guard shows it; matrices begin where vectors of every device may. */
+enum { GUARD = 64, FILL = 0xFF, ALIGNMENT = 256 };
+
+static op_matrix place(op_image *x, int64_t elements, size_t element)
+{
+    op_matrix m = { .at = x->bytes, .bytes = (size_t)elements * element };
+    x->bytes = (m.at + m.bytes + GUARD + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return m;
+}
+
+static op_image lay_out(const op_case *c, const op_sizes *n)
+{
+    size_t e = element_bytes(c->dtype);
+    op_image x = { .bytes = ALIGNMENT };
+    x.a = place(&x, n->a, e);
+    x.b = place(&x, n->b, e);
+    x.bias = place(&x, n->bias, e);
+    x.c = place(&x, n->c, e);
+    x.gathered = place(&x, n->gathered, e);
+    return x;
+}
+
+size_t op_image_bytes(const op_case *c, int ranks)
+{
+    size_t most = 0;
+    for (int r = 0; r < ranks; r++) {
+        op_sizes n = op_sizes_of(c, c->m, ranks, r);
+        size_t bytes = lay_out(c, &n).bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static void fill(const op_case *c, int input, char *at, int64_t count)
+{
+    input_fill(c->dtype, input, at, count);
+    for (int64_t i = 0; c->whole && i < count; i++)
+        element_set(c->dtype, at, i, rint(element_get(c->dtype, at, i)));
+}
+
+op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *device)
+{
+    op_sizes n = op_sizes_of(c, m, ranks, r);
+    op_image x = lay_out(c, &n);
+    x.host = malloc(x.bytes);
+    x.device = device ? device : x.host;
+    memset(x.host, FILL, x.bytes);
+    int input = c->input + r;
+    fill(c, input, x.host + x.a.at, n.a);
+    fill(c, INPUT_B + input, x.host + x.b.at, n.b);
+    fill(c, INPUT_BIAS + input, x.host + x.bias.at, n.bias);
+    return x;
+}
+
+void op_image_drop(op_image *x)
+{
+    free(x->host);
+    x->host = NULL;
+}
+
+static int move(imbrex_group *group, const op_image *x, char *to, const char *from)
+{
+    if (x->device == x->host)
+        return 0;
+    RANK_OK(imbrex_copy(group, to, from, x->bytes, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+int op_image_upload(imbrex_group *group, const op_image *x)
+{
+    return move(group, x, x->device, x->host);
+}
+
+int op_image_download(imbrex_group *group, const op_image *x)
+{
+    return move(group, x, x->host, x->device);
+}
+
+imbrex_args op_image_args(const op_case *c, const op_image *x, int64_t m)
+{
+    return (imbrex_args){
+        .a = x->device + x->a.at,
+        .b = x->b.bytes ? x->device + x->b.at : NULL,
+        .bias = c->bias ? x->device + x->bias.at : NULL,
+        .c = x->device + x->c.at,
+        .gathered = c->gathered ? x->device + x->gathered.at : NULL,
+        .m = m,
+    };
+}
+
+static bool is_fill(const char *host, size_t from, size_t to)
+{
+    for (size_t at = from; at < to; at++) {
+        if ((unsigned char)host[at] != FILL)
+            return false;
+    }
+    return true;
+}
+
+bool op_image_intact(const op_image *x)
+{
+    const op_matrix all[] = { x->a, x->b, x->bias, x->c, x->gathered, { x->bytes, 0 } };
+    size_t at = 0;
+    for (int i = 0; i < 6; i++) {
+        if (!is_fill(x->host, at, all[i].at))
+            return false;
+        at = all[i].at + all[i].bytes;
+    }
+    return true;
+}

@@ -1,0 +1,37 @@
+/* op_image.h - the matrices of one rank in one run: in one piece of memory with guards between
+ * them, as the host has it and as the device does. */
+#ifndef OP_IMAGE_H
+#define OP_IMAGE_H
+
+#include <stdbool.h>
+
+#include "reference.h"
+
+typedef struct op_matrix {
+    size_t at, bytes; /* in the image */
+} op_matrix;
+
+typedef struct op_image {
+    char *host, *device; /* the same where the device takes host memory */
+    size_t bytes;
+    op_matrix a, b, bias, c, gathered;
+} op_image;
+
+/* Inputs are filled; outputs and guards are not a number in any dtype.  device: memory for it, or
+ * NULL: host memory serves; it must have bytes_most.  Free with op_image_drop. */
+op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *device);
+void op_image_drop(op_image *image); /* leaves device memory alone */
+
+/* Bytes of the largest image of any rank. */
+size_t op_image_bytes(const op_case *c, int ranks);
+
+/* Enqueues nothing that waits for a peer: stream must be idle, and is so afterwards.  0: done. */
+int op_image_upload(imbrex_group *group, const op_image *image);
+int op_image_download(imbrex_group *group, const op_image *image);
+
+imbrex_args op_image_args(const op_case *c, const op_image *image, int64_t m);
+
+/* Nothing was written beside a matrix. */
+bool op_image_intact(const op_image *image);
+
+#endif /* OP_IMAGE_H */

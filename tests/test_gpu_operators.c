@@ -1,0 +1,335 @@
+/* test_gpu_operators.c - every operator on real GPUs, ranks as threads: against a float64 loop,
+ * against the CPU backend, with the kernels' general form, and queued without the host's help. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "op_cases.h"
+#include "op_image.h"
+
+enum { TIMEOUT_MS = 20000 };
+
+/* ---- ranks with a group on GPUs and one on the CPU ------------------------------------------- */
+
+typedef int (*pair_main)(imbrex_group *gpu, imbrex_group *cpu);
+
+typedef struct job {
+    pair_main run;
+    bool spread, cpu;
+} job;
+
+static int with_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const job *j = ctx;
+    imbrex_group_desc desc = {
+        .bootstrap = bootstrap,
+        .device = gpu_of(rank, j->spread),
+        .timeout_ms = TIMEOUT_MS,
+    };
+    imbrex_group *gpu, *cpu = NULL;
+    RANK_OK(imbrex_group_create(&desc, &gpu));
+    desc.device = "cpu";
+    if (j->cpu)
+        RANK_OK(imbrex_group_create(&desc, &cpu));
+    int failed = j->run(gpu, cpu);
+    if (failed) {
+        imbrex_group_abort(gpu);
+        if (cpu)
+            imbrex_group_abort(cpu);
+    }
+    imbrex_group_destroy(cpu);
+    imbrex_group_destroy(gpu);
+    return failed;
+}
+
+static void run(const char *name, int size, bool spread, pair_main main, bool cpu)
+{
+    ranks_desc desc = { .size = size, .meeting_s = 60 };
+    job j = { main, spread, cpu };
+    if (gpu_wanted("%s, %d rank%s%s", name, size, size > 1 ? "s" : "",
+                   spread     ? ", a GPU each"
+                   : size > 1 ? " on one GPU"
+                              : ""))
+        gpu_report(ranks_run_bare(&desc, with_groups, &j));
+}
+
+static int table(imbrex_group *gpu, imbrex_group *cpu)
+{
+    (void)cpu;
+    return op_cases_device(gpu, NULL);
+}
+
+/* ---- against the CPU ------------------------------------------------------------------------- */
+
+static const char *const dtypes[] = { "bf16", "f16", "f32" };
+
+/* Whole numbers: no order of sums and no shape of tiles may show. */
+static int check_equal(const op_case *c, imbrex_plan *plan, const char *name, const char *have,
+                       const char *want, int64_t count, int64_t cols)
+{
+    int64_t wrong = 0, first = 0;
+    for (int64_t i = 0; i < count; i++) {
+        bool equal = element_get(c->dtype, have, i) == element_get(c->dtype, want, i);
+        if (!equal && !wrong++)
+            first = i;
+    }
+    if (!wrong)
+        return 0;
+    char line[400];
+    imbrex_plan_describe(plan, line, sizeof line);
+    fprintf(stderr, "%s (%s%s)\n", line, dtypes[c->dtype], c->bias ? ", bias" : "");
+    for (int64_t i = first, shown = 0; i < count && shown < 4; i++) {
+        double x = element_get(c->dtype, have, i), y = element_get(c->dtype, want, i);
+        if (x != y && ++shown)
+            fprintf(stderr, "  %s[%lld, %lld] is %g, on the CPU %g\n", name, (long long)(i / cols),
+                    (long long)(i % cols), x, y);
+    }
+    RANK_CHECK(!wrong, "%lld of %lld values of %s differ from the CPU's", (long long)wrong,
+               (long long)count, name);
+    return 0;
+}
+
+static int compare_run(imbrex_group *gpu, imbrex_plan *plan, const op_case *c, int64_t m,
+                       const op_image *want, void *device)
+{
+    int ranks = imbrex_group_size(gpu), r = imbrex_group_rank(gpu);
+    op_image x = op_image_take(c, m, ranks, r, device);
+    if (op_image_upload(gpu, &x))
+        return 1;
+    imbrex_args args = op_image_args(c, &x, m);
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(gpu, NULL));
+    if (op_image_download(gpu, &x))
+        return 1;
+    int64_t e = (int64_t)element_bytes(c->dtype);
+    if (check_equal(c, plan, "c", x.host + x.c.at, want->host + want->c.at, (int64_t)x.c.bytes / e,
+                    c->n))
+        return 1;
+    if (c->gathered &&
+        check_equal(c, plan, "gathered", x.host + x.gathered.at, want->host + want->gathered.at,
+                    (int64_t)x.gathered.bytes / e, c->k))
+        return 1;
+    RANK_CHECK(op_image_intact(&x), "%s wrote beside a matrix", c->op);
+    op_image_drop(&x);
+    return 0;
+}
+
+enum { COMPARED = 2 }; /* the plan's m, and a smaller one */
+
+static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, void *device)
+{
+    int ranks = imbrex_group_size(gpu), r = imbrex_group_rank(gpu);
+    const int64_t rows[COMPARED] = { c.m, c.m * 2 / 3 + 1 };
+    op_image want[COMPARED];
+    imbrex_plan *plan;
+    op_case on_cpu = c;
+    on_cpu.sms = on_cpu.chunk_rows = 0;
+    RANK_OK(case_plan(cpu, &on_cpu, &plan));
+    for (int i = 0; i < COMPARED; i++) {
+        want[i] = op_image_take(&c, rows[i], ranks, r, NULL);
+        imbrex_args args = op_image_args(&c, &want[i], rows[i]);
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(cpu, NULL));
+    imbrex_plan_destroy(plan);
+    for (int alg = 0; op_cases_algorithms[alg]; alg++) {
+        c.algorithm = op_cases_algorithms[alg];
+        RANK_OK(case_plan(gpu, &c, &plan));
+        for (int i = 0; i < COMPARED; i++) {
+            if (compare_run(gpu, plan, &c, rows[i], &want[i], device))
+                return 1;
+        }
+        imbrex_plan_destroy(plan);
+    }
+    for (int i = 0; i < COMPARED; i++)
+        op_image_drop(&want[i]);
+    return 0;
+}
+
+static int compare(imbrex_group *gpu, imbrex_group *cpu)
+{
+    size_t most = 0;
+    op_case c;
+    void *device;
+    for (int i = 0; op_cases_get_large(i, &c); i++) {
+        size_t bytes = op_image_bytes(&c, imbrex_group_size(gpu));
+        most = bytes > most ? bytes : most;
+    }
+    RANK_OK(imbrex_mem_alloc(gpu, most, &device));
+    for (int i = 0; op_cases_get_large(i, &c); i++) {
+        if (compare_case(gpu, cpu, c, device))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- queued ---------------------------------------------------------------------------------- */
+
+/* Runs of two plans in turn, each with inputs of its own, all enqueued before the host looks. */
+enum { QUEUED = 12, PLANS = 2, STREAMS = 2 };
+
+static const op_case queued[PLANS] = {
+    /* small enough that both fit beside each other on four ranks of one GPU */
+    { .op = "ag_gemm",
+      .m = 500,
+      .n = 256,
+      .k = 192,
+      .algorithm = "copy",
+      .chunk_rows = 128,
+      .sms = 12,
+      .bias = 1 },
+    { .op = "gemm_rs",
+      .m = 700,
+      .n = 384,
+      .k = 136,
+      .algorithm = "copy",
+      .chunk_rows = 64,
+      .sms = 12,
+      .dtype = IMBREX_F16 },
+};
+
+typedef struct queue {
+    imbrex_group *group;
+    imbrex_plan *plans[PLANS];
+    imbrex_stream streams[STREAMS];
+    op_image image[QUEUED];
+    char *bits[QUEUED]; /* of c, by runs that were waited for */
+} queue;
+
+static int64_t queued_rows(int i)
+{
+    int64_t most = queued[i % PLANS].m;
+    return i / PLANS % 3 == 1 ? most / 2 + 1 : most;
+}
+
+static int take_queue(queue *q, imbrex_group *gpu)
+{
+    int ranks = imbrex_group_size(gpu), r = imbrex_group_rank(gpu);
+    size_t bytes = 0, at = 0;
+    char *device;
+    memset(q, 0, sizeof *q);
+    q->group = gpu;
+    for (int p = 0; p < PLANS; p++) {
+        RANK_OK(case_plan(gpu, &queued[p], &q->plans[p]));
+        bytes += QUEUED / PLANS * op_image_bytes(&queued[p], ranks);
+    }
+    for (int s = 0; s < STREAMS; s++)
+        RANK_OK(imbrex_stream_create(gpu, &q->streams[s]));
+    RANK_OK(imbrex_mem_alloc(gpu, bytes, (void **)&device));
+    for (int i = 0; i < QUEUED; i++) {
+        op_case c = queued[i % PLANS];
+        c.input = 100 + 10 * i;
+        q->image[i] = op_image_take(&c, queued_rows(i), ranks, r, device + at);
+        q->bits[i] = malloc(q->image[i].c.bytes);
+        at += q->image[i].bytes;
+    }
+    return 0;
+}
+
+static int enqueue(queue *q, int i, imbrex_stream stream)
+{
+    imbrex_args args = op_image_args(&queued[i % PLANS], &q->image[i], queued_rows(i));
+    RANK_OK(imbrex_plan_run(q->plans[i % PLANS], &args, stream));
+    return 0;
+}
+
+/* One run after the other: these bits are what the queues must give. */
+static int record(queue *q)
+{
+    for (int i = 0; i < QUEUED; i++) {
+        op_image *x = &q->image[i];
+        if (op_image_upload(q->group, x) || enqueue(q, i, NULL))
+            return 1;
+        RANK_OK(imbrex_stream_sync(q->group, NULL));
+        if (op_image_download(q->group, x))
+            return 1;
+        memcpy(q->bits[i], x->host + x->c.at, x->c.bytes);
+        memset(x->host + x->c.at, 0xFF, x->c.bytes);
+    }
+    return 0;
+}
+
+typedef enum order { ONE_STREAM, STREAM_A_PLAN, STREAMS_IN_TURN } order;
+static const char *const orders[] = { "on one stream", "on a stream a plan", "on streams in turn" };
+
+static imbrex_stream stream_of(const queue *q, order o, int i)
+{
+    return o == ONE_STREAM ? NULL : q->streams[o == STREAM_A_PLAN ? i % PLANS : i / PLANS % 2];
+}
+
+static int check_queue(queue *q, order o)
+{
+    int r = imbrex_group_rank(q->group);
+    for (int i = 0; i < QUEUED; i++) {
+        if (op_image_upload(q->group, &q->image[i]))
+            return 1;
+    }
+    for (int i = 0; i < QUEUED; i++) {
+        if (enqueue(q, i, stream_of(q, o, i)))
+            return 1;
+    }
+    RANK_OK(imbrex_stream_sync(q->group, NULL));
+    for (int s = 0; s < STREAMS; s++)
+        RANK_OK(imbrex_stream_sync(q->group, q->streams[s]));
+    for (int i = 0; i < QUEUED; i++) {
+        op_image *x = &q->image[i];
+        if (op_image_download(q->group, x))
+            return 1;
+        const char *have = x->host + x->c.at;
+        size_t at = 0;
+        while (at < x->c.bytes && have[at] == q->bits[i][at])
+            at++;
+        imbrex_dtype dtype = queued[i % PLANS].dtype;
+        int64_t e = (int64_t)(at / element_bytes(dtype));
+        RANK_CHECK(at == x->c.bytes,
+                   "rank %d, %s: run %d (%s, m=%lld): value %lld is %g, alone it was %g", r,
+                   orders[o], i, queued[i % PLANS].op, (long long)queued_rows(i), (long long)e,
+                   element_get(dtype, have, e), element_get(dtype, q->bits[i], e));
+        RANK_CHECK(op_image_intact(x), "%s: run %d wrote beside a matrix", orders[o], i);
+        memset(x->host + x->c.at, 0xFF, x->c.bytes);
+    }
+    return 0;
+}
+
+static int queues(imbrex_group *gpu, imbrex_group *cpu)
+{
+    queue q;
+    (void)cpu;
+    int failed = take_queue(&q, gpu) || record(&q);
+    for (int round = 0; round < 3 && !failed; round++)
+        failed = check_queue(&q, ONE_STREAM) || check_queue(&q, STREAM_A_PLAN) ||
+                 check_queue(&q, STREAMS_IN_TURN);
+    for (int i = 0; i < QUEUED; i++) {
+        op_image_drop(&q.image[i]);
+        free(q.bits[i]);
+    }
+    return failed;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static void general_form(int size)
+{
+    setenv("IMBREX_CUDA_ARCH", "80", 1);
+    run("table, general form", size, false, table, false);
+    run("against the CPU, general form", size, false, compare, true);
+    unsetenv("IMBREX_CUDA_ARCH");
+}
+
+int main(int argc, char **argv)
+{
+    gpu_begin(argc, argv, false);
+    for (int size = 1; size <= 4; size++) {
+        run("table", size, false, table, false);
+        run("against the CPU", size, false, compare, true);
+        run("queued", size, false, queues, false);
+    }
+    general_form(2);
+    int each = gpu_count() < 4 ? gpu_count() : 4;
+    if (each > 1) {
+        run("table", each, true, table, false);
+        run("against the CPU", each, true, compare, true);
+        run("queued", each, true, queues, false);
+    }
+    return gpu_end();
+}
