@@ -98,10 +98,16 @@ static imbrex_status choose(const imx_device_desc *desc, CUdevice *gpu)
                  : IMBREX_OK;
 }
 
-static imbrex_status describe(imx_device *device)
+enum { ARCH_LEAST = 80 };
+
+static imbrex_status describe(imx_device *device, const imx_env *env)
 {
     device->arch = 10 * imx_cuda_attribute(device->gpu, CU_COMPUTE_CAPABILITY_MAJOR) +
                    imx_cuda_attribute(device->gpu, CU_COMPUTE_CAPABILITY_MINOR);
+    device->form = env->cuda_arch ? (int)imx_min(env->cuda_arch, INT16_MAX) : device->arch;
+    if (device->form < ARCH_LEAST || device->form > device->arch)
+        return imx_fail(IMBREX_INVALID, "IMBREX_CUDA_ARCH is %lld: want from %d to the GPU's %d",
+                        (long long)env->cuda_arch, ARCH_LEAST, device->arch);
     device->sms = imx_cuda_attribute(device->gpu, CU_MULTIPROCESSOR_COUNT);
     device->shared_bytes_most =
         (size_t)imx_cuda_attribute(device->gpu, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
@@ -164,7 +170,7 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     imbrex_status status;
     IMX_GOTO(choose(desc, &device->gpu));
     IMX_GOTO(count_in(device));
-    IMX_GOTO(describe(device));
+    IMX_GOTO(describe(device, desc->env));
     IMX_GOTO(imx_driver_check(imx_driver->cuDevicePrimaryCtxRetain(&device->context, device->gpu),
                               "cuDevicePrimaryCtxRetain", "cannot use GPU %d", device->gpu));
     CUcontext before;
@@ -201,7 +207,7 @@ static void target(const imx_device *device, imx_target *out)
         .index = device->gpu,
         .units = device->sms,
         .units_most = device->sms,
-        .arch = device->arch,
+        .arch = device->form,
         .alignment = 16,
     };
     snprintf(out->id, sizeof out->id, "%s", device->id);

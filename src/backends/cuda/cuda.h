@@ -12,6 +12,7 @@ struct imx_device {
     CUdevice gpu;
     CUcontext context; /* the primary one, shared with all users of the GPU in this process */
     int arch;          /* compute capability: 90 */
+    int form;          /* that kernels are made for: the same, or less */
     int sms;
     size_t shared_bytes_most; /* that a block may ask for */
     char id[40];

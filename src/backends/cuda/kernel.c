@@ -82,7 +82,7 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
                                int blocks)
 {
     imx_cuda_target target = {
-        .arch = device->arch,
+        .arch = device->form,
         .shared_bytes_most = device->shared_bytes_most,
     };
     p->kernel->cuda_config(largest, &target, blocks, &p->config);
