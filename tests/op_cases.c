@@ -122,7 +122,6 @@ static const shape shapes[] = {
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
 };
 
-
 enum { OPS = 4, DTYPES = 3 };
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 

@@ -132,8 +132,7 @@ static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, void *d
     }
     RANK_OK(imbrex_stream_sync(cpu, NULL));
     imbrex_plan_destroy(plan);
-    for (int alg = 0; op_cases_algorithms[alg]; alg++) {
-        c.algorithm = op_cases_algorithms[alg];
+    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)); alg++) {
         RANK_OK(case_plan(gpu, &c, &plan));
         for (int i = 0; i < COMPARED; i++) {
             if (compare_run(gpu, plan, &c, rows[i], &want[i], device))
