@@ -31,17 +31,26 @@ typedef struct imbrexd_site {
     int32_t index; /* chunk, tile, ...; -1: none */
 } imbrexd_site;
 
-/* The first wait of a rank that outlived its deadline.  state: 0 free, 1 being written, 2 to be
- * read. */
+/* The first thing that a rank found wrong: a wait that outlived its deadline, a peer that died...
+ * state: 0 free, 1 being written, 2 to be read. */
 typedef struct imbrexd_fault {
     uint32_t state;
-    int32_t kind; /* the host's table: deadline, death of a peer, abort */
+    int32_t kind; /* below */
     int32_t rank; /* who noticed */
     int32_t pad;
     imbrexd_site site;
     uint64_t have, want;
-    int64_t when_ns; /* CLOCK_MONOTONIC */
+    int64_t when_ns; /* CLOCK_MONOTONIC; 0: noticed by a device, which has no such clock */
 } imbrexd_fault;
+
+/* imbrexd_fault.kind, and what have and want are.  All but the first are the host's. */
+enum {
+    IMBREXD_FAULT_DEADLINE = 1, /* the signal's value, the value waited for */
+    IMBREXD_FAULT_DEATH = 2,    /* of rank site.rank */
+    IMBREXD_FAULT_ABORT = 3,
+    IMBREXD_FAULT_MISMATCH = 4, /* runs that differ: of rank site.rank, of the one that noticed */
+    IMBREXD_FAULT_GAVE_UP = 5   /* a part of a run is enqueued, the rest cannot be: its status */
+};
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed
  * the first fault.  waiting[r] is when this rank last found itself still held by rank r, and
@@ -50,15 +59,12 @@ typedef struct imbrexd_fault {
 typedef struct imbrexd_watch {
     uint64_t *const *abort;
     imbrexd_fault *fault; /* this rank's own, readable by all ranks, like waiting */
-    int64_t *waiting;     /* [size + 1], CLOCK_MONOTONIC; NULL: not kept */
+    int64_t *waiting;     /* [size + 1], CLOCK_MONOTONIC; NULL: not kept.  Devices never do. */
     int32_t rank, size;
     int32_t spins; /* polls before a wait goes to sleep */
     int32_t pad;
     int64_t timeout_ns;
 } imbrexd_watch;
-
-/* imbrexd_fault.kind */
-enum { IMBREXD_FAULT_DEADLINE = 1, IMBREXD_FAULT_DEATH = 2, IMBREXD_FAULT_ABORT = 3 };
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #include "imbrex_device_cuda.h"

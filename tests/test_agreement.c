@@ -1,12 +1,15 @@
 /* test_agreement.c - calls in which one rank differs: all ranks hear what differs and on whom, none
- * waits for ever, and the group goes on; and wrong arguments, of which only their rank hears. */
+ * waits for ever, and, unless it was in a run, the group goes on; and wrong arguments, of which only
+ * their rank hears. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <unistd.h>
 
+#include "imbrex_device.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -218,6 +221,72 @@ static void bootstraps(void **state)
     }
 }
 
+/* ---- runs that differ ------------------------------------------------------------------------ */
+
+typedef struct mismatch {
+    bool other_plan, odd_is_late;
+} mismatch;
+
+enum { ROWS = 12, COLS = 4 };
+
+/* Whoever is early waits in its stream for a peer that will never post what it should. */
+static int runs(imbrex_group *group, void *ctx)
+{
+    const mismatch *x = ctx;
+    bool odd = imbrex_group_rank(group) == ODD;
+    float a[ROWS * COLS] = { 0 }, c[ROWS * COLS];
+    imbrex_plan *plans[2];
+    imbrex_coll_desc desc = { .m = ROWS, .n = COLS, .dtype = IMBREX_F32 };
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plans[0]));
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &plans[1]));
+    imbrex_args args = { .a = a, .c = c };
+    RANK_OK(imbrex_plan_run(plans[0], &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+
+    int64_t begin_ns = imbrexd_now_ns();
+    if (odd == x->odd_is_late)
+        usleep(100000);
+    args.m = odd && !x->other_plan ? ROWS - 1 : 0;
+    imbrex_status status = imbrex_plan_run(plans[odd && x->other_plan], &args, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    const char *parts[] = { "args.m differs between ranks in a run of all_gather (plan 1): ",
+                            "12 on rank ", "11 on rank 1", "; all ranks must pass the same",
+                            "(noticed by rank " };
+    if (x->other_plan) {
+        parts[0] = "ranks run different plans: ";
+        parts[1] = "all_gather (plan 1) on rank ";
+        parts[2] = "reduce_scatter (plan 2) on rank 1";
+        parts[3] = "; all ranks must run the same plans in the same order";
+    }
+    for (int i = 0; i < 5; i++) {
+        if (expect("runs that differ", status, IMBREX_INVALID, parts[i]))
+            return 1;
+    }
+    RANK_CHECK(took_ms < 2000, "heard of it after %lld ms", (long long)took_ms);
+    return expect("later", imbrex_barrier(group, NULL), IMBREX_INVALID, parts[0]);
+}
+
+/* Many runs, none of which differs: ranks far ahead or behind are no alarm. */
+static int many_runs(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    float a[ROWS * COLS] = { 0 }, c[ROWS * COLS];
+    imbrex_plan *plans[2];
+    imbrex_coll_desc desc = { .m = ROWS, .n = COLS, .dtype = IMBREX_F32 };
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plans[0]));
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &plans[1]));
+    for (int i = 0; i < 500; i++) {
+        imbrex_args args = { .a = a, .c = c, .m = 1 + i % ROWS };
+        if (i % 100 == 30 * imbrex_group_rank(group))
+            usleep(20000);
+        RANK_OK(imbrex_plan_run(plans[i / 3 % 2], &args, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static void on_2_and_3(rank_main run)
@@ -240,6 +309,35 @@ static void a_rank_is_elsewhere(void **state)
     on_2_and_3(elsewhere);
 }
 
+static void run_mismatch(bool other_plan)
+{
+    for (int i = 0; i < 8; i++) {
+        mismatch x = { .other_plan = other_plan, .odd_is_late = i / 4 };
+        ranks_desc desc = { .size = 2 + i / 2 % 2,
+                            .processes = i % 2 && RANKS_PROCESSES,
+                            .timeout_ms = TIMEOUT_MS };
+        assert_int_equal(ranks_run(&desc, runs, &x), 0);
+    }
+}
+
+static void rows_differ(void **state)
+{
+    (void)state;
+    run_mismatch(false);
+}
+
+static void plans_differ(void **state)
+{
+    (void)state;
+    run_mismatch(true);
+}
+
+static void runs_are_alike(void **state)
+{
+    (void)state;
+    on_2_and_3(many_runs);
+}
+
 static void group_descs(void **state)
 {
     (void)state;
@@ -256,9 +354,9 @@ static void group_descs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descs_differ),
-        cmocka_unit_test(a_rank_is_elsewhere),
-        cmocka_unit_test(group_descs),
+        cmocka_unit_test(descs_differ),   cmocka_unit_test(a_rank_is_elsewhere),
+        cmocka_unit_test(rows_differ),    cmocka_unit_test(plans_differ),
+        cmocka_unit_test(runs_are_alike), cmocka_unit_test(group_descs),
         cmocka_unit_test(bootstraps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "imbrex_device.h"
+#include "plan.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -366,6 +367,70 @@ static void knows_a_circle(void **state)
     assert_int_equal(ranks_run(&desc, circle, NULL), 0);
 }
 
+/* ---- other causes ---------------------------------------------------------------------------- */
+
+static imbrex_status break_down(const imx_run *run)
+{
+    return imx_fail(IMBREX_DEVICE, "rank %d's device is on fire", run->rank);
+}
+
+/* Rank 0 cannot enqueue the rest of its run. */
+static int half_a_run(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    static const imx_algorithm broken = { "broken", break_down };
+    bool first = imbrex_group_rank(group) == 0;
+    char a[64] = "", c[64], why[64];
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &(imbrex_coll_desc){ .m = 2, .n = 4 }, &plan));
+    if (first)
+        plan->algorithm = &broken;
+    imbrex_status status = imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL);
+    RANK_CHECK(!first || (status == IMBREX_DEVICE && strstr(imbrex_error(), "is on fire")), "%s",
+               imbrex_error());
+    status = imbrex_stream_sync(group, NULL);
+    snprintf(why, sizeof why, "rank 0%s could enqueue only a part", first ? " (this rank)" : "");
+    RANK_CHECK(status == (first ? IMBREX_DEVICE : IMBREX_PEER), "%s", imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), why) &&
+                   strstr(imbrex_error(), "its run of all_gather (plan 1): IMBREX_DEVICE there"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static void names_who_gave_up(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, half_a_run, NULL), 0);
+}
+
+/* A fault as a device leaves it: without a time, and with no times of waits to compare it with. */
+static int noticed_by_device(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    if (imbrex_group_rank(group) == 0) {
+        imbrexd_fault *fault = &imx_control_of(group, 0)->fault;
+        *fault = (imbrexd_fault){ .kind = IMBREXD_FAULT_DEADLINE,
+                                  .site = { .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 },
+                                  .have = 3,
+                                  .want = 4 };
+        __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
+        for (int r = 0; r < 2; r++)
+            __atomic_store_n(group->abort[r], 1, __ATOMIC_RELEASE);
+    }
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    return expect_timeout(group, " waited 700 ms for rank 1 to come to imbrex_barrier (the signal "
+                                 "is 3, not yet 4): is rank 1 stopped, busy or in another call?");
+}
+
+static void guesses_nothing_on_devices(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, noticed_by_device, NULL), 0);
+}
+
 /* ---- an abort while the emulations sleep ----------------------------------------------------- */
 
 /* Both ranks sleep ten seconds and more before, or after, the copy. */
@@ -411,11 +476,18 @@ int main(void)
         return 1;
     setenv("IMBREX_CPU_LINK", LINK, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed),         cmocka_unit_test(stopped),
-        cmocka_unit_test(exits),          cmocka_unit_test(leaves),
-        cmocka_unit_test(absent),         cmocka_unit_test(absent_thread),
-        cmocka_unit_test(leaving_thread), cmocka_unit_test(names_the_last_of_a_chain),
-        cmocka_unit_test(knows_a_circle), cmocka_unit_test(abort_ends_emulated_sleeps),
+        cmocka_unit_test(killed),
+        cmocka_unit_test(stopped),
+        cmocka_unit_test(exits),
+        cmocka_unit_test(leaves),
+        cmocka_unit_test(absent),
+        cmocka_unit_test(absent_thread),
+        cmocka_unit_test(leaving_thread),
+        cmocka_unit_test(names_the_last_of_a_chain),
+        cmocka_unit_test(knows_a_circle),
+        cmocka_unit_test(names_who_gave_up),
+        cmocka_unit_test(guesses_nothing_on_devices),
+        cmocka_unit_test(abort_ends_emulated_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

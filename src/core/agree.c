@@ -90,3 +90,23 @@ imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status min
         return is_own(mine) ? imx_fail(mine, "%s", own.detail) : met;
     return compare(group, all, fields);
 }
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m)
+{
+    uint64_t number = ++group->runs;
+    uint64_t mine = imx_agree_run_word(number, plan, m);
+    int slot = (int)(number % IMX_CONTROL_RUNS);
+    /* seq_cst: the store comes before the loads, so that of two ranks one sees the other. */
+    __atomic_store_n(&imx_control_of(group, group->rank)->runs[slot], mine, __ATOMIC_SEQ_CST);
+    for (int r = 0; r < group->size; r++) {
+        uint64_t theirs = __atomic_load_n(&imx_control_of(group, r)->runs[slot], __ATOMIC_SEQ_CST);
+        if (theirs == mine || (theirs ^ mine) >> IMX_AGREE_RUN_SHIFT)
+            continue; /* alike, or the rank has not come to this run, or is far ahead */
+        imbrexd_site site = { .plan = plan, .rank = r, .index = -1 };
+        imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_MISMATCH, site, theirs, mine);
+        return imx_fault_check(group);
+    }
+    return IMBREX_OK;
+}

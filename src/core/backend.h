@@ -16,8 +16,10 @@
  *             is a folder under kernels/, known here by its table row only.
  *
  * Rules for all functions that take a stream: they enqueue, allocate nothing, and may block only
- * while the queue is full.  Once the group's abort word is set, a stream skips its copies, posts,
- * waits and kernels, so that a sync returns at once.
+ * while the queue is full.  Once the group's abort word is set, waits end at once, in streams and
+ * in kernels, so that a sync returns soon.  Copies, posts and kernels that come after may be
+ * skipped (cpu does) or take place (cuda: to look at the word would cost each of them a trip to the
+ * host): whoever such a post lets go finds the group failed, and what it reads is nobody's result.
  */
 #ifndef IMX_BACKEND_H
 #define IMX_BACKEND_H

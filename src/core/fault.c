@@ -5,6 +5,12 @@
 #include "group.h"
 #include "plan.h"
 
+static void describe_plan(const imbrex_group *group, int number, imx_text *text)
+{
+    const imbrex_plan *plan = imx_plan_by_number(group, number);
+    imx_text_add(text, "%s (plan %d)", plan ? plan->op->name : "a destroyed plan", number);
+}
+
 static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
 {
     switch (site->what) {
@@ -26,8 +32,28 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     default:
         imx_text_add(text, "its own product of chunk %d", site->index);
     }
-    const imbrex_plan *plan = imx_plan_by_number(group, site->plan);
-    imx_text_add(text, " in %s (plan %d)", plan ? plan->op->name : "a destroyed plan", site->plan);
+    imx_text_add(text, " in ");
+    describe_plan(group, site->plan, text);
+}
+
+/* What imx_agree_run found: have is the other rank's run, want the run of the one that noticed. */
+static void describe_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int plan = fault->site.plan, other = imx_agree_run_plan(fault->have, plan);
+    if (other == plan) {
+        imx_text_add(text, "args.m differs between ranks in a run of ");
+        describe_plan(group, plan, text);
+        imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
+                     (long long)imx_agree_run_m(fault->have), fault->site.rank,
+                     (long long)imx_agree_run_m(fault->want), fault->rank);
+        return;
+    }
+    imx_text_add(text, "ranks run different plans: ");
+    describe_plan(group, other, text);
+    imx_text_add(text, " on rank %d, ", fault->site.rank);
+    describe_plan(group, plan, text);
+    imx_text_add(text, " on rank %d; all ranks must run the same plans in the same order",
+                 fault->rank);
 }
 
 /* ---- who holds up whom ----------------------------------------------------------------------- */
@@ -81,6 +107,10 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     int first = fault->site.rank;
     if (first < 0)
         return;
+    if (!fault->when_ns) { /* noticed by a device, and devices keep no times of their waits */
+        imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
+        return;
+    }
     search s = { .group = group, .since_ns = fault->when_ns - freshness_ns(group) };
     see(&s, first);
     int idle = find_idle(&s, first);
@@ -116,21 +146,32 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
     if (!is_written(fault))
         return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
 
-    const char *self = noticed_by == group->rank ? " (this rank)" : "";
+    bool own = noticed_by == group->rank;
+    const char *self = own ? " (this rank)" : "";
+    char words[400];
+    imx_text text = { .at = words, .size = sizeof words };
     if (fault->kind == IMBREXD_FAULT_ABORT)
         return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", noticed_by, self);
     if (fault->kind == IMBREXD_FAULT_DEATH)
         return imx_fail(IMBREX_PEER, "rank %d ended without leaving the group, as rank %d%s saw",
                         fault->site.rank, noticed_by, self);
-    char words[400];
-    imx_text text = { .at = words, .size = sizeof words };
+    if (fault->kind == IMBREXD_FAULT_MISMATCH) {
+        describe_mismatch(group, fault, &text);
+        return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", words, noticed_by, self);
+    }
+    if (fault->kind == IMBREXD_FAULT_GAVE_UP) {
+        describe_plan(group, fault->site.plan, &text);
+        imbrex_status why = (imbrex_status)fault->have;
+        return imx_fail(own ? why : IMBREX_PEER,
+                        "rank %d%s could enqueue only a part of its run of %s: %s there",
+                        noticed_by, self, words, imbrex_status_name(why));
+    }
     describe_site(group, &fault->site, &text);
     imx_text_add(&text, " (the signal is %llu, not yet %llu)", (unsigned long long)fault->have,
                  (unsigned long long)fault->want);
     describe_chain(group, fault, &text);
-    return imx_fail(noticed_by == group->rank ? IMBREX_TIMEOUT : IMBREX_PEER,
-                    "rank %d%s waited %lld ms for %s", noticed_by, self,
-                    (long long)group->timeout_ms, words);
+    return imx_fail(own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms for %s",
+                    noticed_by, self, (long long)group->timeout_ms, words);
 }
 
 imbrex_status imx_fault_check(const imbrex_group *group)
@@ -150,4 +191,10 @@ void imbrex_group_abort(imbrex_group *group)
 {
     imbrexd_site site = { .rank = group->rank, .index = -1 };
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
+}
+
+void imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why)
+{
+    imbrexd_site site = { .plan = plan, .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_GAVE_UP, site, (uint64_t)why, 0);
 }

@@ -14,12 +14,15 @@ typedef struct imx_symmetric {
     imx_memory *memory[]; /* [size]; every rank's, as mapped here */
 } imx_symmetric;
 
-/* First thing in a group's memory on every rank: what its waits look at. */
+enum { IMX_CONTROL_RUNS = 64 };
+
+/* First thing in a group's memory on every rank: what its waits look at, and other ranks. */
 typedef struct imx_control {
     uint64_t abort;       /* see imbrexd_watch */
     int64_t left_ns;      /* when the rank destroyed its group in order; 0: it has not */
     uint64_t barrier_use; /* barriers that this rank has begun */
     imbrexd_fault fault;
+    uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t words[]; /* barrier[size], signals: barriers that rank r has come to; then
                          waiting[size + 1], see imbrexd_watch */
 } imx_control;
@@ -53,7 +56,8 @@ struct imbrex_group {
 
     imbrex_stream stream;   /* the default one */
     imbrex_plan *plans;     /* all that live, newest first */
-    int plan_count;         /* ever made: numbers them */
+    int plan_count;         /* made so far: numbers them */
+    uint64_t runs;          /* of all plans, enqueued so far: numbers them */
     imx_prepared *silu_mul; /* made with the group */
     imx_event *silu_mul_done;
     imbrex_stream silu_mul_stream; /* the latest it was on */
@@ -83,10 +87,40 @@ imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
 imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
                         const imx_field *fields, int count) IMX_MUST_CHECK;
 
+/* Not a meeting: notes that this rank enqueues its next run, and compares it with those ranks that
+ * have enqueued theirs.  If one of them runs another plan or other rows, the group fails: INVALID,
+ * on all ranks.  A rank that is more than IMX_CONTROL_RUNS runs ahead goes unnoticed. */
+imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m) IMX_MUST_CHECK;
+
+/* A run as one word, which is written and read at once: | its number | its plan | m |.  The upper
+ * two are cut off: that would matter to ranks a million runs, or 8192 plans, apart. */
+enum { IMX_AGREE_RUN_SHIFT = 44, IMX_AGREE_PLAN_SHIFT = 31, IMX_AGREE_PLAN_MASK = 8191 };
+
+static inline uint64_t imx_agree_run_word(uint64_t number, int plan, int64_t m)
+{
+    return number << IMX_AGREE_RUN_SHIFT |
+           (uint64_t)(plan & IMX_AGREE_PLAN_MASK) << IMX_AGREE_PLAN_SHIFT | (uint64_t)m;
+}
+
+/* The plan of word, which lies near the plan `like`. */
+static inline int imx_agree_run_plan(uint64_t word, int like)
+{
+    int low = (int)(word >> IMX_AGREE_PLAN_SHIFT & IMX_AGREE_PLAN_MASK);
+    return (like & ~IMX_AGREE_PLAN_MASK) | low;
+}
+
+static inline int64_t imx_agree_run_m(uint64_t word)
+{
+    return (int64_t)(word & (((uint64_t)1 << IMX_AGREE_PLAN_SHIFT) - 1));
+}
+
 /* ---- fault.c --------------------------------------------------------------------------------- */
 
 /* OK, or why the group has failed.  Never blocks. */
 imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;
+
+/* Ends all waits, because this rank could enqueue part of a run only. */
+void imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 

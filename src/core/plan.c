@@ -180,17 +180,16 @@ static imbrex_status plan_create(imbrex_group *group, const char *call, const im
 {
     imx_status_enter(call);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
-    int number = ++group->plan_count;
     imbrex_plan *plan = NULL;
     imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
     if (status != IMBREX_OK)
         return imx_agree(group, call, status, NULL, 0);
     plan->group = group;
     plan->op = op;
-    plan->number = number;
     plan->next = group->plans;
     group->plans = plan;
     IMX_GOTO(create(plan, call, r));
+    plan->number = ++group->plan_count; /* only now: so it is the same on all ranks */
     *out = plan;
     return IMBREX_OK;
 fail:
@@ -386,7 +385,7 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
     imbrex_group *group = run->plan->group;
     char why[400];
     snprintf(why, sizeof why, "%s", imx_status_detail());
-    imbrex_group_abort(group);
+    imx_fault_give_up(group, run->plan->number, status);
     imbrex_status drained = group->backend->stream_sync(group->device, run->stream);
     drained = group->backend->stream_sync(group->device, run->plan->comm);
     (void)drained;
@@ -414,6 +413,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
      * stream are there once. */
     if (plan->runs && plan->stream != run.stream)
         IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->finished, run.stream));
+    IMX_TRY(imx_agree_run(plan->group, plan->number, m));
     plan->stream = run.stream;
     plan->runs++;
     imbrex_status status = enqueue(&run);
