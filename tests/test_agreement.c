@@ -1,5 +1,5 @@
 /* test_agreement.c - calls in which one rank differs: all ranks hear what differs and on whom, none
- * waits for ever, and, unless it was in a run, the group goes on; and wrong arguments, of which only
+ * waits for ever, and the group goes on, unless it was in a run; and wrong arguments, of which only
  * their rank hears. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -378,7 +378,7 @@ static imbrex_status break_down(const imx_run *run)
 static int half_a_run(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    static const imx_algorithm broken = { "broken", break_down };
+    static const imx_algorithm broken = { .name = "broken", .run = break_down };
     bool first = imbrex_group_rank(group) == 0;
     char a[64] = "", c[64], why[64];
     imbrex_plan *plan;
