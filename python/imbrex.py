@@ -1,0 +1,205 @@
+"""imbrex.h for Python: groups, plans and runs, on any pointers, through ctypes alone.
+
+    import imbrex
+    group = imbrex.Group()                        # the ranks that torchrun or imbrex run started
+    plan = group.ag_gemm(m=8192, n=3584, k=4096)  # bf16, b as [n, k]
+    plan.run(a, b, c, stream=torch.cuda.current_stream().cuda_stream)
+
+An operand is an address, or what has data_ptr() (PyTorch) or __array_interface__ (NumPy); its
+shape and type are the caller's to get right.  A stream is a CUstream as an integer; None and 0,
+which is also PyTorch's first stream, are the group's own, ordered with nothing else.  What fails
+raises imbrex.Error with the library's own sentence.  IMBREX_LIBRARY names the library's file; else
+it is looked for in this repository's build/release, then where the loader looks.
+"""
+import ctypes
+import os
+
+DTYPES = {"bf16": 0, "f16": 1, "f32": 2}
+LAYOUTS = {"nk": 0, "kn": 1}
+
+_ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+                              ctypes.c_size_t)
+
+
+class _Bootstrap(ctypes.Structure):
+    _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("allgather", _ALLGATHER),
+                ("ctx", ctypes.c_void_p)]
+
+
+class _GroupDesc(ctypes.Structure):
+    _fields_ = [("bootstrap", ctypes.POINTER(_Bootstrap)), ("device", ctypes.c_char_p),
+                ("timeout_ms", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 4)]
+
+
+class _GemmDesc(ctypes.Structure):
+    _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
+                ("dtype", ctypes.c_int), ("layout", ctypes.c_int), ("algorithm", ctypes.c_char_p),
+                ("chunk_rows", ctypes.c_int), ("sms", ctypes.c_int),
+                ("reserved", ctypes.c_uint32 * 8)]
+
+
+class _CollDesc(ctypes.Structure):
+    _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("dtype", ctypes.c_int),
+                ("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
+                ("sms", ctypes.c_int), ("reserved", ctypes.c_uint32 * 8)]
+
+
+class _Args(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("a", "b", "bias", "c", "gathered")] + [
+        ("m", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 6)]
+
+
+class Error(RuntimeError):
+    """A call failed; status is the name of its code, as "IMBREX_INVALID"."""
+
+    def __init__(self, status, sentence):
+        super().__init__(sentence or status)
+        self.status = status
+
+
+def _open():
+    here = os.path.dirname(os.path.abspath(__file__))
+    built = os.path.join(here, "..", "build", "release", "libimbrex.so")
+    name = os.environ.get("IMBREX_LIBRARY") or (built if os.path.exists(built)
+                                                else "libimbrex.so.0")
+    lib = ctypes.CDLL(name)
+    for function in ("imbrex_error", "imbrex_status_name", "imbrex_version",
+                     "imbrex_group_device"):
+        getattr(lib, function).restype = ctypes.c_char_p
+    lib.imbrex_group_device.argtypes = [ctypes.c_void_p]
+    lib.imbrex_group_destroy.argtypes = [ctypes.c_void_p]
+    lib.imbrex_group_abort.argtypes = [ctypes.c_void_p]
+    lib.imbrex_plan_destroy.argtypes = [ctypes.c_void_p]
+    lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Args), ctypes.c_void_p]
+    lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    lib.imbrex_plan_describe.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    lib.imbrex_plan_describe.restype = ctypes.c_size_t
+    return lib
+
+
+_lib = _open()
+
+
+def _check(status):
+    if status:
+        raise Error(_lib.imbrex_status_name(status).decode(), _lib.imbrex_error().decode())
+
+
+def _address(operand):
+    if operand is None or isinstance(operand, int):
+        return operand
+    if hasattr(operand, "data_ptr"):
+        return operand.data_ptr()
+    return operand.__array_interface__["data"][0]
+
+
+def version():
+    return _lib.imbrex_version().decode()
+
+
+class Group:
+    """A set of ranks; collective to make.  Without rank and size they come from the environment;
+    else allgather(blob) is given this rank's bytes and returns the list of all ranks' bytes."""
+
+    def __init__(self, rank=None, size=None, allgather=None, device=None, timeout_ms=0):
+        self._handle = ctypes.c_void_p()
+        self._plans, self._failure = [], None
+        desc = _GroupDesc(device=device.encode() if device else None, timeout_ms=timeout_ms)
+        if size is not None:
+            self._swap = _ALLGATHER(lambda _, mine, all_, count: self._gather(mine, all_, count))
+            self._allgather = allgather
+            self._bootstrap = _Bootstrap(rank or 0, size, self._swap, None)
+            desc.bootstrap = ctypes.pointer(self._bootstrap)
+        try:
+            _check(_lib.imbrex_group_create(ctypes.byref(desc), ctypes.byref(self._handle)))
+        except Error as error:
+            raise error from self._failure
+
+    def _gather(self, mine, everyone, count):
+        try:
+            blobs = self._allgather(ctypes.string_at(mine, count))
+            ctypes.memmove(everyone, b"".join(blobs), count * self._bootstrap.size)
+            return 0
+        except Exception as failure:  # must not cross C; the library says that its caller failed
+            self._failure = failure
+            return 1
+
+    @property
+    def device(self):
+        return _lib.imbrex_group_device(self._handle).decode()
+
+    def sync(self, stream=None):
+        _check(_lib.imbrex_stream_sync(self._handle, stream))
+
+    def barrier(self, stream=None):
+        _check(_lib.imbrex_barrier(self._handle, stream))
+
+    def abort(self):
+        _lib.imbrex_group_abort(self._handle)
+
+    def close(self):
+        """Also closes the plans."""
+        for plan in self._plans:
+            plan.close()
+        if self._handle:
+            _lib.imbrex_group_destroy(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _plan(self, name, desc, algorithm):
+        desc.algorithm = algorithm.encode() if algorithm else None
+        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._handle, desc)
+        self._plans.append(plan)
+        return plan
+
+    def _gemm(self, name, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0):
+        return self._plan(name, _GemmDesc(m=m, n=n, k=k, dtype=DTYPES[dtype],
+                                          layout=LAYOUTS[layout], chunk_rows=chunk_rows, sms=sms),
+                          algorithm)
+
+    def _coll(self, name, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
+        return self._plan(name, _CollDesc(m=m, n=n, dtype=DTYPES[dtype], chunk_rows=chunk_rows,
+                                          sms=sms), algorithm)
+
+    def ag_gemm(self, m, n, k, **options):
+        """c[m, n] = all_gather(a[rows, k]) b + bias; m, n, k are one rank's product."""
+        return self._gemm("ag_gemm", m, n, k, **options)
+
+    def gemm_rs(self, m, n, k, **options):
+        """c[rows, n] = reduce_scatter(a[m, k] b) + bias; m, n, k are one rank's product."""
+        return self._gemm("gemm_rs", m, n, k, **options)
+
+    def all_gather(self, m, n, **options):
+        return self._coll("all_gather", m, n, **options)
+
+    def reduce_scatter(self, m, n, **options):
+        return self._coll("reduce_scatter", m, n, **options)
+
+
+class Plan:
+    """An operator of a fixed shape; made by a group, collectively."""
+
+    def __init__(self, create, group, desc):
+        self._handle = ctypes.c_void_p()
+        _check(create(group, ctypes.byref(desc), ctypes.byref(self._handle)))
+
+    def run(self, a, b=None, c=None, bias=None, gathered=None, m=0, stream=None):
+        """Enqueues one run; the operands must stay until the stream is done with them."""
+        args = _Args(_address(a), _address(b), _address(bias), _address(c), _address(gathered), m)
+        _check(_lib.imbrex_plan_run(self._handle, ctypes.byref(args), stream))
+
+    def describe(self):
+        text = ctypes.create_string_buffer(1024)
+        _lib.imbrex_plan_describe(self._handle, text, len(text))
+        return text.value.decode()
+
+    def close(self):
+        if self._handle:
+            _lib.imbrex_plan_destroy(self._handle)
+            self._handle = ctypes.c_void_p()

@@ -1,0 +1,204 @@
+"""python/imbrex.py on CPU ranks: operators against NumPy, a caller's own bootstrap, and errors; and
+what of bench/peers/torch_peers.py runs without PyTorch."""
+import contextlib
+import ctypes
+import importlib.util
+import io
+import os
+import sys
+import threading
+import types
+import unittest
+from unittest import mock
+
+try:
+    import numpy
+except ImportError:
+    print("skipped: needs NumPy")
+    sys.exit(77)
+
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))
+BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
+os.environ.setdefault("IMBREX_LIBRARY", os.path.join(BUILD, "libimbrex.so"))
+sys.path.insert(0, os.path.join(SOURCE, "python"))
+try:
+    import imbrex
+except OSError as reason:  # a sanitizer's library wants to be loaded first
+    print("skipped: the library cannot be loaded:", reason)
+    sys.exit(77)
+
+RANKS = 3
+
+
+class Meeting:
+    """Blobs of threads, swapped."""
+
+    def __init__(self):
+        self.blobs, self.gate = [None] * RANKS, threading.Barrier(RANKS, timeout=60)
+
+    def swap(self, rank, blob):
+        self.blobs[rank] = blob
+        self.gate.wait()
+        everyone = list(self.blobs)
+        self.gate.wait()
+        return everyone
+
+
+def on_ranks(work):
+    """work(group, rank) on RANKS threads; their results by rank."""
+    meeting, results, failures = Meeting(), [None] * RANKS, []
+
+    def run(rank):
+        try:
+            with imbrex.Group(rank, RANKS, lambda blob: meeting.swap(rank, blob),
+                              device="cpu") as group:
+                results[rank] = work(group, rank)
+        except BaseException as failure:
+            failures.append(failure)
+            meeting.gate.abort()
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return results
+
+
+def random(seed, *shape):
+    return numpy.random.default_rng(seed).standard_normal(shape).astype(numpy.float32)
+
+
+def rows_of(rank, m):
+    return slice(rank * m // RANKS, (rank + 1) * m // RANKS)
+
+
+class Python(unittest.TestCase):
+    def near(self, ours, theirs):
+        numpy.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+    def test_ag_gemm(self):
+        m, n, k = 50, 24, 20
+        whole, b, bias = random(1, m, k), random(2, k, n), random(3, n)
+
+        def work(group, rank):
+            a = numpy.ascontiguousarray(whole[rows_of(rank, m)])
+            c, gathered = numpy.full((m, n), numpy.nan, "f"), numpy.zeros((m, k), "f")
+            plan = group.ag_gemm(m, n, k, dtype="f32", layout="kn", algorithm="copy")
+            self.assertIn("ag_gemm m=50 n=24 k=20 b=[k,n] f32, 3 ranks on cpu: copy",
+                          plan.describe())
+            plan.run(a, b, c, bias=bias, gathered=gathered)
+            group.sync()
+            numpy.testing.assert_array_equal(gathered, whole)
+            return c
+        for c in on_ranks(work):
+            self.near(c, whole @ b + bias)
+
+    def test_gemm_rs(self):
+        m, n, k = 50, 24, 20
+        a, b = [random(r, m, k) for r in range(RANKS)], [random(9 + r, n, k) for r in range(RANKS)]
+        total = sum(x @ y.T for x, y in zip(a, b))
+
+        def work(group, rank):
+            c = numpy.full(total[rows_of(rank, m)].shape, numpy.nan, "f")
+            plan = group.gemm_rs(m, n, k, dtype="f32", algorithm="sequential", chunk_rows=8)
+            plan.run(a[rank].ctypes.data, b[rank], c)
+            group.sync()
+            return c
+        for rank, c in enumerate(on_ranks(work)):
+            self.near(c, total[rows_of(rank, m)])
+
+    def test_collectives_and_fewer_rows(self):
+        m, n = 60, 8
+        whole = random(4, m, n)
+
+        def work(group, rank):
+            gather = group.all_gather(m, n, dtype="f32")
+            scatter = group.reduce_scatter(m, n, dtype="f32")
+            a = numpy.ascontiguousarray(whole[:30][rows_of(rank, 30)])
+            c, mine = numpy.zeros((30, n), "f"), numpy.zeros((20, n), "f")
+            gather.run(a, c=c, m=30)
+            scatter.run(whole, c=mine)
+            group.sync()
+            group.barrier()
+            group.sync()
+            return c, mine
+        for rank, (c, mine) in enumerate(on_ranks(work)):
+            numpy.testing.assert_array_equal(c, whole[:30])
+            self.near(mine, RANKS * whole[rows_of(rank, m)])
+
+    def test_errors_are_the_librarys(self):
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            self.assertEqual(group.device[:3], "cpu")
+            with self.assertRaisesRegex(imbrex.Error, 'desc.algorithm is "teleport"') as raised:
+                group.ag_gemm(8, 8, 8, algorithm="teleport")
+            self.assertEqual(raised.exception.status, "IMBREX_UNSUPPORTED")
+            plan = group.ag_gemm(8, 8, 8)
+            with self.assertRaisesRegex(imbrex.Error, "args.a is NULL"):
+                plan.run(None, None, None)
+            plan.close()
+            plan.close()
+
+    def test_an_allgather_that_fails_fails_the_group(self):
+        def broken(_):
+            raise ValueError("no network")
+        with self.assertRaises(imbrex.Error) as raised:
+            imbrex.Group(0, 2, broken, device="cpu")
+        self.assertEqual(raised.exception.status, "IMBREX_PEER")
+        self.assertEqual(str(raised.exception.__cause__), "no network")
+
+    def test_structures_are_the_headers(self):
+        sizes = [ctypes.sizeof(s) for s in (imbrex._Bootstrap, imbrex._GroupDesc, imbrex._GemmDesc,
+                                            imbrex._CollDesc, imbrex._Args)]
+        self.assertEqual(sizes, [24, 56, 80, 72, 96])
+
+
+class TorchPeers(unittest.TestCase):
+    """bench/peers/torch_peers.py as far as it goes without PyTorch."""
+
+    def setUp(self):
+        names = ("torch", "torch.distributed", "torch.distributed._symmetric_memory")
+        modules = {name: types.ModuleType(name) for name in names}
+        modules["torch"].distributed = modules["torch.distributed"]
+        modules["torch.distributed"]._symmetric_memory = modules[names[2]]
+        path = os.path.join(SOURCE, "bench", "peers", "torch_peers.py")
+        spec = importlib.util.spec_from_file_location("torch_peers", path)
+        self.peers = importlib.util.module_from_spec(spec)
+        with mock.patch.dict(sys.modules, modules), mock.patch.dict(os.environ):
+            spec.loader.exec_module(self.peers)
+            self.environment = dict(os.environ)
+
+    def test_multicast_is_off(self):
+        for name, value in (("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+                            ("NVSHMEM_DISABLE_NVLS", "1")):
+            self.assertEqual(self.environment[name], value)
+
+    def test_shapes(self):
+        of = self.peers.shapes_of
+        self.assertEqual(of("1,2,3; gemm_rs:4,5,6", "ag_gemm"), [(1, 2, 3)])
+        self.assertEqual(of("1,2,3;gemm_rs:4,5,6", "gemm_rs"), [(1, 2, 3), (4, 5, 6)])
+        self.assertIn((8192, 28672, 8192), of(None, "ag_gemm"))
+
+    def test_sets_exceed_a_cache_or_are_one(self):
+        self.assertEqual(self.peers.sets_for(1), 8)
+        self.assertEqual(self.peers.sets_for(100 << 20), 3)
+        self.assertEqual(self.peers.sets_for(1 << 30), 1)
+
+    def test_table(self):
+        row = {"op": "ag_gemm", "m": 16, "n": 32, "k": 8, "us": {"cublas": 10, "imbrex": 11},
+               "over": {"cublas": 1, "imbrex": 1.1}, "graph": True, "wrong": []}
+        other = dict(row, us={"cublas": 10, "nccl+cublas": 20},
+                     over={"cublas": 1, "nccl+cublas": 2}, graph=False, wrong=["imbrex"])
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.peers.table([row, other])
+        words = [line.split() for line in out.getvalue().splitlines()]
+        self.assertEqual(words[0], ["m", "n", "k", "cublas", "us", "imbrex", "nccl+cublas"])
+        self.assertEqual(words[1][4:], ["10.0", "11.0", "(1.100)", "-", "graph"])
+        self.assertEqual(words[2][4:], ["10.0", "-", "20.0", "(2.000)", "WRONG:", "imbrex"])
+
+
+if __name__ == "__main__":
+    unittest.main()
