@@ -76,7 +76,7 @@ static imbrex_status add_plan(case_state *s, const char *name, const char *algor
     *figure = (bench_figure){ 0 };
     TRY(make_plan(s, algorithm, whole, &first, &figure->plan_ms));
     *call = (bench_call){
-        .data = &s->data, .shape = s->shape, .whole = whole, .stream = s->setting->clock.stream
+        .data = &s->data, .shape = s->shape, .whole = whole, .stream = s->setting->stream
     };
     imbrex_status status = make_plan(s, algorithm, whole, &call->plan, &figure->plan_again_ms);
     imbrex_plan_destroy(first);
@@ -92,11 +92,9 @@ static imbrex_status add_yardstick(case_state *s)
     bench_result *r = s->result;
     TRY(add_plan(s, "products", NULL, true));
     if (setting->workspace) {
-        s->cublas = (bench_cublas){ .data = &s->data,
-                                    .shape = s->shape,
-                                    .alone = setting->alone,
-                                    .timer = setting->clock.timer,
-                                    .stream = setting->clock.stream };
+        s->cublas = (bench_cublas){
+            .data = &s->data, .shape = s->shape, .alone = setting->alone, .timer = setting->timer
+        };
         TRY(bench_cublas_open(&s->cublas, setting->cublas, setting->workspace));
         r->base = s->count;
         r->figures[s->count] = (bench_figure){ 0 };
@@ -153,7 +151,7 @@ static imbrex_status choose_inner(case_state *s)
     candidate *last = &s->candidates[s->count - 1];
     share *ranks = &s->setting->share;
     last->inner = 1;
-    TRY(measure_by(&s->setting->clock, ranks, last, 1, 1, 3, NULL));
+    TRY(measure_by(s->setting->timer, ranks, last, 1, 1, 3, NULL));
     double inner = last->us > 0 ? ROUND_US / last->us : MOST_INNER;
     s->result->inner = inner < 1 ? 1 : inner > MOST_INNER ? MOST_INNER : (int)inner;
     return IMBREX_OK;
@@ -187,8 +185,8 @@ static imbrex_status capture_all(case_state *s)
     s->result->inner = GRAPH_CALLS;
     for (int i = 0; i < s->count; i++) {
         candidate *c = &s->candidates[i];
-        imbrex_status status = cuda_graph_capture(s->setting->clock.stream, c->enqueue, c->ctx,
-                                                  GRAPH_CALLS, &s->graphs[i]);
+        imbrex_status status =
+            cuda_graph_capture(s->setting->stream, c->enqueue, c->ctx, GRAPH_CALLS, &s->graphs[i]);
         if (status != IMBREX_OK)
             return status;
         c->enqueue = cuda_graph_run;
@@ -206,15 +204,14 @@ static imbrex_status time_all(case_state *s)
     TRY(choose_inner(s));
     if (q->graph) {
         TRY(note_host(s, warm, HOST_ROUNDS));
-        TRY(measure_by(&s->setting->clock, ranks, s->candidates, s->count, warm, HOST_ROUNDS,
-                       NULL));
+        TRY(measure_by(s->setting->timer, ranks, s->candidates, s->count, warm, HOST_ROUNDS, NULL));
         TRY(take_host(s, warm, HOST_ROUNDS));
         TRY(share_barrier(s->setting->group));
         TRY(capture_all(s));
     } else {
         TRY(note_host(s, warm, rounds));
     }
-    TRY(measure_by(&s->setting->clock, ranks, s->candidates, s->count, warm, rounds,
+    TRY(measure_by(s->setting->timer, ranks, s->candidates, s->count, warm, rounds,
                    s->setting->bar));
     if (!q->graph)
         TRY(take_host(s, warm, rounds));
@@ -244,7 +241,8 @@ imbrex_status bench_case(bench_setting *setting, const bench_shape *shape, bench
         .request = setting->request,
         .shape = shape,
         .ranks = imbrex_group_size(setting->group),
-        .device_clock = setting->clock.timer != NULL,
+        .device = imbrex_group_device(setting->group),
+        .device_clock = setting->timer != NULL,
     };
     imbrex_status status = work(&s);
     for (int i = 0; i < BENCH_CANDIDATES; i++) {

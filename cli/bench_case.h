@@ -11,8 +11,9 @@ typedef struct bench_setting {
     const bench_request *request;
     imbrex_group *group, *alone; /* alone: this rank by itself */
     share share;
-    progress *bar; /* NULL: none */
-    measure_clock clock;
+    progress *bar;        /* NULL: none */
+    cuda_timer *timer;    /* NULL: the host's clock and default streams */
+    imbrex_stream stream; /* of the timer, or NULL */
     cublasLtHandle_t cublas;
     void *workspace; /* for cublas; NULL: not to be had */
 } bench_setting;

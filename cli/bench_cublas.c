@@ -14,17 +14,17 @@ imbrex_status bench_cublas_run(void *ctx)
 {
     bench_cublas *b = ctx;
     imbrex_args args = bench_data_args(b->data, b->shape, b->calls++, true);
-    return cuda_blas_run(&b->product, b->way, &args, b->stream);
+    return cuda_blas_run(&b->product, b->way, &args, cuda_timer_stream(b->timer));
 }
 
 static imbrex_status time_way(bench_cublas *b, double *us)
 {
     TRY(bench_cublas_run(b)); /* loads its kernel */
-    TRY(cuda_timer_begin(b->timer, b->stream));
+    TRY(cuda_timer_begin(b->timer));
     for (int i = 0; i < TRIES; i++)
         TRY(bench_cublas_run(b));
-    TRY(cuda_timer_end(b->timer, b->stream));
-    TRY(imbrex_stream_sync(b->alone, b->stream));
+    TRY(cuda_timer_end(b->timer));
+    TRY(imbrex_stream_sync(b->alone, cuda_timer_stream(b->timer)));
     return cuda_timer_us(b->timer, us);
 }
 

@@ -12,13 +12,12 @@ typedef struct bench_cublas {
     const bench_shape *shape;
     imbrex_group *alone;
     cuda_timer *timer;
-    imbrex_stream stream;
     cuda_blas_product product;
     int way;
     int64_t calls;
 } bench_cublas;
 
-/* Tries every way a few times and keeps the fastest.  data, shape, alone, timer and stream are set.
+/* Tries every way a few times and keeps the fastest.  data, shape, alone and timer are set.
  * Local; to be closed also after a failure. */
 IMBREX_TRY bench_cublas_open(bench_cublas *b, cublasLtHandle_t handle, void *workspace);
 void bench_cublas_close(bench_cublas *b);

@@ -34,8 +34,8 @@ static bool multiplies(const bench_request *q)
 static imbrex_status equip_gpu(bench_setting *s)
 {
     const bench_request *q = s->request;
-    TRY(imbrex_stream_create(s->group, &s->clock.stream));
-    TRY(cuda_timer_open(imbrex_group_device(s->group), &s->clock.timer));
+    TRY(cuda_timer_open(imbrex_group_device(s->group), &s->timer));
+    s->stream = cuda_timer_stream(s->timer);
     if (q->peer == BENCH_PEER_NONE || !multiplies(q))
         return IMBREX_OK;
     imbrex_status status = cuda_blas_open(&s->cublas);
@@ -108,12 +108,10 @@ int bench_rank(const bench_request *request)
     cuda_blas_close(setting->cublas);
     if (setting->workspace)
         imbrex_mem_free(setting->alone, setting->workspace);
-    if (setting->clock.stream)
-        imbrex_stream_destroy(setting->group, setting->clock.stream);
     share_close(&setting->share);
     imbrex_group_destroy(setting->alone);
     imbrex_group_destroy(setting->group);
-    cuda_timer_close(setting->clock.timer);
+    cuda_timer_close(setting->timer);
     bool speaks = setting->bar != NULL; /* one rank says that something was left out */
     return status == IMBREX_OK && !(speaks && s.left_out) ? CLI_OK : CLI_FAILED;
 }

@@ -109,7 +109,7 @@ void bench_report_json(const bench_result *r)
     const bench_request *q = r->request;
     const bench_shape *s = r->shape;
     printf("{ \"op\": \"%s\", \"ranks\": %d", s->op->name, r->ranks);
-    words("device", q->device);
+    words("device", r->device);
     number("m", (double)s->m);
     number("n", (double)s->n);
     number("k", s->op->product ? (double)s->k : (double)NAN);

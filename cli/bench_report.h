@@ -18,6 +18,7 @@ typedef struct bench_result {
     const bench_request *request;
     const bench_shape *shape;
     int ranks, sets, inner;
+    const char *device; /* of rank 0 */
     bool device_clock;
     int base; /* which of the figures the others are divided by */
     bench_figure figures[BENCH_CANDIDATES];

@@ -10,7 +10,7 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 
-enum { CUDA_EVENT_TIMED = 0, CUDA_CAPTURE_THREAD_LOCAL = 1 };
+enum { CUDA_EVENT_TIMED = 0, CUDA_STREAM_NON_BLOCKING = 1, CUDA_CAPTURE_THREAD_LOCAL = 1 };
 
 /* Rows: name in the table, name in the library, what it takes. */
 #define CUDA_CALLS_TABLE(ROW)                                                                 \
@@ -20,6 +20,8 @@ enum { CUDA_EVENT_TIMED = 0, CUDA_CAPTURE_THREAD_LOCAL = 1 };
     ROW(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext * context, int gpu)) \
     ROW(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int gpu))                 \
     ROW(cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext context))                              \
+    ROW(cuStreamCreate, "cuStreamCreate", (imbrex_stream * stream, unsigned flags))           \
+    ROW(cuStreamDestroy, "cuStreamDestroy_v2", (imbrex_stream stream))                        \
     ROW(cuEventCreate, "cuEventCreate", (CUevent * event, unsigned flags))                    \
     ROW(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                 \
     ROW(cuEventRecord, "cuEventRecord", (CUevent event, imbrex_stream stream))                \

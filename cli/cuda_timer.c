@@ -21,6 +21,7 @@ enum { HOLD_S = 1 };
 struct cuda_timer {
     int gpu;
     CUcontext context;
+    imbrex_stream stream;
     CUevent begin, end;
     pthread_mutex_t lock;
     pthread_cond_t opened;
@@ -33,6 +34,8 @@ static imbrex_status equip(cuda_timer *timer, int index)
     TRY(cuda_calls_check(cuda->cuDevicePrimaryCtxRetain(&timer->context, timer->gpu),
                          "cuDevicePrimaryCtxRetain"));
     TRY(cuda_calls_check(cuda->cuCtxSetCurrent(timer->context), "cuCtxSetCurrent"));
+    TRY(cuda_calls_check(cuda->cuStreamCreate(&timer->stream, CUDA_STREAM_NON_BLOCKING),
+                         "cuStreamCreate"));
     TRY(cuda_calls_check(cuda->cuEventCreate(&timer->begin, CUDA_EVENT_TIMED), "cuEventCreate"));
     return cuda_calls_check(cuda->cuEventCreate(&timer->end, CUDA_EVENT_TIMED), "cuEventCreate");
 }
@@ -64,11 +67,18 @@ void cuda_timer_close(cuda_timer *timer)
         cuda->cuEventDestroy(timer->begin);
     if (timer->end)
         cuda->cuEventDestroy(timer->end);
+    if (timer->stream)
+        cuda->cuStreamDestroy(timer->stream);
     if (timer->context)
         cuda->cuDevicePrimaryCtxRelease(timer->gpu);
     pthread_cond_destroy(&timer->opened);
     pthread_mutex_destroy(&timer->lock);
     free(timer);
+}
+
+imbrex_stream cuda_timer_stream(const cuda_timer *timer)
+{
+    return timer->stream;
 }
 
 /* On a thread of the driver; the stream goes on when it returns. */
@@ -85,12 +95,12 @@ static void wait_for_release(void *ctx)
     pthread_mutex_unlock(&timer->lock);
 }
 
-imbrex_status cuda_timer_hold(cuda_timer *timer, imbrex_stream stream)
+imbrex_status cuda_timer_hold(cuda_timer *timer)
 {
     pthread_mutex_lock(&timer->lock);
     timer->holds++;
     pthread_mutex_unlock(&timer->lock);
-    return cuda_calls_check(cuda->cuLaunchHostFunc(stream, wait_for_release, timer),
+    return cuda_calls_check(cuda->cuLaunchHostFunc(timer->stream, wait_for_release, timer),
                             "cuLaunchHostFunc");
 }
 
@@ -102,14 +112,14 @@ void cuda_timer_release(cuda_timer *timer)
     pthread_mutex_unlock(&timer->lock);
 }
 
-imbrex_status cuda_timer_begin(cuda_timer *timer, imbrex_stream stream)
+imbrex_status cuda_timer_begin(cuda_timer *timer)
 {
-    return cuda_calls_check(cuda->cuEventRecord(timer->begin, stream), "cuEventRecord");
+    return cuda_calls_check(cuda->cuEventRecord(timer->begin, timer->stream), "cuEventRecord");
 }
 
-imbrex_status cuda_timer_end(cuda_timer *timer, imbrex_stream stream)
+imbrex_status cuda_timer_end(cuda_timer *timer)
 {
-    return cuda_calls_check(cuda->cuEventRecord(timer->end, stream), "cuEventRecord");
+    return cuda_calls_check(cuda->cuEventRecord(timer->end, timer->stream), "cuEventRecord");
 }
 
 imbrex_status cuda_timer_us(cuda_timer *timer, double *us)

@@ -1,4 +1,5 @@
-/* cuda_timer.h - a clock that the GPU itself reads: two events on the stream that is timed.
+/* cuda_timer.h - a clock that the GPU itself reads: two events on the stream that is timed, which is
+ * one as any caller has them, of ordinary priority.
  *
  *     hold ── barrier of the group ── begin ── calls ── end
  *
@@ -17,13 +18,15 @@ typedef struct cuda_timer cuda_timer;
 IMBREX_TRY cuda_timer_open(const char *device, cuda_timer **out);
 void cuda_timer_close(cuda_timer *timer); /* NULL is fine; streams must be idle */
 
+imbrex_stream cuda_timer_stream(const cuda_timer *timer); /* the one that is timed */
+
 /* Holds the stream until release, one second at most: a device that takes no more work before it
  * has done some must not wait for a host that waits for it. */
-IMBREX_TRY cuda_timer_hold(cuda_timer *timer, imbrex_stream stream);
+IMBREX_TRY cuda_timer_hold(cuda_timer *timer);
 void cuda_timer_release(cuda_timer *timer);
 
-IMBREX_TRY cuda_timer_begin(cuda_timer *timer, imbrex_stream stream);
-IMBREX_TRY cuda_timer_end(cuda_timer *timer, imbrex_stream stream);
+IMBREX_TRY cuda_timer_begin(cuda_timer *timer);
+IMBREX_TRY cuda_timer_end(cuda_timer *timer);
 
 /* Microseconds from begin to end, once the stream is idle. */
 IMBREX_TRY cuda_timer_us(cuda_timer *timer, double *us);

@@ -21,63 +21,62 @@ static int ascending(const void *a, const void *b)
  * would wait for it. */
 enum { CALLS_HELD = 8 };
 
-static imbrex_status time_by_host(const measure_clock *at, share *s, const candidate *c, double *us)
+static imbrex_status time_by_host(share *s, const candidate *c, double *us)
 {
     imbrex_status status = share_barrier(s->group);
     double begin = now_us();
     for (int i = 0; i < c->inner && status == IMBREX_OK; i++)
         status = c->enqueue(c->ctx);
     if (status == IMBREX_OK)
-        status = imbrex_stream_sync(c->group, at->stream);
+        status = imbrex_stream_sync(c->group, NULL);
     *us = (now_us() - begin) / c->inner;
     return status;
 }
 
-static imbrex_status enqueue_timed(const measure_clock *at, share *s, const candidate *c)
+static imbrex_status enqueue_timed(cuda_timer *timer, share *s, const candidate *c)
 {
-    imbrex_status status = imbrex_barrier(s->group, at->stream);
+    imbrex_status status = imbrex_barrier(s->group, cuda_timer_stream(timer));
     if (status == IMBREX_OK)
-        status = cuda_timer_begin(at->timer, at->stream);
+        status = cuda_timer_begin(timer);
     for (int i = 0; i < c->inner && status == IMBREX_OK; i++) {
         if (i == CALLS_HELD)
-            cuda_timer_release(at->timer);
+            cuda_timer_release(timer);
         status = c->enqueue(c->ctx);
     }
-    return status == IMBREX_OK ? cuda_timer_end(at->timer, at->stream) : status;
+    return status == IMBREX_OK ? cuda_timer_end(timer) : status;
 }
 
-static imbrex_status time_by_gpu(const measure_clock *at, share *s, const candidate *c, double *us)
+static imbrex_status time_by_gpu(cuda_timer *timer, share *s, const candidate *c, double *us)
 {
     imbrex_status status = share_barrier(s->group);
     if (status == IMBREX_OK)
-        status = cuda_timer_hold(at->timer, at->stream);
+        status = cuda_timer_hold(timer);
     if (status == IMBREX_OK)
-        status = enqueue_timed(at, s, c);
-    cuda_timer_release(at->timer);
+        status = enqueue_timed(timer, s, c);
+    cuda_timer_release(timer);
     if (status == IMBREX_OK)
-        status = imbrex_stream_sync(c->group, at->stream);
+        status = imbrex_stream_sync(c->group, cuda_timer_stream(timer));
     if (status == IMBREX_OK)
-        status = cuda_timer_us(at->timer, us);
+        status = cuda_timer_us(timer, us);
     *us /= c->inner;
     return status;
 }
 
-static imbrex_status time_once(const measure_clock *at, share *s, const candidate *c, double *us)
+static imbrex_status time_once(cuda_timer *timer, share *s, const candidate *c, double *us)
 {
     double mine = 0;
-    imbrex_status status = (at->timer ? time_by_gpu : time_by_host)(at, s, c, &mine);
+    imbrex_status status = timer ? time_by_gpu(timer, s, c, &mine) : time_by_host(s, c, &mine);
     return status == IMBREX_OK ? share_max(s, mine, us) : status;
 }
 
 imbrex_status measure(share *s, candidate *candidates, int count, int warm, int rounds,
                       progress *bar)
 {
-    const measure_clock host = { 0 };
-    return measure_by(&host, s, candidates, count, warm, rounds, bar);
+    return measure_by(NULL, s, candidates, count, warm, rounds, bar);
 }
 
-imbrex_status measure_by(const measure_clock *clock, share *s, candidate *candidates, int count,
-                         int warm, int rounds, progress *bar)
+imbrex_status measure_by(cuda_timer *timer, share *s, candidate *candidates, int count, int warm,
+                         int rounds, progress *bar)
 {
     double *us = calloc((size_t)count * (size_t)rounds, sizeof *us);
     if (!us)
@@ -86,7 +85,7 @@ imbrex_status measure_by(const measure_clock *clock, share *s, candidate *candid
     for (int i = -warm; i < rounds && status == IMBREX_OK; i++) {
         for (int c = 0; c < count && status == IMBREX_OK; c++) {
             double once;
-            status = time_once(clock, s, &candidates[c], &once);
+            status = time_once(timer, s, &candidates[c], &once);
             if (i >= 0)
                 us[c * rounds + i] = once;
         }

@@ -17,15 +17,12 @@ typedef struct candidate {
     double us;           /* out: of one call */
 } candidate;
 
-/* Where calls are enqueued, and who looks at the clock. */
-typedef struct measure_clock {
-    imbrex_stream stream; /* NULL: the default stream of a candidate's group */
-    cuda_timer *timer;    /* NULL: the host */
-} measure_clock;
-
 /* Collective: every candidate runs `warm` times, then once in each of `rounds` rounds. */
 IMBREX_TRY measure(share *s, candidate *candidates, int count, int warm, int rounds, progress *bar);
-IMBREX_TRY measure_by(const measure_clock *clock, share *s, candidate *candidates, int count,
-                      int warm, int rounds, progress *bar);
+
+/* The same by a GPU's clock, calls being enqueued on its stream; NULL: by the host's, calls being
+ * enqueued on the default stream of a candidate's group. */
+IMBREX_TRY measure_by(cuda_timer *timer, share *s, candidate *candidates, int count, int warm,
+                      int rounds, progress *bar);
 
 #endif /* CLI_MEASURE_H */
