@@ -139,7 +139,7 @@ static void silu_mul(void **state)
     try(&imx_kernel_silu_mul, &args);
 }
 
-static void try_gemm(const int64_t *mnk, int dtype, int layout, int own, int target)
+static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target)
 {
     enum { RANKS = 4 };
     imx_tune_input input = {
@@ -153,7 +153,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int own, int tar
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
-                      .ranks = RANKS,
+                      .ranks = tuned.merged ? 1 : RANKS,
                       .chunk_rows = tuned.chunk_rows,
                       .tile_rows = tuned.tile_rows,
                       .tile_cols = tuned.tile_cols,
@@ -162,7 +162,9 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int own, int tar
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
-        .own = own,
+        .sides = sides,
+        .own = tuned.merged ? -1 : 1,
+        .ready_each = tuned.merged ? RANKS : 1,
     };
     try_on(&imx_kernel_gemm, &args, &targets[target]);
 }
@@ -175,11 +177,13 @@ static void gemm(void **state)
         { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 4096, 14336, 4096 }, { 512, 7168, 8192 },
         { 64, 4096, 4096 },   { 1, 4096, 4096 },    { 1000, 1001, 999 },   { 3, 5, 7 },
     };
+    static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
+                                 IMX_GEMM_SCATTERS };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
             for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++) {
                 for (int target = 0; target < TARGETS; target++)
-                    try_gemm(shapes[i], dtype, layout, (i + dtype) % 2 ? -1 : 1, target);
+                    try_gemm(shapes[i], dtype, layout, sides[(i + dtype) % 3], target);
             }
         }
     }

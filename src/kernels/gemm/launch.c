@@ -36,11 +36,11 @@ static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
 static const char *hooks_of(const imx_gemm_args *args)
 {
     if (args->sides & IMX_GEMM_STORES)
-        return " -DIMX_BIAS -DIMX_STORE";
+        return " -DIMX_BIAS -DIMX_STORE -DIMX_TEAM";
     if (args->sides & IMX_GEMM_SCATTERS)
         return " -DIMX_BIAS -DIMX_POST";
     if (args->sides & IMX_GEMM_PUSHES)
-        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH";
+        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH -DIMX_TEAM";
     bool alone = args->own >= 0 && args->schedule.ranks == 1;
     return alone ? " -DIMX_BIAS" : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT";
 }

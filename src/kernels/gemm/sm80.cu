@@ -24,6 +24,7 @@
  */
 #include "args.h"
 #include "sm80_load.cuh"
+#include "team.cuh"
 
 extern __shared__ __attribute__((aligned(128))) unsigned char ring[];
 
@@ -96,8 +97,14 @@ IMX_FN int stages_of(const imx_gemm_args &args)
 IMX_FN void set_sources(worker *w, const imx_gemm_args &args, const imx_tile &tile)
 {
     const imx_schedule *s = &args.schedule;
-    const void *a = args.own < 0 || tile.rank == args.own ? args.a : args.gathered;
-    int64_t row = args.own >= 0 && tile.rank == args.own ? tile.rank_row : tile.row;
+    const void *a = args.a;
+    int64_t row = tile.row;
+#ifdef IMX_OWN
+    if (tile.rank == args.own)
+        row = tile.rank_row;
+    else
+        a = args.gathered;
+#endif
     w->a = source_of(a, row + tile.rows, args.k, row, 0, A_ROW / 16);
 #ifdef IMX_B_KN
     w->b = source_of(args.b, args.k, s->n, 0, tile.col, B_ROW / 16);
@@ -462,10 +469,12 @@ IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waite
 IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
 {
     int there = 1;
-    if (threadIdx.x == 0) {
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, tile.rank,
+    for (int i = 0; i < args.ready_each && threadIdx.x == 0 && there; i++) {
+        int from = args.ready_each == 1 ? tile.rank : i;
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, from,
                               tile.chunk - tile.rank * args.schedule.chunks };
-        there = imbrexd_signal_wait(watch, &args.ready[tile.chunk], *args.use, site);
+        there = imbrexd_signal_wait(watch, &args.ready[tile.chunk * args.ready_each + i],
+                                    team_use(args), site);
     }
     return __syncthreads_and(there);
 }
@@ -480,7 +489,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
     int number = tile.chunk - tile.rank * s->chunks;
     uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile.rank, number);
     if (imbrexd_counter_last(&args.counters[tile.chunk], tiles))
-        imbrexd_signal_post(&args.done[tile.chunk], *args.use);
+        imbrexd_signal_post(&args.done[tile.chunk], team_use(args));
 }
 #endif
 
@@ -499,6 +508,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     __syncthreads();
+#ifdef IMX_PUSH
+    push(args, &watch, ELEMENT, blockIdx.x * (THREADS / 32) + threadIdx.x / 32,
+         gridDim.x * (THREADS / 32));
+#endif
 
     worker w;
     worker_init(&w);
@@ -535,4 +548,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 tile = imx_schedule_tile(&args.schedule, i + 2 * gridDim.x);
         }
     }
+#ifdef IMX_TEAM
+    if (threadIdx.x < 32) /* the last tile ended with a barrier */
+        team_end(args);
+#endif
 }

@@ -31,6 +31,7 @@
  *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
  *   IMX_OWN     rows of args.own from map a, others from map gathered; else all from a
  *   IMX_WAIT    args.ready                      IMX_POST    args.done
+ *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.ended
  *   IMX_SPLIT   tiles from args.split_from on are cut along k into args.split parts
  */
 #include "sm90_produce.cuh"
@@ -401,6 +402,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         if (threadIdx.x == 0)
             produce(args, &watch, &a, &gathered, &b);
+#ifdef IMX_PUSH
+        else if (threadIdx.x >= 32)
+            push(args, &watch, 2, blockIdx.x * 3 + threadIdx.x / 32 - 1, gridDim.x * 3);
+#endif
     } else {
 #if IMX_CONSUMERS > 1
         reg_more(232);
@@ -409,4 +414,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     if (CLUSTER > 1)
         cluster_barrier(); /* the other block still arrives at barriers here */
+#ifdef IMX_TEAM
+    else
+        __syncthreads();
+    if (threadIdx.x < 32)
+        team_end(args);
+#endif
 }

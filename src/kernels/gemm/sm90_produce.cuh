@@ -5,6 +5,7 @@
 
 #include "sm90_layout.cuh"
 #include "sm90_tile.h"
+#include "team.cuh"
 
 /* The next piece of work: what consumers get, and where its loads begin.  Kept in shared memory:
  * the producer has few registers. */
@@ -76,18 +77,21 @@ IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32
         tma_load(to, map, x, y, bar);
 }
 
-IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col, int k, uint32_t to,
-                 uint32_t bar)
+IMX_FN void load_a(const imx_tma_map *a, int a_row, int k, uint32_t to, uint32_t bar)
 {
     const int row_of_blocks = (1 << IMX_CLUSTER_N) - 1;
+    int a_part = block_n() * A_SHARE;
+    load_share(to + a_part * 128, a, k, a_row + a_part, bar, IMX_CLUSTER_N,
+               row_of_blocks << block_m() * IMX_CLUSTER_N);
+}
+
+IMX_FN void load_b(const imx_tma_map *b, int col, int k, uint32_t to, uint32_t bar)
+{
     const int column_of_blocks = IMX_CLUSTER_M == 1   ? 1
                                  : IMX_CLUSTER_M == 2 ? 1 | 1 << IMX_CLUSTER_N
                                                       : 15;
-    int a_part = block_n() * A_SHARE, b_part = block_m() * B_SHARE;
-    int a_mask = row_of_blocks << block_m() * IMX_CLUSTER_N, b_mask = column_of_blocks << block_n();
+    int b_part = block_m() * B_SHARE, b_mask = column_of_blocks << block_n();
     uint32_t b_to = to + A_BYTES + b_part * 128;
-    mbar_expect(bar, LOAD_BYTES);
-    load_share(to + a_part * 128, a, k, a_row + a_part, bar, IMX_CLUSTER_N, a_mask);
 #ifdef IMX_B_KN
     for (int i = 0; i < B_BYTES / 8192; i++)
         load_share(b_to + i * 8192, b, col + 64 * i, k + b_part, bar, IMX_CLUSTER_M, b_mask);
@@ -95,6 +99,35 @@ IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col,
     load_share(b_to, b, k, col + b_part, bar, IMX_CLUSTER_M, b_mask);
 #endif
 }
+
+/* A stage's a and b; b may be on its way: bytes may well come before they are expected. */
+IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col, int k, uint32_t to,
+                 uint32_t bar, int *early)
+{
+    mbar_expect(bar, LOAD_BYTES);
+    load_a(a, a_row, k, to, bar);
+    if (*early == 0)
+        load_b(b, col, k, to, bar);
+    else
+        --*early;
+}
+
+#ifdef IMX_WAIT
+/* Until the tile's chunk is here, of all ranks whose rows it has; 0: give up. */
+IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
+{
+    int rank = chunk / args.schedule.chunks, number = chunk - rank * args.schedule.chunks;
+    for (int i = 0; i < args.ready_each; i++) {
+        int from = args.ready_each == 1 ? rank : i;
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, from, number };
+        if (!imbrexd_signal_wait(watch, &args.ready[chunk * args.ready_each + i], team_use(args),
+                                 site))
+            return 0;
+    }
+    imbrexd_fence_tma();
+    return 1;
+}
+#endif
 
 /* One thread.  The next tile is worked out while the ring is full anyway. */
 IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *own,
@@ -105,6 +138,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
     int steps = steps_of(args);
     place at = { 0, 1 }; /* an empty ring is free at once */
     work *w = (work *)(shared + NEXT_AT);
+    int early = 0; /* stages whose b is on its way already */
 #ifdef IMX_WAIT
     int waited = -1, gave_up = 0;
 #endif
@@ -113,12 +147,13 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
     while (index < items_of()) {
 #ifdef IMX_WAIT
         if (args.ready && !w->own && w->info.chunk != waited && !gave_up) {
-            int rank = w->info.chunk / args.schedule.chunks;
-            imbrexd_site site = { args.plan, IMX_SITE_CHUNK, rank,
-                                  w->info.chunk - rank * args.schedule.chunks };
+            if (index == blockIdx.x / CLUSTER) { /* the ring is empty: b need not wait */
+                for (; early < IMX_STAGES && early < w->info.steps; early++)
+                    load_b(b, w->info.col, early * TILE_K, base + early * STAGE_BYTES,
+                           full_of(base, early));
+            }
             waited = w->info.chunk;
-            gave_up = !imbrexd_signal_wait(watch, &args.ready[waited], *args.use, site);
-            imbrexd_fence_tma();
+            gave_up = !wait_chunk(args, watch, waited);
         }
         /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */
         if (gave_up)
@@ -129,7 +164,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 
         mbar_wait(empty_of(base, at.stage), at.phase);
         *info_of(at.stage) = w->info;
-        load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage));
+        load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage), &early);
         step(&at);
         index += stride;
         if (index < items_of())
@@ -138,7 +173,8 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
         while (--left > 0) {
             k += TILE_K;
             mbar_wait(empty_of(base, at.stage), at.phase);
-            load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage));
+            load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage),
+                 &early);
             step(&at);
         }
     }

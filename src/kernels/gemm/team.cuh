@@ -1,0 +1,126 @@
+/* team.cuh - what the GEMM kernel does on GPUs when it reaches its peers itself: the use of its run,
+ * pushes of a, and the end of a run; see args.h. */
+#ifndef IMX_TEAM_CUH
+#define IMX_TEAM_CUH
+
+#include "args.h"
+
+#define IMX_TEAM_GPU static __device__ __forceinline__
+
+/* The use of this run. */
+IMX_TEAM_GPU uint64_t team_use(const imx_gemm_args &args)
+{
+    return *(const volatile uint64_t *)args.use + (uint64_t)args.ahead;
+}
+
+/* One thread: until the peer has read the previous use of its half; 0: give up. */
+IMX_TEAM_GPU int team_credit(const imx_gemm_args &args, const imbrexd_watch *watch, int rank)
+{
+    if (!args.ahead || rank == args.team.rank)
+        return 1;
+    imbrexd_site site = { args.plan, IMX_SITE_CREDIT, rank, -1 };
+    return imbrexd_signal_wait(watch, imx_team_credit(&args.team, args.team.rank, rank),
+                               team_use(args) - 1, site);
+}
+
+/* One warp a block, after a barrier of the block: the last block ends the run. */
+IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
+{
+    int lane = (int)threadIdx.x % 32, last = 0;
+    if (!args.ended)
+        return;
+    uint64_t use = team_use(args);
+    if (lane == 0)
+        last = imbrexd_counter_last(args.ended, gridDim.x);
+    last = __shfl_sync(0xffffffffu, last, 0); /* and the others see what lane 0 saw */
+    if (!last)
+        return;
+    if (lane == 0)
+        *(volatile uint64_t *)args.use = use;
+    for (int r = lane; r < args.team.size; r += 32) {
+        if (r != args.team.rank)
+            imbrexd_signal_post(imx_team_credit(&args.team, r, args.team.rank), use);
+    }
+}
+
+#ifdef IMX_PUSH
+
+enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16 };
+
+/* This warp's share of the units: every so-many-th line of 32. */
+IMX_TEAM_GPU void push_units(char *to, const char *from, uint32_t units, uint32_t warp,
+                             uint32_t warps)
+{
+    for (uint32_t at = warp * 32 + threadIdx.x % 32; at < units; at += PUSH_AT_ONCE * 32 * warps) {
+        uint4 v[PUSH_AT_ONCE];
+#pragma unroll
+        for (uint32_t j = 0; j < PUSH_AT_ONCE; j++) {
+            uint32_t i = at + j * 32 * warps;
+            if (i < units)
+                asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(v[j].x), "=r"(v[j].y), "=r"(v[j].z), "=r"(v[j].w)
+                             : "l"(from + (int64_t)i * PUSH_UNIT)
+                             : "memory");
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < PUSH_AT_ONCE; j++) {
+            uint32_t i = at + j * 32 * warps;
+            if (i < units)
+                *(uint4 *)(to + (int64_t)i * PUSH_UNIT) = v[j];
+        }
+    }
+}
+
+/* The same where rows are not whole units. */
+IMX_TEAM_GPU void push_halves(char *to, const char *from, int64_t halves, uint32_t warp,
+                              uint32_t warps)
+{
+    for (int64_t i = warp * 32 + threadIdx.x % 32; i < halves; i += (int64_t)warps * 32)
+        *((uint16_t *)to + i) = *((const uint16_t *)from + i);
+}
+
+/* One warp of many, on all blocks: its share of every chunk to every peer, the rank's before first.
+ * Whoever brings the last share of a chunk posts its signal. */
+IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, int element,
+                       uint32_t warp, uint32_t warps)
+{
+    const imx_team &team = args.team;
+    int there = 1;
+    for (int r = threadIdx.x % 32; r < team.size; r += 32)
+        there &= team_credit(args, watch, r);
+    if (!__all_sync(0xffffffffu, there))
+        return;
+
+    int64_t m = args.schedule.m, row_bytes = args.k * element;
+    int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
+    int chunks = (int)((rows + args.push_chunk_rows - 1) / args.push_chunk_rows);
+    bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
+    int last = team.size - 1, to = team.rank;
+    if (args.own < 0) {
+        chunks = 1; /* also where there are no rows */
+        last++;     /* oneself, at the end */
+    }
+    for (int i = 0; i < last * chunks; i++) {
+        int q = i % chunks;
+        if (q == 0)
+            to = to ? to - 1 : team.size - 1;
+        int64_t row = (int64_t)q * args.push_chunk_rows, left = rows - row;
+        int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
+        char *theirs = imx_team_data(&team, to) + (first + row) * row_bytes;
+        const char *mine = (const char *)args.push + row * row_bytes;
+        if (units)
+            push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), warp, warps);
+        else
+            push_halves(theirs, mine, bytes / 2, warp, warps);
+        imbrexd_fence_post(); /* the way to the peer does not lie within this GPU */
+        __syncwarp();
+        if (threadIdx.x % 32 == 0 &&
+            imbrexd_counter_last(&args.counters[to * args.push_chunks + q], warps))
+            imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
+                                team_use(args));
+    }
+}
+
+#endif
+
+#endif /* IMX_TEAM_CUH */
