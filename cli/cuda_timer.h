@@ -1,5 +1,6 @@
-/* cuda_timer.h - a clock that the GPU itself reads: two events on the stream that is timed, which is
- * one as any caller has them, of ordinary priority.
+/* cuda_timer.h - a clock that the GPU itself reads: two events on the stream that is timed.
+ *
+ * The stream is one of ordinary priority, as callers have them.
  *
  *     hold ── barrier of the group ── begin ── calls ── end
  *
