@@ -309,20 +309,17 @@ def main():
     options = parser.parse_args()
     ranks, rows = Ranks(), []
     torch.manual_seed(ranks.rank)
-    for op in options.ops.split(","):
-        for shape in shapes_of(options.shapes, op):
-            rows.append(time_shape(ranks, op, shape, options))
-            ranks.say("%s %s: %s" % (op, shape, rows[-1]["over"]))
-            torch.cuda.empty_cache()
-    if ranks.rank == 0:
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        if options.json == "-":
-            print(lines, end="")
-        else:
+    if ranks.rank or not options.json:
+        options.json = os.devnull
+    with sys.stdout if options.json == "-" else open(options.json, "w") as file:
+        for op in options.ops.split(","):
+            for shape in shapes_of(options.shapes, op):
+                rows.append(time_shape(ranks, op, shape, options))
+                print(json.dumps(rows[-1]), file=file, flush=True)
+                ranks.say("%s %s: %s" % (op, shape, rows[-1]["over"]))
+                torch.cuda.empty_cache()
+        if ranks.rank == 0 and options.json != "-":
             table(rows)
-        if options.json and options.json != "-":
-            with open(options.json, "w", encoding="utf-8") as file:
-                file.write(lines)
     wrong = any(row["wrong"] for row in rows)
     dist.barrier(group=ranks.blobs)
     ranks.imbrex.close()
