@@ -17,7 +17,7 @@ CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 # Who may include what, first match wins.  * is a name, ** a path, {own} the file's folder.
 PUBLIC = ["include/*.h"]
 CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
-             "src/kernels/kernels.h"]
+             "src/kernels/kernels.h", "src/kernels/team.h"]
 RULES = [
     # file, sees, but never
     ("src/ops/**", PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"], "**/transport.h"),
@@ -26,7 +26,8 @@ RULES = [
     ("src/backends/**", PUBLIC + ["src/core/*", "src/kernels/kernels.h", "src/kernels/sites.h",
                                   "{own}/*"], "**/transport.h"),
     ("src/transport/**", PUBLIC + ["src/core/*", "src/transport/*"], None),
-    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "{own}/*.h"], None),
+    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "src/kernels/team.h", "{own}/*.h"],
+     None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
     ("src/kernels/*", PUBLIC, None),

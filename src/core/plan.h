@@ -136,9 +136,9 @@ imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *s
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes) IMX_MUST_CHECK;
 
-/* What a run begins and ends with, on the caller's stream.  begin: advances use, and waits until all
- * peers have read this half's previous use: then it may be overwritten.  end: gives them this
- * rank's credit. */
+/* What a run begins and ends with, on the caller's stream.  begin: advances use and waits
+ * until all peers have read this half's previous use: then it may be overwritten.  end: gives them
+ * this rank's credit. */
 imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;
 

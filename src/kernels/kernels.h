@@ -4,6 +4,8 @@
 #ifndef IMX_KERNELS_H
 #define IMX_KERNELS_H
 
+#include <stdbool.h>
+
 #include "imbrex_device.h"
 
 /* ---- CUDA: what a backend compiles and launches without knowing the kernel ------------------- */
@@ -30,6 +32,7 @@ typedef struct imx_cuda_config {
     const char *entry;
     char options[480]; /* "-DIMX_TILE_M=128 ...": the key of the cache, and readable by people */
     int blocks, cluster, threads;
+    bool early; /* it uses grid.cuh: its blocks may start before the kernel ahead of it has ended */
     size_t shared_bytes;
     int kept[4]; /* the kernel's own: what its cuda_launch wants to know again */
 } imx_cuda_config;

@@ -50,8 +50,8 @@ size_t imx_exchange_slot_bytes(const imbrex_plan *plan);
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving) IMX_MUST_CHECK;
 
-/* The same where every rank's matrix [m, n] stays in its shared data and its one chunk's signal says
- * that it is there.  The kernel ends the run, which another kernel began. */
+/* The same where every rank's matrix [m, n] stays in its shared data and its one chunk's signal
+ * says that it is there.  The kernel ends the run, which another kernel began. */
 imbrex_status imx_exchange_reduce_apart(const imx_run *run, imbrex_stream stream,
                                         int kernel) IMX_MUST_CHECK;
 

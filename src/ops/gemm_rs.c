@@ -1,6 +1,6 @@
 /* gemm_rs.c - c[rows, n] = this rank's rows of the sum over ranks of a[m, k] * b, plus bias.
  *
- * store       caller   | tiles of next rank's rows, into its slot | ... | own rows, plus the slots |
+ * store       caller   | tiles of next rank's rows, into its slot | ... | own rows, plus slots |
  *
  *  (merged)   caller   | tiles of all rows, flag to all | read own rows of all ranks, add |
  *

@@ -81,7 +81,7 @@ typedef struct CUmemAccessDesc {
     int flags;
 } CUmemAccessDesc;
 
-enum { CU_LAUNCH_CLUSTER_DIMENSION = 4 };
+enum { CU_LAUNCH_CLUSTER_DIMENSION = 4, CU_LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 
 typedef struct CUlaunchAttribute {
     int id;
@@ -89,6 +89,7 @@ typedef struct CUlaunchAttribute {
     union {
         char bytes[64];
         unsigned cluster[3];
+        int allowed;
     } value;
 } CUlaunchAttribute;
 

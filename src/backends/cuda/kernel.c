@@ -86,6 +86,9 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
         .shared_bytes_most = device->shared_bytes_most,
     };
     p->kernel->cuda_config(largest, &target, blocks, &p->config);
+    /* Blocks that start early take multiprocessors.  Where this kernel has only some of them, those
+     * belong to others, for which the kernel before it may be waiting. */
+    p->config.early = p->config.early && blocks >= device->sms;
     if (!p->config.source)
         return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
                         p->kernel->name, device->arch);
@@ -207,17 +210,25 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const 
         IMX_TRY(find_map(p, i, &launch.maps[i], &map));
         params[2 + i] = map;
     }
-    CUlaunchAttribute cluster = {
-        .id = CU_LAUNCH_CLUSTER_DIMENSION,
-        .value.cluster = { (unsigned)p->config.cluster, 1, 1 },
-    };
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (p->config.cluster > 1)
+        attributes[count++] = (CUlaunchAttribute){
+            .id = CU_LAUNCH_CLUSTER_DIMENSION,
+            .value.cluster = { (unsigned)p->config.cluster, 1, 1 },
+        };
+    if (p->config.early)
+        attributes[count++] = (CUlaunchAttribute){
+            .id = CU_LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION,
+            .value.allowed = 1,
+        };
     CUlaunchConfig config = {
         .grid = { (unsigned)launch.blocks, 1, 1 },
         .block = { (unsigned)p->config.threads, 1, 1 },
         .shared_bytes = (unsigned)p->config.shared_bytes,
         .stream = (CUstream)stream,
-        .attributes = &cluster,
-        .attribute_count = p->config.cluster > 1,
+        .attributes = attributes,
+        .attribute_count = count,
     };
     CUcontext before;
     IMX_TRY(imx_cuda_enter(device->context, &before));

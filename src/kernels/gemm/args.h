@@ -21,9 +21,9 @@
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
  *            order in float32, then bias
  *
- * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit before
- * it writes there (or, where peers read c, for all).  ended != NULL: it ends the run too: its last
- * block advances *use and gives every peer its credit. */
+ * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
+ * before it writes there (or, where peers read c, for all).  ended != NULL: it ends the run too:
+ * its last block advances *use and gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 

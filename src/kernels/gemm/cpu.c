@@ -202,8 +202,8 @@ static void count_tile(const imx_gemm_args *args, const imx_tile *tile)
         imx_cpu_team_post(args, tile);
 }
 
-/* Before the tile's first store, if it goes into memory of others or others read it: until they have
- * read what was there; 0: give up. */
+/* Before the tile's first store, if it goes into memory of others or others read it: until they
+ * have read what was there; 0: give up. */
 static int wait_readers(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
     if (!(args->sides & IMX_GEMM_SCATTERS))

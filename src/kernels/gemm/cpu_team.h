@@ -16,7 +16,7 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
 /* Stores args.push into the peers' memory, chunk by chunk, each with its signal; 0: give up. */
 int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
 
-/* Slot `rank` of the rows of the tile's owner, at the tile's first element: where STORES puts it. */
+/* Where STORES puts the tile: in the owner's slot for this rank, at the tile's first element. */
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int owner);
 
 /* All tiles of the chunk are stored: says so, to the owner or to all. */

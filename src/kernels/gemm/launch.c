@@ -55,6 +55,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .blocks = c->blocks, /* whole clusters, at least one */
         .cluster = c->cluster_m * c->cluster_n,
         .threads = c->threads,
+        .early = true,
         .shared_bytes = c->shared_bytes,
         .kept[FORM] = IMX_GEMM_SM90,
         .kept[A_BOX_ROWS] = c->a_rows / c->cluster_n,
@@ -69,7 +70,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
 }
 
 /* Four stages in shared memory, or two of which one is in registers where rows are not aligned. */
-static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int blocks,
+static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int arch, int blocks,
                         imx_cuda_config *config)
 {
     const imx_schedule *s = &args->schedule;
@@ -87,6 +88,7 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int
         .blocks = blocks,
         .cluster = 1,
         .threads = s->tile_rows / warp_m * (s->tile_cols / warp_n) * 32,
+        .early = arch >= 90,
         .shared_bytes = (size_t)(aligned ? stages * stage : 2 * stage + stages * raw),
         .kept[FORM] = IMX_GEMM_SM80,
     };
@@ -106,7 +108,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     if (tiling.form == IMX_GEMM_SM90)
         config_sm90(args, &tiling, config);
     else
-        config_sm80(args, &tiling, blocks, config);
+        config_sm80(args, &tiling, target->arch, blocks, config);
 }
 
 static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t rows, int64_t cols,

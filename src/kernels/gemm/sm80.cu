@@ -508,6 +508,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     __syncthreads();
+    imx_grid_wait();
+    imx_grid_let_go();
 #ifdef IMX_PUSH
     push(args, &watch, ELEMENT, blockIdx.x * (THREADS / 32) + threadIdx.x / 32,
          gridDim.x * (THREADS / 32));

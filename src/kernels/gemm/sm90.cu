@@ -393,8 +393,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         cluster_barrier();
     else
         __syncthreads();
-    grid_wait_before();
-    grid_launch_after();
+    imx_grid_wait();
+    imx_grid_let_go();
 
     if (threadIdx.x < 128) {
 #if IMX_CONSUMERS > 1

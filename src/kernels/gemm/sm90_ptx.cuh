@@ -94,18 +94,6 @@ IMX_FN void cluster_barrier(void)
     asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" : : : "memory");
 }
 
-/* ---- the kernels before and after on the stream, where the launch lets them overlap --- */
-
-IMX_FN void grid_wait_before(void)
-{
-    asm volatile("griddepcontrol.wait;" : : : "memory");
-}
-
-IMX_FN void grid_launch_after(void)
-{
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-}
-
 /* ---- the copy engine ------------------------------------------------------------------------ */
 
 IMX_FN void tma_prefetch_map(const imx_tma_map *map)

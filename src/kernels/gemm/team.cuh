@@ -1,8 +1,9 @@
-/* team.cuh - what the GEMM kernel does on GPUs when it reaches its peers itself: the use of its run,
- * pushes of a, and the end of a run; see args.h. */
+/* team.cuh - what the GEMM kernel does on GPUs when it reaches its peers itself: the use of its
+ * run, pushes of a, and the end of a run; see args.h. */
 #ifndef IMX_TEAM_CUH
 #define IMX_TEAM_CUH
 
+#include "../grid.cuh"
 #include "args.h"
 
 #define IMX_TEAM_GPU static __device__ __forceinline__

@@ -13,13 +13,13 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
                         imx_cuda_config *config)
 {
     const imx_reduce_args *args = largest;
-    (void)target;
     *config = (imx_cuda_config){
         .source = "kernels/reduce/sm80.cu",
         .entry = "imx_reduce",
         .blocks = blocks,
         .cluster = 1,
         .threads = THREADS,
+        .early = target->arch >= 90,
     };
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d -DIMX_RANKS=%d", args->dtype,
              args->ranks);

@@ -7,6 +7,7 @@
  * Rows are one long vector, [rows * n]; only the bias repeats.  Thread 0 of every block waits for a
  * chunk's parts; the barrier after it orders the others' loads.
  */
+#include "../grid.cuh"
 #include "../vector.cuh"
 #include "args.h"
 
@@ -128,6 +129,8 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     imx_reduce(const __grid_constant__ imx_reduce_args args,
                const __grid_constant__ imbrexd_watch watch)
 {
+    imx_grid_wait();
+    imx_grid_let_go();
     for (int q = 0; (int64_t)q * args.chunk_rows < args.rows; q++) {
         int there = 1;
         if (args.arrived && threadIdx.x == 0)

@@ -10,13 +10,13 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
                         imx_cuda_config *config)
 {
     (void)largest;
-    (void)target;
     *config = (imx_cuda_config){
         .source = "kernels/silu_mul/sm80.cu",
         .entry = "imx_silu_mul",
         .blocks = blocks * BLOCKS_A_UNIT,
         .cluster = 1,
         .threads = THREADS,
+        .early = target->arch >= 90,
     };
 }
 

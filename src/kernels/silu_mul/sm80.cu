@@ -2,6 +2,7 @@
  * every so-many-th element where rows are not aligned.  One kernel for all dtypes: the branches on
  * it cost nothing beside the memory, and a group then has it ready from the start.
  */
+#include "../grid.cuh"
 #include "../vector.cuh"
 #include "args.h"
 
@@ -55,6 +56,8 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         return;
     int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int64_t threads = (int64_t)gridDim.x * blockDim.x;
+    imx_grid_wait();
+    imx_grid_let_go();
     int64_t row = thread / width, column = thread % width;
     int64_t rows = threads / width, columns = threads % width; /* one step of all threads */
 
