@@ -1,9 +1,11 @@
 /* gpu.c - finds GPUs or says that there are none, and reports cases one a line. */
 #include "gpu.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,18 +37,40 @@ static int count_gpus(void)
     return count < GPUS_MOST ? count : GPUS_MOST;
 }
 
-/* A process that has used CUDA cannot fork: a child looks, and tells by its exit code. */
-static int count_in_child(void)
+static int count_main(void *ctx)
+{
+    (void)ctx;
+    return count_gpus();
+}
+
+int gpu_isolated(int (*run)(void *ctx), void *ctx, int limit_s)
 {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        int count = count_gpus();
+        alarm((unsigned)limit_s);
+        int result = run(ctx);
         fflush(NULL);
-        _exit(count);
+        _exit(result);
     }
     int status = 0;
-    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    if (waitpid(child, &status, 0) != child)
+        return GPU_DIED;
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    if (WTERMSIG(status) == SIGALRM)
+        printf("  still not done after %d s\n", limit_s);
+    else
+        printf("  ended by signal %d, %s\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return GPU_DIED;
+}
+
+void *gpu_shared(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        abort();
+    return at;
 }
 
 static char folder[] = "/tmp/imbrex-cache-XXXXXX";
@@ -62,7 +86,7 @@ static void install_fake(const char *gpus)
     all.fake = true;
 }
 
-void gpu_begin(int argc, char **argv, bool processes)
+void gpu_begin(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
@@ -70,8 +94,8 @@ void gpu_begin(int argc, char **argv, bool processes)
     if (fake && *fake)
         install_fake(fake);
     all.only = argc > 1 ? argv[1] : NULL;
-    all.gpus = processes && !all.fake ? count_in_child() : count_gpus();
-    if (!all.gpus)
+    all.gpus = gpu_isolated(count_main, NULL, 60);
+    if (all.gpus < 1 || all.gpus > GPUS_MOST)
         exit(SKIPPED);
     printf("%d GPU%s\n", all.gpus, all.gpus > 1 ? "s" : "");
 }
@@ -116,10 +140,7 @@ void gpu_report(int failed)
     clock_gettime(CLOCK_MONOTONIC, &now);
     double seconds =
         (double)(now.tv_sec - all.begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - all.begin.tv_nsec);
-    if (failed)
-        printf("  FAILED on %d rank%s, %.1f s\n", failed, failed > 1 ? "s" : "", seconds);
-    else
-        printf("  ok, %.1f s\n", seconds);
+    printf("  %s, %.1f s\n", failed ? "FAILED" : "ok", seconds);
     all.failed += failed != 0;
 }
 

@@ -3,8 +3,8 @@
  *     int main(int argc, char **argv)
  *     {
  *         gpu_begin(argc, argv);
- *         if (gpu_wanted("sums, 2 ranks"))
- *             gpu_report(sums(2));
+ *         if (gpu_wanted("sums"))
+ *             gpu_report(gpu_isolated(sums, NULL, 30));
  *         return gpu_end();
  *     }
  *
@@ -16,19 +16,27 @@
 
 #include "ranks.h"
 
-/* Ends the program as skipped if there is no GPU.  Child processes may not have used CUDA before
- * they begin: with processes true, the driver is looked at in a child only. */
-void gpu_begin(int argc, char **argv, bool processes);
+/* Ends the program as skipped if there is no GPU.  The driver is looked at in a child: a process
+ * that has used it cannot have children that do. */
+void gpu_begin(int argc, char **argv);
 
 int gpu_count(void);
 bool gpu_is_fake(void);
+
+/* Runs a function in a process of its own, so that neither a kernel that crashes nor one that hangs
+ * takes the rest along.  Its result, from 0 to 100; GPU_DIED: it has none, and why was printed. */
+enum { GPU_DIED = 101 };
+int gpu_isolated(int (*run)(void *ctx), void *ctx, int limit_s);
+
+/* Zeroed memory that processes share. */
+void *gpu_shared(size_t bytes);
 
 /* "cuda:1": the GPU of a rank.  spread: ranks go round all GPUs, else all are on GPU 0. */
 const char *gpu_of(int rank, bool spread);
 
 /* Says which case comes, unless it is not wanted. */
 bool gpu_wanted(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void gpu_report(int failed); /* how that case went: 0, or how many ranks failed */
+void gpu_report(int failed); /* how that case went: 0, or not */
 
 int gpu_end(void); /* the program's exit code */
 

@@ -8,13 +8,21 @@
 #include "op_image.h"
 #include "ranks.h"
 
+enum { OPS = 4, DTYPES = 3, ALGORITHMS = 4 };
+static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store" };
+
+/* Those without a product have the first two. */
 const char *op_cases_algorithm(const op_case *c, int i)
 {
-    static const char *const names[] = { "copy", "sequential", "store" };
-    return i < (strstr(c->op, "gemm") ? 3 : 2) ? names[i] : NULL;
+    return i < 2 || strstr(c->op, "gemm") ? algorithms[i] : NULL;
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
+
+/* Values that are wrong are counted and the walk goes on, so that ranks stay together; what ends a
+ * group ends the walk, which another group may go on with. */
+enum { FINE, STUCK, WRONG };
 
 static int check_values(imbrex_group *group, const op_case *c, int64_t m, const op_image *x)
 {
@@ -26,10 +34,7 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
             double want = reference(c, m, ranks, r, row, col, &tolerance);
             double have = element_get(c->dtype, x->host + x->c.at, row * n + col);
             double error = have > want ? have - want : want - have;
-            RANK_CHECK(error <= tolerance,
-                       "rank %d of %d, %s %s m=%lld n=%lld k=%lld: c[%lld, %lld] is %.9g, want "
-                       "%.9g within %.3g",
-                       r, ranks, c->op, c->algorithm, (long long)m, (long long)n, (long long)c->k,
+            RANK_CHECK(error <= tolerance, "c[%lld, %lld] is %.9g, want %.9g within %.3g",
                        (long long)row, (long long)col, have, want, tolerance);
         }
     }
@@ -49,59 +54,139 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
     return 0;
 }
 
-static int run_once(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m,
-                    const op_image *x)
+enum {
+    RUNS = 5
+}; /* of each algorithm: with the plan's m, with fewer rows, with the plan's again */
+
+typedef struct first_bits {
+    char *bits;
+    const char *algorithm;
+} first_bits;
+
+static int check_bits(const op_image *x, const first_bits *first, const char *who)
+{
+    const char *have = x->host + x->c.at;
+    size_t at = 0;
+    while (at < x->c.bytes && have[at] == first->bits[at])
+        at++;
+    RANK_CHECK(at == x->c.bytes, "byte %zu of c is %02x, by %s %02x: %s", at,
+               (unsigned char)have[at], first->algorithm, (unsigned char)first->bits[at], who);
+    return 0;
+}
+
+static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m,
+                     const op_image *x, first_bits *first)
 {
     if (op_image_upload(group, x))
-        return 1;
+        return STUCK;
     imbrex_args args = op_image_args(c, x, m);
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     if (op_image_download(group, x))
-        return 1;
-    RANK_CHECK(op_image_intact(x), "%s %s m=%lld n=%lld k=%lld wrote beside a matrix", c->op,
-               c->algorithm, (long long)m, (long long)c->n, (long long)c->k);
-    return 0;
+        return STUCK;
+    if (!op_image_intact(x)) {
+        fprintf(stderr, "something was written beside a matrix\n");
+        return WRONG;
+    }
+    if (first->bits)
+        return check_bits(x, first, "algorithms differ in bits") ? WRONG : FINE;
+    first->bits = malloc(x->c.bytes + 1);
+    memcpy(first->bits, x->host + x->c.at, x->c.bytes);
+    first->algorithm = c->algorithm;
+    return check_values(group, c, m, x) ? WRONG : FINE;
 }
 
-enum { RUNS = 5 };
+static const char *const dtypes[] = { "bf16", "f16", "f32" };
 
-/* All algorithms, each several times, with the plan's m and with fewer rows; same bits always. */
-static int check_case(imbrex_group *group, op_case c, void *device)
+void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m)
 {
-    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
-    const int64_t rows_of_run[RUNS] = { c.m, c.m / 2, c.m - 1, 1, c.m };
-    char *first[RUNS] = { 0 };
-    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)); alg++) {
-        imbrex_plan *plan;
-        RANK_OK(case_plan(group, &c, &plan));
-        for (int i = 0; i < RUNS; i++) {
-            int64_t m = rows_of_run[i];
-            if ((m < 1 && i) || m > c.m)
-                continue;
-            op_image x = op_image_take(&c, m, ranks, r, device);
-            if (run_once(group, plan, &c, m, &x))
-                return 1;
-            const char *bits = x.host + x.c.at;
-            if (alg == 0) {
-                if (check_values(group, &c, m, &x))
-                    return 1;
-                first[i] = malloc(x.c.bytes + 1);
-                memcpy(first[i], bits, x.c.bytes);
-            }
-            RANK_CHECK(memcmp(first[i], bits, x.c.bytes) == 0,
-                       "%s m=%lld: %s and %s differ in bits", c.op, (long long)m, c.algorithm,
-                       op_cases_algorithm(&c, 0));
-            if (i == RUNS - 1)
-                RANK_CHECK(memcmp(first[0], bits, x.c.bytes) == 0, "%s %s: two runs differ in bits",
-                           c.op, c.algorithm);
-            op_image_drop(&x);
-        }
-        imbrex_plan_destroy(plan);
+    char line[400];
+    imbrex_plan_describe(plan, line, sizeof line);
+    fprintf(stderr, "    rank %d of %d, %s%s%s, run with m=%lld: %s\n", imbrex_group_rank(group),
+            imbrex_group_size(group), dtypes[c->dtype], c->bias ? ", bias" : "",
+            c->gathered ? ", gathered" : "", (long long)m, line);
+}
+
+static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *first, void *device)
+{
+    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group), worst = FINE;
+    const int64_t rows_of_run[RUNS] = { c->m, c->m / 2, c->m - 1, 1, c->m };
+    imbrex_plan *plan;
+    RANK_OK(case_plan(group, c, &plan));
+    for (int i = 0; i < RUNS; i++) {
+        int64_t m = rows_of_run[i];
+        if ((m < 1 && i) || m > c->m)
+            continue;
+        op_image x = op_image_take(c, m, ranks, r, device);
+        int how = check_run(group, plan, c, m, &x, &first[i]);
+        if (how == FINE && i == RUNS - 1 && check_bits(&x, &first[0], "two runs differ in bits"))
+            how = WRONG;
+        if (how != FINE)
+            op_cases_describe(group, plan, c, m);
+        op_image_drop(&x);
+        if (how == STUCK)
+            return STUCK;
+        worst = how > worst ? how : worst;
+    }
+    imbrex_plan_destroy(plan);
+    return worst;
+}
+
+/* All algorithms, with the same bits. */
+static int check_case(imbrex_group *group, op_case c, int number, void *device, op_walk *walk)
+{
+    first_bits first[RUNS] = { { 0 } };
+    int worst = FINE;
+    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)) && worst != STUCK; alg++) {
+        if (walk && !op_walk_step(walk, imbrex_group_rank(group), number, alg))
+            continue;
+        int how = check_algorithm(group, &c, first, device);
+        worst = how == STUCK || !worst ? how : worst;
     }
     for (int i = 0; i < RUNS; i++)
-        free(first[i]);
-    return 0;
+        free(first[i].bits);
+    return worst;
+}
+
+/* ---- walks ----------------------------------------------------------------------------------- */
+
+static uint64_t bit_of(int op, int algorithm)
+{
+    return (uint64_t)1 << (op * ALGORITHMS + algorithm);
+}
+
+bool op_walk_step(op_walk *walk, int rank, int number, int algorithm)
+{
+    int op = walk->op_of(number);
+    if (walk->given_up & bit_of(op, algorithm))
+        return false;
+    walk->at[rank] = (op_place){ number, op, algorithm };
+    return true;
+}
+
+void op_walk_end(op_walk *walk)
+{
+    __atomic_add_fetch(&walk->ended, 1, __ATOMIC_RELAXED); /* joins and waits order it */
+}
+
+bool op_walk_resume(op_walk *walk, int ranks)
+{
+    int ended = __atomic_exchange_n(&walk->ended, 0, __ATOMIC_RELAXED);
+    if (ended == ranks)
+        return false;
+    const op_place *last = &walk->at[0];
+    for (int r = 1; r < ranks; r++) {
+        bool later = walk->at[r].number > last->number || (walk->at[r].number == last->number &&
+                                                           walk->at[r].algorithm > last->algorithm);
+        last = later ? &walk->at[r] : last;
+    }
+    if (walk->given_up & bit_of(last->op, last->algorithm))
+        return false;
+    walk->given_up |= bit_of(last->op, last->algorithm);
+    walk->from = last->number;
+    fprintf(stderr, "    the group failed at case %d: without %s's \"%s\" from here on\n",
+            last->number, ops[last->op], algorithms[last->algorithm]);
+    return true;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -121,9 +206,6 @@ static const shape shapes[] = {
     { 96, 40, 21, 7, 3, 1, 1 },                               /* several blocks */
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
 };
-
-enum { OPS = 4, DTYPES = 3 };
-static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 
 bool op_cases_get(int number, op_case *c)
 {
@@ -173,42 +255,60 @@ bool op_cases_get_large(int number, op_case *c)
 
 /* ---- the table on a device ------------------------------------------------------------------- */
 
+static int table_op(int number)
+{
+    return number / DTYPES % OPS;
+}
+
+void op_walk_table(op_walk *walk)
+{
+    *walk = (op_walk){ .op_of = table_op };
+}
+
+static int large_op(int number)
+{
+    return 2 + number % 2;
+}
+
+void op_walk_large(op_walk *walk)
+{
+    *walk = (op_walk){ .op_of = large_op };
+}
+
+static int check_all(imbrex_group *group, int last_op, void *device, op_walk *walk)
+{
+    int worst = FINE;
+    op_case c;
+    for (int i = walk ? walk->from : 0; op_cases_get(i, &c) && worst != STUCK; i++) {
+        int how = table_op(i) < last_op ? check_case(group, c, i, device, walk) : FINE;
+        worst = how == STUCK || !worst ? how : worst;
+    }
+    if (walk && worst != STUCK)
+        op_walk_end(walk);
+    return worst;
+}
+
 int op_cases_all(imbrex_group *group, void *ctx)
 {
-    op_case c;
     (void)ctx;
-    for (int i = 0; op_cases_get(i, &c); i++) {
-        if (check_case(group, c, NULL))
-            return 1;
-    }
-    return 0;
+    return check_all(group, OPS, NULL, NULL);
 }
 
 int op_cases_collectives(imbrex_group *group, void *ctx)
 {
-    op_case c;
     (void)ctx;
-    for (int i = 0; op_cases_get(i, &c); i++) {
-        if (i / DTYPES % OPS < 2 && check_case(group, c, NULL))
-            return 1;
-    }
-    return 0;
+    return check_all(group, 2, NULL, NULL);
 }
 
-int op_cases_device(imbrex_group *group, void *ctx)
+int op_cases_device(imbrex_group *group, void *walk)
 {
     size_t most = 0;
     op_case c;
     void *device;
-    (void)ctx;
     for (int i = 0; op_cases_get(i, &c); i++) {
         size_t bytes = op_image_bytes(&c, imbrex_group_size(group));
         most = bytes > most ? bytes : most;
     }
     RANK_OK(imbrex_mem_alloc(group, most, &device));
-    for (int i = 0; op_cases_get(i, &c); i++) {
-        if (check_case(group, c, device))
-            return 1;
-    }
-    return 0;
+    return check_all(group, OPS, device, walk);
 }

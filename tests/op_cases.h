@@ -19,7 +19,38 @@ bool op_cases_get_large(int number, op_case *c);
 int op_cases_all(imbrex_group *group, void *ctx);
 int op_cases_collectives(imbrex_group *group, void *ctx); /* those without a product */
 
-/* op_cases_all with matrices in memory of the group's device. */
-int op_cases_device(imbrex_group *group, void *ctx);
+/* Where ranks are in a table and what was given up, so that another group can go on after one that
+ * failed.  Lies in memory that all ranks see. */
+typedef struct op_place {
+    int number, op, algorithm;
+} op_place;
+
+typedef struct op_walk {
+    int (*op_of)(int number);
+    int from;          /* case to begin with */
+    int ended;         /* ranks that have come to the end; atomic */
+    uint64_t given_up; /* a bit an operator's algorithm */
+    op_place at[16];   /* of each rank */
+} op_walk;
+
+void op_walk_table(op_walk *walk); /* begins one, of op_cases_get */
+void op_walk_large(op_walk *walk); /* of op_cases_get_large */
+
+/* Notes where the rank is; false: that algorithm was given up. */
+bool op_walk_step(op_walk *walk, int rank, int number, int algorithm);
+
+/* The rank has come to the end. */
+void op_walk_end(op_walk *walk);
+
+/* After a failure: unless all ranks came to the end, gives up the algorithm that they had come to,
+ * and says whether to go on. */
+bool op_walk_resume(op_walk *walk, int ranks);
+
+/* Says on stderr what a plan is and what was run. */
+void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m);
+
+/* op_cases_all with matrices in memory of the group's device, of a walk (NULL: the whole table).
+ * 1: the group has failed; 2: values were wrong, all cases were tried. */
+int op_cases_device(imbrex_group *group, void *walk);
 
 #endif /* OP_CASES_H */

@@ -2,6 +2,7 @@
 #include "op_image.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +97,23 @@ imbrex_args op_image_args(const op_case *c, const op_image *x, int64_t m)
         .gathered = c->gathered ? x->device + x->gathered.at : NULL,
         .m = m,
     };
+}
+
+enum { COMPLAINTS = 30 };
+
+void op_image_complain(const char *format, ...)
+{
+    static int count; /* atomic */
+    int before = __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
+    char line[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (before < COMPLAINTS) /* in one piece: ranks complain at once */
+        fprintf(stderr, "    %s\n", line);
+    else if (before == COMPLAINTS)
+        fprintf(stderr, "    and more than is shown here\n");
 }
 
 static bool is_fill(const char *host, size_t from, size_t to)

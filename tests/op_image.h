@@ -31,6 +31,9 @@ int op_image_download(imbrex_group *group, const op_image *image);
 
 imbrex_args op_image_args(const op_case *c, const op_image *image, int64_t m);
 
+/* A line on stderr about what is wrong; after some dozens only that there is more. */
+void op_image_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Nothing was written beside a matrix. */
 bool op_image_intact(const op_image *image);
 

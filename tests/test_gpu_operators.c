@@ -7,15 +7,17 @@
 #include "op_cases.h"
 #include "op_image.h"
 
-enum { TIMEOUT_MS = 20000 };
+enum { TIMEOUT_MS = 5000, MEETING_S = 30, LIMIT_S = 100 };
 
 /* ---- ranks with a group on GPUs and one on the CPU ------------------------------------------- */
 
-typedef int (*pair_main)(imbrex_group *gpu, imbrex_group *cpu);
+typedef int (*pair_main)(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk);
 
 typedef struct job {
     pair_main run;
+    int size;
     bool spread, cpu;
+    op_walk *walk;
 } job;
 
 static int with_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
@@ -31,7 +33,7 @@ static int with_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     desc.device = "cpu";
     if (j->cpu)
         RANK_OK(imbrex_group_create(&desc, &cpu));
-    int failed = j->run(gpu, cpu);
+    int failed = j->run(gpu, cpu, j->walk);
     if (failed) {
         imbrex_group_abort(gpu);
         if (cpu)
@@ -42,45 +44,56 @@ static int with_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return failed;
 }
 
-static void run(const char *name, int size, bool spread, pair_main main, bool cpu)
+static int all_ranks(void *ctx)
 {
-    ranks_desc desc = { .size = size, .meeting_s = 60 };
-    job j = { main, spread, cpu };
+    job *j = ctx;
+    ranks_desc desc = { .size = j->size, .meeting_s = MEETING_S };
+    return ranks_run_bare(&desc, with_groups, j);
+}
+
+/* An algorithm that ends a group is given up, and the others go on. */
+static int walk_on(job *j)
+{
+    int failed = 0, how;
+    do {
+        how = gpu_isolated(all_ranks, j, LIMIT_S);
+        failed += how;
+    } while (how && op_walk_resume(j->walk, j->size));
+    return failed;
+}
+
+static void run(const char *name, int size, bool spread, pair_main main, bool cpu,
+                void (*begin)(op_walk *))
+{
+    job j = { main, size, spread, cpu, gpu_shared(sizeof(op_walk)) };
+    if (begin)
+        begin(j.walk);
     if (gpu_wanted("%s, %d rank%s%s", name, size, size > 1 ? "s" : "",
                    spread     ? ", a GPU each"
                    : size > 1 ? " on one GPU"
                               : ""))
-        gpu_report(ranks_run_bare(&desc, with_groups, &j));
+        gpu_report(begin ? walk_on(&j) : gpu_isolated(all_ranks, &j, LIMIT_S));
 }
 
-static int table(imbrex_group *gpu, imbrex_group *cpu)
+static int table(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
     (void)cpu;
-    return op_cases_device(gpu, NULL);
+    return op_cases_device(gpu, walk);
 }
 
 /* ---- against the CPU ------------------------------------------------------------------------- */
 
-static const char *const dtypes[] = { "bf16", "f16", "f32" };
+/* As op_cases.h: the group has failed, or values are wrong. */
+enum { FINE, STUCK, WRONG };
 
 /* Whole numbers: no order of sums and no shape of tiles may show. */
-static int check_equal(const op_case *c, imbrex_plan *plan, const char *name, const char *have,
-                       const char *want, int64_t count, int64_t cols)
+static int check_equal(const op_case *c, const char *name, const char *have, const char *want,
+                       int64_t count, int64_t cols)
 {
-    int64_t wrong = 0, first = 0;
+    int64_t wrong = 0;
     for (int64_t i = 0; i < count; i++) {
-        bool equal = element_get(c->dtype, have, i) == element_get(c->dtype, want, i);
-        if (!equal && !wrong++)
-            first = i;
-    }
-    if (!wrong)
-        return 0;
-    char line[400];
-    imbrex_plan_describe(plan, line, sizeof line);
-    fprintf(stderr, "%s (%s%s)\n", line, dtypes[c->dtype], c->bias ? ", bias" : "");
-    for (int64_t i = first, shown = 0; i < count && shown < 4; i++) {
         double x = element_get(c->dtype, have, i), y = element_get(c->dtype, want, i);
-        if (x != y && ++shown)
+        if (x != y && wrong++ < 4)
             fprintf(stderr, "  %s[%lld, %lld] is %g, on the CPU %g\n", name, (long long)(i / cols),
                     (long long)(i % cols), x, y);
     }
@@ -90,62 +103,87 @@ static int check_equal(const op_case *c, imbrex_plan *plan, const char *name, co
 }
 
 static int compare_run(imbrex_group *gpu, imbrex_plan *plan, const op_case *c, int64_t m,
-                       const op_image *want, void *device)
+                       const op_image *want, op_image *x)
 {
-    int ranks = imbrex_group_size(gpu), r = imbrex_group_rank(gpu);
-    op_image x = op_image_take(c, m, ranks, r, device);
-    if (op_image_upload(gpu, &x))
-        return 1;
-    imbrex_args args = op_image_args(c, &x, m);
+    if (op_image_upload(gpu, x))
+        return STUCK;
+    imbrex_args args = op_image_args(c, x, m);
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
     RANK_OK(imbrex_stream_sync(gpu, NULL));
-    if (op_image_download(gpu, &x))
-        return 1;
+    if (op_image_download(gpu, x))
+        return STUCK;
     int64_t e = (int64_t)element_bytes(c->dtype);
-    if (check_equal(c, plan, "c", x.host + x.c.at, want->host + want->c.at, (int64_t)x.c.bytes / e,
-                    c->n))
-        return 1;
-    if (c->gathered &&
-        check_equal(c, plan, "gathered", x.host + x.gathered.at, want->host + want->gathered.at,
-                    (int64_t)x.gathered.bytes / e, c->k))
-        return 1;
-    RANK_CHECK(op_image_intact(&x), "%s wrote beside a matrix", c->op);
-    op_image_drop(&x);
-    return 0;
+    int wrong = check_equal(c, "c", x->host + x->c.at, want->host + want->c.at,
+                            (int64_t)x->c.bytes / e, c->n);
+    if (c->gathered)
+        wrong += check_equal(c, "gathered", x->host + x->gathered.at,
+                             want->host + want->gathered.at, (int64_t)x->gathered.bytes / e, c->k);
+    if (!op_image_intact(x)) {
+        fprintf(stderr, "something was written beside a matrix\n");
+        wrong++;
+    }
+    return wrong ? WRONG : FINE;
 }
 
 enum { COMPARED = 2 }; /* the plan's m, and a smaller one */
 
-static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, void *device)
+static int compare_algorithm(imbrex_group *gpu, const op_case *c, const op_image *want,
+                             const int64_t *rows, void *device)
 {
-    int ranks = imbrex_group_size(gpu), r = imbrex_group_rank(gpu);
-    const int64_t rows[COMPARED] = { c.m, c.m * 2 / 3 + 1 };
-    op_image want[COMPARED];
+    int worst = FINE;
     imbrex_plan *plan;
-    op_case on_cpu = c;
-    on_cpu.sms = on_cpu.chunk_rows = 0;
-    RANK_OK(case_plan(cpu, &on_cpu, &plan));
+    RANK_OK(case_plan(gpu, c, &plan));
+    for (int i = 0; i < COMPARED && worst != STUCK; i++) {
+        op_image x =
+            op_image_take(c, rows[i], imbrex_group_size(gpu), imbrex_group_rank(gpu), device);
+        int how = compare_run(gpu, plan, c, rows[i], &want[i], &x);
+        if (how != FINE)
+            op_cases_describe(gpu, plan, c, rows[i]);
+        worst = how == STUCK || !worst ? how : worst;
+        op_image_drop(&x);
+    }
+    if (worst != STUCK)
+        imbrex_plan_destroy(plan);
+    return worst;
+}
+
+/* What the CPU gives, by an algorithm that has little to get wrong. */
+static int run_on_cpu(imbrex_group *cpu, op_case c, const int64_t *rows, op_image *want)
+{
+    imbrex_plan *plan;
+    c.sms = c.chunk_rows = 0;
+    c.algorithm = "sequential";
+    RANK_OK(case_plan(cpu, &c, &plan));
     for (int i = 0; i < COMPARED; i++) {
-        want[i] = op_image_take(&c, rows[i], ranks, r, NULL);
+        want[i] = op_image_take(&c, rows[i], imbrex_group_size(cpu), imbrex_group_rank(cpu), NULL);
         imbrex_args args = op_image_args(&c, &want[i], rows[i]);
         RANK_OK(imbrex_plan_run(plan, &args, NULL));
     }
     RANK_OK(imbrex_stream_sync(cpu, NULL));
     imbrex_plan_destroy(plan);
-    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)); alg++) {
-        RANK_OK(case_plan(gpu, &c, &plan));
-        for (int i = 0; i < COMPARED; i++) {
-            if (compare_run(gpu, plan, &c, rows[i], &want[i], device))
-                return 1;
-        }
-        imbrex_plan_destroy(plan);
+    return FINE;
+}
+
+static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, int number, void *device,
+                        op_walk *walk)
+{
+    const int64_t rows[COMPARED] = { c.m, c.m * 2 / 3 + 1 };
+    op_image want[COMPARED];
+    if (run_on_cpu(cpu, c, rows, want))
+        return STUCK;
+    int worst = FINE;
+    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)) && worst != STUCK; alg++) {
+        if (!op_walk_step(walk, imbrex_group_rank(gpu), number, alg))
+            continue;
+        int how = compare_algorithm(gpu, &c, want, rows, device);
+        worst = how == STUCK || !worst ? how : worst;
     }
     for (int i = 0; i < COMPARED; i++)
         op_image_drop(&want[i]);
-    return 0;
+    return worst;
 }
 
-static int compare(imbrex_group *gpu, imbrex_group *cpu)
+static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
     size_t most = 0;
     op_case c;
@@ -155,11 +193,14 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu)
         most = bytes > most ? bytes : most;
     }
     RANK_OK(imbrex_mem_alloc(gpu, most, &device));
-    for (int i = 0; op_cases_get_large(i, &c); i++) {
-        if (compare_case(gpu, cpu, c, device))
-            return 1;
+    int worst = FINE;
+    for (int i = walk->from; op_cases_get_large(i, &c) && worst != STUCK; i++) {
+        int how = compare_case(gpu, cpu, c, i, device, walk);
+        worst = how == STUCK || !worst ? how : worst;
     }
-    return 0;
+    if (worst != STUCK)
+        op_walk_end(walk);
+    return worst;
 }
 
 /* ---- queued ---------------------------------------------------------------------------------- */
@@ -290,10 +331,11 @@ static int check_queue(queue *q, order o)
     return 0;
 }
 
-static int queues(imbrex_group *gpu, imbrex_group *cpu)
+static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
     queue q;
     (void)cpu;
+    (void)walk;
     int failed = take_queue(&q, gpu) || record(&q);
     for (int round = 0; round < 3 && !failed; round++)
         failed = check_queue(&q, ONE_STREAM) || check_queue(&q, STREAM_A_PLAN) ||
@@ -310,25 +352,25 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu)
 static void general_form(int size)
 {
     setenv("IMBREX_CUDA_ARCH", "80", 1);
-    run("table, general form", size, false, table, false);
-    run("against the CPU, general form", size, false, compare, true);
+    run("table, general form", size, false, table, false, op_walk_table);
+    run("against the CPU, general form", size, false, compare, true, op_walk_large);
     unsetenv("IMBREX_CUDA_ARCH");
 }
 
 int main(int argc, char **argv)
 {
-    gpu_begin(argc, argv, false);
+    gpu_begin(argc, argv);
     for (int size = gpu_is_fake() ? 2 : 1; size <= (gpu_is_fake() ? 2 : 4); size++) {
-        run("table", size, false, table, false);
-        run("against the CPU", size, false, compare, true);
-        run("queued", size, false, queues, false);
+        run("table", size, false, table, false, op_walk_table);
+        run("against the CPU", size, false, compare, true, op_walk_large);
+        run("queued", size, false, queues, false, NULL);
     }
     general_form(2);
     int each = gpu_count() < 4 ? gpu_count() : 4;
     if (each > 1) {
-        run("table", each, true, table, false);
-        run("against the CPU", each, true, compare, true);
-        run("queued", each, true, queues, false);
+        run("table", each, true, table, false, op_walk_table);
+        run("against the CPU", each, true, compare, true, op_walk_large);
+        run("queued", each, true, queues, false, NULL);
     }
     return gpu_end();
 }
