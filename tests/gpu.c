@@ -43,7 +43,7 @@ static int count_main(void *ctx)
     return count_gpus();
 }
 
-int gpu_isolated(int (*run)(void *ctx), void *ctx, int limit_s)
+pid_t gpu_start(int (*run)(void *ctx), void *ctx, int limit_s)
 {
     fflush(NULL);
     pid_t child = fork();
@@ -53,16 +53,26 @@ int gpu_isolated(int (*run)(void *ctx), void *ctx, int limit_s)
         fflush(NULL);
         _exit(result);
     }
+    return child;
+}
+
+int gpu_finish(pid_t child)
+{
     int status = 0;
-    if (waitpid(child, &status, 0) != child)
+    if (child < 0 || waitpid(child, &status, 0) != child)
         return GPU_DIED;
     if (WIFEXITED(status))
         return WEXITSTATUS(status);
     if (WTERMSIG(status) == SIGALRM)
-        printf("  still not done after %d s\n", limit_s);
+        printf("  still not done when its time was up\n");
     else
         printf("  ended by signal %d, %s\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return GPU_DIED;
+}
+
+int gpu_isolated(int (*run)(void *ctx), void *ctx, int limit_s)
+{
+    return gpu_finish(gpu_start(run, ctx, limit_s));
 }
 
 void *gpu_shared(size_t bytes)

@@ -14,6 +14,8 @@
 #ifndef GPU_H
 #define GPU_H
 
+#include <sys/types.h>
+
 #include "ranks.h"
 
 /* Ends the program as skipped if there is no GPU.  The driver is looked at in a child: a process
@@ -27,6 +29,10 @@ bool gpu_is_fake(void);
  * takes the rest along.  Its result, from 0 to 100; GPU_DIED: it has none, and why was printed. */
 enum { GPU_DIED = 101 };
 int gpu_isolated(int (*run)(void *ctx), void *ctx, int limit_s);
+
+/* The same in two steps, for several at once.  ctx is copied with the process. */
+pid_t gpu_start(int (*run)(void *ctx), void *ctx, int limit_s);
+int gpu_finish(pid_t child);
 
 /* Zeroed memory that processes share. */
 void *gpu_shared(size_t bytes);

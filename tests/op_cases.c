@@ -114,12 +114,27 @@ void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c,
                       c->gathered ? ", gathered" : "", (long long)m, line);
 }
 
+int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
+{
+    imbrex_status status = case_plan(group, c, plan);
+    if (status == IMBREX_OK)
+        return FINE;
+    op_image_complain("rank %d of %d: %s %s", imbrex_group_rank(group), imbrex_group_size(group),
+                      imbrex_status_name(status), imbrex_error());
+    op_image_complain("  %s %s m=%lld n=%lld k=%lld b=%s %s", c->op, c->algorithm, (long long)c->m,
+                      (long long)c->n, (long long)c->k, c->layout == IMBREX_NK ? "[n,k]" : "[k,n]",
+                      dtypes[c->dtype]);
+    return imbrex_group_status(group) == IMBREX_OK ? WRONG : STUCK;
+}
+
 static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *first, void *device)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group), worst = FINE;
     const int64_t rows_of_run[RUNS] = { c->m, c->m / 2, c->m - 1, 1, c->m };
     imbrex_plan *plan;
-    RANK_OK(case_plan(group, c, &plan));
+    int made = op_cases_plan(group, c, &plan);
+    if (made != FINE)
+        return made;
     for (int i = 0; i < RUNS; i++) {
         int64_t m = rows_of_run[i];
         if ((m < 1 && i) || m > c->m)

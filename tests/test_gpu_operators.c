@@ -133,7 +133,9 @@ static int compare_algorithm(imbrex_group *gpu, const op_case *c, const op_image
 {
     int worst = FINE;
     imbrex_plan *plan;
-    RANK_OK(case_plan(gpu, c, &plan));
+    int made = op_cases_plan(gpu, c, &plan);
+    if (made != FINE)
+        return made;
     for (int i = 0; i < COMPARED && worst != STUCK; i++) {
         op_image x =
             op_image_take(c, rows[i], imbrex_group_size(gpu), imbrex_group_rank(gpu), device);
@@ -348,6 +350,80 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     return failed;
 }
 
+/* ---- ahead ----------------------------------------------------------------------------------- */
+
+/* Kernels are compiled one at a time in a process: so many processes first make all plans, each a
+ * part of them. */
+enum { PARTS = 4, SIZES = 4 };
+
+typedef struct ahead {
+    job job;
+    int part;
+    const char *form; /* IMBREX_CUDA_ARCH */
+} ahead;
+
+static int part; /* of this process */
+
+static int make_plan(imbrex_group *gpu, op_case c)
+{
+    int worst = FINE;
+    for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)); alg++) {
+        imbrex_plan *plan;
+        int made = op_cases_plan(gpu, &c, &plan);
+        if (made == STUCK)
+            return STUCK;
+        if (made == FINE)
+            imbrex_plan_destroy(plan);
+        worst = made > worst ? made : worst;
+    }
+    return worst;
+}
+
+static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+{
+    int worst = FINE;
+    op_case c;
+    (void)cpu;
+    (void)walk;
+    for (int i = part; op_cases_get(i, &c) && worst != STUCK; i += PARTS) {
+        int how = make_plan(gpu, c);
+        worst = how == STUCK || !worst ? how : worst;
+    }
+    for (int i = part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS) {
+        int how = make_plan(gpu, c);
+        worst = how == STUCK || !worst ? how : worst;
+    }
+    return worst;
+}
+
+static int ahead_main(void *ctx)
+{
+    ahead *a = ctx;
+    part = a->part;
+    if (a->form)
+        setenv("IMBREX_CUDA_ARCH", a->form, 1);
+    return all_ranks(&a->job);
+}
+
+static void compile_ahead(void)
+{
+    pid_t children[SIZES * PARTS + PARTS];
+    int count = 0, failed = 0;
+    if (!gpu_wanted("plans"))
+        return;
+    for (int i = 0; i < SIZES + 1; i++) {
+        for (int p = 0; p < PARTS; p++) {
+            ahead a = { { make_plans, i < SIZES ? i + 1 : 2, false, false, NULL },
+                        p,
+                        i < SIZES ? NULL : "80" };
+            children[count++] = gpu_start(ahead_main, &a, LIMIT_S);
+        }
+    }
+    for (int i = 0; i < count; i++)
+        failed += gpu_finish(children[i]);
+    gpu_report(failed);
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static void general_form(int size)
@@ -361,6 +437,8 @@ static void general_form(int size)
 int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
+    if (!gpu_is_fake())
+        compile_ahead();
     for (int size = gpu_is_fake() ? 2 : 1; size <= (gpu_is_fake() ? 2 : 4); size++) {
         run("table", size, false, table, false, op_walk_table);
         run("against the CPU", size, false, compare, true, op_walk_large);
