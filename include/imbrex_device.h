@@ -1,10 +1,25 @@
-/* imbrex_device.h - what code inside a kernel may do with signals: post, wait, count.  The same
- * names everywhere: CUDA C under NVRTC and nvcc (imbrex_device_cuda.h), else C with the atomics of
- * GCC and Clang, for kernels that run as blocks on CPU ranks (imbrex_device_cpu.h).
+/* imbrex_device.h - what code inside a kernel may do: signals, loads and stores with an order,
+ * copies to peers, barriers.  The same names everywhere: CUDA C under NVRTC and nvcc
+ * (imbrex_device_cuda.h), else C or C++ with the atomics of GCC and Clang, for kernels that run as
+ * blocks on CPU ranks, where a block is one thread (imbrex_device_cpu.h).
  *
- * Ordering, for every primitive here: whatever the poster wrote before a post is visible to whoever
- * saw the posted value in a wait (release, acquire).  Signals are 64-bit words that only grow and
- * have one writer; a counter is a 32-bit word that many add to.
+ *     int  imbrexd_signal_wait(watch, signal, value, site)     until *signal >= value
+ *     void imbrexd_signal_post(signal, value)                  raises *signal to value
+ *     void imbrexd_signal_add(signal, value)                   adds; for a signal of many writers
+ *     int  imbrexd_counter_last(counter, last)                 adds 1; 1 for the last one
+ *
+ *     uint64_t imbrexd_load_acquire(at)    void imbrexd_store_release(at, value)
+ *     uint64_t imbrexd_load_acquire_gpu    void imbrexd_store_release_gpu    among one GPU's blocks
+ *     void imbrexd_fence_post()            void imbrexd_fence_gpu()          acquire and release
+ *
+ *     void *imbrexd_peer(team, rank, at)                       where rank has what is at `at` here
+ *     void imbrexd_put_thread / _warp / _block(dst, src, bytes)    all threads of it call
+ *     int  imbrexd_barrier(watch, team, signals, epoch, site)      one block a rank, all threads
+ *
+ * Ordering, for all signals: whatever the poster wrote before a post is visible to whoever saw the
+ * posted value in a wait (release, acquire).  What many threads wrote is posted by one of them
+ * after a barrier of the block.  Signals are 64-bit words in symmetric memory that only grow and
+ * have one writer, or many that all add; a counter is a 32-bit word of one rank.
  *
  * Every wait ends: at its value, or when the group was aborted, or after the watch's deadline.  A
  * wait that returns 0 means "give up": the kernel returns at once, posts nothing, and the host
@@ -66,13 +81,20 @@ typedef struct imbrexd_watch {
     int64_t timeout_ns;
 } imbrexd_watch;
 
+/* One piece of symmetric memory on all ranks.  base lies where the kernel can read it. */
+typedef struct imbrexd_team {
+    int32_t rank, size;
+    char *const *base; /* [size]; base[r]: rank r's piece as this rank maps it (imbrex_mem_peer) */
+} imbrexd_team;
+
+#ifdef __cplusplus
+}
+#endif
+
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #include "imbrex_device_cuda.h"
 #else
 #include "imbrex_device_cpu.h"
 #endif
 
-#ifdef __cplusplus
-}
-#endif
 #endif /* IMBREX_DEVICE_H */

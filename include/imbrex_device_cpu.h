@@ -4,6 +4,7 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,10 +25,21 @@ typedef struct imbrexd_block {
     imbrexd_trace *trace; /* NULL: not recording */
 } imbrexd_block;
 
+/* -std=c11 without feature macros hides these in the C library's headers. */
+#if defined(__STRICT_ANSI__) && !defined(__cplusplus) && !defined(_GNU_SOURCE) && \
+    !defined(_DEFAULT_SOURCE)
+long syscall(long number, ...);
+#ifndef CLOCK_MONOTONIC
+int clock_gettime(int clock, struct timespec *now);
+#endif
+#endif
+
+enum { IMBREXD_CLOCK = 1 }; /* CLOCK_MONOTONIC */
+
 static inline int64_t imbrexd_now_ns(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(IMBREXD_CLOCK, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
@@ -39,13 +51,54 @@ static inline void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *sp
         trace->spans[at] = *span;
 }
 
-/* Raises *signal to value and wakes whoever sleeps on it.  Release: see the head of this file. */
+static inline uint64_t imbrexd_load_acquire(const uint64_t *at)
+{
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+static inline void imbrexd_store_release(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t imbrexd_load_acquire_gpu(const uint64_t *at)
+{
+    return imbrexd_load_acquire(at);
+}
+
+static inline void imbrexd_store_release_gpu(uint64_t *at, uint64_t value)
+{
+    imbrexd_store_release(at, value);
+}
+
+static inline void imbrexd_fence_post(void)
+{
+    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+}
+
+static inline void imbrexd_fence_gpu(void)
+{
+    imbrexd_fence_post();
+}
+
+/* Wakes whoever sleeps on the signal.  A futex is a 32-bit word: the low half, which comes first on
+ * every machine that this builds for. */
+static inline void imbrexd_signal_wake(uint64_t *signal)
+{
+    syscall(SYS_futex, (uint32_t *)signal, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
 static inline void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
-    __atomic_store_n(signal, value, __ATOMIC_RELEASE);
-    /* A futex is a 32-bit word: the low half, which comes first on every machine that this builds
-     * for. */
-    syscall(SYS_futex, (uint32_t *)signal, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    imbrexd_store_release(signal, value);
+    imbrexd_signal_wake(signal);
+}
+
+/* Release, and acquire so that a wait which sees the last addend sees what all adders wrote. */
+static inline void imbrexd_signal_add(uint64_t *signal, uint64_t value)
+{
+    __atomic_fetch_add(signal, value, __ATOMIC_ACQ_REL);
+    imbrexd_signal_wake(signal);
 }
 
 /* Ends all waits of all ranks with this fault, unless an earlier one already did. */
@@ -95,7 +148,7 @@ static inline int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t
     if (have >= value)
         return 1;
 
-    const struct timespec nap = { .tv_sec = 0, .tv_nsec = 10000000 };
+    const struct timespec nap = { 0, 10000000 };
     int64_t deadline = imbrexd_now_ns() + watch->timeout_ns;
     while ((have = __atomic_load_n(signal, __ATOMIC_ACQUIRE)) < value) {
         if (__atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE))
@@ -120,6 +173,48 @@ static inline int imbrexd_counter_last(uint32_t *counter, uint32_t last)
         return 0;
     __atomic_store_n(counter, 0, __ATOMIC_RELAXED); /* the next use of the counter comes after this
                                                        kernel, in stream order */
+    return 1;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+static inline void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
+{
+    return team->base[rank] + ((const char *)at - team->base[team->rank]);
+}
+
+static inline void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
+{
+    if (bytes)
+        memcpy(dst, src, bytes);
+}
+
+static inline void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_thread(dst, src, bytes);
+}
+
+static inline void imbrexd_put_block(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_thread(dst, src, bytes);
+}
+
+/* Returns 1 once every rank has come to the barrier with this epoch, from 1 and one more each time;
+ * 0 to give up.  signals: [size], in this rank's piece of the team's memory, of this barrier only.
+ */
+static inline int imbrexd_barrier(const imbrexd_watch *watch, const imbrexd_team *team,
+                                  uint64_t *signals, uint64_t epoch, imbrexd_site site)
+{
+    for (int32_t i = 1; i < team->size;
+         i++) { /* each begins with another, so that none is hit by all */
+        int32_t r = (team->rank + i) % team->size;
+        imbrexd_signal_post((uint64_t *)imbrexd_peer(team, r, signals) + team->rank, epoch);
+    }
+    for (int32_t r = 0; r < team->size; r++) {
+        site.rank = r;
+        if (r != team->rank && !imbrexd_signal_wait(watch, &signals[r], epoch, site))
+            return 0;
+    }
     return 1;
 }
 

@@ -120,4 +120,108 @@ IMBREXD_FN int imbrexd_counter_last(uint32_t *counter, uint32_t last)
     return 1;
 }
 
+/* ---- one GPU's blocks ------------------------------------------------------------------------ */
+
+IMBREXD_FN uint64_t imbrexd_load_acquire_gpu(const uint64_t *at)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+IMBREXD_FN void imbrexd_store_release_gpu(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+}
+
+IMBREXD_FN void imbrexd_fence_gpu(void)
+{
+    asm volatile("fence.acq_rel.gpu;" : : : "memory");
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+/* In a GPU's memory: between a GPU and host memory an addition is not atomic everywhere. */
+IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
+{
+    imbrexd_fence_post();
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" : : "l"(signal), "l"(value) : "memory");
+}
+
+IMBREXD_FN void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
+{
+    return team->base[rank] + ((const char *)at - team->base[team->rank]);
+}
+
+/* Thread number lane of lanes: in the widest words that both sides are aligned to; the rest, and
+ * what is not aligned to four, byte by byte. */
+IMBREXD_FN void imbrexd_put_part(void *dst, const void *src, size_t bytes, size_t lane,
+                                 size_t lanes)
+{
+    size_t both = (size_t)dst | (size_t)src, done = 0;
+    if (both % 16 == 0) {
+        uint4 *__restrict__ to = (uint4 *)dst;
+        const uint4 *__restrict__ from = (const uint4 *)src;
+        done = bytes / 16 * 16;
+#pragma unroll 4
+        for (size_t i = lane; i < bytes / 16; i += lanes)
+            to[i] = from[i];
+    } else if (both % 4 == 0) {
+        uint32_t *__restrict__ to = (uint32_t *)dst;
+        const uint32_t *__restrict__ from = (const uint32_t *)src;
+        done = bytes / 4 * 4;
+#pragma unroll 4
+        for (size_t i = lane; i < bytes / 4; i += lanes)
+            to[i] = from[i];
+    }
+    for (size_t i = done + lane; i < bytes; i += lanes)
+        ((char *)dst)[i] = ((const char *)src)[i];
+}
+
+IMBREXD_FN unsigned imbrexd_thread(void)
+{
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+IMBREXD_FN unsigned imbrexd_threads(void)
+{
+    return blockDim.x * blockDim.y * blockDim.z;
+}
+
+IMBREXD_FN void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_part(dst, src, bytes, 0, 1);
+}
+
+IMBREXD_FN void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_part(dst, src, bytes, imbrexd_thread() % 32, 32);
+}
+
+IMBREXD_FN void imbrexd_put_block(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
+}
+
+/* As on the CPU, by all threads of one block, of which each takes its peers; all get the same
+ * answer.  What any of them stored before is visible after the barrier to all threads of the
+ * peers' blocks. */
+IMBREXD_FN int imbrexd_barrier(const imbrexd_watch *watch, const imbrexd_team *team,
+                               uint64_t *signals, uint64_t epoch, imbrexd_site site)
+{
+    int there = 1;
+    int32_t first = (int32_t)imbrexd_thread(), step = (int32_t)imbrexd_threads();
+    __syncthreads(); /* all stores of the block come before any post */
+    for (int32_t r = first; r < team->size; r += step) {
+        if (r != team->rank)
+            imbrexd_signal_post((uint64_t *)imbrexd_peer(team, r, signals) + team->rank, epoch);
+    }
+    for (int32_t r = first; r < team->size; r += step) {
+        site.rank = r;
+        if (r != team->rank && !imbrexd_signal_wait(watch, &signals[r], epoch, site))
+            there = 0;
+    }
+    return __syncthreads_and(there);
+}
+
 #endif /* IMBREX_DEVICE_CUDA_H */
