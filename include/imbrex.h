@@ -20,9 +20,14 @@
  *   Status      Functions return IMBREX_OK or say who must act; outputs are written only on OK.
  *   Desc        Zero-initialise it.  Zero means "the library chooses".  Reserved fields must stay
  *               zero: else UNSUPPORTED.
- *   Collective  Every rank calls, in the same order, with an equal desc.  A mismatch is an error on
- *               every rank, which names the field and the rank; it is never a deadlock.
+ *   Collective  imbrex_group_create, imbrex_mem_alloc and the four makers of plans, nothing else:
+ *               every rank calls, in the same order, with an equal desc, and the call returns when
+ *               all have.  A mismatch is an error on every rank, which names the field and the
+ *               rank; it is never a deadlock.
  *   Stream      A function that takes a stream only enqueues.  NULL is the group's default stream.
+ *               On "cpu" a stream holds 512 copies, posts, waits and kernels (a run is several):
+ *               with so many unfinished, enqueuing blocks until the oldest is done, at the latest
+ *               by its deadline.  One thread that enqueues for several ranks must stay below that.
  *   Matrix      Dense and row-major; name[rows, cols].  Sizes are in elements unless the name says
  *               bytes.  R ranks; rank r owns rows r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
@@ -194,7 +199,7 @@ typedef struct imbrex_coll_desc {
 typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL; gemm_rs adds it once, to the sum */
     void *c, *gathered;       /* gathered[m, k]: all of a, ag_gemm only, or NULL */
-    int64_t m;                /* rows of this run, the same on all ranks; 0: the plan's m */
+    int64_t m;                /* rows of this run, alike on all ranks; 0: the plan's m */
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -223,9 +228,11 @@ IMBREX_TRY imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc
 IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
 
-/* Enqueues one run.  All ranks run the same plans in the same order; one plan's runs follow each
- * other in stream order.  args itself may go when the call returns; the memory it names must stay
- * until the stream is done with it. */
+/* Enqueues one run.  All ranks run the same plans in the same order, each run with one m; a
+ * run that is captured in a graph counts once, when it is captured.  If a rank is seen to differ,
+ * the group fails: INVALID on all ranks.  One plan's runs follow each other, also on different
+ * streams.  args itself may go when the call returns; the memory it names must stay until the
+ * stream is done with it. */
 IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
 
 /* One line for people: shape, tiles, algorithm and why.  Writes and returns as snprintf does. */
