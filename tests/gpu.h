@@ -37,6 +37,13 @@ int gpu_finish(pid_t child);
 /* Zeroed memory that processes share. */
 void *gpu_shared(size_t bytes);
 
+/* A CUDA graph of what this thread enqueues between begin and end.  0, or it is said what failed. */
+typedef struct gpu_graph gpu_graph;
+int gpu_graph_begin(imbrex_stream stream);
+int gpu_graph_end(imbrex_stream stream, gpu_graph **graph);
+int gpu_graph_launch(gpu_graph *graph, imbrex_stream stream);
+void gpu_graph_destroy(gpu_graph *graph);
+
 /* "cuda:1": the GPU of a rank.  spread: ranks go round all GPUs, else all are on GPU 0. */
 const char *gpu_of(int rank, bool spread);
 

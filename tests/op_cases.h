@@ -27,13 +27,14 @@ typedef struct op_place {
 
 typedef struct op_walk {
     int (*op_of)(int number);
-    int from;          /* case to begin with */
+    int from, to;      /* case to begin with, and to end before; to = 0: all */
     int ended;         /* ranks that have come to the end; atomic */
     uint64_t given_up; /* a bit an operator's algorithm */
     op_place at[16];   /* of each rank */
 } op_walk;
 
 void op_walk_table(op_walk *walk); /* begins one, of op_cases_get */
+void op_walk_short(op_walk *walk); /* of op_cases_get, the first shape alone */
 void op_walk_large(op_walk *walk); /* of op_cases_get_large */
 
 /* Notes where the rank is; false: that algorithm was given up. */
