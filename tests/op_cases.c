@@ -72,10 +72,10 @@ static int check_bits(const op_image *x, const first_bits *first, const char *wh
 {
     const char *have = x->host + x->c.at;
     size_t at = 0;
-    while (at < x->c.bytes && have[at] == first->bits[at])
-        at++;
-    if (at == x->c.bytes)
+    if (memcmp(have, first->bits, x->c.bytes) == 0)
         return 0;
+    while (have[at] == first->bits[at])
+        at++;
     op_image_complain("byte %zu of c is %02x, by %s %02x: %s", at, (unsigned char)have[at],
                       first->algorithm, (unsigned char)first->bits[at], who);
     return 1;
