@@ -22,6 +22,7 @@ static inline int cli_exit_code(imbrex_status status)
 int cli_run(int argc, char **argv);
 int cli_mlp(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_compile(int argc, char **argv);
 int cli_info(int argc, char **argv);
 
 #endif /* CLI_H */

@@ -101,7 +101,8 @@ typedef struct imbrex_bootstrap {
 typedef struct imbrex_group_desc {
     const imbrex_bootstrap
         *bootstrap;     /* NULL: what torchrun, mpirun or srun put in the environment */
-    const char *device; /* "cpu", "cuda", "cuda:3"; NULL: the best one here */
+    const char *device; /* "cpu", "cuda", "cuda:3"; NULL: the best one here; "compile:90": plans'
+                           kernels are compiled and kept for an sm_90, and nothing can run */
     int64_t timeout_ms; /* limit on any wait for a peer; 0: 30000 */
     uint64_t reserved[4];
 } imbrex_group_desc;

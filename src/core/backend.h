@@ -123,11 +123,14 @@ typedef struct imx_backend {
                              int blocks, imx_prepared **prepared);
     void (*prepared_destroy)(imx_device *device, imx_prepared *prepared); /* NULL is fine */
 
+    /* What came of it, in words; NULL: nothing to say.  Lives as long as prepared. */
+    const char *(*prepared_describe)(const imx_prepared *prepared);
+
     /* args is copied.  One prepared kernel runs on one stream at a time. */
     imbrex_status (*launch)(imx_device *device, imx_prepared *prepared, const void *args,
                             size_t args_bytes, imbrex_stream stream);
 } imx_backend;
 
-extern const imx_backend imx_backend_cpu, imx_backend_cuda;
+extern const imx_backend imx_backend_cpu, imx_backend_cuda, imx_backend_compile;
 
 #endif /* IMX_BACKEND_H */

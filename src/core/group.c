@@ -10,7 +10,8 @@
 #include "trace.h"
 
 /* All devices that this build knows, best first. */
-static const imx_backend *const backends[] = { &imx_backend_cuda, &imx_backend_cpu };
+static const imx_backend *const backends[] = { &imx_backend_cuda, &imx_backend_compile,
+                                               &imx_backend_cpu };
 enum { BACKENDS = sizeof backends / sizeof backends[0] };
 
 enum { LOCAL_THREADS, LOCAL_FDS };
@@ -45,7 +46,8 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
         return IMBREX_OK;
     }
     return imx_fail(IMBREX_UNSUPPORTED,
-                    "desc.device is \"%s\": this build knows \"cpu\" and \"cuda\"", device);
+                    "desc.device is \"%s\": this build knows \"cpu\", \"cuda\" and \"compile\"",
+                    device);
 }
 
 enum { DEFAULT_TIMEOUT_MS = 30000, TIMEOUT_MS_MOST = 1000000000 }; /* 11 days */

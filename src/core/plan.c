@@ -435,5 +435,10 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d, %d block%s", c->tile_rows, c->tile_cols, c->blocks,
                      c->blocks == 1 ? "" : "s");
+    for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
+        const imx_prepared *kernel = plan->kernels[i];
+        if (kernel)
+            imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
+    }
     return out.length;
 }
