@@ -37,7 +37,8 @@ int gpu_finish(pid_t child);
 /* Zeroed memory that processes share. */
 void *gpu_shared(size_t bytes);
 
-/* A CUDA graph of what this thread enqueues between begin and end.  0, or it is said what failed. */
+/* A CUDA graph of what this thread enqueues between begin and end.  0, or why not was
+ * said. */
 typedef struct gpu_graph gpu_graph;
 int gpu_graph_begin(imbrex_stream stream);
 int gpu_graph_end(imbrex_stream stream, gpu_graph **graph);

@@ -1,5 +1,5 @@
-/* test_cuda_ahead.c - device "compile:90" and `imbrex compile`, with a fake compiler: plans fill the
- * kernel cache without a GPU, say what came of each kernel, and do not run. */
+/* test_cuda_ahead.c - device "compile:90" and `imbrex compile`, with a fake compiler: plans fill
+ * the kernel cache without a GPU, say what came of each kernel, and do not run. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* test_gpu_graph.c - runs captured in CUDA graphs on real GPUs and replayed thousands of times, with
- * inputs that change from replay to replay: each gives the bits of a run of its own. */
+/* test_gpu_graph.c - runs captured in CUDA graphs on real GPUs and replayed thousands of times,
+ * with inputs that change from replay to replay: each gives the bits of a run of its own. */
 #include <stdlib.h>
 #include <string.h>
 

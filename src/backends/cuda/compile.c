@@ -1,5 +1,6 @@
-/* compile.c - the device "compile:90": a GPU that is not there.  Plans made on it have their kernels
- * compiled into the cache, where a machine that has such a GPU finds them; nothing can run. */
+/* compile.c - the device "compile:90": a GPU that is not there.  Plans made on it have their
+ * kernels compiled into the cache, where a machine that has such a GPU finds them; nothing can run.
+ */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
