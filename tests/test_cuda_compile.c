@@ -150,6 +150,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .units = BLOCKS,
     };
     imx_config tuned = imx_tune_config(&input);
+    if (sides & IMX_GEMM_STORES && tuned.merged)
+        return; /* then each rank keeps its product, and the others come to read it */
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
@@ -178,12 +180,15 @@ static void gemm(void **state)
         { 64, 4096, 4096 },   { 1, 4096, 4096 },    { 1000, 1001, 999 },   { 3, 5, 7 },
     };
     static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS };
+                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
+    enum { SIDES = sizeof sides / sizeof sides[0] };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
             for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++) {
                 for (int target = 0; target < TARGETS; target++)
-                    try_gemm(shapes[i], dtype, layout, sides[(i + dtype) % 3], target);
+                    for (int side = 0; side < (dtype == IMBREX_BF16 ? SIDES : 1); side++)
+                        try_gemm(shapes[i], dtype, layout, sides[(i + dtype + side) % SIDES],
+                                 target);
             }
         }
     }

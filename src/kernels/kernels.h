@@ -37,9 +37,10 @@ typedef struct imx_cuda_config {
     int kept[4]; /* the kernel's own: what its cuda_launch wants to know again */
 } imx_cuda_config;
 
-enum { IMX_TENSOR_MAPS = 6 };
+enum { IMX_TENSOR_MAPS = 19 };
 
-/* Fixed at each launch: the grid, and maps passed after the args and the watch, in this order. */
+/* Fixed at each launch: the grid, and maps, which are one argument together after the args and the
+ * watch: as many as the kernel declares, in this order. */
 typedef struct imx_cuda_launch {
     int blocks;
     int map_count;

@@ -16,7 +16,6 @@ typedef struct kept_map {
 
 struct imx_prepared {
     kept_map maps[IMX_TENSOR_MAPS][MAPS_KEPT];
-    CUtensorMap no_map;
     int next[IMX_TENSOR_MAPS]; /* to be replaced */
     const imx_kernel *kernel;
     imx_cuda_config config;
@@ -175,22 +174,22 @@ static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
 }
 
 /* Encoding takes the host about as long as a launch, and runs repeat their buffers. */
-static imbrex_status find_map(imx_prepared *p, int i, const imx_tensor_map *from, CUtensorMap **map)
+static imbrex_status find_map(imx_prepared *p, int i, const imx_tensor_map *from, CUtensorMap *map)
 {
-    *map = &p->no_map;
     if (!from->address)
         return IMBREX_OK;
     for (int k = 0; k < MAPS_KEPT; k++) {
-        *map = &p->maps[i][k].encoded;
-        if (same_map(&p->maps[i][k].from, from))
+        if (same_map(&p->maps[i][k].from, from)) {
+            *map = p->maps[i][k].encoded;
             return IMBREX_OK;
+        }
     }
     kept_map *oldest = &p->maps[i][p->next[i]];
     oldest->from.address = NULL;
     IMX_TRY(encode(from, &oldest->encoded));
     oldest->from = *from;
     p->next[i] = (p->next[i] + 1) % MAPS_KEPT;
-    *map = &oldest->encoded;
+    *map = oldest->encoded;
     return IMBREX_OK;
 }
 
@@ -204,12 +203,10 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const 
     p->kernel->cuda_launch(args, &p->config, &launch);
     if (launch.blocks < 1)
         return IMBREX_OK;
-    void *params[2 + IMX_TENSOR_MAPS] = { (void *)args, &device->watch };
-    for (int i = 0; i < launch.map_count; i++) {
-        CUtensorMap *map;
-        IMX_TRY(find_map(p, i, &launch.maps[i], &map));
-        params[2 + i] = map;
-    }
+    CUtensorMap maps[IMX_TENSOR_MAPS] = { 0 };
+    void *params[] = { (void *)args, &device->watch, maps };
+    for (int i = 0; i < launch.map_count; i++)
+        IMX_TRY(find_map(p, i, &launch.maps[i], &maps[i]));
     CUlaunchAttribute attributes[2];
     unsigned count = 0;
     if (p->config.cluster > 1)

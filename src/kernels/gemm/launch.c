@@ -37,8 +37,9 @@ static const char *hooks_of(const imx_gemm_args *args)
 {
     if (args->sides & IMX_GEMM_STORES)
         return " -DIMX_BIAS -DIMX_STORE -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_SCATTERS)
-        return " -DIMX_BIAS -DIMX_POST";
+    if (args->sides & IMX_GEMM_SCATTERS) /* merged: peers may come and read */
+        return args->schedule.ranks == 1 ? " -DIMX_BIAS -DIMX_POST -DIMX_TEAM"
+                                         : " -DIMX_BIAS -DIMX_POST";
     if (args->sides & IMX_GEMM_PUSHES)
         return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH -DIMX_TEAM";
     bool alone = args->own >= 0 && args->schedule.ranks == 1;
@@ -126,6 +127,15 @@ static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t 
     };
 }
 
+/* Where rows of the owner go: [rows, n]. */
+static const void *home_of(const imx_gemm_args *args, int owner)
+{
+    const imx_team *team = &args->team;
+    if (owner == team->rank)
+        return args->c;
+    return imx_team_data(team, owner) + team->rank * args->slot_bytes;
+}
+
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_gemm_args *args = untyped;
@@ -140,13 +150,18 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     bool kn = args->layout == IMBREX_KN;
     bool own = args->sides & IMX_GEMM_GATHERS && args->own >= 0;
     int64_t own_rows = own ? imx_schedule_rows(s, args->own) : s->m;
-    launch->map_count = 4;
     launch->maps[0] = map_of(args, args->a, own_rows, args->k, box[A_BOX_ROWS], ATOM);
     launch->maps[1] = map_of(args, args->gathered, s->m, args->k, box[A_BOX_ROWS], ATOM);
     launch->maps[2] =
         map_of(args, args->b, kn ? args->k : s->n, kn ? s->n : args->k, box[B_BOX_ROWS], ATOM);
-    launch->maps[3] =
-        s->n % 8 ? (imx_tensor_map){ 0 } : map_of(args, args->c, s->m, s->n, 16, box[C_BOX_COLS]);
+    launch->map_count = 3;
+    if (s->n % 8)
+        return; /* by ordinary stores */
+    if (!(args->sides & IMX_GEMM_STORES))
+        launch->maps[launch->map_count++] = map_of(args, args->c, s->m, s->n, 16, box[C_BOX_COLS]);
+    for (int r = 0; r < args->team.size && args->sides & IMX_GEMM_STORES; r++)
+        launch->maps[launch->map_count++] =
+            map_of(args, home_of(args, r), imx_schedule_rows(s, r), s->n, 16, box[C_BOX_COLS]);
 }
 
 const imx_kernel imx_kernel_gemm = {

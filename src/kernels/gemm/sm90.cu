@@ -31,10 +31,12 @@
  *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
  *   IMX_OWN     rows of args.own from map a, others from map gathered; else all from a
  *   IMX_WAIT    args.ready                      IMX_POST    args.done
- *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.ended
+ *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
+ *   IMX_STORE   tiles to their rows' owners
  *   IMX_SPLIT   tiles from args.split_from on are cut along k into args.split parts
  */
 #include "sm90_produce.cuh"
+#include "sm90_store.cuh"
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
@@ -69,136 +71,6 @@ IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int fi
             wgmma(d[h], a + h * (64 * 128 >> 4) + i * (32 >> 4), b + i * b_step, i > 0 || add);
     wgmma_commit();
 }
-
-#ifdef IMX_BIAS
-/* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
-IMX_FN float bias_at(const uint16_t *bias, int at, int n)
-{
-    uint16_t element = 0;
-    if (at < n)
-        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
-    return unpack(element);
-}
-
-/* A row's two elements of d at col, col + 1 take these; beyond n it does not matter. */
-IMX_FN void add_bias(float (&d)[HALVES][IMX_ACC], const imx_gemm_args &args, int col)
-{
-    const uint16_t *bias = (const uint16_t *)args.bias;
-    if (!bias)
-        return;
-    int n = (int)args.schedule.n, at = col + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < IMX_ACC / 4; j++, at += 8) {
-        float b0 = bias_at(bias, at, n), b1 = bias_at(bias, at + 1, n);
-#pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            d[h][4 * j] += b0;
-            d[h][4 * j + 1] += b1;
-            d[h][4 * j + 2] += b0;
-            d[h][4 * j + 3] += b1;
-        }
-    }
-}
-#endif
-
-/* Where in its piece of c a row's 16-byte unit lies, as the copy engine will read it: swizzled
- * where rows are 128 or 64 bytes; else rows of an odd number of units mostly, which meet no bank
- * twice. */
-IMX_FN uint32_t piece_offset(int row, int unit)
-{
-    if (PIECE_SWIZZLE == 3)
-        return row * 128 + ((unit ^ (row & 7)) << 4);
-    if (PIECE_SWIZZLE == 2)
-        return row * 64 + ((unit ^ (row >> 1 & 3)) << 4);
-    return row * PIECE_COLS * 2 + (unit << 4);
-}
-
-/* The lane, worked out where it stands: a volatile read that the compiler does not move. */
-IMX_FN int lane_here(void)
-{
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-}
-
-/* One warp's piece by ordinary stores, with an eye to both edges. */
-IMX_FN void store_plain(const imx_gemm_args &args, int row, int rows, int col, uint32_t piece)
-{
-    int lane = lane_here(), n = (int)args.schedule.n;
-#pragma unroll 1
-    for (int r = 0; r < 16 && r < rows; r++) {
-#pragma unroll 1
-        for (int c = lane; c < PIECE_COLS && col + c < n; c += 32) {
-            uint16_t element;
-            uint32_t from = piece + piece_offset(r, c / 8) + c % 8 * 2;
-            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(element) : "r"(from) : "memory");
-            ((uint16_t *)args.c)[(int64_t)(row + r) * n + col + c] = element;
-        }
-    }
-}
-
-/* This warp's 16 rows, beginning at first_row of the block's tile, piece by piece through its
- * buffers; packed: the tile's rounded elements. */
-IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base)
-{
-    uint32_t buffers = base + C_AT + (threadIdx.x / 32 - 4) * BUFFERS * PIECE_BYTES;
-    int row = note->row + first_row, rows = note->rows - first_row, col = note->col;
-    int lane = lane_here(); /* addresses made of it are not worth a register through the loops */
-    int own_row = lane & 15, right = lane >> 4;
-#ifdef IMX_C_PLAIN
-    const int whole = 0;
-#else
-    int whole = rows >= 16;
-#endif
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        uint32_t piece = buffers + p % BUFFERS * PIECE_BYTES;
-        if (lane == 0) {
-            if (BUFFERS == 2)
-                tma_store_wait_read(1);
-            else
-                tma_store_wait_read(0);
-        }
-        __syncwarp();
-        const uint32_t *x = &packed[p * PIECE_COLS / 4];
-#pragma unroll
-        for (int unit = 0; unit < PIECE_COLS / 8; unit += 2, x += 4) {
-            if (unit + 2 <= PIECE_COLS / 8)
-                st_matrix4(piece + piece_offset(own_row, unit + right), x[0], x[1], x[2], x[3]);
-            else
-                st_matrix2(piece + piece_offset(own_row, unit), x[0], x[1]);
-        }
-        if (whole) {
-            tma_fence_shared();
-            __syncwarp();
-            if (lane == 0) {
-                if (col + p * PIECE_COLS < (int)args.schedule.n)
-                    tma_store(c, col + p * PIECE_COLS, row, piece);
-                tma_store_commit();
-            }
-        } else {
-            __syncwarp();
-            store_plain(args, row, rows, col + p * PIECE_COLS, piece);
-            __syncwarp();
-        }
-    }
-}
-
-#ifdef IMX_POST
-/* This warp's share of a tile is stored: counts it, and the chunk's last posts. */
-IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
-{
-    int chunk = note->chunk;
-    __syncwarp();
-    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || !args.done)
-        return;
-    tma_store_wait();
-    uint32_t last = (uint32_t)(note->tiles * CLUSTER * CONSUMERS / TURNS * 4);
-    if (imbrexd_counter_last(&args.counters[chunk], last))
-        imbrexd_signal_post(&args.done[chunk], *args.use);
-}
-#endif
 
 #ifdef IMX_SPLIT
 /* Writes this part's float32 d; whoever comes last of the parts gets the sum of all, added in the
@@ -257,7 +129,28 @@ IMX_FN void pass_turn(uint32_t base, int consumer)
         mbar_arrive(turn_of(base, (uint32_t)consumer ^ 1));
 }
 
-IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consumer)
+IMX_FN void pack_half(uint32_t (&packed)[IMX_ACC / 2], const float (&d)[IMX_ACC])
+{
+#pragma unroll
+    for (int j = 0; j < IMX_ACC / 2; j++)
+        packed[j] = pack(d[2 * j], d[2 * j + 1]);
+}
+
+/* This warp's own note of the tile that a stage begins. */
+IMX_FN void take_note(tile_info *note, uint32_t stage, bool gave_up)
+{
+    if (threadIdx.x % 32 < INFO_BYTES / 4)
+        ((int *)note)[threadIdx.x % 32] = ((int *)info_of(stage))[threadIdx.x % 32];
+    __syncwarp();
+    if (gave_up) {
+        note->rows = 0;
+        note->chunk = GAVE_UP;
+        __syncwarp();
+    }
+}
+
+IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *c,
+                    int consumer)
 {
     uint32_t base = shared_base();
     int warp_row = (int)threadIdx.x / 32 % 4 * 16;
@@ -267,9 +160,10 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
     uint32_t packed[HALVES][IMX_ACC / 2];
     uint32_t now = 0; /* parity of this tile's note */
     int stored = 1;   /* nothing waits in packed */
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
     int posted = 1;
 #endif
+    int here = GAVE_UP - 1; /* chunk whose parts have come; GAVE_UP: after a wait that did */
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
     if (TURNS == 2 && consumer == 1) {
@@ -277,6 +171,12 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
         skip(&at, (uint32_t)steps_of(args));
     }
 
+#if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
+    /* While the first loads are on their way.  Peers are seldom that far behind. */
+    if (!team_credits(args, watch))
+        here = GAVE_UP;
+    imbrexd_fence_tma();
+#endif
     for (; index < items_of(); index += TURNS * stride) {
         if (TURNS == 2) {
             mbar_wait(turn_of(base, consumer), turn);
@@ -285,13 +185,12 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
         mbar_wait(full_of(base, at.stage), at.phase);
         int steps = info_of(at.stage)->steps;
         multiply(d, base + at.stage * STAGE_BYTES, first_row, 0);
-        if (threadIdx.x % 32 < INFO_BYTES / 4)
-            ((int *)note_of(now))[threadIdx.x % 32] = ((int *)info_of(at.stage))[threadIdx.x % 32];
-        __syncwarp();
+        take_note(note_of(now), at.stage, here == GAVE_UP);
         if (TURNS == 1 && !stored) {
 #pragma unroll
             for (int h = 0; h < HALVES; h++)
-                store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base);
+                store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base,
+                      false);
         }
 
         if (TURNS == 2 && steps == 1)
@@ -307,7 +206,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
             release(base, before);
             before = at.stage;
             step(&at);
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
             if (TURNS == 1 && i == POST_AFTER && !posted) {
                 post(args, note_of(now ^ 1));
                 posted = 1;
@@ -316,7 +215,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
         }
         wgmma_wait(0);
         release(base, before);
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
         if (TURNS == 1 && !posted)
             post(args, note_of(now ^ 1));
         posted = 1;
@@ -326,26 +225,37 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
         if (note_of(now)->part >= 0 && !add_parts(d, args, note_of(now), consumer))
             continue;
 #endif
-#ifdef IMX_BIAS
+#if defined(IMX_BIAS) && !defined(IMX_STORE)
         add_bias(d, args, note_of(now)->col);
 #endif
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
-#pragma unroll
-            for (int j = 0; j < IMX_ACC / 2; j++)
-                packed[h][j] = pack(d[h][2 * j], d[h][2 * j + 1]);
-            if (TURNS == 2)
-                store(packed[h], args, c, note_of(now), first_row + h * 64 + warp_row, base);
+            pack_half(packed[h], d[h]);
+            if (TURNS == 2 && !STORES)
+                store(packed[h], args, c, note_of(now), first_row + h * 64 + warp_row, base, false);
         }
+#ifdef IMX_STORE
+        bool folds = note_of(now)->owner == args.team.rank;
+        if (folds && note_of(now)->chunk != here)
+            here = team_parts(args, watch, note_of(now)->chunk) ? note_of(now)->chunk : GAVE_UP;
+        /* Own rows at once: the sum takes registers.  Others' behind the next tile's products. */
+        if (TURNS == 2 || folds) {
+#pragma unroll
+            for (int h = 0; h < HALVES && here != GAVE_UP; h++)
+                store(packed[h], args, c, note_of(now), first_row + h * 64 + warp_row, base, folds);
+        }
+        if (TURNS == 1 && folds)
+            continue;
+#endif
         if (TURNS == 2) {
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
             post(args, note_of(now));
 #endif
             skip(&at, (uint32_t)steps_of(args));
             continue;
         }
         stored = 0;
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
         posted = 0;
 #endif
         now ^= 1;
@@ -353,11 +263,13 @@ IMX_FN void consume(const imx_gemm_args &args, const imx_tma_map *c, int consume
     if (TURNS == 1 && !stored) {
 #pragma unroll
         for (int h = 0; h < HALVES; h++)
-            store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base);
-#ifdef IMX_POST
+            store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base, false);
+#if defined(IMX_POST) || defined(IMX_STORE)
         post(args, note_of(now ^ 1));
 #endif
     }
+    if (here == GAVE_UP)
+        gave_up_here() = 1;
     tma_store_wait_read(0); /* shared memory goes when the block ends */
 }
 
@@ -368,15 +280,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __cluster_dims__(IMX_CLUSTER_M *IMX_CLUSTER_N, 1, 1)
 #endif
         imx_gemm(const __grid_constant__ imx_gemm_args args,
-                 const __grid_constant__ imbrexd_watch watch, const __grid_constant__ imx_tma_map a,
-                 const __grid_constant__ imx_tma_map gathered,
-                 const __grid_constant__ imx_tma_map b, const __grid_constant__ imx_tma_map c)
+                 const __grid_constant__ imbrexd_watch watch,
+                 const __grid_constant__ imx_gemm_maps maps)
 {
     uint32_t base = shared_base();
     if (threadIdx.x == 0) {
-        tma_prefetch_map(&a);
-        tma_prefetch_map(&b);
-        tma_prefetch_map(&c);
+        gave_up_here() = 0;
+        tma_prefetch_map(&maps.a);
+        tma_prefetch_map(&maps.b);
+        tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
         for (uint32_t i = 0; i < IMX_STAGES; i++) {
             mbar_init(full_of(base, i), 1);
             mbar_init(empty_of(base, i), CONSUMERS / TURNS * (IMX_CLUSTER_M + IMX_CLUSTER_N - 1));
@@ -401,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         reg_less(40);
 #endif
         if (threadIdx.x == 0)
-            produce(args, &watch, &a, &gathered, &b);
+            produce(args, &watch, &maps.a, &maps.gathered, &maps.b);
 #ifdef IMX_PUSH
         else if (threadIdx.x >= 32)
             push(args, &watch, 2, blockIdx.x * 3 + threadIdx.x / 32 - 1, gridDim.x * 3);
@@ -410,14 +322,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_CONSUMERS > 1
         reg_more(232);
 #endif
-        consume(args, &c, (int)threadIdx.x / 128 - 1);
+        consume(args, &watch, maps.c, (int)threadIdx.x / 128 - 1);
     }
     if (CLUSTER > 1)
         cluster_barrier(); /* the other block still arrives at barriers here */
 #ifdef IMX_TEAM
     else
         __syncthreads();
-    if (threadIdx.x < 32)
+    if (threadIdx.x < 32 && !gave_up_here())
         team_end(args);
 #endif
 }

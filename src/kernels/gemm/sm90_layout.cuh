@@ -3,6 +3,7 @@
 #ifndef IMX_SM90_LAYOUT_CUH
 #define IMX_SM90_LAYOUT_CUH
 
+#include "../vector.cuh"
 #include "args.h"
 #include "sm90_ptx.cuh"
 
@@ -26,6 +27,11 @@ enum {
     TURNS = 2,
 #else
     TURNS = 1,
+#endif
+#ifdef IMX_STORE
+    STORES = 1,
+#else
+    STORES = 0,
 #endif
     CLUSTER = IMX_CLUSTER_M * IMX_CLUSTER_N,
     TILE_K = 64,
@@ -67,7 +73,8 @@ enum {
     INFO_BYTES = 32,
     NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
     ITEMS_AT = NEXT_AT + 44,
-    NOTES_AT = NEXT_AT + 48, /* each warp's own: the tile in its registers, and the one before */
+    GAVE_UP_AT = NEXT_AT + 48,
+    NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* stages into the next tile: its stores have landed by then */
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
@@ -76,13 +83,27 @@ enum {
 /* What consumers need to know of a tile; what fits in 32 bytes. */
 typedef struct __attribute__((aligned(16))) tile_info {
     int steps;    /* of TILE_K along k */
-    int rows;     /* of this block, to be stored; may be none */
+    int rows;     /* of this block, to be stored; may be none, or less */
     int row, col; /* of c */
     int chunk;    /* or GAVE_UP */
     int tiles;    /* of the chunk */
-    int part;     /* along k; -1: whole */
-    int slot;     /* among the tiles that are cut */
+#ifdef IMX_STORE
+    int owner; /* of the rows; row counts in those */
+#else
+    int part; /* along k; -1: whole */
+    int slot; /* among the tiles that are cut */
+#endif
 } tile_info;
+
+/* As launch.c puts them together.  c: one, or with IMX_STORE one of each owner's. */
+typedef struct imx_gemm_maps {
+    imx_tma_map a, gathered, b;
+#ifdef IMX_STORE
+    imx_tma_map c[IMX_TEAM_MOST];
+#else
+    imx_tma_map c[1];
+#endif
+} imx_gemm_maps;
 
 typedef struct place {
     uint32_t stage, phase;
@@ -137,6 +158,12 @@ IMX_FN tile_info *note_of(uint32_t parity)
 IMX_FN unsigned &items_of(void)
 {
     return *(unsigned *)(shared + ITEMS_AT);
+}
+
+/* Whether a wait of this block gave up: then it does not count as ended. */
+IMX_FN volatile int &gave_up_here(void)
+{
+    return *(volatile int *)(shared + GAVE_UP_AT);
 }
 
 IMX_FN uint32_t full_of(uint32_t base, uint32_t stage)

@@ -34,7 +34,9 @@ IMX_FN unsigned items_in(const imx_gemm_args &args)
 
 IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *w)
 {
+#ifdef IMX_SPLIT
     w->info.part = -1;
+#endif
     w->info.steps = steps;
     w->k_step = 0;
     unsigned at = index;
@@ -62,8 +64,12 @@ IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *
     if (w->own)
         w->a_row = t.rank_row + below;
 #endif
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
     w->info.tiles = t.chunk_tiles;
+#endif
+#ifdef IMX_STORE
+    w->info.row = t.rank_row + below;
+    w->info.owner = t.rank;
 #endif
 }
 
@@ -156,8 +162,10 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
             gave_up = !wait_chunk(args, watch, waited);
         }
         /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */
-        if (gave_up)
+        if (gave_up) {
             w->info.chunk = GAVE_UP;
+            gave_up_here() = 1;
+        }
 #endif
         const imx_tma_map *a = w->own ? own : gathered;
         int a_row = w->a_row, col = w->info.col, k = w->k_step * TILE_K, left = w->info.steps;

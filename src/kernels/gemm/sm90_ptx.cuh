@@ -175,6 +175,25 @@ IMX_FN void st_matrix2(uint32_t to, uint32_t a, uint32_t b)
                  : "memory");
 }
 
+/* 16 bytes of shared memory. */
+IMX_FN uint4 ld_shared(uint32_t from)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+IMX_FN void st_shared(uint32_t to, uint4 v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 /* low and high rounded to nearest even, side by side. */
 IMX_FN uint32_t pack(float low, float high)
 {

@@ -49,7 +49,7 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t warps = (size_t)consumers(c) * 4;
     size_t pieces =
         warps * (c->pingpong ? 1 : 2) * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c->tile_n);
-    size_t notes = (size_t)c->stages * 32 + 48 + warps * 2 * 32;
+    size_t notes = (size_t)c->stages * 32 + 64 + warps * 2 * 32;
     size_t barriers = (size_t)c->stages * 16 + (c->pingpong ? 16 : 0);
     return (size_t)c->stages * stage + pieces + notes + barriers;
 }

@@ -3,6 +3,7 @@
 #ifndef IMX_TEAM_CUH
 #define IMX_TEAM_CUH
 
+#include "../end.cuh"
 #include "../grid.cuh"
 #include "args.h"
 
@@ -24,24 +25,61 @@ IMX_TEAM_GPU int team_credit(const imx_gemm_args &args, const imbrexd_watch *wat
                                team_use(args) - 1, site);
 }
 
+/* One warp: the same for all peers at once. */
+IMX_TEAM_GPU int team_credits(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    int lane = (int)threadIdx.x % 32;
+    int there = lane >= args.team.size || team_credit(args, watch, lane);
+    there = __all_sync(0xffffffffu, there);
+    __syncwarp(); /* what a lane saw comes before what others do from here on */
+    return there;
+}
+
+/* One warp: until the peers' parts of a chunk of own rows are in this rank's slots; 0: give up. */
+IMX_TEAM_GPU int team_parts(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
+{
+    const imx_team &team = args.team;
+    int chunks = args.schedule.chunks, number = chunk - team.rank * chunks;
+    int lane = (int)threadIdx.x % 32, there = 1;
+    if (lane < team.size && lane != team.rank) {
+        imbrexd_site site = { args.plan, IMX_SITE_PART, lane, number };
+        there = imbrexd_signal_wait(
+            watch, imx_team_signal(&team, team.rank, lane * chunks + number), team_use(args), site);
+    }
+    there = __all_sync(0xffffffffu, there);
+    __syncwarp();
+    return there;
+}
+
+/* One thread, the last to count a chunk of the owner's rows: this rank's part of it is there. */
+IMX_TEAM_GPU void team_post_owner(const imx_gemm_args &args, int owner, int chunk)
+{
+    int chunks = args.schedule.chunks;
+    imbrexd_signal_post(imx_team_signal(&args.team, owner,
+                                        args.team.rank * chunks + chunk - owner * chunks),
+                        team_use(args));
+}
+
+/* The same where the chunk stays here: tells all who read it.  One fence for all posts, which would
+ * else wait for each other. */
+IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
+{
+    const imx_team &team = args.team;
+    uint64_t use = team_use(args);
+    imbrexd_fence_post();
+    for (int r = 0; r < team.size; r++) {
+        if (r != team.rank)
+            *(volatile uint64_t *)imx_team_signal(
+                &team, r, team.rank * args.schedule.chunks + chunk) = use;
+    }
+    *(volatile uint64_t *)&args.done[chunk] = use;
+}
+
 /* One warp a block, after a barrier of the block: the last block ends the run. */
 IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 {
-    int lane = (int)threadIdx.x % 32, last = 0;
-    if (!args.ended)
-        return;
-    uint64_t use = team_use(args);
-    if (lane == 0)
-        last = imbrexd_counter_last(args.ended, gridDim.x);
-    last = __shfl_sync(0xffffffffu, last, 0); /* and the others see what lane 0 saw */
-    if (!last)
-        return;
-    if (lane == 0)
-        *(volatile uint64_t *)args.use = use;
-    for (int r = lane; r < args.team.size; r += 32) {
-        if (r != args.team.rank)
-            imbrexd_signal_post(imx_team_credit(&args.team, r, args.team.rank), use);
-    }
+    if (args.ended)
+        imx_end_run(&args.team, args.use, team_use(args), args.ended);
 }
 
 #ifdef IMX_PUSH
@@ -86,10 +124,7 @@ IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, in
                        uint32_t warp, uint32_t warps)
 {
     const imx_team &team = args.team;
-    int there = 1;
-    for (int r = threadIdx.x % 32; r < team.size; r += 32)
-        there &= team_credit(args, watch, r);
-    if (!__all_sync(0xffffffffu, there))
+    if (!team_credits(args, watch))
         return;
 
     int64_t m = args.schedule.m, row_bytes = args.k * element;

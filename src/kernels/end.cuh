@@ -1,0 +1,25 @@
+/* end.cuh - the end of a run, by the last kernel of it, where that kernel reaches the peers itself. */
+#ifndef IMX_END_CUH
+#define IMX_END_CUH
+
+#include "team.h"
+
+/* One warp a block, after a barrier of the block behind all its reads of shared memory: the last
+ * block of the grid advances *at to `use` and gives every peer its credit. */
+static __device__ __forceinline__ void imx_end_run(const imx_team *team, uint64_t *at, uint64_t use,
+                                                   uint32_t *ended)
+{
+    int lane = (int)threadIdx.x % 32, last = 0;
+    if (lane == 0)
+        last = imbrexd_counter_last(ended, gridDim.x);
+    last = __shfl_sync(0xffffffffu, last, 0);
+    __syncwarp(); /* and the others see what lane 0 saw */
+    if (!last)
+        return;
+    if (lane == 0)
+        *(volatile uint64_t *)at = use;
+    if (lane < team->size && lane != team->rank)
+        imbrexd_signal_post(imx_team_credit(team, lane, team->rank), use);
+}
+
+#endif /* IMX_END_CUH */
