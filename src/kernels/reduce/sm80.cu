@@ -4,9 +4,9 @@
  *
  *     IMX_DTYPE   imbrex_dtype          IMX_RANKS   how many parts there are
  *
- * Rows are one long vector, [rows * n]; only the bias repeats.  Thread 0 of every block waits for a
- * chunk's parts; the barrier after it orders the others' loads.
+ * Rows are one long vector, [rows * n]; only the bias repeats.
  */
+#include "../end.cuh"
 #include "../grid.cuh"
 #include "../vector.cuh"
 #include "args.h"
@@ -14,21 +14,29 @@
 enum { AT_ONCE = 4 };                                /* parts in registers */
 enum { VECTOR = IMX_DTYPE == 2 /* f32 */ ? 4 : 8 }; /* elements in 16 bytes */
 
-/* Until every rank's part of chunk q is there, in the order in which they come. */
+IMX_VECTOR_FN uint64_t use_of(const imx_reduce_args *args)
+{
+    return *(const volatile uint64_t *)args->use + (uint64_t)args->ahead;
+}
+
+/* Until every rank's part of chunk q is there: one thread a rank looks, the barrier orders the
+ * loads of all after what they saw.  0: give up. */
 IMX_VECTOR_FN int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, int q)
 {
-    for (int i = 1; i < IMX_RANKS; i++) {
-        int r = args->own - i >= 0 ? args->own - i : args->own - i + IMX_RANKS;
+    int r = (int)threadIdx.x, there = 1;
+    if (r < IMX_RANKS && r != args->own) {
         imbrexd_site site = { args->plan, IMX_SITE_PART, r, q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        if (!imbrexd_signal_wait(watch, signal, *args->use, site))
-            return 0;
+        there = imbrexd_signal_wait(watch, signal, use_of(args), site);
     }
-    return 1;
+    return __syncthreads_and(there);
 }
 
 IMX_VECTOR_FN const char *part(const imx_reduce_args *args, int r)
 {
+    if (args->team.size)
+        return imx_team_data(&args->team, r) +
+               args->row * args->n * imx_vector_bytes(IMX_DTYPE);
     return r == args->own ? (const char *)args->own_part
                           : (const char *)args->slots + r * args->slot_bytes;
 }
@@ -132,12 +140,14 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     imx_grid_wait();
     imx_grid_let_go();
     for (int q = 0; (int64_t)q * args.chunk_rows < args.rows; q++) {
-        int there = 1;
-        if (args.arrived && threadIdx.x == 0)
-            there = wait_parts(&args, &watch, q);
-        if (args.arrived && !__syncthreads_and(there))
+        if (args.arrived && !wait_parts(&args, &watch, q))
             return;
         int64_t first = (int64_t)q * args.chunk_rows, end = first + args.chunk_rows;
         reduce_chunk(&args, first * args.n, (end < args.rows ? end : args.rows) * args.n);
     }
+    if (!args.ended)
+        return;
+    __syncthreads();
+    if (threadIdx.x < 32)
+        imx_end_run(&args.team, args.use, use_of(&args), args.ended);
 }
