@@ -34,6 +34,30 @@ static double dot(const float *a, const float *b, int64_t n)
     return sum;
 }
 
+/* Of one element of y: adds the sum over n features and the square of its spread. */
+static void add_element(const double *act, const double *size, const float *down, int64_t n,
+                        double *y, double *spread)
+{
+    double sum[LANES] = { 0 }, squares[LANES] = { 0 };
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++) {
+            double wide = (double)down[i + l], part = size[i + l] * wide;
+            sum[l] += act[i + l] * wide;
+            squares[l] += part * part;
+        }
+    }
+    for (; i < n; i++) {
+        double wide = (double)down[i], part = size[i] * wide;
+        sum[0] += act[i] * wide;
+        squares[0] += part * part;
+    }
+    for (int l = 0; l < LANES; l++) {
+        *y += sum[l];
+        *spread += squares[l];
+    }
+}
+
 typedef struct work {
     float *x;         /* [rows, hidden] */
     double *y;        /* [rows, hidden] */
@@ -41,7 +65,6 @@ typedef struct work {
     float *gate, *up; /* [FEATURES, hidden] */
     float *down;      /* [hidden, FEATURES] */
     void *rounded;    /* the largest of the above in dtype */
-    double *act;      /* [rows, FEATURES] */
 } work;
 
 static void drop(work *w)
@@ -53,7 +76,6 @@ static void drop(work *w)
     free(w->up);
     free(w->down);
     free(w->rounded);
-    free(w->act);
 }
 
 static bool take(work *w, int64_t rows, int64_t hidden)
@@ -66,8 +88,7 @@ static bool take(work *w, int64_t rows, int64_t hidden)
     w->up = malloc(panel * sizeof *w->up);
     w->down = malloc(panel * sizeof *w->down);
     w->rounded = malloc((panel > own ? panel : own) * sizeof(float));
-    w->act = malloc((size_t)rows * FEATURES * sizeof *w->act + 1);
-    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->rounded && w->act;
+    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->rounded;
 }
 
 /* Below its smallest normal number a dtype rounds to steps that no longer shrink. */
@@ -85,21 +106,16 @@ static void add_features(work *w, const mlp_weights *weights, imbrex_dtype dtype
     widen(&weights->up, f0, f1, 0, h, dtype, w->rounded, w->up);
     widen(&weights->down, 0, h, f0, f1, dtype, w->rounded, w->down);
     for (int64_t r = 0; r < rows; r++) {
+        double act[FEATURES], size[FEATURES]; /* of this row */
         for (int64_t f = 0; f < count; f++) {
             double g = dot(w->x + r * h, w->gate + f * h, h);
             double u = dot(w->x + r * h, w->up + f * h, h);
-            w->act[r * count + f] = g / (1 + exp(-g)) * u;
+            act[f] = g / (1 + exp(-g)) * u;
+            size[f] = fmax(fabs(act[f]), smallest(dtype));
         }
         for (int64_t i = 0; i < h; i++) {
-            double sum = 0, squares = 0;
-            for (int64_t f = 0; f < count; f++) {
-                double act = w->act[r * count + f], down = (double)w->down[i * count + f];
-                double size = fmax(fabs(act), smallest(dtype)) * down;
-                sum += act * down;
-                squares += size * size;
-            }
-            w->y[r * h + i] += sum;
-            w->spread[r * h + i] += squares;
+            add_element(act, size, w->down + i * count, count, w->y + r * h + i,
+                        w->spread + r * h + i);
         }
     }
 }
