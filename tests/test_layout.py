@@ -201,6 +201,41 @@ class Layout(unittest.TestCase):
                        if re.search(word, text, re.IGNORECASE)]
         self.none(faults)
 
+    def test_links(self):
+        """Links in the documents lead to files of this repository, or elsewhere."""
+        faults, seen = [], 0
+        for path in tracked("README.md", "docs/*.md"):
+            for link in re.findall(r"\]\(([^)\s]+)\)", read(path)):
+                file = link.split("#")[0]
+                if not file or re.match(r"[a-z]+:", link):
+                    continue
+                seen += 1
+                target = os.path.join(SOURCE, os.path.dirname(path), file)
+                if not os.path.exists(target):
+                    faults.append("%s links to %s, which is not there" % (path, link))
+        self.assertGreater(seen, 3, "no links found: is the pattern wrong?")
+        self.none(faults)
+
+    def test_every_variable_is_in_the_manual(self):
+        variables = re.findall(r'\bROW\(\w+, "(\w+)"', read("src/core/imx.h"))
+        self.assertIn("IMBREX_CPU_LINK", variables)
+        rows = re.findall(r"^\| `(\w+)` \|", read("docs/environment.md"), re.MULTILINE)
+        self.assertEqual(sorted(rows), sorted(variables))
+
+    def test_readme_compiles(self):
+        """The examples in the README, as they stand there, without a warning."""
+        compiler = shutil.which("cc")
+        if not compiler:
+            self.skipTest("needs a C compiler")
+        examples = re.findall(r"^```c\n(.*?)^```", read("README.md"), re.MULTILINE | re.DOTALL)
+        self.assertTrue(examples, "the README has no C example")
+        for example in examples:
+            done = subprocess.run([compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror",
+                                   "-I", os.path.join(SOURCE, "include"), "-x", "c", "-c", "-",
+                                   "-o", os.devnull],
+                                  input=example, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 0, "\n" + done.stderr)
+
     def test_first_line_says_what_the_file_is_for(self):
         faults = []
         for path in tracked(*CODE):
