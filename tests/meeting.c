@@ -200,3 +200,23 @@ void meeting_check_text(const meeting_result *result, const char *part)
     if (!strstr(result->text, part))
         fail_msg("\"%s\" does not say \"%s\"", result->text, part);
 }
+
+void meeting_check_all_ok(const meeting_result *all, int count)
+{
+    for (int i = 0; i < count; i++)
+        meeting_check_status(&all[i], IMBREX_OK);
+}
+
+void meeting_check_sizes(meeting_body *then)
+{
+    static const int sizes[] = { 1, 2, 3, 8 };
+    for (int kind = MEETING_UNIX; kind <= MEETING_TCP; kind++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            meeting_rank ranks[8];
+            meeting_make(ranks, sizes[i], kind);
+            for (int r = 0; r < sizes[i]; r++)
+                ranks[r].then = then;
+            meeting_check_all_ok(meeting_run(ranks, sizes[i]), sizes[i]);
+        }
+    }
+}

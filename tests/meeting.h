@@ -47,9 +47,13 @@ const meeting_result *meeting_run(const meeting_rank *ranks, int count);
 
 /* Assert, printing both sides. */
 void meeting_check_status(const meeting_result *result, imbrex_status status);
+void meeting_check_all_ok(const meeting_result *all, int count);
 void meeting_check_text(const meeting_result *result, const char *part);
 
-int meeting_count_fds(void);
+/* Meets as 1, 2, 3 and 8 ranks, each way, and runs `then`: all go well. */
+void meeting_check_sizes(meeting_body *then);
+
+int meeting_count_fds(void);                          /* of this process */
 imbrex_status meeting_swap(imx_bootstrap *bootstrap); /* the default body */
 
 #endif /* TESTS_MEETING_H */

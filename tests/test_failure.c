@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "imbrex_device.h"
+#include "meeting.h"
 #include "plan.h"
 #include "ranks.h"
 #include "reference.h"
@@ -190,16 +190,6 @@ static int go_on(int rank)
     return failed;
 }
 
-static int count_fds(void)
-{
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
-}
-
 /* Nothing that a rank has open or mapped has a name that could outlive it. */
 static int check_names(void)
 {
@@ -233,7 +223,7 @@ static int survive(imbrex_group *group, imbrex_plan *plan, const buffers *x)
 static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     (void)ctx;
-    int fds = count_fds();
+    int fds = meeting_count_fds();
     const op_case *c = &shared->c;
     imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = TIMEOUT_MS };
     imbrex_group *group;
@@ -257,7 +247,8 @@ static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     if (!shared->processes || failed)
         return failed;
     failed = go_on(rank);
-    RANK_CHECK(count_fds() == fds, "%d descriptors before, %d after", fds, count_fds());
+    RANK_CHECK(meeting_count_fds() == fds, "%d descriptors before, %d after", fds,
+               meeting_count_fds());
     return failed;
 }
 

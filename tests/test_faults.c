@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "imbrex_device.h"
 #include "imx.h"
+#include "meeting.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -173,16 +173,6 @@ static imbrex_status use(imbrex_group *group)
     return status == IMBREX_OK ? status : imx_fail(status, "%s", why);
 }
 
-static int count_fds(void)
-{
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
-}
-
 /* ---- one attempt ----------------------------------------------------------------------------- */
 
 typedef struct attempt {
@@ -195,7 +185,7 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     const attempt *at = ctx;
     bool victim = rank == at->victim;
-    int fds = count_fds();
+    int fds = meeting_count_fds();
     int64_t begin_ns = imbrexd_now_ns();
     failed_call = NULL;
     countdown = victim ? at->n : NEVER;
@@ -209,8 +199,9 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(took_ms < 8 * TIMEOUT_MS, "call %d, %s: took %lld ms", at->n, call,
                (long long)took_ms);
-    RANK_CHECK(at->threads || count_fds() == fds, "call %d, %s: %d descriptors before, %d after",
-               at->n, call, fds, count_fds());
+    RANK_CHECK(at->threads || meeting_count_fds() == fds,
+               "call %d, %s: %d descriptors before, %d after", at->n, call, fds,
+               meeting_count_fds());
     if (!victim) {
         RANK_CHECK(status == IMBREX_OK || status == IMBREX_PEER || status == IMBREX_TIMEOUT,
                    "call %d: the other rank has %s: %s", at->n, imbrex_status_name(status),
@@ -233,12 +224,12 @@ static void until_it_goes_well(int size, int victim, bool processes)
     int *went_well =
         mmap(NULL, sizeof *went_well, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(went_well != MAP_FAILED);
-    int n = 0, fds = count_fds();
+    int n = 0, fds = meeting_count_fds();
     for (; n < 1000 && !*went_well; n++) {
         attempt at = { victim, n, !processes, went_well };
         ranks_desc desc = { .size = size, .processes = processes, .meeting_s = 1 };
         assert_int_equal(ranks_run_bare(&desc, try, &at), 0);
-        assert_int_equal(count_fds(), fds);
+        assert_int_equal(meeting_count_fds(), fds);
     }
     assert_true(*went_well);
     assert_true(n > 40); /* it did go through the calls */

@@ -19,23 +19,10 @@
 #include "meeting.h"
 #include "socket.h"
 
-static void check_all_ok(const meeting_result *results, int count)
-{
-    for (int i = 0; i < count; i++)
-        meeting_check_status(&results[i], IMBREX_OK);
-}
-
 static void test_sizes(void **state)
 {
     (void)state;
-    static const int sizes[] = { 1, 2, 3, 8 };
-    for (int kind = MEETING_UNIX; kind <= MEETING_TCP; kind++) {
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            meeting_rank ranks[8];
-            meeting_make(ranks, sizes[i], kind);
-            check_all_ok(meeting_run(ranks, sizes[i]), sizes[i]);
-        }
-    }
+    meeting_check_sizes(NULL);
 }
 
 static void test_busy_ports(void **state)
@@ -45,7 +32,7 @@ static void test_busy_ports(void **state)
     meeting_make(ranks, 3, MEETING_TCP);
     int port = ranks[0].launch.port;
     int agent = meeting_occupy(port), silent = meeting_occupy(port + 1);
-    check_all_ok(meeting_run(ranks, 3), 3);
+    meeting_check_all_ok(meeting_run(ranks, 3), 3);
     close(agent);
     close(silent);
 }
@@ -85,7 +72,7 @@ static void test_bind(void **state)
     meeting_make(ranks, 2, MEETING_TCP);
     strcpy(ranks[0].launch.address, "192.0.2.1"); /* as rank 0 sees it, behind some gateway */
     strcpy(ranks[0].env.bind, "127.0.0.1");
-    check_all_ok(meeting_run(ranks, 2), 2);
+    meeting_check_all_ok(meeting_run(ranks, 2), 2);
 }
 
 /* ---- Late and missing ranks ------------------------------------------------------------------ */
@@ -97,7 +84,7 @@ static void test_rank_0_late(void **state)
         meeting_rank ranks[3];
         meeting_make(ranks, 3, kind);
         ranks[0].delay_ms = 300;
-        check_all_ok(meeting_run(ranks, 3), 3);
+        meeting_check_all_ok(meeting_run(ranks, 3), 3);
     }
 }
 
@@ -237,7 +224,7 @@ static void test_strangers_call(void **state)
         fds[i] = meeting_connect(ranks[0].launch.port + 1);
     disturb(fds, STRANGERS);
     const meeting_result *results = meeting_join(meeting);
-    check_all_ok(results, 3);
+    meeting_check_all_ok(results, 3);
     assert_in_range(results[0].took_ms, 400, 1600);
     for (int i = 0; i < STRANGERS; i++)
         close(fds[i]);
@@ -256,7 +243,7 @@ static void test_silent_guest(void **state)
     char byte;
     assert_int_equal(recv(guest.fd, &byte, 1, 0), 0);
     close(guest.fd);
-    check_all_ok(meeting_join(meeting), 2);
+    meeting_check_all_ok(meeting_join(meeting), 2);
 }
 
 static void test_strangers_call_unix(void **state)
@@ -273,7 +260,7 @@ static void test_strangers_call_unix(void **state)
     assert_int_equal(meeting_swap(bootstrap), IMBREX_OK);
     imx_bootstrap_destroy(bootstrap);
     close(fd);
-    check_all_ok(meeting_join(meeting), 1);
+    meeting_check_all_ok(meeting_join(meeting), 1);
 }
 
 /* Speaks first, like sshd, to everyone; until it is closed. */
@@ -302,7 +289,7 @@ static void test_strangers_answer(void **state)
     shutdown(listener, SHUT_RDWR);
     pthread_join(thread, NULL);
     close(listener);
-    check_all_ok(results, 2);
+    meeting_check_all_ok(results, 2);
 }
 
 static void test_wrong_token(void **state)
@@ -316,7 +303,7 @@ static void test_wrong_token(void **state)
         ranks[2].timeout_ms = 400;
         ranks[1].delay_ms = 700;
         const meeting_result *results = meeting_run(ranks, 3);
-        check_all_ok(results, 2);
+        meeting_check_all_ok(results, 2);
         meeting_check_text(&results[2], "IMBREX_TOKEN");
         if (kind == MEETING_UNIX) { /* the name of the socket follows from the token */
             meeting_check_status(&results[2], IMBREX_TIMEOUT);
@@ -341,7 +328,7 @@ static void test_other_user(void **state)
     ranks[2].timeout_ms = 400;
     ranks[1].delay_ms = 700;
     const meeting_result *results = meeting_run(ranks, 3);
-    check_all_ok(results, 2);
+    meeting_check_all_ok(results, 2);
     meeting_check_status(&results[2], IMBREX_TIMEOUT);
 }
 
@@ -355,7 +342,7 @@ static void test_second_rank_0(void **state)
         ranks[2].delay_ms = 250;
         ranks[1].delay_ms = 700;
         const meeting_result *results = meeting_run(ranks, 3);
-        check_all_ok(results, 2);
+        meeting_check_all_ok(results, 2);
         meeting_check_status(&results[2], IMBREX_PEER);
         meeting_check_text(&results[2], "another rank 0 is already listening");
     }
@@ -417,7 +404,7 @@ static void test_neighbours(void **state)
     ranks[4].launch.port = ranks[5].launch.port = ranks[0].launch.port + 1;
     strcpy(ranks[6].launch.job, "another");
     strcpy(ranks[7].launch.job, "another");
-    check_all_ok(meeting_run(ranks, 8), 8);
+    meeting_check_all_ok(meeting_run(ranks, 8), 8);
 }
 
 static void *meet_from_env(void *arg)
