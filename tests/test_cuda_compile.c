@@ -166,7 +166,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .layout = layout,
         .sides = sides,
         .own = tuned.merged ? -1 : 1,
-        .ready_each = tuned.merged ? RANKS : 1,
+        .slices = tuned.slices,
+        .slice_k = tuned.slice_k,
     };
     try_on(&imx_kernel_gemm, &args, &targets[target]);
 }

@@ -142,7 +142,7 @@ static gemm_case gemm_new(int dtype, int layout, bool bias, int64_t m, int64_t n
                               .dtype = dtype,
                               .layout = layout,
                               .own = -1,
-                              .ready_each = 1,
+                              .slices = 1,
                               .plan = 9 } };
     g.a = random_new(dtype, m * k);
     g.b = random_new(dtype, n * k);
@@ -373,6 +373,7 @@ static void gemm_gives_up_at_the_deadline(void **state)
     int stride = g.args.schedule.chunks;
     for (int i = 0; i < 3 * stride; i++)
         ready[i] = i == 2 * stride + 1 ? 6 : 7;
+    g.args.own = 3; /* none of them */
     g.args.use = &use;
     g.args.ready = ready;
     g.args.done = done;

@@ -2,6 +2,7 @@
  * what the chunks count. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,16 +11,18 @@
 #include <cmocka.h>
 
 #include "kernels/gemm/schedule.h"
+#include "kernels/gemm/sm90_tile.h"
 
 enum { MOST_M = 128, MOST_N = 40, MOST_CHUNKS = 128, MOST_RANKS = 16 };
 
 /* Tile and chunk sizes; chunk_rows is chunk_tiles tile rows. */
 static const struct cut {
-    int tile_rows, tile_cols, chunk_tiles, group;
+    int tile_rows, tile_cols, chunk_tiles, group, band;
 } cuts[] = {
-    { 1, 1, 1, 1 },  { 1, 7, 3, 2 },   { 2, 3, 1, 1 },    { 3, 4, 2, 1 },  { 3, 40, 3, 2 },
-    { 4, 16, 4, 3 }, { 5, 9, 2, 8 },   { 16, 16, 2, 2 },  { 7, 2, 5, 4 },  { 64, 64, 1, 1 },
-    { 2, 5, 10, 3 }, { 8, 8, 16, 16 }, { 1, 40, 128, 1 }, { 6, 13, 3, 5 },
+    { 1, 1, 1, 1, 0 },    { 1, 7, 3, 2, 2 },   { 2, 3, 1, 1, 3 },  { 3, 4, 2, 1, 0 },
+    { 3, 40, 3, 2, 7 },   { 4, 16, 4, 3, 0 },  { 5, 9, 2, 8, 2 },  { 16, 16, 2, 2, 16 },
+    { 7, 2, 5, 4, 0 },    { 64, 64, 1, 1, 3 }, { 2, 5, 10, 3, 1 }, { 8, 8, 16, 16, 4 },
+    { 1, 40, 128, 1, 0 }, { 6, 13, 3, 5, 2 },
 };
 
 static const int ns[] = { 0, 1, 2, 13, 16, 40 };
@@ -29,9 +32,11 @@ static long tiles_seen;
 /* With which schedule a check failed; printed by the check. */
 static void describe(const imx_schedule *s, long long index)
 {
-    print_error("m %lld n %lld ranks %d first %d chunk_rows %d tile %dx%d group %d: tile %lld\n",
-                s->m, s->n, s->ranks, s->first, s->chunk_rows, s->tile_rows, s->tile_cols, s->group,
-                index);
+    print_error(
+        "m %lld n %lld ranks %d first %d chunk_rows %d tile %dx%d group %d band %d solo %d: "
+        "tile %lld\n",
+        s->m, s->n, s->ranks, s->first, s->chunk_rows, s->tile_rows, s->tile_cols, s->group,
+        s->band, s->solo, index);
 }
 
 #define CHECK_EQUAL(s, index, have, want)                                      \
@@ -69,6 +74,41 @@ static void check_tile(const imx_schedule *s, long long i, const imx_tile *t)
     CHECK(s, i, t->chunk - t->rank * s->chunks < imx_schedule_chunks(s, t->rank));
 }
 
+/* The first place of the band that `place` is in, found from the front. */
+static int band_of(const imx_schedule *s, int place)
+{
+    int begin = 0;
+    while (begin + imx_schedule_band(s, begin) <= place)
+        begin += imx_schedule_band(s, begin);
+    return begin;
+}
+
+static bool is_banded(const imx_schedule *s, const imx_tile *t)
+{
+    int place = (t->rank - s->first + s->ranks) % s->ranks;
+    return imx_schedule_band(s, band_of(s, place)) > 1;
+}
+
+/* Ranks that are walked together: down all their tile rows, then the next column. */
+static void check_band(const imx_schedule *s, long long i, const imx_tile *before,
+                       const imx_tile *t)
+{
+    int place = (t->rank - s->first + s->ranks) % s->ranks;
+    int place_before = (before->rank - s->first + s->ranks) % s->ranks;
+    CHECK(s, i, place != s->solo);
+    if (band_of(s, place) != band_of(s, place_before)) {
+        CHECK(s, i, band_of(s, place) > band_of(s, place_before));
+        return;
+    }
+    CHECK(s, i, t->col == before->col || t->col == before->col + s->tile_cols);
+    if (t->col != before->col)
+        return;
+    if (t->rank == before->rank)
+        CHECK_EQUAL(s, i, t->row, before->row + s->tile_rows);
+    else
+        CHECK(s, i, place > place_before);
+}
+
 /* After the tile before it: the same chunk, a later one of the same rank, or a rank further on. */
 static void check_order(const imx_schedule *s, long long i, const imx_tile *before,
                         const imx_tile *t)
@@ -80,6 +120,10 @@ static void check_order(const imx_schedule *s, long long i, const imx_tile *befo
         return;
     }
     int place_before = (before->rank - s->first + s->ranks) % s->ranks;
+    if (is_banded(s, t)) {
+        check_band(s, i, before, t);
+        return;
+    }
     CHECK(s, i, place >= place_before);
     if (place > place_before)
         return;
@@ -94,7 +138,7 @@ static void check_order(const imx_schedule *s, long long i, const imx_tile *befo
 static void check_group(const imx_schedule *s, long long i, const imx_tile *before,
                         const imx_tile *t)
 {
-    if (i == 0 || t->chunk != before->chunk)
+    if (i == 0 || t->chunk != before->chunk || is_banded(s, t))
         return;
     long long in_chunk = t->rank_row % s->chunk_rows / s->tile_rows;
     long long in_chunk_before = before->rank_row % s->chunk_rows / s->tile_rows;
@@ -110,6 +154,22 @@ static void check_group(const imx_schedule *s, long long i, const imx_tile *befo
     }
 }
 
+/* What GPUs compute in 32 bits. */
+static void check_sm90(const imx_schedule *s, long long i, const imx_tile *t)
+{
+    imx_sm90_tile g =
+        imx_sm90_tile_at(s, (unsigned)s->tile_rows, (unsigned)s->tile_cols, (unsigned)i);
+    CHECK_EQUAL(s, i, g.row, t->row);
+    CHECK_EQUAL(s, i, g.col, t->col);
+    CHECK_EQUAL(s, i, g.rows, t->rows);
+    CHECK_EQUAL(s, i, g.cols, t->cols);
+    CHECK_EQUAL(s, i, g.rank, t->rank);
+    CHECK_EQUAL(s, i, g.chunk, t->chunk);
+    CHECK_EQUAL(s, i, g.rank_row, t->rank_row);
+    CHECK_EQUAL(s, i, g.chunk_tiles,
+                imx_schedule_chunk_tiles(s, t->rank, t->chunk - t->rank * s->chunks));
+}
+
 static void check_schedule(const imx_schedule *s)
 {
     static unsigned char covered[MOST_M][MOST_N];
@@ -118,10 +178,12 @@ static void check_schedule(const imx_schedule *s)
     memset(counted, 0, sizeof counted);
 
     long long tiles = imx_schedule_tiles(s);
+    CHECK_EQUAL(s, -1, imx_sm90_tiles(s, (unsigned)s->tile_rows, (unsigned)s->tile_cols), tiles);
     imx_tile before = { 0 };
     for (long long i = 0; i < tiles; i++) {
         imx_tile t = imx_schedule_tile(s, i);
         check_tile(s, i, &t);
+        check_sm90(s, i, &t);
         check_order(s, i, &before, &t);
         check_group(s, i, &before, &t);
         for (int y = 0; y < t.rows; y++)
@@ -165,7 +227,9 @@ static void check_cut(const struct cut *cut, int ranks)
                                    .chunk_rows = cut->tile_rows * cut->chunk_tiles,
                                    .tile_rows = cut->tile_rows,
                                    .tile_cols = cut->tile_cols,
-                                   .group = cut->group };
+                                   .group = cut->group,
+                                   .band = cut->band,
+                                   .solo = first % 2 ? 0 : ranks - 1 };
                 for (int r = 0; r < ranks; r++)
                     if (imx_schedule_chunks(&s, r) > s.chunks)
                         s.chunks = imx_schedule_chunks(&s, r);

@@ -204,7 +204,7 @@ imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kerne
                                          &plan->kernels[i]);
 }
 
-imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first)
+imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, int solo)
 {
     const imx_config *config = &plan->config;
     int64_t all_rows = imx_ceil_div(plan->shape.m, config->tile_rows) * config->tile_rows;
@@ -217,6 +217,8 @@ imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first)
         .tile_rows = config->tile_rows,
         .tile_cols = config->tile_cols,
         .group = config->group,
+        .band = config->merged ? 0 : config->band,
+        .solo = solo,
         .chunks = config->chunks,
     };
 }

@@ -97,9 +97,10 @@ const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /*
 imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                const void *largest) IMX_MUST_CHECK;
 
-/* The tile order of a run in which `first`'s rows come first; m: plan->shape.m in prepare.  Where
- * the ranks' rows are merged (imx_config.merged), all rows are one chunk of one rank. */
-imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first);
+/* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
+ * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
+ * rows are one chunk of one rank. */
+imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, int solo);
 
 /* ---- run.c: addresses in the run's half ------------------------------------------------------ */
 

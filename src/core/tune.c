@@ -14,15 +14,23 @@ enum {
     TILE_COLS_LEAST = 256,
     CHUNK_BYTES_CPU = 1 << 20,  /* where nothing is multiplied */
     CHUNK_BYTES_CUDA = 4 << 20, /* a copy engine's chunk and flag cost 4 us beyond their bytes */
-    CHUNK_ROWS_CUDA = 512,
+    CHUNK_ROWS_CUDA = 2048,     /* what is walked together anyway */
     /* A product fills a multiprocessor's registers to the last warp: what waits on the second
      * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
     UNITS_FOR_WAITS = 4,
     OVERLAP_BYTES_LEAST = 32768, /* a shard that travels faster than a thread wakes up */
-    /* Up to so many rows a rank, tiles have rows of several ranks: each rank's own would read all
-     * of b again, and that is what a short product's time goes into. */
-    MERGED_ROWS_CPU = 8,
-    MERGED_ROWS_CUDA = 64,
+    /* Up to so many rows in all, tiles have rows of several ranks: each rank's own would read all
+     * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
+     * by slice of k, under the first tiles' products, which begin with the first slice. */
+    MERGED_ROWS_CUDA = 1024,
+    MERGED_ROWS_CPU = 8, /* of a rank */
+    SLICES_MOST = 8,
+    SLICE_BYTES_LEAST = 128 << 10, /* of a rank's rows; each slice costs a few microseconds */
+    SLICE_STEP = 64,
+    /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
+     * then as many ranks are taken together as this many rows allow. */
+    B_BYTES_CACHED = 32 << 20,
+    BAND_ROWS = 2048,
 };
 
 static int clamp(int64_t value, int64_t least, int64_t most)
@@ -42,6 +50,17 @@ static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
     return in->product && in->ranks > 1 && rows <= rows_most && !in->chunk_rows;
 }
 
+static void slice(const imx_tune_input *in, int64_t count, int64_t step, imx_config *config)
+{
+    int64_t k = in->shape.k;
+    count = clamp(count, 1, SLICES_MOST);
+    if (!config->merged || k < 2 * step)
+        count = 1;
+    int64_t columns = imx_ceil_div(imx_ceil_div(imx_max(k, 1), count), step) * step;
+    config->slices = (int)imx_ceil_div(imx_max(k, 1), columns);
+    config->slice_k = (int)columns;
+}
+
 static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
@@ -58,6 +77,7 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->chunk_rows = (int)(tiles * config->tile_rows); /* whole tiles: maybe a little more */
     if (config->merged)
         config->chunk_rows = (int)rows;
+    slice(in, 2, 1, config);
     config->group = 1;
 
     /* A chunk has a tile for every block. */
@@ -71,7 +91,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
     config->leave = (int)imx_min(UNITS_FOR_WAITS, config->blocks - 1);
-    config->merged = is_merged(in, rows, MERGED_ROWS_CUDA);
+    config->merged = is_merged(in, shape->m, MERGED_ROWS_CUDA);
     imx_tiling_input product = {
         .arch = in->arch,
         .m = shape->m,
@@ -95,6 +115,10 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         config->merged
             ? (int)rows
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
+    int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
+    slice(in, rows * shape->k * element / SLICE_BYTES_LEAST, SLICE_STEP, config);
+    if (shape->n * shape->k * element > B_BYTES_CACHED)
+        config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
 }
 
 static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)

@@ -28,7 +28,9 @@ typedef struct imx_config {
     int chunk_rows, tile_rows, tile_cols, group;
     int chunks;  /* most chunks of any rank */
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
-    int leave;   /* of the blocks, where kernels of a second stream must run beside a product */
+    int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
+    int band;            /* ranks that are walked together */
+    int leave; /* of the blocks, where kernels of a second stream must run beside a product */
     int blocks;
 } imx_config;
 

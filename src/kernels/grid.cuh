@@ -1,5 +1,5 @@
 /* grid.cuh - how a kernel meets those before and after it on its stream where it is launched early
- * (imx_cuda_config.early): its blocks may start while the last blocks of the one before still run. */
+ * (imx_cuda_config.early): its blocks may start while the last ones of the kernel before run. */
 #ifndef IMX_GRID_CUH
 #define IMX_GRID_CUH
 

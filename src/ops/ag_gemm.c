@@ -22,13 +22,14 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     bool pushes = plan->algorithm->run == run_store && plan->group->size > 1;
     return (imx_gemm_args){
-        .schedule = imx_plan_schedule(plan, m, plan->group->rank),
+        .schedule = imx_plan_schedule(plan, m, plan->group->rank, 0),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
         .sides = IMX_GEMM_GATHERS | (pushes ? IMX_GEMM_PUSHES : 0),
         .own = plan->config.merged ? -1 : plan->group->rank,
-        .ready_each = plan->config.merged ? plan->group->size : 1,
+        .slices = pushes ? plan->config.slices : 1,
+        .slice_k = pushes ? plan->config.slice_k : (int)plan->shape.k,
         .push_chunk_rows = plan->config.chunk_rows,
         .push_chunks = plan->config.chunks,
         .plan = plan->number,
@@ -38,7 +39,10 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_gather_needs(plan, plan->shape.k, n);
-    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    size_t parts = (size_t)imx_max(plan->config.chunks, plan->config.slices);
+    n->done = (size_t)plan->group->size * parts;
+    if (n->signals)
+        n->signals = n->done;
 }
 
 static imbrex_status prepare(imbrex_plan *plan)
@@ -57,6 +61,7 @@ static imx_gemm_args product(const imx_run *run, bool arriving)
     args.c = run->args->c;
     args.use = run->use;
     args.ready = arriving ? imx_run_signal(run, run->rank) : NULL;
+    args.team = imx_run_team(run);
     return args;
 }
 
@@ -106,7 +111,6 @@ static imbrex_status run_store(const imx_run *run)
     imx_gemm_args args = product(run, true);
     args.push = run->args->a;
     args.counters = imx_run_counters(run);
-    args.team = imx_run_team(run);
     if (!run->args->gathered) {
         args.ahead = 1;
         args.ended = imx_run_ended(run);

@@ -27,7 +27,8 @@ static bool stores(const imbrex_plan *plan)
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     return (imx_gemm_args){
-        .schedule = imx_plan_schedule(plan, m, (plan->group->rank + 1) % plan->group->size),
+        .schedule = imx_plan_schedule(plan, m, (plan->group->rank + 1) % plan->group->size,
+                                      plan->group->size - 1),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,

@@ -5,11 +5,14 @@
  * IMX_GEMM_GATHERS, about a:
  *   own      rows of rank `own` come from `a` ([rows, k], its own rows only), all others from
  *            `gathered` ([m, k]).  -1: all come from `gathered`
- *   ready    before the first load of a tile that is not own: wait until its chunk's `ready_each`
- *            signals, ready[chunk * ready_each ...], are at the run's use.  NULL: all are here
+ *   ready    before the first load of a tile that is not own: wait until ready[chunk] is at the
+ *            run's use.  NULL: all is here.  own = -1: all rows are one chunk, of slices of slice_k
+ *            columns of a; wait for ready[s * team.size + r] of all ranks r before the first load
+ *            from slice s
  *   IMX_GEMM_PUSHES, push: this rank's rows, which the kernel itself stores into all peers'
  *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
- *            after chunk q of push_chunk_rows; where own = -1, also into its own
+ *            after chunk q of push_chunk_rows.  own = -1: into its own, too; slice after slice, to
+ *            all at once, raising signal s * team.size + rank
  *
  * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
  *   done     counters[chunk] counts a chunk's tiles; the last posts done[chunk].  NULL: nobody asks
@@ -46,7 +49,7 @@ typedef struct imx_gemm_args {
     int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
     int leave;         /* multiprocessors that stay free for others */
     int own;
-    int ready_each;
+    int slices, slice_k; /* slices >= 1; slice_k: a multiple of 64, but for one slice: k */
     int push_chunk_rows, push_chunks; /* push_chunks: stride of signals, as schedule.chunks */
     int ahead;
     int plan; /* for the site of a wait */
@@ -55,7 +58,7 @@ typedef struct imx_gemm_args {
     uint64_t *use; /* of the run */
     const uint64_t *ready;
     uint64_t *done;
-    uint32_t *counters; /* [ranks * chunks], of tiles or of pushes; all 0 between runs */
+    uint32_t *counters; /* [ranks * chunks] of tiles or pushes, or [slices]; 0 between runs */
     uint32_t *ended;
     int64_t slot_bytes;
     imx_team team;

@@ -100,12 +100,11 @@ static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
 /* Until the tile's chunk has arrived; 0: give up. */
 static int wait_chunk(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
-    const uint64_t *signals = &args->ready[tile->chunk * args->ready_each];
-    if (args->ready_each == 1)
-        return wait_signal(args, block, signals, tile->rank,
+    if (args->own >= 0)
+        return wait_signal(args, block, &args->ready[tile->chunk], tile->rank,
                            tile->chunk - tile->rank * args->schedule.chunks);
-    for (int r = 0; r < args->ready_each; r++) {
-        if (!wait_signal(args, block, &signals[r], r, 0))
+    for (int i = 0; i < args->slices * args->team.size; i++) {
+        if (!wait_signal(args, block, &args->ready[i], i % args->team.size, 0))
             return 0;
     }
     return 1;

@@ -24,34 +24,53 @@ static long long first_row(const imx_gemm_args *args, int rank)
     return rank * args->schedule.m / args->team.size;
 }
 
-static void push_to(const imx_gemm_args *args, int to)
+/* Rows and columns [from, from + cols) of this rank's share, to a peer; then its signal. */
+static void push_part(const imx_gemm_args *args, int to, long long row, long long rows,
+                      int64_t from, int64_t cols, int64_t signal)
 {
     const imx_team *team = &args->team;
-    size_t row_bytes = (size_t)args->k * (size_t)imx_dtype_size(args->dtype);
-    long long first = first_row(args, team->rank);
-    long long rows = first_row(args, team->rank + 1) - first;
-    char *theirs = imx_team_data(team, to) + (size_t)first * row_bytes;
-    int q = 0;
-    for (long long row = 0; row < rows || (q == 0 && args->own < 0); q++) {
+    size_t element = (size_t)imx_dtype_size(args->dtype);
+    size_t row_bytes = (size_t)args->k * element, bytes = (size_t)cols * element;
+    size_t at = (size_t)row * row_bytes + (size_t)from * element;
+    const char *mine = (const char *)args->push + at;
+    char *theirs = imx_team_data(team, to) + (size_t)first_row(args, team->rank) * row_bytes + at;
+    if (bytes == row_bytes && rows && bytes)
+        memcpy(theirs, mine, (size_t)rows * row_bytes);
+    for (long long i = 0; i < rows && bytes < row_bytes; i++)
+        memcpy(theirs + (size_t)i * row_bytes, mine + (size_t)i * row_bytes, bytes);
+    imbrexd_signal_post(imx_team_signal(team, to, signal), imx_cpu_team_use(args));
+}
+
+static void push_chunks(const imx_gemm_args *args, int to, long long rows)
+{
+    int64_t signal = (int64_t)args->team.rank * args->push_chunks;
+    for (long long row = 0; row < rows; row += args->push_chunk_rows) {
         long long here = rows - row < args->push_chunk_rows ? rows - row : args->push_chunk_rows;
-        if (here)
-            memcpy(theirs + (size_t)row * row_bytes,
-                   (const char *)args->push + (size_t)row * row_bytes, (size_t)here * row_bytes);
-        imbrexd_signal_post(imx_team_signal(team, to, team->rank * args->push_chunks + q),
-                            imx_cpu_team_use(args));
-        row += here;
+        push_part(args, to, row, here, 0, args->k, signal++);
+    }
+}
+
+/* Also where there are no rows: whoever waits, waits for all. */
+static void push_slices(const imx_gemm_args *args, int to, long long rows)
+{
+    const imx_team *team = &args->team;
+    for (int s = 0; s < args->slices; s++) {
+        int64_t from = (int64_t)s * args->slice_k, left = args->k - from;
+        int64_t cols = s == args->slices - 1 ? left : args->slice_k;
+        push_part(args, to, 0, rows, from, cols, (int64_t)s * team->size + team->rank);
     }
 }
 
 int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
 {
     const imx_team *team = &args->team;
+    long long rows = first_row(args, team->rank + 1) - first_row(args, team->rank);
     int last = args->own < 0 ? team->size : team->size - 1; /* oneself, at the end */
     for (int i = 1; i <= last; i++) {
         int to = (team->rank + team->size - i) % team->size;
         if (!imx_cpu_team_credit(args, block, to))
             return 0;
-        push_to(args, to);
+        (args->own < 0 ? push_slices : push_chunks)(args, to, rows);
     }
     return 1;
 }

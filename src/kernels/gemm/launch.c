@@ -41,8 +41,11 @@ static const char *hooks_of(const imx_gemm_args *args)
         return args->schedule.ranks == 1 ? " -DIMX_BIAS -DIMX_POST -DIMX_TEAM"
                                          : " -DIMX_BIAS -DIMX_POST";
     if (args->sides & IMX_GEMM_PUSHES)
-        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH -DIMX_TEAM";
-    bool alone = args->own >= 0 && args->schedule.ranks == 1;
+        return args->own < 0 ? " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
+                             : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH -DIMX_TEAM";
+    if (args->own < 0)
+        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_SLICES";
+    bool alone = args->schedule.ranks == 1;
     return alone ? " -DIMX_BIAS" : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT";
 }
 

@@ -11,7 +11,9 @@
  * of 1 |     GEMM + reduce_scatter: own rows last
  *
  * Within a rank's rows: chunk by chunk; within a chunk: column panels of `group` tile rows (walked
- * down the group first), so that tiles in flight share a and b in cache.
+ * down the group first), so that tiles in flight share a and b in cache.  Where a rank's rows are
+ * few, b would be read again for each rank: then `band` ranks that follow each other are walked
+ * together, as one group, but for the rank in place `solo`, whose rows are here first or gone last.
  */
 #ifndef IMX_SCHEDULE_H
 #define IMX_SCHEDULE_H
@@ -22,7 +24,8 @@ typedef struct imx_schedule {
     int first;      /* rank whose rows come first, in 0..R-1 */
     int chunk_rows; /* a multiple of tile_rows */
     int tile_rows, tile_cols;
-    int group;  /* tile rows that are walked down before the next column; at least 1 */
+    int group;      /* tile rows that are walked down before the next column; at least 1 */
+    int band, solo; /* band < 2: ranks one by one */
     int chunks; /* most chunks that a rank has in any run of the plan: the stride of chunk numbers
                  */
 } imx_schedule;
@@ -92,14 +95,61 @@ IMX_SCHEDULE_FN long long imx_schedule_tiles(const imx_schedule *s)
     return tiles;
 }
 
+/* How many places of the rotation, from `place` on, are walked together. */
+IMX_SCHEDULE_FN int imx_schedule_band(const imx_schedule *s, int place)
+{
+    if (s->band < 2 || place == s->solo)
+        return 1;
+    int left = (place < s->solo ? s->solo : s->ranks) - place;
+    return left < s->band ? left : s->band;
+}
+
+/* The rank in that place of the rotation. */
+IMX_SCHEDULE_FN int imx_schedule_rank(const imx_schedule *s, int place)
+{
+    int r = s->first + place;
+    return r < s->ranks ? r : r - s->ranks;
+}
+
+/* Tile tile_row of the rank's rows, at tile_col. */
+IMX_SCHEDULE_FN imx_tile imx_schedule_tile_at(const imx_schedule *s, int r, long long tile_row,
+                                              long long tile_col)
+{
+    imx_tile t;
+    t.rank = r;
+    t.rank_row = tile_row * s->tile_rows;
+    int q = (int)(t.rank_row / s->chunk_rows);
+    t.chunk = r * s->chunks + q;
+    t.row = imx_schedule_row(s, r) + t.rank_row;
+    t.col = tile_col * s->tile_cols;
+    long long rows = imx_schedule_rows(s, r) - t.rank_row, cols = s->n - t.col;
+    t.rows = (int)(rows < s->tile_rows ? rows : s->tile_rows);
+    t.cols = (int)(cols < s->tile_cols ? cols : s->tile_cols);
+    return t;
+}
+
 /* The index-th tile, 0 <= index < imx_schedule_tiles. */
 IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long index)
 {
-    int r = s->first;
-    for (long long tiles; index >= (tiles = imx_schedule_rank_tiles(s, r)); index -= tiles)
-        r = r + 1 < s->ranks ? r + 1 : 0;
-
-    long long columns = imx_schedule_ceil(s->n, s->tile_cols);
+    long long columns = imx_schedule_ceil(s->n, s->tile_cols), tiles;
+    int place = 0, ranks;
+    for (;; place += ranks, index -= tiles) {
+        ranks = imx_schedule_band(s, place);
+        tiles = 0;
+        for (int i = 0; i < ranks; i++)
+            tiles += imx_schedule_rank_tiles(s, imx_schedule_rank(s, place + i));
+        if (index < tiles)
+            break;
+    }
+    int r = imx_schedule_rank(s, place);
+    if (ranks > 1) {
+        long long all = tiles / columns, tile_row = index % all, here;
+        while (tile_row >= (here = imx_schedule_rank_tiles(s, r) / columns)) {
+            tile_row -= here;
+            r = r + 1 < s->ranks ? r + 1 : 0;
+        }
+        return imx_schedule_tile_at(s, r, tile_row, index / all);
+    }
     long long per_chunk = (long long)(s->chunk_rows / s->tile_rows) * columns;
     int q = (int)(index / per_chunk);
     long long in_chunk = index % per_chunk;
@@ -113,17 +163,8 @@ IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long inde
     long long tile_row = group_row + in_group % group;
     long long tile_col = in_group / group;
 
-    imx_tile t;
-    t.rank = r;
-    t.chunk = r * s->chunks + q;
-    t.rank_row = (long long)q * s->chunk_rows + tile_row * s->tile_rows;
-    t.row = imx_schedule_row(s, r) + t.rank_row;
-    t.col = tile_col * s->tile_cols;
-    long long rows = imx_schedule_chunk_rows(s, r, q) - tile_row * s->tile_rows;
-    long long cols = s->n - t.col;
-    t.rows = (int)(rows < s->tile_rows ? rows : s->tile_rows);
-    t.cols = (int)(cols < s->tile_cols ? cols : s->tile_cols);
-    return t;
+    tile_row += (long long)q * (s->chunk_rows / s->tile_rows);
+    return imx_schedule_tile_at(s, r, tile_row, tile_col);
 }
 
 #endif /* IMX_SCHEDULE_H */

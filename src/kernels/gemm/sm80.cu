@@ -469,13 +469,13 @@ IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waite
 IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
 {
     int there = 1;
-    for (int i = 0; i < args.ready_each && threadIdx.x == 0 && there; i++) {
-        int from = args.ready_each == 1 ? tile.rank : i;
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, from,
-                              tile.chunk - tile.rank * args.schedule.chunks };
-        there = imbrexd_signal_wait(watch, &args.ready[tile.chunk * args.ready_each + i],
-                                    team_use(args), site);
-    }
+#ifdef IMX_SLICES
+    for (int s = 0; s < args.slices && threadIdx.x == 0 && there; s++)
+        there = team_slice(args, watch, s);
+#else
+    if (threadIdx.x == 0)
+        there = team_chunk(args, watch, tile.chunk);
+#endif
     return __syncthreads_and(there);
 }
 
@@ -511,8 +511,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_wait();
     imx_grid_let_go();
 #ifdef IMX_PUSH
-    push(args, &watch, ELEMENT, blockIdx.x * (THREADS / 32) + threadIdx.x / 32,
-         gridDim.x * (THREADS / 32));
+    push(args, &watch, ELEMENT, threadIdx.x / 32, THREADS / 32);
 #endif
 
     worker w;

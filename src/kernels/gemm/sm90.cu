@@ -31,6 +31,7 @@
  *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
  *   IMX_OWN     rows of args.own from map a, others from map gathered; else all from a
  *   IMX_WAIT    args.ready                      IMX_POST    args.done
+ *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners
  *   IMX_SPLIT   tiles from args.split_from on are cut along k into args.split parts
@@ -310,17 +311,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     if (threadIdx.x < 128) {
 #if IMX_CONSUMERS > 1
-        reg_less(40);
+        reg_less(PRODUCER_REGISTERS);
 #endif
         if (threadIdx.x == 0)
             produce(args, &watch, &maps.a, &maps.gathered, &maps.b);
 #ifdef IMX_PUSH
         else if (threadIdx.x >= 32)
-            push(args, &watch, 2, blockIdx.x * 3 + threadIdx.x / 32 - 1, gridDim.x * 3);
+            push(args, &watch, 2, (int)threadIdx.x / 32 - 1, 3);
 #endif
     } else {
 #if IMX_CONSUMERS > 1
-        reg_more(232);
+        reg_more(CONSUMER_REGISTERS);
 #endif
         consume(args, &watch, maps.c, (int)threadIdx.x / 128 - 1);
     }

@@ -77,6 +77,13 @@ enum {
     NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* stages into the next tile: its stores have landed by then */
+    /* Of a thread; together what the launch gives three warpgroups. */
+#ifdef IMX_SLICES
+    PRODUCER_REGISTERS = 56, /* it waits in its inner loop */
+#else
+    PRODUCER_REGISTERS = 40,
+#endif
+    CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };
 

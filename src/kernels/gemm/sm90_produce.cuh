@@ -118,23 +118,6 @@ IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col,
         --*early;
 }
 
-#ifdef IMX_WAIT
-/* Until the tile's chunk is here, of all ranks whose rows it has; 0: give up. */
-IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
-{
-    int rank = chunk / args.schedule.chunks, number = chunk - rank * args.schedule.chunks;
-    for (int i = 0; i < args.ready_each; i++) {
-        int from = args.ready_each == 1 ? rank : i;
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, from, number };
-        if (!imbrexd_signal_wait(watch, &args.ready[chunk * args.ready_each + i], team_use(args),
-                                 site))
-            return 0;
-    }
-    imbrexd_fence_tma();
-    return 1;
-}
-#endif
-
 /* One thread.  The next tile is worked out while the ring is full anyway. */
 IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *own,
                     const imx_tma_map *gathered, const imx_tma_map *b)
@@ -148,6 +131,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #ifdef IMX_WAIT
     int waited = -1, gave_up = 0;
 #endif
+#ifdef IMX_SLICES
+    int slice = 0, ready_k = args.ready ? 0 : 0x7fffffff; /* columns of a that are here */
+#endif
 
     unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
     while (index < items_of()) {
@@ -159,7 +145,10 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
                            full_of(base, early));
             }
             waited = w->info.chunk;
-            gave_up = !wait_chunk(args, watch, waited);
+#ifndef IMX_SLICES
+            gave_up = !team_chunk(args, watch, waited);
+            imbrexd_fence_tma();
+#endif
         }
         /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */
         if (gave_up) {
@@ -170,20 +159,25 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
         const imx_tma_map *a = w->own ? own : gathered;
         int a_row = w->a_row, col = w->info.col, k = w->k_step * TILE_K, left = w->info.steps;
 
-        mbar_wait(empty_of(base, at.stage), at.phase);
-        *info_of(at.stage) = w->info;
-        load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage), &early);
-        step(&at);
-        index += stride;
-        if (index < items_of())
-            work_at(args, index, steps, w);
-
-        while (--left > 0) {
-            k += TILE_K;
+        for (int i = 0; i < left; i++, k += TILE_K) {
+#ifdef IMX_SLICES
+            if (k >= ready_k && !gave_up) {
+                gave_up = !team_slice(args, watch, slice++);
+                imbrexd_fence_tma();
+                ready_k += args.slice_k;
+            }
+#endif
             mbar_wait(empty_of(base, at.stage), at.phase);
+            if (i == 0)
+                *info_of(at.stage) = w->info;
             load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage),
                  &early);
             step(&at);
+            if (i == 0) {
+                index += stride;
+                if (index < items_of())
+                    work_at(args, index, steps, w);
+            }
         }
     }
 }

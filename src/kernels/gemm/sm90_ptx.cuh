@@ -152,10 +152,8 @@ IMX_FN void tma_fence_shared(void)
 
 /* ---- registers ------------------------------------------------------------------------------ */
 
-#define reg_less(count) asm volatile("setmaxnreg.dec.sync.aligned.u32 " IMX_TEXT(count) ";")
-#define reg_more(count) asm volatile("setmaxnreg.inc.sync.aligned.u32 " IMX_TEXT(count) ";")
-#define IMX_TEXT(x)     IMX_TEXT_(x)
-#define IMX_TEXT_(x)    #x
+#define reg_less(count) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"((int)(count)))
+#define reg_more(count) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"((int)(count)))
 
 /* Four (two) 8 x 8 matrices of 16-bit elements, one register each, to the rows that the lanes
  * name. */

@@ -41,18 +41,45 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
 {
     unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)s->ranks;
     unsigned columns = (n + tile_cols - 1) / tile_cols;
-    unsigned r = (unsigned)s->first, row, rows;
-    for (;;) {
-        row = ranks == 1 ? 0 : imx_sm90_tile_row(m, ranks, r);
-        rows = ranks == 1 ? m : imx_sm90_tile_row(m, ranks, r + 1) - row;
-        unsigned tiles = (rows + tile_rows - 1) / tile_rows * columns;
-        if (index < tiles)
+    unsigned r = (unsigned)s->first, row = 0, rows = m, place = 0, down = 0;
+    unsigned together = 1; /* ranks of this band, with `down` tile rows in all */
+    while (ranks > 1) {
+        together = (unsigned)imx_schedule_band(s, (int)place);
+        down = 0;
+        for (unsigned i = 0; i < together; i++) {
+            unsigned at = r + i < ranks ? r + i : r + i - ranks;
+            row = imx_sm90_tile_row(m, ranks, at);
+            rows = imx_sm90_tile_row(m, ranks, at + 1) - row;
+            down += (rows + tile_rows - 1) / tile_rows;
+        }
+        if (index < down * columns)
             break;
-        index -= tiles;
-        r = r + 1 < ranks ? r + 1 : 0;
+        index -= down * columns;
+        place += together;
+        r = r + together < ranks ? r + together : r + together - ranks;
+    }
+
+    unsigned band_col = 0;
+    if (together > 1) {
+        band_col = index / down;
+        index -= band_col * down; /* now a tile row of the band */
+        for (;;) {
+            row = imx_sm90_tile_row(m, ranks, r);
+            rows = imx_sm90_tile_row(m, ranks, r + 1) - row;
+            unsigned here = (rows + tile_rows - 1) / tile_rows;
+            if (index < here)
+                break;
+            index -= here;
+            r = r + 1 < ranks ? r + 1 : 0;
+        }
     }
 
     unsigned chunk_rows = (unsigned)s->chunk_rows, group = (unsigned)s->group;
+    /* In a band the rest counts rows of tiles: as if there were one column. */
+    if (together > 1) {
+        columns = 1;
+        group = 1;
+    }
     unsigned per_chunk = chunk_rows / tile_rows * columns;
     unsigned q = index < per_chunk ? 0 : index / per_chunk, in_chunk = index - q * per_chunk;
     unsigned left_rows = rows - q * chunk_rows;
@@ -71,8 +98,8 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
     t.chunk = (int)(r * (unsigned)s->chunks + q);
     t.rank_row = (int)(q * chunk_rows + tile_row * tile_rows);
     t.row = (int)row + t.rank_row;
-    t.col = (int)(tile_col * tile_cols);
-    t.chunk_tiles = (int)(tile_rows_here * columns);
+    t.col = (int)((tile_col + band_col) * tile_cols);
+    t.chunk_tiles = (int)(tile_rows_here * ((n + tile_cols - 1) / tile_cols));
     unsigned rows_left = rows_here - tile_row * tile_rows, cols_left = n - (unsigned)t.col;
     t.rows = (int)(rows_left < tile_rows ? rows_left : tile_rows);
     t.cols = (int)(cols_left < tile_cols ? cols_left : tile_cols);

@@ -75,6 +75,32 @@ IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
     *(volatile uint64_t *)&args.done[chunk] = use;
 }
 
+#ifdef IMX_SLICES
+
+/* One thread: until slice s of all ranks' rows is here; 0: give up. */
+IMX_TEAM_GPU int team_slice(const imx_gemm_args &args, const imbrexd_watch *watch, int s)
+{
+    uint64_t use = team_use(args);
+    for (int r = 0; r < args.team.size; r++) {
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, r, s };
+        if (!imbrexd_signal_wait(watch, &args.ready[s * args.team.size + r], use, site))
+            return 0;
+    }
+    return 1;
+}
+
+#else
+
+/* One thread: until the chunk is here; 0: give up. */
+IMX_TEAM_GPU int team_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
+{
+    int rank = chunk / args.schedule.chunks;
+    imbrexd_site site = { args.plan, IMX_SITE_CHUNK, rank, chunk - rank * args.schedule.chunks };
+    return imbrexd_signal_wait(watch, &args.ready[chunk], team_use(args), site);
+}
+
+#endif
+
 /* One warp a block, after a barrier of the block: the last block ends the run. */
 IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 {
@@ -118,25 +144,17 @@ IMX_TEAM_GPU void push_halves(char *to, const char *from, int64_t halves, uint32
         *((uint16_t *)to + i) = *((const uint16_t *)from + i);
 }
 
-/* One warp of many, on all blocks: its share of every chunk to every peer, the rank's before first.
- * Whoever brings the last share of a chunk posts its signal. */
-IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, int element,
-                       uint32_t warp, uint32_t warps)
+/* One warp of `warps` of this block, and of all blocks: its share of every chunk to every peer, the
+ * rank's before first.  Whoever brings the last share of a chunk posts its signal. */
+IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int64_t first,
+                              int64_t rows, uint32_t warp, uint32_t warps)
 {
     const imx_team &team = args.team;
-    if (!team_credits(args, watch))
-        return;
-
-    int64_t m = args.schedule.m, row_bytes = args.k * element;
-    int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
-    int chunks = (int)((rows + args.push_chunk_rows - 1) / args.push_chunk_rows);
+    int chunks = (int)((rows + args.push_chunk_rows - 1) / args.push_chunk_rows), to = team.rank;
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
-    int last = team.size - 1, to = team.rank;
-    if (args.own < 0) {
-        chunks = 1; /* also where there are no rows */
-        last++;     /* oneself, at the end */
-    }
-    for (int i = 0; i < last * chunks; i++) {
+    warp += blockIdx.x * warps;
+    warps *= gridDim.x;
+    for (int i = 0; i < (team.size - 1) * chunks; i++) {
         int q = i % chunks;
         if (q == 0)
             to = to ? to - 1 : team.size - 1;
@@ -155,6 +173,69 @@ IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, in
             imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
                                 team_use(args));
     }
+}
+
+/* A slice, row by row, to all ranks: [rows, columns] of units, rows `stride` units apart. */
+template <typename unit>
+IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, int64_t at, uint32_t rows, uint32_t columns,
+                             int64_t stride, int64_t first)
+{
+    const unit *mine = (const unit *)args.push + at;
+    uint32_t lane = threadIdx.x % 32, units = rows * columns;
+    for (uint32_t i = blockIdx.x * 32 + lane; i < units; i += gridDim.x * 32) {
+        uint32_t row = i / columns;
+        int64_t from = row * stride + (i - row * columns);
+        unit value = mine[from];
+        for (int r = 0; r < args.team.size; r++)
+            ((unit *)imx_team_data(&args.team, r))[first + at + from] = value;
+    }
+}
+
+/* The same of every so-many-th slice, to all ranks at once, also where there are no rows. */
+IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t first, int64_t rows,
+                              int warp, int warps)
+{
+    const imx_team &team = args.team;
+    int lane = (int)threadIdx.x % 32;
+    int per_unit = PUSH_UNIT / element;
+    bool units = args.k % per_unit == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
+    for (int s = warp; s < args.slices; s += warps) {
+        int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
+        int64_t cols = left < args.slice_k ? left : args.slice_k;
+        if (units)
+            push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
+                              args.k / per_unit, first * (args.k / per_unit));
+        else if (element == 4)
+            push_slice<uint32_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
+                                 first * args.k);
+        else
+            push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
+                                 first * args.k);
+        imbrexd_fence_post();
+        __syncwarp();
+        int last = lane == 0 && imbrexd_counter_last(&args.counters[s], gridDim.x);
+        if (!__shfl_sync(0xffffffffu, last, 0))
+            continue;
+        for (int r = lane; r < team.size; r += 32)
+            imbrexd_signal_post(imx_team_signal(&team, r, s * team.size + team.rank),
+                                team_use(args));
+    }
+}
+
+/* By each of `warps` warps of every block; this is number `warp`. */
+IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, int element, int warp,
+                       int warps)
+{
+    const imx_team &team = args.team;
+    if (!team_credits(args, watch))
+        return;
+    int64_t m = args.schedule.m;
+    int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
+#ifdef IMX_SLICES
+    push_slices(args, element, first, rows, warp, warps);
+#else
+    push_chunks(args, args.k * element, first, rows, (uint32_t)warp, (uint32_t)warps);
+#endif
 }
 
 #endif
