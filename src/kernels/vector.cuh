@@ -107,4 +107,32 @@ IMX_VECTOR_FN uint4 imx_vector_load_any(int dtype, const void *at)
     return v;
 }
 
+/* sum = v's four or eight elements, or += v if this is not the first part (which is not 0 + v: -0
+ * stays -0). */
+IMX_VECTOR_FN void imx_vector_add(int dtype, float *sum, uint4 v, bool first)
+{
+    const uint32_t words[] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float low = imx_vector_low(dtype, words[i]), high = imx_vector_high(dtype, words[i]);
+        if (dtype == IMBREX_F32) {
+            sum[i] = first ? low : sum[i] + low;
+        } else {
+            sum[2 * i] = first ? low : sum[2 * i] + low;
+            sum[2 * i + 1] = first ? high : sum[2 * i + 1] + high;
+        }
+    }
+}
+
+/* The same number of sums, each rounded once. */
+IMX_VECTOR_FN uint4 imx_vector_narrow(int dtype, const float *sum)
+{
+    const int two = dtype == IMBREX_F32 ? 1 : 2;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        words[i] = imx_vector_word(dtype, sum[i * two], sum[i * two + two - 1]);
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 #endif /* IMX_VECTOR_CUH */

@@ -73,15 +73,16 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "", hooks_of(args));
 }
 
-/* Four stages in shared memory, or two of which one is in registers where rows are not aligned. */
+/* Three or four stages in shared memory; two and a ring of copies where rows are not aligned. */
 static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int arch, int blocks,
                         imx_cuda_config *config)
 {
     const imx_schedule *s = &args->schedule;
-    int element = args->dtype == IMBREX_F32 ? 4 : 2;
+    bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64;
     bool aligned = tiling->aligned;
-    int warp_n = 32, warp_m = s->tile_rows == 64 ? 32 : 64;
-    int tile_k = args->dtype == IMBREX_F32 ? 16 : 32, stages = aligned ? 4 : 2;
+    int element = f32 ? 4 : 2, warp_n = 32, warp_m = small ? 32 : 64;
+    int tile_k = aligned && small && !f32 ? 64 : 32;
+    int stages = !aligned ? 2 : f32 ? 3 : 4;
     /* As sm80_shape.cuh lays it out: where rows are not aligned they come with a unit more. */
     int stage = (s->tile_rows + s->tile_cols) * tile_k * element;
     int b_rows = args->layout == IMBREX_KN ? tile_k : s->tile_cols;

@@ -24,6 +24,7 @@
  */
 #include "args.h"
 #include "sm80_load.cuh"
+#include "sm80_store.cuh"
 #include "team.cuh"
 
 extern __shared__ __attribute__((aligned(128))) unsigned char ring[];
@@ -32,9 +33,6 @@ extern __shared__ __attribute__((aligned(128))) unsigned char ring[];
 typedef struct fragments {
     uint32_t a[PARTS_M][4], b[PARTS_N][2];
 } fragments;
-
-/* A thread's part of a tile. */
-typedef float sums[PARTS_M][PARTS_N][4];
 
 /* Where this thread finds and puts its shares. */
 typedef struct worker {
@@ -46,22 +44,6 @@ typedef struct worker {
     int k;   /* and how many elements of k are left from it on */
 #endif
 } worker;
-
-IMX_FN int lane_of(void)
-{
-    return threadIdx.x % 32;
-}
-
-/* First row and column of this warp in its tile. */
-IMX_FN int warp_row(void)
-{
-    return (int)threadIdx.x / 32 / WARPS_N * IMX_WARP_M;
-}
-
-IMX_FN int warp_col(void)
-{
-    return (int)threadIdx.x / 32 % WARPS_N * IMX_WARP_N;
-}
 
 IMX_FN uint32_t stage_at(int stage)
 {
@@ -330,129 +312,6 @@ IMX_FN void multiply_tile(sums &sum, worker *w, int stages)
     }
 }
 
-/* ---- c --------------------------------------------------------------------------------------- */
-
-#ifdef IMX_BIAS
-/* Beyond n it does not matter. */
-IMX_FN void add_bias(sums &c, const imx_gemm_args &args, const imx_tile &tile)
-{
-    if (!args.bias)
-        return;
-    int first = warp_col() + lane_of() % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < PARTS_N; j++) {
-        int col = first + j * 8;
-        float b0 = 0, b1 = 0;
-        if (col < tile.cols)
-            b0 = imx_vector_get(IMX_DTYPE, args.bias, tile.col + col);
-        if (col + 1 < tile.cols)
-            b1 = imx_vector_get(IMX_DTYPE, args.bias, tile.col + col + 1);
-#pragma unroll
-        for (int i = 0; i < PARTS_M; i++) {
-            c[i][j][0] += b0, c[i][j][1] += b1;
-            c[i][j][2] += b0, c[i][j][3] += b1;
-        }
-    }
-}
-#endif
-
-/* Element by element: any alignment, any edge. */
-IMX_FN void store_elements(const sums &c, char *corner, int64_t n, const imx_tile &tile)
-{
-    int row = warp_row() + lane_of() / 4, col = warp_col() + lane_of() % 4 * 2;
-    int rows = tile.rows - row, cols = tile.cols - col;
-    char *to = corner + (row * n + col) * ELEMENT;
-#pragma unroll
-    for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n * ELEMENT) {
-        if (i * 8 >= rows)
-            continue;
-#pragma unroll
-        for (int j = 0; j < PARTS_N; j++) {
-            if (j * 8 < cols)
-                imx_vector_put(IMX_DTYPE, to, j * 8, c[i / 2][j][i % 2 * 2]);
-            if (j * 8 + 1 < cols)
-                imx_vector_put(IMX_DTYPE, to, j * 8 + 1, c[i / 2][j][i % 2 * 2 + 1]);
-        }
-    }
-}
-
-#if IMX_DTYPE == 2
-
-/* Rows of c begin at multiples of 16 bytes: two elements at a time. */
-IMX_FN void store_vectors(const sums &c, char *corner, int64_t n, const imx_tile &tile)
-{
-    int row = warp_row() + lane_of() / 4, col = warp_col() + lane_of() % 4 * 2;
-    int rows = tile.rows - row, cols = tile.cols - col;
-    float *to = (float *)corner + row * n + col;
-#pragma unroll
-    for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n) {
-#pragma unroll
-        for (int j = 0; j < PARTS_N; j++) {
-            if (i * 8 < rows && j * 8 < cols)
-                *(float2 *)(to + j * 8) =
-                    make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
-        }
-    }
-}
-
-#else
-
-/* Lane t of each four has word t of four fragments, and gets the four words of fragment t. */
-IMX_FN uint4 turn(uint32_t (&w)[4])
-{
-    int lane = lane_of();
-#pragma unroll
-    for (int far = 1; far <= 2; far *= 2) {
-        bool upper = lane & far;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & far)
-                continue;
-            uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + far], far);
-            w[i] = upper ? got : w[i];
-            w[i + far] = upper ? w[i + far] : got;
-        }
-    }
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-/* Rows of c begin at multiples of 16 bytes: eight elements at a time. */
-IMX_FN void store_vectors(const sums &c, char *corner, int64_t n, const imx_tile &tile)
-{
-    int row = warp_row() + lane_of() / 4, col = warp_col() + lane_of() % 4 * 8;
-    int rows = tile.rows - row, cols = tile.cols - col;
-    char *to = corner + (row * n + col) * ELEMENT;
-#pragma unroll
-    for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n * ELEMENT) {
-#pragma unroll
-        for (int j = 0; j < PARTS_N; j += 4) {
-            uint32_t words[4];
-#pragma unroll
-            for (int q = 0; q < 4; q++)
-                words[q] = imx_vector_word(IMX_DTYPE, c[i / 2][j + q][i % 2 * 2],
-                                           c[i / 2][j + q][i % 2 * 2 + 1]);
-            uint4 v = turn(words);
-            if (i * 8 < rows && j * 8 < cols)
-                *(uint4 *)(to + j * 8 * ELEMENT) = v;
-        }
-    }
-}
-
-#endif
-
-IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
-{
-    int64_t n = args.schedule.n;
-    char *corner = (char *)args.c + (tile.row * n + tile.col) * ELEMENT;
-#ifdef IMX_BIAS
-    add_bias(c, args, tile);
-#endif
-    if (imx_vector_aligned(args.c) && n % PER_UNIT == 0)
-        store_vectors(c, corner, n, tile);
-    else
-        store_elements(c, corner, n, tile);
-}
-
 /* ---- hooks and tiles ------------------------------------------------------------------------- */
 
 /* Whether the tile's first load comes after a signal that this block has not seen yet. */
@@ -479,17 +338,52 @@ IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, con
     return __syncthreads_and(there);
 }
 
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
 /* One thread, after a barrier that came after all stores of the tile. */
 IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 {
+#ifdef IMX_STORE
+    if (tile.rank == args.team.rank)
+        return;
+    imbrexd_fence_post(); /* the stores' way to a peer does not lie within this GPU */
+#else
     if (!args.done)
         return;
+#endif
     const imx_schedule *s = &args.schedule;
     int number = tile.chunk - tile.rank * s->chunks;
     uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile.rank, number);
-    if (imbrexd_counter_last(&args.counters[tile.chunk], tiles))
-        imbrexd_signal_post(&args.done[tile.chunk], team_use(args));
+    if (!imbrexd_counter_last(&args.counters[tile.chunk], tiles))
+        return;
+#if defined(IMX_STORE)
+    team_post_owner(args, tile.rank, tile.chunk);
+#elif defined(IMX_TEAM)
+    team_post_all(args, tile.chunk);
+#else
+    imbrexd_signal_post(&args.done[tile.chunk], *args.use);
+#endif
+}
+#endif
+
+/* Before the first store to a peer, or to where peers read.  0: give up. */
+IMX_FN int wait_readers(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    int there = 1;
+#if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
+    if (threadIdx.x < 32)
+        there = team_credits(args, watch);
+    there = __syncthreads_and(there);
+#endif
+    return there;
+}
+
+#ifdef IMX_STORE
+/* Until the peers' parts of the tile's chunk have come, and this block has stored its own.  0: give
+ * up. */
+IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
+{
+    int there = threadIdx.x >= 32 || team_parts(args, watch, tile.chunk);
+    return __syncthreads_and(there);
 }
 #endif
 
@@ -513,6 +407,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #ifdef IMX_PUSH
     push(args, &watch, ELEMENT, threadIdx.x / 32, THREADS / 32);
 #endif
+
+    if (!wait_readers(args, &watch))
+        return;
 
     worker w;
     worker_init(&w);
@@ -540,9 +437,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             load_first(&w, stages_of(args));
         }
         store_tile(c, args, tile);
+#ifdef IMX_STORE
+        if (tile.rank == args.team.rank) {
+            if (!wait_parts(args, &watch, tile))
+                return;
+            fold_tile(args, tile);
+        }
+#endif
         __syncthreads(); /* all have stored, and read the note */
         if (threadIdx.x == 0) {
-#ifdef IMX_POST
+#if defined(IMX_POST) || defined(IMX_STORE)
             count_tile(args, tile);
 #endif
             if (i + 2 * gridDim.x < tiles)

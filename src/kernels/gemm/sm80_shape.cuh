@@ -6,7 +6,7 @@
  *   IMX_TILE_K   32 | 64, f32: 16 | 32    IMX_STAGES   at least 2: how far copies run ahead
  *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
  *   IMX_BIAS     args.bias                IMX_WAIT     args.ready, else without waiting
- *   IMX_POST     args.done
+ *   IMX_POST     args.done                IMX_STORE    tiles to their rows' owners
  *
  * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps, and asks for SHARED_BYTES of dynamic
  * shared memory.

@@ -39,9 +39,10 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
         t.group = t.sm90.group;
         return t;
     }
-    /* Rows of f32 that are put in order in registers leave too few of them for a large tile. */
+    /* Rows of f32 that are not aligned lie in shared memory twice. */
     int64_t rows = (in->m + in->ranks - 1) / in->ranks;
-    bool small = rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned);
+    bool room = in->arch == 80 || in->arch == 87 || (in->arch >= 90 && in->arch < 120);
+    bool small = rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned && !room);
     t.tile_rows = t.tile_cols = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
     return t;
 }

@@ -41,19 +41,6 @@ IMX_VECTOR_FN const char *part(const imx_reduce_args *args, int r)
                           : (const char *)args->slots + r * args->slot_bytes;
 }
 
-/* sum[VECTOR] = v, or += v if this is not the first part (which is not 0 + v: -0 stays -0). */
-IMX_VECTOR_FN void add_vector(float *sum, uint4 v, bool first)
-{
-    const uint32_t words[] = { v.x, v.y, v.z, v.w };
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        uint32_t word = words[i * 4 / VECTOR];
-        float x = VECTOR == 8 && i % 2 ? imx_vector_high(IMX_DTYPE, word)
-                                       : imx_vector_low(IMX_DTYPE, word);
-        sum[i] = first ? x : sum[i] + x;
-    }
-}
-
 /* sum[VECTOR] = elements from `at` on, of all parts, in rank order. */
 IMX_VECTOR_FN void add_parts(const imx_reduce_args *args, int64_t at, float *sum)
 {
@@ -69,7 +56,7 @@ IMX_VECTOR_FN void add_parts(const imx_reduce_args *args, int64_t at, float *sum
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             if (first + j < IMX_RANKS)
-                add_vector(sum, v[j], first + j == 0);
+                imx_vector_add(IMX_DTYPE, sum, v[j], first + j == 0);
         }
     }
 }
@@ -96,13 +83,8 @@ IMX_VECTOR_FN void reduce_vector(const imx_reduce_args *args, int64_t at, int64_
             column = column + 1 < args->n ? column + 1 : 0;
         }
     }
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        words[i] = imx_vector_word(IMX_DTYPE, sum[i * VECTOR / 4],
-                                   sum[VECTOR == 8 ? i * 2 + 1 : 0]);
     *(uint4 *)((char *)args->c + at * imx_vector_bytes(IMX_DTYPE)) =
-        make_uint4(words[0], words[1], words[2], words[3]);
+        imx_vector_narrow(IMX_DTYPE, sum);
 }
 
 /* This thread's share of the elements [first, last) of c. */
