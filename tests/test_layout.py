@@ -30,6 +30,7 @@ RULES = [
      None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
+    ("src/kernels/*.cuh", PUBLIC + ["src/kernels/team.h"], None),
     ("src/kernels/*", PUBLIC, None),
     ("cli/**", ["include/imbrex.h", "cli/*"], None),
     ("examples/**", PUBLIC, None),

@@ -1,4 +1,4 @@
-/* end.cuh - the end of a run, by the last kernel of it, where that kernel reaches the peers itself. */
+/* end.cuh - the end of a run by its last kernel, where that kernel reaches the peers itself. */
 #ifndef IMX_END_CUH
 #define IMX_END_CUH
 
