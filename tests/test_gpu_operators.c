@@ -409,8 +409,9 @@ static int ahead_main(void *ctx)
 
 static void compile_ahead(void)
 {
+    enum { AT_ONCE = 6 }; /* each takes about a GB of the GPU, and of the host's locked memory */
     pid_t children[SIZES * PARTS + PARTS];
-    int count = 0, failed = 0;
+    int count = 0, failed = 0, finished = 0;
     if (!gpu_wanted("plans"))
         return;
     for (int i = 0; i < SIZES + 1; i++) {
@@ -419,10 +420,12 @@ static void compile_ahead(void)
                         p,
                         i < SIZES ? NULL : "80" };
             children[count++] = gpu_start(ahead_main, &a, limit_s);
+            if (count - finished == AT_ONCE)
+                failed += gpu_finish(children[finished++]);
         }
     }
-    for (int i = 0; i < count; i++)
-        failed += gpu_finish(children[i]);
+    while (finished < count)
+        failed += gpu_finish(children[finished++]);
     gpu_report(failed);
 }
 

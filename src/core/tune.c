@@ -2,6 +2,7 @@
 #include "tune.h"
 
 #include "../kernels/gemm/tiling.h"
+#include "../kernels/team.h"
 
 /* Each call of a BLAS packs b again, which costs it about 1 + 36 / rows: few, tall tiles.  A slow
  * wire wants more chunks all the same, since nothing can hide the first of them. */
@@ -121,21 +122,30 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
 }
 
+static void choose(imx_config *config, const char *algorithm, const char *why)
+{
+    config->algorithm = algorithm;
+    config->why = why;
+}
+
 static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
-    if (in->ranks == 1) {
-        config->algorithm = "sequential";
-        config->why = "there is no peer to send to";
-    } else if (shard_bytes < OVERLAP_BYTES_LEAST) {
-        config->algorithm = "sequential";
-        config->why = "a shard is sent sooner than a second stream starts";
-    } else {
-        config->algorithm = "copy";
-        config->why = "sending runs beside the rest";
-    }
+    bool may_store = in->product && in->ranks <= IMX_TEAM_MOST;
+    if (in->ranks == 1)
+        choose(config, "sequential", "there is no peer to send to");
+    else if (may_store && config->merged)
+        choose(config, "store", "so few rows are sent sooner than a copy starts");
+    else if (may_store && in->scatters && in->arch)
+        choose(config, "store", "tiles leave as they are made, and the last ones add the others");
+    else if (may_store && shard_bytes < OVERLAP_BYTES_LEAST)
+        choose(config, "store", "a shard is sent sooner than a second stream starts");
+    else if (shard_bytes < OVERLAP_BYTES_LEAST)
+        choose(config, "sequential", "a shard is sent sooner than a second stream starts");
+    else
+        choose(config, "copy", "sending runs beside the rest");
 }
 
 imx_config imx_tune_config(const imx_tune_input *in)

@@ -13,7 +13,8 @@ typedef struct imx_shape {
 /* What the choice depends on beside the shape. */
 typedef struct imx_tune_input {
     imx_shape shape;
-    bool product; /* the operator multiplies */
+    bool product;  /* the operator multiplies */
+    bool scatters; /* and c goes to its rows' owners; else a comes from them */
     int ranks;
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */

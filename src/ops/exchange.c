@@ -157,9 +157,10 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
     };
 }
 
-imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel)
+imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel, bool apart)
 {
     imx_reduce_args largest = reduce_args(plan, imx_ceil_div(plan->shape.m, plan->group->size));
+    largest.team.size = apart ? plan->group->size : 0;
     return imx_plan_prepare(plan, kernel, &imx_kernel_reduce, &largest);
 }
 

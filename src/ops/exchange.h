@@ -33,7 +33,8 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
 void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
-imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel) IMX_MUST_CHECK;
+imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel,
+                                           bool apart) IMX_MUST_CHECK; /* for reduce_apart */
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
  * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */

@@ -49,7 +49,7 @@ static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
-    return imx_exchange_scatter_prepare(plan, REDUCE);
+    return imx_exchange_scatter_prepare(plan, REDUCE, plan->algorithm->run == run_store);
 }
 
 static imx_gemm_args product(const imx_run *run, void *c)

@@ -16,7 +16,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
-    return imx_exchange_scatter_prepare(plan, REDUCE);
+    return imx_exchange_scatter_prepare(plan, REDUCE, false);
 }
 
 static imbrex_status run_copy(const imx_run *run)

@@ -316,8 +316,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0)
             produce(args, &watch, &maps.a, &maps.gathered, &maps.b);
 #ifdef IMX_PUSH
-        else if (threadIdx.x >= 32)
-            push(args, &watch, 2, (int)threadIdx.x / 32 - 1, 3);
+        else if (threadIdx.x >= 32 && !push(args, &watch, 2, (int)threadIdx.x / 32 - 1, 3))
+            gave_up_here() = 1;
 #endif
     } else {
 #if IMX_CONSUMERS > 1

@@ -222,13 +222,13 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
     }
 }
 
-/* By each of `warps` warps of every block; this is number `warp`. */
-IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, int element, int warp,
+/* By each of `warps` warps of every block; this is number `warp`.  0: gave up. */
+IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int element, int warp,
                        int warps)
 {
     const imx_team &team = args.team;
     if (!team_credits(args, watch))
-        return;
+        return 0;
     int64_t m = args.schedule.m;
     int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
 #ifdef IMX_SLICES
@@ -236,6 +236,7 @@ IMX_TEAM_GPU void push(const imx_gemm_args &args, const imbrexd_watch *watch, in
 #else
     push_chunks(args, args.k * element, first, rows, (uint32_t)warp, (uint32_t)warps);
 #endif
+    return 1;
 }
 
 #endif

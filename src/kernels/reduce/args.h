@@ -5,8 +5,8 @@
  * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *use: a
  * chunk is reduced as soon as its last part is there.
  *
- * team of size > 0: the parts stay where they were made: part r is in rank r's data, [m, n], from
- * row `row` on.  ahead and ended as in gemm/args.h.
+ * team of size > 0, known when the kernel is made: the parts stay where they were made: part r is
+ * in rank r's data, [m, n], from row `row` on.  ahead and ended as in gemm/args.h.
  */
 #ifndef IMX_REDUCE_ARGS_H
 #define IMX_REDUCE_ARGS_H

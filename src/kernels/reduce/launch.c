@@ -8,7 +8,8 @@ void imx_reduce_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
 enum { THREADS = 512 };
 
-/* One block a unit, though two would fit: it may run beside a product. */
+/* One block a unit, though two would fit: it may run beside a product.  Where parts arrive by
+ * copies it must not start early: its blocks would take the room of what starts those copies. */
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
@@ -19,7 +20,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         .blocks = blocks,
         .cluster = 1,
         .threads = THREADS,
-        .early = target->arch >= 90,
+        .early = target->arch >= 90 && args->team.size > 0,
     };
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d -DIMX_RANKS=%d", args->dtype,
              args->ranks);
