@@ -10,12 +10,13 @@
 
 enum { OPS = 4, DTYPES = 3, ALGORITHMS = 4 };
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store" };
+static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store", "pull" };
 
-/* Those without a product have the first two. */
+/* Each operator has the first so many. */
 const char *op_cases_algorithm(const op_case *c, int i)
 {
-    return i < 2 || strstr(c->op, "gemm") ? algorithms[i] : NULL;
+    int known = strcmp(c->op, "ag_gemm") == 0 ? 4 : strcmp(c->op, "gemm_rs") == 0 ? 3 : 2;
+    return i < known ? algorithms[i] : NULL;
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */

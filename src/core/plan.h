@@ -30,7 +30,7 @@ typedef struct imx_algorithm {
     bool by_kernel; /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
 } imx_algorithm;
 
-enum { IMX_ALGORITHMS = 5, IMX_KERNELS = 2 };
+enum { IMX_ALGORITHMS = 6, IMX_KERNELS = 2 };
 
 /* How much of each an operator needs in one half. */
 typedef struct imx_needs {
@@ -136,6 +136,10 @@ imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *s
 
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes) IMX_MUST_CHECK;
+
+/* On the caller's stream: raises signal `mine` of every peer, then waits until every peer r has
+ * raised one's own signal r * stride: all have come this far. */
+imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what) IMX_MUST_CHECK;
 
 /* What a run begins and ends with, on the caller's stream.  begin: advances use and waits
  * until all peers have read this half's previous use: then it may be overwritten.  end: gives them

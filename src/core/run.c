@@ -148,53 +148,81 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
                                   stream);
 }
 
-enum { AT_ONCE = 8 }; /* signals of one call: a kernel launch, on some devices */
+/* Signals of one call, which on some devices is a kernel's launch. */
+typedef struct batch {
+    imx_signal_op ops[8];
+    int count;
+} batch;
+
+static imbrex_status flush(const imx_run *run, batch *b)
+{
+    int count = b->count;
+    b->count = 0;
+    return count ? signals(run, run->stream, b->ops, count) : IMBREX_OK;
+}
+
+static imbrex_status add(const imx_run *run, batch *b, imx_signal_op op)
+{
+    op.site.plan = run->plan->number;
+    b->ops[b->count++] = op;
+    return b->count == (int)(sizeof b->ops / sizeof b->ops[0]) ? flush(run, b) : IMBREX_OK;
+}
+
+static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
+{
+    return (imx_signal_op){
+        .kind = IMX_POST, .signal = at, .word = run->use, .site = { .rank = peer, .index = -1 }
+    };
+}
 
 imbrex_status imx_run_begin(const imx_run *run)
 {
+    batch b = { 0 };
     if (run->ranks == 1)
         return IMBREX_OK; /* nobody compares use with anything */
-    imx_signal_op ops[AT_ONCE] = { {
-        .kind = IMX_POST,
-        .signal = run->use,
-        .word = run->use,
-        .add = 1,
-        .site = { .plan = run->plan->number, .rank = run->rank, .index = -1 },
-    } };
-    int count = 1;
+    imx_signal_op advance = post_to(run, run->rank, run->use);
+    advance.add = 1;
+    IMX_TRY(add(run, &b, advance));
     for (int i = 1; i < run->ranks; i++) {
         int peer = (run->rank + i) % run->ranks;
-        ops[count++] = (imx_signal_op){
+        imx_signal_op wait = {
             .kind = IMX_WAIT,
             .signal = credit(run, run->rank, peer),
             .word = run->use,
             .add = UINT64_MAX, /* -1: the use before this one */
-            .site = { run->plan->number, IMX_SITE_CREDIT, peer, -1 },
+            .site = { .what = IMX_SITE_CREDIT, .rank = peer, .index = -1 },
         };
-        if (count == AT_ONCE) {
-            IMX_TRY(signals(run, run->stream, ops, count));
-            count = 0;
-        }
+        IMX_TRY(add(run, &b, wait));
     }
-    return count ? signals(run, run->stream, ops, count) : IMBREX_OK;
+    return flush(run, &b);
+}
+
+imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
+{
+    batch b = { 0 };
+    for (int i = 1; i < run->ranks; i++) {
+        int peer = (run->rank + i) % run->ranks;
+        IMX_TRY(add(run, &b, post_to(run, peer, imx_run_signal(run, peer) + mine)));
+    }
+    for (int i = 1; i < run->ranks; i++) {
+        int peer = (run->rank + i) % run->ranks;
+        imx_signal_op wait = {
+            .kind = IMX_WAIT,
+            .signal = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride,
+            .word = run->use,
+            .site = { .what = what, .rank = peer, .index = 0 },
+        };
+        IMX_TRY(add(run, &b, wait));
+    }
+    return flush(run, &b);
 }
 
 imbrex_status imx_run_end(const imx_run *run)
 {
-    imx_signal_op ops[AT_ONCE];
-    int count = 0;
+    batch b = { 0 };
     for (int i = 1; i < run->ranks; i++) {
         int peer = (run->rank + i) % run->ranks;
-        ops[count++] = (imx_signal_op){
-            .kind = IMX_POST,
-            .signal = credit(run, peer, run->rank),
-            .word = run->use,
-            .site = { .plan = run->plan->number, .rank = peer, .index = -1 },
-        };
-        if (count == AT_ONCE || i == run->ranks - 1) {
-            IMX_TRY(signals(run, run->stream, ops, count));
-            count = 0;
-        }
+        IMX_TRY(add(run, &b, post_to(run, peer, credit(run, peer, run->rank))));
     }
-    return IMBREX_OK;
+    return flush(run, &b);
 }

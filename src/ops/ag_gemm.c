@@ -3,6 +3,9 @@
  * store       caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
  *             (beside) | push chunk 0 to rank before | flag | ... : warps of the product's blocks
  *
+ * pull        caller   | show a, until all do | tiles of own rows | tiles of next rank's rows | ...
+ *             second                            | fetch next rank's chunk 0 | flag | chunk 1 | ...
+ *
  * copy        caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
  *             second   | push chunk 0 to rank before | flag | chunk 1 | flag | ... | next | ...
  *
@@ -72,12 +75,12 @@ static imbrex_status multiply(const imx_run *run, const imx_gemm_args *args)
     return imx_run_launch(run, run->stream, GEMM, args, sizeof *args);
 }
 
-static imbrex_status gathered(const imx_run *run, imbrex_stream stream)
+static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
 {
     if (!run->args->gathered)
         return IMBREX_OK;
     return imx_exchange_gather_out(run, stream, run->args->a, run->plan->shape.k,
-                                   run->args->gathered);
+                                   run->args->gathered, all_here);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -87,7 +90,7 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(multiply(run, &args));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->plan->shape.k));
-    IMX_TRY(gathered(run, run->plan->comm));
+    IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -98,8 +101,26 @@ static imbrex_status run_sequential(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
-    IMX_TRY(gathered(run, run->stream));
+    IMX_TRY(gathered(run, run->stream, true));
     IMX_TRY(multiply(run, &args));
+    return imx_run_end(run);
+}
+
+/* The ranks meet before the product starts, not beneath it: a kernel that waits beneath a product
+ * which fills the device might never start. */
+static imbrex_status run_pull(const imx_run *run)
+{
+    if (run->ranks == 1)
+        return run_sequential(run);
+    imx_gemm_args args = product(run, true);
+    args.ready = imx_run_done(run);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_exchange_offer(run, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_exchange_fetch(run, run->plan->comm, run->plan->shape.k, imx_run_done(run)));
+    IMX_TRY(gathered(run, run->plan->comm, true));
+    IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
@@ -118,7 +139,7 @@ static imbrex_status run_store(const imx_run *run)
     }
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run, &args));
-    IMX_TRY(gathered(run, run->stream));
+    IMX_TRY(gathered(run, run->stream, true));
     return imx_run_end(run);
 }
 
@@ -129,7 +150,8 @@ const imx_op imx_op_ag_gemm = {
     .takes_gathered = true,
     .algorithms = { { "copy", run_copy, false },
                     { "sequential", run_sequential, false },
-                    { "store", run_store, true } },
+                    { "store", run_store, true },
+                    { "pull", run_pull, false } },
     .needs = needs,
     .prepare = prepare,
 };

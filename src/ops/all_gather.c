@@ -18,7 +18,7 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, width));
-    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c));
+    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -29,7 +29,7 @@ static imbrex_status run_sequential(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, width));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
-    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c));
+    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, true));
     return imx_run_end(run);
 }
 

@@ -73,7 +73,7 @@ imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream)
 }
 
 imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
-                                      int64_t width, void *out)
+                                      int64_t width, void *out, bool all_here)
 {
     size_t own = rank_offset(run, run->rank, width);
     size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * row_bytes(run, width);
@@ -82,10 +82,37 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
             size_t at = rank_offset(run, from, width) + chunk_offset(run, q, width);
-            IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
+            if (!all_here)
+                IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
             IMX_TRY(imx_run_copy(run, stream, (char *)out + at,
                                  (const char *)imx_run_data(run, run->rank) + at,
                                  chunk_bytes(run, from, q, width), run->rank));
+        }
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_exchange_offer(const imx_run *run, const void *shard, int64_t width)
+{
+    char *own = (char *)imx_run_data(run, run->rank) + rank_offset(run, run->rank, width);
+    size_t bytes = (size_t)imx_run_rows(run, run->rank) * row_bytes(run, width);
+    IMX_TRY(imx_run_copy(run, run->stream, own, shard, bytes, run->rank));
+    return imx_run_meet(run, chunk_number(run, run->rank, 0), run->plan->config.chunks,
+                        IMX_SITE_CHUNK);
+}
+
+imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
+                                 uint64_t *here)
+{
+    int first = run->plan->config.merged ? 0 : 1; /* oneself: here already */
+    for (int i = first; i < run->ranks; i++) {
+        int from = (run->rank + i) % run->ranks;
+        for (int q = 0; q < imx_run_chunks(run, from); q++) {
+            size_t at = rank_offset(run, from, width) + chunk_offset(run, q, width);
+            size_t bytes = i ? chunk_bytes(run, from, q, width) : 0;
+            IMX_TRY(imx_run_copy(run, stream, (char *)imx_run_data(run, run->rank) + at,
+                                 (const char *)imx_run_data(run, from) + at, bytes, run->rank));
+            IMX_TRY(imx_run_post(run, stream, here + chunk_number(run, from, q), run->rank));
         }
     }
     return IMBREX_OK;

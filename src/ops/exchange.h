@@ -26,9 +26,18 @@ imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, cons
 /* Holds the stream until the shards of all peers are here. */
 imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
 
-/* Puts the whole matrix together in out[m, width]: own rows from shard, others as they arrive. */
+/* Puts the whole matrix together in out[m, width]: own rows from shard, others as they arrive, or,
+ * with all_here, at once. */
 imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
-                                      int64_t width, void *out) IMX_MUST_CHECK;
+                                      int64_t width, void *out, bool all_here) IMX_MUST_CHECK;
+
+/* The other way round: shows shard to the peers, on the caller's stream, until all show theirs... */
+imbrex_status imx_exchange_offer(const imx_run *run, const void *shard,
+                                 int64_t width) IMX_MUST_CHECK;
+
+/* ...and fetches them, the next rank's first, posting here[r * chunks + q] after each chunk. */
+imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
+                                 uint64_t *here) IMX_MUST_CHECK;
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
