@@ -175,8 +175,10 @@ typedef enum imbrex_layout {
 } imbrex_layout; /* how b lies: [n, k] or [k, n] */
 
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
- * "sequential" communicates, then computes (or the other way round).  Both cut the product into the
- * same tiles and give the same bits. */
+ * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
+ * into the peers' memory themselves, for products on up to 16 ranks; "pull", of ag_gemm, meets and
+ * lets each rank fetch what it wants next.  All cut the product into the same tiles and give the
+ * same bits. */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -219,7 +221,8 @@ typedef struct imbrex_args {
  * float32, then the bias, then one rounding: the same inputs give the same bits on every run.
  *
  * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
- * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes. */
+ * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes; "pull" the
+ * all-gather GEMM of Triton-distributed's paper. */
 IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,

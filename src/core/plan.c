@@ -104,7 +104,7 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
     imx_tune_input input = {
         .shape = r->shape,
         .product = plan->op->product,
-        .scatters = plan->op->product && plan->op->c_is_share,
+        .scatters = plan->op->c_is_share,
         .ranks = plan->group->size,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,

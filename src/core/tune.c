@@ -3,6 +3,7 @@
 
 #include "../kernels/gemm/tiling.h"
 #include "../kernels/team.h"
+#include "cost.h"
 
 /* Each call of a BLAS packs b again, which costs it about 1 + 36 / rows: few, tall tiles.  A slow
  * wire wants more chunks all the same, since nothing can hide the first of them. */
@@ -124,28 +125,27 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 
 static void choose(imx_config *config, const char *algorithm, const char *why)
 {
+    imx_text text = { .at = config->why, .size = sizeof config->why };
+    imx_text_add(&text, "%s", why);
     config->algorithm = algorithm;
-    config->why = why;
 }
 
+/* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
 static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
-    bool may_store = in->product && in->ranks <= IMX_TEAM_MOST;
+    bool may_store = in->product && in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
     if (in->ranks == 1)
         choose(config, "sequential", "there is no peer to send to");
-    else if (may_store && config->merged)
-        choose(config, "store", "so few rows are sent sooner than a copy starts");
-    else if (may_store && in->scatters && in->arch)
-        choose(config, "store", "tiles leave as they are made, and the last ones add the others");
-    else if (may_store && shard_bytes < OVERLAP_BYTES_LEAST)
-        choose(config, "store", "a shard is sent sooner than a second stream starts");
-    else if (shard_bytes < OVERLAP_BYTES_LEAST)
-        choose(config, "sequential", "a shard is sent sooner than a second stream starts");
-    else
+    else if (in->arch)
+        imx_cost_choose(in, config);
+    else if (shard_bytes >= OVERLAP_BYTES_LEAST)
         choose(config, "copy", "sending runs beside the rest");
+    else
+        choose(config, may_store ? "store" : "sequential",
+               "a shard is sent sooner than a second stream starts");
 }
 
 imx_config imx_tune_config(const imx_tune_input *in)

@@ -14,7 +14,7 @@ typedef struct imx_shape {
 typedef struct imx_tune_input {
     imx_shape shape;
     bool product;  /* the operator multiplies */
-    bool scatters; /* and c goes to its rows' owners; else a comes from them */
+    bool scatters; /* c goes to its rows' owners; else a comes from them */
     int ranks;
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */
@@ -25,7 +25,7 @@ typedef struct imx_tune_input {
 
 typedef struct imx_config {
     const char *algorithm; /* the name that this input would choose */
-    const char *why;       /* in words, for people */
+    char why[100];         /* in words, for people */
     int chunk_rows, tile_rows, tile_cols, group;
     int chunks;  /* most chunks of any rank */
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */

@@ -1,0 +1,94 @@
+/* cost.c - expected times of algorithms, from constants that were measured on H200s with NVLink.
+ *
+ *     a product takes      its multiplications at the rate of large ones, or the reading of its
+ *                          operands, whichever is longer
+ *     an algorithm adds    what it starts with, and what of its sending is not hidden
+ */
+#include "cost.h"
+
+#include "../kernels/team.h"
+
+/* In microseconds, and bytes or operations in one of them. */
+static const double PRODUCT_RATE = 700e6, PRODUCT_RATE_F32 = 60e6; /* operations */
+static const double MEMORY_RATE = 4.0e6;
+static const double COPY_RATE = 280e3;  /* copy engine, to all peers in turn */
+static const double STORE_RATE = 350e3; /* stores of a kernel that does nothing else */
+static const double MEET = 10;          /* all ranks tell all, and wait */
+
+typedef struct sizes {
+    double product;  /* of one rank */
+    double sent;     /* bytes that a rank sends */
+    double covering; /* of the product, beside which sending may go on */
+} sizes;
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static sizes sizes_of(const imx_tune_input *in)
+{
+    const imx_shape *s = &in->shape;
+    double m = (double)s->m, n = (double)s->n, k = (double)s->k;
+    double element = (double)imx_dtype_bytes(s->dtype), ranks = in->ranks;
+    double width = in->product && !in->scatters ? k : n;
+    sizes z = { .sent = m / ranks * width * element * (ranks - 1) };
+    if (in->product) {
+        double rate = s->dtype == IMBREX_F32 ? PRODUCT_RATE_F32 : PRODUCT_RATE;
+        z.product = most(2 * m * n * k / rate, (m * k + n * k + m * n) * element / MEMORY_RATE);
+        z.covering = z.product * (ranks - 1) / ranks;
+    }
+    return z;
+}
+
+/* Beyond the product.  A copy takes ten microseconds to start and each flag two. */
+static double sequential(const imx_tune_input *in, const sizes *z)
+{
+    return (in->product ? 50 : 25) + 8 * in->ranks / 4.0 +
+           z->sent / COPY_RATE * (in->scatters ? 1.2 : 0.9);
+}
+
+static double copy(const imx_tune_input *in, const sizes *z, const imx_config *config)
+{
+    double left = z->sent / COPY_RATE - (config->merged ? 0 : z->covering);
+    return (in->product ? 32 : 25) + most(left, 0);
+}
+
+/* Stores of a product's blocks hold up its loads a little; a merged product waits for the first
+ * slices only. */
+static double store(const imx_tune_input *in, const sizes *z, const imx_config *config)
+{
+    double sending = z->sent / STORE_RATE;
+    if (!in->product)
+        return 4 + sending;
+    if (config->merged)
+        return in->scatters ? 10 + sending : 8 + most(sending - z->product, 0);
+    return 15 + 0.4 * sending + most(sending - z->covering, 0);
+}
+
+void imx_cost_choose(const imx_tune_input *in, imx_config *config)
+{
+    sizes z = sizes_of(in);
+    bool ag_gemm = in->product && !in->scatters;
+    struct {
+        const char *name;
+        double us;
+    } expected[] = {
+        { "copy", z.product + copy(in, &z, config) },
+        { "sequential", z.product + sequential(in, &z) },
+        { "store", z.product + store(in, &z, config) },
+        { "pull", z.product + copy(in, &z, config) + MEET },
+    };
+    int count = ag_gemm ? 4 : 3, best = 0;
+    bool may_store = in->product && in->ranks <= IMX_TEAM_MOST;
+    imx_text why = { .at = config->why, .size = sizeof config->why };
+    imx_text_add(&why, "expected us:");
+    for (int i = 0; i < count; i++) {
+        if (i == 2 && !may_store)
+            continue;
+        imx_text_add(&why, " %s %.0f", expected[i].name, expected[i].us);
+        if (expected[i].us < expected[best].us)
+            best = i;
+    }
+    config->algorithm = expected[best].name;
+}
