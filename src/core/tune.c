@@ -141,6 +141,8 @@ static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config 
         choose(config, "sequential", "there is no peer to send to");
     else if (in->arch)
         imx_cost_choose(in, config);
+    else if (may_store && in->scatters)
+        choose(config, "store", "tiles are made in their owners' memory");
     else if (shard_bytes >= OVERLAP_BYTES_LEAST)
         choose(config, "copy", "sending runs beside the rest");
     else
