@@ -119,6 +119,8 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+enum { PATIENCE_S = 200 }; /* with a child that does a whole table of cases, on a busy machine */
+
 /* The child's wait status.  A stopped child does not hear its alarm: whoever outlives all patience
  * is killed. */
 static int reap(pid_t pid, int *patience_ms)
@@ -136,7 +138,7 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
 {
     static int meeting;
     pid_t pids[64];
-    int patience_ms = 70000;
+    int patience_ms = (PATIENCE_S + 10) * 1000;
     meeting++;
     fflush(NULL);
     for (int r = 0; r < desc->size; r++) {
@@ -148,7 +150,7 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
             set_number("LOCAL_WORLD_SIZE", desc->size);
             setenv("MASTER_ADDR", "127.0.0.1", 1);
             set_number("MASTER_PORT", 20000 + (int)(getppid() % 20000) + meeting % 1000);
-            alarm(60);
+            alarm(PATIENCE_S);
             int failed = run(r, NULL, ctx) != 0;
             fflush(NULL);
             exit(failed); /* not _exit: the leak checker runs at exit */
