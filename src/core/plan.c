@@ -110,6 +110,7 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
         .sms = r->sms,
         .arch = target.arch,
         .units = (int)imx_max(1, target.units / plan->group->sharers),
+        .sharers = plan->group->sharers,
         .slow_wire = plan->group->env.cpu_link > 0,
     };
     plan->shape = r->shape;

@@ -93,6 +93,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
     config->leave = (int)imx_min(UNITS_FOR_WAITS, config->blocks - 1);
+    /* Between ranks on one GPU it is multiprocessors that copy. */
+    config->leave_copies = in->sharers > 1 ? config->leave : 0;
     config->merged = is_merged(in, shape->m, MERGED_ROWS_CUDA);
     imx_tiling_input product = {
         .arch = in->arch,

@@ -19,7 +19,8 @@ typedef struct imx_tune_input {
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */
     int arch;           /* of the GPU; 0: the CPU */
-    int units;          /* blocks that the device has room for */
+    int units;          /* blocks that the device has room for, of this rank's */
+    int sharers;        /* ranks on the device */
     bool slow_wire;     /* ranks are far apart for what they compute */
 } imx_tune_input;
 
@@ -31,6 +32,7 @@ typedef struct imx_config {
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
+    int leave_copies;    /* of the blocks, where copies must run beside a product */
     int leave; /* of the blocks, where kernels of a second stream must run beside a product */
     int blocks;
 } imx_config;

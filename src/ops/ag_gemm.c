@@ -86,6 +86,7 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 static imbrex_status run_copy(const imx_run *run)
 {
     imx_gemm_args args = product(run, true);
+    args.leave = run->plan->config.leave_copies;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(multiply(run, &args));
@@ -114,6 +115,7 @@ static imbrex_status run_pull(const imx_run *run)
         return run_sequential(run);
     imx_gemm_args args = product(run, true);
     args.ready = imx_run_done(run);
+    args.leave = run->plan->config.leave; /* for flags that are copied within the device */
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_offer(run, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_run_fork(run));
