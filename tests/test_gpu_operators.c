@@ -402,6 +402,7 @@ static int ahead_main(void *ctx)
 {
     ahead *a = ctx;
     part = a->part;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1); /* nothing runs: it needs no queues */
     if (a->form)
         setenv("IMBREX_CUDA_ARCH", a->form, 1);
     return all_ranks(&a->job);
@@ -409,7 +410,7 @@ static int ahead_main(void *ctx)
 
 static void compile_ahead(void)
 {
-    enum { AT_ONCE = 6 }; /* each takes about a GB of the GPU, and of the host's locked memory */
+    enum { AT_ONCE = 12 }; /* a GPU has room for few more contexts */
     pid_t children[SIZES * PARTS + PARTS];
     int count = 0, failed = 0, finished = 0;
     if (!gpu_wanted("plans"))
