@@ -145,6 +145,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
     imx_tune_input input = {
         .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, (imbrex_layout)layout },
         .product = true,
+        .scatters = sides & IMX_GEMM_SCATTERS,
         .ranks = RANKS,
         .arch = targets[target].arch,
         .units = BLOCKS,

@@ -105,6 +105,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         .layout = (int)shape->layout,
         .ranks = config->merged ? 1 : in->ranks,
         .sms = config->blocks,
+        .scatters = in->scatters,
     };
     imx_tiling tiling = { .tile_rows = 1, .tile_cols = 1, .group = 1 };
     if (in->product)

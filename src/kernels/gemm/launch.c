@@ -27,6 +27,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
         .layout = args->layout,
         .ranks = s->ranks,
         .sms = blocks,
+        .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
     };
     return imx_tiling_choose(&input);
 }

@@ -5,8 +5,9 @@
  * empty[stage]: all have read it.  Together the consumers share a tile's rows:
  *
  *     producer    | load 0 | load 1 | load 2 | load 3 | tile 1: load 0 | ...
- *     consumer 0           | mul 0  | mul 1  | mul 2  | mul 3 | tile 1: mul 0 (and store tile 0) |
- *     consumer 1           | mul 0  | mul 1  | mul 2  | mul 3 | tile 1: mul 0 (and store tile 0) |
+ *     consumer 0           | mul 0  | mul 1  | mul 2  | mul 3 | tile 1: mul 0 | mul 1 | mul 2 | ...
+ *     consumer 1           | mul 0  | mul 1  | mul 2  | mul 3 | tile 1: mul 0 | mul 1 | mul 2 | ...
+ *                                                       store a piece of tile 0 | another | ...
  *
  * or they take turns (IMX_PINGPONG), one storing its tile while the other multiplies:
  *
@@ -150,20 +151,92 @@ IMX_FN void take_note(tile_info *note, uint32_t stage, bool gave_up)
     }
 }
 
+/* One more step of a tile, in two halves: what stands between them runs beneath its products. */
+IMX_FN void begin_step(float (&d)[HALVES][IMX_ACC], const place *at, uint32_t base, int first_row)
+{
+    mbar_wait(full_of(base, at->stage), at->phase);
+    multiply(d, base + at->stage * STAGE_BYTES, first_row, 1);
+}
+
+/* before: the stage of the step before, whose products are done. */
+IMX_FN void end_step(place *at, uint32_t *before, uint32_t base)
+{
+    wgmma_wait(1);
+    release(base, *before);
+    *before = at->stage;
+    step(at);
+}
+
+#ifndef IMX_PINGPONG
+
+/* The step at which piece q of the tile before is stored.  What stays in this GPU: one a step.
+ * What goes to peers takes the whole tile, and every block its own places, since bursts would stand
+ * in the way of everybody's loads; but for the first of own rows, where peers may be waiting. */
+IMX_FN int piece_step(const imx_gemm_args &args, const tile_info *note, int consumer, int q)
+{
+#ifdef IMX_STORE
+    int apart = (note->steps - 1 - POST_AFTER) / ALL_PIECES;
+    if (note->owner != args.team.rank && apart > 1)
+        return 1 + q * apart + apart * (int)((blockIdx.x * CONSUMERS + consumer) % 16) / 16;
+#endif
+    return 1 + q;
+}
+
+/* Pieces of packed from `from` on, below `to`; behind the last of all, a post. */
+IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
+                         const imx_tma_map *c, const tile_info *note, int row, uint32_t base,
+                         int from, int to)
+{
+#pragma unroll
+    for (int q = 0; q < ALL_PIECES; q++) {
+        if (q >= from && q < to)
+            store_piece(packed[q / PIECES], args, c, note, row + q / PIECES * 64, base, q % PIECES,
+                        false);
+    }
+#if defined(IMX_POST) || defined(IMX_STORE)
+    if (to > ALL_PIECES)
+        post(args, note);
+#endif
+}
+
+/* A tile's steps but the first.  waiting: the tile before is in packed, and is stored beneath their
+ * products: piece by piece, since shared memory has no bandwidth for all of it at once. */
+IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][IMX_ACC / 2],
+                  const imx_gemm_args &args, const imx_tma_map *c, uint32_t now, bool waiting,
+                  place *at, uint32_t *before, uint32_t base, int consumer)
+{
+    int steps = note_of(now)->steps, first_row = consumer * IMX_WG_M;
+    int row = first_row + (int)threadIdx.x / 32 % 4 * 16;
+    int piece = 0, next = waiting ? piece_step(args, note_of(now), consumer, 0) : 0;
+    for (int i = 1; i < steps; i++) {
+        begin_step(d, at, base, first_row);
+        if (i == next) {
+            store_pieces(packed, args, c, note_of(now ^ 1), row, base, piece, piece + 1);
+            piece++;
+            next = piece < ALL_PIECES    ? piece_step(args, note_of(now), consumer, piece)
+                   : piece == ALL_PIECES ? i + POST_AFTER
+                                         : 0;
+        }
+        end_step(at, before, base);
+    }
+    /* A short tile: before it takes over packed. */
+    if (waiting && piece <= ALL_PIECES)
+        store_pieces(packed, args, c, note_of(now ^ 1), row, base, piece, ALL_PIECES + 1);
+}
+
+#endif
+
 IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *c,
                     int consumer)
 {
     uint32_t base = shared_base();
-    int warp_row = (int)threadIdx.x / 32 % 4 * 16;
     int first_row = TURNS == 1 ? consumer * IMX_WG_M : 0;
+    int row = first_row + (int)threadIdx.x / 32 % 4 * 16; /* of this warp */
     unsigned stride = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER;
     float d[HALVES][IMX_ACC];
     uint32_t packed[HALVES][IMX_ACC / 2];
-    uint32_t now = 0; /* parity of this tile's note */
-    int stored = 1;   /* nothing waits in packed */
-#if defined(IMX_POST) || defined(IMX_STORE)
-    int posted = 1;
-#endif
+    uint32_t now = 0;       /* parity of this tile's note */
+    bool waiting = false;   /* the tile before, in packed */
     int here = GAVE_UP - 1; /* chunk whose parts have come; GAVE_UP: after a wait that did */
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
@@ -184,44 +257,28 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
             turn ^= 1;
         }
         mbar_wait(full_of(base, at.stage), at.phase);
+#ifdef IMX_PINGPONG
         int steps = info_of(at.stage)->steps;
+#endif
         multiply(d, base + at.stage * STAGE_BYTES, first_row, 0);
         take_note(note_of(now), at.stage, here == GAVE_UP);
-        if (TURNS == 1 && !stored) {
-#pragma unroll
-            for (int h = 0; h < HALVES; h++)
-                store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base,
-                      false);
-        }
-
-        if (TURNS == 2 && steps == 1)
-            pass_turn(base, consumer);
         uint32_t before = at.stage;
         step(&at);
+#ifdef IMX_PINGPONG
+        if (steps == 1)
+            pass_turn(base, consumer);
         for (int i = 1; i < steps; i++) {
-            mbar_wait(full_of(base, at.stage), at.phase);
-            multiply(d, base + at.stage * STAGE_BYTES, first_row, 1);
-            if (TURNS == 2 && i == steps - 1)
+            begin_step(d, &at, base, first_row);
+            if (i == steps - 1)
                 pass_turn(base, consumer);
-            wgmma_wait(1);
-            release(base, before);
-            before = at.stage;
-            step(&at);
-#if defined(IMX_POST) || defined(IMX_STORE)
-            if (TURNS == 1 && i == POST_AFTER && !posted) {
-                post(args, note_of(now ^ 1));
-                posted = 1;
-            }
-#endif
+            end_step(&at, &before, base);
         }
+#else
+        go_on(d, packed, args, c, now, waiting, &at, &before, base, consumer);
+        waiting = false;
+#endif
         wgmma_wait(0);
         release(base, before);
-#if defined(IMX_POST) || defined(IMX_STORE)
-        if (TURNS == 1 && !posted)
-            post(args, note_of(now ^ 1));
-        posted = 1;
-#endif
-        stored = 1;
 #ifdef IMX_SPLIT
         if (note_of(now)->part >= 0 && !add_parts(d, args, note_of(now), consumer))
             continue;
@@ -232,43 +289,34 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             pack_half(packed[h], d[h]);
-            if (TURNS == 2 && !STORES)
-                store(packed[h], args, c, note_of(now), first_row + h * 64 + warp_row, base, false);
+            if (TURNS == 2)
+                store(packed[h], args, c, note_of(now), row + h * 64, base, false);
         }
 #ifdef IMX_STORE
-        bool folds = note_of(now)->owner == args.team.rank;
-        if (folds && note_of(now)->chunk != here)
-            here = team_parts(args, watch, note_of(now)->chunk) ? note_of(now)->chunk : GAVE_UP;
-        /* Own rows at once: the sum takes registers.  Others' behind the next tile's products. */
-        if (TURNS == 2 || folds) {
+        /* Own rows at once: the sum takes registers. */
+        if (note_of(now)->owner == args.team.rank) {
+            if (note_of(now)->chunk != here)
+                here = team_parts(args, watch, note_of(now)->chunk) ? note_of(now)->chunk : GAVE_UP;
 #pragma unroll
             for (int h = 0; h < HALVES && here != GAVE_UP; h++)
-                store(packed[h], args, c, note_of(now), first_row + h * 64 + warp_row, base, folds);
-        }
-        if (TURNS == 1 && folds)
-            continue;
-#endif
-        if (TURNS == 2) {
-#if defined(IMX_POST) || defined(IMX_STORE)
-            post(args, note_of(now));
-#endif
-            skip(&at, (uint32_t)steps_of(args));
+                store(packed[h], args, c, note_of(now), row + h * 64, base, true);
             continue;
         }
-        stored = 0;
-#if defined(IMX_POST) || defined(IMX_STORE)
-        posted = 0;
 #endif
+#ifdef IMX_PINGPONG
+#ifdef IMX_POST
+        post(args, note_of(now));
+#endif
+        skip(&at, (uint32_t)steps_of(args));
+#else
+        waiting = true;
         now ^= 1;
-    }
-    if (TURNS == 1 && !stored) {
-#pragma unroll
-        for (int h = 0; h < HALVES; h++)
-            store(packed[h], args, c, note_of(now ^ 1), first_row + h * 64 + warp_row, base, false);
-#if defined(IMX_POST) || defined(IMX_STORE)
-        post(args, note_of(now ^ 1));
 #endif
     }
+#ifndef IMX_PINGPONG
+    if (waiting)
+        store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
+#endif
     if (here == GAVE_UP)
         gave_up_here() = 1;
     tma_store_wait_read(0); /* shared memory goes when the block ends */

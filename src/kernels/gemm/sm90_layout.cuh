@@ -16,6 +16,9 @@
 #if defined(IMX_PINGPONG) && (defined(IMX_SPLIT) || IMX_WG_M != IMX_TILE_M)
 #error "taking turns, a warpgroup has whole tiles, all of the same depth"
 #endif
+#if defined(IMX_PINGPONG) && defined(IMX_STORE)
+#error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
+#endif
 #if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
 #define IMX_CONSUMERS 2
 #else
@@ -63,6 +66,7 @@ enum {
                                            : 0,
     PIECE_BYTES = 16 * PIECE_COLS * 2,
     PIECES = IMX_TILE_N / PIECE_COLS,
+    ALL_PIECES = HALVES * PIECES,
 #ifdef IMX_PINGPONG
     BUFFERS = 1, /* of a warp: there is time */
 #else
@@ -76,7 +80,7 @@ enum {
     GAVE_UP_AT = NEXT_AT + 48,
     NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
-    POST_AFTER = 4, /* stages into the next tile: its stores have landed by then */
+    POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* Of a thread; together what the launch gives three warpgroups. */
 #ifdef IMX_SLICES
     PRODUCER_REGISTERS = 56, /* it waits in its inner loop */

@@ -184,7 +184,8 @@ IMX_FN void fold_piece(const imx_gemm_args &args, int row, int rows, int col, ui
         return;
 #pragma unroll 1
     for (int r = lane / UNITS; r < rows; r += ROWS_APART * ROWS_AT_ONCE) {
-        float sum[ROWS_AT_ONCE][8];
+        /* Set, though not added to: else the registers are taken from the loops around this. */
+        float sum[ROWS_AT_ONCE][8] = {};
         uint32_t at[ROWS_AT_ONCE];
         int left = (rows - r + ROWS_APART - 1) / ROWS_APART;
 #pragma unroll
@@ -211,15 +212,17 @@ IMX_FN void fold_piece(const imx_gemm_args &args, int row, int rows, int col, ui
 
 #endif
 
-/* This warp's 16 rows, beginning at first_row of the block's tile, piece by piece through its
+/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, through its
  * buffers; packed: the tile's rounded elements.  folds: it is of own rows, which others have parts
  * of. */
-IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
-                  bool folds)
+IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
+                        int p, bool folds)
 {
     uint32_t buffers = base + C_AT + (threadIdx.x / 32 - 4) * BUFFERS * PIECE_BYTES;
-    int row = note->row + first_row, rows = note->rows - first_row, col = note->col;
+    uint32_t piece = buffers + p % BUFFERS * PIECE_BYTES;
+    int row = note->row + first_row, rows = note->rows - first_row;
+    int col = note->col + p * PIECE_COLS;
     int lane = lane_here(); /* addresses made of it are not worth a register through the loops */
     int own_row = lane & 15, right = lane >> 4;
 #if defined(IMX_C_PLAIN)
@@ -229,44 +232,50 @@ IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &ar
 #else
     int whole = rows >= 16;
 #endif
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        uint32_t piece = buffers + p % BUFFERS * PIECE_BYTES;
-        if (lane == 0) {
-            if (BUFFERS == 2)
-                tma_store_wait_read(1);
-            else
-                tma_store_wait_read(0);
-        }
-        __syncwarp();
-        const uint32_t *x = &packed[p * PIECE_COLS / 4];
-#pragma unroll
-        for (int unit = 0; unit < PIECE_COLS / 8; unit += 2, x += 4) {
-            if (unit + 2 <= PIECE_COLS / 8)
-                st_matrix4(piece + piece_offset(own_row, unit + right), x[0], x[1], x[2], x[3]);
-            else
-                st_matrix2(piece + piece_offset(own_row, unit), x[0], x[1]);
-        }
-#ifdef IMX_STORE
-        if (folds && rows > 0) {
-            __syncwarp();
-            fold_piece(args, row, rows, col + p * PIECE_COLS, piece);
-        }
-#endif
-        if (whole) {
-            tma_fence_shared();
-            __syncwarp();
-            if (lane == 0) {
-                if (col + p * PIECE_COLS < (int)args.schedule.n && (!STORES || rows > 0))
-                    tma_store(map_for(c, note), col + p * PIECE_COLS, row, piece);
-                tma_store_commit();
-            }
-        } else {
-            __syncwarp();
-            store_plain(args, home_of(args, note), row, rows, col + p * PIECE_COLS, piece);
-            __syncwarp();
-        }
+    if (lane == 0) {
+        if (BUFFERS == 2)
+            tma_store_wait_read(1);
+        else
+            tma_store_wait_read(0);
     }
+    __syncwarp();
+    const uint32_t *x = &packed[p * PIECE_COLS / 4];
+#pragma unroll
+    for (int unit = 0; unit < PIECE_COLS / 8; unit += 2, x += 4) {
+        if (unit + 2 <= PIECE_COLS / 8)
+            st_matrix4(piece + piece_offset(own_row, unit + right), x[0], x[1], x[2], x[3]);
+        else
+            st_matrix2(piece + piece_offset(own_row, unit), x[0], x[1]);
+    }
+#ifdef IMX_STORE
+    if (folds && rows > 0) {
+        __syncwarp();
+        fold_piece(args, row, rows, col, piece);
+    }
+#endif
+    if (whole) {
+        tma_fence_shared();
+        __syncwarp();
+        if (lane == 0) {
+            if (col < (int)args.schedule.n && (!STORES || rows > 0))
+                tma_store(map_for(c, note), col, row, piece);
+            tma_store_commit();
+        }
+    } else {
+        __syncwarp();
+        store_plain(args, home_of(args, note), row, rows, col, piece);
+        __syncwarp();
+    }
+}
+
+/* All of them. */
+IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
+                  bool folds)
+{
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+        store_piece(packed, args, c, note, first_row, base, p, folds);
 }
 
 #if defined(IMX_POST) || defined(IMX_STORE)

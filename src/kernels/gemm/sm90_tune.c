@@ -5,6 +5,7 @@
  * narrow tiles, so that every block has some of it to bring. */
 #include "sm90_tune.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 enum {
@@ -14,17 +15,18 @@ enum {
     GROUP_ROWS = 2048,    /* of c: a's rows of a group stay in the L2 cache */
     ROWS_TINY = 16,       /* up to here zero rows beyond m cost more than they are worth */
     ROWS_SMALL = 64,
+    ROWS_FEW = 128, /* two rows of small tiles, where they fit side by side */
 };
 
 /* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
- * the tile, in thousandths, as measured on whole shapes. */
+ * the tile, in thousandths: the fit to nine shapes, short regions and long bursts alike. */
 typedef struct candidate {
     int tile_n, pingpong, stages, cost;
 } candidate;
 
 static const candidate candidates[] = {
-    { 176, 1, 5, 1000 }, { 160, 1, 5, 1000 }, { 144, 1, 6, 1020 }, { 128, 1, 6, 1030 },
-    { 112, 1, 7, 1050 }, { 256, 0, 4, 1035 }, { 224, 0, 4, 1035 },
+    { 224, 0, 4, 1002 }, { 256, 0, 4, 1003 }, { 176, 1, 5, 998 },  { 160, 1, 5, 1008 },
+    { 144, 1, 6, 1015 }, { 128, 1, 6, 1035 }, { 112, 1, 7, 1100 },
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -66,12 +68,23 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
     return ceil_div(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost;
 }
 
+/* Taking turns, a tile leaves in one burst, which the way to a peer does not take; and ordinary
+ * stores to peers leave no registers for the widest tile. */
+static bool suits(const imx_sm90_input *in, const candidate *c)
+{
+    if (!in->scatters || in->ranks == 1)
+        return true;
+    return !c->pingpong && (in->n % 8 == 0 || c->tile_n < 256);
+}
+
 static imx_sm90_config large(const imx_sm90_input *in)
 {
     const candidate *best = &candidates[0];
-    for (size_t i = 1; i < sizeof candidates / sizeof *candidates; i++)
-        if (cost(in, &candidates[i]) < cost(in, best))
-            best = &candidates[i];
+    for (size_t i = 1; i < sizeof candidates / sizeof *candidates; i++) {
+        const candidate *c = &candidates[i];
+        if (suits(in, c) && cost(in, c) < cost(in, best))
+            best = c;
+    }
     return (imx_sm90_config){ .tile_m = 128,
                               .tile_n = best->tile_n,
                               .wg_m = best->pingpong ? 128 : 64,
@@ -100,10 +113,20 @@ static imx_sm90_config small(int64_t rows)
     return c;
 }
 
+/* Of few rows, a large tile would waste the half that they do not fill. */
+static bool is_small(const imx_sm90_input *in, int64_t rows)
+{
+    imx_sm90_config c = small(rows);
+    int cluster = c.cluster_m * c.cluster_n;
+    return rows <= ROWS_SMALL ||
+           (rows <= ROWS_FEW &&
+            tiles(in, c.tile_m * c.cluster_m, c.tile_n * c.cluster_n) <= in->sms / cluster);
+}
+
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
     int64_t rows = ceil_div(in->m, in->ranks); /* the most that a rank has */
-    imx_sm90_config c = rows <= ROWS_SMALL ? small(rows) : large(in);
+    imx_sm90_config c = is_small(in, rows) ? small(rows) : large(in);
     while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
         c.stages--;
     c.tile_rows = c.tile_m * c.cluster_m;

@@ -11,6 +11,7 @@ typedef struct imx_sm90_input {
     int ranks;       /* how the rows are cut; at least 1 */
     int sms;         /* blocks that may run side by side */
     int b_kn;        /* b is [k, n] */
+    int scatters;    /* tiles go to their rows' owners */
 } imx_sm90_input;
 
 /* The names are those of sm90.cu's options. */

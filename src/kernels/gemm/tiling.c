@@ -31,6 +31,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .ranks = in->ranks,
             .sms = in->sms,
             .b_kn = in->layout == IMBREX_KN,
+            .scatters = in->scatters,
         };
         t.form = IMX_GEMM_SM90;
         t.sm90 = imx_sm90_tune(&sm90);

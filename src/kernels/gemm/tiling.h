@@ -13,6 +13,7 @@ typedef struct imx_tiling_input {
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
     int ranks;         /* how the rows are cut */
     int sms;           /* blocks that may run side by side */
+    int scatters;      /* rows of c go to their owners */
 } imx_tiling_input;
 
 typedef struct imx_tiling {

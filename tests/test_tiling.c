@@ -1,0 +1,127 @@
+/* test_tiling.c - which tiles Hopper's kernel takes: the best or nearly so of those measured, and
+ * the same for the plan that is cut and for the kernel that is launched. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/tune.h"
+#include "kernels/gemm/args.h"
+#include "kernels/gemm/sm90_tune.h"
+#include "kernels/kernels.h"
+
+enum { SMS = 132, SHARED_MOST = 230400 };
+
+static void check(int64_t m, int64_t n, int64_t k, int ranks, int scatters, int tile_n)
+{
+    imx_sm90_input in = {
+        .m = m, .n = n, .k = k, .ranks = ranks, .sms = SMS, .scatters = scatters
+    };
+    imx_sm90_config c = imx_sm90_tune(&in);
+    if (c.tile_n != tile_n)
+        fail_msg("m=%lld n=%lld k=%lld ranks=%d scatters=%d: %d columns, expected %d", (long long)m,
+                 (long long)n, (long long)k, ranks, scatters, c.tile_n, tile_n);
+    if (scatters && ranks > 1 && c.pingpong)
+        fail_msg("m=%lld n=%lld: a tile for a peer is stored in one burst", (long long)m,
+                 (long long)n);
+    assert_in_range(c.shared_bytes, 1, SHARED_MOST);
+}
+
+/* Measured on an H200: docs/performance.md.  The columns of a tile where it may be any, and where
+ * tiles go to peers. */
+static const struct {
+    int64_t m, n, k;
+    int any, to_peers;
+} shapes[] = {
+    { 4096, 4096, 4096, 256, 256 }, { 8192, 7168, 8192, 176, 224 },  { 8192, 3584, 4096, 224, 224 },
+    { 8192, 8192, 8192, 176, 224 }, { 4096, 14336, 4096, 176, 224 }, { 8192, 4096, 3584, 256, 256 },
+    { 8192, 8192, 7168, 176, 224 }, { 2048, 7168, 8192, 176, 224 },
+};
+
+static void measured_shapes_take_what_was_best(void **state)
+{
+    (void)state;
+    static const int ranks[] = { 1, 2, 4, 8 }; /* 256 rows divide all shares */
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++) {
+            check(shapes[i].m, shapes[i].n, shapes[i].k, ranks[r], 0, shapes[i].any);
+            check(shapes[i].m, shapes[i].n, shapes[i].k, ranks[r], 1,
+                  ranks[r] > 1 ? shapes[i].to_peers : shapes[i].any);
+        }
+    }
+    check(512, 7168, 8192, 1, 0, 224);
+}
+
+/* One row of tiles: narrow, so that all blocks have some of b to bring. */
+static void few_rows_take_narrow_tiles(void **state)
+{
+    (void)state;
+    check(256, 7168, 8192, 1, 0, 112);
+    check(128, 7168, 8192, 1, 0, 112);
+    check(128, 3584, 8192, 1, 0, 64);
+    check(65, 4096, 4096, 1, 0, 64);
+    check(64, 7168, 8192, 1, 0, 64);
+    check(16, 7168, 8192, 1, 0, 64);
+}
+
+static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
+{
+    enum { RANKS = 4 };
+    imx_tune_input input = {
+        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
+        .product = true,
+        .scatters = sides & IMX_GEMM_SCATTERS,
+        .ranks = RANKS,
+        .arch = 90,
+        .units = SMS,
+    };
+    imx_config plan = imx_tune_config(&input);
+    imx_gemm_args args = {
+        .schedule = { .m = m,
+                      .n = n,
+                      .ranks = plan.merged ? 1 : RANKS,
+                      .chunk_rows = plan.chunk_rows,
+                      .tile_rows = plan.tile_rows,
+                      .tile_cols = plan.tile_cols,
+                      .group = plan.group,
+                      .chunks = plan.chunks },
+        .k = k,
+        .sides = sides,
+    };
+    imx_cuda_target target = { .arch = 90, .shared_bytes_most = 232448 };
+    imx_cuda_config kernel = { 0 };
+    imx_kernel_gemm.cuda_config(&args, &target, SMS, &kernel);
+    int tile_m = 0, tile_n = 0, cluster_m = 1, cluster_n = 1;
+    sscanf(strstr(kernel.options, "-DIMX_TILE_M="), "-DIMX_TILE_M=%d -DIMX_TILE_N=%d", &tile_m,
+           &tile_n);
+    sscanf(strstr(kernel.options, "-DIMX_CLUSTER_M="), "-DIMX_CLUSTER_M=%d -DIMX_CLUSTER_N=%d",
+           &cluster_m, &cluster_n);
+    assert_int_equal(tile_m * cluster_m, plan.tile_rows);
+    assert_int_equal(tile_n * cluster_n, plan.tile_cols);
+}
+
+static void plans_and_kernels_agree(void **state)
+{
+    (void)state;
+    static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
+                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
+    static const int64_t ms[] = { 1, 65, 128, 1000, 1025, 2048, 8192 };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
+            for (size_t s = 0; s < sizeof sides / sizeof *sides; s++)
+                plan_and_kernel_agree(ms[j], shapes[i].n, shapes[i].k, sides[s]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(measured_shapes_take_what_was_best),
+        cmocka_unit_test(few_rows_take_narrow_tiles),
+        cmocka_unit_test(plans_and_kernels_agree),
+    };
+    return cmocka_run_group_tests_name("tiling", tests, NULL, NULL);
+}
