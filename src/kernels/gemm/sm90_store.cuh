@@ -232,8 +232,10 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
 #else
     int whole = rows >= 16;
 #endif
+    /* With an odd number of pieces the first follows the last tile's last in the same buffer. */
+    bool other = BUFFERS == 2 && (p > 0 || PIECES % 2 == 0);
     if (lane == 0) {
-        if (BUFFERS == 2)
+        if (other)
             tma_store_wait_read(1);
         else
             tma_store_wait_read(0);
