@@ -10,6 +10,7 @@
 #include "fake_driver.h"
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
+#include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 #include "kernels/silu_mul/args.h"
 
@@ -43,6 +44,7 @@ static const imx_kernel signals_kernel = { .name = "signals", .cpu = signals };
 static struct CUfunc_st functions[] = {
     { "imx_signals", &signals_kernel, sizeof(imx_signals_args) },
     { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args) },
+    { "imx_push", &imx_kernel_push, sizeof(imx_push_args) },
     { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args) },
     { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args) },
 };

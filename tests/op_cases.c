@@ -8,15 +8,14 @@
 #include "op_image.h"
 #include "ranks.h"
 
-enum { OPS = 4, DTYPES = 3, ALGORITHMS = 4 };
+enum { OPS = 4, DTYPES = 3, ALGORITHMS = 5 };
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store", "pull" };
 
-/* Each operator has the first so many. */
+/* "pull" is one of ag_gemm alone. */
 const char *op_cases_algorithm(const op_case *c, int i)
 {
-    int known = strcmp(c->op, "ag_gemm") == 0 ? 4 : strcmp(c->op, "gemm_rs") == 0 ? 3 : 2;
-    return i < known ? algorithms[i] : NULL;
+    return i < 3 || strcmp(c->op, "ag_gemm") == 0 ? algorithms[i] : NULL;
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -228,6 +227,7 @@ static const shape shapes[] = {
     { 16, 0, 8, 0, 0, 0, 1 },                                 /* no columns */
     { 96, 40, 21, 7, 3, 1, 1 },                               /* several blocks */
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
+    { 45, 19, 11, 0, 2, 0, 0 },                               /* few bytes, in no whole words */
 };
 
 bool op_cases_get(int number, op_case *c)

@@ -15,6 +15,7 @@
 #include "backends/cuda/source.h"
 #include "core/tune.h"
 #include "kernels/gemm/args.h"
+#include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 #include "kernels/silu_mul/args.h"
 
@@ -128,6 +129,21 @@ static void reduce(void **state)
         for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
             imx_reduce_args args = { .rows = 1000, .n = 1000, .dtype = dtype, .ranks = ranks[i] };
             try(&imx_kernel_reduce, &args);
+        }
+    }
+}
+
+static void push(void **state)
+{
+    (void)state;
+    static const int ranks[] = { 2, 3, 4, 5, 8, 16 };
+    for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+        for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
+            for (int reduces = 0; reduces < 2; reduces++) {
+                imx_push_args args = { .dtype = dtype, .ranks = ranks[i], .reduces = reduces };
+                if (reduces || dtype == IMBREX_BF16)
+                    try(&imx_kernel_push, &args);
+            }
         }
     }
 }
@@ -254,11 +270,9 @@ int main(void)
 {
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signals),
-        cmocka_unit_test(reduce),
-        cmocka_unit_test(silu_mul),
-        cmocka_unit_test(gemm),
-        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(signals), cmocka_unit_test(reduce),
+        cmocka_unit_test(push),    cmocka_unit_test(silu_mul),
+        cmocka_unit_test(gemm),    cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

@@ -12,12 +12,14 @@
  * A run: use is raised by one on the caller's stream; all posts of the run carry *use; at the end
  * each rank gives every peer its credit for this use.  A writer waits for the reader's credit for
  * the use before (*use - 1) and then may overwrite the half.  imx_run_begin and imx_run_end do
- * this, or a kernel that is the whole run does (imx_gemm_args.ended).
+ * this, or a kernel that is the whole run does (imx_gemm_args.ended), maybe as its next run begins
+ * (push/args.h).
  */
 #ifndef IMX_PLAN_H
 #define IMX_PLAN_H
 
 #include "../kernels/gemm/args.h"
+#include "../kernels/push/args.h"
 #include "../kernels/reduce/args.h"
 #include "group.h"
 #include "tune.h"

@@ -17,6 +17,14 @@ enum {
     CHUNK_BYTES_CPU = 1 << 20,  /* where nothing is multiplied */
     CHUNK_BYTES_CUDA = 4 << 20, /* a copy engine's chunk and flag cost 4 us beyond their bytes */
     CHUNK_ROWS_CUDA = 2048,     /* what is walked together anyway */
+    PIECE_BYTES_CPU = 256 << 10,
+    PIECE_BYTES_MOST = 1 << 30,
+    PIECE_STEP = 16,
+    PIECE_BYTES_CUDA = 16 << 10, /* a block's threads have them under way at once */
+    /* Lines cost twice the bytes and save about 4 us of fences and signals; a processor only wants
+     * to wait once. */
+    LINE_BYTES_CPU = 16 << 10,
+    LINE_BYTES_CUDA = 1 << 20,
     /* A product fills a multiprocessor's registers to the last warp: what waits on the second
      * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
     UNITS_FOR_WAITS = 4,
@@ -45,6 +53,18 @@ static int64_t rows_of_bytes(const imx_tune_input *in, int64_t bytes)
 {
     int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
     return imx_max(1, bytes / imx_max(1, row_bytes));
+}
+
+static void cut_pieces(const imx_tune_input *in, imx_config *config)
+{
+    int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
+    int64_t chunk = imx_min(in->chunk_rows * imx_max(1, row_bytes), PIECE_BYTES_MOST);
+    config->line_bytes = in->arch ? LINE_BYTES_CUDA : LINE_BYTES_CPU;
+    config->piece_bytes = in->arch ? PIECE_BYTES_CUDA : PIECE_BYTES_CPU;
+    if (in->chunk_rows) { /* chunks were asked for */
+        config->line_bytes = 0;
+        config->piece_bytes = imx_ceil_div(chunk, PIECE_STEP) * PIECE_STEP;
+    }
 }
 
 static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
@@ -139,7 +159,7 @@ static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config 
     const imx_shape *shape = &in->shape;
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
-    bool may_store = in->product && in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
+    bool may_store = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
     if (in->ranks == 1)
         choose(config, "sequential", "there is no peer to send to");
     else if (in->arch)
@@ -159,6 +179,7 @@ imx_config imx_tune_config(const imx_tune_input *in)
     int64_t rows = imx_max(1, imx_ceil_div(in->shape.m, in->ranks)); /* the most that a rank owns */
     (in->arch ? cut_cuda : cut_cpu)(in, rows, &config);
     config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);
+    cut_pieces(in, &config);
     choose_algorithm(in, rows, &config);
     return config;
 }

@@ -65,6 +65,7 @@ typedef struct imx_kernel {
 } imx_kernel;
 
 extern const imx_kernel imx_kernel_gemm;     /* gemm/args.h */
+extern const imx_kernel imx_kernel_push;     /* push/args.h */
 extern const imx_kernel imx_kernel_reduce;   /* reduce/args.h */
 extern const imx_kernel imx_kernel_silu_mul; /* silu_mul/args.h */
 

@@ -4,12 +4,28 @@
  *             second   | push chunk 0 | flag | push chunk 1 | flag | ...
  *
  * sequential  caller   | push all chunks, flags | wait for all | copy all to c |
+ *
+ * store       caller   | one kernel: half of its threads store own rows at all peers and at c, the
+ *                        others put what arrives into c |
  */
 #include "exchange.h"
+
+enum { PUSH };
+
+static imbrex_status run_store(const imx_run *run);
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_gather_needs(plan, plan->shape.n, n);
+    if (plan->algorithm->run == run_store)
+        imx_exchange_push_needs(plan, n);
+}
+
+static imbrex_status prepare(imbrex_plan *plan)
+{
+    if (plan->algorithm->run != run_store || plan->group->size == 1)
+        return IMBREX_OK;
+    return imx_exchange_push_prepare(plan, PUSH, false);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -33,9 +49,17 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
+static imbrex_status run_store(const imx_run *run)
+{
+    return run->ranks == 1 ? run_sequential(run) : imx_exchange_push(run, PUSH, false);
+}
+
 const imx_op imx_op_all_gather = {
     .name = "all_gather",
     .a_is_share = true,
-    .algorithms = { { "copy", run_copy, false }, { "sequential", run_sequential, false } },
+    .algorithms = { { "copy", run_copy, false },
+                    { "sequential", run_sequential, false },
+                    { "store", run_store, true } },
     .needs = needs,
+    .prepare = prepare,
 };

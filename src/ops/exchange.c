@@ -219,3 +219,98 @@ imbrex_status imx_exchange_reduce_apart(const imx_run *run, imbrex_stream stream
     args.ended = imx_run_ended(run);
     return imx_run_launch(run, stream, kernel, &args, sizeof args);
 }
+
+/* ---- both, by one kernel --------------------------------------------------------------------- */
+
+/* One for each block and then some, so that all are at it and few wait for the last; beyond that
+ * many, chunks grow. */
+enum { PUSH_CHUNKS_MOST = 2048 };
+
+static int64_t share_bytes(const imbrex_plan *plan, int64_t m)
+{
+    return imx_ceil_div(m, plan->group->size) * plan->shape.n *
+           (int64_t)imx_dtype_bytes(plan->shape.dtype);
+}
+
+static int push_chunks(const imbrex_plan *plan)
+{
+    int64_t pieces = imx_ceil_div(share_bytes(plan, plan->shape.m), plan->config.piece_bytes);
+    return (int)imx_min(pieces, PUSH_CHUNKS_MOST);
+}
+
+static int64_t push_chunk_bytes(const imbrex_plan *plan, int64_t share)
+{
+    int64_t least = imx_ceil_div(share, PUSH_CHUNKS_MOST);
+    return imx_max(plan->config.piece_bytes, imx_ceil_div(least, 16) * 16);
+}
+
+/* The longest share that goes in lines. */
+static int64_t lines_share(const imbrex_plan *plan)
+{
+    return imx_min(plan->config.line_bytes / (plan->group->size - 1),
+                   share_bytes(plan, plan->shape.m));
+}
+
+static int64_t line_bytes(const imbrex_plan *plan)
+{
+    return imx_ceil_div(lines_share(plan), IMX_PUSH_WORD) * (int64_t)sizeof(imx_push_line);
+}
+
+/* needs: of the gather or the scatter, before that of lines; both begin at a multiple of 256. */
+static size_t lines_at(const imx_needs *needs)
+{
+    return imx_align(needs->data_bytes, 256);
+}
+
+void imx_exchange_push_needs(const imbrex_plan *plan, imx_needs *needs)
+{
+    size_t ranks = (size_t)plan->group->size;
+    if (ranks == 1)
+        return;
+    needs->signals = ranks * (size_t)push_chunks(plan);
+    needs->data_bytes = lines_at(needs) + 2 * ranks * (size_t)line_bytes(plan);
+}
+
+static imx_push_args push_args(const imbrex_plan *plan, int64_t m, bool reduces)
+{
+    imx_needs needs = { 0 };
+    if (reduces)
+        imx_exchange_scatter_needs(plan, &needs);
+    else
+        imx_exchange_gather_needs(plan, plan->shape.n, &needs);
+    int64_t most = share_bytes(plan, m);
+    return (imx_push_args){
+        .m = m,
+        .row_bytes = plan->shape.n * (int64_t)imx_dtype_bytes(plan->shape.dtype),
+        .most = most,
+        .dtype = (int)plan->shape.dtype,
+        .ranks = plan->group->size,
+        .reduces = reduces,
+        .lines = most <= lines_share(plan),
+        .chunks = push_chunks(plan),
+        .chunk_bytes = push_chunk_bytes(plan, most),
+        .plan = plan->number,
+        .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
+        .lines_at = (int64_t)lines_at(&needs),
+        .line_bytes = line_bytes(plan),
+    };
+}
+
+imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool reduces)
+{
+    imx_push_args largest = push_args(plan, plan->shape.m, reduces);
+    return imx_plan_prepare(plan, kernel, &imx_kernel_push, &largest);
+}
+
+imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces)
+{
+    imx_push_args args = push_args(run->plan, run->m, reduces);
+    args.from = run->args->a;
+    args.to = run->args->c;
+    args.use = run->use;
+    args.ended = imx_run_ended(run);
+    args.team = imx_run_team(run);
+    if (!args.most)
+        return IMBREX_OK; /* for no rank there is anything to do */
+    return imx_run_launch(run, run->stream, kernel, &args, sizeof args);
+}

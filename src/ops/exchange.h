@@ -39,6 +39,15 @@ imbrex_status imx_exchange_offer(const imx_run *run, const void *shard,
 imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here) IMX_MUST_CHECK;
 
+/* ---- both, by one kernel --------------------------------------------------------------------- */
+
+/* Beside what the gather or the scatter needs. */
+void imx_exchange_push_needs(const imbrex_plan *plan, imx_needs *needs);
+imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool reduces) IMX_MUST_CHECK;
+
+/* The whole run, from args.a to args.c, beginning and end included; for several ranks. */
+imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces) IMX_MUST_CHECK;
+
 /* ---- scatter --------------------------------------------------------------------------------- */
 
 void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);

@@ -4,18 +4,27 @@
  *             second   | push next rank's chunk 0 | flag | chunk 1 | flag | ... rank after | ...
  *
  * sequential  caller   | push all chunks, flags | wait for all parts | reduce |
+ *
+ * store       caller   | one kernel: half of its threads store parts at their owners, the others
+ *                        add what arrives |
  */
 #include "exchange.h"
 
-enum { REDUCE };
+enum { REDUCE, PUSH };
+
+static imbrex_status run_store(const imx_run *run);
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_scatter_needs(plan, n);
+    if (plan->algorithm->run == run_store)
+        imx_exchange_push_needs(plan, n);
 }
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
+    if (plan->algorithm->run == run_store && plan->group->size > 1)
+        return imx_exchange_push_prepare(plan, PUSH, true);
     return imx_exchange_scatter_prepare(plan, REDUCE, false);
 }
 
@@ -38,10 +47,17 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
+static imbrex_status run_store(const imx_run *run)
+{
+    return run->ranks == 1 ? run_sequential(run) : imx_exchange_push(run, PUSH, true);
+}
+
 const imx_op imx_op_reduce_scatter = {
     .name = "reduce_scatter",
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy, false }, { "sequential", run_sequential, false } },
+    .algorithms = { { "copy", run_copy, false },
+                    { "sequential", run_sequential, false },
+                    { "store", run_store, true } },
     .needs = needs,
     .prepare = prepare,
 };

@@ -1,0 +1,239 @@
+/* cpu.c - the push kernel on CPU ranks: a block sends every count-th chunk of all shares, then puts
+ * together the same chunks of what the peers send; lines are block 0's.
+ */
+#include "args.h"
+#include "kernels/dtype.h"
+
+enum { STRIP = 1024 }; /* elements added at a time: they stay in the first-level cache */
+
+void imx_push_cpu(const void *args, const imbrexd_block *block);
+
+typedef struct push {
+    const imx_push_args *args;
+    const imbrexd_block *block;
+    int rank, ranks;
+    uint64_t use;
+} push;
+
+/* Of rank's rows, from the first of all. */
+static int64_t first_byte(const push *p, int rank)
+{
+    return rank * p->args->m / p->ranks * p->args->row_bytes;
+}
+
+static int64_t share_bytes(const push *p, int rank)
+{
+    return first_byte(p, rank + 1) - first_byte(p, rank);
+}
+
+/* The rows that `from` sends to `to`: the sender's own, or the receiver's. */
+static int64_t sent_bytes(const push *p, int from, int to)
+{
+    return share_bytes(p, p->args->reduces ? to : from);
+}
+
+static const char *sent(const push *p, int to)
+{
+    return (const char *)p->args->from + (p->args->reduces ? first_byte(p, to) : 0);
+}
+
+/* i = 1, 2, ...: peers in the order in which they need this rank's rows, the rank before first, or
+ * make theirs, the rank after first. */
+static int peer(const push *p, int i)
+{
+    return (p->args->reduces ? p->rank + i : p->rank + p->ranks - i) % p->ranks;
+}
+
+static int wait(const push *p, const uint64_t *signal, uint64_t value, int what, int rank,
+                int64_t index)
+{
+    imbrexd_site site = {
+        .plan = p->args->plan, .what = what, .rank = rank, .index = (int32_t)index
+    };
+    return imbrexd_signal_wait(p->block->watch, signal, value, site);
+}
+
+static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t index)
+{
+    return wait(p, signal, p->use, p->args->reduces ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
+}
+
+/* ---- what arrived ---------------------------------------------------------------------------- */
+
+/* Where rank's share lies at its holder, in chunks. */
+static char *place(const push *p, int holder, int rank)
+{
+    int64_t at = p->args->reduces ? rank * p->args->slot_bytes : first_byte(p, rank);
+    return imx_team_data(&p->args->team, holder) + at;
+}
+
+static int64_t words(int64_t bytes)
+{
+    return (bytes + IMX_PUSH_WORD - 1) / IMX_PUSH_WORD;
+}
+
+static void unpack(const imx_push_line *lines, char *to, int64_t bytes)
+{
+    for (; bytes > 0; lines++, to += IMX_PUSH_WORD, bytes -= IMX_PUSH_WORD)
+        memcpy(to, &lines->word, bytes < IMX_PUSH_WORD ? (size_t)bytes : IMX_PUSH_WORD);
+}
+
+/* Bytes [at, at + bytes) of rank's share for this rank, at a word's start; in room if need be. */
+static const void *part(const push *p, int rank, int64_t at, int64_t bytes, void *room)
+{
+    if (rank == p->rank)
+        return sent(p, rank) + at;
+    if (!p->args->lines)
+        return place(p, p->rank, rank) + at;
+    unpack(imx_push_lines(p->args, p->rank, rank, p->use) + at / IMX_PUSH_WORD, room, bytes);
+    return room;
+}
+
+/* to[at, at + bytes) = the parts' sum, in rank order. */
+static void add(const push *p, int64_t at, int64_t bytes)
+{
+    float sum[STRIP], room[STRIP];
+    int dtype = p->args->dtype;
+    int64_t size = imx_dtype_size(dtype);
+    for (int64_t last = at + bytes; at < last; at += STRIP * size) {
+        int64_t here = last - at < STRIP * size ? last - at : STRIP * size;
+        imx_dtype_widen(dtype, part(p, 0, at, here, room), sum, here / size);
+        for (int r = 1; r < p->ranks; r++)
+            imx_dtype_add(dtype, part(p, r, at, here, room), sum, here / size);
+        imx_dtype_narrow(dtype, sum, (char *)p->args->to + at, here / size);
+    }
+}
+
+/* The same of one rank's rows, as they are. */
+static void take(const push *p, int rank, int64_t at, int64_t bytes)
+{
+    char *to = (char *)p->args->to + first_byte(p, rank) + at;
+    const void *from = part(p, rank, at, bytes, to);
+    if (from != to)
+        memcpy(to, from, (size_t)bytes);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+/* Of chunk q of a share of `bytes`; <= 0: there is none. */
+static int64_t chunk_bytes(const push *p, int64_t bytes, int64_t q)
+{
+    int64_t left = bytes - q * p->args->chunk_bytes;
+    return left < p->args->chunk_bytes ? left : p->args->chunk_bytes;
+}
+
+static void send_chunk(const push *p, int64_t q)
+{
+    for (int i = 1; i < p->ranks; i++) {
+        int to = peer(p, i);
+        int64_t at = q * p->args->chunk_bytes;
+        int64_t bytes = chunk_bytes(p, sent_bytes(p, p->rank, to), q);
+        if (bytes <= 0)
+            continue;
+        memcpy(place(p, to, p->rank) + at, sent(p, to) + at, (size_t)bytes);
+        imbrexd_signal_post(
+            imx_team_signal(&p->args->team, to, (int64_t)p->rank * p->args->chunks + q), p->use);
+    }
+}
+
+/* 0: give up. */
+static int receive_chunk(const push *p, int64_t q)
+{
+    const imx_push_args *args = p->args;
+    int64_t at = q * args->chunk_bytes, own = chunk_bytes(p, share_bytes(p, p->rank), q);
+    for (int i = p->ranks; i >= 1; i--) { /* oneself first; the others as they come */
+        int from = peer(p, i);
+        int64_t bytes = chunk_bytes(p, sent_bytes(p, from, p->rank), q);
+        const uint64_t *signal =
+            imx_team_signal(&args->team, p->rank, (int64_t)from * args->chunks + q);
+        if (bytes > 0 && from != p->rank && !wait_share(p, signal, from, q))
+            return 0;
+        if (bytes > 0 && !args->reduces)
+            take(p, from, at, bytes);
+    }
+    if (args->reduces && own > 0)
+        add(p, at, own);
+    return 1;
+}
+
+static void by_chunks(const push *p)
+{
+    const imx_push_args *args = p->args;
+    int64_t first = p->block->index, step = p->block->count;
+    for (int64_t q = first; q * args->chunk_bytes < args->most; q += step)
+        send_chunk(p, q);
+    for (int64_t q = first; q * args->chunk_bytes < args->most; q += step) {
+        if (!receive_chunk(p, q))
+            return;
+    }
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* Only the last line is posted, which sees to it that the others are there before it (release):
+ * who waits for it may read them all (acquire). */
+static void send_lines(const push *p, int to)
+{
+    imx_push_line *lines = imx_push_lines(p->args, to, p->rank, p->use);
+    const char *from = sent(p, to);
+    int64_t bytes = sent_bytes(p, p->rank, to);
+    for (int64_t i = 0; i < words(bytes); i++) {
+        int64_t left = bytes - i * IMX_PUSH_WORD;
+        memcpy(&lines[i].word, from + i * IMX_PUSH_WORD,
+               left < IMX_PUSH_WORD ? (size_t)left : IMX_PUSH_WORD);
+    }
+    if (bytes)
+        imbrexd_signal_post(&lines[words(bytes) - 1].use, p->use);
+}
+
+static void by_lines(const push *p)
+{
+    for (int i = 1; i < p->ranks; i++)
+        send_lines(p, peer(p, i));
+    for (int i = p->ranks; i >= 1; i--) {
+        int from = peer(p, i);
+        int64_t bytes = sent_bytes(p, from, p->rank);
+        const imx_push_line *lines = imx_push_lines(p->args, p->rank, from, p->use);
+        if (bytes && from != p->rank && !wait_share(p, &lines[words(bytes) - 1].use, from, -1))
+            return;
+        if (bytes && !p->args->reduces)
+            take(p, from, 0, bytes);
+    }
+    if (p->args->reduces)
+        add(p, 0, share_bytes(p, p->rank));
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+static int wait_credits(const push *p)
+{
+    uint64_t want = imx_push_credit(p->args, p->use);
+    for (int i = 1; i < p->ranks; i++) {
+        int from = peer(p, i);
+        if (!wait(p, imx_team_credit(&p->args->team, p->rank, from), want, IMX_SITE_CREDIT, from,
+                  -1))
+            return 0;
+    }
+    return 1;
+}
+
+void imx_push_cpu(const void *untyped, const imbrexd_block *block)
+{
+    const imx_push_args *args = untyped;
+    const imx_team *team = &args->team;
+    push p = {
+        .args = args,
+        .block = block,
+        .rank = team->rank,
+        .ranks = team->size,
+        .use = *args->use + 1,
+    };
+    for (int i = 1; i < p.ranks && block->index == 0; i++)
+        imbrexd_signal_post(imx_team_credit(team, peer(&p, i), p.rank), p.use - 1);
+    if (imbrexd_counter_last(args->ended, (uint32_t)block->count))
+        *args->use = p.use; /* acquired from all who read it */
+    if (args->lines && block->index)
+        return;
+    if (wait_credits(&p))
+        (args->lines ? by_lines : by_chunks)(&p);
+}

@@ -1,0 +1,43 @@
+/* launch.c - the push kernel's table row, and how it is launched on GPUs. */
+#include <stdio.h>
+
+#include "args.h"
+#include "kernels/kernels.h"
+
+void imx_push_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
+
+enum { WORKERS = 512, THREADS = WORKERS + 32 }; /* and a warp that keeps the books */
+
+static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config)
+{
+    const imx_push_args *args = largest;
+    *config = (imx_cuda_config){
+        .source = "kernels/push/sm80.cu",
+        .entry = "imx_push",
+        .blocks = blocks,
+        .cluster = 1,
+        .threads = THREADS,
+        .early = target->arch >= 90,
+    };
+    snprintf(config->options, sizeof config->options,
+             "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_REDUCES=%d -DIMX_WORKERS=%d",
+             args->reduces ? args->dtype : IMBREX_BF16, args->ranks, args->reduces, WORKERS);
+}
+
+/* Blocks only as long as each thread finds a word to do, or each block a chunk. */
+static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
+{
+    const imx_push_args *args = untyped;
+    int64_t each = args->lines ? (int64_t)WORKERS * IMX_PUSH_WORD : args->chunk_bytes;
+    int64_t wanted = (args->most + each - 1) / each;
+    launch->blocks = wanted < config->blocks ? (int)(wanted > 0 ? wanted : 1) : config->blocks;
+    launch->map_count = 0;
+}
+
+const imx_kernel imx_kernel_push = {
+    .name = "push",
+    .cpu = imx_push_cpu,
+    .cuda_config = cuda_config,
+    .cuda_launch = cuda_launch,
+};

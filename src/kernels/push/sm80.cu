@@ -1,0 +1,526 @@
+/* sm80.cu - the push kernel on NVIDIA GPUs.
+ *
+ *     IMX_DTYPE   imbrex_dtype          IMX_RANKS     ranks of the team
+ *     IMX_REDUCES 0 or 1                IMX_WORKERS   threads of a block but for its last warp
+ *
+ * In lines every worker sends its words to all peers, then takes the same words of what they send.
+ * In chunks one half of a block's workers sends and the other one receives, so that both go on at
+ * once.  The last warp keeps the books: credits, and the use of the next run.
+ */
+#include "../grid.cuh"
+#include "../vector.cuh"
+#include "args.h"
+
+#define PUSH_FN static __device__ __forceinline__
+
+enum { SENDERS = IMX_WORKERS / 2, AT_ONCE = 4 };
+
+/* Of rank's rows, from the first of all. */
+PUSH_FN int64_t first_byte(const imx_push_args &args, int rank)
+{
+    return rank * args.m / IMX_RANKS * args.row_bytes;
+}
+
+PUSH_FN int64_t share_bytes(const imx_push_args &args, int rank)
+{
+    return first_byte(args, rank + 1) - first_byte(args, rank);
+}
+
+/* What `from` sends to `to`: the sender's own rows, or the receiver's. */
+PUSH_FN int64_t sent_bytes(const imx_push_args &args, int from, int to)
+{
+    return share_bytes(args, IMX_REDUCES ? to : from);
+}
+
+PUSH_FN const char *sent(const imx_push_args &args, int to)
+{
+    return (const char *)args.from + (IMX_REDUCES ? first_byte(args, to) : 0);
+}
+
+/* i = 1, 2, ...: peers in the order in which they need this rank's rows, or make theirs. */
+PUSH_FN int peer(const imx_push_args &args, int i)
+{
+    int r = args.team.rank + (IMX_REDUCES ? i : IMX_RANKS - i);
+    return r < IMX_RANKS ? r : r - IMX_RANKS;
+}
+
+PUSH_FN int wait_for(const imx_push_args &args, const imbrexd_watch &watch, const uint64_t *signal,
+                     uint64_t value, int what, int rank, int index)
+{
+    imbrexd_site site = { args.plan, what, rank, index };
+    return imbrexd_signal_wait(&watch, signal, value, site);
+}
+
+enum { SHARE = IMX_REDUCES ? IMX_SITE_PART : IMX_SITE_CHUNK };
+
+PUSH_FN bool has_peer(const imx_push_args &args, int lane)
+{
+    return lane < IMX_RANKS && lane != args.team.rank;
+}
+
+/* A lane a peer: the credit that it has given by now. */
+PUSH_FN uint64_t look_credit(const imx_push_args &args)
+{
+    int lane = (int)threadIdx.x % 32;
+    if (!has_peer(args, lane))
+        return UINT64_MAX;
+    return imbrexd_load_acquire(imx_team_credit(&args.team, args.team.rank, lane));
+}
+
+/* One warp, which has looked: until all peers have given the credit; 0: give up. */
+PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use,
+                         uint64_t seen)
+{
+    int lane = (int)threadIdx.x % 32, there = 1;
+    uint64_t want = imx_push_credit(&args, use);
+    if (seen < want)
+        there = wait_for(args, watch, imx_team_credit(&args.team, args.team.rank, lane), want,
+                         IMX_SITE_CREDIT, lane, -1);
+    there = __all_sync(0xffffffffu, there);
+    __syncwarp(); /* what a lane saw comes before what others do from here on */
+    return there;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* Up to 8 bytes, of which `left` are there. */
+PUSH_FN uint64_t load_word(const char *at, int64_t left)
+{
+    if (((uintptr_t)at & 7) == 0 && left >= IMX_PUSH_WORD)
+        return *(const volatile uint64_t *)at;
+    uint64_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (2 * i < left)
+            word |= (uint64_t)((const volatile uint16_t *)at)[i] << 16 * i;
+    }
+    return word;
+}
+
+PUSH_FN void store_word(char *at, uint64_t word, int64_t left)
+{
+    if (((uintptr_t)at & 7) == 0 && left >= IMX_PUSH_WORD) {
+        *(uint64_t *)at = word;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (2 * i < left)
+            ((uint16_t *)at)[i] = (uint16_t)(word >> 16 * i);
+    }
+}
+
+/* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees the
+ * use sees the word.  So nothing else need be ordered. */
+PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t use)
+{
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(at), "l"(word), "l"(use)
+                 : "memory");
+}
+
+PUSH_FN imx_push_line load_line(const imx_push_line *at)
+{
+    imx_push_line line;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(line.word), "=l"(line.use)
+                 : "l"(at)
+                 : "memory");
+    return line;
+}
+
+/* This rank's word number i for each peer; gathers: for all of them, in word[0]. */
+PUSH_FN void load_words(const imx_push_args &args, int64_t i, uint64_t *word)
+{
+    int64_t at = i * IMX_PUSH_WORD;
+#pragma unroll
+    for (int r = 0; r < (IMX_REDUCES ? IMX_RANKS : 1); r++) {
+        int64_t left = sent_bytes(args, args.team.rank, r) - at;
+        word[r] = left > 0 ? load_word(sent(args, r) + at, left) : 0;
+    }
+}
+
+PUSH_FN void store_words(const imx_push_args &args, int64_t i, const uint64_t *word, uint64_t use)
+{
+    int64_t at = i * IMX_PUSH_WORD;
+#pragma unroll
+    for (int r = 0; r < IMX_RANKS; r++) {
+        if (r != args.team.rank && at < sent_bytes(args, args.team.rank, r))
+            store_line(imx_push_lines(&args, r, args.team.rank, use) + i,
+                       word[IMX_REDUCES ? r : 0], use);
+    }
+    int64_t left = share_bytes(args, args.team.rank) - at;
+    if (!IMX_REDUCES && left > 0)
+        store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0], left);
+}
+
+/* The peers' words number i for this rank; 0: not all are there yet. */
+PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t use, uint64_t *word)
+{
+    imx_push_line line[IMX_RANKS];
+    int there = 1;
+#pragma unroll
+    for (int r = 0; r < IMX_RANKS; r++) {
+        line[r].word = 0;
+        line[r].use = use;
+        if (r != args.team.rank && i * IMX_PUSH_WORD < sent_bytes(args, r, args.team.rank))
+            line[r] = load_line(imx_push_lines(&args, args.team.rank, r, use) + i);
+    }
+#pragma unroll
+    for (int r = 0; r < IMX_RANKS; r++) {
+        there &= line[r].use >= use;
+        word[r] = line[r].word;
+    }
+    return there;
+}
+
+/* The same until they are, with an eye on the clock; 0: give up. */
+PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
+                       uint64_t use)
+{
+#pragma unroll 1
+    for (int r = 0; r < IMX_RANKS; r++) {
+        if (r == args.team.rank || i * IMX_PUSH_WORD >= sent_bytes(args, r, args.team.rank))
+            continue;
+        const imx_push_line *line = imx_push_lines(&args, args.team.rank, r, use) + i;
+        if (!wait_for(args, watch, &line->use, use, SHARE, r, -1))
+            return 0;
+    }
+    return 1;
+}
+
+#if IMX_REDUCES
+
+/* Words number i of all ranks, this one's among them, added in rank order. */
+PUSH_FN void put_words(const imx_push_args &args, int64_t i, const uint64_t *word)
+{
+    int64_t at = i * IMX_PUSH_WORD, left = share_bytes(args, args.team.rank) - at;
+    if (left <= 0)
+        return;
+    uint64_t own = load_word(sent(args, args.team.rank) + at, left);
+    float sum[4];
+#pragma unroll
+    for (int r = 0; r < IMX_RANKS; r++) {
+        uint64_t part = r == args.team.rank ? own : word[r];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t bits = (uint32_t)(part >> 32 * half);
+            float low = imx_vector_low(IMX_DTYPE, bits), high = imx_vector_high(IMX_DTYPE, bits);
+            sum[2 * half] = r ? sum[2 * half] + low : low;
+            sum[2 * half + 1] = r ? sum[2 * half + 1] + high : high;
+        }
+    }
+    uint64_t rounded = imx_vector_word(IMX_DTYPE, sum[0], sum[1]) |
+                       (uint64_t)imx_vector_word(IMX_DTYPE, sum[2], sum[3]) << 32;
+    store_word((char *)args.to + at, rounded, left);
+}
+
+#else
+
+/* The peers' words number i, each at its place. */
+PUSH_FN void put_words(const imx_push_args &args, int64_t i, const uint64_t *word)
+{
+    int64_t at = i * IMX_PUSH_WORD;
+#pragma unroll
+    for (int r = 0; r < IMX_RANKS; r++) {
+        int64_t left = share_bytes(args, r) - at;
+        if (r != args.team.rank && left > 0)
+            store_word((char *)args.to + first_byte(args, r) + at, word[r], left);
+    }
+}
+
+#endif
+
+PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
+                       uint64_t use)
+{
+    enum { LOOKS = 2000 }; /* before the clock */
+    uint64_t word[IMX_RANKS];
+#pragma unroll 1
+    for (int looks = 0; !look(args, i, use, word); looks++) {
+        if (looks >= LOOKS && !wait_words(args, watch, i, use))
+            return 0;
+    }
+    put_words(args, i, word);
+    return 1;
+}
+
+/* word: the first ones, loaded before. */
+PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use,
+                      uint64_t *word)
+{
+    int64_t first = (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x;
+    int64_t step = (int64_t)gridDim.x * IMX_WORKERS;
+    for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
+        if (i != first)
+            load_words(args, i, word);
+        store_words(args, i, word, use);
+    }
+    for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
+        if (!take_words(args, watch, i, use))
+            return;
+    }
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+/* As it is in memory now: another agent may have written it while this kernel ran. */
+template <typename unit> PUSH_FN unit load_unit(const char *at)
+{
+    return *(const volatile unit *)at;
+}
+
+template <> __device__ __forceinline__ uint4 load_unit<uint4>(const char *at)
+{
+    return imx_vector_load(at);
+}
+
+/* AT_ONCE units from number i on, every threads-th. */
+template <typename unit>
+PUSH_FN void load_units(unit *v, const char *from, uint32_t i, uint32_t units, uint32_t threads)
+{
+#pragma unroll
+    for (uint32_t j = 0; j < AT_ONCE; j++) {
+        if (i + j * threads < units)
+            v[j] = load_unit<unit>(from + (i + j * threads) * (int64_t)sizeof(unit));
+    }
+}
+
+template <typename unit>
+PUSH_FN void store_units(char *to, const unit *v, uint32_t i, uint32_t units, uint32_t threads)
+{
+#pragma unroll
+    for (uint32_t j = 0; j < AT_ONCE; j++) {
+        if (i + j * threads < units)
+            *(unit *)(to + (i + j * threads) * (int64_t)sizeof(unit)) = v[j];
+    }
+}
+
+/* By one of SENDERS threads, or as many receivers. */
+template <typename unit>
+PUSH_FN void copy(char *to, const char *from, int64_t bytes, uint32_t thread)
+{
+    uint32_t units = (uint32_t)(bytes / (int64_t)sizeof(unit));
+    for (uint32_t i = thread; i < units; i += AT_ONCE * SENDERS) {
+        unit v[AT_ONCE];
+        load_units(v, from, i, units, SENDERS);
+        store_units(to, v, i, units, SENDERS);
+    }
+}
+
+/* Of chunk q of a share of `bytes`; <= 0: there is none. */
+PUSH_FN int64_t chunk_bytes(const imx_push_args &args, int64_t bytes, int64_t q)
+{
+    int64_t left = bytes - q * args.chunk_bytes;
+    return left < args.chunk_bytes ? left : args.chunk_bytes;
+}
+
+/* Where rank's share lies at its holder. */
+PUSH_FN char *place(const imx_push_args &args, int holder, int rank)
+{
+    return imx_team_data(&args.team, holder) +
+           (IMX_REDUCES ? rank * args.slot_bytes : first_byte(args, rank));
+}
+
+/* Parts of chunk q, one owner after the other; or this rank's rows, read once, to all peers and to
+ * their place here. */
+template <typename unit>
+PUSH_FN void send_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
+{
+    int64_t at = q * args.chunk_bytes;
+#if IMX_REDUCES
+#pragma unroll 1
+    for (int i = 1; i < IMX_RANKS; i++) {
+        int to = peer(args, i);
+        int64_t bytes = chunk_bytes(args, share_bytes(args, to), q);
+        if (bytes > 0)
+            copy<unit>(place(args, to, args.team.rank) + at, sent(args, to) + at, bytes, thread);
+    }
+#else
+    int64_t bytes = chunk_bytes(args, share_bytes(args, args.team.rank), q);
+    uint32_t units = bytes > 0 ? (uint32_t)(bytes / (int64_t)sizeof(unit)) : 0;
+    int64_t own = first_byte(args, args.team.rank) + at;
+    for (uint32_t i = thread; i < units; i += AT_ONCE * SENDERS) {
+        unit v[AT_ONCE];
+        load_units(v, (const char *)args.from + at, i, units, SENDERS);
+#pragma unroll
+        for (int p = 1; p < IMX_RANKS; p++)
+            store_units(imx_team_data(&args.team, peer(args, p)) + own, v, i, units, SENDERS);
+        store_units((char *)args.to + own, v, i, units, SENDERS);
+    }
+#endif
+}
+
+/* One thread for all posts of a peer: its fence covers what the barrier brought together, and the
+ * other warps are at the next chunk meanwhile. */
+template <typename unit>
+PUSH_FN void send_chunks(const imx_push_args &args, uint64_t use, uint32_t thread)
+{
+    const imx_team &team = args.team;
+    int lane = (int)thread;
+    for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
+        send_chunk<unit>(args, q, thread);
+        asm volatile("bar.sync 1, %0;" : : "r"((int)SENDERS) : "memory");
+        if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, team.rank, lane), q) > 0)
+            imbrexd_signal_post(
+                imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q), use);
+    }
+}
+
+/* One warp: until chunk q of all peers is here; 0: give up. */
+PUSH_FN int wait_chunk(const imx_push_args &args, const imbrexd_watch &watch, int64_t q,
+                       uint64_t use)
+{
+    const imx_team &team = args.team;
+    int lane = (int)threadIdx.x % 32, there = 1;
+    if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, lane, team.rank), q) > 0)
+        there = wait_for(args, watch,
+                         imx_team_signal(&team, team.rank, (int64_t)lane * args.chunks + q), use,
+                         SHARE, lane, (int)q);
+    there = __all_sync(0xffffffffu, there);
+    __syncwarp();
+    return there;
+}
+
+PUSH_FN const char *part(const imx_push_args &args, int rank, int64_t at)
+{
+    return (rank == args.team.rank ? sent(args, rank) : place(args, args.team.rank, rank)) + at;
+}
+
+#if IMX_REDUCES
+
+/* 16 bytes of the sum. */
+PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
+{
+    float sum[IMX_DTYPE == 2 /* f32 */ ? 4 : 8];
+#pragma unroll 1
+    for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (first + j < IMX_RANKS)
+                v[j] = imx_vector_load(part(args, first + j, at));
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (first + j < IMX_RANKS)
+                imx_vector_add(IMX_DTYPE, sum, v[j], first + j == 0);
+        }
+    }
+    *(uint4 *)((char *)args.to + at) = imx_vector_narrow(IMX_DTYPE, sum);
+}
+
+PUSH_FN void add_one(const imx_push_args &args, int64_t at)
+{
+    float sum = imx_vector_get(IMX_DTYPE, part(args, 0, at), 0);
+    for (int r = 1; r < IMX_RANKS; r++)
+        sum += imx_vector_get(IMX_DTYPE, part(args, r, at), 0);
+    imx_vector_put(IMX_DTYPE, (char *)args.to + at, 0, sum);
+}
+
+/* Chunk q of this rank's rows. */
+template <typename unit>
+PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
+{
+    enum { STEP = sizeof(unit) == sizeof(uint4) ? 16 : IMX_DTYPE == 2 /* f32 */ ? 4 : 2 };
+    int64_t first = q * args.chunk_bytes;
+    int64_t bytes = chunk_bytes(args, share_bytes(args, args.team.rank), q);
+    for (int64_t at = (int64_t)thread * STEP; at < bytes; at += SENDERS * STEP) {
+        if (STEP == 16)
+            add_vector(args, first + at);
+        else
+            add_one(args, first + at);
+    }
+}
+
+#else
+
+/* The peers' chunks number q. */
+template <typename unit>
+PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
+{
+    int64_t at = q * args.chunk_bytes;
+#pragma unroll 1
+    for (int i = 1; i < IMX_RANKS; i++) {
+        int from = peer(args, i);
+        int64_t bytes = chunk_bytes(args, share_bytes(args, from), q);
+        if (bytes > 0)
+            copy<unit>((char *)args.to + first_byte(args, from) + at, part(args, from, at), bytes,
+                       thread);
+    }
+}
+
+#endif
+
+template <typename unit>
+PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use)
+{
+    if (threadIdx.x < SENDERS) {
+        send_chunks<unit>(args, use, threadIdx.x);
+        return;
+    }
+    for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
+        if (!wait_chunk(args, watch, q, use))
+            return;
+        put_chunk<unit>(args, q, threadIdx.x - SENDERS);
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* One warp: what the run before read may be written again. */
+PUSH_FN void give_credits(const imx_push_args &args, uint64_t use)
+{
+    int lane = (int)threadIdx.x % 32;
+    if (blockIdx.x == 0 && has_peer(args, lane))
+        imbrexd_signal_post(imx_team_credit(&args.team, lane, args.team.rank), use - 1);
+}
+
+/* The last warp: in chunks the peers wait for its credits before they begin, in lines nobody waits
+ * for them now, so they do not hold up the block. */
+PUSH_FN void keep_books(const imx_push_args &args, uint64_t use)
+{
+    if (args.lines)
+        give_credits(args, use);
+    if (threadIdx.x == IMX_WORKERS && imbrexd_counter_last(args.ended, gridDim.x))
+        *(volatile uint64_t *)args.use = use;
+}
+
+/* The words, the use and the credits are under way together: each takes as long as the others. */
+extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)
+    imx_push(const __grid_constant__ imx_push_args args,
+             const __grid_constant__ imbrexd_watch watch)
+{
+    imx_grid_wait();
+    imx_grid_let_go();
+    bool works = threadIdx.x < IMX_WORKERS;
+    uint64_t word[IMX_REDUCES ? IMX_RANKS : 1];
+    if (args.lines && works)
+        load_words(args, (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x, word);
+    uint64_t use = *(const volatile uint64_t *)args.use + 1;
+    uint64_t credit = works ? look_credit(args) : UINT64_MAX;
+    if (!works && !args.lines)
+        give_credits(args, use);
+
+    /* After the barrier the block knows the use, and in chunks it has all credits. */
+    int there = args.lines || wait_credits(args, watch, use, credit);
+    if (!__syncthreads_and(there))
+        return;
+    if (!works) {
+        keep_books(args, use);
+        return;
+    }
+    if (args.lines) {
+        if (wait_credits(args, watch, use, credit))
+            by_lines(args, watch, use, word);
+        return;
+    }
+    uintptr_t bits = (uintptr_t)args.from | (uintptr_t)args.to | (uintptr_t)args.row_bytes;
+    if ((bits & 15) == 0)
+        by_chunks<uint4>(args, watch, use);
+    else if ((bits & 3) == 0)
+        by_chunks<uint32_t>(args, watch, use);
+    else
+        by_chunks<uint16_t>(args, watch, use);
+}
