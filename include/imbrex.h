@@ -176,7 +176,7 @@ typedef enum imbrex_layout {
 
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
  * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
- * into the peers' memory themselves, for products on up to 16 ranks; "pull", of ag_gemm, meets and
+ * into the peers' memory themselves, on up to 16 ranks; "pull", of ag_gemm, meets and
  * lets each rank fetch what it wants next.  All cut the product into the same tiles and give the
  * same bits. */
 typedef struct imbrex_gemm_desc {
