@@ -13,7 +13,8 @@
 
 #define PUSH_FN static __device__ __forceinline__
 
-enum { SENDERS = IMX_WORKERS / 2, AT_ONCE = 4 };
+enum { SENDERS = IMX_WORKERS / 2 };
+enum { AT_ONCE = 4 }; /* units of a thread, or ranks, that are under way */
 
 /* Of rank's rows, from the first of all. */
 PUSH_FN int64_t first_byte(const imx_push_args &args, int rank)
@@ -130,58 +131,70 @@ PUSH_FN imx_push_line load_line(const imx_push_line *at)
     return line;
 }
 
-/* This rank's word number i for each peer; gathers: for all of them, in word[0]. */
-PUSH_FN void load_words(const imx_push_args &args, int64_t i, uint64_t *word)
+/* What a thread loads before it stores: its word for all, or for so many ranks. */
+enum { SHARES = IMX_REDUCES ? IMX_RANKS : 1, WORDS = SHARES <= 8 ? SHARES : 4 };
+
+/* This rank's words number i, of WORDS shares from `first` on. */
+PUSH_FN void load_words(const imx_push_args &args, int64_t i, int first, uint64_t *word)
 {
     int64_t at = i * IMX_PUSH_WORD;
 #pragma unroll
-    for (int r = 0; r < (IMX_REDUCES ? IMX_RANKS : 1); r++) {
-        int64_t left = sent_bytes(args, args.team.rank, r) - at;
-        word[r] = left > 0 ? load_word(sent(args, r) + at, left) : 0;
+    for (int j = 0; j < WORDS; j++) {
+        int64_t left = first + j < SHARES ? sent_bytes(args, args.team.rank, first + j) - at : 0;
+        word[j] = left > 0 ? load_word(sent(args, first + j) + at, left) : 0;
     }
 }
 
-PUSH_FN void store_words(const imx_push_args &args, int64_t i, const uint64_t *word, uint64_t use)
+PUSH_FN void store_words(const imx_push_args &args, int64_t i, int first, const uint64_t *word,
+                         uint64_t use)
 {
     int64_t at = i * IMX_PUSH_WORD;
 #pragma unroll
-    for (int r = 0; r < IMX_RANKS; r++) {
-        if (r != args.team.rank && at < sent_bytes(args, args.team.rank, r))
-            store_line(imx_push_lines(&args, r, args.team.rank, use) + i,
-                       word[IMX_REDUCES ? r : 0], use);
+    for (int j = 0; j < (IMX_REDUCES ? WORDS : IMX_RANKS); j++) {
+        int to = first + j;
+        if (to < IMX_RANKS && to != args.team.rank && at < sent_bytes(args, args.team.rank, to))
+            store_line(imx_push_lines(&args, to, args.team.rank, use) + i,
+                       word[IMX_REDUCES ? j : 0], use);
     }
     int64_t left = share_bytes(args, args.team.rank) - at;
     if (!IMX_REDUCES && left > 0)
         store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0], left);
 }
 
-/* The peers' words number i for this rank; 0: not all are there yet. */
-PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t use, uint64_t *word)
+/* Whether rank sends this one a word number i. */
+PUSH_FN bool comes(const imx_push_args &args, int rank, int64_t i)
 {
-    imx_push_line line[IMX_RANKS];
+    return rank < IMX_RANKS && rank != args.team.rank &&
+           i * IMX_PUSH_WORD < sent_bytes(args, rank, args.team.rank);
+}
+
+/* Words number i of AT_ONCE ranks from `first` on; 0: not all that come are there yet. */
+PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t use, int first, uint64_t *word)
+{
+    imx_push_line line[AT_ONCE];
     int there = 1;
 #pragma unroll
-    for (int r = 0; r < IMX_RANKS; r++) {
-        line[r].word = 0;
-        line[r].use = use;
-        if (r != args.team.rank && i * IMX_PUSH_WORD < sent_bytes(args, r, args.team.rank))
-            line[r] = load_line(imx_push_lines(&args, args.team.rank, r, use) + i);
+    for (int j = 0; j < AT_ONCE; j++) {
+        line[j].word = 0;
+        line[j].use = use;
+        if (comes(args, first + j, i))
+            line[j] = load_line(imx_push_lines(&args, args.team.rank, first + j, use) + i);
     }
 #pragma unroll
-    for (int r = 0; r < IMX_RANKS; r++) {
-        there &= line[r].use >= use;
-        word[r] = line[r].word;
+    for (int j = 0; j < AT_ONCE; j++) {
+        there &= line[j].use >= use;
+        word[j] = line[j].word;
     }
     return there;
 }
 
-/* The same until they are, with an eye on the clock; 0: give up. */
+/* Until they are, with an eye on the clock; 0: give up. */
 PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                       uint64_t use)
+                       uint64_t use, int first)
 {
 #pragma unroll 1
-    for (int r = 0; r < IMX_RANKS; r++) {
-        if (r == args.team.rank || i * IMX_PUSH_WORD >= sent_bytes(args, r, args.team.rank))
+    for (int r = first; r < first + AT_ONCE; r++) {
+        if (!comes(args, r, i))
             continue;
         const imx_push_line *line = imx_push_lines(&args, args.team.rank, r, use) + i;
         if (!wait_for(args, watch, &line->use, use, SHARE, r, -1))
@@ -190,61 +203,81 @@ PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, in
     return 1;
 }
 
+/* The same as look, until all are there.  The clock is far away. */
+PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
+                       uint64_t use, int first, uint64_t *word)
+{
+    enum { LOOKS = 2000 };
+#pragma unroll 1
+    for (int looks = 0; !look(args, i, use, first, word); looks++) {
+        if (looks >= LOOKS && !wait_words(args, watch, i, use, first))
+            return 0;
+    }
+    return 1;
+}
+
 #if IMX_REDUCES
 
-/* Words number i of all ranks, this one's among them, added in rank order. */
-PUSH_FN void put_words(const imx_push_args &args, int64_t i, const uint64_t *word)
+/* sum = or += the elements of a word. */
+PUSH_FN void add_word(float *sum, uint64_t word, bool first)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits = (uint32_t)(word >> 32 * half);
+        float low = imx_vector_low(IMX_DTYPE, bits), high = imx_vector_high(IMX_DTYPE, bits);
+        sum[2 * half] = first ? low : sum[2 * half] + low;
+        sum[2 * half + 1] = first ? high : sum[2 * half + 1] + high;
+    }
+}
+
+/* Words number i of all ranks, this one's among them, added in rank order; 0: gave up. */
+PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
+                      uint64_t use)
 {
     int64_t at = i * IMX_PUSH_WORD, left = share_bytes(args, args.team.rank) - at;
     if (left <= 0)
-        return;
-    uint64_t own = load_word(sent(args, args.team.rank) + at, left);
+        return 1;
+    uint64_t own = load_word(sent(args, args.team.rank) + at, left), word[AT_ONCE];
     float sum[4];
+#pragma unroll 1
+    for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
+        if (!take_words(args, watch, i, use, first, word))
+            return 0;
 #pragma unroll
-    for (int r = 0; r < IMX_RANKS; r++) {
-        uint64_t part = r == args.team.rank ? own : word[r];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t bits = (uint32_t)(part >> 32 * half);
-            float low = imx_vector_low(IMX_DTYPE, bits), high = imx_vector_high(IMX_DTYPE, bits);
-            sum[2 * half] = r ? sum[2 * half] + low : low;
-            sum[2 * half + 1] = r ? sum[2 * half + 1] + high : high;
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (first + j < IMX_RANKS)
+                add_word(sum, first + j == args.team.rank ? own : word[j], first + j == 0);
         }
     }
     uint64_t rounded = imx_vector_word(IMX_DTYPE, sum[0], sum[1]) |
                        (uint64_t)imx_vector_word(IMX_DTYPE, sum[2], sum[3]) << 32;
     store_word((char *)args.to + at, rounded, left);
+    return 1;
 }
 
 #else
 
-/* The peers' words number i, each at its place. */
-PUSH_FN void put_words(const imx_push_args &args, int64_t i, const uint64_t *word)
+/* The peers' words number i, each at its place; 0: gave up. */
+PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
+                      uint64_t use)
 {
     int64_t at = i * IMX_PUSH_WORD;
+    uint64_t word[AT_ONCE];
+#pragma unroll 1
+    for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
+        if (!take_words(args, watch, i, use, first, word))
+            return 0;
 #pragma unroll
-    for (int r = 0; r < IMX_RANKS; r++) {
-        int64_t left = share_bytes(args, r) - at;
-        if (r != args.team.rank && left > 0)
-            store_word((char *)args.to + first_byte(args, r) + at, word[r], left);
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (comes(args, first + j, i))
+                store_word((char *)args.to + first_byte(args, first + j) + at, word[j],
+                           share_bytes(args, first + j) - at);
+        }
     }
+    return 1;
 }
 
 #endif
-
-PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                       uint64_t use)
-{
-    enum { LOOKS = 2000 }; /* before the clock */
-    uint64_t word[IMX_RANKS];
-#pragma unroll 1
-    for (int looks = 0; !look(args, i, use, word); looks++) {
-        if (looks >= LOOKS && !wait_words(args, watch, i, use))
-            return 0;
-    }
-    put_words(args, i, word);
-    return 1;
-}
 
 /* word: the first ones, loaded before. */
 PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use,
@@ -253,12 +286,15 @@ PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uin
     int64_t first = (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x;
     int64_t step = (int64_t)gridDim.x * IMX_WORKERS;
     for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
-        if (i != first)
-            load_words(args, i, word);
-        store_words(args, i, word, use);
+#pragma unroll 1
+        for (int share = 0; share < SHARES; share += WORDS) {
+            if (i != first || share)
+                load_words(args, i, share, word);
+            store_words(args, i, share, word, use);
+        }
     }
     for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
-        if (!take_words(args, watch, i, use))
+        if (!put_words(args, watch, i, use))
             return;
     }
 }
@@ -414,6 +450,7 @@ PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
 PUSH_FN void add_one(const imx_push_args &args, int64_t at)
 {
     float sum = imx_vector_get(IMX_DTYPE, part(args, 0, at), 0);
+#pragma unroll 4
     for (int r = 1; r < IMX_RANKS; r++)
         sum += imx_vector_get(IMX_DTYPE, part(args, r, at), 0);
     imx_vector_put(IMX_DTYPE, (char *)args.to + at, 0, sum);
@@ -495,9 +532,9 @@ extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)
     imx_grid_wait();
     imx_grid_let_go();
     bool works = threadIdx.x < IMX_WORKERS;
-    uint64_t word[IMX_REDUCES ? IMX_RANKS : 1];
+    uint64_t word[WORDS];
     if (args.lines && works)
-        load_words(args, (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x, word);
+        load_words(args, (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x, 0, word);
     uint64_t use = *(const volatile uint64_t *)args.use + 1;
     uint64_t credit = works ? look_credit(args) : UINT64_MAX;
     if (!works && !args.lines)
