@@ -55,15 +55,15 @@ static int64_t rows_of_bytes(const imx_tune_input *in, int64_t bytes)
     return imx_max(1, bytes / imx_max(1, row_bytes));
 }
 
-static void cut_pieces(const imx_tune_input *in, imx_config *config)
+static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
-    int64_t chunk = imx_min(in->chunk_rows * imx_max(1, row_bytes), PIECE_BYTES_MOST);
+    int64_t chunk = imx_min(imx_min(in->chunk_rows, rows) * row_bytes, PIECE_BYTES_MOST);
     config->line_bytes = in->arch ? LINE_BYTES_CUDA : LINE_BYTES_CPU;
     config->piece_bytes = in->arch ? PIECE_BYTES_CUDA : PIECE_BYTES_CPU;
     if (in->chunk_rows) { /* chunks were asked for */
         config->line_bytes = 0;
-        config->piece_bytes = imx_ceil_div(chunk, PIECE_STEP) * PIECE_STEP;
+        config->piece_bytes = imx_ceil_div(imx_max(1, chunk), PIECE_STEP) * PIECE_STEP;
     }
 }
 
@@ -179,7 +179,7 @@ imx_config imx_tune_config(const imx_tune_input *in)
     int64_t rows = imx_max(1, imx_ceil_div(in->shape.m, in->ranks)); /* the most that a rank owns */
     (in->arch ? cut_cuda : cut_cpu)(in, rows, &config);
     config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);
-    cut_pieces(in, &config);
+    cut_pieces(in, rows, &config);
     choose_algorithm(in, rows, &config);
     return config;
 }
