@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "output.h"
 #include "st_json.h"
 
 enum { MAX_INDEX_BYTES = 100000000, NAME_BYTES = 96 };
@@ -119,6 +120,17 @@ static bool read_text(const char *path, char **text, size_t *bytes, st_error *er
     return good;
 }
 
+/* The path of a file of the checkpoint to *path, to be freed. */
+static bool locate(const checkpoint *from, const char *name, char **path, st_error *error)
+{
+    const char *slash = strrchr(from->path, '/');
+    if (!name)
+        return (*path = strdup(from->path)) || out_of_memory(from->path, error);
+    if (slash)
+        return join(from->path, (size_t)(slash - from->path), name, path, error);
+    return join(".", 1, name, path, error);
+}
+
 /* Opens a file of the checkpoint, or finds it open. */
 static bool open_shard(checkpoint *from, const char *name, st_file **out, st_error *error)
 {
@@ -133,16 +145,8 @@ static bool open_shard(checkpoint *from, const char *name, st_file **out, st_err
     if (!shards)
         return out_of_memory(from->path, error);
     from->shards = shards;
-    const char *slash = strrchr(from->path, '/');
     char *path = NULL;
-    bool good;
-    if (!name)
-        good = (path = strdup(from->path)) || out_of_memory(from->path, error);
-    else if (slash)
-        good = join(from->path, (size_t)(slash - from->path), name, &path, error);
-    else
-        good = join(".", 1, name, &path, error);
-    good = good && st_open(path, out, error);
+    bool good = locate(from, name, &path, error) && st_open(path, out, error);
     free(path);
     if (good)
         shards[from->shard_count++] = (shard_file){ .name = name, .file = *out };
@@ -188,6 +192,21 @@ void checkpoint_close(checkpoint *from)
     st_json_free_index(from->places, from->place_count);
     free(from->path);
     free(from);
+}
+
+bool checkpoint_has_file(const checkpoint *from, const char *path)
+{
+    bool found = from && output_same(from->path, path);
+    for (size_t i = 0; from && i < from->place_count && !found; i++) {
+        const char *name = from->places[i].file;
+        char *file = NULL;
+        st_error error;
+        if (i > 0 && strcmp(name, from->places[i - 1].file) == 0)
+            continue;
+        found = locate(from, name, &file, &error) && output_same(file, path);
+        free(file);
+    }
+    return found;
 }
 
 /* ---- Finding --------------------------------------------------------------------------------- */

@@ -17,6 +17,10 @@ typedef struct checkpoint checkpoint;
 bool checkpoint_open(const char *path, checkpoint **out, st_error *error) ST_MUST_CHECK;
 void checkpoint_close(checkpoint *from); /* takes NULL; what was found in it goes with it */
 
+/* Whether writing to path would replace the file, the index or one of the files it names, opened or
+ * not.  False if from is NULL, as for a checkpoint that is not there. */
+bool checkpoint_has_file(const checkpoint *from, const char *path);
+
 /* The tensor as a matrix that points into its file. */
 bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out,
                        st_error *error) ST_MUST_CHECK;

@@ -46,6 +46,29 @@ static int check_files(const options_page *page, const mlp_request *request)
         return options_wrong(page, "cannot write '%s': %s", request->output, strerror(errno));
     if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
+    if (request->output && request->timeline && output_same(request->output, request->timeline))
+        return options_wrong(page, "--output and --timeline are both '%s': name two files",
+                             request->output);
+    return 0;
+}
+
+/* What is read stays as it is, and neither file takes the other's place. */
+static int check_overwrites(const options_page *page, const mlp_request *request)
+{
+    const struct {
+        const char *option, *path;
+    } written[] = { { "output", request->output }, { "timeline", request->timeline } };
+    if (!launch_is_first())
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        const char *path = written[i].path;
+        if (path && checkpoint_has_file(request->model->weights_file, path))
+            return options_wrong(page, "--%s '%s' would replace a file of --weights: name another",
+                                 written[i].option, path);
+        if (path && checkpoint_has_file(request->model->input_file, path))
+            return options_wrong(page, "--%s '%s' would replace a file of --input: name another",
+                                 written[i].option, path);
+    }
     return 0;
 }
 
@@ -128,7 +151,8 @@ int cli_mlp(int argc, char **argv)
         return complain(error.text);
     }
     request.model = &model;
-    int code = start(&request, ranks);
+    wrong = check_overwrites(&page, &request);
+    int code = wrong < 0 ? options_exit(wrong) : start(&request, ranks);
     mlp_model_close(&model);
     return code;
 }

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,4 +61,13 @@ bool output_check(const char *path)
         return false;
     output_end(&o, false);
     return true;
+}
+
+bool output_same(const char *path, const char *other)
+{
+    struct stat a, b;
+    if (strcmp(path, other) == 0)
+        return true;
+    return stat(path, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
 }

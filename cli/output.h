@@ -21,4 +21,7 @@ bool output_end(output *o, bool good);
 /* For before long work: whether output_begin would do.  False, with errno. */
 bool output_check(const char *path);
 
+/* Whether both paths are one file: by their text, or by what is there already. */
+bool output_same(const char *path, const char *other);
+
 #endif /* CLI_OUTPUT_H */

@@ -194,6 +194,44 @@ class Mlp(unittest.TestCase):
                     self.assertIn(place, done.stderr)
         self.assertEqual(os.listdir(self.dir.name), ["folder.svg"])
 
+    def refuse(self, words, *args):
+        """Exit 2 and nothing has changed."""
+        before = {name: open(self.path(name), "rb").read() for name in os.listdir(self.dir.name)}
+        done = run(*args)
+        after = {name: open(self.path(name), "rb").read() for name in os.listdir(self.dir.name)}
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertEqual({n for n in before if before[n] != after.get(n)}, set(), args)
+        self.assertEqual(set(after), set(before), args)
+
+    def test_what_is_read_is_not_replaced(self):
+        self.save("f32")
+        w, x = self.path("w.safetensors"), self.path("x.safetensors")
+        os.symlink(x, self.path("link"))
+        for out in (x, self.path("link"), os.path.join(self.dir.name, ".", "x.safetensors")):
+            with self.subTest(out=out):
+                self.refuse("would replace a file of --input", *self.args("--output", out))
+        self.refuse("would replace a file of --weights", *self.args("--output", w))
+        both = self.path("both.svg")
+        self.refuse("--output and --timeline are both", "mlp", "--random", "8,8,8",
+                    "--output", both, "--timeline", both)
+
+    def test_no_file_of_a_checkpoint_is_replaced(self):
+        """Not those either that this layer does not need, nor the index."""
+        self.save("f32")
+        files = {n: "b.safetensors" if ".3." in n else "a.safetensors" for n in self.weights}
+        for file in ("a.safetensors", "b.safetensors"):
+            save_file({n: self.weights[n] for n in files if files[n] == file}, self.path(file))
+        index = self.path("model.safetensors.index.json")
+        with open(index, "w") as file:
+            json.dump({"weight_map": files}, file)
+        for option, name in (("--output", "a.safetensors"), ("--output", "b.safetensors"),
+                             ("--timeline", "model.safetensors.index.json")):
+            with self.subTest(name=name):
+                self.refuse(f"{option} '{self.path(name)}' would replace a file of --weights",
+                            "mlp", "--weights", self.dir.name, "--layer", "3", "--input",
+                            self.path("x.safetensors"), option, self.path(name))
+
     def test_a_link_of_no_speed_is_no_wire(self):
         for link, emulated in (("0", None), ("0.0", None), ("0e3", None), ("2.5", "2.5")):
             with self.subTest(link=link):
