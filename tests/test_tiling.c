@@ -61,7 +61,7 @@ static void few_rows_take_narrow_tiles(void **state)
 {
     (void)state;
     check(256, 7168, 8192, 1, 0, 112);
-    check(128, 7168, 8192, 1, 0, 112);
+    check(128, 7168, 8192, 1, 0, 64);
     check(128, 3584, 8192, 1, 0, 64);
     check(65, 4096, 4096, 1, 0, 64);
     check(64, 7168, 8192, 1, 0, 64);

@@ -110,7 +110,7 @@ typedef struct imx_backend {
     imbrex_status (*event_record)(imx_device *device, imx_event *event, imbrex_stream stream);
     imbrex_status (*event_wait)(imx_device *device, imx_event *event, imbrex_stream stream);
 
-    /* To a peer's memory or one's own; rank says whose. */
+    /* To or from a peer's memory, or within one's own; rank says whose. */
     imbrex_status (*copy)(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
                           imbrex_stream stream);
     imbrex_status (*signals)(imx_device *device, const imx_signal_op *ops, int count,

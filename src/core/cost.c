@@ -42,29 +42,36 @@ static sizes sizes_of(const imx_tune_input *in)
     return z;
 }
 
-/* Beyond the product.  A copy takes ten microseconds to start and each flag two. */
+/* Beyond the product, in microseconds.  Copies and flags take ten and two to start; what a second
+ * stream hides still takes memory and links from the product. */
 static double sequential(const imx_tune_input *in, const sizes *z)
 {
-    return (in->product ? 50 : 25) + 8 * in->ranks / 4.0 +
-           z->sent / COPY_RATE * (in->scatters ? 1.2 : 0.9);
+    if (!in->product)
+        return 50 + z->sent / COPY_RATE;
+    return in->scatters ? 45 + 1.05 * z->sent / COPY_RATE : 55 + 0.8 * z->sent / COPY_RATE;
 }
 
 static double copy(const imx_tune_input *in, const sizes *z, const imx_config *config)
 {
-    double left = z->sent / COPY_RATE - (config->merged ? 0 : z->covering);
-    return (in->product ? 32 : 25) + most(left, 0);
+    double sending = z->sent / COPY_RATE;
+    if (!in->product)
+        return 35 + sending;
+    if (config->merged)
+        return 45 + sending;
+    return 30 + (in->scatters ? 0.35 * sending : 0.03 * sending) + most(sending - z->covering, 0);
 }
 
-/* Stores of a product's blocks hold up its loads a little; a merged product waits for the first
- * slices only. */
+/* Stores of a product's blocks hold up its loads.  A merged product waits for the first slices of a
+ * only, but sends c at its end. */
 static double store(const imx_tune_input *in, const sizes *z, const imx_config *config)
 {
     double sending = z->sent / STORE_RATE;
     if (!in->product)
-        return 4 + sending;
+        return 6 + sending;
     if (config->merged)
-        return in->scatters ? 10 + sending : 8 + most(sending - z->product, 0);
-    return 15 + 0.4 * sending + most(sending - z->covering, 0);
+        return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
+    return (in->scatters ? 5 + 0.3 * sending : 10 + 0.55 * sending) +
+           most(sending - z->covering, 0);
 }
 
 void imx_cost_choose(const imx_tune_input *in, imx_config *config)

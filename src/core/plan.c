@@ -85,6 +85,11 @@ static imbrex_status choose(imbrex_plan *plan, const request *r)
     imx_text_add(&why, "%s", name ? source : plan->config.why);
     IMX_TRY(
         find_algorithm(plan->op, source, name ? name : plan->config.algorithm, &plan->algorithm));
+    if (plan->algorithm->by_kernel && env->cpu_link > 0 && plan->group->size > 1)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s is \"%s\", whose stores the wire of IMBREX_CPU_LINK would not slow: "
+                        "unset one of them",
+                        source, plan->algorithm->name);
     if (plan->algorithm->by_kernel && plan->group->size > IMX_TEAM_MOST)
         return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", which is for up to %d ranks, not %d",
                         source, plan->algorithm->name, IMX_TEAM_MOST, plan->group->size);

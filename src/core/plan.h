@@ -125,6 +125,7 @@ imx_team imx_run_team(const imx_run *run);   /* for a kernel; up to IMX_TEAM_MOS
 imbrex_status imx_run_fork(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_join(const imx_run *run) IMX_MUST_CHECK;
 
+/* Into rank's memory, or out of it. */
 imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,
                            size_t bytes, int rank) IMX_MUST_CHECK;
 

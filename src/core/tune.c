@@ -33,9 +33,10 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     MERGED_ROWS_CUDA = 1024,
-    MERGED_ROWS_CPU = 8, /* of a rank */
-    SLICES_MOST = 8,
-    SLICE_BYTES_LEAST = 128 << 10, /* of a rank's rows; each slice costs a few microseconds */
+    MERGED_SHARE_CUDA = 224, /* of a rank, where c is sent, which merged tiles do only at the end */
+    MERGED_ROWS_CPU = 8,     /* of a rank */
+    SLICES_MOST = 4,
+    SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
     SLICE_STEP = 64,
     /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
      * then as many ranks are taken together as this many rows allow. */
@@ -115,7 +116,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->leave = (int)imx_min(UNITS_FOR_WAITS, config->blocks - 1);
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->leave_copies = in->sharers > 1 ? config->leave : 0;
-    config->merged = is_merged(in, shape->m, MERGED_ROWS_CUDA);
+    config->merged =
+        is_merged(in, shape->m, MERGED_ROWS_CUDA) && (!in->scatters || rows <= MERGED_SHARE_CUDA);
     imx_tiling_input product = {
         .arch = in->arch,
         .m = shape->m,

@@ -111,7 +111,7 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
             size_t at = rank_offset(run, from, width) + chunk_offset(run, q, width);
             size_t bytes = i ? chunk_bytes(run, from, q, width) : 0;
             IMX_TRY(imx_run_copy(run, stream, (char *)imx_run_data(run, run->rank) + at,
-                                 (const char *)imx_run_data(run, from) + at, bytes, run->rank));
+                                 (const char *)imx_run_data(run, from) + at, bytes, from));
             IMX_TRY(imx_run_post(run, stream, here + chunk_number(run, from, q), run->rank));
         }
     }

@@ -136,7 +136,7 @@ imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size
     imbrex_status status = imx_driver_check(
         imx_driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes,
                                   (CUstream)stream),
-        "cuMemcpyAsync", "cannot copy %zu bytes to rank %d", bytes, rank);
+        "cuMemcpyAsync", "cannot copy %zu bytes to or from rank %d", bytes, rank);
     imx_cuda_leave(device->context, before);
     return status;
 }

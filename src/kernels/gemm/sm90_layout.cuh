@@ -82,11 +82,7 @@ enum {
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* Of a thread; together what the launch gives three warpgroups. */
-#ifdef IMX_SLICES
-    PRODUCER_REGISTERS = 56, /* it waits in its inner loop */
-#else
-    PRODUCER_REGISTERS = 40,
-#endif
+    PRODUCER_REGISTERS = IMX_TILE_N > 64 ? 40 : 56,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };

@@ -128,27 +128,26 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
     place at = { 0, 1 }; /* an empty ring is free at once */
     work *w = (work *)(shared + NEXT_AT);
     int early = 0; /* stages whose b is on its way already */
-#ifdef IMX_WAIT
+#if defined(IMX_SLICES)
+    const int all = 0x7fffffff;
+    int ready_k = args.ready ? 0 : all; /* columns of a that are here */
+#elif defined(IMX_WAIT)
     int waited = -1, gave_up = 0;
-#endif
-#ifdef IMX_SLICES
-    int slice = 0, ready_k = args.ready ? 0 : 0x7fffffff; /* columns of a that are here */
 #endif
 
     unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
     while (index < items_of()) {
-#ifdef IMX_WAIT
+#if defined(IMX_SLICES)
+        if (args.ready && index == blockIdx.x / CLUSTER) { /* the ring is empty: b need not wait */
+            for (; early < IMX_STAGES && early < w->info.steps; early++)
+                load_b(b, w->info.col, early * TILE_K, base + early * STAGE_BYTES,
+                       full_of(base, early));
+        }
+#elif defined(IMX_WAIT)
         if (args.ready && !w->own && w->info.chunk != waited && !gave_up) {
-            if (index == blockIdx.x / CLUSTER) { /* the ring is empty: b need not wait */
-                for (; early < IMX_STAGES && early < w->info.steps; early++)
-                    load_b(b, w->info.col, early * TILE_K, base + early * STAGE_BYTES,
-                           full_of(base, early));
-            }
             waited = w->info.chunk;
-#ifndef IMX_SLICES
             gave_up = !team_chunk(args, watch, waited);
             imbrexd_fence_tma();
-#endif
         }
         /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */
         if (gave_up) {
@@ -161,10 +160,12 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 
         for (int i = 0; i < left; i++, k += TILE_K) {
 #ifdef IMX_SLICES
-            if (k >= ready_k && !gave_up) {
-                gave_up = !team_slice(args, watch, slice++);
+            if (k >= ready_k) {
+                int there = team_slice(args, watch, ready_k / args.slice_k);
                 imbrexd_fence_tma();
-                ready_k += args.slice_k;
+                ready_k = there ? ready_k + args.slice_k : all;
+                if (!there)
+                    gave_up_here() = 1;
             }
 #endif
             mbar_wait(empty_of(base, at.stage), at.phase);

@@ -15,7 +15,7 @@ enum {
     GROUP_ROWS = 2048,    /* of c: a's rows of a group stay in the L2 cache */
     ROWS_TINY = 16,       /* up to here zero rows beyond m cost more than they are worth */
     ROWS_SMALL = 64,
-    ROWS_FEW = 128, /* two rows of small tiles, where they fit side by side */
+    ROWS_FEW = 128, /* a large tile would waste the half that they do not fill */
 };
 
 /* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
@@ -96,16 +96,19 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .split = 1 };
 }
 
-static imx_sm90_config small(int64_t rows)
+/* One row of narrow tiles.  Of clusters of four a GPU has room for ten in eleven blocks only: where
+ * all blocks are wanted at once they go in twos. */
+static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 {
-    imx_sm90_config c = { .tile_m = 64,
+    imx_sm90_config c = { .tile_m = rows <= ROWS_SMALL ? 64 : 128,
                           .tile_n = 64,
                           .wg_m = 64,
                           .stages = 13,
                           .cluster_m = 1,
-                          .cluster_n = 4,
-                          .a_rows = 64,
+                          .a_rows = rows <= ROWS_SMALL ? 64 : 128,
                           .split = 1 };
+    int64_t blocks = tiles(in, c.tile_m, c.tile_n);
+    c.cluster_n = blocks <= in->sms * 10 / 11 ? 4 : 2;
     if (rows <= ROWS_TINY) {
         c.cluster_n = 1;
         c.a_rows = ROWS_TINY;
@@ -113,20 +116,10 @@ static imx_sm90_config small(int64_t rows)
     return c;
 }
 
-/* Of few rows, a large tile would waste the half that they do not fill. */
-static bool is_small(const imx_sm90_input *in, int64_t rows)
-{
-    imx_sm90_config c = small(rows);
-    int cluster = c.cluster_m * c.cluster_n;
-    return rows <= ROWS_SMALL ||
-           (rows <= ROWS_FEW &&
-            tiles(in, c.tile_m * c.cluster_m, c.tile_n * c.cluster_n) <= in->sms / cluster);
-}
-
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
     int64_t rows = ceil_div(in->m, in->ranks); /* the most that a rank has */
-    imx_sm90_config c = is_small(in, rows) ? small(rows) : large(in);
+    imx_sm90_config c = rows <= ROWS_FEW ? small(in, rows) : large(in);
     while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
         c.stages--;
     c.tile_rows = c.tile_m * c.cluster_m;

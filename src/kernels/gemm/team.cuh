@@ -110,7 +110,7 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 #ifdef IMX_PUSH
 
-enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16 };
+enum { PUSH_AT_ONCE = 2, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
 
 /* This warp's share of the units: every so-many-th line of 32. */
 IMX_TEAM_GPU void push_units(char *to, const char *from, uint32_t units, uint32_t warp,
@@ -178,44 +178,59 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
 /* A slice, row by row, to all ranks: [rows, columns] of units, rows `stride` units apart. */
 template <typename unit>
 IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, int64_t at, uint32_t rows, uint32_t columns,
-                             int64_t stride, int64_t first)
+                             int64_t stride, int64_t first, uint32_t warp, uint32_t warps)
 {
     const unit *mine = (const unit *)args.push + at;
-    uint32_t lane = threadIdx.x % 32, units = rows * columns;
-    for (uint32_t i = blockIdx.x * 32 + lane; i < units; i += gridDim.x * 32) {
-        uint32_t row = i / columns;
-        int64_t from = row * stride + (i - row * columns);
-        unit value = mine[from];
-        for (int r = 0; r < args.team.size; r++)
-            ((unit *)imx_team_data(&args.team, r))[first + at + from] = value;
+    uint32_t units = rows * columns, step = warps * 32;
+    for (uint32_t i = warp * 32 + threadIdx.x % 32; i < units; i += SLICE_AT_ONCE * step) {
+        unit value[SLICE_AT_ONCE];
+        uint32_t from[SLICE_AT_ONCE]; /* a rank has too few rows for more */
+#pragma unroll
+        for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
+            uint32_t unit_at = i + j * step, row = unit_at / columns;
+            from[j] = row * (uint32_t)stride + (unit_at - row * columns);
+            if (unit_at < units)
+                value[j] = mine[from[j]];
+        }
+        for (int r = 0; r < args.team.size; r++) {
+            unit *theirs = (unit *)imx_team_data(&args.team, r) + first + at;
+#pragma unroll
+            for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
+                if (i + j * step < units)
+                    theirs[from[j]] = value[j];
+            }
+        }
     }
 }
 
-/* The same of every so-many-th slice, to all ranks at once, also where there are no rows. */
+/* One slice after the other, each to all ranks at once, also where there are no rows. */
 IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t first, int64_t rows,
-                              int warp, int warps)
+                              uint32_t warp, uint32_t warps)
 {
     const imx_team &team = args.team;
     int lane = (int)threadIdx.x % 32;
     int per_unit = PUSH_UNIT / element;
+    warp += blockIdx.x * warps;
+    warps *= gridDim.x;
     bool units = args.k % per_unit == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
-    for (int s = warp; s < args.slices; s += warps) {
+    for (int s = 0; s < args.slices; s++) {
         int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
         int64_t cols = left < args.slice_k ? left : args.slice_k;
         if (units)
             push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
-                              args.k / per_unit, first * (args.k / per_unit));
+                              args.k / per_unit, first * (args.k / per_unit), warp, warps);
         else if (element == 4)
             push_slice<uint32_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
-                                 first * args.k);
+                                 first * args.k, warp, warps);
         else
             push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
-                                 first * args.k);
+                                 first * args.k, warp, warps);
         imbrexd_fence_post();
         __syncwarp();
-        int last = lane == 0 && imbrexd_counter_last(&args.counters[s], gridDim.x);
+        int last = lane == 0 && imbrexd_counter_last(&args.counters[s], warps);
         if (!__shfl_sync(0xffffffffu, last, 0))
             continue;
+        __syncwarp(); /* and the others see what lane 0 saw */
         for (int r = lane; r < team.size; r += 32)
             imbrexd_signal_post(imx_team_signal(&team, r, s * team.size + team.rank),
                                 team_use(args));
@@ -232,7 +247,7 @@ IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int
     int64_t m = args.schedule.m;
     int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
 #ifdef IMX_SLICES
-    push_slices(args, element, first, rows, warp, warps);
+    push_slices(args, element, first, rows, (uint32_t)warp, (uint32_t)warps);
 #else
     push_chunks(args, args.k * element, first, rows, (uint32_t)warp, (uint32_t)warps);
 #endif
