@@ -277,14 +277,18 @@ static void finish(launcher *l)
 
 /* ---- Beginning ------------------------------------------------------------------------------- */
 
-/* Signals are read from a file descriptor, so that none comes between two lines of this file. */
+/* Signals are read from a file descriptor, so that none comes between two lines of this file.  One
+ * that is ignored, as under nohup, would be read, too, if it were blocked: it is left out. */
 static bool take_signals(launcher *l)
 {
-    static const int taken[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP };
+    static const int taken[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP };
+    struct sigaction before;
     sigset_t mask;
     sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
-        sigaddset(&mask, taken[i]);
+        if (sigaction(taken[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaddset(&mask, taken[i]);
     sigprocmask(SIG_BLOCK, &mask, &l->mask_before);
     sigaction(SIGPIPE, &(struct sigaction){ .sa_handler = SIG_IGN }, &l->pipe_before);
     sigaction(SIGCHLD, &(struct sigaction){ .sa_handler = SIG_DFL }, &l->child_before);

@@ -30,7 +30,9 @@ int cli_run(int argc, char **argv)
             "Ranks find RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
             "and\n"
             "IMBREX_TOKEN in their environment.  Rank 0 has the standard input, the others none.\n"
-            "SIGINT, SIGTERM, SIGHUP and SIGQUIT reach every rank; a second one kills.\n\n"
+            "SIGINT, SIGTERM, SIGHUP and SIGQUIT reach every rank; a second one kills.  One that "
+            "is\n"
+            "ignored here, as SIGHUP is under nohup, reaches none.\n\n"
             "exit code: that of the first rank that failed, or 128 + the signal that killed it; "
             "the\nothers are then ended.  0 if none failed, 124 at the timeout, 2 for wrong usage.",
         .leading = true,

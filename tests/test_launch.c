@@ -417,6 +417,28 @@ static void sigint_gives_130_and_a_second_kills(void **state)
     forget(&l);
 }
 
+/* As under nohup: neither this process nor its ranks hear of it. */
+static void what_is_ignored_at_the_start_stays_so(void **state)
+{
+    (void)state;
+    static const int signals[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM };
+    char *argv[] = { "sh", "-c", "echo ready; sleep 0.5; echo done", NULL };
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        signal(signals[i], SIG_IGN);
+        launched l = start(&(launch_options){ .ranks = 2, .grace_s = 0.1 }, argv, NULL, "", -1);
+        signal(signals[i], SIG_DFL);
+        await_lines(&l, 2);
+        kill(l.pid, signals[i]);
+        wait_for(&l);
+        if (l.status != 0)
+            fail_msg("signal %d: status %d, not 0: %s", signals[i], l.status, l.err);
+        assert_string_equal(l.err, "");
+        assert_contains(l.out, "[0] done\n");
+        assert_contains(l.out, "[1] done\n");
+        forget(&l);
+    }
+}
+
 /* More pipes than files may be open, unless the launcher raises its own limit. */
 static void ranks_may_need_many_files(void **state)
 {
@@ -513,11 +535,13 @@ int main(void)
         cmocka_unit_test(a_late_writer_is_heard),
         cmocka_unit_test(sigterm_reaches_every_rank),
         cmocka_unit_test(sigint_gives_130_and_a_second_kills),
+        cmocka_unit_test(what_is_ignored_at_the_start_stays_so),
         cmocka_unit_test(ranks_may_need_many_files),
         cmocka_unit_test(ranks_die_with_a_killed_launcher),
         cmocka_unit_test(progress_is_silent_in_a_pipe),
         cmocka_unit_test(a_rank_is_known_by_its_environment),
     };
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    signal(SIGINT, SIG_DFL); /* the shell that started us may ignore it */
     return cmocka_run_group_tests_name("launch", tests, NULL, NULL);
 }
