@@ -1,5 +1,5 @@
-/* test_chaos.c - runs back to back, with ranks that sleep at random before every copy and post: the
- * same bits as a quiet rank after rank gives. */
+/* test_chaos.c - runs back to back, with ranks that sleep at random before every copy, post and
+ * kernel: the same bits as a quiet rank after rank gives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,24 +7,29 @@
 
 #include <cmocka.h>
 
+#include "imbrex_device.h"
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 20, OPS = 4, CASES = 2 * OPS };
+enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 2 };
 
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 
-/* Operator by operator, "copy" first. */
+/* Operator by operator, "copy" before "sequential"; then the products by "store". */
 static op_case case_of(int i)
 {
-    return (op_case){ .op = ops[i / 2],
+    int op = i < PAIRS ? i / 2 : i - PAIRS + 2;
+    return (op_case){ .op = ops[op],
                       .m = 45,
                       .n = 24,
-                      .k = i / 2 < 2 ? 0 : 16,
+                      .k = op < 2 ? 0 : 16,
                       .dtype = i % 3 ? IMBREX_BF16 : IMBREX_F32,
-                      .algorithm = i % 2 ? "sequential" : "copy",
+                      .algorithm = i >= PAIRS ? "store"
+                                   : i % 2    ? "sequential"
+                                              : "copy",
                       .chunk_rows = 12,
-                      .gathered = i / 2 == 2 };
+                      .sms = i < PAIRS ? 0 : 2,
+                      .gathered = op == 2 };
 }
 
 /* ---- one plan's runs ------------------------------------------------------------------------- */
@@ -256,13 +261,39 @@ static void processes_4(void **state)
     with(4, true);
 }
 
+/* Kernels sleep too, else "store", which is a kernel and nothing else, would never be disturbed. */
+static int sleepy(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    float in[2] = { 0 }, out = -1;
+    int64_t begin_ns = imbrexd_now_ns();
+    for (int i = 0; i < 20; i++)
+        RANK_OK(imbrex_silu_mul(group, IMBREX_F32, 1, 1, in, &out, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(took_ms >= 30, "20 kernels that sleep up to 10 ms each took %lld ms, want about 100",
+               (long long)took_ms);
+    RANK_CHECK(out == 0, "out is %g, want 0", (double)out);
+    return 0;
+}
+
+static void kernels_sleep(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 1 };
+    setenv("IMBREX_CHAOS", "10", 1);
+    assert_int_equal(ranks_run(&desc, sleepy, NULL), 0);
+    setenv("IMBREX_CPU_THREADS", "3", 1);
+    assert_int_equal(ranks_run(&desc, sleepy, NULL), 0);
+    unsetenv("IMBREX_CPU_THREADS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_2),
-        cmocka_unit_test(threads_4),
-        cmocka_unit_test(processes_2),
-        cmocka_unit_test(processes_4),
+        cmocka_unit_test(threads_2),     cmocka_unit_test(threads_4),
+        cmocka_unit_test(processes_2),   cmocka_unit_test(processes_4),
+        cmocka_unit_test(kernels_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

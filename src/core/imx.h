@@ -114,7 +114,7 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "80: kernels in the form for every GPU, also where there is a faster one; 0: the GPU's")  \
     ROW(nvrtc, "IMBREX_NVRTC", text, "", "file of NVIDIA's run-time compiler; unset: looked for") \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
-        "sleep up to so many milliseconds before copies and posts, for tests")                    \
+        "sleep up to so many milliseconds before copies, posts and kernels, for tests")           \
     ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
     ROW(bind, "IMBREX_BIND", text, "", "address that rank 0 listens on, if not loopback")         \
     ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \

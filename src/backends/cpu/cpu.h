@@ -10,7 +10,7 @@ struct imx_device {
     int rank;
     int local_size;   /* ranks that take memory of this machine */
     int threads;      /* that a rank computes with */
-    int64_t chaos_ns; /* sleep up to so long before copies and posts */
+    int64_t chaos_ns; /* sleep up to so long before copies, posts, blocks */
     double link_ns;   /* what a byte to a peer takes on the emulated wire */
     const imbrexd_watch *watch;
     imbrexd_trace *trace;
@@ -102,6 +102,9 @@ typedef struct imx_cpu_entry {
         } event;
     };
 } imx_cpu_entry;
+
+/* Sleeps at random, up to device->chaos_ns or until the group has failed; seed: the thread's. */
+void imx_cpu_chaos(const imx_device *device, uint32_t *seed);
 
 /* seed: the stream's own state for the chaos sleeps. */
 void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_entry *entry);

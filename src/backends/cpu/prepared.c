@@ -10,10 +10,12 @@ typedef struct helper {
     imx_prepared *prepared;
     unsigned long thread;
     bool started;
+    uint32_t seed; /* of the chaos sleeps */
     imbrexd_block block;
 } helper;
 
 struct imx_prepared {
+    const imx_device *device;
     const imx_kernel *kernel;
     int blocks;
     char *scratch; /* [blocks][scratch_bytes] */
@@ -24,6 +26,13 @@ struct imx_prepared {
     uint32_t running;  /* atomic, futex: helpers that have not ended */
     uint32_t stop;
 };
+
+/* Ranks' kernels, and the blocks of one, may start in any order: chaos makes them do so. */
+static void run_block(const imx_prepared *p, helper *self)
+{
+    imx_cpu_chaos(p->device, &self->seed);
+    p->kernel->cpu(p->args, &self->block);
+}
 
 static void *help(void *arg)
 {
@@ -36,7 +45,7 @@ static void *help(void *arg)
         seen = launches;
         if (p->stop)
             return NULL;
-        p->kernel->cpu(p->args, &self->block);
+        run_block(p, self);
         /* acq_rel: whoever sees 0 sees what every block wrote */
         if (__atomic_sub_fetch(&p->running, 1, __ATOMIC_ACQ_REL) == 0)
             imx_cpu_wake(&p->running);
@@ -65,7 +74,7 @@ void imx_cpu_prepared_run(imx_device *device, imx_prepared *p, const void *args,
     }
     if (p->blocks > 1)
         start(p);
-    p->kernel->cpu(args, &p->helpers[0].block);
+    run_block(p, &p->helpers[0]);
     uint32_t running;
     while (p->blocks > 1 && (running = __atomic_load_n(&p->running, __ATOMIC_ACQUIRE)) != 0)
         imx_cpu_sleep(&p->running, running);
@@ -76,11 +85,14 @@ imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, cons
 {
     imx_prepared *p = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *p, &p));
+    p->device = device;
     p->kernel = kernel;
     p->blocks = blocks;
     p->scratch_bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(largest), 64) : 0;
     imbrex_status status;
     IMX_GOTO(imx_sys_alloc((size_t)blocks, sizeof *p->helpers, &p->helpers));
+    for (int i = 0; i < blocks; i++)
+        p->helpers[i].seed = (uint32_t)(device->rank * 7919 + i * 104729 + 2);
     if (p->scratch_bytes) {
         IMX_GOTO(imx_cpu_room_check(device, (size_t)blocks * p->scratch_bytes, 0));
         p->scratch = imx_sys.aligned_alloc(64, (size_t)blocks * p->scratch_bytes);

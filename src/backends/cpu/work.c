@@ -25,7 +25,7 @@ static void sleep_for(const imx_device *device, int64_t time_ns)
     }
 }
 
-static void chaos(const imx_device *device, uint32_t *seed)
+void imx_cpu_chaos(const imx_device *device, uint32_t *seed)
 {
     if (!device->chaos_ns)
         return;
@@ -63,7 +63,7 @@ static void signal(imx_device *device, int stream, uint32_t *seed, const imx_sig
     uint64_t value = (op->word ? *op->word : 0) + op->add;
     if (op->kind == IMX_POST) {
         if (op->site.rank != device->rank)
-            chaos(device, seed);
+            imx_cpu_chaos(device, seed);
         if (!aborted(device))
             imbrexd_signal_post(op->signal, value);
         return;
@@ -114,7 +114,7 @@ void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_
     } else if (aborted(device)) {
         return;
     } else if (entry->kind == IMX_CPU_COPY) {
-        chaos(device, seed);
+        imx_cpu_chaos(device, seed);
         if (!aborted(device))
             copy(device, stream, entry);
     } else if (entry->kind == IMX_CPU_SIGNAL) {
