@@ -188,7 +188,8 @@ int cli_bench(int argc, char **argv)
             "making "
             "the plan takes once its\nkernels are compiled.  IMBREX_CUBLASLT may name cuBLASLt's "
             "file.\n\n"
-            "exit code: 0; 1 if something failed or was left out; 2 for wrong usage.",
+            "exit code: 0; 1 if something failed or was left out; 2 for wrong usage\nor a device "
+            "or algorithm that is not there.",
         .most = 1,
     };
     int given = options_parse(&page, argc, argv);

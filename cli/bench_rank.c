@@ -113,5 +113,5 @@ int bench_rank(const bench_request *request)
     imbrex_group_destroy(setting->group);
     cuda_timer_close(setting->timer);
     bool speaks = setting->bar != NULL; /* one rank says that something was left out */
-    return status == IMBREX_OK && !(speaks && s.left_out) ? CLI_OK : CLI_FAILED;
+    return status == IMBREX_OK && speaks && s.left_out ? CLI_FAILED : cli_exit_code(status);
 }

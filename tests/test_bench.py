@@ -151,7 +151,7 @@ class Bench(unittest.TestCase):
     def test_what_needs_a_gpu_says_so(self):
         for words in (["--graph"], ["--peer", "cublas"]):
             done = bench("ag_gemm", "--device", "cpu", *words)
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(" ".join(words) + " needs device cuda, not cpu", done.stderr)
 
     def test_wrong_usage(self):
@@ -181,10 +181,13 @@ class Bench(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertIn(says, done.stderr)
 
-    def test_unknown_algorithm(self):
-        done = bench("ag_gemm", "--algorithm", "teleport")
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn('desc.algorithm is "teleport"', done.stderr)
+    def test_what_is_not_there(self):
+        for words, says in ((["--algorithm", "teleport"], 'desc.algorithm is "teleport"'),
+                            (["--device", "abacus"], "abacus"), (["--device", "cpu:7"], "cpu:7")):
+            with self.subTest(words=words):
+                done = bench("ag_gemm", *words)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertIn(says, done.stderr)
 
 
 if __name__ == "__main__":
