@@ -1,6 +1,5 @@
 /* mlp.c - `imbrex mlp`: a tensor-parallel transformer MLP on real weights, overlapped, measured,
  * checked and pictured. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +42,7 @@ static int check_files(const options_page *page, const mlp_request *request)
     if (!launch_is_first())
         return 0;
     if (request->output && !output_check(request->output))
-        return options_wrong(page, "cannot write '%s': %s", request->output, strerror(errno));
+        return options_wrong(page, "cannot write '%s': %s", request->output, output_reason());
     if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
     if (request->output && request->timeline && output_same(request->output, request->timeline))

@@ -10,21 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ATTEMPTS = 1000 };
+enum { ATTEMPTS = 1000, NOT_ORDINARY = EINVAL };
 
-bool output_begin(output *o, const char *path)
+static bool open_beside(output *o)
 {
-    struct stat info;
-    *o = (output){ .path = path, .fd = -1 };
-    errno = ENOENT;
-    if (!*path)
-        return false;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) { /* a device would be replaced */
-        errno = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
-        return false;
-    }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        if (asprintf(&o->beside, "%s.%ld-%d.tmp", path, (long)getpid(), attempt) < 0) {
+        if (asprintf(&o->beside, "%s.%ld-%d.tmp", o->path, (long)getpid(), attempt) < 0) {
             errno = ENOMEM;
             return false;
         }
@@ -40,6 +31,29 @@ bool output_begin(output *o, const char *path)
     return false;
 }
 
+bool output_begin(output *o, const char *path)
+{
+    struct stat info;
+    *o = (output){ .fd = -1 };
+    errno = ENOENT;
+    if (!*path)
+        return false;
+    bool there = stat(path, &info) == 0;
+    if (there && !S_ISREG(info.st_mode)) { /* a device would be replaced */
+        errno = S_ISDIR(info.st_mode) ? EISDIR : NOT_ORDINARY;
+        return false;
+    }
+    o->path = there ? realpath(path, NULL) : strdup(path);
+    if (!o->path)
+        return false;
+    if (open_beside(o))
+        return true;
+    int error = errno;
+    free(o->path);
+    errno = error;
+    return false;
+}
+
 bool output_end(output *o, bool good)
 {
     int error = errno;
@@ -50,8 +64,14 @@ bool output_end(output *o, bool good)
     if (!placed)
         unlink(o->beside);
     free(o->beside);
+    free(o->path);
     errno = error;
     return placed;
+}
+
+const char *output_reason(void)
+{
+    return errno == NOT_ORDINARY ? "it must be an ordinary file" : strerror(errno);
 }
 
 bool output_check(const char *path)

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 typedef struct output {
-    const char *path;
+    char *path;   /* its place: what a link points to, so that the link stays one */
     char *beside; /* where it is written */
     int fd;
 } output;
@@ -17,6 +17,9 @@ bool output_begin(output *o, const char *path);
 /* Closes the file and puts it in its place, or removes it if `good` is false.  False, with errno,
  * unless it is in its place. */
 bool output_end(output *o, bool good);
+
+/* Why the last call returned false, from errno, for people. */
+const char *output_reason(void);
 
 /* For before long work: whether output_begin would do.  False, with errno. */
 bool output_check(const char *path);

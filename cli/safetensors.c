@@ -327,7 +327,7 @@ bool st_write(const char *path, const st_tensor *tensors, size_t count, const ch
     output file;
     if (good && (!output_begin(&file, path) ||
                  !output_end(&file, write_contents(file.fd, header, sized, count))))
-        good = st_fail(error, "%s: cannot be written: %s", st_path_tail(path), strerror(errno));
+        good = st_fail(error, "%s: cannot be written: %s", st_path_tail(path), output_reason());
     free(header);
     free(sized);
     return good;

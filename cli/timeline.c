@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "timeline.h"
 
-#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,7 +32,7 @@ bool timeline_check(const char *path, char *error, size_t size)
         snprintf(error, size, "'%s' is no timeline: its name must end in .html, .svg or .json",
                  path);
     else if (!output_check(path))
-        snprintf(error, size, "cannot write '%s': %s", path, strerror(errno));
+        snprintf(error, size, "cannot write '%s': %s", path, output_reason());
     else
         return true;
     return false;
@@ -58,7 +57,7 @@ bool timeline_write(const timeline *t, const char *path, char *error, size_t siz
     output file;
     if (output_begin(&file, path) && output_end(&file, write_to(dup(file.fd), t, path)))
         return true;
-    snprintf(error, size, "cannot write '%s': %s", path, strerror(errno));
+    snprintf(error, size, "cannot write '%s': %s", path, output_reason());
     return false;
 }
 

@@ -194,6 +194,26 @@ class Mlp(unittest.TestCase):
                     self.assertIn(place, done.stderr)
         self.assertEqual(os.listdir(self.dir.name), ["folder.svg"])
 
+    def test_only_an_ordinary_file_is_written(self):
+        os.symlink("/dev/null", self.path("null.svg"))
+        for option, place in (("--output", "/dev/null"), ("--timeline", self.path("null.svg"))):
+            with self.subTest(option=option):
+                done = run("mlp", "--random", "8,8,8", option, place)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(f"cannot write '{place}': it must be an ordinary file", done.stderr)
+
+    def test_a_link_stays_one(self):
+        os.mkdir(self.path("far"))
+        with open(self.path("far/y.safetensors"), "w") as file:
+            file.write("old")
+        os.symlink("far/y.safetensors", self.path("y.safetensors"))
+        done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--output",
+                   self.path("y.safetensors"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(os.path.islink(self.path("y.safetensors")))
+        self.assertEqual(load_file(self.path("far/y.safetensors"))["y"].shape, (8, 8))
+        self.assertEqual(os.listdir(self.path("far")), ["y.safetensors"])
+
     def refuse(self, words, *args):
         """Exit 2 and nothing has changed."""
         before = {name: open(self.path(name), "rb").read() for name in os.listdir(self.dir.name)}
