@@ -11,10 +11,9 @@
 /* In microseconds, and bytes or operations in one of them. */
 static const double PRODUCT_RATE = 700e6, PRODUCT_RATE_F32 = 60e6; /* operations */
 static const double MEMORY_RATE = 4.0e6;
-static const double COPY_RATE = 280e3;           /* copy engine, to all peers in turn */
-static const double STORE_RATE = 350e3;          /* stores of a kernel that does nothing else */
-static const double STORE_BYTES_MOST = 64 << 20; /* of a rank; beyond, copies need no blocks */
-static const double MEET = 10;                   /* all ranks tell all, and wait */
+static const double COPY_RATE = 280e3;  /* copy engine, to all peers in turn */
+static const double STORE_RATE = 350e3; /* stores of a kernel that does nothing else */
+static const double MEET = 10;          /* all ranks tell all, and wait */
 
 typedef struct sizes {
     double product;  /* of one rank */
@@ -88,8 +87,8 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
         { "pull", z.product + copy(in, &z, config) + MEET },
     };
     int count = ag_gemm ? 4 : 3, best = 0;
-    bool may_store =
-        in->ranks <= IMX_TEAM_MOST && (in->product || z.sent <= STORE_BYTES_MOST * (in->ranks - 1));
+    /* That of collectives is for those who ask for it: it has not been measured on GPUs. */
+    bool may_store = in->ranks <= IMX_TEAM_MOST && in->product;
     imx_text why = { .at = config->why, .size = sizeof config->why };
     imx_text_add(&why, "expected us:");
     for (int i = 0; i < count; i++) {

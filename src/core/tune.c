@@ -39,7 +39,8 @@ enum {
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
     SLICE_STEP = 64,
     /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
-     * then as many ranks are taken together as this many rows allow. */
+     * then as many ranks are taken together as this many rows allow.  Not where rows arrive from
+     * the ranks: the second band would wait for the last of them. */
     B_BYTES_CACHED = 32 << 20,
     BAND_ROWS = 2048,
 };
@@ -144,7 +145,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
     slice(in, rows * shape->k * element / SLICE_BYTES_LEAST, SLICE_STEP, config);
-    if (shape->n * shape->k * element > B_BYTES_CACHED)
+    if (in->scatters && shape->n * shape->k * element > B_BYTES_CACHED)
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
 }
 
