@@ -15,6 +15,8 @@
 
 enum { MAX_INDEX_BYTES = 100000000, NAME_BYTES = 96 };
 
+static const char whole_name[] = "model.safetensors"; /* goes before an index */
+
 /* A file of the checkpoint that is open. */
 typedef struct shard_file {
     const char *name; /* as in the index; NULL: the only one */
@@ -78,7 +80,7 @@ static bool only_file(const char *directory, char **found, st_error *error)
 /* Turns the user's path into that of a file or an index, to be freed also on failure. */
 static bool resolve(const char *path, char **file, st_error *error)
 {
-    static const char *const usual[] = { "model.safetensors", "model.safetensors.index.json" };
+    const char *const usual[] = { whole_name, "model.safetensors.index.json" };
     struct stat info;
     if (stat(path, &info) != 0)
         return st_fail(error, "%s: cannot be opened: %s", st_path_tail(path), strerror(errno));
@@ -194,18 +196,23 @@ void checkpoint_close(checkpoint *from)
     free(from);
 }
 
+static bool is_file(const checkpoint *from, const char *name, const char *path)
+{
+    char *file = NULL;
+    st_error error;
+    bool same = locate(from, name, &file, &error) && output_same(file, path);
+    free(file);
+    return same;
+}
+
 bool checkpoint_has_file(const checkpoint *from, const char *path)
 {
-    bool found = from && output_same(from->path, path);
-    for (size_t i = 0; from && i < from->place_count && !found; i++) {
-        const char *name = from->places[i].file;
-        char *file = NULL;
-        st_error error;
-        if (i > 0 && strcmp(name, from->places[i - 1].file) == 0)
-            continue;
-        found = locate(from, name, &file, &error) && output_same(file, path);
-        free(file);
-    }
+    if (!from)
+        return false;
+    bool found = is_file(from, NULL, path) || (from->places && is_file(from, whole_name, path));
+    for (size_t i = 0; i < from->place_count && !found; i++)
+        if (i == 0 || strcmp(from->places[i].file, from->places[i - 1].file) != 0)
+            found = is_file(from, from->places[i].file, path);
     return found;
 }
 

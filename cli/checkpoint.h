@@ -17,8 +17,9 @@ typedef struct checkpoint checkpoint;
 bool checkpoint_open(const char *path, checkpoint **out, st_error *error) ST_MUST_CHECK;
 void checkpoint_close(checkpoint *from); /* takes NULL; what was found in it goes with it */
 
-/* Whether writing to path would replace the file, the index or one of the files it names, opened or
- * not.  False if from is NULL, as for a checkpoint that is not there. */
+/* Whether a file written to path would take the place of the checkpoint's file, of its index (as a
+ * model.safetensors beside it would), or of a file that the index names, opened or not.  False if
+ * from is NULL. */
 bool checkpoint_has_file(const checkpoint *from, const char *path);
 
 /* The tensor as a matrix that points into its file. */

@@ -62,11 +62,13 @@ static int check_overwrites(const options_page *page, const mlp_request *request
     for (int i = 0; i < 2; i++) {
         const char *path = written[i].path;
         if (path && checkpoint_has_file(request->model->weights_file, path))
-            return options_wrong(page, "--%s '%s' would replace a file of --weights: name another",
-                                 written[i].option, path);
+            return options_wrong(
+                page, "--%s '%s' would take the place of a file of --weights: name another",
+                written[i].option, path);
         if (path && checkpoint_has_file(request->model->input_file, path))
-            return options_wrong(page, "--%s '%s' would replace a file of --input: name another",
-                                 written[i].option, path);
+            return options_wrong(
+                page, "--%s '%s' would take the place of a file of --input: name another",
+                written[i].option, path);
     }
     return 0;
 }

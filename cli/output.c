@@ -83,11 +83,26 @@ bool output_check(const char *path)
     return true;
 }
 
+/* Whether the folder of path is there; path's name in it to *name. */
+static bool stat_folder(const char *path, struct stat *folder, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    char *text = slash ? strndup(path, (size_t)(*name - path)) : strdup(".");
+    bool there = text && stat(text, folder) == 0;
+    free(text);
+    return there;
+}
+
 bool output_same(const char *path, const char *other)
 {
     struct stat a, b;
-    if (strcmp(path, other) == 0)
-        return true;
-    return stat(path, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev &&
-           a.st_ino == b.st_ino;
+    const char *name, *other_name;
+    bool there = stat(path, &a) == 0, other_there = stat(other, &b) == 0;
+    if (there != other_there)
+        return false;
+    if (!there && (!stat_folder(path, &a, &name) || !stat_folder(other, &b, &other_name) ||
+                   strcmp(name, other_name) != 0))
+        return false;
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }

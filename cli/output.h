@@ -24,7 +24,7 @@ const char *output_reason(void);
 /* For before long work: whether output_begin would do.  False, with errno. */
 bool output_check(const char *path);
 
-/* Whether both paths are one file: by their text, or by what is there already. */
+/* Whether both paths are one file, or would be one if they were written. */
 bool output_same(const char *path, const char *other);
 
 #endif /* CLI_OUTPUT_H */

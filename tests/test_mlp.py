@@ -230,14 +230,15 @@ class Mlp(unittest.TestCase):
         os.symlink(x, self.path("link"))
         for out in (x, self.path("link"), os.path.join(self.dir.name, ".", "x.safetensors")):
             with self.subTest(out=out):
-                self.refuse("would replace a file of --input", *self.args("--output", out))
-        self.refuse("would replace a file of --weights", *self.args("--output", w))
+                self.refuse("the place of a file of --input", *self.args("--output", out))
+        self.refuse("the place of a file of --weights", *self.args("--output", w))
         both = self.path("both.svg")
-        self.refuse("--output and --timeline are both", "mlp", "--random", "8,8,8",
-                    "--output", both, "--timeline", both)
+        for other in (both, os.path.join(self.dir.name, ".", "both.svg")):
+            self.refuse("--output and --timeline are both", "mlp", "--random", "8,8,8",
+                        "--output", both, "--timeline", other)
 
     def test_no_file_of_a_checkpoint_is_replaced(self):
-        """Not those either that this layer does not need, nor the index."""
+        """Nor one that this layer does not need, nor the index, nor what goes before it."""
         self.save("f32")
         files = {n: "b.safetensors" if ".3." in n else "a.safetensors" for n in self.weights}
         for file in ("a.safetensors", "b.safetensors"):
@@ -246,10 +247,11 @@ class Mlp(unittest.TestCase):
         with open(index, "w") as file:
             json.dump({"weight_map": files}, file)
         for option, name in (("--output", "a.safetensors"), ("--output", "b.safetensors"),
+                             ("--output", "model.safetensors"),
                              ("--timeline", "model.safetensors.index.json")):
             with self.subTest(name=name):
-                self.refuse(f"{option} '{self.path(name)}' would replace a file of --weights",
-                            "mlp", "--weights", self.dir.name, "--layer", "3", "--input",
+                says = f"{option} '{self.path(name)}' would take the place of a file of --weights"
+                self.refuse(says, "mlp", "--weights", self.dir.name, "--layer", "3", "--input",
                             self.path("x.safetensors"), option, self.path(name))
 
     def test_a_link_of_no_speed_is_no_wire(self):
