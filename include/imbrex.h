@@ -34,6 +34,7 @@
  *               they may time out.
  *   Threads     A group, and all that was made from it, belongs to one thread at a time.  Different
  *               groups are independent.
+ *   NULL        What must not be NULL and is gives INVALID, which says so.
  *   Destroy     Takes NULL; never fails; undoes the matching create.
  *   Failure     Every wait for a peer ends after timeout_ms.  The first that does ends all others,
  *               on every rank, and the group stays failed: destroy it and make a new one.
@@ -123,7 +124,7 @@ IMBREX_API const char *imbrex_group_device(const imbrex_group *group);
 /* What failed so far.  Never blocks. */
 IMBREX_TRY imbrex_group_status(const imbrex_group *group);
 
-/* Ends every wait on every rank, with PEER.  From any thread. */
+/* Ends every wait on every rank, with PEER.  From any thread.  Takes NULL. */
 IMBREX_API void imbrex_group_abort(imbrex_group *group);
 
 /* ---- Streams, symmetric memory, one-sided operations ----------------------------------------- */

@@ -225,6 +225,75 @@ static int silu_mul(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* ---- NULL ------------------------------------------------------------------------------------ */
+
+static int nulls(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const char *no_group = "group is NULL: did imbrex_group_create fail?";
+    const imbrex_gemm_desc desc = gemm();
+    const imbrex_coll_desc coll = { .m = 12, .n = 8 };
+    imbrex_plan *plan = NULL;
+    INVALID(no_group, imbrex_plan_ag_gemm, NULL, &desc, &plan);
+    INVALID(no_group, imbrex_plan_gemm_rs, NULL, &desc, &plan);
+    INVALID(no_group, imbrex_plan_all_gather, NULL, &coll, &plan);
+    INVALID(no_group, imbrex_plan_reduce_scatter, NULL, &coll, &plan);
+    INVALID("desc is NULL", imbrex_plan_ag_gemm, group, NULL, &plan);
+    INVALID("desc is NULL", imbrex_plan_all_gather, group, NULL, &plan);
+    INVALID("plan is NULL", imbrex_plan_gemm_rs, group, &desc, NULL);
+    INVALID("plan is NULL", imbrex_plan_reduce_scatter, group, &coll, NULL);
+    RANK_CHECK(plan == NULL, "the output was written");
+    INVALID("plan is NULL: did the call that makes it fail?", imbrex_plan_run, NULL,
+            &(imbrex_args){ 0 }, NULL);
+    RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
+    INVALID("args is NULL", imbrex_plan_run, plan, NULL, NULL);
+    char text[40];
+    RANK_CHECK(imbrex_plan_describe(NULL, text, sizeof text) == 7 && !strcmp(text, "no plan"),
+               "'%s'", text);
+
+    imbrex_stream stream = NULL;
+    void *p = NULL;
+    uint64_t word = 0;
+    INVALID(no_group, imbrex_stream_create, NULL, &stream);
+    INVALID("stream is NULL", imbrex_stream_create, group, NULL);
+    INVALID(no_group, imbrex_stream_sync, NULL, NULL);
+    INVALID(no_group, imbrex_mem_alloc, NULL, 8, &p);
+    INVALID("ptr is NULL", imbrex_mem_alloc, group, 8, NULL);
+    INVALID(no_group, imbrex_mem_peer, NULL, &word, 0, &p);
+    INVALID("peer is NULL", imbrex_mem_peer, group, &word, 0, NULL);
+    INVALID(no_group, imbrex_copy, NULL, text, text + 8, 1, NULL);
+    INVALID(no_group, imbrex_put, NULL, &word, text, 1, 0, NULL);
+    INVALID(no_group, imbrex_signal_post, NULL, &word, 1, 0, NULL);
+    INVALID(no_group, imbrex_signal_wait, NULL, &word, 1, NULL);
+    INVALID("signal, ", imbrex_signal_wait, group, NULL, 1, NULL);
+    INVALID(no_group, imbrex_barrier, NULL, NULL);
+    INVALID(no_group, imbrex_silu_mul, NULL, IMBREX_F32, 0, 0, NULL, NULL, NULL);
+    INVALID(no_group, imbrex_group_status, NULL);
+    INVALID(no_group, imbrex_trace, NULL, 1);
+    RANK_CHECK(imbrex_trace_spans(NULL, NULL, 0) == 0, "spans of no group");
+    RANK_CHECK(stream == NULL && p == NULL, "the output was written");
+
+    imbrex_group_abort(NULL);
+    imbrex_stream_destroy(NULL, NULL);
+    imbrex_mem_free(NULL, NULL);
+    imbrex_plan_destroy(NULL);
+    imbrex_group_destroy(NULL);
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+static int bare_nulls(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)rank, (void)ctx;
+    imbrex_group *group = NULL;
+    const imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
+    INVALID("desc is NULL", imbrex_group_create, NULL, &group);
+    INVALID("group is NULL: want where to put it", imbrex_group_create, &desc, NULL);
+    RANK_CHECK(group == NULL, "the output was written");
+    return 0;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static void of_plans(void **state)
@@ -257,12 +326,20 @@ static void of_silu_mul(void **state)
     on_all(silu_mul);
 }
 
+static void of_null(void **state)
+{
+    (void)state;
+    on_all(nulls);
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run_bare(&desc, bare_nulls, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_plans),           cmocka_unit_test(of_gemm_runs),
         cmocka_unit_test(of_collective_runs), cmocka_unit_test(of_memory),
-        cmocka_unit_test(of_silu_mul),
+        cmocka_unit_test(of_silu_mul),        cmocka_unit_test(of_null),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

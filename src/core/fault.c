@@ -184,11 +184,14 @@ imbrex_status imx_fault_check(const imbrex_group *group)
 imbrex_status imbrex_group_status(const imbrex_group *group)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     return imx_fault_check(group);
 }
 
 void imbrex_group_abort(imbrex_group *group)
 {
+    if (!group)
+        return;
     imbrexd_site site = { .rank = group->rank, .index = -1 };
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
 }

@@ -52,8 +52,9 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
 
 enum { DEFAULT_TIMEOUT_MS = 30000, TIMEOUT_MS_MOST = 1000000000 }; /* 11 days */
 
-static imbrex_status check_desc(const imbrex_group_desc *desc)
+static imbrex_status check_desc(const imbrex_group_desc *desc, imbrex_group **out)
 {
+    IMX_TRY(imx_status_need(out, "group", "want where to put it"));
     if (desc->timeout_ms < 0 || desc->timeout_ms > TIMEOUT_MS_MOST)
         return imx_fail(IMBREX_INVALID, "desc.timeout_ms is %lld: want from 0 to %d",
                         (long long)desc->timeout_ms, TIMEOUT_MS_MOST);
@@ -210,13 +211,13 @@ static imbrex_status take_peer_tables(imbrex_group *group)
     return IMBREX_OK;
 }
 
-static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc)
+static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, imbrex_group **out)
 {
     const char *call = "imbrex_group_create";
     /* A wrong desc or variable of one rank is news for the others, so it waits until they meet. */
     imbrex_status mine = imx_env_read(&group->env);
     if (mine == IMBREX_OK)
-        mine = check_desc(desc);
+        mine = check_desc(desc, out);
     char why[256];
     snprintf(why, sizeof why, "%s", imx_status_detail());
     IMX_TRY(meet(group, desc));
@@ -261,10 +262,11 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc)
 imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_status_need(desc, "desc", "want one, at least with all zeros"));
     imbrex_group *group = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *group, &group));
     imbrex_status status;
-    IMX_GOTO(create(group, desc));
+    IMX_GOTO(create(group, desc, out));
     *out = group;
     return IMBREX_OK;
 fail:

@@ -64,6 +64,12 @@ struct imbrex_group {
     imbrexd_trace *trace;
 };
 
+/* Whether a public call was given a group at all. */
+static inline imbrex_status imx_group_need(const imbrex_group *group)
+{
+    return imx_status_need(group, "group", "did imbrex_group_create fail?");
+}
+
 /* ---- agree.c --------------------------------------------------------------------------------- */
 
 /* One number that all ranks must give alike, with the name that the caller knows it by. */

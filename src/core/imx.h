@@ -52,6 +52,10 @@ imbrex_status imx_fail(imbrex_status status, const char *format, ...)
 /* The same for a failed system call: adds errno's text. */
 imbrex_status imx_fail_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* INVALID if argument is NULL: says so under its name, with a hint at what to do. */
+imbrex_status imx_status_need(const void *argument, const char *name,
+                              const char *hint) IMX_MUST_CHECK;
+
 /* The sentence without the function's name: what one rank tells the others. */
 const char *imx_status_detail(void);
 

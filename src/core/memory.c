@@ -120,8 +120,9 @@ imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void 
 imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
-    imbrex_status mine = IMBREX_OK;
+    imbrex_status mine = imx_status_need(ptr, "ptr", "want where to put it");
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
         mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62", bytes);
     imx_symmetric *memory;
@@ -132,12 +133,14 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 
 void imbrex_mem_free(imbrex_group *group, void *ptr)
 {
-    if (ptr)
+    if (group && ptr)
         imx_memory_free(group, find(group, ptr));
 }
 
 imbrex_status imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_status_need(peer, "peer", "want where to put it"));
     return imx_memory_find(group, "ptr", ptr, 1, rank, peer);
 }

@@ -12,7 +12,7 @@ typedef struct request {
     imx_shape shape;
     const char *algorithm;
     int chunk_rows, sms;
-    const uint32_t *reserved; /* [8] */
+    const uint32_t *reserved; /* [8]; NULL: there was no desc */
 } request;
 
 static imbrex_status check_size(const char *name, int64_t value)
@@ -35,6 +35,7 @@ static imbrex_status check_matrix(const char *name, int64_t rows, int64_t cols)
 
 static imbrex_status check_request(const imx_op *op, const request *r)
 {
+    IMX_TRY(imx_status_need(r->reserved, "desc", "want the shape of the plan"));
     IMX_TRY(check_size("m", r->shape.m));
     IMX_TRY(check_size("n", r->shape.n));
     IMX_TRY(check_size("k", r->shape.k));
@@ -174,11 +175,13 @@ static imbrex_status take_local(imbrex_plan *plan)
     return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
 }
 
-static imbrex_status create(imbrex_plan *plan, const char *call, const request *r)
+static imbrex_status create(imbrex_plan *plan, const char *call, const request *r,
+                            imbrex_plan **out)
 {
-    IMX_TRY(agree(plan, call, r, decide(plan, r)));
+    imbrex_status mine = imx_status_need(out, "plan", "want where to put it");
+    IMX_TRY(agree(plan, call, r, mine == IMBREX_OK ? decide(plan, r) : mine));
     plan->offsets = lay_out(plan);
-    imbrex_status mine = take_local(plan);
+    mine = take_local(plan);
     return imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared);
 }
 
@@ -186,6 +189,7 @@ static imbrex_status plan_create(imbrex_group *group, const char *call, const im
                                  const request *r, imbrex_plan **out)
 {
     imx_status_enter(call);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_plan *plan = NULL;
     imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
@@ -195,7 +199,7 @@ static imbrex_status plan_create(imbrex_group *group, const char *call, const im
     plan->op = op;
     plan->next = group->plans;
     group->plans = plan;
-    IMX_GOTO(create(plan, call, r));
+    IMX_GOTO(create(plan, call, r, out));
     plan->number = ++group->plan_count; /* only now: so it is the same on all ranks */
     *out = plan;
     return IMBREX_OK;
@@ -269,6 +273,8 @@ void imbrex_plan_destroy(imbrex_plan *plan)
 
 static request from_gemm(const imbrex_gemm_desc *d)
 {
+    if (!d)
+        return (request){ .reserved = NULL };
     return (request){
         { d->m, d->n, d->k, d->dtype, d->layout }, d->algorithm, d->chunk_rows, d->sms, d->reserved
     };
@@ -276,6 +282,8 @@ static request from_gemm(const imbrex_gemm_desc *d)
 
 static request from_coll(const imbrex_coll_desc *d)
 {
+    if (!d)
+        return (request){ .reserved = NULL };
     return (request){
         { d->m, d->n, 0, d->dtype, IMBREX_NK }, d->algorithm, d->chunk_rows, d->sms, d->reserved
     };
@@ -404,7 +412,9 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_status_need(plan, "plan", "did the call that makes it fail?"));
     IMX_TRY(imx_fault_check(plan->group));
+    IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
     int64_t m = args->m ? args->m : plan->shape.m;
     IMX_TRY(check_args(plan, args, m));
     imx_run run = {
@@ -431,9 +441,13 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
 
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
 {
+    imx_text out = { .at = text, .size = size };
+    if (!plan) {
+        imx_text_add(&out, "no plan");
+        return out.length;
+    }
     const imx_shape *s = &plan->shape;
     const imx_config *c = &plan->config;
-    imx_text out = { .at = text, .size = size };
     imx_text_add(&out, "%s m=%lld n=%lld", plan->op->name, (long long)s->m, (long long)s->n);
     if (plan->op->product)
         imx_text_add(&out, " k=%lld b=%s", (long long)s->k,

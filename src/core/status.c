@@ -51,6 +51,11 @@ imbrex_status imx_fail_errno(const char *format, ...)
     return error == ENOMEM ? IMBREX_NO_MEMORY : IMBREX_SYSTEM;
 }
 
+imbrex_status imx_status_need(const void *argument, const char *name, const char *hint)
+{
+    return argument ? IMBREX_OK : imx_fail(IMBREX_INVALID, "%s is NULL: %s", name, hint);
+}
+
 const char *imx_status_detail(void)
 {
     return last.text + last.detail;

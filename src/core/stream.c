@@ -8,18 +8,21 @@
 imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_status_need(stream, "stream", "want where to put it"));
     return group->backend->stream_create(group->device, stream);
 }
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
-    if (stream && stream != group->stream)
+    if (group && stream && stream != group->stream)
         group->backend->stream_destroy(group->device, stream);
 }
 
 imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(group->backend->stream_sync(group->device, imx_stream_or_default(group, stream)));
     return imx_fault_check(group);
 }
@@ -28,6 +31,7 @@ imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_
                           imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     if (bytes && (!dst || !src))
         return imx_fail(IMBREX_INVALID, "%s is NULL", dst ? "src" : "dst");
@@ -39,6 +43,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
                          imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     if (bytes && !src)
         return imx_fail(IMBREX_INVALID, "src is NULL");
@@ -63,6 +68,7 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
@@ -73,6 +79,7 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     imx_signal_op op = {
         .kind = IMX_WAIT,
@@ -88,6 +95,7 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
 imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     imx_control *own = imx_control_of(group, group->rank);
     imbrex_stream on = imx_stream_or_default(group, stream);
@@ -184,6 +192,7 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
                               const void *in, void *out, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     imx_silu_mul_args args = {
         .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out

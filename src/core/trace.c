@@ -15,6 +15,7 @@ void imx_trace_free(imbrex_group *group)
 imbrex_status imbrex_trace(imbrex_group *group, size_t capacity)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
     group->backend->set_trace(group->device, NULL);
     imx_trace_free(group);
     if (!capacity)
@@ -32,12 +33,12 @@ imbrex_status imbrex_trace(imbrex_group *group, size_t capacity)
 
 size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)
 {
-    const imbrexd_trace *trace = group->trace;
+    const imbrexd_trace *trace = group ? group->trace : NULL;
     if (!trace)
         return 0;
     size_t count = trace->count < trace->capacity ? trace->count : trace->capacity;
     size_t copied = count < max ? count : max;
-    if (copied)
+    if (copied && spans)
         memcpy(spans, trace->spans, copied * sizeof *spans);
     return count;
 }
