@@ -179,6 +179,12 @@ static int one_sided(imbrex_group *group, void *ctx)
 
     INVALID("src is NULL", imbrex_copy, group, own, NULL, 1, NULL);
     INVALID("dst is NULL", imbrex_copy, group, NULL, own, 1, NULL);
+    INVALID("bytes is 9223372036854775808", imbrex_copy, group, own, at, (size_t)1 << 63, NULL);
+    INVALID("overlaps src, ", imbrex_copy, group, own, own, 1, NULL);
+    INVALID("overlaps src, ", imbrex_copy, group, own, own + 49, 50, NULL);
+    INVALID("and 50 bytes, overlaps src, ", imbrex_copy, group, own + 49, own, 50, NULL);
+    RANK_OK(imbrex_copy(group, own, own + 50, 50, NULL));
+    RANK_OK(imbrex_copy(group, own + 50, own, 50, NULL));
 
     INVALID("is not 8-byte aligned", imbrex_signal_post, group, odd, 1, 0, NULL);
     INVALID("is not 8-byte aligned", imbrex_signal_wait, group, odd, 1, NULL);

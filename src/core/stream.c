@@ -27,14 +27,26 @@ imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
     return imx_fault_check(group);
 }
 
+static imbrex_status check_copy(const void *dst, const void *src, size_t bytes)
+{
+    if (bytes && (!dst || !src))
+        return imx_fail(IMBREX_INVALID, "%s is NULL", dst ? "src" : "dst");
+    if (bytes > PTRDIFF_MAX)
+        return imx_fail(IMBREX_INVALID, "bytes is %zu: want at most %td", bytes,
+                        (ptrdiff_t)PTRDIFF_MAX);
+    uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
+    if ((to < from ? from - to : to - from) < bytes)
+        return imx_fail(IMBREX_INVALID, "dst, %p and %zu bytes, overlaps src, %p", dst, bytes, src);
+    return IMBREX_OK;
+}
+
 imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t bytes,
                           imbrex_stream stream)
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
-    if (bytes && (!dst || !src))
-        return imx_fail(IMBREX_INVALID, "%s is NULL", dst ? "src" : "dst");
+    IMX_TRY(check_copy(dst, src, bytes));
     return group->backend->copy(group->device, dst, src, bytes, group->rank,
                                 imx_stream_or_default(group, stream));
 }
