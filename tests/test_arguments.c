@@ -112,6 +112,11 @@ static int gemm_runs(imbrex_group *group, void *ctx)
     INVALID("args.c overlaps args.bias", imbrex_plan_run, ag, BAD(bias, x.c + 95), NULL);
     INVALID("args.gathered overlaps args.c", imbrex_plan_run, ag, BAD(gathered, x.c + 95), NULL);
     INVALID("args.gathered overlaps args.a", imbrex_plan_run, ag, BAD(gathered, x.a), NULL);
+    INVALID("is not 4-byte aligned", imbrex_plan_run, ag, BAD(a, (char *)x.a + 2), NULL);
+    INVALID("args.b, ", imbrex_plan_run, rs, BAD(b, (char *)x.b + 1), NULL);
+    INVALID("args.bias, ", imbrex_plan_run, ag, BAD(bias, (char *)x.bias + 3), NULL);
+    INVALID("args.c, ", imbrex_plan_run, rs, BAD(c, (char *)x.c + 2), NULL);
+    INVALID("args.gathered, ", imbrex_plan_run, ag, BAD(gathered, (char *)x.gathered + 2), NULL);
     x.c[0] = -1;
     for (int i = 0; i < 3; i++) {
         RANK_OK(imbrex_plan_run(ag, BAD(gathered, x.gathered), NULL));
@@ -141,6 +146,8 @@ static int coll_runs(imbrex_group *group, void *ctx)
     INVALID("args.a is NULL", imbrex_plan_run, rs, BAD(a, NULL), NULL);
     INVALID("args.c is NULL", imbrex_plan_run, ag, BAD(c, NULL), NULL);
     INVALID("args.c overlaps args.a", imbrex_plan_run, ag, BAD(c, x.a + 1), NULL);
+    INVALID("args.a, ", imbrex_plan_run, ag, BAD(a, (char *)x.a + 2), NULL);
+    INVALID("is not 4-byte aligned", imbrex_plan_run, rs, BAD(c, (char *)x.c + 1), NULL);
     RANK_OK(imbrex_plan_run(ag, &good, NULL));
     RANK_OK(imbrex_plan_run(rs, &good, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));

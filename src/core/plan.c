@@ -333,6 +333,21 @@ static bool overlap(const extent *x, const extent *y, int64_t bytes)
            b < a + x->elements * bytes;
 }
 
+/* To its element, and in a product also to what the device's kernels load and store at once;
+ * loaded_wide: they do so with this one. */
+static imbrex_status check_aligned(const imbrex_plan *plan, const extent *x, bool loaded_wide)
+{
+    size_t element = imx_dtype_bytes(plan->shape.dtype);
+    if (x->elements && (uintptr_t)x->at % element)
+        return imx_fail(IMBREX_INVALID, "args.%s, %p, is not %zu-byte aligned", x->name, x->at,
+                        element);
+    if (loaded_wide && plan->op->product && plan->alignment &&
+        (uintptr_t)x->at % (uintptr_t)plan->alignment)
+        return imx_fail(IMBREX_UNSUPPORTED, "args.%s, %p, is not %d-byte aligned, which %s needs",
+                        x->name, x->at, plan->alignment, plan->group->backend->name);
+    return IMBREX_OK;
+}
+
 static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
 {
     const imx_op *op = plan->op;
@@ -375,14 +390,10 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
                                 in[i].name);
         }
     }
-    const void *const aligned[] = { args->a, args->b, args->c, args->gathered };
-    static const char *const names[] = { "a", "b", "c", "gathered" };
-    for (int i = 0; i < 4 && op->product && plan->alignment; i++) {
-        if ((uintptr_t)aligned[i] % (uintptr_t)plan->alignment)
-            return imx_fail(IMBREX_UNSUPPORTED,
-                            "args.%s, %p, is not %d-byte aligned, which %s needs", names[i],
-                            aligned[i], plan->alignment, plan->group->backend->name);
-    }
+    for (int i = 0; i < 3; i++)
+        IMX_TRY(check_aligned(plan, &in[i], i < 2));
+    for (int o = 0; o < 2; o++)
+        IMX_TRY(check_aligned(plan, &out[o], true));
     if (overlap(&out[0], &out[1], bytes))
         return imx_fail(IMBREX_INVALID, "args.gathered overlaps args.c");
     return IMBREX_OK;
