@@ -2,6 +2,7 @@
  * argument and value; and the group goes on. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,7 +115,7 @@ static int gemm_runs(imbrex_group *group, void *ctx)
     INVALID("args.gathered overlaps args.a", imbrex_plan_run, ag, BAD(gathered, x.a), NULL);
     INVALID("is not 4-byte aligned", imbrex_plan_run, ag, BAD(a, (char *)x.a + 2), NULL);
     INVALID("args.b, ", imbrex_plan_run, rs, BAD(b, (char *)x.b + 1), NULL);
-    INVALID("args.bias, ", imbrex_plan_run, ag, BAD(bias, (char *)x.bias + 3), NULL);
+    INVALID("args.bias, ", imbrex_plan_run, ag, BAD(bias, (char *)x.b + 3), NULL);
     INVALID("args.c, ", imbrex_plan_run, rs, BAD(c, (char *)x.c + 2), NULL);
     INVALID("args.gathered, ", imbrex_plan_run, ag, BAD(gathered, (char *)x.gathered + 2), NULL);
     x.c[0] = -1;
@@ -207,6 +208,36 @@ static int one_sided(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_stream_sync(group, NULL));
     RANK_OK(imbrex_group_status(group));
     RANK_CHECK(imbrex_error()[0] == '\0', "after success: '%s'", imbrex_error());
+    return 0;
+}
+
+/* Of all shared memory of this process, a plan's and the group's own too, only what was asked for
+ * is there for the caller. */
+static int internals(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const imbrex_gemm_desc desc = gemm();
+    imbrex_plan *plan;
+    void *asked, *peer;
+    RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
+    RANK_OK(imbrex_mem_alloc(group, 100, &asked));
+    char line[512];
+    int mine = 0, others = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    RANK_CHECK(maps, "no /proc/self/maps");
+    while (fgets(line, sizeof line, maps)) {
+        void *at = NULL;
+        if (!strstr(line, "memfd:imbrex") || sscanf(line, "%p", &at) != 1)
+            continue;
+        imbrex_status status = imbrex_mem_peer(group, at, 0, &peer);
+        imbrex_status want = at == asked ? IMBREX_OK : IMBREX_INVALID;
+        RANK_CHECK(status == want, "%p of %p: %s: '%s'", at, asked, imbrex_status_name(status),
+                   imbrex_error());
+        mine += at == asked;
+        others += at != asked;
+    }
+    fclose(maps);
+    RANK_CHECK(mine == 1 && others >= 2, "%d pieces of mine, %d others", mine, others);
     return 0;
 }
 
@@ -331,6 +362,7 @@ static void of_memory(void **state)
 {
     (void)state;
     on_all(one_sided);
+    on_all(internals);
 }
 
 static void of_silu_mul(void **state)

@@ -10,6 +10,7 @@
 typedef struct imx_symmetric {
     struct imx_symmetric *next;
     size_t bytes;
+    bool lent;            /* to the caller, by imbrex_mem_alloc; else the library's own */
     int size;             /* ranks */
     imx_memory *memory[]; /* [size]; every rank's, as mapped here */
 } imx_symmetric;

@@ -85,11 +85,12 @@ void imx_memory_free(imbrex_group *group, imx_symmetric *memory)
     }
 }
 
+/* Of the caller's memory only: what the library keeps for itself is nobody's to reach or free. */
 static imx_symmetric *find(const imbrex_group *group, const void *ptr)
 {
     for (imx_symmetric *m = group->memories; m; m = m->next) {
         const char *base = imx_memory_at(m, group->rank, 0);
-        if ((const char *)ptr >= base && (const char *)ptr < base + m->bytes)
+        if (m->lent && (const char *)ptr >= base && (const char *)ptr < base + m->bytes)
             return m;
     }
     return NULL;
@@ -127,6 +128,7 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
         mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62", bytes);
     imx_symmetric *memory;
     IMX_TRY(imx_memory_alloc(group, __func__, mine, bytes, &memory));
+    memory->lent = true;
     *ptr = imx_memory_at(memory, group->rank, 0);
     return IMBREX_OK;
 }
