@@ -52,9 +52,16 @@ static const imbrex_gemm_desc plain = { .m = 64, .n = 32, .k = 16, .chunk_rows =
 /* One field of the odd rank's desc, and what the sentence must say. */
 static imbrex_gemm_desc differ(int field, const char **says)
 {
-    static const char *const names[] = { "desc.m",          "desc.n",      "desc.k",
-                                         "desc.dtype",      "desc.layout", "desc.algorithm",
-                                         "desc.chunk_rows", "desc.sms" };
+    static const char *const names[] = {
+        "desc.m",
+        "desc.n",
+        "desc.k",
+        "desc.dtype differs between ranks: bf16 on rank 0, f16 on rank 1",
+        "desc.layout",
+        "desc.algorithm differs between ranks: sequential on rank 0, copy on rank 1",
+        "desc.chunk_rows",
+        "desc.sms"
+    };
     imbrex_gemm_desc d = plain;
     d.m += field == 0;
     d.n += field == 1;

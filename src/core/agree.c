@@ -1,5 +1,6 @@
 /* agree.c - every collective call begins by agreeing on what it is, so that a mismatch becomes a
  * sentence and never a deadlock. */
+#include <stdio.h>
 #include <string.h>
 
 #include "group.h"
@@ -34,6 +35,23 @@ static bool is_own(int32_t status)
     return status != IMBREX_OK && status != IMBREX_PEER && status != IMBREX_TIMEOUT;
 }
 
+static imbrex_status differs(const imx_field *field, int64_t first, int64_t other, int rank)
+{
+    char numbers[2][24];
+    const char *values[2] = { numbers[0], numbers[1] };
+    const int64_t given[2] = { first, other };
+    for (int i = 0; i < 2; i++) {
+        if (field->words && (uint64_t)given[i] < (uint64_t)field->words_count)
+            values[i] = field->words[given[i]];
+        else
+            snprintf(numbers[i], sizeof numbers[i], "%lld", (long long)given[i]);
+    }
+    return imx_fail(IMBREX_PEER,
+                    "%s differs between ranks: %s on rank 0, %s on rank %d; all ranks must pass "
+                    "the same",
+                    field->name, values[0], values[1], rank);
+}
+
 static imbrex_status compare(const imbrex_group *group, const proposal *all,
                              const imx_field *fields)
 {
@@ -59,11 +77,7 @@ static imbrex_status compare(const imbrex_group *group, const proposal *all,
     for (int i = 0; i < mine->count; i++) {
         for (int r = 0; r < group->size; r++) {
             if (all[r].value[i] != all[0].value[i])
-                return imx_fail(IMBREX_PEER,
-                                "%s differs between ranks: %lld on rank 0, %lld on rank %d; all "
-                                "ranks must pass the same",
-                                fields[i].name, (long long)all[0].value[i],
-                                (long long)all[r].value[i], r);
+                return differs(&fields[i], all[0].value[i], all[r].value[i], r);
         }
     }
     return IMBREX_OK;

@@ -230,9 +230,10 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
     if (mine == IMBREX_OK)
         mine = take_peer_tables(group);
     imx_field fields[] = {
-        { "desc.timeout_ms", group->timeout_ms },
-        { "desc.device's kind", backend },
-        { "the version of imbrex", IMBREX_VERSION_MAJOR * 1000 + IMBREX_VERSION_MINOR },
+        { .name = "desc.timeout_ms", .value = group->timeout_ms },
+        { .name = "desc.device's kind", .value = backend },
+        { .name = "the version of imbrex",
+          .value = IMBREX_VERSION_MAJOR * 1000 + IMBREX_VERSION_MINOR },
     };
     IMX_TRY(imx_agree(group, call, mine, fields, 3));
     group->backend = backends[backend];

@@ -77,6 +77,8 @@ static inline imbrex_status imx_group_need(const imbrex_group *group)
 typedef struct imx_field {
     const char *name;
     int64_t value;
+    const char *const *words; /* [words_count], what a value means; NULL: the number says it */
+    int words_count;
 } imx_field;
 
 enum { IMX_AGREE_FIELDS = 20 };

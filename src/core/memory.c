@@ -38,7 +38,7 @@ static imbrex_status alloc(imbrex_group *group, const char *call, imbrex_status 
     imx_symmetric *memory = NULL;
     if (mine == IMBREX_OK)
         mine = create_own(group, host, bytes, &memory);
-    imx_field field = { "bytes", (int64_t)bytes };
+    imx_field field = { .name = "bytes", .value = (int64_t)bytes };
     imbrex_status status = imx_agree(group, call, mine, &field, 1);
 
     /* From here on every rank goes through the same meetings, whatever happens to it. */

@@ -128,19 +128,27 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
 static imbrex_status agree(imbrex_plan *plan, const char *call, const request *r,
                            imbrex_status mine)
 {
+    const char *dtypes[] = { imx_dtype_name(IMBREX_BF16), imx_dtype_name(IMBREX_F16),
+                             imx_dtype_name(IMBREX_F32) };
+    const char *algorithms[IMX_ALGORITHMS];
+    int count = 0;
+    for (const imx_algorithm *a = plan->op->algorithms; a->name; a++)
+        algorithms[count++] = a->name;
     imx_field fields[] = {
-        { "desc.m", r->shape.m },
-        { "desc.n", r->shape.n },
-        { "desc.k", r->shape.k },
-        { "desc.dtype", r->shape.dtype },
-        { "desc.layout", r->shape.layout },
-        { "desc.algorithm (its number)",
-          plan->algorithm ? plan->algorithm - plan->op->algorithms : -1 },
-        { "desc.chunk_rows", r->chunk_rows },
-        { "desc.sms", r->sms },
-        { "the rows of a chunk", plan->config.chunk_rows },
-        { "the rows of a tile", plan->config.tile_rows },
-        { "the columns of a tile", plan->config.tile_cols },
+        { .name = "desc.m", .value = r->shape.m },
+        { .name = "desc.n", .value = r->shape.n },
+        { .name = "desc.k", .value = r->shape.k },
+        { .name = "desc.dtype", .value = r->shape.dtype, .words = dtypes, .words_count = 3 },
+        { .name = "desc.layout", .value = r->shape.layout },
+        { .name = "desc.algorithm",
+          .value = plan->algorithm ? plan->algorithm - plan->op->algorithms : -1,
+          .words = algorithms,
+          .words_count = count },
+        { .name = "desc.chunk_rows", .value = r->chunk_rows },
+        { .name = "desc.sms", .value = r->sms },
+        { .name = "the rows of a chunk", .value = plan->config.chunk_rows },
+        { .name = "the rows of a tile", .value = plan->config.tile_rows },
+        { .name = "the columns of a tile", .value = plan->config.tile_cols },
     };
     return imx_agree(plan->group, call, mine, fields, sizeof fields / sizeof fields[0]);
 }
