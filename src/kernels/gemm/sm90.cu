@@ -35,7 +35,6 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners
- *   IMX_SPLIT   tiles from args.split_from on are cut along k into args.split parts
  */
 #include "sm90_produce.cuh"
 #include "sm90_store.cuh"
@@ -73,56 +72,6 @@ IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int fi
             wgmma(d[h], a + h * (64 * 128 >> 4) + i * (32 >> 4), b + i * b_step, i > 0 || add);
     wgmma_commit();
 }
-
-#ifdef IMX_SPLIT
-/* Writes this part's float32 d; whoever comes last of the parts gets the sum of all, added in the
- * order of k, and a 1. */
-IMX_FN int add_parts(float (&all)[HALVES][IMX_ACC], const imx_gemm_args &args,
-                     const tile_info *note, int consumer)
-{
-    enum { UNIT = 128 * 4, FLOATS = HALVES * IMX_ACC };
-    float(&d)[FLOATS] = reinterpret_cast<float(&)[FLOATS]>(all);
-    int cta = CLUSTER > 1 ? (int)cluster_cta() : 0, me = threadIdx.x % 128;
-    int of_tile = (note->slot * CLUSTER + cta) * CONSUMERS + consumer;
-    const int64_t floats = (int64_t)FLOATS * 128;
-    float *parts = args.parts + of_tile * args.split * floats + me * 4;
-    float *mine = parts + note->part * floats;
-#pragma unroll
-    for (int j = 0; j < FLOATS / 4; j++)
-        asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};"
-                     :
-                     : "l"(mine + j * UNIT), "f"(d[4 * j]), "f"(d[4 * j + 1]), "f"(d[4 * j + 2]),
-                       "f"(d[4 * j + 3])
-                     : "memory");
-
-    uint32_t last = 0;
-    asm volatile("bar.sync %0, 128;" : : "r"(1 + consumer) : "memory");
-    if (me == 0)
-        last = (uint32_t)imbrexd_counter_last(&args.part_counters[of_tile], (uint32_t)args.split);
-    asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.b32 p, %0, 0;\n\t"
-                 "bar.red.or.pred q, %1, 128, p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
-                 : "+r"(last)
-                 : "r"(1 + consumer)
-                 : "memory");
-    if (!last)
-        return 0;
-#pragma unroll
-    for (int j = 0; j < FLOATS; j++)
-        d[j] = 0;
-    for (int p = 0; p < args.split; p++, parts += floats) {
-#pragma unroll
-        for (int j = 0; j < FLOATS / 4; j++) {
-            float x[4];
-            asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                         : "l"(parts + j * UNIT));
-            for (int i = 0; i < 4; i++)
-                d[4 * j + i] += x[i];
-        }
-    }
-    return 1;
-}
-#endif
 
 /* The other consumer may begin: all products of this one's tile are on their way. */
 IMX_FN void pass_turn(uint32_t base, int consumer)
@@ -251,7 +200,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         here = GAVE_UP;
     imbrexd_fence_tma();
 #endif
-    for (; index < items_of(); index += TURNS * stride) {
+    for (; index < tiles_of(); index += TURNS * stride) {
         if (TURNS == 2) {
             mbar_wait(turn_of(base, consumer), turn);
             turn ^= 1;
@@ -279,10 +228,6 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #endif
         wgmma_wait(0);
         release(base, before);
-#ifdef IMX_SPLIT
-        if (note_of(now)->part >= 0 && !add_parts(d, args, note_of(now), consumer))
-            continue;
-#endif
 #if defined(IMX_BIAS) && !defined(IMX_STORE)
         add_bias(d, args, note_of(now)->col);
 #endif
@@ -346,8 +291,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbar_init(turn_of(base, i), 1);
         mbar_init_fence();
     } else if (threadIdx.x == 32) {
-        items_of() = items_in(args);
-        if (blockIdx.x / CLUSTER < items_of())
+        tiles_of() = tiles_in(args);
+        if (blockIdx.x / CLUSTER < tiles_of())
             work_at(args, blockIdx.x / CLUSTER, steps_of(args), (work *)(shared + NEXT_AT));
     }
     if (CLUSTER > 1)

@@ -13,7 +13,7 @@
 #ifndef IMX_A_ROWS
 #define IMX_A_ROWS IMX_TILE_M
 #endif
-#if defined(IMX_PINGPONG) && (defined(IMX_SPLIT) || IMX_WG_M != IMX_TILE_M)
+#if defined(IMX_PINGPONG) && IMX_WG_M != IMX_TILE_M
 #error "taking turns, a warpgroup has whole tiles, all of the same depth"
 #endif
 #if defined(IMX_PINGPONG) && defined(IMX_STORE)
@@ -76,7 +76,7 @@ enum {
     INFO_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES,
     INFO_BYTES = 32,
     NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
-    ITEMS_AT = NEXT_AT + 44,
+    TILES_AT = NEXT_AT + 44,
     GAVE_UP_AT = NEXT_AT + 48,
     NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
@@ -96,9 +96,6 @@ typedef struct __attribute__((aligned(16))) tile_info {
     int tiles;    /* of the chunk */
 #ifdef IMX_STORE
     int owner; /* of the rows; row counts in those */
-#else
-    int part; /* along k; -1: whole */
-    int slot; /* among the tiles that are cut */
 #endif
 } tile_info;
 
@@ -161,10 +158,10 @@ IMX_FN tile_info *note_of(uint32_t parity)
     return (tile_info *)(shared + NOTES_AT) + (threadIdx.x / 32 - 4) * 2 + parity;
 }
 
-/* How many pieces of work there are in all. */
-IMX_FN unsigned &items_of(void)
+/* How many tiles there are in all. */
+IMX_FN unsigned &tiles_of(void)
 {
-    return *(unsigned *)(shared + ITEMS_AT);
+    return *(unsigned *)(shared + TILES_AT);
 }
 
 /* Whether a wait of this block gave up: then it does not count as ended. */

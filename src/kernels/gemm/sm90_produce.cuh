@@ -7,11 +7,11 @@
 #include "sm90_tile.h"
 #include "team.cuh"
 
-/* The next piece of work: what consumers get, and where its loads begin.  Kept in shared memory:
+/* The next tile: what consumers get, and where its loads begin.  Kept in shared memory:
  * the producer has few registers. */
 typedef struct work {
     tile_info info;
-    int a_row, k_step;
+    int a_row;
     int own;
 } work;
 
@@ -20,38 +20,15 @@ IMX_FN int steps_of(const imx_gemm_args &args)
     return ((int)args.k + TILE_K - 1) / TILE_K;
 }
 
-/* Tiles, or parts of tiles. */
-IMX_FN unsigned items_in(const imx_gemm_args &args)
+IMX_FN unsigned tiles_in(const imx_gemm_args &args)
 {
-    unsigned tiles = imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
-#ifdef IMX_SPLIT
-    unsigned from = (unsigned)args.split_from;
-    if (tiles > from)
-        return from + (tiles - from) * (unsigned)args.split;
-#endif
-    return tiles;
+    return imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
 }
 
 IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *w)
 {
-#ifdef IMX_SPLIT
-    w->info.part = -1;
-#endif
     w->info.steps = steps;
-    w->k_step = 0;
-    unsigned at = index;
-#ifdef IMX_SPLIT
-    unsigned from = (unsigned)args.split_from, parts = (unsigned)args.split;
-    if (index >= from) {
-        unsigned part = (index - from) % parts;
-        w->info.slot = (int)((index - from) / parts);
-        w->info.part = (int)part;
-        at = from + (unsigned)w->info.slot;
-        w->k_step = (int)(part * (unsigned)steps / parts);
-        w->info.steps = (int)((part + 1) * (unsigned)steps / parts) - w->k_step;
-    }
-#endif
-    imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, at);
+    imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
     int below = block_m() * IMX_TILE_M;
     w->info.row = t.row + below;
     w->info.col = t.col + block_n() * IMX_TILE_N;
@@ -136,7 +113,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #endif
 
     unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
-    while (index < items_of()) {
+    while (index < tiles_of()) {
 #if defined(IMX_SLICES)
         if (args.ready && index == blockIdx.x / CLUSTER) { /* the ring is empty: b need not wait */
             for (; early < IMX_STAGES && early < w->info.steps; early++)
@@ -156,7 +133,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
         }
 #endif
         const imx_tma_map *a = w->own ? own : gathered;
-        int a_row = w->a_row, col = w->info.col, k = w->k_step * TILE_K, left = w->info.steps;
+        int a_row = w->a_row, col = w->info.col, k = 0, left = w->info.steps;
 
         for (int i = 0; i < left; i++, k += TILE_K) {
 #ifdef IMX_SLICES
@@ -176,7 +153,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
             step(&at);
             if (i == 0) {
                 index += stride;
-                if (index < items_of())
+                if (index < tiles_of())
                     work_at(args, index, steps, w);
             }
         }

@@ -92,8 +92,7 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .stages = best->stages,
                               .cluster_m = 2,
                               .cluster_n = 1,
-                              .a_rows = 128,
-                              .split = 1 };
+                              .a_rows = 128 };
 }
 
 /* One row of narrow tiles.  Of clusters of four a GPU has room for ten in eleven blocks only: where
@@ -105,8 +104,7 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
                           .wg_m = 64,
                           .stages = 13,
                           .cluster_m = 1,
-                          .a_rows = rows <= ROWS_SMALL ? 64 : 128,
-                          .split = 1 };
+                          .a_rows = rows <= ROWS_SMALL ? 64 : 128 };
     int64_t blocks = tiles(in, c.tile_m, c.tile_n);
     c.cluster_n = blocks <= in->sms * 10 / 11 ? 4 : 2;
     if (rows <= ROWS_TINY) {
@@ -129,7 +127,7 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
     c.shared_bytes = imx_sm90_tune_shared_bytes(&c, in->b_kn);
 
     int cluster = c.cluster_m * c.cluster_n;
-    int64_t most = in->sms / cluster, needed = tiles(in, c.tile_rows, c.tile_cols) * c.split;
+    int64_t most = in->sms / cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
     int64_t clusters = needed < most ? needed : most;
     c.blocks = (int)(clusters > 0 ? clusters : 1) * cluster;
     return c;
@@ -139,7 +137,7 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
-                    "-DIMX_CLUSTER_M=%d -DIMX_CLUSTER_N=%d -DIMX_A_ROWS=%d%s",
+                    "-DIMX_CLUSTER_M=%d -DIMX_CLUSTER_N=%d -DIMX_A_ROWS=%d",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->cluster_m, c->cluster_n, c->a_rows, c->split > 1 ? " -DIMX_SPLIT" : "");
+                    c->cluster_m, c->cluster_n, c->a_rows);
 }

@@ -22,7 +22,6 @@ typedef struct imx_sm90_config {
     int stages;               /* of 64 along k */
     int cluster_m, cluster_n; /* blocks of a cluster, below each other and side by side */
     int a_rows;               /* rows of a that are loaded at all */
-    int split;                /* parts along k of every tile; 1: whole */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
     int tile_rows, tile_cols; /* of a cluster: imx_schedule's */
     int blocks, threads;
