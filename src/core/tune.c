@@ -89,14 +89,16 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
     int64_t all = imx_max(1, shape->m);
-    config->merged = is_merged(in, rows, MERGED_ROWS_CPU);
+    /* Where memory is the wire there is little to hide, and each call of the BLAS costs. */
+    int64_t merged_rows = in->scatters || in->slow_wire ? MERGED_ROWS_CPU : INT32_MAX;
+    config->merged = is_merged(in, rows, merged_rows);
     int64_t chunk = config->merged   ? all
                     : in->chunk_rows ? in->chunk_rows
                     : !in->product   ? rows_of_bytes(in, CHUNK_BYTES_CPU)
                     : in->slow_wire  ? CHUNK_ROWS_WIRE
                                      : CHUNK_ROWS_CPU;
     chunk = imx_min(chunk, config->merged ? all : rows);
-    int64_t tiles = imx_ceil_div(chunk, TILE_ROWS_MOST);
+    int64_t tiles = imx_ceil_div(chunk, config->merged ? 2 * TILE_ROWS_MOST : TILE_ROWS_MOST);
     config->tile_rows = (int)imx_ceil_div(chunk, tiles);
     config->chunk_rows = (int)(tiles * config->tile_rows); /* whole tiles: maybe a little more */
     if (config->merged)
@@ -168,7 +170,7 @@ static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config 
     else if (in->arch)
         imx_cost_choose(in, config);
     else if (may_store && in->scatters)
-        choose(config, "store", "tiles are made in their owners' memory");
+        choose(config, "store", "parts are made in their owners' memory");
     else if (shard_bytes >= OVERLAP_BYTES_LEAST)
         choose(config, "copy", "sending runs beside the rest");
     else
