@@ -39,4 +39,20 @@ IMX_TEAM_FN char *imx_team_data(const imx_team *team, int holder)
     return team->base[holder] + team->data;
 }
 
+#ifndef __CUDACC__
+/* A block of a CPU kernel is through; the last of `blocks` ends the run: *at becomes its use, and
+ * every peer gets this rank's credit for it.  ended NULL: somebody else does.  GPUs: end.cuh. */
+static inline void imx_team_end(const imx_team *team, uint64_t *at, uint64_t use, uint32_t *ended,
+                                int32_t blocks)
+{
+    if (!ended || !imbrexd_counter_last(ended, (uint32_t)blocks))
+        return;
+    *at = use;
+    for (int r = 0; r < team->size; r++) {
+        if (r != team->rank)
+            imbrexd_signal_post(imx_team_credit(team, r, team->rank), use);
+    }
+}
+#endif
+
 #endif /* IMX_TEAM_H */

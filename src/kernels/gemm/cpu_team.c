@@ -1,5 +1,5 @@
-/* cpu_team.c - the GEMM kernel's own communication on CPU ranks: pushes, tiles that go to their
- * owners, and the end of a run; see args.h. */
+/* cpu_team.c - the GEMM kernel's own communication on CPU ranks: pushes, and tiles that go to
+ * their owners; see args.h. */
 #include "cpu_team.h"
 
 #include <string.h>
@@ -149,19 +149,4 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
         }
     }
     return 1;
-}
-
-/* ---- the end --------------------------------------------------------------------------------- */
-
-void imx_cpu_team_end(const imx_gemm_args *args, const imbrexd_block *block)
-{
-    const imx_team *team = &args->team;
-    if (!args->ended || !imbrexd_counter_last(args->ended, (uint32_t)block->count))
-        return;
-    uint64_t use = imx_cpu_team_use(args);
-    *args->use = use;
-    for (int r = 0; r < team->size; r++) {
-        if (r != team->rank)
-            imbrexd_signal_post(imx_team_credit(team, r, team->rank), use);
-    }
 }

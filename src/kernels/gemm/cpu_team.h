@@ -26,7 +26,4 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);
  * them into c; 0: give up. */
 int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
 
-/* This block is through; the last one ends the run. */
-void imx_cpu_team_end(const imx_gemm_args *args, const imbrexd_block *block);
-
 #endif /* IMX_CPU_TEAM_H */

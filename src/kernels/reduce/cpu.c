@@ -59,20 +59,6 @@ static void reduce_rows(const imx_reduce_args *args, int64_t first, int64_t rows
         }
 }
 
-/* This block is through; the last one ends the run. */
-static void end(const imx_reduce_args *args, const imbrexd_block *block)
-{
-    const imx_team *team = &args->team;
-    if (!args->ended || !imbrexd_counter_last(args->ended, (uint32_t)block->count))
-        return;
-    uint64_t use = *args->use + (uint64_t)args->ahead;
-    *args->use = use;
-    for (int r = 0; r < team->size; r++) {
-        if (r != team->rank)
-            imbrexd_signal_post(imx_team_credit(team, r, team->rank), use);
-    }
-}
-
 void imx_reduce_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_reduce_args *args = untyped;
@@ -82,5 +68,6 @@ void imx_reduce_cpu(const void *untyped, const imbrexd_block *block)
         int64_t first = q * args->chunk_rows, left = args->rows - first;
         reduce_rows(args, first, left < args->chunk_rows ? left : args->chunk_rows);
     }
-    end(args, block);
+    imx_team_end(&args->team, args->use, *args->use + (uint64_t)args->ahead, args->ended,
+                 block->count);
 }
