@@ -41,11 +41,11 @@ IMX_TEAM_FN char *imx_team_data(const imx_team *team, int holder)
 
 #ifndef __CUDACC__
 /* A block of a CPU kernel is through; the last of `blocks` ends the run: *at becomes its use, and
- * every peer gets this rank's credit for it.  ended NULL: somebody else does.  GPUs: end.cuh. */
+ * every peer gets this rank's credit for it.  GPUs: end.cuh. */
 static inline void imx_team_end(const imx_team *team, uint64_t *at, uint64_t use, uint32_t *ended,
                                 int32_t blocks)
 {
-    if (!ended || !imbrexd_counter_last(ended, (uint32_t)blocks))
+    if (!imbrexd_counter_last(ended, (uint32_t)blocks))
         return;
     *at = use;
     for (int r = 0; r < team->size; r++) {

@@ -254,5 +254,6 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
         if (!one_tile(args, block, &tile, i, &p))
             return;
     }
-    imx_team_end(&args->team, args->use, imx_cpu_team_use(args), args->ended, block->count);
+    if (args->ended)
+        imx_team_end(&args->team, args->use, imx_cpu_team_use(args), args->ended, block->count);
 }

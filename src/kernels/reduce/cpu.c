@@ -68,6 +68,7 @@ void imx_reduce_cpu(const void *untyped, const imbrexd_block *block)
         int64_t first = q * args->chunk_rows, left = args->rows - first;
         reduce_rows(args, first, left < args->chunk_rows ? left : args->chunk_rows);
     }
-    imx_team_end(&args->team, args->use, *args->use + (uint64_t)args->ahead, args->ended,
-                 block->count);
+    if (args->ended)
+        imx_team_end(&args->team, args->use, *args->use + (uint64_t)args->ahead, args->ended,
+                     block->count);
 }
