@@ -46,11 +46,11 @@ static const imx_cuda_config config = { .source = "kernels/silu_mul/sm80.cu",
 /* How often the compiler ran. */
 static int build(const imx_cuda_config *what, int arch)
 {
-    imx_cache cache;
+    imx_folder cache;
     void *cubin = NULL;
     size_t bytes = 0;
     int before = fake_driver_compiled();
-    imx_cache_find(folder, &cache);
+    imx_folder_find(folder, &cache);
     assert_int_equal(imx_cuda_build(&cache, what, arch, &cubin, &bytes, NULL), IMBREX_OK);
     assert_int_equal(bytes, strlen(cubin) + 1);
     assert_non_null(strstr(cubin, what->source));
@@ -200,41 +200,41 @@ static void files_that_others_could_write(void **state)
 static void folders_that_will_not_do(void **state)
 {
     (void)state;
-    imx_cache cache;
+    imx_folder cache;
     assert_int_equal(chmod(folder, 0770), 0);
-    imx_cache_find(folder, &cache);
-    assert_string_equal(cache.folder, "");
+    imx_folder_find(folder, &cache);
+    assert_string_equal(cache.path, "");
     assert_non_null(strstr(cache.why, "others may write"));
     assert_int_equal(build(&config, 90), 1);
     assert_int_equal(build(&config, 90), 1); /* there is no cache */
     assert_int_equal(chmod(folder, 0700), 0);
-    imx_cache_find("/dev/null/x", &cache);
-    assert_string_equal(cache.folder, "");
+    imx_folder_find("/dev/null/x", &cache);
+    assert_string_equal(cache.path, "");
     assert_non_null(strstr(cache.why, "/dev/null/x"));
 }
 
 static void where_it_is(void **state)
 {
     (void)state;
-    imx_cache cache;
+    imx_folder cache;
     char expected[128];
     struct stat found;
     setenv("HOME", folder, 1);
     unsetenv("XDG_CACHE_HOME");
-    imx_cache_find("", &cache);
+    imx_folder_find("", &cache);
     snprintf(expected, sizeof expected, "%s/.cache/imbrex", folder);
-    assert_string_equal(cache.folder, expected);
+    assert_string_equal(cache.path, expected);
     assert_int_equal(stat(expected, &found), 0);
     assert_int_equal(found.st_mode & 0777, 0700);
     snprintf(expected, sizeof expected, "%s/xdg", folder);
     setenv("XDG_CACHE_HOME", expected, 1);
-    imx_cache_find("", &cache);
+    imx_folder_find("", &cache);
     snprintf(expected, sizeof expected, "%s/xdg/imbrex", folder);
-    assert_string_equal(cache.folder, expected);
+    assert_string_equal(cache.path, expected);
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");
-    imx_cache_find("", &cache);
-    assert_string_equal(cache.folder, "");
+    imx_folder_find("", &cache);
+    assert_string_equal(cache.path, "");
     assert_non_null(strstr(cache.why, "IMBREX_CACHE_DIR"));
 }
 
@@ -243,10 +243,10 @@ enum { WRITERS = 4, ROUNDS = 50, KEYS = 3 };
 /* Stores and loads the same keys as everyone else; what it loads must be whole. */
 static void *write_and_read(void *arg)
 {
-    imx_cache cache;
+    imx_folder cache;
     long broken = 0;
     char mine[5000];
-    imx_cache_find(folder, &cache);
+    imx_folder_find(folder, &cache);
     for (int i = 0; i < ROUNDS * KEYS; i++) {
         imx_cache_key key = { { (uint64_t)(i % KEYS), 7 } };
         memset(mine, 'a' + (int)((i + (long)arg) % 26), sizeof mine);

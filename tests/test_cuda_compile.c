@@ -69,7 +69,7 @@ static void check(const imx_cuda_config *config, int arch, size_t shared_most, c
 
 static char *compile(const imx_cuda_config *config, int arch)
 {
-    imx_cache none = { 0 };
+    imx_folder none = { 0 };
     void *cubin;
     size_t bytes;
     char *log;

@@ -19,7 +19,7 @@ static imx_cache_key key_of(const imx_cuda_config *config, int arch, const char 
     return key;
 }
 
-static imbrex_status build(const imx_cache *cache, const imx_cuda_config *config, int arch,
+static imbrex_status build(const imx_folder *cache, const imx_cuda_config *config, int arch,
                            const char *text, void **cubin, size_t *bytes, char **log)
 {
     imx_cache_key key = key_of(config, arch, text);
@@ -31,7 +31,7 @@ static imbrex_status build(const imx_cache *cache, const imx_cuda_config *config
 }
 
 /* One at a time: ranks of one process want the same kernel; the second finds it in the cache. */
-imbrex_status imx_cuda_build(const imx_cache *cache, const imx_cuda_config *config, int arch,
+imbrex_status imx_cuda_build(const imx_folder *cache, const imx_cuda_config *config, int arch,
                              void **cubin, size_t *bytes, char **log)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

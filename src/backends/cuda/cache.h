@@ -1,23 +1,13 @@
 /* cache.h - compiled kernels on disk, so that they are compiled once and not at every start.
  *
- * One file a cubin, named by its key, in a folder that is this user's alone.  A file is only used
- * if it belongs to this user, nobody else may write it, and its header, key and digest are right;
+ * One file a cubin, named by its key.  A file is only used if its header, key and digest are right;
  * otherwise the kernel is compiled again and the file replaced.  The cache never fails a call:
  * without a folder there is none, and `imbrex info` says why.
  */
 #ifndef IMX_CACHE_H
 #define IMX_CACHE_H
 
-#include "../../core/imx.h"
-
-typedef struct imx_cache {
-    char folder[400]; /* "": there is none */
-    char why[480];    /* there is none, in words */
-} imx_cache;
-
-/* IMBREX_CACHE_DIR (wanted, or ""), else $XDG_CACHE_HOME/imbrex, else ~/.cache/imbrex; made if it
- * is not there. */
-void imx_cache_find(const char *wanted, imx_cache *cache);
+#include "../../core/folder.h"
 
 /* What a cubin depends on; start with zeros and add each part. */
 typedef struct imx_cache_key {
@@ -27,10 +17,10 @@ typedef struct imx_cache_key {
 void imx_cache_key_add(imx_cache_key *key, const void *part, size_t bytes);
 
 /* False: not there, or not to be trusted.  Free *cubin with free(). */
-bool imx_cache_load(const imx_cache *cache, const imx_cache_key *key, void **cubin, size_t *bytes);
+bool imx_cache_load(const imx_folder *folder, const imx_cache_key *key, void **cubin,
+                    size_t *bytes);
 
-/* Whoever reads at the same time finds the old file or the new one. */
-void imx_cache_store(const imx_cache *cache, const imx_cache_key *key, const void *cubin,
+void imx_cache_store(const imx_folder *folder, const imx_cache_key *key, const void *cubin,
                      size_t bytes);
 
 #endif /* IMX_CACHE_H */

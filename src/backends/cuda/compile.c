@@ -61,8 +61,8 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     device->arch = device->form = m->arch;
     device->sms = m->sms;
     device->shared_bytes_most = m->shared_bytes_most;
-    imx_cache_find(desc->env->cache_dir, &device->cache);
-    if (!device->cache.folder[0]) {
+    imx_folder_find(desc->env->cache_dir, &device->cache);
+    if (!device->cache.path[0]) {
         imbrex_status status =
             imx_fail(IMBREX_SYSTEM, "there is no folder to compile into: %s", device->cache.why);
         device_close(device);

@@ -132,7 +132,7 @@ static imbrex_status equip(imx_device *device, const imx_device_desc *desc)
     IMX_TRY(imx_cuda_memory_create_host(device, (size_t)desc->size * sizeof(uint64_t *),
                                         &device->abort_table));
     IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
-    imx_cache_find(desc->env->cache_dir, &device->cache);
+    imx_folder_find(desc->env->cache_dir, &device->cache);
     return imx_cuda_prepare(device, &imx_cuda_signals_kernel, NULL, 1, &device->signals);
 }
 

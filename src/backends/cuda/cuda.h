@@ -20,7 +20,7 @@ struct imx_device {
     int priority;             /* of streams: the highest */
     CUstream setup;           /* the backend's own: fills new memory */
     imx_cuda_stream *streams; /* all that live */
-    imx_cache cache;
+    imx_folder cache;
     imx_memory *abort_table; /* host memory: watch.abort */
     imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */
     int ranks;
@@ -87,7 +87,7 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared,
 
 /* The cubin of a kernel's config, out of the cache or compiled.  *log (or log NULL) is what the
  * compiler said, NULL if it did not have to run.  Free both. */
-imbrex_status imx_cuda_build(const imx_cache *cache, const imx_cuda_config *config, int arch,
+imbrex_status imx_cuda_build(const imx_folder *cache, const imx_cuda_config *config, int arch,
                              void **cubin, size_t *bytes, char **log) IMX_MUST_CHECK;
 
 #endif /* IMX_CUDA_H */

@@ -1,0 +1,206 @@
+/* folder.c - finds the folder, sees whose it is, reads and replaces files in it. */
+#define _GNU_SOURCE
+#include "folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NAME_MOST = 160 };
+
+static bool is_ours(const struct stat *found)
+{
+    return found->st_uid == geteuid() && !(found->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+/* Makes path and what leads to it, for this user alone. */
+static void make_folders(const char *path)
+{
+    char part[sizeof((imx_folder *)0)->path];
+    for (size_t i = 1; path[i - 1]; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        mkdir(part, 0700); /* if this one fails the last one does, and that is looked at */
+    }
+}
+
+/* -1, with errno, and EPERM if it is not ours alone. */
+static int open_folder(const imx_folder *folder)
+{
+    errno = ENOENT;
+    int fd = folder->path[0] ? open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    struct stat found;
+    if (fd < 0 || (fstat(fd, &found) == 0 && is_ours(&found)))
+        return fd;
+    close(fd);
+    errno = EPERM;
+    return -1;
+}
+
+static bool add_path(const char *wanted, imx_folder *folder)
+{
+    const char *cache_home = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    imx_text text = { .at = folder->path, .size = sizeof folder->path };
+    if (*wanted)
+        imx_text_add(&text, "%s", wanted);
+    else if (cache_home && *cache_home)
+        imx_text_add(&text, "%s/imbrex", cache_home);
+    else if (home && *home)
+        imx_text_add(&text, "%s/.cache/imbrex", home);
+    return text.length > 0 && text.length < text.size;
+}
+
+void imx_folder_name(const char *wanted, imx_folder *folder)
+{
+    memset(folder, 0, sizeof *folder);
+    if (add_path(wanted, folder))
+        return;
+    imx_text why = { .at = folder->why, .size = sizeof folder->why };
+    imx_text_add(&why, "%s",
+                 folder->path[0] ? "the folder's name is too long"
+                                 : "HOME is not set; set IMBREX_CACHE_DIR");
+    folder->path[0] = '\0';
+}
+
+void imx_folder_find(const char *wanted, imx_folder *folder)
+{
+    imx_folder_name(wanted, folder);
+    if (!folder->path[0])
+        return;
+    imx_text why = { .at = folder->why, .size = sizeof folder->why };
+    make_folders(folder->path);
+    int fd = open_folder(folder);
+    int error = errno;
+    if (fd >= 0 && faccessat(fd, ".", W_OK, AT_EACCESS) == 0) {
+        close(fd);
+        return;
+    }
+    if (fd < 0 && error == EPERM)
+        imx_text_add(&why, "%s belongs to someone else, or others may write it", folder->path);
+    else
+        imx_text_add(&why, "%s: %s", folder->path, strerror(fd < 0 ? error : errno));
+    if (fd >= 0)
+        close(fd);
+    folder->path[0] = '\0';
+}
+
+int imx_folder_lock(const imx_folder *folder)
+{
+    int fd = open_folder(folder);
+    if (fd < 0 || flock(fd, LOCK_EX) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static bool read_all(int fd, void *to, size_t bytes)
+{
+    for (size_t got = 0; got < bytes;) {
+        ssize_t n = read(fd, (char *)to + got, bytes - got);
+        if (n == 0)
+            errno = EIO; /* shorter than it was a moment ago */
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return false;
+        got += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+static bool write_all(int fd, const void *from, size_t bytes)
+{
+    for (size_t put = 0; put < bytes;) {
+        ssize_t n = write(fd, (const char *)from + put, bytes - put);
+        if (n < 0 && errno != EINTR)
+            return false;
+        put += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+static void *read_file(int fd, size_t most, size_t *bytes)
+{
+    struct stat found;
+    char *text = NULL;
+    if (fstat(fd, &found) != 0)
+        return NULL;
+    errno = EPERM;
+    if (!S_ISREG(found.st_mode) || !is_ours(&found))
+        return NULL;
+    errno = EFBIG;
+    if ((uint64_t)found.st_size > most)
+        return NULL;
+    errno = ENOMEM;
+    if (imx_sys_alloc(1, (size_t)found.st_size + 1, &text) != IMBREX_OK)
+        return NULL;
+    if (read_all(fd, text, (size_t)found.st_size)) {
+        *bytes = (size_t)found.st_size;
+        return text;
+    }
+    int error = errno;
+    free(text);
+    errno = error;
+    return NULL;
+}
+
+void *imx_folder_read(const imx_folder *folder, const char *name, size_t most, size_t *bytes)
+{
+    int at = open_folder(folder);
+    if (at < 0)
+        return NULL;
+    int fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    void *text = fd >= 0 ? read_file(fd, most, bytes) : NULL;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    close(at);
+    errno = error;
+    return text;
+}
+
+/* No two writers, of this process or another, have the same file before it is whole. */
+static void name_temporary(const char *name, char temporary[NAME_MOST])
+{
+    static uint32_t count;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(temporary, NAME_MOST, "%s.%ld.%ld.%u", name, (long)getpid(), now.tv_nsec,
+             __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+}
+
+bool imx_folder_write(const imx_folder *folder, const char *name, const struct iovec *parts,
+                      int count)
+{
+    int at = open_folder(folder);
+    if (at < 0)
+        return false;
+    char temporary[NAME_MOST];
+    name_temporary(name, temporary);
+    int fd = openat(at, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool whole = fd >= 0;
+    for (int i = 0; i < count && whole; i++)
+        whole = write_all(fd, parts[i].iov_base, parts[i].iov_len);
+    if (fd >= 0)
+        whole = close(fd) == 0 && whole;
+    whole = whole && renameat(at, temporary, at, name) == 0;
+    int error = errno;
+    if (fd >= 0 && !whole)
+        unlinkat(at, temporary, 0);
+    close(at);
+    errno = error;
+    return whole;
+}

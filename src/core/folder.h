@@ -1,0 +1,37 @@
+/* folder.h - the folder of what imbrex keeps on disk: compiled kernels, measured choices.
+ *
+ * It is this user's alone, and a file in it is only read if it belongs to this user and nobody else
+ * may write it.  Files are replaced whole: whoever reads at the same time finds the old one or the
+ * new one.
+ */
+#ifndef IMX_FOLDER_H
+#define IMX_FOLDER_H
+
+#include "imx.h"
+
+struct iovec;
+
+typedef struct imx_folder {
+    char path[400]; /* "": there is none */
+    char why[480];  /* there is none, in words */
+} imx_folder;
+
+/* IMBREX_CACHE_DIR (wanted, or ""), else $XDG_CACHE_HOME/imbrex, else ~/.cache/imbrex.  name: where
+ * it would be, whether it is there or not.  find: made if it is not there, and can be written. */
+void imx_folder_name(const char *wanted, imx_folder *folder);
+void imx_folder_find(const char *wanted, imx_folder *folder);
+
+/* All of a file, and a NUL after it, for free(); NULL, with errno, if it is not there, EPERM if it
+ * is not ours alone, EFBIG if it has more than `most` bytes. */
+void *imx_folder_read(const imx_folder *folder, const char *name, size_t most, size_t *bytes);
+
+/* Puts the parts one after another into a file; false, with errno, if they did not all get there:
+ * then the old file stands. */
+bool imx_folder_write(const imx_folder *folder, const char *name, const struct iovec *parts,
+                      int count);
+
+/* Waits until no other process, or thread, has the folder locked; close() unlocks.  -1, with errno:
+ * it cannot be locked. */
+int imx_folder_lock(const imx_folder *folder);
+
+#endif /* IMX_FOLDER_H */
