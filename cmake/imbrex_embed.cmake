@@ -7,6 +7,7 @@
 # Names are counted from the folders that the compiler searches: include/ and src/.
 set(embed_patterns
     include/imbrex.h include/imbrex_device.h include/imbrex_device_cuda.h
+    include/imbrex_device_team.h
     src/kernels/*.h src/kernels/*.cuh src/kernels/*/*.h src/kernels/*/*.cuh src/kernels/*/*.cu
     src/backends/cuda/*.cu src/backends/cuda/signals.h src/backends/cuda/rtc/*.h)
 

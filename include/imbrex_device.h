@@ -14,7 +14,7 @@
  *
  *     void *imbrexd_peer(team, rank, at)                       where rank has what is at `at` here
  *     void imbrexd_put_thread / _warp / _block(dst, src, bytes)    all threads of it call
- *     int  imbrexd_barrier(watch, team, signals, epoch, site)      one block a rank, all threads
+ *     int  imbrexd_barrier_all / _node(team), imbrexd_sync_all / _node(team)
  *
  * Ordering, for all signals: whatever the poster wrote before a post is visible to whoever saw the
  * posted value in a wait (release, acquire).  What many threads wrote is posted by one of them
@@ -81,11 +81,40 @@ typedef struct imbrexd_watch {
     int64_t timeout_ns;
 } imbrexd_watch;
 
-/* One piece of symmetric memory on all ranks.  base lies where the kernel can read it. */
+/* What a kernel knows of its group: made by the host, passed by value, never written.  Its pointers
+ * are the kernel's to follow, not the host's.
+ *
+ * One piece of symmetric memory on all ranks: what lies at `at` here lies on rank r at
+ * base[r] + (at - base[rank]).  Beside it words of the team's own, zeroed when the team is made:
+ *
+ *     words[r]: | arrived [size] | arrived of the node [size] | broadcast [size] | epochs [4] |
+ *               | signals [signal_count]: the kernels', as they like |
+ */
 typedef struct imbrexd_team {
     int32_t rank, size;
-    char *const *base; /* [size]; base[r]: rank r's piece as this rank maps it (imbrex_mem_peer) */
+    int32_t node, nodes;          /* this rank's node, of so many */
+    int32_t node_rank, node_size; /* in it; a node's ranks follow each other, from
+                                     rank - node_rank */
+    int32_t kernel; /* number of the kernel in its group, from 1, for faults; 0: none */
+    int32_t signal_count;
+    char *const *base;      /* [size]; as this rank maps it; NULL: a rank of another node */
+    size_t bytes;           /* of the piece, alike on all ranks */
+    uint64_t *const *words; /* [size]; as this rank maps them; NULL: a rank of another node */
+    const uint64_t *use;    /* launches of this kernel so far, with this one: alike on all ranks, in
+                               memory so that a replayed graph counts too; what signals carry */
+    char *multicast; /* the pieces of the whole node at once (NVLink multicast); NULL: none */
+    imbrexd_watch watch;
 } imbrexd_team;
+
+/* How many words of its own a team has before the kernels' signals. */
+#define IMBREXD_TEAM_WORDS(size) (3 * (size_t)(size) + 4)
+
+/* imbrexd_site.what of waits in everyone's kernels; plan: the kernel's number. */
+enum {
+    IMBREXD_SITE_SIGNAL = 32,  /* of rank; index: which of the team's, or -1 */
+    IMBREXD_SITE_BARRIER = 33, /* rank to come to it */
+    IMBREXD_SITE_DATA = 34     /* of rank: a broadcast, words with flags */
+};
 
 #ifdef __cplusplus
 }
@@ -96,5 +125,6 @@ typedef struct imbrexd_team {
 #else
 #include "imbrex_device_cpu.h"
 #endif
+#include "imbrex_device_team.h"
 
 #endif /* IMBREX_DEVICE_H */

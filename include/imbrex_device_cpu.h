@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define IMBREXD_FN static inline
+
 /* Where the streams' spans go while imbrex_trace is on. */
 typedef struct imbrexd_trace {
     imbrex_span *spans;
@@ -91,6 +93,13 @@ static inline void imbrexd_signal_wake(uint64_t *signal)
 static inline void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
     imbrexd_store_release(signal, value);
+    imbrexd_signal_wake(signal);
+}
+
+/* Orders nothing. */
+static inline void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
+{
+    __atomic_store_n(signal, value, __ATOMIC_RELAXED);
     imbrexd_signal_wake(signal);
 }
 
@@ -178,11 +187,6 @@ static inline int imbrexd_counter_last(uint32_t *counter, uint32_t last)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static inline void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
-{
-    return team->base[rank] + ((const char *)at - team->base[team->rank]);
-}
-
 static inline void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
 {
     if (bytes)
@@ -199,23 +203,22 @@ static inline void imbrexd_put_block(void *dst, const void *src, size_t bytes)
     imbrexd_put_thread(dst, src, bytes);
 }
 
-/* Returns 1 once every rank has come to the barrier with this epoch, from 1 and one more each time;
- * 0 to give up.  signals: [size], in this rank's piece of the team's memory, of this barrier only.
- */
-static inline int imbrexd_barrier(const imbrexd_watch *watch, const imbrexd_team *team,
-                                  uint64_t *signals, uint64_t epoch, imbrexd_site site)
+/* A block is one thread. */
+static inline unsigned imbrexd_thread(void)
 {
-    for (int32_t i = 1; i < team->size;
-         i++) { /* each begins with another, so that none is hit by all */
-        int32_t r = (team->rank + i) % team->size;
-        imbrexd_signal_post((uint64_t *)imbrexd_peer(team, r, signals) + team->rank, epoch);
-    }
-    for (int32_t r = 0; r < team->size; r++) {
-        site.rank = r;
-        if (r != team->rank && !imbrexd_signal_wait(watch, &signals[r], epoch, site))
-            return 0;
-    }
+    return 0;
+}
+
+static inline unsigned imbrexd_threads(void)
+{
     return 1;
+}
+
+static inline void imbrexd_sync_block(void) {}
+
+static inline int imbrexd_all_block(int mine)
+{
+    return mine;
 }
 
 #endif /* IMBREX_DEVICE_CPU_H */

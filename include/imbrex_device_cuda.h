@@ -56,6 +56,12 @@ IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
     imbrexd_store_release(signal, value);
 }
 
+/* Orders nothing. */
+IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(signal), "l"(value) : "memory");
+}
+
 /* Plain stores, not compare-and-swap: between a GPU and host memory that is not atomic everywhere.
  * Of two faults at once either may stay; both are true. */
 IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
@@ -148,11 +154,6 @@ IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" : : "l"(signal), "l"(value) : "memory");
 }
 
-IMBREXD_FN void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
-{
-    return team->base[rank] + ((const char *)at - team->base[team->rank]);
-}
-
 /* Thread number lane of lanes: in the widest words that both sides are aligned to; the rest, and
  * what is not aligned to four, byte by byte. */
 IMBREXD_FN void imbrexd_put_part(void *dst, const void *src, size_t bytes, size_t lane,
@@ -203,25 +204,16 @@ IMBREXD_FN void imbrexd_put_block(void *dst, const void *src, size_t bytes)
     imbrexd_put_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
 }
 
-/* As on the CPU, by all threads of one block, of which each takes its peers; all get the same
- * answer.  What any of them stored before is visible after the barrier to all threads of the
- * peers' blocks. */
-IMBREXD_FN int imbrexd_barrier(const imbrexd_watch *watch, const imbrexd_team *team,
-                               uint64_t *signals, uint64_t epoch, imbrexd_site site)
+/* All threads of the block meet. */
+IMBREXD_FN void imbrexd_sync_block(void)
 {
-    int there = 1;
-    int32_t first = (int32_t)imbrexd_thread(), step = (int32_t)imbrexd_threads();
-    __syncthreads(); /* all stores of the block come before any post */
-    for (int32_t r = first; r < team->size; r += step) {
-        if (r != team->rank)
-            imbrexd_signal_post((uint64_t *)imbrexd_peer(team, r, signals) + team->rank, epoch);
-    }
-    for (int32_t r = first; r < team->size; r += step) {
-        site.rank = r;
-        if (r != team->rank && !imbrexd_signal_wait(watch, &signals[r], epoch, site))
-            there = 0;
-    }
-    return __syncthreads_and(there);
+    __syncthreads();
+}
+
+/* The same; 1 if all brought something else than 0. */
+IMBREXD_FN int imbrexd_all_block(int mine)
+{
+    return __syncthreads_and(mine);
 }
 
 #endif /* IMBREX_DEVICE_CUDA_H */

@@ -20,7 +20,7 @@ enum { WORDS = 1000, ROUNDS = 300, RANKS_MOST = 8 };
 
 /* What each rank has in symmetric memory. */
 typedef struct piece {
-    uint64_t arrived[RANKS_MOST]; /* the barrier's */
+    uint64_t words[IMBREXD_TEAM_WORDS(RANKS_MOST)]; /* the team's */
     uint64_t sum, posted;
     uint32_t data[RANKS_MOST][WORDS]; /* from each rank */
 } piece;
@@ -28,6 +28,7 @@ typedef struct piece {
 typedef struct place {
     imbrexd_team team;
     char *base[RANKS_MOST];
+    uint64_t *words[RANKS_MOST];
     piece *own;
     const imbrexd_watch *watch;
 } place;
@@ -37,10 +38,15 @@ static int find_place(imbrex_group *group, place *p)
     void *own, *peer;
     RANK_OK(imbrex_mem_alloc(group, sizeof(piece), &own));
     *p = (place){ .own = own, .watch = &group->watch };
-    p->team = (imbrexd_team){ imbrex_group_rank(group), imbrex_group_size(group), p->base };
+    p->team = (imbrexd_team){ .rank = imbrex_group_rank(group),
+                              .size = imbrex_group_size(group),
+                              .base = p->base,
+                              .words = p->words,
+                              .watch = group->watch };
     for (int r = 0; r < p->team.size; r++) {
         RANK_OK(imbrex_mem_peer(group, own, r, &peer));
         p->base[r] = peer;
+        p->words[r] = ((piece *)peer)->words;
     }
     for (int r = 0; r < p->team.size; r++) {
         uint32_t *there = imbrexd_peer(&p->team, r, p->own->data[1] + 5);
@@ -67,8 +73,7 @@ static int puts_and_barriers(imbrex_group *group, void *ctx)
             mine[i] = round * 1000003 + (uint32_t)p.team.rank * 7919 + i;
         for (int r = 0; r < p.team.size; r++)
             put[round % 3](imbrexd_peer(&p.team, r, p.own->data[p.team.rank]), mine, sizeof mine);
-        RANK_CHECK(imbrexd_barrier(p.watch, &p.team, p.own->arrived, 2 * round + 1, here), "%u",
-                   round);
+        RANK_CHECK(imbrexd_barrier_all(&p.team), "%u", round);
         for (int r = 0; r < p.team.size; r++) {
             for (uint32_t i = 0; i < WORDS; i++) {
                 uint32_t want = round * 1000003 + (uint32_t)r * 7919 + i;
@@ -76,8 +81,7 @@ static int puts_and_barriers(imbrex_group *group, void *ctx)
                            round, r, i, p.own->data[r][i], want);
             }
         }
-        RANK_CHECK(imbrexd_barrier(p.watch, &p.team, p.own->arrived, 2 * round + 2, here), "%u",
-                   round);
+        RANK_CHECK(imbrexd_barrier_all(&p.team), "%u", round);
     }
     return 0;
 }
@@ -128,7 +132,7 @@ static int loads_and_stores(imbrex_group *group, void *ctx)
         next->data[0][0] = (uint32_t)round;
         (round % 2 ? imbrexd_store_release : imbrexd_store_release_gpu)(&next->posted, round);
     }
-    return imbrexd_barrier(p.watch, &p.team, p.own->arrived, 1, here) ? 0 : 1;
+    return imbrexd_barrier_all(&p.team) ? 0 : 1;
 }
 
 /* Rank 1 does not come: the others' barrier gives up, and the fault says who is missing. */
@@ -144,7 +148,7 @@ static int nobody_comes(imbrex_group *group, void *ctx)
         return 0;
     }
     int64_t begin_ns = imbrexd_now_ns();
-    int there = imbrexd_barrier(p.watch, &p.team, p.own->arrived, 1, here);
+    int there = imbrexd_barrier_all(&p.team);
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(!there && took_ms >= 290 && took_ms < 3000, "%d after %lld ms", there,
                (long long)took_ms);
@@ -201,7 +205,7 @@ static const char kernel[] =
     "    imbrexd_put_warp(there + bytes, src, bytes);\n"
     "    if (threadIdx.x == 0)\n"
     "        imbrexd_put_thread(there + 2 * bytes, src, bytes);\n"
-    "    if (!imbrexd_barrier(&watch, &team, signals, 1, site))\n"
+    "    if (!imbrexd_barrier_all(&team))\n"
     "        return;\n"
     "    imbrexd_fence_gpu();\n"
     "    imbrexd_fence_post();\n"

@@ -20,6 +20,18 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     case IMX_SITE_BARRIER:
         imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
         return;
+    case IMBREXD_SITE_SIGNAL:
+        imx_text_add(text, "a signal");
+        if (site->rank >= 0)
+            imx_text_add(text, " of rank %d", site->rank);
+        imx_text_add(text, " in kernel %d", site->plan);
+        return;
+    case IMBREXD_SITE_BARRIER:
+        imx_text_add(text, "rank %d to come to a barrier in kernel %d", site->rank, site->plan);
+        return;
+    case IMBREXD_SITE_DATA:
+        imx_text_add(text, "data of rank %d in kernel %d", site->rank, site->plan);
+        return;
     case IMX_SITE_CREDIT:
         imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
         break;
