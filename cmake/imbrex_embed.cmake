@@ -6,8 +6,7 @@
 
 # Names are counted from the folders that the compiler searches: include/ and src/.
 set(embed_patterns
-    include/imbrex.h include/imbrex_device.h include/imbrex_device_cuda.h
-    include/imbrex_device_team.h
+    include/*.h
     src/kernels/*.h src/kernels/*.cuh src/kernels/*/*.h src/kernels/*/*.cuh src/kernels/*/*.cu
     src/backends/cuda/*.cu src/backends/cuda/signals.h src/backends/cuda/rtc/*.h)
 
@@ -47,7 +46,7 @@ foreach(file ${files})
 endforeach()
 file(WRITE ${OUT}.new
      "/* Generated: the sources that are compiled at run time. */\n"
-     "#include \"backends/cuda/source.h\"\n\n"
+     "#include \"core/source.h\"\n\n"
      "${arrays}"
      "const imx_source_file imx_source_files[] = {\n${rows}};\n"
      "const size_t imx_source_file_count = ${number};\n")

@@ -20,7 +20,7 @@
 
 static char folder[64], file[512];
 
-/* The only .cubin in the folder, into `file`; how many there are, and other files. */
+/* The only .kernel in the folder, into `file`; how many there are, and other files. */
 static int cubins(int *others)
 {
     DIR *dir = opendir(folder);
@@ -29,7 +29,7 @@ static int cubins(int *others)
     for (struct dirent *e; dir && (e = readdir(dir));) {
         if (e->d_name[0] == '.')
             continue;
-        bool cubin = strstr(e->d_name, ".cubin") != NULL;
+        bool cubin = strstr(e->d_name, ".kernel") != NULL;
         count += cubin;
         *others += !cubin;
         if (cubin)
@@ -161,7 +161,7 @@ static void another_kernels_file_is_not_taken(void **state)
     for (struct dirent *e; (e = readdir(dir));) {
         char name[512];
         snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
-        if (strstr(name, ".cubin") && strcmp(name, first) != 0)
+        if (strstr(name, ".kernel") && strcmp(name, first) != 0)
             strcpy(file, name);
     }
     closedir(dir);

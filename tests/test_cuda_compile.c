@@ -12,7 +12,7 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/nvrtc.h"
-#include "backends/cuda/source.h"
+#include "core/source.h"
 #include "core/tune.h"
 #include "kernels/gemm/args.h"
 #include "kernels/push/args.h"

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "backends/cuda/nvrtc.h"
-#include "backends/cuda/source.h"
+#include "core/source.h"
 #include "group.h"
 #include "ranks.h"
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../core/source.h"
 #include "cuda.h"
 #include "nvrtc.h"
-#include "source.h"
 
 /* All that the cubin depends on.  The source's text holds all that it includes. */
 static imx_cache_key key_of(const imx_cuda_config *config, int arch, const char *text)

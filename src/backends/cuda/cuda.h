@@ -3,7 +3,7 @@
 #define IMX_CUDA_H
 
 #include "../../core/backend.h"
-#include "cache.h"
+#include "../../core/cache.h"
 #include "driver.h"
 
 typedef struct imx_cuda_stream imx_cuda_stream;

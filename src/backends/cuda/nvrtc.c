@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "source.h"
+#include "../../core/source.h"
 
 const imx_nvrtc_calls *imx_nvrtc;
 

@@ -1,4 +1,4 @@
-/* cache.c - the files of the cache: | magic | key | bytes | digest | cubin |.
+/* cache.c - the files of the cache: | magic | key | bytes | digest | image |.
  *
  * Keys and digests are SipHash, which the rendezvous needs anyway, with constant keys: they have to
  * tell texts apart and to see damage.  Keeping an attacker out is the work of owner and mode: who
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "../../core/siphash.h"
+#include "siphash.h"
 
 typedef struct header {
     char magic[8];
@@ -21,7 +21,7 @@ typedef struct header {
 
 static const char magic[8] = "imbrex1"; /* changes with the layout */
 
-enum { CUBIN_BYTES_MOST = 64 << 20, NAME_MOST = 48 };
+enum { IMAGE_BYTES_MOST = 64 << 20, NAME_MOST = 48 };
 
 void imx_cache_key_add(imx_cache_key *key, const void *part, size_t bytes)
 {
@@ -31,16 +31,16 @@ void imx_cache_key_add(imx_cache_key *key, const void *part, size_t bytes)
     key->words[1] = imx_siphash(second, part, bytes);
 }
 
-static imx_cache_key digest_of(const void *cubin, size_t bytes)
+static imx_cache_key digest_of(const void *image, size_t bytes)
 {
     imx_cache_key digest = { { 1, 2 } };
-    imx_cache_key_add(&digest, cubin, bytes);
+    imx_cache_key_add(&digest, image, bytes);
     return digest;
 }
 
 static void name_file(const imx_cache_key *key, char name[NAME_MOST])
 {
-    snprintf(name, NAME_MOST, "%016llx%016llx.cubin", (unsigned long long)key->words[0],
+    snprintf(name, NAME_MOST, "%016llx%016llx.kernel", (unsigned long long)key->words[0],
              (unsigned long long)key->words[1]);
 }
 
@@ -54,30 +54,30 @@ static bool is_whole(const header *h, const imx_cache_key *key, size_t bytes)
     return memcmp(&digest, &h->digest, sizeof digest) == 0;
 }
 
-bool imx_cache_load(const imx_folder *folder, const imx_cache_key *key, void **cubin, size_t *bytes)
+bool imx_cache_load(const imx_folder *folder, const imx_cache_key *key, void **image, size_t *bytes)
 {
     char name[NAME_MOST];
     size_t read = 0;
     name_file(key, name);
-    header *file = imx_folder_read(folder, name, sizeof *file + CUBIN_BYTES_MOST, &read);
+    header *file = imx_folder_read(folder, name, sizeof *file + IMAGE_BYTES_MOST, &read);
     if (!file || !is_whole(file, key, read)) {
         free(file);
         return false;
     }
     *bytes = file->bytes;
     memmove(file, file + 1, *bytes);
-    *cubin = file;
+    *image = file;
     return true;
 }
 
-void imx_cache_store(const imx_folder *folder, const imx_cache_key *key, const void *cubin,
+void imx_cache_store(const imx_folder *folder, const imx_cache_key *key, const void *image,
                      size_t bytes)
 {
     char name[NAME_MOST];
     name_file(key, name);
-    header h = { .key = *key, .digest = digest_of(cubin, bytes), .bytes = bytes };
+    header h = { .key = *key, .digest = digest_of(image, bytes), .bytes = bytes };
     memcpy(h.magic, magic, sizeof magic);
-    const struct iovec parts[] = { { &h, sizeof h }, { (void *)cubin, bytes } };
+    const struct iovec parts[] = { { &h, sizeof h }, { (void *)image, bytes } };
     bool kept = imx_folder_write(folder, name, parts, 2);
     (void)kept; /* what is not kept is compiled again */
 }

@@ -2,7 +2,7 @@
 #ifndef IMX_SOURCE_H
 #define IMX_SOURCE_H
 
-#include "../../core/imx.h"
+#include "imx.h"
 
 typedef struct imx_source_file {
     const char *name; /* below include/ or src/: "imbrex_device.h", "kernels/reduce/sm80.cu" */
