@@ -142,7 +142,8 @@ IMBREX_TRY imbrex_stream_sync(imbrex_group *group, imbrex_stream stream);
 IMBREX_TRY imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr);
 IMBREX_API void imbrex_mem_free(imbrex_group *group, void *ptr);
 
-/* Where rank's copy of ptr is mapped here.  ptr lies anywhere in memory from imbrex_mem_alloc.
+/* Where rank's copy of ptr is mapped here; NULL if rank is on another node, which imbrex_put and
+ * imbrex_signal_post do not reach either.  ptr lies anywhere in memory from imbrex_mem_alloc.
  * Local. */
 IMBREX_TRY imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer);
 

@@ -114,7 +114,7 @@ imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m)
     int slot = (int)(number % IMX_CONTROL_RUNS);
     /* seq_cst: the store comes before the loads, so that of two ranks one sees the other. */
     __atomic_store_n(&imx_control_of(group, group->rank)->runs[slot], mine, __ATOMIC_SEQ_CST);
-    for (int r = 0; r < group->size; r++) {
+    for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++) {
         uint64_t theirs = __atomic_load_n(&imx_control_of(group, r)->runs[slot], __ATOMIC_SEQ_CST);
         if (theirs == mine || (theirs ^ mine) >> IMX_AGREE_RUN_SHIFT)
             continue; /* alike, or the rank has not come to this run, or is far ahead */

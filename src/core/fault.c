@@ -41,11 +41,25 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     case IMX_SITE_PART:
         imx_text_add(text, "rank %d's part of chunk %d", site->rank, site->index);
         break;
+    case IMX_SITE_NET:
+        imx_text_add(text, "the network to or from rank %d", site->rank);
+        break;
     default:
         imx_text_add(text, "its own product of chunk %d", site->index);
     }
     imx_text_add(text, " in ");
-    describe_plan(group, site->plan, text);
+    if (site->plan)
+        describe_plan(group, site->plan, text);
+    else
+        imx_text_add(text, "imbrex_barrier");
+}
+
+/* ", on node 1 (c05)", if it is another node than this rank's. */
+static void describe_node(const imbrex_group *group, int rank, imx_text *text)
+{
+    const imx_nodes *nodes = &group->nodes;
+    if (rank >= 0 && rank < group->size && !imx_nodes_here(nodes, rank))
+        imx_text_add(text, ", on node %d (%s)", nodes->of[rank], nodes->name[nodes->of[rank]]);
 }
 
 /* What imx_agree_run found: have is the other rank's run, want the run of the one that noticed. */
@@ -98,9 +112,12 @@ static bool see(search *s, int rank)
     return true;
 }
 
-/* From rank along its waits to one that waits for nobody; NOBODY: all wait. */
+/* From rank along its waits to one that waits for nobody, or that is on another node, whose waits
+ * nobody sees here; NOBODY: all wait. */
 static int find_idle(search *s, int rank)
 {
+    if (!imx_nodes_here(&s->group->nodes, rank))
+        return rank;
     bool waits = waits_for(s, rank, s->group->size);
     for (int r = 0; r < s->group->size; r++) {
         if (r == rank || !waits_for(s, rank, r))
@@ -119,6 +136,11 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     int first = fault->site.rank;
     if (first < 0)
         return;
+    if (!imx_nodes_here(&group->nodes, first)) {
+        describe_node(group, first, text);
+        imx_text_add(text, ": is it stopped, busy, in another call or cut off?");
+        return;
+    }
     if (!fault->when_ns) { /* noticed by a device, and devices keep no times of their waits */
         imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
         return;
@@ -132,6 +154,10 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     }
     if (idle != first)
         imx_text_add(text, ", which waits too, in the end for rank %d", idle);
+    if (!imx_nodes_here(&group->nodes, idle)) {
+        describe_node(group, idle, text);
+        return;
+    }
     /* relaxed: a time by itself.  Whoever left later did so because of this fault. */
     int64_t left_ns = __atomic_load_n(&imx_control_of(group, idle)->left_ns, __ATOMIC_RELAXED);
     if (left_ns && left_ns < fault->when_ns)
@@ -160,13 +186,19 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
 
     bool own = noticed_by == group->rank;
     const char *self = own ? " (this rank)" : "";
-    char words[400];
+    char words[400] = "";
     imx_text text = { .at = words, .size = sizeof words };
     if (fault->kind == IMBREXD_FAULT_ABORT)
         return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", noticed_by, self);
     if (fault->kind == IMBREXD_FAULT_DEATH)
         return imx_fail(IMBREX_PEER, "rank %d ended without leaving the group, as rank %d%s saw",
                         fault->site.rank, noticed_by, self);
+    if (fault->kind == IMBREXD_FAULT_NET) {
+        describe_node(group, fault->site.rank, &text);
+        return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
+                        noticed_by, self, group->net_facts.text, fault->site.rank, words,
+                        (int)fault->have);
+    }
     if (fault->kind == IMBREXD_FAULT_MISMATCH) {
         describe_mismatch(group, fault, &text);
         return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", words, noticed_by, self);

@@ -84,34 +84,40 @@ static imbrex_status meet(imbrex_group *group, const imbrex_group_desc *desc)
     return imx_agree_prepare(group);
 }
 
-/* Who shares a process, who a host: fills peers and the local ranks. */
+/* Who shares a process, who a host, who a node: fills peers, the local ranks and the nodes. */
+static imbrex_status sort_ranks(imbrex_group *group, const imx_identity *all)
+{
+    const imx_identity *own = &all[group->rank];
+    imx_nodes *nodes = &group->nodes;
+    IMX_TRY(imx_nodes_find(all, group->rank, group->size, group->env.node_ranks, nodes));
+    for (int r = 0; r < group->size; r++) {
+        bool same_host = strcmp(all[r].host, own->host) == 0;
+        bool same_process = memcmp(all[r].process, own->process, sizeof own->process) == 0;
+        group->local_rank += same_host && r < group->rank;
+        group->local_size += same_host;
+        group->peers[LOCAL_THREADS][r] =
+            r != group->rank && same_process && imx_nodes_here(nodes, r);
+        group->peers[LOCAL_FDS][r] = !same_process && imx_nodes_here(nodes, r);
+        for (int q = 0; q < r; q++) {
+            bool same = memcmp(all[r].process, all[q].process, sizeof own->process) == 0;
+            if (nodes->of[q] == nodes->of[r])
+                group->needed[same ? LOCAL_THREADS : LOCAL_FDS] = true;
+        }
+    }
+    return IMBREX_OK;
+}
+
 static imbrex_status look_around(imbrex_group *group)
 {
     imx_identity own, *all = NULL;
-    imbrex_status mine = imx_identity_read(&own);
+    imbrex_status mine = imx_identity_read(group->env.node, &own);
     if (mine == IMBREX_OK)
         mine = imx_sys_alloc((size_t)group->size, sizeof *all, &all);
+    imx_field per_node = { .name = "IMBREX_NODE_RANKS", .value = group->env.node_ranks };
     imbrex_status status;
-    IMX_GOTO(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
+    IMX_GOTO(imx_agree(group, "imbrex_group_create", mine, &per_node, 1));
     IMX_GOTO(imx_agree_allgather(group, &own, all, sizeof own));
-    for (int r = 0; r < group->size; r++) {
-        if (strcmp(all[r].host, own.host) != 0) {
-            status = imx_fail(IMBREX_UNSUPPORTED,
-                              "ranks %d and %d are on different hosts or network namespaces: all "
-                              "ranks of a group must share one host",
-                              group->rank, r);
-            goto fail;
-        }
-        group->local_rank += r < group->rank;
-        group->local_size++;
-        bool same_process = memcmp(all[r].process, own.process, sizeof own.process) == 0;
-        group->peers[LOCAL_THREADS][r] = r != group->rank && same_process;
-        group->peers[LOCAL_FDS][r] = !same_process;
-        for (int q = 0; q < r; q++) {
-            bool same = memcmp(all[r].process, all[q].process, sizeof own.process) == 0;
-            group->needed[same ? LOCAL_THREADS : LOCAL_FDS] = true;
-        }
-    }
+    IMX_GOTO(sort_ranks(group, all));
 fail:
     free(all);
     return status;
@@ -182,7 +188,8 @@ static imbrex_status set_watch(imbrex_group *group)
     imx_control *own = imx_control_of(group, group->rank);
     IMX_TRY(imx_sys_alloc((size_t)group->size, sizeof *group->abort, &group->abort));
     for (int r = 0; r < group->size; r++)
-        group->abort[r] = &imx_control_of(group, r)->abort;
+        group->abort[r] =
+            &imx_control_of(group, imx_nodes_here(&group->nodes, r) ? r : group->rank)->abort;
     /* Each rank computes on some threads and moves data on another: spinning pays only while they
      * all have a core. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -257,7 +264,7 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
         mine = group->backend->stream_create(group->device, &group->stream);
     if (mine == IMBREX_OK)
         mine = imx_stream_begin_silu_mul(group);
-    return imx_agree(group, call, mine, NULL, 0);
+    return imx_net_begin(group, call, mine);
 }
 
 imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)
@@ -294,8 +301,10 @@ void imbrex_group_destroy(imbrex_group *group)
     }
     while (group->memories)
         imx_memory_free(group, group->memories);
+    imx_net_end(group);
     imx_bootstrap_destroy(group->own_bootstrap);
     imx_trace_free(group);
+    imx_nodes_free(&group->nodes);
     free(group->abort);
     free(group->proposals);
     free(group);

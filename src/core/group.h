@@ -4,15 +4,17 @@
 
 #include "backend.h"
 #include "bootstrap.h"
+#include "net.h"
+#include "nodes.h"
 #include "transport.h"
 
-/* Memory that exists once on every rank. */
+/* Memory that exists once on every rank; the ranks of one node map each other's. */
 typedef struct imx_symmetric {
     struct imx_symmetric *next;
     size_t bytes;
     bool lent;            /* to the caller, by imbrex_mem_alloc; else the library's own */
     int size;             /* ranks */
-    imx_memory *memory[]; /* [size]; every rank's, as mapped here */
+    imx_memory *memory[]; /* [size]; every rank's, as mapped here; NULL: on another node */
 } imx_symmetric;
 
 enum { IMX_CONTROL_RUNS = 64 };
@@ -36,6 +38,7 @@ struct imbrex_group {
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int sharers;                /* ranks on this rank's device, itself included */
+    imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;
     void *proposals; /* agree.c: one a rank, taken once, so that no meeting lacks memory */
@@ -50,9 +53,14 @@ struct imbrex_group {
     bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */
     imx_transport *transport[IMX_TRANSPORTS]; /* NULL if not needed */
 
+    const imx_net_kind *net_kind; /* between nodes; NULL: there is one node */
+    imx_net *net;
+    imx_net_facts net_facts;
+    imx_memory *net_words; /* [nodes + 1] of 64 bits, that barriers send and receive */
+
     imx_symmetric *memories;
     imx_symmetric *control; /* imx_control */
-    uint64_t **abort;       /* [size]; for watch */
+    uint64_t **abort; /* [size]; for watch: one's own in the place of a rank on another node */
     imbrexd_watch watch;
 
     imbrex_stream stream;   /* the default one */
@@ -96,9 +104,10 @@ imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
 imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
                         const imx_field *fields, int count) IMX_MUST_CHECK;
 
-/* Not a meeting: notes that this rank enqueues its next run, and compares it with those ranks that
- * have enqueued theirs.  If one of them runs another plan or other rows, the group fails: INVALID,
- * on all ranks.  A rank that is more than IMX_CONTROL_RUNS runs ahead goes unnoticed. */
+/* Not a meeting: notes that this rank enqueues its next run, and compares it with those ranks of
+ * its node that have enqueued theirs.  If one of them runs another plan or other rows, the group
+ * fails: INVALID, on all ranks.  A rank that is more than IMX_CONTROL_RUNS runs ahead goes
+ * unnoticed. */
 imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m) IMX_MUST_CHECK;
 
 /* A run as one word, which is written and read at once: | its number | its plan | m |.  The upper
@@ -142,11 +151,14 @@ imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_
                                     imx_symmetric **memory) IMX_MUST_CHECK;
 void imx_memory_free(imbrex_group *group, imx_symmetric *memory); /* NULL is fine */
 
+/* NULL: rank is on another node. */
 static inline void *imx_memory_at(const imx_symmetric *memory, int rank, size_t offset)
 {
-    return (char *)memory->memory[rank]->base + offset;
+    const imx_memory *piece = memory->memory[rank];
+    return piece ? (char *)piece->base + offset : NULL;
 }
 
+/* Of a rank of this node. */
 static inline imx_control *imx_control_of(const imbrex_group *group, int rank)
 {
     return imx_memory_at(group->control, rank, 0);
@@ -170,6 +182,24 @@ static inline int64_t *imx_control_waiting(const imbrex_group *group, int rank)
 /* rank's mapping of [ptr, ptr + bytes), which must lie in one piece of symmetric memory. */
 imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void *ptr, size_t bytes,
                               int rank, void **peer) IMX_MUST_CHECK;
+
+/* ---- net.c ----------------------------------------------------------------------------------- */
+
+/* Collective, with mine as in imx_agree: where there are several nodes, finds the engine that
+ * reaches the others, and connects it. */
+imbrex_status imx_net_begin(imbrex_group *group, const char *call,
+                            imbrex_status mine) IMX_MUST_CHECK;
+void imx_net_end(imbrex_group *group);
+
+/* Part of a barrier: after all ranks of this node have come, holds the stream of its first rank
+ * until all nodes have. */
+imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream) IMX_MUST_CHECK;
+
+/* Whether an engine that failed might still write into memory of the library: it stays then. */
+static inline bool imx_net_stuck(const imbrex_group *group)
+{
+    return group->net && group->net_kind->stuck && group->net_kind->stuck(group->net);
+}
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

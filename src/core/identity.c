@@ -27,9 +27,15 @@ static imbrex_status read_process(uint64_t process[2])
     return good ? IMBREX_OK : imx_fail_errno("getrandom failed");
 }
 
-imbrex_status imx_identity_read(imx_identity *identity)
+imbrex_status imx_identity_read(const char *node, imx_identity *identity)
 {
     *identity = (imx_identity){ 0 };
+    if (strlen(node) >= sizeof identity->node)
+        return imx_fail(IMBREX_INVALID, "IMBREX_NODE has %zu characters: at most %zu fit",
+                        strlen(node), sizeof identity->node - 1);
+    strcpy(identity->node, node);
+    if (gethostname(identity->name, sizeof identity->name - 1) != 0)
+        strcpy(identity->name, "a host");
     char boot[48] = "";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {

@@ -6,9 +6,18 @@
 
 typedef struct imx_identity {
     char host[96];       /* equal where unix sockets reach: boot id and network namespace */
+    char name[64];       /* of the host, for people */
+    char node[64];       /* IMBREX_NODE: parts a host into logical nodes; "": it is one */
     uint64_t process[2]; /* equal on ranks of one process: random */
 } imx_identity;
 
-imbrex_status imx_identity_read(imx_identity *identity) IMX_MUST_CHECK;
+/* node: the value of IMBREX_NODE, or "". */
+imbrex_status imx_identity_read(const char *node, imx_identity *identity) IMX_MUST_CHECK;
+
+/* The name of the node for people: what IMBREX_NODE says, else the host's. */
+static inline const char *imx_identity_node(const imx_identity *identity)
+{
+    return identity->node[0] ? identity->node : identity->name;
+}
 
 #endif /* IMX_IDENTITY_H */

@@ -119,6 +119,12 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
     ROW(nvrtc, "IMBREX_NVRTC", text, "", "file of NVIDIA's run-time compiler; unset: looked for") \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
         "sleep up to so many milliseconds before copies, posts and kernels, for tests")           \
+    ROW(node, "IMBREX_NODE", text, "",                                                            \
+        "name of this rank's node; ranks of one host with different names are on several nodes")  \
+    ROW(node_ranks, "IMBREX_NODE_RANKS", number, "0",                                             \
+        "so many ranks that follow each other form a node, as a trial on one host; 0: all")       \
+    ROW(net, "IMBREX_NET", text, "",                                                              \
+        "file of the library that carries data between nodes; unset: looked for")                 \
     ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
     ROW(bind, "IMBREX_BIND", text, "", "address that rank 0 listens on, if not loopback")         \
     ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \

@@ -8,8 +8,10 @@ static void release(imbrex_group *group, imx_symmetric *memory)
 {
     if (!memory)
         return;
-    for (int r = 0; r < memory->size; r++)
-        group->backend->memory_release(memory->memory[r]);
+    for (int r = 0; r < memory->size; r++) {
+        if (r != group->rank || !imx_net_stuck(group))
+            group->backend->memory_release(memory->memory[r]);
+    }
     free(memory);
 }
 

@@ -267,7 +267,8 @@ void imbrex_plan_destroy(imbrex_plan *plan)
     for (int i = 0; i < IMX_KERNELS; i++)
         group->backend->prepared_destroy(group->device, plan->kernels[i]);
     imx_memory_free(group, plan->shared);
-    group->backend->memory_release(plan->local);
+    if (!imx_net_stuck(group))
+        group->backend->memory_release(plan->local);
     for (imbrex_plan **at = &group->plans; *at; at = &(*at)->next) {
         if (*at == plan) {
             *at = plan->next;
@@ -454,6 +455,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_agree_run(plan->group, plan->number, m));
     plan->stream = run.stream;
     plan->runs++;
+    plan->sent_inside = plan->sent_between = 0;
     imbrex_status status = enqueue(&run);
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
 }

@@ -78,8 +78,10 @@ struct imbrex_plan {
     imx_event *finished;  /* the latest run */
     imbrex_stream stream; /* that it was on */
     imx_prepared *kernels[IMX_KERNELS];
-    uint64_t runs; /* enqueued so far: its parity picks the half */
-    char why[160]; /* of the algorithm, in words */
+    uint64_t runs;                      /* enqueued so far: its parity picks the half */
+    uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
+                                           to other nodes by the engine */
+    char why[160];                      /* of the algorithm, in words */
 };
 
 /* One run being enqueued. */
@@ -137,16 +139,26 @@ imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *s
 imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *signal, int what,
                            int rank, int index) IMX_MUST_CHECK;
 
+/* One step of the engine between nodes: when it is over, raises the signals, one's own, to *use. A
+ * transfer without bytes or without signal leaves that out; all of them together: nothing. */
+typedef struct imx_transfer {
+    imx_net_op op;
+    uint64_t *signal; /* NULL: none */
+} imx_transfer;
+
+imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, const imx_transfer *transfers,
+                           int count) IMX_MUST_CHECK;
+
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes) IMX_MUST_CHECK;
 
-/* On the caller's stream: raises signal `mine` of every peer, then waits until every peer r has
- * raised one's own signal r * stride: all have come this far. */
+/* On the caller's stream: raises signal `mine` of every peer of this node, then waits until every
+ * such peer r has raised one's own signal r * stride: all have come this far. */
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what) IMX_MUST_CHECK;
 
 /* What a run begins and ends with, on the caller's stream.  begin: advances use and waits
- * until all peers have read this half's previous use: then it may be overwritten.  end: gives them
- * this rank's credit. */
+ * until all peers of this node have read this half's previous use: then it may be overwritten.
+ * end: gives them this rank's credit. */
 imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;
 

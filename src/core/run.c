@@ -102,6 +102,7 @@ imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, 
                            size_t bytes, int rank)
 {
     const imbrex_group *group = run->plan->group;
+    run->plan->sent_inside += rank == run->rank ? 0 : bytes;
     return bytes ? group->backend->copy(group->device, dst, src, bytes, rank, stream) : IMBREX_OK;
 }
 
@@ -140,6 +141,31 @@ static uint64_t *credit(const imx_run *run, int holder, int giver)
     return (uint64_t *)shared_at(run, holder, 0) + giver;
 }
 
+imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, const imx_transfer *transfers,
+                           int count)
+{
+    const imbrex_group *group = run->plan->group;
+    imx_net_op ops[IMX_NET_OPS];
+    imx_signal_op posts[IMX_NET_OPS];
+    int moved = 0, raised = 0;
+    for (int i = 0; i < count; i++) {
+        const imx_transfer *t = &transfers[i];
+        if (t->op.bytes)
+            ops[moved++] = t->op;
+        if (t->signal)
+            posts[raised++] = (imx_signal_op){
+                .kind = IMX_POST,
+                .signal = t->signal,
+                .word = run->use,
+                .site = { .plan = run->plan->number, .rank = run->rank, .index = -1 },
+            };
+        run->plan->sent_between += t->op.receives ? 0 : t->op.bytes;
+    }
+    if (moved)
+        IMX_TRY(group->net_kind->step(group->net, run->plan->number, ops, moved, stream));
+    return raised ? signals(run, stream, posts, raised) : IMBREX_OK;
+}
+
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes)
 {
@@ -175,6 +201,18 @@ static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
     };
 }
 
+/* The ranks of this node, which write each other's memory; 0: oneself, 1: the next one. */
+static int mates(const imx_run *run)
+{
+    return run->plan->group->nodes.ranks;
+}
+
+static int mate(const imx_run *run, int i)
+{
+    const imx_nodes *nodes = &run->plan->group->nodes;
+    return imx_nodes_leader(nodes) + (nodes->local + i) % nodes->ranks;
+}
+
 imbrex_status imx_run_begin(const imx_run *run)
 {
     batch b = { 0 };
@@ -183,8 +221,8 @@ imbrex_status imx_run_begin(const imx_run *run)
     imx_signal_op advance = post_to(run, run->rank, run->use);
     advance.add = 1;
     IMX_TRY(add(run, &b, advance));
-    for (int i = 1; i < run->ranks; i++) {
-        int peer = (run->rank + i) % run->ranks;
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
         imx_signal_op wait = {
             .kind = IMX_WAIT,
             .signal = credit(run, run->rank, peer),
@@ -200,12 +238,12 @@ imbrex_status imx_run_begin(const imx_run *run)
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
 {
     batch b = { 0 };
-    for (int i = 1; i < run->ranks; i++) {
-        int peer = (run->rank + i) % run->ranks;
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
         IMX_TRY(add(run, &b, post_to(run, peer, imx_run_signal(run, peer) + mine)));
     }
-    for (int i = 1; i < run->ranks; i++) {
-        int peer = (run->rank + i) % run->ranks;
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
         imx_signal_op wait = {
             .kind = IMX_WAIT,
             .signal = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride,
@@ -220,8 +258,8 @@ imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
 imbrex_status imx_run_end(const imx_run *run)
 {
     batch b = { 0 };
-    for (int i = 1; i < run->ranks; i++) {
-        int peer = (run->rank + i) % run->ranks;
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
         IMX_TRY(add(run, &b, post_to(run, peer, credit(run, peer, run->rank))));
     }
     return flush(run, &b);

@@ -51,6 +51,18 @@ imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_
                                 imx_stream_or_default(group, stream));
 }
 
+static imbrex_status need_here(const imbrex_group *group, int rank)
+{
+    const imx_nodes *nodes = &group->nodes;
+    if (imx_nodes_here(nodes, rank))
+        return IMBREX_OK;
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "rank %d is on node %d (%s), and rank %d on node %d (%s): memory is reached "
+                    "within a node only",
+                    rank, nodes->of[rank], nodes->name[nodes->of[rank]], group->rank, nodes->own,
+                    nodes->name[nodes->own]);
+}
+
 imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t bytes, int rank,
                          imbrex_stream stream)
 {
@@ -61,6 +73,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
         return imx_fail(IMBREX_INVALID, "src is NULL");
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
+    IMX_TRY(need_here(group, rank));
     return group->backend->copy(group->device, peer, src, bytes, rank,
                                 imx_stream_or_default(group, stream));
 }
@@ -72,6 +85,7 @@ static imbrex_status find_signal(imbrex_group *group, const uint64_t *signal, in
         return imx_fail(IMBREX_INVALID, "signal, %p, is not 8-byte aligned", (const void *)signal);
     void *found;
     IMX_TRY(imx_memory_find(group, "signal", signal, sizeof *signal, rank, &found));
+    IMX_TRY(need_here(group, rank));
     *peer = found;
     return IMBREX_OK;
 }
@@ -102,15 +116,11 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
     return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
 }
 
-/* All tell all: one post and one wait a peer.  R is small inside a node, and this is one latency;
- * a dissemination barrier would be log2(R) of them. */
-imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
+/* All of a node tell all: one post and one wait a peer.  R is small inside a node, and this is one
+ * latency; a dissemination barrier would be log2(R) of them. */
+static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
 {
-    imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
     imx_control *own = imx_control_of(group, group->rank);
-    imbrex_stream on = imx_stream_or_default(group, stream);
     imx_signal_op begin = {
         .kind = IMX_POST,
         .signal = &own->barrier_use,
@@ -118,10 +128,11 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
         .add = 1,
         .site = { .rank = group->rank, .index = -1 },
     };
-    IMX_TRY(group->backend->signals(group->device, &begin, 1, on));
+    IMX_TRY(group->backend->signals(group->device, &begin, 1, stream));
+    const imx_nodes *nodes = &group->nodes;
     for (int kind = IMX_POST; kind <= IMX_WAIT; kind++) {
-        for (int i = 1; i < group->size; i++) {
-            int peer = (group->rank + i) % group->size;
+        for (int i = 1; i < nodes->ranks; i++) {
+            int peer = imx_nodes_leader(nodes) + (nodes->local + i) % nodes->ranks;
             imx_signal_op op = {
                 .kind = (imx_signal_kind)kind,
                 .signal = kind == IMX_POST ? imx_control_barrier(group, peer) + group->rank
@@ -129,10 +140,24 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
                 .word = &own->barrier_use,
                 .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
             };
-            IMX_TRY(group->backend->signals(group->device, &op, 1, on));
+            IMX_TRY(group->backend->signals(group->device, &op, 1, stream));
         }
     }
     return IMBREX_OK;
+}
+
+/* Over nodes: each node meets, then their first ranks do, then each node again, to hear of it. */
+imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_fault_check(group));
+    imbrex_stream on = imx_stream_or_default(group, stream);
+    IMX_TRY(meet_in_node(group, on));
+    if (group->nodes.count == 1)
+        return IMBREX_OK;
+    IMX_TRY(imx_net_meet(group, on));
+    return meet_in_node(group, on);
 }
 
 /* With the group, not at its first use: nothing may be loaded while kernels of this or another rank

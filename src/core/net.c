@@ -1,0 +1,133 @@
+/* net.c - which engine reaches the other nodes, and how a group gets it. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "group.h"
+
+const imx_net_kind *imx_net_of_test;
+
+/* Those that are built in; the one for CPUs is a library of its own. */
+static const imx_net_kind *const built_in[] = { NULL };
+
+#define LIBRARY "libimbrex_mpi.so"
+
+/* Beside the file that this code is in. */
+static void *open_beside(void)
+{
+    Dl_info here;
+    char path[1024];
+    if (!dladdr(&imx_net_of_test, &here) || !here.dli_fname || !strrchr(here.dli_fname, '/'))
+        return NULL;
+    int folder = (int)(strrchr(here.dli_fname, '/') - here.dli_fname);
+    int length = snprintf(path, sizeof path, "%.*s/" LIBRARY, folder, here.dli_fname);
+    return length < (int)sizeof path ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
+}
+
+/* RTLD_GLOBAL: an MPI loads parts of itself that look for its symbols.  Never closed: an MPI cannot
+ * begin twice. */
+static imbrex_status load(const char *file, const imx_net_kind **kind)
+{
+    void *library = file[0] ? NULL : open_beside();
+    if (!library)
+        library = dlopen(file[0] ? file : LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    if (!library)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "the ranks are on several nodes, and the library that carries data between "
+                        "them is not there: %s; build imbrex where MPI is, or set IMBREX_NET to "
+                        "the file",
+                        dlerror());
+    *kind = dlsym(library, IMX_NET_SYMBOL);
+    return *kind ? IMBREX_OK
+                 : imx_fail(IMBREX_UNSUPPORTED, "IMBREX_NET=%s is no engine of imbrex", file);
+}
+
+static imbrex_status find_kind(const imbrex_group *group, const imx_net_kind **found)
+{
+    const char *device = group->backend->name;
+    const imx_net_kind *kind = imx_net_of_test;
+    for (int i = 0; !kind && built_in[i] && !group->env.net[0]; i++)
+        kind = strcmp(built_in[i]->device, device) == 0 ? built_in[i] : NULL;
+    if (!kind)
+        IMX_TRY(load(group->env.net, &kind));
+    if (kind->abi != IMX_NET_ABI)
+        return imx_fail(IMBREX_UNSUPPORTED, "the engine \"%s\" is of another version of imbrex",
+                        kind->name);
+    if (strcmp(kind->device, device) != 0)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "the ranks are on several nodes, and what is here to carry data between "
+                        "them, \"%s\", is for \"%s\", not \"%s\"",
+                        kind->name, kind->device, device);
+    *found = kind;
+    return IMBREX_OK;
+}
+
+static imbrex_status allgather(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    return imx_agree_allgather(ctx, send, recv, bytes);
+}
+
+static imbrex_status create(imbrex_group *group)
+{
+    const imx_net_kind *kind = NULL;
+    const imx_net_desc desc = {
+        .backend = group->backend,
+        .device = group->device,
+        .env = &group->env,
+        .watch = &group->watch,
+        .rank = group->rank,
+        .size = group->size,
+        .node_of = group->nodes.of,
+        .timeout_ms = group->timeout_ms,
+        .allgather = allgather,
+        .ctx = group,
+        .fail = imx_fail,
+    };
+    IMX_TRY(find_kind(group, &kind));
+    size_t words = ((size_t)group->nodes.count + 1) * sizeof(uint64_t);
+    IMX_TRY(group->backend->memory_create(group->device, words, &group->net_words));
+    IMX_TRY(kind->create(&desc, &group->net));
+    group->net_kind = kind;
+    return IMBREX_OK;
+}
+
+imbrex_status imx_net_begin(imbrex_group *group, const char *call, imbrex_status mine)
+{
+    /* "compile" only compiles: it has nothing to send. */
+    bool wanted = group->nodes.count > 1 && group->backend != &imx_backend_compile;
+    if (mine == IMBREX_OK && wanted)
+        mine = create(group);
+    IMX_TRY(imx_agree(group, call, mine, NULL, 0));
+    if (!wanted)
+        return IMBREX_OK;
+    mine = group->net_kind->open(group->net);
+    if (mine == IMBREX_OK)
+        group->net_kind->facts(group->net, &group->net_facts);
+    return imx_agree(group, call, mine, NULL, 0);
+}
+
+void imx_net_end(imbrex_group *group)
+{
+    bool stuck = imx_net_stuck(group);
+    if (group->net)
+        group->net_kind->close(group->net);
+    group->net = NULL;
+    if (group->net_words && !stuck)
+        group->backend->memory_release(group->net_words);
+}
+
+imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream)
+{
+    const imx_nodes *nodes = &group->nodes;
+    uint64_t *words = group->net_words->base;
+    for (int i = 1; i < nodes->count && nodes->local == 0; i++) {
+        int to = (nodes->own + i) % nodes->count;
+        int from = (nodes->own + nodes->count - i) % nodes->count;
+        const imx_net_op ops[] = {
+            { false, nodes->first[to], &words[nodes->count], sizeof *words },
+            { true, nodes->first[from], &words[from], sizeof *words },
+        };
+        IMX_TRY(group->net_kind->step(group->net, 0, ops, 2, stream));
+    }
+    return IMBREX_OK;
+}
