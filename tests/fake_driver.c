@@ -10,10 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fake_memory.h"
 #include "fake_nvrtc.h"
 #include "fake_stream.h"
 
-enum { GPUS_MOST = 8, ATTRIBUTES = 160, PAGE = 65536 };
+enum { GPUS_MOST = 8, ATTRIBUTES = 160 };
 
 struct CUctx_st {
     int gpu, retained;
@@ -25,6 +26,8 @@ struct CUmod_st {
 
 static struct {
     int gpus, links;
+    int refuses; /* descriptors of memory */
+    int reached[GPUS_MOST][GPUS_MOST];
     int attributes[ATTRIBUTES];
     struct CUctx_st contexts[GPUS_MOST];
     int live, compiled, encoded;
@@ -62,7 +65,7 @@ CUresult fake_driver_may_fail(const char *call)
     return CUDA_SUCCESS;
 }
 
-static CUresult in_context(const char *call)
+CUresult fake_driver_in_context(const char *call)
 {
     if (!current || !__atomic_load_n(&current->retained, __ATOMIC_RELAXED)) {
         fprintf(stderr, "%s: no current context\n", call);
@@ -72,28 +75,21 @@ static CUresult in_context(const char *call)
 }
 
 /* What a real driver refuses while the thread captures a stream. */
-static CUresult outside_capture(const char *call)
+CUresult fake_driver_outside_capture(const char *call)
 {
     if (fake_stream_captures()) {
         fprintf(stderr, "%s: in a capture\n", call);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return in_context(call);
+    return fake_driver_in_context(call);
 }
-
-#define TRY(check)                \
-    do {                          \
-        CUresult try_ = (check);  \
-        if (try_ != CUDA_SUCCESS) \
-            return try_;          \
-    } while (0)
 
 /* ---- devices and contexts -------------------------------------------------------------------- */
 
 static CUresult init(unsigned flags)
 {
     (void)flags;
-    TRY(fake.gpus ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE);
+    FAKE_TRY(fake.gpus ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE);
     return fake_driver_may_fail("cuInit");
 }
 
@@ -162,8 +158,8 @@ static CUresult p2p_attribute(int *value, int which, CUdevice from, CUdevice to)
 
 static CUresult retain(CUcontext *context, CUdevice device)
 {
-    TRY(fake_stream_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
-    TRY(fake_driver_may_fail("cuDevicePrimaryCtxRetain"));
+    FAKE_TRY(fake_stream_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+    FAKE_TRY(fake_driver_may_fail("cuDevicePrimaryCtxRetain"));
     *context = &fake.contexts[device];
     count(&fake.contexts[device].retained, 1);
     count(&fake.live, 1);
@@ -193,94 +189,20 @@ static CUresult priorities(int *least, int *greatest)
 {
     *least = 0;
     *greatest = -5;
-    return in_context("cuCtxGetStreamPriorityRange");
+    return fake_driver_in_context("cuCtxGetStreamPriorityRange");
 }
 
-/* ---- memory: a handle is a descriptor + 1 ---------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void *pointer(CUdeviceptr at)
 {
     return (void *)(uintptr_t)at;
 }
 
-static CUresult granularity(size_t *bytes, const CUmemAllocationProp *prop, int which)
-{
-    (void)prop;
-    (void)which;
-    *bytes = PAGE;
-    return in_context("cuMemGetAllocationGranularity");
-}
-
-static CUresult mem_create(CUmemHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
-                           unsigned long long flags)
-{
-    (void)flags;
-    if (prop->type != CU_MEM_PINNED || prop->location.type != CU_MEM_LOCATION_DEVICE ||
-        prop->handle_types != CU_MEM_POSIX_FD || bytes % PAGE)
-        return CUDA_ERROR_INVALID_VALUE;
-    TRY(outside_capture("cuMemCreate"));
-    int fd = memfd_create("fake gpu", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = (CUmemHandle)fd + 1;
-    count(&fake.live, 1);
-    return CUDA_SUCCESS;
-}
-
-static CUresult mem_release(CUmemHandle handle)
-{
-    count(&fake.live, -1);
-    return close((int)handle - 1) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wish,
-                        unsigned long long flags)
-{
-    (void)alignment;
-    (void)wish;
-    (void)flags;
-    TRY(outside_capture("cuMemAddressReserve"));
-    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *at = (CUdeviceptr)(uintptr_t)base;
-    count(&fake.live, 1);
-    return CUDA_SUCCESS;
-}
-
-static CUresult unreserve(CUdeviceptr at, size_t bytes)
-{
-    count(&fake.live, -1);
-    return munmap(pointer(at), bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemHandle handle,
-                    unsigned long long flags)
-{
-    (void)flags;
-    struct stat found;
-    TRY(outside_capture("cuMemMap"));
-    if (fstat((int)handle - 1, &found) != 0 || (size_t)found.st_size != bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)handle - 1,
-             (off_t)offset) == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    count(&fake.live, 1);
-    return CUDA_SUCCESS;
-}
-
-static CUresult unmap(CUdeviceptr at, size_t bytes)
-{
-    count(&fake.live, -1);
-    void *base = mmap(pointer(at), bytes, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    return base == MAP_FAILED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
 static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access,
                            size_t entries)
 {
-    TRY(outside_capture("cuMemSetAccess"));
+    FAKE_TRY(fake_driver_outside_capture("cuMemSetAccess"));
     for (size_t i = 0; i < entries; i++) {
         if (access[i].flags != CU_MEM_READWRITE || access[i].location.id >= fake.gpus)
             return CUDA_ERROR_INVALID_VALUE;
@@ -294,20 +216,21 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
 static CUresult export(void *out, CUmemHandle handle, int type, unsigned long long flags)
 {
     (void)flags;
-    TRY(outside_capture("cuMemExportToShareableHandle"));
+    FAKE_TRY(fake_driver_outside_capture("cuMemExportToShareableHandle"));
+    if (fake.refuses)
+        return CUDA_ERROR_NOT_SUPPORTED;
     *(int *)out = fcntl((int)handle - 1, F_DUPFD_CLOEXEC, 0);
     return type != CU_MEM_POSIX_FD || *(int *)out < 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-static CUresult import(CUmemHandle *handle, void *from, int type)
+static CUresult enable_peer(CUcontext owner, unsigned flags)
 {
-    TRY(outside_capture("cuMemImportFromShareableHandle"));
-    int fd = fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
-    if (type != CU_MEM_POSIX_FD || fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    *handle = (CUmemHandle)fd + 1;
-    count(&fake.live, 1);
-    return CUDA_SUCCESS;
+    FAKE_TRY(fake_driver_outside_capture("cuCtxEnablePeerAccess"));
+    if (!fake.links || flags || owner == current)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    return __atomic_exchange_n(&fake.reached[current->gpu][owner->gpu], 1, __ATOMIC_RELAXED)
+               ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+               : CUDA_SUCCESS;
 }
 
 static CUresult host_register(void *at, size_t bytes, unsigned flags)
@@ -316,7 +239,7 @@ static CUresult host_register(void *at, size_t bytes, unsigned flags)
     (void)bytes;
     if (flags != (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP))
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(outside_capture("cuMemHostRegister"));
+    FAKE_TRY(fake_driver_outside_capture("cuMemHostRegister"));
     count(&fake.live, 1);
     return CUDA_SUCCESS;
 }
@@ -330,13 +253,13 @@ static CUresult host_unregister(void *at)
 
 static CUresult memset_async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream)
 {
-    TRY(in_context("cuMemsetD8Async"));
+    FAKE_TRY(fake_driver_in_context("cuMemsetD8Async"));
     return fake_stream_set(pointer(at), value, bytes, stream);
 }
 
 static CUresult memcpy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    TRY(in_context("cuMemcpyAsync"));
+    FAKE_TRY(fake_driver_in_context("cuMemcpyAsync"));
     return fake_stream_copy(pointer(to), pointer(from), bytes, stream);
 }
 
@@ -344,10 +267,10 @@ static CUresult memcpy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUs
 
 static CUresult stream_create(CUstream *stream, unsigned flags, int priority)
 {
-    TRY(in_context("cuStreamCreateWithPriority"));
+    FAKE_TRY(fake_driver_in_context("cuStreamCreateWithPriority"));
     if (flags != CU_STREAM_NON_BLOCKING || priority != -5)
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(fake_stream_create(stream));
+    FAKE_TRY(fake_stream_create(stream));
     count(&fake.live, 1);
     return CUDA_SUCCESS;
 }
@@ -361,20 +284,21 @@ static CUresult stream_destroy(CUstream stream)
 
 static CUresult stream_sync(CUstream stream)
 {
-    TRY(fake_stream_sync(stream)); /* an error is one of the work: it comes when that has ended */
-    return outside_capture("cuStreamSynchronize");
+    FAKE_TRY(
+        fake_stream_sync(stream)); /* an error is one of the work: it comes when that has ended */
+    return fake_driver_outside_capture("cuStreamSynchronize");
 }
 
 static CUresult stream_wait(CUstream stream, CUevent event, unsigned flags)
 {
     (void)flags;
-    TRY(in_context("cuStreamWaitEvent"));
+    FAKE_TRY(fake_driver_in_context("cuStreamWaitEvent"));
     return fake_event_wait(event, stream);
 }
 
 static CUresult event_create(CUevent *event, unsigned flags)
 {
-    TRY(in_context("cuEventCreate"));
+    FAKE_TRY(fake_driver_in_context("cuEventCreate"));
     if (flags != CU_EVENT_DISABLE_TIMING)
         return CUDA_ERROR_INVALID_VALUE;
     *event = fake_event_create();
@@ -391,13 +315,13 @@ static CUresult event_destroy(CUevent event)
 
 static CUresult event_record(CUevent event, CUstream stream)
 {
-    TRY(in_context("cuEventRecord"));
+    FAKE_TRY(fake_driver_in_context("cuEventRecord"));
     return fake_event_record(event, stream);
 }
 
 static CUresult module_load(CUmodule *module, const void *image)
 {
-    TRY(outside_capture("cuModuleLoadData"));
+    FAKE_TRY(fake_driver_outside_capture("cuModuleLoadData"));
     if (strncmp(image, FAKE_CUBIN, strlen(FAKE_CUBIN)) != 0)
         return CUDA_ERROR_INVALID_IMAGE;
     *module = calloc(1, sizeof **module);
@@ -417,7 +341,7 @@ static CUresult module_unload(CUmodule module)
 static CUresult get_function(CUfunction *function, CUmodule module, const char *name)
 {
     (void)module;
-    TRY(outside_capture("cuModuleGetFunction"));
+    FAKE_TRY(fake_driver_outside_capture("cuModuleGetFunction"));
     *function = fake_function_find(name);
     return *function ? CUDA_SUCCESS : 500;
 }
@@ -425,7 +349,7 @@ static CUresult get_function(CUfunction *function, CUmodule module, const char *
 static CUresult set_function(CUfunction function, int which, int value)
 {
     (void)function;
-    TRY(outside_capture("cuFuncSetAttribute"));
+    FAKE_TRY(fake_driver_outside_capture("cuFuncSetAttribute"));
     if (which == CU_FUNC_PREFERRED_SHARED_CARVEOUT)
         return CUDA_SUCCESS;
     return which != CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
@@ -437,7 +361,7 @@ static CUresult set_function(CUfunction function, int which, int value)
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **params,
                        void **extra)
 {
-    TRY(in_context("cuLaunchKernelEx"));
+    FAKE_TRY(fake_driver_in_context("cuLaunchKernelEx"));
     unsigned cluster = config->attribute_count ? config->attributes[0].value.cluster[0] : 1;
     if (extra || !config->grid[0] || config->grid[0] % cluster || config->block[0] > 1024)
         return CUDA_ERROR_INVALID_VALUE;
@@ -450,7 +374,7 @@ static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *add
                        const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
     (void)promotion;
-    TRY(fake_driver_may_fail("cuTensorMapEncodeTiled"));
+    FAKE_TRY(fake_driver_may_fail("cuTensorMapEncodeTiled"));
     uint32_t bytes = box[0] * (dtype == CU_TENSOR_F32 ? 4 : 2);
     if (rank != 2 || (uintptr_t)encoded % 64 || (uintptr_t)address % 16 || strides[0] % 16 ||
         !sizes[0] || !sizes[1] || !box[0] || !box[1] || box[0] > 256 || box[1] > 256 ||
@@ -478,16 +402,22 @@ static const imx_driver_calls driver = {
     .cuCtxGetCurrent = get_current,
     .cuCtxSetCurrent = set_current,
     .cuCtxGetStreamPriorityRange = priorities,
-    .cuMemGetAllocationGranularity = granularity,
-    .cuMemCreate = mem_create,
-    .cuMemRelease = mem_release,
-    .cuMemAddressReserve = reserve,
-    .cuMemAddressFree = unreserve,
-    .cuMemMap = map,
-    .cuMemUnmap = unmap,
+    .cuMemGetAllocationGranularity = fake_memory_granularity,
+    .cuMemCreate = fake_memory_create,
+    .cuMemRelease = fake_memory_release,
+    .cuMemAddressReserve = fake_memory_reserve,
+    .cuMemAddressFree = fake_memory_unreserve,
+    .cuMemMap = fake_memory_map,
+    .cuMemUnmap = fake_memory_unmap,
     .cuMemSetAccess = set_access,
     .cuMemExportToShareableHandle = export,
-    .cuMemImportFromShareableHandle = import,
+    .cuMemImportFromShareableHandle = fake_memory_import,
+    .cuMemAlloc = fake_memory_alloc,
+    .cuMemFree = fake_memory_free,
+    .cuIpcGetMemHandle = fake_memory_handle,
+    .cuIpcOpenMemHandle = fake_memory_open,
+    .cuIpcCloseMemHandle = fake_memory_close,
+    .cuCtxEnablePeerAccess = enable_peer,
     .cuMemHostRegister = host_register,
     .cuMemHostUnregister = host_unregister,
     .cuMemsetD8Async = memset_async,
@@ -514,6 +444,8 @@ void fake_driver_install(int gpus)
     memset(&fake, 0, sizeof fake);
     fake.gpus = gpus;
     fake.links = 1;
+    for (int i = 0; i < GPUS_MOST; i++)
+        fake.contexts[i].gpu = i;
     fake.attributes[CU_MULTIPROCESSOR_COUNT] = 12;
     fake.attributes[CU_COMPUTE_CAPABILITY_MAJOR] = 9;
     fake.attributes[CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM] = 1;
@@ -532,6 +464,11 @@ void fake_driver_set(int attribute, int value)
 void fake_driver_set_links(int reached)
 {
     fake.links = reached;
+}
+
+void fake_driver_refuse_descriptors(void)
+{
+    fake.refuses = 1;
 }
 
 void fake_driver_fail(int n)

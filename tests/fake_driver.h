@@ -16,6 +16,8 @@ void fake_driver_install(int gpus);
 void fake_driver_set(int attribute, int value);
 void fake_driver_set_links(int reached); /* whether GPUs reach each other */
 
+void fake_driver_refuse_descriptors(void); /* of memory, whatever the attributes say */
+
 /* The n-th call from now on that can fail does; 0: none.  failed: which one did, or NULL. */
 void fake_driver_fail(int n);
 const char *fake_driver_failed(void);

@@ -9,8 +9,17 @@
 
 extern const imx_nvrtc_calls fake_nvrtc_calls;
 
-CUresult fake_driver_may_fail(const char *call); /* it is this one's turn to fail */
+CUresult fake_driver_may_fail(const char *call);        /* it is this one's turn to fail */
+CUresult fake_driver_in_context(const char *call);      /* the same, and needs a current context */
+CUresult fake_driver_outside_capture(const char *call); /* and is refused in a capture */
 void fake_driver_count(int objects);
 void fake_driver_count_compiled(void);
+
+#define FAKE_TRY(check)           \
+    do {                          \
+        CUresult try_ = (check);  \
+        if (try_ != CUDA_SUCCESS) \
+            return try_;          \
+    } while (0)
 
 #endif /* FAKE_NVRTC_H */

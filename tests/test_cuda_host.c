@@ -72,8 +72,6 @@ static void gpus_that_lack_something(void **state)
         const char *word;
     } rows[] = {
         { CU_COMPUTE_CAPABILITY_MAJOR, 7, "8.0" },
-        { CU_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0, "cuMemCreate" },
-        { CU_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0, "file descriptor" },
         { CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0, "host memory" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -34,12 +34,13 @@ typedef struct imx_prepared imx_prepared;
 
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
-    char id[40];    /* equal on ranks that share the device; "": it is nobody else's */
-    int index;      /* of the device, as in "name:index" */
-    int units;      /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
-    int units_most; /* that a plan may ask for */
-    int arch;       /* compute capability of a GPU, 90; else 0 */
-    int alignment;  /* bytes that matrices must be aligned to; 0: to their elements */
+    char id[40];        /* equal on ranks that share the device; "": it is nobody else's */
+    int index;          /* of the device, as in "name:index" */
+    int units;          /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
+    int units_most;     /* that a plan may ask for */
+    int arch;           /* compute capability of a GPU, 90; else 0 */
+    int alignment;      /* bytes that matrices must be aligned to; 0: to their elements */
+    const char *memory; /* what symmetric memory is, where it is not the usual kind; else NULL */
 } imx_target;
 
 typedef struct imx_memory {

@@ -116,6 +116,8 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "folder of compiled kernels; unset: XDG_CACHE_HOME/imbrex or ~/.cache/imbrex")            \
     ROW(cuda_arch, "IMBREX_CUDA_ARCH", number, "0",                                               \
         "80: kernels in the form for every GPU, also where there is a faster one; 0: the GPU's")  \
+    ROW(cuda_memory, "IMBREX_CUDA_MEMORY", text, "",                                              \
+        "vmm or ipc: how GPU memory passes between processes; unset: vmm where it can")           \
     ROW(nvrtc, "IMBREX_NVRTC", text, "", "file of NVIDIA's run-time compiler; unset: looked for") \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
         "sleep up to so many milliseconds before copies, posts and kernels, for tests")           \

@@ -484,5 +484,9 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
         if (kernel)
             imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
     }
+    imx_target target;
+    plan->group->backend->target(plan->group->device, &target);
+    if (target.memory)
+        imx_text_add(&out, "; symmetric memory: %s", target.memory);
     return out.length;
 }

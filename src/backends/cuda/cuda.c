@@ -131,6 +131,8 @@ static imbrex_status equip(imx_device *device, const imx_device_desc *desc)
                              "cuStreamCreateWithPriority", "cannot make a stream"));
     IMX_TRY(imx_cuda_memory_create_host(device, (size_t)desc->size * sizeof(uint64_t *),
                                         &device->abort_table));
+    imx_text why = { .at = device->memory_why, .size = sizeof device->memory_why };
+    IMX_TRY(imx_cuda_ipc_choose(device->gpu, desc->env, &device->ipc, &why));
     IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
     imx_folder_find(desc->env->cache_dir, &device->cache);
     return imx_cuda_prepare(device, &imx_cuda_signals_kernel, NULL, 1, &device->signals);
@@ -209,6 +211,7 @@ static void target(const imx_device *device, imx_target *out)
         .units_most = device->sms,
         .arch = device->form,
         .alignment = 16,
+        .memory = device->ipc ? device->memory_why : NULL,
     };
     snprintf(out->id, sizeof out->id, "%s", device->id);
 }

@@ -25,6 +25,8 @@ struct imx_device {
     imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */
     int ranks;
     imx_prepared *signals;
+    bool ipc;             /* memory is shared as cudaIpc has it */
+    char memory_why[256]; /* if so: why */
 };
 
 /* ---- cuda.c ---------------------------------------------------------------------------------- */
@@ -55,6 +57,25 @@ imbrex_status imx_cuda_memory_import(imx_device *device, int fd, const imx_memor
                                      imx_memory **memory);
 imbrex_status imx_cuda_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **memory);
 void imx_cuda_memory_release(imx_memory *memory);
+
+/* ---- ipc.c ----------------------------------------------------------------------------------- */
+
+/* Whether symmetric memory of gpu, whose context is current, has to be cudaIpc's, and then why, in
+ * words.  INVALID: IMBREX_CUDA_MEMORY is something else than a choice. */
+imbrex_status imx_cuda_ipc_choose(CUdevice gpu, const imx_env *env, bool *ipc,
+                                  imx_text *why) IMX_MUST_CHECK;
+
+/* cuMemAlloc, in whole pages: *room bytes. */
+imbrex_status imx_cuda_ipc_take(size_t bytes, CUdeviceptr *at, size_t *room) IMX_MUST_CHECK;
+
+/* A descriptor that carries the handle of the memory; and the memory of such a descriptor.
+ * carries: it is one. */
+imbrex_status imx_cuda_ipc_export(CUdeviceptr at, int *fd) IMX_MUST_CHECK;
+bool imx_cuda_ipc_carries(int fd, CUipcHandle *handle);
+imbrex_status imx_cuda_ipc_open(CUipcHandle handle, CUdevice gpu, CUdeviceptr *at) IMX_MUST_CHECK;
+
+/* Lets the current context use all memory of another in this process. */
+imbrex_status imx_cuda_ipc_reach(CUcontext owner, CUdevice of, CUdevice by) IMX_MUST_CHECK;
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

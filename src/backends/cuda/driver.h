@@ -32,6 +32,7 @@ enum {
     CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
     CUDA_ERROR_LAUNCH_FAILED = 719,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
@@ -60,6 +61,12 @@ enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2 };
 typedef struct CUuuid {
     unsigned char bytes[16];
 } CUuuid;
+
+enum { CU_IPC_LAZY_ENABLE_PEER_ACCESS = 1 };
+
+typedef struct CUipcHandle {
+    char bytes[64];
+} CUipcHandle;
 
 enum { CU_MEM_LOCATION_DEVICE = 1, CU_MEM_PINNED = 1, CU_MEM_POSIX_FD = 1, CU_MEM_READWRITE = 3 };
 
@@ -151,6 +158,13 @@ typedef struct CUtensorMap {
         (void *out, CUmemHandle handle, int type, unsigned long long flags))                      \
     ROW(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle",                         \
         (CUmemHandle * handle, void *from, int type))                                             \
+    ROW(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr * at, size_t bytes))                            \
+    ROW(cuMemFree, "cuMemFree_v2", (CUdeviceptr at))                                              \
+    ROW(cuIpcGetMemHandle, "cuIpcGetMemHandle", (CUipcHandle * handle, CUdeviceptr at))           \
+    ROW(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2",                                              \
+        (CUdeviceptr * at, CUipcHandle handle, unsigned flags))                                   \
+    ROW(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (CUdeviceptr at))                             \
+    ROW(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext context, unsigned flags))      \
     ROW(cuMemHostRegister, "cuMemHostRegister_v2", (void *at, size_t bytes, unsigned flags))      \
     ROW(cuMemHostUnregister, "cuMemHostUnregister", (void *at))                                   \
     ROW(cuMemsetD8Async, "cuMemsetD8Async",                                                       \

@@ -9,10 +9,6 @@ const char *imx_cuda_lacks(CUdevice gpu)
         int attribute;
         const char *why;
     } needs[] = {
-        { CU_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-          "the driver has no virtual memory management (cuMemCreate) for it" },
-        { CU_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-          "its memory cannot be passed between processes as a file descriptor" },
         { CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
           "it does not see host memory under the host's addresses" },
     };
@@ -63,18 +59,44 @@ static void add_links(imx_text *text, const CUdevice *gpus, int count, int index
     imx_text_add(text, "\n");
 }
 
-static void add_tools(imx_text *text)
+/* Only with the GPU's context does the driver say what it refuses. */
+static imbrex_status try_memory(CUdevice gpu, const imx_env *env, bool *ipc, imx_text *why)
 {
-    imx_env env;
-    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
-    (void)fell_back;
-    if (imx_nvrtc_open(env.nvrtc) == IMBREX_OK)
+    CUcontext context = NULL, before = NULL;
+    IMX_TRY(imx_driver_check(imx_driver->cuDevicePrimaryCtxRetain(&context, gpu),
+                             "cuDevicePrimaryCtxRetain", "cannot use GPU %d", gpu));
+    imbrex_status status = imx_cuda_enter(context, &before);
+    if (status == IMBREX_OK) {
+        status = imx_cuda_ipc_choose(gpu, env, ipc, why);
+        imx_cuda_leave(context, before);
+    }
+    imx_cuda_forget(context);
+    CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(gpu);
+    (void)ignored;
+    return status;
+}
+
+static void add_memory(imx_text *text, CUdevice gpu, const imx_env *env)
+{
+    bool ipc = false;
+    char words[256] = "";
+    imx_text why = { .at = words, .size = sizeof words };
+    if (try_memory(gpu, env, &ipc, &why) != IMBREX_OK)
+        imx_text_add(text, "symmetric memory: none: %s\n", imx_status_detail());
+    else
+        imx_text_add(text, "symmetric memory: %s\n",
+                     ipc ? words : "cuMem, passed between processes as file descriptors");
+}
+
+static void add_tools(imx_text *text, const imx_env *env)
+{
+    if (imx_nvrtc_open(env->nvrtc) == IMBREX_OK)
         imx_text_add(text, "kernel compiler: NVRTC %d.%d, %s\n", imx_nvrtc_version() / 1000,
                      imx_nvrtc_version() % 1000 / 10, imx_nvrtc_path());
     else
         imx_text_add(text, "kernel compiler: none: %s\n", imx_status_detail());
     imx_folder cache;
-    imx_folder_find(env.cache_dir, &cache);
+    imx_folder_find(env->cache_dir, &cache);
     if (cache.path[0])
         imx_text_add(text, "kernel cache: %s\n", cache.path);
     else
@@ -91,14 +113,18 @@ void imx_cuda_info(imx_text *text)
         return;
     }
     CUdevice gpus[GPUS_SHOWN];
-    int count = 0, usable = 0;
+    int count = 0, usable = 0, first = 0;
+    imx_env env;
+    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
+    (void)fell_back;
     if (imx_driver->cuDeviceGetCount(&count) != CUDA_SUCCESS)
         count = 0;
     count = (int)imx_min(count, GPUS_SHOWN);
     for (int i = 0; i < count; i++) {
         if (imx_driver->cuDeviceGet(&gpus[i], i) != CUDA_SUCCESS)
             gpus[i] = i;
-        usable += imx_cuda_lacks(gpus[i]) == NULL;
+        if (!imx_cuda_lacks(gpus[i]) && usable++ == 0)
+            first = i;
     }
     int version = imx_driver_version();
     imx_text_add(text, "device cuda: %d of %d GPUs can be used, driver for CUDA %d.%d\n", usable,
@@ -107,5 +133,7 @@ void imx_cuda_info(imx_text *text)
         add_gpu(text, i, gpus[i]);
         add_links(text, gpus, count, i);
     }
-    add_tools(text);
+    if (usable)
+        add_memory(text, gpus[first], &env);
+    add_tools(text, &env);
 }

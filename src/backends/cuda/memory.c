@@ -4,9 +4,9 @@
  *              process maps it through a file descriptor.  Ranks of one process share the mapping:
  *              addresses are the same on all GPUs of a process, so a second GPU needs the right to
  *              use it (cuMemSetAccess) and nothing else.
+ *              Where descriptors are refused it is cuMemAlloc's and travels as ipc.c has it, and
+ *              the device says why.
  *     host     a memfd that is registered with the driver: processors and all GPUs use one address.
- *
- * Where descriptors are refused, creation fails and says so; there is no slower way.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -24,8 +24,9 @@ typedef struct cuda_memory {
     bool host;
     int fd; /* host: -1 for a peer's */
     CUmemHandle handle;
-    size_t room; /* bytes in whole pages of the device; 0: nothing is reserved */
-    bool allocated, mapped, registered;
+    size_t room; /* bytes in whole pages of the device */
+    bool reserved, allocated, mapped, registered;
+    bool taken, opened; /* as ipc.c has it: here, or by a peer */
 } cuda_memory;
 
 /* Calls that only undo: their results tell nothing that anybody could act on. */
@@ -41,9 +42,13 @@ static void destroy(cuda_memory *m)
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)m->public.base;
     if (m->registered)
         undo(imx_driver->cuMemHostUnregister(m->public.base));
+    if (m->taken)
+        undo(imx_driver->cuMemFree(at));
+    if (m->opened)
+        undo(imx_driver->cuIpcCloseMemHandle(at));
     if (m->mapped)
         undo(imx_driver->cuMemUnmap(at, m->room));
-    if (m->room)
+    if (m->reserved)
         undo(imx_driver->cuMemAddressFree(at, m->room));
     if (m->allocated)
         undo(imx_driver->cuMemRelease(m->handle));
@@ -134,6 +139,7 @@ static imbrex_status map(const imx_device *device, cuda_memory *m)
                              room));
     m->public.base = (void *)(uintptr_t)at;
     m->room = room;
+    m->reserved = true;
     IMX_TRY(imx_driver_check(imx_driver->cuMemMap(at, room, 0, m->handle, 0), "cuMemMap",
                              "cannot map %zu bytes of GPU memory", room));
     m->mapped = true;
@@ -148,6 +154,15 @@ static imbrex_status zero(imx_device *device, const cuda_memory *m)
                              "cuMemsetD8Async", "cannot clear GPU memory"));
     return imx_driver_check(imx_driver->cuStreamSynchronize(device->setup), "cuStreamSynchronize",
                             "cannot clear GPU memory");
+}
+
+static imbrex_status take(imx_device *device, cuda_memory *m)
+{
+    CUdeviceptr at = 0;
+    IMX_TRY(imx_cuda_ipc_take(m->public.bytes, &at, &m->room));
+    m->public.base = (void *)(uintptr_t)at;
+    m->taken = true;
+    return zero(device, m);
 }
 
 static imbrex_status create(imx_device *device, cuda_memory *m)
@@ -168,7 +183,7 @@ imbrex_status imx_cuda_memory_create(imx_device *device, size_t bytes, imx_memor
     cuda_memory *m = NULL;
     CUcontext before = NULL;
     IMX_TRY(begin(device, bytes, &m, &before));
-    return finish(device, m, before, create(device, m), out);
+    return finish(device, m, before, device->ipc ? take(device, m) : create(device, m), out);
 }
 
 /* ---- host memory ----------------------------------------------------------------------------- */
@@ -208,6 +223,13 @@ imbrex_status imx_cuda_memory_create_host(imx_device *device, size_t bytes, imx_
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
+static imbrex_status descriptor(const cuda_memory *m, int *fd)
+{
+    return imx_driver_check(
+        imx_driver->cuMemExportToShareableHandle(fd, m->handle, CU_MEM_POSIX_FD, 0),
+        "cuMemExportToShareableHandle", "cannot make a descriptor of GPU memory");
+}
+
 imbrex_status imx_cuda_memory_export(imx_memory *memory, int *out)
 {
     cuda_memory *m = (cuda_memory *)memory;
@@ -218,14 +240,22 @@ imbrex_status imx_cuda_memory_export(imx_memory *memory, int *out)
             return imx_fail_errno("cannot duplicate the descriptor of shared memory");
     } else {
         CUcontext before;
+        CUdeviceptr at = (CUdeviceptr)(uintptr_t)m->public.base;
         IMX_TRY(imx_cuda_enter(m->context, &before));
-        imbrex_status status = imx_driver_check(
-            imx_driver->cuMemExportToShareableHandle(&fd, m->handle, CU_MEM_POSIX_FD, 0),
-            "cuMemExportToShareableHandle", "cannot make a descriptor of GPU memory");
+        imbrex_status status = m->taken ? imx_cuda_ipc_export(at, &fd) : descriptor(m, &fd);
         imx_cuda_leave(m->context, before);
         IMX_TRY(status);
     }
     *out = fd;
+    return IMBREX_OK;
+}
+
+static imbrex_status open_handle(const imx_device *device, CUipcHandle handle, cuda_memory *m)
+{
+    CUdeviceptr at = 0;
+    IMX_TRY(imx_cuda_ipc_open(handle, device->gpu, &at));
+    m->public.base = (void *)(uintptr_t)at;
+    m->opened = true;
     return IMBREX_OK;
 }
 
@@ -239,9 +269,14 @@ static imbrex_status import(imx_device *device, int fd, bool host, cuda_memory *
                         (long long)found.st_size, m->public.bytes);
     if (host)
         return map_host(m, fd);
+    CUipcHandle handle;
+    if (imx_cuda_ipc_carries(fd, &handle))
+        return open_handle(device, handle, m);
     IMX_TRY(imx_driver_check(imx_driver->cuMemImportFromShareableHandle(
                                  &m->handle, (void *)(intptr_t)fd, CU_MEM_POSIX_FD),
-                             "cuMemImportFromShareableHandle", "GPU %d cannot take a peer's memory",
+                             "cuMemImportFromShareableHandle",
+                             "GPU %d cannot take a peer's memory by its descriptor; "
+                             "IMBREX_CUDA_MEMORY=ipc on all ranks goes another way",
                              device->gpu));
     m->allocated = true;
     return map(device, m);
@@ -257,11 +292,20 @@ imbrex_status imx_cuda_memory_import(imx_device *device, int fd, const imx_memor
     return finish(device, m, before, status, out);
 }
 
+static imbrex_status reach(const imx_device *device, const cuda_memory *m)
+{
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status = imx_cuda_ipc_reach(m->context, m->gpu, device->gpu);
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
 imbrex_status imx_cuda_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **out)
 {
     cuda_memory *m = (cuda_memory *)of_peer;
     if (!m->host && m->gpu != device->gpu)
-        IMX_TRY(allow(device, m));
+        IMX_TRY(m->taken ? reach(device, m) : allow(device, m));
     /* relaxed: the owner holds its own reference until all ranks have theirs */
     __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
     *out = of_peer;
