@@ -289,8 +289,9 @@ static imbrex_status fds_open(imx_transport *t)
     return connect_all(t, deadline_from_now(t));
 }
 
+/* Only heard, not taken, if mine is a failure: that one is what the ranks are to be told. */
 static imbrex_status import_from(imx_transport *t, int rank, const imx_memory *own,
-                                 int64_t deadline, imx_memory **memory)
+                                 imbrex_status mine, int64_t deadline, imx_memory **memory)
 {
     offer theirs;
     int fd = -1;
@@ -299,13 +300,13 @@ static imbrex_status import_from(imx_transport *t, int rank, const imx_memory *o
         IMX_TRY(await(t->sockets[rank], POLLIN, deadline, "pass its memory", rank));
         IMX_TRY(receive_message(t->sockets[rank], &theirs, sizeof theirs, &fd, rank));
     } while (theirs.swap < t->swaps);
-    imbrex_status status =
-        fd >= 0 && theirs.bytes == own->bytes
-            ? t->desc.backend->memory_import(t->desc.device, fd, own, memory)
-            : imx_fail(IMBREX_PEER, "rank %d passed memory of %llu bytes, not %zu", rank,
-                       (unsigned long long)theirs.bytes, own->bytes);
+    if (mine == IMBREX_OK)
+        mine = fd >= 0 && theirs.bytes == own->bytes
+                   ? t->desc.backend->memory_import(t->desc.device, fd, own, memory)
+                   : imx_fail(IMBREX_PEER, "rank %d passed memory of %llu bytes, not %zu", rank,
+                              (unsigned long long)theirs.bytes, own->bytes);
     close_fd(fd);
-    return status;
+    return mine;
 }
 
 /* All send before any receives: a message is small, so that no send waits for its receiver.  A
@@ -329,7 +330,7 @@ static imbrex_status fds_swap(imx_transport *t, imx_memory *own, imx_memory **me
         int from = (t->desc.rank + i) % t->desc.size;
         if (!t->peers[from])
             continue;
-        imbrex_status got = import_from(t, from, own, deadline, &memories[from]);
+        imbrex_status got = import_from(t, from, own, status, deadline, &memories[from]);
         status = status == IMBREX_OK ? got : status;
     }
     return status;
