@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backends/cuda/cuda.h"
 #include "backends/cuda/driver.h"
 #include "fake_driver.h"
 
@@ -35,6 +36,15 @@ static int count_gpus(void)
     if (imx_driver->cuDeviceGetCount(&count) != CUDA_SUCCESS)
         count = 0;
     return count < GPUS_MOST ? count : GPUS_MOST;
+}
+
+static int arch_main(void *ctx)
+{
+    (void)ctx;
+    if (imx_driver_open() != IMBREX_OK)
+        return 0;
+    return 10 * imx_cuda_attribute(0, CU_COMPUTE_CAPABILITY_MAJOR) +
+           imx_cuda_attribute(0, CU_COMPUTE_CAPABILITY_MINOR);
 }
 
 static int count_main(void *ctx)
@@ -113,6 +123,11 @@ void gpu_begin(int argc, char **argv)
 int gpu_count(void)
 {
     return all.gpus;
+}
+
+int gpu_arch(void)
+{
+    return gpu_isolated(arch_main, NULL, 60);
 }
 
 bool gpu_is_fake(void)

@@ -23,6 +23,8 @@
 void gpu_begin(int argc, char **argv);
 
 int gpu_count(void);
+
+int gpu_arch(void); /* compute capability of the first: 90 */
 bool gpu_is_fake(void);
 
 /* Runs a function in a process of its own, so that neither a kernel that crashes nor one that hangs

@@ -2,6 +2,7 @@
  * against the CPU backend, with the kernels' general form, and queued without the host's help. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu.h"
 #include "op_cases.h"
@@ -20,6 +21,7 @@ typedef struct job {
     int size;
     bool spread, cpu;
     op_walk *walk;
+    const char *device; /* NULL: GPUs */
 } job;
 
 static int with_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
@@ -27,7 +29,7 @@ static int with_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     const job *j = ctx;
     imbrex_group_desc desc = {
         .bootstrap = bootstrap,
-        .device = gpu_of(rank, j->spread),
+        .device = j->device ? j->device : gpu_of(rank, j->spread),
         .timeout_ms = timeout_ms,
     };
     imbrex_group *gpu, *cpu = NULL;
@@ -67,7 +69,7 @@ static int walk_on(job *j)
 static void run(const char *name, int size, bool spread, pair_main main, bool cpu,
                 void (*begin)(op_walk *))
 {
-    job j = { main, size, spread, cpu, gpu_shared(sizeof(op_walk)) };
+    job j = { main, size, spread, cpu, gpu_shared(sizeof(op_walk)), NULL };
     if (begin)
         begin(j.walk);
     if (gpu_wanted("%s, %d rank%s%s", name, size, size > 1 ? "s" : "",
@@ -355,20 +357,23 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 /* ---- ahead ----------------------------------------------------------------------------------- */
 
 /* Kernels are compiled one at a time in a process: so many processes first make all plans, each a
- * part of them. */
-enum { PARTS = 4, SIZES = 4 };
+ * part of them, on a device that only compiles.  It need not be on a machine with a GPU. */
+enum { PARTS = 4, SMS = 132 }; /* other GPUs compile when they run what differs for them */
 
 typedef struct ahead {
     job job;
     int part;
+    int sms;          /* of each rank */
     const char *form; /* IMBREX_CUDA_ARCH */
 } ahead;
 
-static int part; /* of this process */
+static ahead current; /* of this process */
 
 static int make_plan(imbrex_group *gpu, op_case c)
 {
     int worst = FINE;
+    if (!c.sms)
+        c.sms = current.sms;
     for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)); alg++) {
         imbrex_plan *plan;
         int made = op_cases_plan(gpu, &c, &plan);
@@ -387,11 +392,11 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     op_case c;
     (void)cpu;
     (void)walk;
-    for (int i = part; op_cases_get(i, &c) && worst != STUCK; i += PARTS) {
+    for (int i = current.part; op_cases_get(i, &c) && worst != STUCK; i += PARTS) {
         int how = make_plan(gpu, c);
         worst = how == STUCK || !worst ? how : worst;
     }
-    for (int i = part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS) {
+    for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS) {
         int how = make_plan(gpu, c);
         worst = how == STUCK || !worst ? how : worst;
     }
@@ -400,34 +405,48 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 static int ahead_main(void *ctx)
 {
-    ahead *a = ctx;
-    part = a->part;
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1); /* nothing runs: it needs no queues */
-    if (a->form)
-        setenv("IMBREX_CUDA_ARCH", a->form, 1);
-    return all_ranks(&a->job);
+    current = *(const ahead *)ctx;
+    if (current.form)
+        setenv("IMBREX_CUDA_ARCH", current.form, 1);
+    return all_ranks(&current.job);
 }
 
-static void compile_ahead(void)
+/* 0: all plans of the tables are made for the device. */
+static int compile_for(const char *device, int at_once)
 {
-    enum { AT_ONCE = 12 }; /* a GPU has room for few more contexts */
-    pid_t children[SIZES * PARTS + PARTS];
+    static const struct {
+        int size, sms;
+        const char *form;
+    } groups[] = { { 1, SMS, NULL },     { 2, SMS / 2, NULL }, { 3, SMS / 3, NULL },
+                   { 4, SMS / 4, NULL }, { 4, SMS, NULL },     { 2, SMS, NULL },
+                   { 2, SMS / 2, "80" } };
+    enum { GROUPS = sizeof groups / sizeof groups[0] };
+    pid_t children[GROUPS * PARTS];
     int count = 0, failed = 0, finished = 0;
-    if (!gpu_wanted("plans"))
-        return;
-    for (int i = 0; i < SIZES + 1; i++) {
+    for (int i = 0; i < GROUPS; i++) {
         for (int p = 0; p < PARTS; p++) {
-            ahead a = { { make_plans, i < SIZES ? i + 1 : 2, false, false, NULL },
+            ahead a = { { make_plans, groups[i].size, false, false, NULL, device },
                         p,
-                        i < SIZES ? NULL : "80" };
-            children[count++] = gpu_start(ahead_main, &a, limit_s);
-            if (count - finished == AT_ONCE)
+                        groups[i].sms,
+                        groups[i].form };
+            children[count++] = gpu_start(ahead_main, &a, 10 * limit_s);
+            if (count - finished == at_once)
                 failed += gpu_finish(children[finished++]);
         }
     }
     while (finished < count)
         failed += gpu_finish(children[finished++]);
-    gpu_report(failed);
+    return failed;
+}
+
+static void compile_ahead(void)
+{
+    char device[32];
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!gpu_wanted("plans"))
+        return;
+    snprintf(device, sizeof device, "compile:%d", gpu_arch());
+    gpu_report(compile_for(device, processors < 16 ? (int)processors : 16));
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -449,8 +468,11 @@ static void sanitized(void)
     run("sanitized", 2, false, table, false, op_walk_short);
 }
 
+/* `ahead compile:90`: fills the cache of kernels where there may be no GPU. */
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "ahead") == 0)
+        return compile_for(argv[2], 2);
     gpu_begin(argc, argv);
     if (argc > 1 && strncmp(argv[1], "sanitized", 9) == 0) {
         sanitized();

@@ -58,7 +58,8 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
     imx_device *device = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
-    device->arch = device->form = m->arch;
+    device->arch = m->arch;
+    device->form = desc->env->cuda_arch ? (int)imx_min(desc->env->cuda_arch, m->arch) : m->arch;
     device->sms = m->sms;
     device->shared_bytes_most = m->shared_bytes_most;
     imx_folder_find(desc->env->cache_dir, &device->cache);
@@ -78,7 +79,7 @@ static void target(const imx_device *device, imx_target *out)
         .index = device->arch,
         .units = device->sms,
         .units_most = UNITS_MOST,
-        .arch = device->arch,
+        .arch = device->form,
         .alignment = 16,
     };
 }
