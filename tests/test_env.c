@@ -71,10 +71,37 @@ static void a_comma_locale_changes_nothing(void **state)
     setlocale(LC_ALL, "C");
 }
 
+static void info_says(const char *variable, const char *text, const char *want)
+{
+    char info[8192], line[512];
+    setenv(variable, text, 1);
+    imbrex_info(info, sizeof info);
+    unsetenv(variable);
+    snprintf(line, sizeof line, "env %s: %s (", variable, want);
+    if (!strstr(info, line))
+        fail_msg("no \"%s\" in\n%s", line, info);
+}
+
+static void info_says_what_is_refused(void **state)
+{
+    (void)state;
+    char long_one[500];
+    memset(long_one, 'x', sizeof long_one - 1);
+    long_one[sizeof long_one - 1] = 0;
+    info_says("IMBREX_CPU_THREADS", "3", "3");
+    info_says("IMBREX_CPU_THREADS", "", "1");
+    info_says("IMBREX_CPU_THREADS", "3x", "3x, which does not parse: groups refuse it");
+    info_says("IMBREX_CPU_LINK", "0,1", "0,1, which does not parse: groups refuse it");
+    info_says("IMBREX_TOKEN", "secret", "set");
+    info_says("IMBREX_TOKEN", long_one, "set, which does not parse: groups refuse it");
+    info_says("IMBREX_ALGORITHM", "", "unset");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_taken_whole_or_not_at_all),
+        cmocka_unit_test(info_says_what_is_refused),
         cmocka_unit_test(a_comma_locale_changes_nothing),
     };
     return cmocka_run_group_tests_name("env", tests, scratch_make, scratch_remove);

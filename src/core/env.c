@@ -73,14 +73,21 @@ imbrex_status imx_env_read(imx_env *env)
     return status;
 }
 
+static void add_line(imx_text *text, const char *variable, const char *fallback, const char *what,
+                     bool refused)
+{
+    const char *value = variable_or(variable, *fallback ? fallback : "unset");
+    bool secret = strcmp(variable, "IMBREX_TOKEN") == 0 && *variable_or(variable, "");
+    imx_text_add(text, "env %s: %s%s (%s)\n", variable, secret ? "set" : value,
+                 refused ? ", which does not parse: groups refuse it" : "", what);
+}
+
 void imx_env_info(imx_text *text)
 {
-#define LINE(field, variable, kind, fallback, what)                                        \
-    imx_text_add(text, "env %s: %s (%s)\n", variable,                                      \
-                 strcmp(variable, "IMBREX_TOKEN") == 0 && *variable_or(variable, fallback) \
-                     ? "set"                                                               \
-                     : variable_or(variable, *fallback ? fallback : "unset"),              \
-                 what);
+    imx_env env;
+#define LINE(field, variable, kind, fallback, what) \
+    add_line(text, variable, fallback, what,        \
+             read_##kind(variable, variable_or(variable, fallback), &env.field) != IMBREX_OK);
     IMX_ENV_TABLE(LINE)
 #undef LINE
 }
