@@ -1,25 +1,49 @@
-/* imbrex_device.h - what code inside a kernel may do: signals, loads and stores with an order,
- * copies to peers, barriers.  The same names everywhere: CUDA C under NVRTC and nvcc
+/* imbrex_device.h - what code inside a kernel may do: reach peers' memory, signal and wait, in an
+ * order that holds.  The same names everywhere: CUDA C under NVRTC and nvcc for sm_80 and newer
  * (imbrex_device_cuda.h), else C or C++ with the atomics of GCC and Clang, for kernels that run as
- * blocks on CPU ranks, where a block is one thread (imbrex_device_cpu.h).
+ * blocks on CPU ranks, where a block is one thread (imbrex_device_cpu.h).  What is built of these
+ * is written once (imbrex_device_team.h).  docs/device.md has them beside OpenSHMEM's names.
  *
- *     int  imbrexd_signal_wait(watch, signal, value, site)     until *signal >= value
- *     void imbrexd_signal_post(signal, value)                  raises *signal to value
- *     void imbrexd_signal_add(signal, value)                   adds; for a signal of many writers
- *     int  imbrexd_counter_last(counter, last)                 adds 1; 1 for the last one
- *
- *     uint64_t imbrexd_load_acquire(at)    void imbrexd_store_release(at, value)
- *     uint64_t imbrexd_load_acquire_gpu    void imbrexd_store_release_gpu    among one GPU's blocks
- *     void imbrexd_fence_post()            void imbrexd_fence_gpu()          acquire and release
- *
- *     void *imbrexd_peer(team, rank, at)                       where rank has what is at `at` here
- *     void imbrexd_put_thread / _warp / _block(dst, src, bytes)    all threads of it call
- *     int  imbrexd_barrier_all / _node(team), imbrexd_sync_all / _node(team)
+ *   team     what the host passes: team->rank, ->size, ->node, ->node_rank, ->node_size
+ *     imbrexd_use(team)                                      which launch this is, from 1
+ *     imbrexd_peer(team, rank, at)                           where rank has what is at `at` here
+ *     imbrexd_signal(team, rank, index)                      rank's signal of that number
+ *   copies   _thread, _warp, _block; with _nbi done only after a quiet
+ *     imbrexd_put_block(dst, src, bytes)                     dst: a peer's
+ *     imbrexd_get_block(dst, src, bytes)                     src: a peer's
+ *     imbrexd_put_signal_block(dst, src, bytes, signal, value, op)
+ *   signals  uint64_t in symmetric memory; op: IMBREXD_SET or IMBREXD_ADD
+ *     imbrexd_signal_post / _add(signal, value)              one thread
+ *     imbrexd_signal_op(signal, value, op)
+ *     imbrexd_notify_block(signal, value, op)                after all that the block stored
+ *     imbrexd_wait(team, signal, value, from)                one thread, until *signal >= value
+ *     imbrexd_wait_until(team, signal, compare, value, from) IMBREXD_EQ NE GT GE LT LE
+ *     imbrexd_wait_block(team, signals, count, value, from)  the block, until all are >= value
+ *   all ranks, or those of the node: one block of each, with all its threads
+ *     imbrexd_barrier_all / _node(team)                      what all put before is there
+ *     imbrexd_sync_all / _node(team)                         all have come, no more
+ *     imbrexd_broadcast(team, dst, src, bytes, root)
+ *   order
+ *     imbrexd_fence_post, imbrexd_fence_gpu()                my stores so far before my later ones
+ *     imbrexd_quiet, imbrexd_quiet_warp / _block()           all I put is there, for everybody
+ *     imbrexd_fence_tma()                                    CUDA: between a wait and TMA reads
+ *     imbrexd_load_acquire / _relaxed(at), imbrexd_store_release / _relaxed(at, value)
+ *     imbrexd_load_acquire_gpu, imbrexd_store_release_gpu    among one GPU's blocks
+ *     imbrexd_red_release / _gpu(at, value)                  adds, returns nothing
+ *     imbrexd_atomic_add_u32 / _u64(at, value, order, scope) returns what was there
+ *     imbrexd_atomic_cas_u32 / _u64(at, want, value, order, scope)
+ *     imbrexd_counter_last(counter, last)                    adds 1; 1 for the last one
+ *   LL       four bytes of data and four of flag in one word
+ *     imbrexd_ll_pack_block(ll, src, bytes, flag)
+ *     imbrexd_ll_unpack_block(team, dst, ll, bytes, flag, from)
+ *   threads  imbrexd_thread, imbrexd_threads(), imbrexd_sync_block(), imbrexd_all_block(mine)
+ *   multimem if IMBREXD_MULTIMEM is defined before the #include: imbrex_device_multimem.h
  *
  * Ordering, for all signals: whatever the poster wrote before a post is visible to whoever saw the
  * posted value in a wait (release, acquire).  What many threads wrote is posted by one of them
- * after a barrier of the block.  Signals are 64-bit words in symmetric memory that only grow and
- * have one writer, or many that all add; a counter is a 32-bit word of one rank.
+ * after a barrier of the block: _block functions see to that.  Signals are 64-bit words in
+ * symmetric memory that only grow and have one writer, or many that all add; a counter is a 32-bit
+ * word of one rank.
  *
  * Every wait ends: at its value, or when the group was aborted, or after the watch's deadline.  A
  * wait that returns 0 means "give up": the kernel returns at once, posts nothing, and the host
@@ -117,9 +141,56 @@ enum {
     IMBREXD_SITE_DATA = 34     /* of rank: a broadcast, words with flags */
 };
 
+/* How a signal is compared with a value. */
+typedef enum imbrexd_compare {
+    IMBREXD_EQ,
+    IMBREXD_NE,
+    IMBREXD_GT,
+    IMBREXD_GE,
+    IMBREXD_LT,
+    IMBREXD_LE
+} imbrexd_compare;
+
+/* What is done to a signal. */
+typedef enum imbrexd_op { IMBREXD_SET, IMBREXD_ADD } imbrexd_op;
+
+/* Of an atomic operation: what it orders, and among whom. */
+typedef enum imbrexd_order {
+    IMBREXD_RELAXED,
+    IMBREXD_ACQUIRE,
+    IMBREXD_RELEASE,
+    IMBREXD_ACQ_REL
+} imbrexd_order;
+
+typedef enum imbrexd_scope { IMBREXD_BLOCK, IMBREXD_GPU, IMBREXD_SYS } imbrexd_scope;
+
 #ifdef __cplusplus
 }
 #endif
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define IMBREXD_FN static __device__ __forceinline__
+#else
+#define IMBREXD_FN static inline
+#endif
+
+IMBREXD_FN int imbrexd_holds(uint64_t have, imbrexd_compare compare, uint64_t value)
+{
+    switch (compare) {
+    case IMBREXD_EQ:
+        return have == value;
+    case IMBREXD_NE:
+        return have != value;
+    case IMBREXD_GT:
+        return have > value;
+    case IMBREXD_GE:
+        return have >= value;
+    case IMBREXD_LT:
+        return have < value;
+    default:
+        return have <= value;
+    }
+}
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #include "imbrex_device_cuda.h"

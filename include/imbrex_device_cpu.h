@@ -9,8 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define IMBREXD_FN static inline
-
 /* Where the streams' spans go while imbrex_trace is on. */
 typedef struct imbrexd_trace {
     imbrex_span *spans;
@@ -38,7 +36,7 @@ int clock_gettime(int clock, struct timespec *now);
 
 enum { IMBREXD_CLOCK = 1 }; /* CLOCK_MONOTONIC */
 
-static inline int64_t imbrexd_now_ns(void)
+IMBREXD_FN int64_t imbrexd_now_ns(void)
 {
     struct timespec t;
     clock_gettime(IMBREXD_CLOCK, &t);
@@ -46,73 +44,177 @@ static inline int64_t imbrexd_now_ns(void)
 }
 
 /* Adds one span; drops it when the trace is full. */
-static inline void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *span)
+IMBREXD_FN void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *span)
 {
     size_t at = __atomic_fetch_add(&trace->count, 1, __ATOMIC_RELAXED);
     if (at < trace->capacity)
         trace->spans[at] = *span;
 }
 
-static inline uint64_t imbrexd_load_acquire(const uint64_t *at)
+/* ---- loads, stores, fences ------------------------------------------------------------------- */
+
+IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
 {
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
-static inline void imbrexd_store_release(uint64_t *at, uint64_t value)
+IMBREXD_FN void imbrexd_store_release(uint64_t *at, uint64_t value)
 {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
-static inline uint64_t imbrexd_load_acquire_gpu(const uint64_t *at)
+IMBREXD_FN uint64_t imbrexd_load_acquire_gpu(const uint64_t *at)
 {
     return imbrexd_load_acquire(at);
 }
 
-static inline void imbrexd_store_release_gpu(uint64_t *at, uint64_t value)
+IMBREXD_FN void imbrexd_store_release_gpu(uint64_t *at, uint64_t value)
 {
     imbrexd_store_release(at, value);
 }
 
-static inline void imbrexd_fence_post(void)
+IMBREXD_FN uint64_t imbrexd_load_relaxed(const uint64_t *at)
 {
-    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
 }
 
-static inline void imbrexd_fence_gpu(void)
+IMBREXD_FN void imbrexd_store_relaxed(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
+
+/* Thread sanitizer knows no fences: under it each is a read-modify-write, which is one for the
+ * processor too. */
+#if defined(__SANITIZE_THREAD__)
+#define IMBREXD_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define IMBREXD_TSAN 1
+#endif
+#endif
+
+IMBREXD_FN void imbrexd_quiet(void)
+{
+#ifdef IMBREXD_TSAN
+    uint64_t word = 0;
+    __atomic_fetch_add(&word, 1, __ATOMIC_SEQ_CST);
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+IMBREXD_FN void imbrexd_fence_post(void)
+{
+#ifdef IMBREXD_TSAN
+    imbrexd_quiet();
+#else
+    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+#endif
+}
+
+IMBREXD_FN void imbrexd_fence_gpu(void)
 {
     imbrexd_fence_post();
 }
 
+/* ---- atomic operations ----------------------------------------------------------------------- */
+
+/* All scopes are one here. */
+IMBREXD_FN int imbrexd_order_of(imbrexd_order order)
+{
+    switch (order) {
+    case IMBREXD_RELAXED:
+        return __ATOMIC_RELAXED;
+    case IMBREXD_ACQUIRE:
+        return __ATOMIC_ACQUIRE;
+    case IMBREXD_RELEASE:
+        return __ATOMIC_RELEASE;
+    default:
+        return __ATOMIC_ACQ_REL;
+    }
+}
+
+/* A comparison that failed was a load only. */
+IMBREXD_FN int imbrexd_order_of_load(imbrexd_order order)
+{
+    return order == IMBREXD_ACQUIRE || order == IMBREXD_ACQ_REL ? __ATOMIC_ACQUIRE
+                                                                : __ATOMIC_RELAXED;
+}
+
+IMBREXD_FN uint32_t imbrexd_atomic_add_u32(uint32_t *at, uint32_t value, imbrexd_order order,
+                                           imbrexd_scope scope)
+{
+    (void)scope;
+    return __atomic_fetch_add(at, value, imbrexd_order_of(order));
+}
+
+IMBREXD_FN uint64_t imbrexd_atomic_add_u64(uint64_t *at, uint64_t value, imbrexd_order order,
+                                           imbrexd_scope scope)
+{
+    (void)scope;
+    return __atomic_fetch_add(at, value, imbrexd_order_of(order));
+}
+
+IMBREXD_FN uint32_t imbrexd_atomic_cas_u32(uint32_t *at, uint32_t want, uint32_t value,
+                                           imbrexd_order order, imbrexd_scope scope)
+{
+    (void)scope;
+    __atomic_compare_exchange_n(at, &want, value, 0, imbrexd_order_of(order),
+                                imbrexd_order_of_load(order));
+    return want;
+}
+
+IMBREXD_FN uint64_t imbrexd_atomic_cas_u64(uint64_t *at, uint64_t want, uint64_t value,
+                                           imbrexd_order order, imbrexd_scope scope)
+{
+    (void)scope;
+    __atomic_compare_exchange_n(at, &want, value, 0, imbrexd_order_of(order),
+                                imbrexd_order_of_load(order));
+    return want;
+}
+
+IMBREXD_FN void imbrexd_red_release(uint64_t *at, uint64_t value)
+{
+    __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
+}
+
+IMBREXD_FN void imbrexd_red_release_gpu(uint64_t *at, uint64_t value)
+{
+    imbrexd_red_release(at, value);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
 /* Wakes whoever sleeps on the signal.  A futex is a 32-bit word: the low half, which comes first on
  * every machine that this builds for. */
-static inline void imbrexd_signal_wake(uint64_t *signal)
+IMBREXD_FN void imbrexd_signal_wake(uint64_t *signal)
 {
     syscall(SYS_futex, (uint32_t *)signal, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static inline void imbrexd_signal_post(uint64_t *signal, uint64_t value)
+IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
     imbrexd_store_release(signal, value);
     imbrexd_signal_wake(signal);
 }
 
 /* Orders nothing. */
-static inline void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
+IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
 {
     __atomic_store_n(signal, value, __ATOMIC_RELAXED);
     imbrexd_signal_wake(signal);
 }
 
 /* Release, and acquire so that a wait which sees the last addend sees what all adders wrote. */
-static inline void imbrexd_signal_add(uint64_t *signal, uint64_t value)
+IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
 {
     __atomic_fetch_add(signal, value, __ATOMIC_ACQ_REL);
     imbrexd_signal_wake(signal);
 }
 
 /* Ends all waits of all ranks with this fault, unless an earlier one already did. */
-static inline void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
-                                       uint64_t have, uint64_t want)
+IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
+                                    uint64_t have, uint64_t want)
 {
     imbrexd_fault *fault = watch->fault;
     uint32_t unused = 0;
@@ -135,32 +237,32 @@ static inline void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind,
 }
 
 /* Notes that this rank is held.  relaxed: a time by itself, nothing is read on its strength. */
-static inline void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
+IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
 {
     int32_t at = site.rank >= 0 ? site.rank : watch->size;
     if (watch->waiting)
         __atomic_store_n(&watch->waiting[at], now_ns, __ATOMIC_RELAXED);
 }
 
-/* Until *signal >= value: polls watch->spins times, then sleeps on the word, because ranks may
- * outnumber cores.  It wakes up every 10 ms to look at the abort word and the clock.  Returns 1
- * when the value is there, 0 to give up. */
-static inline int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
-                                      uint64_t value, imbrexd_site site)
+/* Until the signal compares so with value: polls watch->spins times, then sleeps on the word,
+ * because ranks may outnumber cores.  It wakes up every 10 ms to look at the abort word and the
+ * clock.  Returns 1 when the value is there, 0 to give up. */
+IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
+                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
 {
-    uint64_t have = __atomic_load_n(signal, __ATOMIC_ACQUIRE);
-    for (int32_t i = 0; have < value && i < watch->spins; i++) {
+    uint64_t have = imbrexd_load_acquire(signal);
+    for (int32_t i = 0; !imbrexd_holds(have, compare, value) && i < watch->spins; i++) {
         if (i % 64 == 63)
             sched_yield();
-        have = __atomic_load_n(signal, __ATOMIC_ACQUIRE);
+        have = imbrexd_load_acquire(signal);
     }
-    if (have >= value)
+    if (imbrexd_holds(have, compare, value))
         return 1;
 
     const struct timespec nap = { 0, 10000000 };
     int64_t deadline = imbrexd_now_ns() + watch->timeout_ns;
-    while ((have = __atomic_load_n(signal, __ATOMIC_ACQUIRE)) < value) {
-        if (__atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE))
+    while (!imbrexd_holds(have = imbrexd_load_acquire(signal), compare, value)) {
+        if (imbrexd_load_acquire(watch->abort[watch->rank]))
             return 0;
         int64_t now_ns = imbrexd_now_ns();
         imbrexd_watch_note(watch, site, now_ns);
@@ -174,9 +276,15 @@ static inline int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t
     return 1;
 }
 
+IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
+                                   uint64_t value, imbrexd_site site)
+{
+    return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, site);
+}
+
 /* Adds one to a counter of last and, for the one that makes it full, empties it and returns 1.
  * acq_rel: whoever gets the 1 sees everything that the others wrote before they counted. */
-static inline int imbrexd_counter_last(uint32_t *counter, uint32_t last)
+IMBREXD_FN int imbrexd_counter_last(uint32_t *counter, uint32_t last)
 {
     if (__atomic_add_fetch(counter, 1, __ATOMIC_ACQ_REL) != last)
         return 0;
@@ -185,40 +293,51 @@ static inline int imbrexd_counter_last(uint32_t *counter, uint32_t last)
     return 1;
 }
 
-/* ---- peers ----------------------------------------------------------------------------------- */
+/* ---- a block is one thread ------------------------------------------------------------------- */
 
-static inline void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
-{
-    if (bytes)
-        memcpy(dst, src, bytes);
-}
-
-static inline void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
-{
-    imbrexd_put_thread(dst, src, bytes);
-}
-
-static inline void imbrexd_put_block(void *dst, const void *src, size_t bytes)
-{
-    imbrexd_put_thread(dst, src, bytes);
-}
-
-/* A block is one thread. */
-static inline unsigned imbrexd_thread(void)
+IMBREXD_FN unsigned imbrexd_thread(void)
 {
     return 0;
 }
 
-static inline unsigned imbrexd_threads(void)
+IMBREXD_FN unsigned imbrexd_threads(void)
 {
     return 1;
 }
 
-static inline void imbrexd_sync_block(void) {}
+IMBREXD_FN unsigned imbrexd_lanes(void)
+{
+    return 1;
+}
 
-static inline int imbrexd_all_block(int mine)
+IMBREXD_FN void imbrexd_sync_warp(void) {}
+
+IMBREXD_FN int imbrexd_all_warp(int mine)
 {
     return mine;
+}
+
+IMBREXD_FN void imbrexd_sync_block(void) {}
+
+IMBREXD_FN int imbrexd_all_block(int mine)
+{
+    return mine;
+}
+
+/* Between polls: another rank may need this core. */
+IMBREXD_FN void imbrexd_yield(void)
+{
+    sched_yield();
+}
+
+/* Thread number lane of lanes, which is the only one. */
+IMBREXD_FN void imbrexd_copy_part(void *dst, const void *src, size_t bytes, size_t lane,
+                                  size_t lanes)
+{
+    (void)lane;
+    (void)lanes;
+    if (bytes)
+        memcpy(dst, src, bytes);
 }
 
 #endif /* IMBREX_DEVICE_CPU_H */

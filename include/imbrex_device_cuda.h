@@ -13,8 +13,6 @@
 #ifndef IMBREX_DEVICE_CUDA_H
 #define IMBREX_DEVICE_CUDA_H
 
-#define IMBREXD_FN static __device__ __forceinline__
-
 IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
 {
     uint64_t value;
@@ -25,6 +23,18 @@ IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
 IMBREXD_FN void imbrexd_store_release(uint64_t *at, uint64_t value)
 {
     asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+}
+
+IMBREXD_FN uint64_t imbrexd_load_relaxed(const uint64_t *at)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+IMBREXD_FN void imbrexd_store_relaxed(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
 }
 
 /* Nanoseconds of the GPU's own clock; comparable on one GPU only, and coarse. */
@@ -50,6 +60,11 @@ IMBREXD_FN void imbrexd_fence_post(void)
     asm volatile("fence.acq_rel.sys;" : : : "memory");
 }
 
+IMBREXD_FN void imbrexd_quiet(void)
+{
+    asm volatile("fence.sc.sys;" : : : "memory");
+}
+
 IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
     imbrexd_fence_post();
@@ -59,7 +74,7 @@ IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 /* Orders nothing. */
 IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
 {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(signal), "l"(value) : "memory");
+    imbrexd_store_relaxed(signal, value);
 }
 
 /* Plain stores, not compare-and-swap: between a GPU and host memory that is not atomic everywhere.
@@ -86,18 +101,18 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
     }
 }
 
-/* Until *signal >= value.  Looks at the clock and at the abort word, which lie far away, once in a
- * thousand polls.  Returns 1 when the value is there, 0 to give up.  Inlined with all it calls:
- * around a call, a kernel short of registers would spill. */
-IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
-                                   uint64_t value, imbrexd_site site)
+/* Until the signal compares so with value.  Looks at the clock and at the abort word, which lie far
+ * away, once in a thousand polls.  Returns 1 when the value is there, 0 to give up.  Inlined with
+ * all it calls: around a call, a kernel short of registers would spill. */
+IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
+                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
 {
-    if (imbrexd_load_acquire(signal) >= value)
+    if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
         return 1;
     int64_t begin = imbrexd_now_ns();
     for (;;) {
         for (int i = 0; i < 1000; i++) {
-            if (imbrexd_load_acquire(signal) >= value)
+            if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
                 return 1;
         }
         if (imbrexd_load_acquire(watch->abort[watch->rank]))
@@ -108,6 +123,12 @@ IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *s
             return 0;
         }
     }
+}
+
+IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
+                                   uint64_t value, imbrexd_site site)
+{
+    return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, site);
 }
 
 /* Adds one to a counter of this GPU and, for the one that makes it `last`, empties it and returns
@@ -145,19 +166,107 @@ IMBREXD_FN void imbrexd_fence_gpu(void)
     asm volatile("fence.acq_rel.gpu;" : : : "memory");
 }
 
-/* ---- peers ----------------------------------------------------------------------------------- */
+/* ---- atomic operations ----------------------------------------------------------------------- */
+
+/* One instruction for each order and scope; the switches are gone where both are constants. */
+#define IMBREXD_BY_SCOPE(scope, sem, ASM) \
+    switch (scope) {                      \
+    case IMBREXD_BLOCK:                   \
+        ASM("atom." sem ".cta.global.");  \
+        break;                            \
+    case IMBREXD_GPU:                     \
+        ASM("atom." sem ".gpu.global.");  \
+        break;                            \
+    default:                              \
+        ASM("atom." sem ".sys.global.");  \
+    }
+
+#define IMBREXD_BY_ORDER(order, scope, ASM)     \
+    switch (order) {                            \
+    case IMBREXD_RELAXED:                       \
+        IMBREXD_BY_SCOPE(scope, "relaxed", ASM) \
+        break;                                  \
+    case IMBREXD_ACQUIRE:                       \
+        IMBREXD_BY_SCOPE(scope, "acquire", ASM) \
+        break;                                  \
+    case IMBREXD_RELEASE:                       \
+        IMBREXD_BY_SCOPE(scope, "release", ASM) \
+        break;                                  \
+    default:                                    \
+        IMBREXD_BY_SCOPE(scope, "acq_rel", ASM) \
+    }
+
+IMBREXD_FN uint32_t imbrexd_atomic_add_u32(uint32_t *at, uint32_t value, imbrexd_order order,
+                                           imbrexd_scope scope)
+{
+    uint32_t before;
+#define IMBREXD_ASM(atom) \
+    asm volatile(atom "add.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory")
+    IMBREXD_BY_ORDER(order, scope, IMBREXD_ASM)
+#undef IMBREXD_ASM
+    return before;
+}
+
+IMBREXD_FN uint64_t imbrexd_atomic_add_u64(uint64_t *at, uint64_t value, imbrexd_order order,
+                                           imbrexd_scope scope)
+{
+    uint64_t before;
+#define IMBREXD_ASM(atom) \
+    asm volatile(atom "add.u64 %0, [%1], %2;" : "=l"(before) : "l"(at), "l"(value) : "memory")
+    IMBREXD_BY_ORDER(order, scope, IMBREXD_ASM)
+#undef IMBREXD_ASM
+    return before;
+}
+
+IMBREXD_FN uint32_t imbrexd_atomic_cas_u32(uint32_t *at, uint32_t want, uint32_t value,
+                                           imbrexd_order order, imbrexd_scope scope)
+{
+    uint32_t before;
+#define IMBREXD_ASM(atom)                         \
+    asm volatile(atom "cas.b32 %0, [%1], %2, %3;" \
+                 : "=r"(before)                   \
+                 : "l"(at), "r"(want), "r"(value) \
+                 : "memory")
+    IMBREXD_BY_ORDER(order, scope, IMBREXD_ASM)
+#undef IMBREXD_ASM
+    return before;
+}
+
+IMBREXD_FN uint64_t imbrexd_atomic_cas_u64(uint64_t *at, uint64_t want, uint64_t value,
+                                           imbrexd_order order, imbrexd_scope scope)
+{
+    uint64_t before;
+#define IMBREXD_ASM(atom)                         \
+    asm volatile(atom "cas.b64 %0, [%1], %2, %3;" \
+                 : "=l"(before)                   \
+                 : "l"(at), "l"(want), "l"(value) \
+                 : "memory")
+    IMBREXD_BY_ORDER(order, scope, IMBREXD_ASM)
+#undef IMBREXD_ASM
+    return before;
+}
 
 /* In a GPU's memory: between a GPU and host memory an addition is not atomic everywhere. */
+IMBREXD_FN void imbrexd_red_release(uint64_t *at, uint64_t value)
+{
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+}
+
+IMBREXD_FN void imbrexd_red_release_gpu(uint64_t *at, uint64_t value)
+{
+    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+}
+
 IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
 {
     imbrexd_fence_post();
-    asm volatile("red.release.sys.global.add.u64 [%0], %1;" : : "l"(signal), "l"(value) : "memory");
+    imbrexd_red_release(signal, value);
 }
 
 /* Thread number lane of lanes: in the widest words that both sides are aligned to; the rest, and
  * what is not aligned to four, byte by byte. */
-IMBREXD_FN void imbrexd_put_part(void *dst, const void *src, size_t bytes, size_t lane,
-                                 size_t lanes)
+IMBREXD_FN void imbrexd_copy_part(void *dst, const void *src, size_t bytes, size_t lane,
+                                  size_t lanes)
 {
     size_t both = (size_t)dst | (size_t)src, done = 0;
     if (both % 16 == 0) {
@@ -189,19 +298,21 @@ IMBREXD_FN unsigned imbrexd_threads(void)
     return blockDim.x * blockDim.y * blockDim.z;
 }
 
-IMBREXD_FN void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
+/* Of a warp; all of them take part in what a warp does. */
+IMBREXD_FN unsigned imbrexd_lanes(void)
 {
-    imbrexd_put_part(dst, src, bytes, 0, 1);
+    return 32;
 }
 
-IMBREXD_FN void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
+IMBREXD_FN void imbrexd_sync_warp(void)
 {
-    imbrexd_put_part(dst, src, bytes, imbrexd_thread() % 32, 32);
+    __syncwarp();
 }
 
-IMBREXD_FN void imbrexd_put_block(void *dst, const void *src, size_t bytes)
+IMBREXD_FN int imbrexd_all_warp(int mine)
 {
-    imbrexd_put_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
+    __syncwarp(); /* a vote alone orders no memory */
+    return __all_sync(0xffffffff, mine);
 }
 
 /* All threads of the block meet. */
@@ -214,6 +325,14 @@ IMBREXD_FN void imbrexd_sync_block(void)
 IMBREXD_FN int imbrexd_all_block(int mine)
 {
     return __syncthreads_and(mine);
+}
+
+/* Between polls, and of those that last long, CPUs do more. */
+IMBREXD_FN void imbrexd_yield(void) {}
+
+IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
+{
+    (void)watch, (void)site, (void)now_ns;
 }
 
 #endif /* IMBREX_DEVICE_CUDA_H */

@@ -25,6 +25,178 @@ IMBREXD_FN uint64_t imbrexd_use(const imbrexd_team *team)
     return *team->use;
 }
 
+/* What a wait says of itself if it ends without its value. */
+IMBREXD_FN imbrexd_site imbrexd_site_of(const imbrexd_team *team, int what, int rank, int index)
+{
+    imbrexd_site site = { team->kernel, what, rank, index };
+    return site;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* put: to a peer, dst from imbrexd_peer; get: from one, src likewise.  Called by one thread, or by
+ * all threads of the warp or of the block, with the same arguments.  Any alignment, but 16 bytes of
+ * both go fastest, 4 well.  Once it returns, src may be written again (put) and dst be read (get)
+ * by all who called; with _nbi only after imbrexd_quiet of the same scope.  When peers see what was
+ * put is for a post, a barrier or quiet to say. */
+IMBREXD_FN void imbrexd_put_thread_nbi(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_copy_part(dst, src, bytes, 0, 1);
+}
+
+IMBREXD_FN void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_thread_nbi(dst, src, bytes);
+}
+
+IMBREXD_FN void imbrexd_put_warp_nbi(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_copy_part(dst, src, bytes, imbrexd_thread() % imbrexd_lanes(), imbrexd_lanes());
+}
+
+IMBREXD_FN void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_warp_nbi(dst, src, bytes);
+    imbrexd_sync_warp();
+}
+
+IMBREXD_FN void imbrexd_put_block_nbi(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_copy_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
+}
+
+IMBREXD_FN void imbrexd_put_block(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_put_block_nbi(dst, src, bytes);
+    imbrexd_sync_block();
+}
+
+IMBREXD_FN void imbrexd_get_thread_nbi(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_copy_part(dst, src, bytes, 0, 1);
+}
+
+IMBREXD_FN void imbrexd_get_thread(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_get_thread_nbi(dst, src, bytes);
+}
+
+IMBREXD_FN void imbrexd_get_warp_nbi(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_copy_part(dst, src, bytes, imbrexd_thread() % imbrexd_lanes(), imbrexd_lanes());
+}
+
+IMBREXD_FN void imbrexd_get_warp(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_get_warp_nbi(dst, src, bytes);
+    imbrexd_sync_warp();
+}
+
+IMBREXD_FN void imbrexd_get_block_nbi(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_copy_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
+}
+
+IMBREXD_FN void imbrexd_get_block(void *dst, const void *src, size_t bytes)
+{
+    imbrexd_get_block_nbi(dst, src, bytes);
+    imbrexd_sync_block();
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* imbrexd_fence_post: what this thread has put comes before what it puts or posts next.
+ * imbrexd_quiet: all that it has put is there, for all, and all that it got is here.  The same for
+ * all threads of a warp or block: */
+IMBREXD_FN void imbrexd_quiet_warp(void)
+{
+    imbrexd_sync_warp();
+    imbrexd_quiet();
+    imbrexd_sync_warp();
+}
+
+/* One thread's fence is enough: it covers what the barrier brought it to know. */
+IMBREXD_FN void imbrexd_quiet_block(void)
+{
+    imbrexd_sync_block();
+    if (imbrexd_thread() == 0)
+        imbrexd_quiet();
+    imbrexd_sync_block();
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+IMBREXD_FN void imbrexd_signal_op(uint64_t *signal, uint64_t value, imbrexd_op op)
+{
+    if (op == IMBREXD_ADD)
+        imbrexd_signal_add(signal, value);
+    else
+        imbrexd_signal_post(signal, value);
+}
+
+/* Puts, then does op to the signal, in the same rank's memory: who sees its new value sees the
+ * bytes.  src may be written again when it returns. */
+IMBREXD_FN void imbrexd_put_signal_thread(void *dst, const void *src, size_t bytes,
+                                          uint64_t *signal, uint64_t value, imbrexd_op op)
+{
+    imbrexd_put_thread(dst, src, bytes);
+    imbrexd_signal_op(signal, value, op);
+}
+
+IMBREXD_FN void imbrexd_put_signal_warp(void *dst, const void *src, size_t bytes, uint64_t *signal,
+                                        uint64_t value, imbrexd_op op)
+{
+    imbrexd_put_warp(dst, src, bytes);
+    if (imbrexd_thread() % imbrexd_lanes() == 0)
+        imbrexd_signal_op(signal, value, op);
+}
+
+IMBREXD_FN void imbrexd_put_signal_block(void *dst, const void *src, size_t bytes, uint64_t *signal,
+                                         uint64_t value, imbrexd_op op)
+{
+    imbrexd_put_block(dst, src, bytes);
+    if (imbrexd_thread() == 0)
+        imbrexd_signal_op(signal, value, op);
+}
+
+/* All threads of the block: what they stored before comes before the signal. */
+IMBREXD_FN void imbrexd_notify_block(uint64_t *signal, uint64_t value, imbrexd_op op)
+{
+    imbrexd_sync_block();
+    if (imbrexd_thread() == 0)
+        imbrexd_signal_op(signal, value, op);
+}
+
+/* One thread, until the signal in this rank's memory, which rank `from` posts (-1: unknown),
+ * compares so with value.  1: there, and what was written before the post can be read; 0: give up.
+ */
+IMBREXD_FN int imbrexd_wait_until(const imbrexd_team *team, const uint64_t *signal,
+                                  imbrexd_compare compare, uint64_t value, int from)
+{
+    return imbrexd_signal_wait_until(&team->watch, signal, compare, value,
+                                     imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, -1));
+}
+
+IMBREXD_FN int imbrexd_wait(const imbrexd_team *team, const uint64_t *signal, uint64_t value,
+                            int from)
+{
+    return imbrexd_wait_until(team, signal, IMBREXD_GE, value, from);
+}
+
+/* All threads of the block, until each of count signals is at least value.  All get the same
+ * answer, and no read of the block that follows is made before it: no token has to be consumed.
+ * Reads by TMA want imbrexd_fence_tma besides. */
+IMBREXD_FN int imbrexd_wait_block(const imbrexd_team *team, const uint64_t *signals, int count,
+                                  uint64_t value, int from)
+{
+    int there = 1, step = (int)imbrexd_threads();
+    for (int i = (int)imbrexd_thread(); i < count; i += step) {
+        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, i);
+        there &= imbrexd_signal_wait(&team->watch, &signals[i], value, site);
+    }
+    return imbrexd_all_block(there);
+}
+
 /* ---- meeting --------------------------------------------------------------------------------- */
 
 /* Which of a team's words: the row of arrivals, and the epoch's number. */
@@ -47,7 +219,6 @@ IMBREXD_FN uint64_t imbrexd_epoch_next(const imbrexd_team *team, int row)
 IMBREXD_FN int imbrexd_meet(const imbrexd_team *team, int row, int first, int count, int ordered)
 {
     uint64_t epoch = imbrexd_epoch_next(team, row);
-    imbrexd_site site = { team->kernel, IMBREXD_SITE_BARRIER, 0, -1 };
     int there = 1, step = (int)imbrexd_threads();
     for (int i = (int)imbrexd_thread(); i < count; i += step) {
         int r = first + (team->rank - first + i) % count; /* each begins with another one */
@@ -58,7 +229,7 @@ IMBREXD_FN int imbrexd_meet(const imbrexd_team *team, int row, int first, int co
             imbrexd_signal_post_relaxed(at, epoch);
     }
     for (int r = first + (int)imbrexd_thread(); r < first + count; r += step) {
-        site.rank = r;
+        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_BARRIER, r, -1);
         const uint64_t *at = team->words[team->rank] + row * team->size + r;
         if (r != team->rank && !imbrexd_signal_wait(&team->watch, at, epoch, site))
             there = 0;
@@ -89,5 +260,134 @@ IMBREXD_FN int imbrexd_sync_node(const imbrexd_team *team)
 {
     return imbrexd_meet(team, IMBREXD_MEET_NODE, team->rank - team->node_rank, team->node_size, 0);
 }
+
+/* As imbrexd_barrier_all is called: root's bytes of src come to dst, an address in the piece, on all
+ * ranks.  1: they can be read here; 0: give up.  That nobody reads dst any more when root begins is
+ * the callers' to know, from a barrier for instance. */
+IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void *src, size_t bytes,
+                                 int root)
+{
+    uint64_t epoch = imbrexd_epoch_next(team, IMBREXD_BROADCAST);
+    size_t at = (size_t)IMBREXD_BROADCAST * (size_t)team->size + (size_t)root;
+    if (team->rank != root) {
+        int there = 1;
+        if (imbrexd_thread() == 0)
+            there = imbrexd_signal_wait(&team->watch, team->words[team->rank] + at, epoch,
+                                        imbrexd_site_of(team, IMBREXD_SITE_DATA, root, -1));
+        return imbrexd_all_block(there);
+    }
+    for (int i = 1; i <= team->size; i++) { /* itself last: the others wait */
+        int r = (root + i) % team->size;
+        void *there = imbrexd_peer(team, r, dst);
+        if (there != src)
+            imbrexd_put_block_nbi(there, src, bytes);
+    }
+    imbrexd_sync_block();
+    for (int r = (int)imbrexd_thread(); r < team->size; r += (int)imbrexd_threads()) {
+        if (r != root)
+            imbrexd_signal_post(team->words[r] + at, epoch);
+    }
+    return 1;
+}
+
+/* ---- LL: data that carries its own flag ------------------------------------------------------ */
+
+/* A word of eight bytes is four of data below four of flag, and comes as a whole: no fence, no
+ * signal, twice the bytes.  For small messages, where a post's round costs more than they do.
+ *
+ * pack: bytes of src (a multiple of 4, 4-byte aligned, as dst is in unpack) to as many words at ll,
+ * 8-byte aligned, a peer's for instance.  unpack: waits for each word to carry flag.  flag differs
+ * from what the words carried before (0 in new memory): the use will do.  Before words are packed
+ * again, who unpacked them has said that he did.  Called like put; all get the same answer, 1, or 0
+ * to give up. */
+IMBREXD_FN void imbrexd_ll_pack_part(uint64_t *ll, const void *src, size_t bytes, uint32_t flag,
+                                     unsigned lane, unsigned lanes)
+{
+    const uint32_t *data = (const uint32_t *)src;
+    for (size_t i = lane; i < bytes / 4; i += lanes)
+        imbrexd_store_relaxed(&ll[i], (uint64_t)flag << 32 | data[i]);
+}
+
+/* relaxed: the data is in the word itself. */
+IMBREXD_FN int imbrexd_ll_wait(const imbrexd_watch *watch, const uint64_t *word, uint32_t flag,
+                               imbrexd_site site, uint32_t *data)
+{
+    int64_t begin_ns = 0;
+    for (int polls = 0;; polls++) {
+        uint64_t have = imbrexd_load_relaxed(word);
+        *data = (uint32_t)have;
+        if (have >> 32 == flag)
+            return 1;
+        if (polls < 1000)
+            continue;
+        polls = 0;
+        imbrexd_yield();
+        if (imbrexd_load_acquire(watch->abort[watch->rank]))
+            return 0;
+        int64_t now_ns = imbrexd_now_ns();
+        begin_ns = begin_ns ? begin_ns : now_ns;
+        imbrexd_watch_note(watch, site, now_ns);
+        if (now_ns - begin_ns > watch->timeout_ns) {
+            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have >> 32, flag);
+            return 0;
+        }
+    }
+}
+
+IMBREXD_FN int imbrexd_ll_unpack_part(const imbrexd_team *team, void *dst, const uint64_t *ll,
+                                      size_t bytes, uint32_t flag, int from, unsigned lane,
+                                      unsigned lanes)
+{
+    uint32_t *data = (uint32_t *)dst;
+    imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_DATA, from, -1);
+    int there = 1;
+    for (size_t i = lane; there && i < bytes / 4; i += lanes) {
+        uint32_t word;
+        there = imbrexd_ll_wait(&team->watch, &ll[i], flag, site, &word);
+        data[i] = word;
+    }
+    return there;
+}
+
+IMBREXD_FN void imbrexd_ll_pack_thread(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
+{
+    imbrexd_ll_pack_part(ll, src, bytes, flag, 0, 1);
+}
+
+IMBREXD_FN void imbrexd_ll_pack_warp(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
+{
+    unsigned lanes = imbrexd_lanes();
+    imbrexd_ll_pack_part(ll, src, bytes, flag, imbrexd_thread() % lanes, lanes);
+}
+
+IMBREXD_FN void imbrexd_ll_pack_block(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
+{
+    imbrexd_ll_pack_part(ll, src, bytes, flag, imbrexd_thread(), imbrexd_threads());
+}
+
+IMBREXD_FN int imbrexd_ll_unpack_thread(const imbrexd_team *team, void *dst, const uint64_t *ll,
+                                        size_t bytes, uint32_t flag, int from)
+{
+    return imbrexd_ll_unpack_part(team, dst, ll, bytes, flag, from, 0, 1);
+}
+
+IMBREXD_FN int imbrexd_ll_unpack_warp(const imbrexd_team *team, void *dst, const uint64_t *ll,
+                                      size_t bytes, uint32_t flag, int from)
+{
+    unsigned lanes = imbrexd_lanes();
+    return imbrexd_all_warp(
+        imbrexd_ll_unpack_part(team, dst, ll, bytes, flag, from, imbrexd_thread() % lanes, lanes));
+}
+
+IMBREXD_FN int imbrexd_ll_unpack_block(const imbrexd_team *team, void *dst, const uint64_t *ll,
+                                       size_t bytes, uint32_t flag, int from)
+{
+    return imbrexd_all_block(imbrexd_ll_unpack_part(team, dst, ll, bytes, flag, from,
+                                                    imbrexd_thread(), imbrexd_threads()));
+}
+
+#ifdef IMBREXD_MULTIMEM
+#include "imbrex_device_multimem.h"
+#endif
 
 #endif /* IMBREX_DEVICE_TEAM_H */

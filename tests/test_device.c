@@ -227,7 +227,7 @@ static void all_compile_for_gpus(void **state)
         print_message("skipped: %s\n", imbrex_error());
         skip();
     }
-    char *header, source[65536];
+    char *header, source[131072];
     assert_int_equal(imx_source_expand("imbrex_device.h", &header), IMBREX_OK);
     int length = snprintf(source, sizeof source, "%s%s", header, kernel);
     free(header);
