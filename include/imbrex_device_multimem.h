@@ -1,7 +1,7 @@
 /* imbrex_device_multimem.h - stores to all ranks of a node and sums over them in one instruction,
- * NVLink's multicast.  Only there where IMBREXD_MULTIMEM is defined before imbrex_device.h is
- * included, and used only where the team has such an address; else, and on CPUs, they are loops over
- * the ranks.  Each orders nothing: notify or a barrier comes after stores, a wait before sums.
+ * NVLink's multicast.  There if IMBREXD_MULTIMEM is defined before imbrex_device.h is included, and
+ * used if the team has such an address; else, and on CPUs, they are loops over the ranks.  None
+ * orders anything: notify or a barrier comes after stores, a wait before sums.
  */
 #ifndef IMBREX_DEVICE_MULTIMEM_H
 #define IMBREX_DEVICE_MULTIMEM_H
@@ -23,7 +23,7 @@ IMBREXD_FN void *imbrexd_node_peer(const imbrexd_team *team, int i, const void *
     return imbrexd_peer(team, team->rank - team->node_rank + i, at);
 }
 
-/* ---- stores: *at = value on all ranks of the node --------------------------------------------- */
+/* ---- stores: *at = value on all ranks of the node -------------------------------------------- */
 
 IMBREXD_FN void imbrexd_multimem_store_u64(const imbrexd_team *team, uint64_t *at, uint64_t value)
 {
@@ -61,7 +61,7 @@ IMBREXD_FN void imbrexd_multimem_store_f32x4(const imbrexd_team *team, float *at
     }
 }
 
-/* ---- sums of *at over all ranks of the node: in rank order, but in the switch's where it adds -- */
+/* ---- sums of *at over the node's ranks: in rank order, unless the switch adds ---------------- */
 
 IMBREXD_FN float imbrexd_multimem_add_f32(const imbrexd_team *team, const float *at)
 {

@@ -1,5 +1,5 @@
-/* imbrex_device_team.h - what kernels do with a team, once for CPUs and GPUs, over the primitives of
- * imbrex_device_cpu.h or imbrex_device_cuda.h.  Include imbrex_device.h, not this.
+/* imbrex_device_team.h - what kernels do with a team, once for CPUs and GPUs, over the primitives
+ * of imbrex_device_cpu.h or imbrex_device_cuda.h.  Include imbrex_device.h, not this.
  */
 #ifndef IMBREX_DEVICE_TEAM_H
 #define IMBREX_DEVICE_TEAM_H
@@ -261,7 +261,7 @@ IMBREXD_FN int imbrexd_sync_node(const imbrexd_team *team)
     return imbrexd_meet(team, IMBREXD_MEET_NODE, team->rank - team->node_rank, team->node_size, 0);
 }
 
-/* As imbrexd_barrier_all is called: root's bytes of src come to dst, an address in the piece, on all
+/* Called like imbrexd_barrier_all: root's bytes of src come to dst, an address in the piece, on all
  * ranks.  1: they can be read here; 0: give up.  That nobody reads dst any more when root begins is
  * the callers' to know, from a barrier for instance. */
 IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void *src, size_t bytes,
