@@ -9,6 +9,7 @@
 #include "cli.h"
 #include "launch.h"
 #include "options.h"
+#include "timeline.h"
 
 /* What the options say, before it is checked. */
 typedef struct bench_words {
@@ -113,6 +114,11 @@ static int check_request(const options_page *page, const char *ops, bench_words 
     int wrong = check_shapes(page, ops, w, request);
     if (wrong < 0)
         return wrong;
+    char error[300];
+    if (request->timeline && (request->count > 1 || request->shapes[0].op->alone))
+        return options_wrong(page, "--timeline shows one shape of one operator, and not gemm");
+    if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
+        return options_wrong(page, "%s", error);
     request->peer = (bench_peer)index_of(peers, 3, w->peer);
     if (!w->algorithm) {
         request->algorithm_count = 1; /* the chosen one */
@@ -161,6 +167,9 @@ int cli_bench(int argc, char **argv)
                   "(our own), auto (cuBLASLt if it is found)" },
         { "graph", 0, .flag = &request.graph,
           .help = "time replays of CUDA graphs of 10 calls each" },
+        { "timeline", 0, .text = &request.timeline, .metavar = "FILE",
+          .help = "draw one call of each algorithm on all ranks, of one shape, as\n.html, .svg or "
+                  ".json, and print where its product's time went" },
         { "rounds", 0, .integer = &request.rounds, .metavar = "N", .min = 1, .max = 10000,
           .help = "how often each candidate is timed (15)" },
         { "warm", 0, .integer = &request.warm, .metavar = "N", .min = 0, .max = 10000,

@@ -6,6 +6,7 @@
 
 #include "bench_case.h"
 #include "bench_error.h"
+#include "bench_trace.h"
 #include "cli.h"
 
 #define TRY(call)                          \
@@ -94,6 +95,8 @@ static imbrex_status work(rank_state *s)
             (q->json ? bench_report_json : bench_report_table)(&result);
             fflush(stdout); /* what stands stays, if a later shape ends the run */
         }
+        if (status == IMBREX_OK && q->timeline)
+            TRY(bench_trace(&s->setting, &q->shapes[i]));
     }
     return IMBREX_OK;
 }

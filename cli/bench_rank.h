@@ -22,6 +22,7 @@ typedef struct bench_request {
     bench_peer peer;
     int64_t rounds, warm;
     bool json, graph;
+    const char *timeline; /* file, or NULL */
 } bench_request;
 
 /* Collective over the ranks of the environment.  Rank 0 prints; the exit code. */

@@ -39,7 +39,7 @@ static bool add_row(layout_panel *p, const imbrex_span *span)
     return true;
 }
 
-/* A stream has one height; its lanes get thinner the more they are. */
+/* A stream has one height; the lanes of its blocks get thinner the more they are. */
 static void place_rows(layout_panel *p)
 {
     double y = LAYOUT_PAD;
@@ -48,7 +48,7 @@ static void place_rows(layout_panel *p)
         int lanes = 0;
         for (int j = 0; j < p->row_count; j++)
             lanes += p->rows[j].stream == row->stream && p->rows[j].lane > 0;
-        row->height = row->lane == 0 || lanes <= 2 ? 19
+        row->height = row->lane <= 0 || lanes <= 2 ? 19
                       : lanes <= 8                 ? 11
                       : lanes <= 32                ? 6
                       : lanes <= 64                ? 3
@@ -322,6 +322,10 @@ void layout_row_label(const timeline *t, int stream, int lane, char *label, size
         snprintf(name, sizeof name, "stream %d", stream);
     if (lane == 0)
         snprintf(label, size, "%s", name);
+    else if (lane == -1)
+        snprintf(label, size, "%s, to all", name);
+    else if (lane < 0)
+        snprintf(label, size, "%s, to rank %d", name, -2 - lane);
     else
         snprintf(label, size, "%s, block %d", name, lane);
 }

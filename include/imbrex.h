@@ -266,18 +266,21 @@ typedef struct imbrex_span {
     int64_t begin_ns, end_ns; /* CLOCK_MONOTONIC, comparable between the ranks of a host */
     imbrex_span_kind kind;
     int32_t stream;      /* 0: the default stream, then in order of creation */
-    int32_t lane;        /* 0: the stream itself; 1 and up: inside a kernel, one lane a block */
+    int32_t lane;        /* 0: the stream itself; 1 and up: inside a kernel, one lane a block;
+                          * -1: what a kernel itself sends to all peers, -2 - r: to rank r */
     int32_t peer, index; /* -1 where they say nothing */
     int64_t bytes;
     char name[24];
 } imbrex_span;
 
 /* Records what this rank's streams do from here on, up to capacity spans (later ones are dropped);
- * 0 stops and forgets.  Streams must be idle. */
+ * 0 stops and forgets.  Streams must be idle.  On GPUs: what the kernels of plans do that are made
+ * from here on, each block 1024 times until the spans are taken; a span "N records lost" counts the
+ * rest.  Such plans are somewhat slower. */
 IMBREX_TRY imbrex_trace(imbrex_group *group, size_t capacity);
 
 /* Copies out the first max spans recorded so far, in no particular order, and returns how many
- * there are.  spans may be NULL if max is 0.  Streams must be idle. */
+ * there are.  spans may be NULL if max is 0.  Streams must be idle, and plans still there. */
 IMBREX_API size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max);
 
 #ifdef __cplusplus

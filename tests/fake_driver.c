@@ -22,6 +22,8 @@ struct CUctx_st {
 
 struct CUmod_st {
     char source[128];
+    imx_trace_room traces; /* its global of this kind */
+    CUfunction function;
 };
 
 static struct {
@@ -333,6 +335,7 @@ static CUresult module_load(CUmodule *module, const void *image)
 
 static CUresult module_unload(CUmodule module)
 {
+    free(module->function);
     free(module);
     count(&fake.live, -1);
     return CUDA_SUCCESS;
@@ -340,10 +343,18 @@ static CUresult module_unload(CUmodule module)
 
 static CUresult get_function(CUfunction *function, CUmodule module, const char *name)
 {
-    (void)module;
     FAKE_TRY(fake_driver_outside_capture("cuModuleGetFunction"));
-    *function = fake_function_find(name);
+    free(module->function);
+    *function = module->function = fake_function_make(name, &module->traces);
     return *function ? CUDA_SUCCESS : 500;
+}
+
+static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name)
+{
+    FAKE_TRY(fake_driver_outside_capture("cuModuleGetGlobal"));
+    *at = (CUdeviceptr)(uintptr_t)&module->traces;
+    *bytes = sizeof module->traces;
+    return strcmp(name, "imx_trace_to") == 0 ? CUDA_SUCCESS : 500;
 }
 
 static CUresult set_function(CUfunction function, int which, int value)
@@ -432,6 +443,7 @@ static const imx_driver_calls driver = {
     .cuModuleLoadData = module_load,
     .cuModuleUnload = module_unload,
     .cuModuleGetFunction = get_function,
+    .cuModuleGetGlobal = get_global,
     .cuFuncSetAttribute = set_function,
     .cuLaunchKernelEx = launch,
     .cuTensorMapEncodeTiled = encode,

@@ -22,6 +22,9 @@ void fake_driver_refuse_descriptors(void); /* of memory, whatever the attributes
 void fake_driver_fail(int n);
 const char *fake_driver_failed(void);
 
+/* How far the GPUs' clock is behind CLOCK_MONOTONIC. */
+enum { FAKE_CLOCK_BEHIND_NS = 1000000000 };
+
 /* Objects that live: contexts, memory, streams... */
 int fake_driver_live(void);
 int fake_driver_compiled(void); /* kernels since install */

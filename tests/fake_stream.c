@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/cuda/clock.h"
 #include "backends/cuda/signals.h"
 #include "fake_driver.h"
 #include "kernels/gemm/args.h"
@@ -23,6 +24,7 @@ struct CUfunc_st {
     const char *prefix; /* of its entries */
     const imx_kernel *kernel;
     size_t args_bytes;
+    const imx_trace_room *traces;
 };
 
 /* The CPU form of the backend's own kernel. */
@@ -39,23 +41,58 @@ static void signals(const void *untyped, const imbrexd_block *block)
     }
 }
 
+static void tell_time(const void *untyped, const imbrexd_block *block)
+{
+    const imx_clock_args *args = untyped;
+    (void)block;
+    int64_t end_ns = imbrexd_now_ns() + (int64_t)args->limit_ns;
+    for (uint64_t i = 1; i <= args->questions; i++) {
+        while (imbrexd_load_acquire(args->asked) < i) {
+            if (imbrexd_now_ns() > end_ns)
+                return;
+        }
+        *args->now = (uint64_t)(imbrexd_now_ns() - FAKE_CLOCK_BEHIND_NS);
+        imbrexd_store_release(args->answered, i);
+    }
+}
+
+static const imx_kernel clock_kernel = { .name = "clock", .cpu = tell_time };
 static const imx_kernel signals_kernel = { .name = "signals", .cpu = signals };
 
-static struct CUfunc_st functions[] = {
-    { "imx_signals", &signals_kernel, sizeof(imx_signals_args) },
-    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args) },
-    { "imx_push", &imx_kernel_push, sizeof(imx_push_args) },
-    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args) },
-    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args) },
+static const struct CUfunc_st functions[] = {
+    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL },
+    { "imx_signals", &signals_kernel, sizeof(imx_signals_args), NULL },
+    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL },
+    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL },
+    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL },
+    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args), NULL },
 };
 
-CUfunction fake_function_find(const char *entry)
+CUfunction fake_function_make(const char *entry, const imx_trace_room *traces)
 {
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) == 0)
-            return &functions[i];
+        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) != 0)
+            continue;
+        CUfunction function = malloc(sizeof *function);
+        *function = functions[i];
+        function->traces = traces;
+        return function;
     }
     return NULL;
+}
+
+/* As trace.cuh does it. */
+static void note(const imx_trace_room *traces, int block, int what, int peer, int64_t begin_ns)
+{
+    uint32_t at = traces->counts[block]++;
+    if (at < traces->each)
+        traces->records[(uint32_t)block * traces->each + at] = (imx_trace_record){
+            .begin = (uint64_t)(begin_ns - FAKE_CLOCK_BEHIND_NS),
+            .end = (uint64_t)(imbrexd_now_ns() - FAKE_CLOCK_BEHIND_NS),
+            .what = what,
+            .peer = peer,
+            .index = block,
+        };
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -138,7 +175,14 @@ static void *run_block(void *arg)
     imbrexd_block block = {
         .index = b->index, .count = o->blocks, .watch = &o->watch, .scratch = scratch
     };
+    const imx_trace_room *traces = o->function->traces;
+    int64_t begin_ns = imbrexd_now_ns();
     kernel->cpu(o->args, &block);
+    if (traces->records) {
+        note(traces, b->index, IMX_TRACE_TILE, 0, begin_ns);
+        note(traces, b->index, IMX_TRACE_PUSH, 1, begin_ns);
+        note(traces, b->index, IMX_TRACE_KERNEL, -1, begin_ns);
+    }
     free(scratch);
     return NULL;
 }

@@ -3,6 +3,7 @@
 #define FAKE_STREAM_H
 
 #include "backends/cuda/driver.h"
+#include "kernels/trace.h"
 
 CUresult fake_stream_create(CUstream *stream);
 void fake_stream_destroy(CUstream stream);
@@ -17,8 +18,9 @@ CUresult fake_event_wait(CUevent event, CUstream stream);
 CUresult fake_stream_copy(void *to, const void *from, size_t bytes, CUstream stream);
 CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream);
 
-/* A kernel by its entry: NULL if there is none. */
-CUfunction fake_function_find(const char *entry);
+/* A kernel by its entry, for free(); NULL if there is none.  Once traces has room, each block of it
+ * notes one tile there, and itself. */
+CUfunction fake_function_make(const char *entry, const imx_trace_room *traces);
 CUresult fake_function_launch(CUfunction function, int blocks, void **params, CUstream stream);
 
 #endif /* FAKE_STREAM_H */

@@ -453,6 +453,35 @@ static void our_own_product_is_a_yardstick(void **state)
     check_output(output_of(&q, 1), 3, words);
 }
 
+static void a_call_is_drawn(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/imbrex-timeline-XXXXXX.svg";
+    close(mkstemps(path, 4));
+    bench_request q = request();
+    static const char *const words[] = { "copy: one call, us", "\n   0 ", "\n   1 ", NULL };
+    q.json = false;
+    q.timeline = path;
+    q.shapes += 1;
+    q.count = 1;
+    fake_cublas.ways = 1;
+    fake_driver_install(2);
+    char *text = output_of(&q, 2), *from = strstr(text, "copy: one call");
+    assert_non_null(from);
+    memmove(text, from, strlen(from) + 1);
+    check_output(text, 4, words);
+    static char drawn[1 << 20];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t length = fread(drawn, 1, sizeof drawn - 1, file);
+    assert_in_range(length, 1000, sizeof drawn - 1);
+    assert_non_null(strstr(drawn, "rank 1"));
+    assert_non_null(strstr(drawn, "kernel gemm"));
+    assert_non_null(strstr(drawn, "to rank 1"));
+    fclose(file);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +492,7 @@ int main(void)
         cmocka_unit_test(ranks_time_by_the_gpus_clock),
         cmocka_unit_test(ranks_replay_graphs),
         cmocka_unit_test(our_own_product_is_a_yardstick),
+        cmocka_unit_test(a_call_is_drawn),
     };
     cuda = &fake_calls;
     cublas = &fake_cublas_calls;

@@ -85,6 +85,7 @@ enum { BLOCKS = 100, TARGETS = 2, KINDS_MOST = 512 };
 static const imx_cuda_target targets[TARGETS] = { { 80, SHARED_SM80 }, { 90, SHARED_SM90 } };
 
 static int compiled;
+static bool traced; /* kernels that can write down what they do are compiled to do so */
 
 /* Different shapes may ask for one and the same module. */
 static bool is_new(const imx_cuda_config *config, int arch)
@@ -105,6 +106,8 @@ static void try_on(const imx_kernel *kernel, const void *args, const imx_cuda_ta
 {
     imx_cuda_config config = { 0 };
     kernel->cuda_config(args, target, BLOCKS, &config);
+    if (traced && config.traces)
+        strcat(config.options, " -DIMX_TRACE");
     if (!config.source || !is_new(&config, target->arch))
         return; /* this GPU has no form for this shape, or it is known */
     char *log = compile(&config, target->arch);
@@ -212,6 +215,28 @@ static void gemm(void **state)
     }
 }
 
+/* What tells of itself must be as lean as what does not, and fit. */
+static void traces(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = { { 8192, 8192, 8192 }, { 512, 7168, 8192 } };
+    static const int sides[] = { IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, IMX_GEMM_SCATTERS,
+                                 IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
+    traced = true;
+    for (int i = 0; i < 6; i++)
+        try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, sides[i / 2], 1);
+    imx_reduce_args sum = { .rows = 1000, .n = 1000, .dtype = IMBREX_BF16, .ranks = 4 };
+    try_on(&imx_kernel_reduce, &sum, &targets[1]);
+    imx_push_args shares = { .dtype = IMBREX_BF16, .ranks = 4, .reduces = 1 };
+    try_on(&imx_kernel_push, &shares, &targets[1]);
+    traced = false;
+    imx_cuda_config config;
+    imx_cuda_clock_kernel.cuda_config(NULL, &targets[1], 1, &config);
+    char *log = compile(&config, 90);
+    check(&config, 90, SHARED_SM90, log);
+    free(log);
+}
+
 /* Has to become resident beneath a kernel that fills the GPU but for 1024 registers and no shared
  * memory. */
 static void signals(void **state)
@@ -270,9 +295,13 @@ int main(void)
 {
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signals), cmocka_unit_test(reduce),
-        cmocka_unit_test(push),    cmocka_unit_test(silu_mul),
-        cmocka_unit_test(gemm),    cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(push),
+        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(traces),
+        cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

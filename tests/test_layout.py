@@ -18,19 +18,20 @@ CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 PUBLIC = ["include/*.h"]
 CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
              "src/kernels/kernels.h", "src/kernels/team.h"]
+TRACE = ["src/kernels/trace.h"]  # what traced kernels write and a backend reads
 RULES = [
     # file, sees, but never
     ("src/ops/**", PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"], "**/transport.h"),
     # tiling.h: which tiles a product takes is asked by whoever cuts it, too
     ("src/core/**", PUBLIC + CONTRACTS + ["src/core/*", "src/kernels/*/tiling.h"], None),
-    ("src/backends/**", PUBLIC + ["src/core/*", "src/kernels/kernels.h", "src/kernels/sites.h",
-                                  "{own}/*"], "**/transport.h"),
+    ("src/backends/**", PUBLIC + TRACE + ["src/core/*", "src/kernels/kernels.h",
+                                          "src/kernels/sites.h", "{own}/*"], "**/transport.h"),
     ("src/transport/**", PUBLIC + ["src/core/*", "src/transport/*"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "src/kernels/team.h", "{own}/*.h"],
      None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
-    ("src/kernels/*.cuh", PUBLIC + ["src/kernels/team.h"], None),
+    ("src/kernels/*.cuh", PUBLIC + TRACE + ["src/kernels/team.h"], None),
     ("src/kernels/*", PUBLIC, None),
     ("cli/**", ["include/imbrex.h", "cli/*"], None),
     ("examples/**", PUBLIC, None),

@@ -102,6 +102,9 @@ typedef struct imx_backend {
     /* Spans go to trace from now on; NULL: nowhere.  Streams are idle. */
     void (*set_trace)(imx_device *device, imbrexd_trace *trace);
 
+    /* Puts there what the device itself still holds.  Streams are idle.  NULL: it holds nothing. */
+    imbrex_status (*collect_trace)(imx_device *device);
+
     imbrex_status (*stream_create)(imx_device *device, imbrex_stream *stream);
     void (*stream_destroy)(imx_device *device, imbrex_stream stream); /* drains it; NULL is fine */
     imbrex_status (*stream_sync)(imx_device *device, imbrex_stream stream); /* blocks until idle */

@@ -34,7 +34,9 @@ imbrex_status imbrex_trace(imbrex_group *group, size_t capacity)
 size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)
 {
     const imbrexd_trace *trace = group ? group->trace : NULL;
-    if (!trace)
+    imx_status_enter(__func__);
+    if (!trace || (group->backend->collect_trace &&
+                   group->backend->collect_trace(group->device) != IMBREX_OK))
         return 0;
     size_t count = trace->count < trace->capacity ? trace->count : trace->capacity;
     size_t copied = count < max ? count : max;

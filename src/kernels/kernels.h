@@ -33,6 +33,7 @@ typedef struct imx_cuda_config {
     char options[480]; /* "-DIMX_TILE_M=128 ...": the key of the cache, and readable by people */
     int blocks, cluster, threads;
     bool early; /* it uses grid.cuh: its blocks may start before the kernel ahead of it has ended */
+    bool traces; /* it uses trace.cuh: compiled with IMX_TRACE it writes down what its blocks do */
     size_t shared_bytes;
     int kept[4]; /* the kernel's own: what its cuda_launch wants to know again */
 } imx_cuda_config;

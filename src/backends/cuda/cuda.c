@@ -146,6 +146,7 @@ static void device_close(imx_device *device)
     if (device->context && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
         imx_cuda_stream_destroy_all(device);
         imx_cuda_prepared_destroy(device, device->signals);
+        imx_cuda_prepared_destroy(device, device->clock);
         CUresult ignored = CUDA_SUCCESS;
         if (device->setup)
             ignored = imx_driver->cuStreamDestroy(device->setup);
@@ -153,6 +154,7 @@ static void device_close(imx_device *device)
         imx_cuda_leave(device->context, before);
     }
     imx_cuda_memory_release(device->abort_table);
+    imx_cuda_memory_release(device->clock_words);
     if (device->context) {
         imx_cuda_forget(device->context);
         CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(device->gpu);
@@ -227,11 +229,13 @@ static void set_watch(imx_device *device, const imbrexd_watch *watch)
     device->watch.abort = table;
 }
 
-/* GPU streams record no spans: `imbrex info` says so. */
+/* What was recorded before is nobody's. */
 static void set_trace(imx_device *device, imbrexd_trace *trace)
 {
-    (void)device;
-    (void)trace;
+    device->trace = NULL;
+    imbrex_status emptied = imx_cuda_trace_collect(device);
+    (void)emptied;
+    device->trace = trace;
 }
 
 const imx_backend imx_backend_cuda = {
@@ -249,6 +253,7 @@ const imx_backend imx_backend_cuda = {
     .memory_release = imx_cuda_memory_release,
     .set_watch = set_watch,
     .set_trace = set_trace,
+    .collect_trace = imx_cuda_trace_collect,
     .stream_create = imx_cuda_stream_create,
     .stream_destroy = imx_cuda_stream_destroy,
     .stream_sync = imx_cuda_stream_sync,

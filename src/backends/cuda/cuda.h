@@ -7,6 +7,7 @@
 #include "driver.h"
 
 typedef struct imx_cuda_stream imx_cuda_stream;
+typedef struct imx_cuda_ring imx_cuda_ring;
 
 struct imx_device {
     CUdevice gpu;
@@ -20,6 +21,7 @@ struct imx_device {
     int priority;             /* of streams: the highest */
     CUstream setup;           /* the backend's own: fills new memory */
     imx_cuda_stream *streams; /* all that live */
+    int stream_count;         /* all that were ever made */
     imx_folder cache;
     imx_memory *abort_table; /* host memory: watch.abort */
     imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */
@@ -27,6 +29,10 @@ struct imx_device {
     imx_prepared *signals;
     bool ipc;             /* memory is shared as cudaIpc has it */
     char memory_why[256]; /* if so: why */
+    imbrexd_trace *trace; /* NULL: off */
+    imx_cuda_ring *rings; /* of all prepared kernels that are traced */
+    imx_prepared *clock;  /* and how its clock is read; NULL until one is traced */
+    imx_memory *clock_words;
 };
 
 /* ---- cuda.c ---------------------------------------------------------------------------------- */
@@ -94,15 +100,36 @@ imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size
 imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
                                imbrex_stream stream);
 
+/* 0: the group's, or one that the caller made elsewhere. */
+int imx_cuda_stream_number(const imx_device *device, imbrex_stream stream);
+
 /* ---- kernel.c -------------------------------------------------------------------------------- */
 
-extern const imx_kernel imx_cuda_signals_kernel;
+extern const imx_kernel imx_cuda_signals_kernel, imx_cuda_clock_kernel;
 
 imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
                                int blocks, imx_prepared **prepared);
 void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *prepared);
 imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared, const void *args,
                                      size_t args_bytes, imbrex_stream stream);
+
+/* ---- trace.c --------------------------------------------------------------------------------- */
+
+/* A kernel compiled with IMX_TRACE: gives its module somewhere to write.  launched says where it
+ * runs; ring NULL: not traced. */
+imbrex_status imx_cuda_trace_prepare(imx_device *device, CUmodule module, const char *name,
+                                     int blocks, imx_cuda_ring **ring) IMX_MUST_CHECK;
+void imx_cuda_trace_launched(imx_device *device, imx_cuda_ring *ring, imbrex_stream stream);
+void imx_cuda_trace_destroy(imx_device *device, imx_cuda_ring *ring);
+
+imbrex_status imx_cuda_trace_collect(imx_device *device) IMX_MUST_CHECK;
+
+/* ---- clock.c --------------------------------------------------------------------------------- */
+
+/* Prepared once, before anything waits on the GPU.  offset: CLOCK_MONOTONIC less the GPU's clock,
+ * to about a microsecond; streams are idle. */
+imbrex_status imx_cuda_clock_prepare(imx_device *device) IMX_MUST_CHECK;
+imbrex_status imx_cuda_clock_offset(imx_device *device, int64_t *offset_ns) IMX_MUST_CHECK;
 
 /* ---- build.c --------------------------------------------------------------------------------- */
 

@@ -183,6 +183,8 @@ typedef struct CUtensorMap {
     ROW(cuModuleUnload, "cuModuleUnload", (CUmodule module))                                      \
     ROW(cuModuleGetFunction, "cuModuleGetFunction",                                               \
         (CUfunction * function, CUmodule module, const char *name))                               \
+    ROW(cuModuleGetGlobal, "cuModuleGetGlobal_v2",                                                \
+        (CUdeviceptr * at, size_t * bytes, CUmodule module, const char *name))                    \
     ROW(cuFuncSetAttribute, "cuFuncSetAttribute", (CUfunction function, int which, int value))    \
     ROW(cuLaunchKernelEx, "cuLaunchKernelEx",                                                     \
         (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))         \

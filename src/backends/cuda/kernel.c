@@ -21,6 +21,7 @@ struct imx_prepared {
     imx_cuda_config config;
     CUmodule module;
     CUfunction function;
+    imx_cuda_ring *ring; /* NULL: not traced */
 };
 
 /* ---- the backend's own kernel ---------------------------------------------------------------- */
@@ -91,10 +92,17 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
     if (!p->config.source)
         return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
                         p->kernel->name, device->arch);
+    p->config.traces = p->config.traces && device->trace;
+    if (p->config.traces) {
+        size_t length = strlen(p->config.options);
+        imx_text options = { .at = p->config.options + length,
+                             .size = sizeof p->config.options - length };
+        imx_text_add(&options, " -DIMX_TRACE");
+    }
     return IMBREX_OK;
 }
 
-static imbrex_status build_and_load(const imx_device *device, imx_prepared *p)
+static imbrex_status build_and_load(imx_device *device, imx_prepared *p)
 {
     void *cubin = NULL;
     size_t bytes = 0;
@@ -103,6 +111,9 @@ static imbrex_status build_and_load(const imx_device *device, imx_prepared *p)
     imbrex_status status = imx_cuda_enter(device->context, &before);
     if (status == IMBREX_OK) {
         status = load(p, cubin);
+        if (status == IMBREX_OK && p->config.traces)
+            status = imx_cuda_trace_prepare(device, p->module, p->kernel->name, p->config.blocks,
+                                            &p->ring);
         imx_cuda_leave(device->context, before);
     }
     free(cubin);
@@ -133,6 +144,8 @@ fail:
 void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
 {
     CUcontext before;
+    if (p)
+        imx_cuda_trace_destroy(device, p->ring);
     if (p && p->module && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
         CUresult unloaded = imx_driver->cuModuleUnload(p->module);
         (void)unloaded;
@@ -234,5 +247,6 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const 
                          "cuLaunchKernelEx", "cannot launch kernel %s with %d blocks of %d threads",
                          p->kernel->name, launch.blocks, p->config.threads);
     imx_cuda_leave(device->context, before);
+    imx_cuda_trace_launched(device, p->ring, stream);
     return status;
 }

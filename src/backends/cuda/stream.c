@@ -7,6 +7,7 @@
 struct imx_cuda_stream { /* only so that close finds those that are left */
     imx_cuda_stream *next;
     CUstream handle;
+    int number; /* in order of creation */
 };
 
 imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *out)
@@ -23,12 +24,21 @@ imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *out)
     if (status != IMBREX_OK)
         goto fail;
     stream->next = device->streams;
+    stream->number = device->stream_count++;
     device->streams = stream;
     *out = (imbrex_stream)stream->handle;
     return IMBREX_OK;
 fail:
     free(stream);
     return status;
+}
+
+int imx_cuda_stream_number(const imx_device *device, imbrex_stream handle)
+{
+    const imx_cuda_stream *stream = device->streams;
+    while (stream && (imbrex_stream)stream->handle != handle)
+        stream = stream->next;
+    return stream ? stream->number : 0;
 }
 
 /* What is enqueued ends by itself: every wait in it has a deadline. */

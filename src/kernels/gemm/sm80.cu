@@ -404,6 +404,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     imx_grid_wait();
     imx_grid_let_go();
+    imx_trace_open();
 #ifdef IMX_PUSH
     push(args, &watch, ELEMENT, threadIdx.x / 32, THREADS / 32);
 #endif
@@ -428,7 +429,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             load_first(&w, stages_of(args));
         }
         sums c;
+        imx_trace_begin(IMX_TRACE_TILE);
         multiply_tile(c, &w, stages_of(args));
+        if (threadIdx.x == 0)
+            imx_trace_end(IMX_TRACE_TILE, tile.rank, (int)i);
 
         const imx_tile &next = notes[parity ^ 1];
         loading = i + gridDim.x < tiles && !must_wait(args, next, waited);
@@ -457,4 +461,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 32) /* the last tile ended with a barrier */
         team_end(args);
 #endif
+    imx_trace_close();
 }

@@ -34,7 +34,7 @@
  *   IMX_WAIT    args.ready                      IMX_POST    args.done
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
- *   IMX_STORE   tiles to their rows' owners
+ *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
  */
 #include "sm90_produce.cuh"
 #include "sm90_store.cuh"
@@ -87,6 +87,18 @@ IMX_FN void pack_half(uint32_t (&packed)[IMX_ACC / 2], const float (&d)[IMX_ACC]
         packed[j] = pack(d[2 * j], d[2 * j + 1]);
 }
 
+/* Whose rows the tile has; -1: many ranks'. */
+IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
+{
+#if defined(IMX_STORE)
+    return note->owner;
+#elif defined(IMX_SLICES)
+    return -1;
+#else
+    return args.schedule.ranks > 1 ? note->chunk / args.schedule.chunks : -1;
+#endif
+}
+
 /* This warp's own note of the tile that a stage begins. */
 IMX_FN void take_note(tile_info *note, uint32_t stage, bool gave_up)
 {
@@ -136,6 +148,8 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
                          const imx_tma_map *c, const tile_info *note, int row, uint32_t base,
                          int from, int to)
 {
+    if (STORES && from == 0)
+        imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
     for (int q = 0; q < ALL_PIECES; q++) {
         if (q >= from && q < to)
@@ -145,6 +159,10 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
 #if defined(IMX_POST) || defined(IMX_STORE)
     if (to > ALL_PIECES)
         post(args, note);
+#endif
+#ifdef IMX_STORE
+    if (to > ALL_PIECES)
+        imx_trace_end(IMX_TRACE_STORE, note->owner, note->chunk);
 #endif
 }
 
@@ -206,6 +224,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
             turn ^= 1;
         }
         mbar_wait(full_of(base, at.stage), at.phase);
+        imx_trace_begin(IMX_TRACE_TILE);
 #ifdef IMX_PINGPONG
         int steps = info_of(at.stage)->steps;
 #endif
@@ -227,6 +246,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         waiting = false;
 #endif
         wgmma_wait(0);
+        if (TURNS == 2 || consumer == 0)
+            imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index);
         release(base, before);
 #if defined(IMX_BIAS) && !defined(IMX_STORE)
         add_bias(d, args, note_of(now)->col);
@@ -242,9 +263,11 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         if (note_of(now)->owner == args.team.rank) {
             if (note_of(now)->chunk != here)
                 here = team_parts(args, watch, note_of(now)->chunk) ? note_of(now)->chunk : GAVE_UP;
+            imx_trace_begin(IMX_TRACE_FOLD);
 #pragma unroll
             for (int h = 0; h < HALVES && here != GAVE_UP; h++)
                 store(packed[h], args, c, note_of(now), row + h * 64, base, true);
+            imx_trace_end(IMX_TRACE_FOLD, args.team.rank, note_of(now)->chunk);
             continue;
         }
 #endif
@@ -258,6 +281,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         now ^= 1;
 #endif
     }
+    imx_trace_begin(IMX_TRACE_LAST);
 #ifndef IMX_PINGPONG
     if (waiting)
         store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
@@ -265,6 +289,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
     if (here == GAVE_UP)
         gave_up_here() = 1;
     tma_store_wait_read(0); /* shared memory goes when the block ends */
+    imx_trace_end(IMX_TRACE_LAST, -1, -1);
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
@@ -301,6 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
     imx_grid_wait();
     imx_grid_let_go();
+    imx_trace_open();
 
     if (threadIdx.x < 128) {
 #if IMX_CONSUMERS > 1
@@ -326,4 +352,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 32 && !gave_up_here())
         team_end(args);
 #endif
+    imx_trace_close();
 }

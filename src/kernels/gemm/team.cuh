@@ -5,6 +5,7 @@
 
 #include "../end.cuh"
 #include "../grid.cuh"
+#include "../trace.cuh"
 #include "args.h"
 
 #define IMX_TEAM_GPU static __device__ __forceinline__
@@ -29,8 +30,10 @@ IMX_TEAM_GPU int team_credit(const imx_gemm_args &args, const imbrexd_watch *wat
 IMX_TEAM_GPU int team_credits(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     int lane = (int)threadIdx.x % 32;
+    imx_trace_begin(IMX_TRACE_CREDIT);
     int there = lane >= args.team.size || team_credit(args, watch, lane);
     there = __all_sync(0xffffffffu, there);
+    imx_trace_end(IMX_TRACE_CREDIT, -1, -1);
     __syncwarp(); /* what a lane saw comes before what others do from here on */
     return there;
 }
@@ -41,6 +44,7 @@ IMX_TEAM_GPU int team_parts(const imx_gemm_args &args, const imbrexd_watch *watc
     const imx_team &team = args.team;
     int chunks = args.schedule.chunks, number = chunk - team.rank * chunks;
     int lane = (int)threadIdx.x % 32, there = 1;
+    imx_trace_begin(IMX_TRACE_PART);
     if (lane < team.size && lane != team.rank) {
         imbrexd_site site = { args.plan, IMX_SITE_PART, lane, number };
         there = imbrexd_signal_wait(
@@ -48,6 +52,7 @@ IMX_TEAM_GPU int team_parts(const imx_gemm_args &args, const imbrexd_watch *watc
     }
     there = __all_sync(0xffffffffu, there);
     __syncwarp();
+    imx_trace_end(IMX_TRACE_PART, -1, number);
     return there;
 }
 
@@ -81,11 +86,13 @@ IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
 IMX_TEAM_GPU int team_slice(const imx_gemm_args &args, const imbrexd_watch *watch, int s)
 {
     uint64_t use = team_use(args);
+    imx_trace_begin(IMX_TRACE_CHUNK);
     for (int r = 0; r < args.team.size; r++) {
         imbrexd_site site = { args.plan, IMX_SITE_CHUNK, r, s };
         if (!imbrexd_signal_wait(watch, &args.ready[s * args.team.size + r], use, site))
             return 0;
     }
+    imx_trace_end(IMX_TRACE_CHUNK, -1, s);
     return 1;
 }
 
@@ -96,7 +103,10 @@ IMX_TEAM_GPU int team_chunk(const imx_gemm_args &args, const imbrexd_watch *watc
 {
     int rank = chunk / args.schedule.chunks;
     imbrexd_site site = { args.plan, IMX_SITE_CHUNK, rank, chunk - rank * args.schedule.chunks };
-    return imbrexd_signal_wait(watch, &args.ready[chunk], team_use(args), site);
+    imx_trace_begin(IMX_TRACE_CHUNK);
+    int there = imbrexd_signal_wait(watch, &args.ready[chunk], team_use(args), site);
+    imx_trace_end(IMX_TRACE_CHUNK, site.rank, site.index);
+    return there;
 }
 
 #endif
@@ -162,6 +172,7 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
         int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
         char *theirs = imx_team_data(&team, to) + (first + row) * row_bytes;
         const char *mine = (const char *)args.push + row * row_bytes;
+        imx_trace_begin(IMX_TRACE_PUSH);
         if (units)
             push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), warp, warps);
         else
@@ -172,6 +183,7 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
             imbrexd_counter_last(&args.counters[to * args.push_chunks + q], warps))
             imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
                                 team_use(args));
+        imx_trace_end(IMX_TRACE_PUSH, to, q);
     }
 }
 
@@ -216,6 +228,7 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
     for (int s = 0; s < args.slices; s++) {
         int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
         int64_t cols = left < args.slice_k ? left : args.slice_k;
+        imx_trace_begin(IMX_TRACE_PUSH);
         if (units)
             push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
                               args.k / per_unit, first * (args.k / per_unit), warp, warps);
@@ -226,6 +239,7 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
             push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
                                  first * args.k, warp, warps);
         imbrexd_fence_post();
+        imx_trace_end(IMX_TRACE_PUSH, -1, s);
         __syncwarp();
         int last = lane == 0 && imbrexd_counter_last(&args.counters[s], warps);
         if (!__shfl_sync(0xffffffffu, last, 0))

@@ -19,6 +19,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         .cluster = 1,
         .threads = THREADS,
         .early = target->arch >= 90,
+        .traces = true,
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_REDUCES=%d -DIMX_WORKERS=%d",

@@ -8,6 +8,7 @@
  * once.  The last warp keeps the books: credits, and the use of the next run.
  */
 #include "../grid.cuh"
+#include "../trace.cuh"
 #include "../vector.cuh"
 #include "args.h"
 
@@ -396,11 +397,13 @@ PUSH_FN void send_chunks(const imx_push_args &args, uint64_t use, uint32_t threa
     const imx_team &team = args.team;
     int lane = (int)thread;
     for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
+        imx_trace_begin(IMX_TRACE_PUSH);
         send_chunk<unit>(args, q, thread);
         asm volatile("bar.sync 1, %0;" : : "r"((int)SENDERS) : "memory");
         if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, team.rank, lane), q) > 0)
             imbrexd_signal_post(
                 imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q), use);
+        imx_trace_end(IMX_TRACE_PUSH, -1, (int)q);
     }
 }
 
@@ -410,12 +413,14 @@ PUSH_FN int wait_chunk(const imx_push_args &args, const imbrexd_watch &watch, in
 {
     const imx_team &team = args.team;
     int lane = (int)threadIdx.x % 32, there = 1;
+    imx_trace_begin(IMX_TRACE_CHUNK);
     if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, lane, team.rank), q) > 0)
         there = wait_for(args, watch,
                          imx_team_signal(&team, team.rank, (int64_t)lane * args.chunks + q), use,
                          SHARE, lane, (int)q);
     there = __all_sync(0xffffffffu, there);
     __syncwarp();
+    imx_trace_end(IMX_TRACE_CHUNK, -1, (int)q);
     return there;
 }
 
@@ -500,7 +505,9 @@ PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, ui
     for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
         if (!wait_chunk(args, watch, q, use))
             return;
+        imx_trace_begin(IMX_TRACE_FOLD);
         put_chunk<unit>(args, q, threadIdx.x - SENDERS);
+        imx_trace_end(IMX_TRACE_FOLD, args.team.rank, (int)q);
     }
 }
 
@@ -525,12 +532,8 @@ PUSH_FN void keep_books(const imx_push_args &args, uint64_t use)
 }
 
 /* The words, the use and the credits are under way together: each takes as long as the others. */
-extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)
-    imx_push(const __grid_constant__ imx_push_args args,
-             const __grid_constant__ imbrexd_watch watch)
+PUSH_FN void push(const imx_push_args &args, const imbrexd_watch &watch)
 {
-    imx_grid_wait();
-    imx_grid_let_go();
     bool works = threadIdx.x < IMX_WORKERS;
     uint64_t word[WORDS];
     if (args.lines && works)
@@ -560,4 +563,15 @@ extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)
         by_chunks<uint32_t>(args, watch, use);
     else
         by_chunks<uint16_t>(args, watch, use);
+}
+
+extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)
+    imx_push(const __grid_constant__ imx_push_args args,
+             const __grid_constant__ imbrexd_watch watch)
+{
+    imx_grid_wait();
+    imx_grid_let_go();
+    imx_trace_open();
+    push(args, watch);
+    imx_trace_close();
 }

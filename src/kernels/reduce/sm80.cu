@@ -8,6 +8,7 @@
  */
 #include "../end.cuh"
 #include "../grid.cuh"
+#include "../trace.cuh"
 #include "../vector.cuh"
 #include "args.h"
 
@@ -24,12 +25,16 @@ IMX_VECTOR_FN uint64_t use_of(const imx_reduce_args *args)
 IMX_VECTOR_FN int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, int q)
 {
     int r = (int)threadIdx.x, there = 1;
+    imx_trace_begin(IMX_TRACE_PART);
     if (r < IMX_RANKS && r != args->own) {
         imbrexd_site site = { args->plan, IMX_SITE_PART, r, q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
         there = imbrexd_signal_wait(watch, signal, use_of(args), site);
     }
-    return __syncthreads_and(there);
+    there = __syncthreads_and(there);
+    if (r == 0)
+        imx_trace_end(IMX_TRACE_PART, -1, q);
+    return there;
 }
 
 IMX_VECTOR_FN const char *part(const imx_reduce_args *args, int r)
@@ -121,15 +126,20 @@ extern "C" __global__ void __launch_bounds__(512, 2)
 {
     imx_grid_wait();
     imx_grid_let_go();
+    imx_trace_open();
     for (int q = 0; (int64_t)q * args.chunk_rows < args.rows; q++) {
         if (args.arrived && !wait_parts(&args, &watch, q))
             return;
         int64_t first = (int64_t)q * args.chunk_rows, end = first + args.chunk_rows;
+        imx_trace_begin(IMX_TRACE_FOLD);
         reduce_chunk(&args, first * args.n, (end < args.rows ? end : args.rows) * args.n);
+        if (threadIdx.x == 0)
+            imx_trace_end(IMX_TRACE_FOLD, args.own, q);
     }
-    if (!args.ended)
-        return;
-    __syncthreads();
-    if (threadIdx.x < 32)
-        imx_end_run(&args.team, args.use, use_of(&args), args.ended);
+    if (args.ended) {
+        __syncthreads();
+        if (threadIdx.x < 32)
+            imx_end_run(&args.team, args.use, use_of(&args), args.ended);
+    }
+    imx_trace_close();
 }

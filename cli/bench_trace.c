@@ -1,0 +1,167 @@
+/* bench_trace.c - traces a few calls in a row, as they are timed, and shows the last. */
+#include "bench_trace.h"
+
+#include <stdlib.h>
+
+#include "bench_call.h"
+#include "bench_error.h"
+#include "spans.h"
+#include "timeline.h"
+#include "timeline_summary.h"
+
+#define TRY(call)                          \
+    do {                                   \
+        imbrex_status try_status = (call); \
+        if (try_status != IMBREX_OK)       \
+            return try_status;             \
+    } while (0)
+
+enum { SPANS = 100000, WARM = 3, CALLS = 3 };
+
+typedef struct picture {
+    bench_setting *setting;
+    const bench_shape *shape;
+    bench_data data;
+    imbrex_span *own; /* [SPANS] */
+    int count;        /* of algorithms */
+    const char *names[BENCH_ALGORITHMS];
+    spans all[BENCH_ALGORITHMS];
+} picture;
+
+static bool is_kernel(const imbrex_span *span)
+{
+    return span->kind == IMBREX_SPAN_KERNEL && span->lane == 0 && span->end_ns > span->begin_ns;
+}
+
+static int by_end(const void *a, const void *b)
+{
+    const imbrex_span *x = a, *y = b;
+    return (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns);
+}
+
+/* Keeps the last of CALLS calls: what ends after the kernels of the others.  Returns how many. */
+static size_t keep_last(imbrex_span *list, size_t count)
+{
+    size_t kernels = 0, seen = 0, kept = 0;
+    int64_t cut_ns = INT64_MIN;
+    qsort(list, count, sizeof *list, by_end);
+    for (size_t i = 0; i < count; i++)
+        kernels += is_kernel(&list[i]);
+    size_t others = kernels - kernels / CALLS;
+    for (size_t i = 0; i < count && seen < others; i++) {
+        if (is_kernel(&list[i]) && ++seen == others)
+            cut_ns = list[i].end_ns;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].end_ns <= cut_ns)
+            continue;
+        list[kept] = list[i];
+        if (list[kept].begin_ns < cut_ns)
+            list[kept].begin_ns = cut_ns;
+        kept++;
+    }
+    return kept;
+}
+
+static imbrex_status run_some(bench_call *call, int times)
+{
+    TRY(share_barrier(call->data->group));
+    for (int i = 0; i < times; i++)
+        TRY(bench_call_run(call));
+    return imbrex_stream_sync(call->data->group, NULL);
+}
+
+/* The plan is made while tracing is on: a GPU's kernels are then compiled to tell. */
+static imbrex_status trace_one(picture *p, const char *algorithm, spans *out)
+{
+    imbrex_group *group = p->setting->group;
+    bench_call call = { .data = &p->data, .shape = p->shape };
+    TRY(imbrex_trace(group, SPANS));
+    TRY(bench_op_plan(group, p->shape, algorithm, &call.plan));
+    size_t count = 0;
+    imbrex_status status = run_some(&call, WARM);
+    if (status == IMBREX_OK)
+        status = imbrex_trace(group, SPANS); /* forgets those */
+    if (status == IMBREX_OK)
+        status = run_some(&call, CALLS);
+    if (status == IMBREX_OK) {
+        count = imbrex_trace_spans(group, p->own, SPANS);
+        status = imbrex_trace(group, 0);
+    }
+    bench_call_close(&call);
+    TRY(status);
+    count = keep_last(p->own, count);
+    return spans_share(group, p->own, count, out);
+}
+
+static bool draw(const picture *p, timeline_panel *panels, timeline_rank *ranks, char *error,
+                 size_t size)
+{
+    const bench_setting *setting = p->setting;
+    const bench_shape *s = p->shape;
+    int count = imbrex_group_size(setting->group);
+    char title[200], k[32] = "";
+    static const char *const streams[] = { "compute", "copies" };
+    if (s->op->product)
+        snprintf(k, sizeof k, ", k %lld", (long long)s->k);
+    snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d ranks on %s",
+             s->op->name, (long long)s->m, (long long)s->n, k, bench_dtype_names[s->dtype], count,
+             imbrex_group_device(setting->group));
+    for (int i = 0; i < p->count; i++) {
+        spans_ranks(&p->all[i], count, ranks + i * count);
+        panels[i] = (timeline_panel){ p->names[i], ranks + i * count, count };
+        timeline_summary_print(&panels[i], setting->request->json ? stderr : stdout);
+    }
+    const timeline t = {
+        .title = title,
+        .streams = streams,
+        .stream_count = 2,
+        .panels = panels,
+        .panel_count = p->count,
+    };
+    return timeline_write(&t, setting->request->timeline, error, size);
+}
+
+static imbrex_status show(const picture *p)
+{
+    size_t ranks = (size_t)imbrex_group_size(p->setting->group);
+    timeline_panel *panels = calloc((size_t)p->count + 1, sizeof *panels);
+    timeline_rank *room = calloc((size_t)p->count * ranks + 1, sizeof *room);
+    char error[512] = "out of memory";
+    bool written = panels && room && draw(p, panels, room, error, sizeof error);
+    free(panels);
+    free(room);
+    return written ? IMBREX_OK : bench_fail(IMBREX_SYSTEM, "%s", error);
+}
+
+static imbrex_status work(picture *p)
+{
+    const bench_request *q = p->setting->request;
+    p->own = calloc(SPANS, sizeof *p->own);
+    if (!p->own)
+        return bench_fail(IMBREX_NO_MEMORY, "out of memory");
+    TRY(bench_data_open(p->setting->group, p->shape, &p->data));
+    for (int i = 0; i < q->algorithm_count; i++) {
+        imbrex_status status = trace_one(p, q->algorithms[i], &p->all[p->count]);
+        if (status == IMBREX_OK) {
+            p->names[p->count++] = q->algorithms[i] ? q->algorithms[i] : "chosen";
+            continue;
+        }
+        if (status != IMBREX_UNSUPPORTED && status != IMBREX_INVALID)
+            return status; /* else it was left out of the figures too, and they said why */
+        TRY(imbrex_trace(p->setting->group, 0));
+    }
+    bool speaks = imbrex_group_rank(p->setting->group) == 0;
+    return speaks && p->count ? show(p) : IMBREX_OK;
+}
+
+imbrex_status bench_trace(bench_setting *setting, const bench_shape *shape)
+{
+    picture p = { .setting = setting, .shape = shape };
+    imbrex_status status = work(&p);
+    for (int i = 0; i < BENCH_ALGORITHMS; i++)
+        spans_free(&p.all[i]);
+    bench_data_close(&p.data);
+    free(p.own);
+    return status;
+}

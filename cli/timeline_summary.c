@@ -1,0 +1,177 @@
+/* timeline_summary.c - adds up a kernel's spans, lane by lane. */
+#include "timeline_summary.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct lane {
+    int64_t wait, product, fold; /* ns, in all */
+    int64_t waited;              /* up to when its waits are counted */
+    int64_t done;                /* end of its last product; 0: it has none */
+} lane;
+
+static bool within(const imbrex_span *span, const imbrex_span *kernel)
+{
+    return span->stream == kernel->stream && span->begin_ns >= kernel->begin_ns &&
+           span->begin_ns <= kernel->end_ns;
+}
+
+static bool is_kernel(const imbrex_span *span)
+{
+    return span->kind == IMBREX_SPAN_KERNEL && span->lane == 0 && span->end_ns > span->begin_ns;
+}
+
+static bool has_tiles(const timeline_rank *rank, const imbrex_span *kernel)
+{
+    for (size_t i = 0; i < rank->count; i++)
+        if (rank->spans[i].kind == IMBREX_SPAN_TILE && within(&rank->spans[i], kernel))
+            return true;
+    return false;
+}
+
+/* NULL if there is none. */
+static const imbrex_span *last_product(const timeline_rank *rank)
+{
+    const imbrex_span *last = NULL;
+    for (size_t i = 0; i < rank->count; i++) {
+        const imbrex_span *span = &rank->spans[i];
+        if (is_kernel(span) && (!last || span->begin_ns > last->begin_ns) && has_tiles(rank, span))
+            last = span;
+    }
+    return last;
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const imbrex_span *x = *(const imbrex_span *const *)a, *y = *(const imbrex_span *const *)b;
+    return (x->begin_ns > y->begin_ns) - (x->begin_ns < y->begin_ns);
+}
+
+static double us(int64_t ns)
+{
+    return (double)ns / 1e3;
+}
+
+/* Some warps of a block wait at once: what they share counts once.  Waits come in order. */
+static void add_wait(lane *l, const imbrex_span *span)
+{
+    int64_t begin = span->begin_ns > l->waited ? span->begin_ns : l->waited;
+    if (span->end_ns <= begin)
+        return;
+    l->wait += span->end_ns - begin;
+    l->waited = span->end_ns;
+}
+
+/* spans: by begin. */
+static void add_lanes(const timeline_rank *rank, const imbrex_span *const *spans,
+                      const imbrex_span *kernel, lane *lanes, timeline_summary *out)
+{
+    for (size_t i = 0; i < rank->count; i++) {
+        const imbrex_span *span = spans[i];
+        double begin = us(span->begin_ns - kernel->begin_ns);
+        double end = us(span->end_ns - kernel->begin_ns);
+        if (span->kind == IMBREX_SPAN_COPY && span->lane <= 0 && span->peer != rank->rank) {
+            out->sent_first = fmin(out->sent_first, begin);
+            out->sent_last = fmax(out->sent_last, end);
+        }
+        if (span->lane < 1 || !within(span, kernel))
+            continue;
+        lane *l = &lanes[span->lane - 1];
+        if (span->kind == IMBREX_SPAN_WAIT)
+            add_wait(l, span);
+        if (span->kind == IMBREX_SPAN_COPY)
+            l->fold += span->end_ns - span->begin_ns;
+        if (span->kind != IMBREX_SPAN_TILE)
+            continue;
+        l->product += span->end_ns - span->begin_ns;
+        l->done = span->end_ns > l->done ? span->end_ns : l->done;
+        out->first_product = fmin(out->first_product, begin);
+    }
+}
+
+static void sum_up(const imbrex_span *kernel, const lane *lanes, int count, timeline_summary *out)
+{
+    int64_t first = INT64_MAX, last = 0, waits = 0, most = 0, products = 0, folds = 0;
+    for (int i = 0; i < count; i++) {
+        const lane *l = &lanes[i];
+        out->lanes += l->done > 0;
+        first = l->done && l->done < first ? l->done : first;
+        last = l->done > last ? l->done : last;
+        waits += l->wait;
+        most = l->wait > most ? l->wait : most;
+        products += l->product;
+        folds += l->fold;
+    }
+    out->wait_mean = us(waits) / out->lanes;
+    out->wait_most = us(most);
+    out->stores = us(folds) / out->lanes;
+    out->products = us(products) / out->lanes / out->kernel;
+    out->tail = us(last - first);
+    out->after = us(kernel->end_ns - last);
+}
+
+bool timeline_summarise(const timeline_rank *rank, timeline_summary *out)
+{
+    const imbrex_span *kernel = last_product(rank);
+    int most = 0;
+    if (!kernel)
+        return false;
+    for (size_t i = 0; i < rank->count; i++)
+        most = rank->spans[i].lane > most ? rank->spans[i].lane : most;
+    lane *lanes = calloc((size_t)most, sizeof *lanes);
+    const imbrex_span **spans = calloc(rank->count, sizeof *spans);
+    if (!lanes || !spans) {
+        free(lanes);
+        free(spans);
+        return false;
+    }
+    for (size_t i = 0; i < rank->count; i++)
+        spans[i] = &rank->spans[i];
+    qsort(spans, rank->count, sizeof *spans, by_begin);
+    *out = (timeline_summary){
+        .begin_ns = kernel->begin_ns,
+        .kernel = us(kernel->end_ns - kernel->begin_ns),
+        .first_product = (double)INFINITY,
+        .sent_first = (double)INFINITY,
+        .sent_last = (double)-INFINITY,
+    };
+    add_lanes(rank, spans, kernel, lanes, out);
+    sum_up(kernel, lanes, most, out);
+    free(lanes);
+    free(spans);
+    return true;
+}
+
+static void print_rank(int rank, const timeline_summary *s, int64_t begin_ns, FILE *file)
+{
+    fprintf(file, "%4d %6d %8.1f %8.1f %8.1f %9.1f %9.1f %8.1f %9.1f %8.1f %8.1f", rank, s->lanes,
+            us(s->begin_ns - begin_ns), s->kernel, s->first_product, s->wait_mean, s->wait_most,
+            s->stores, 100 * s->products, s->tail, s->after);
+    if (isfinite(s->sent_first))
+        fprintf(file, "  %.1f to %.1f\n", s->sent_first, s->sent_last);
+    else
+        fputs("  -\n", file);
+}
+
+void timeline_summary_print(const timeline_panel *panel, FILE *file)
+{
+    int64_t begin_ns = INT64_MAX;
+    timeline_summary s;
+    for (int r = 0; r < panel->rank_count; r++)
+        if (timeline_summarise(&panel->ranks[r], &s) && s.begin_ns < begin_ns)
+            begin_ns = s.begin_ns;
+    if (begin_ns == INT64_MAX) {
+        fprintf(file, "%s: no tiles were traced\n", panel->name);
+        return;
+    }
+    fprintf(file,
+            "\n%s: one call, us; waits and stores are a block's, products %% of all blocks' time\n"
+            "%4s %6s %8s %8s %8s %9s %9s %8s %9s %8s %8s  %s\n",
+            panel->name, "rank", "blocks", "begin", "kernel", "first", "wait mean", "wait most",
+            "stores", "products", "tail", "to end", "sends");
+    for (int r = 0; r < panel->rank_count; r++)
+        if (timeline_summarise(&panel->ranks[r], &s))
+            print_rank(panel->ranks[r].rank, &s, begin_ns, file);
+        else
+            fprintf(file, "%4d no tiles were traced\n", panel->ranks[r].rank);
+}
