@@ -25,6 +25,9 @@
  *               all have.  A mismatch is an error on every rank, which names the field and the
  *               rank; it is never a deadlock.
  *   Stream      A function that takes a stream only enqueues.  NULL is the group's default stream.
+ *               On "cuda" a stream is a CUstream, and NULL is not CUDA's default stream: the
+ *               group's own is ordered with nothing else.  CUDA's is (imbrex_stream)1, which is
+ *               CU_STREAM_LEGACY, or 2, CU_STREAM_PER_THREAD; no graph can be captured there.
  *               On "cpu" a stream holds 512 copies, posts, waits and kernels (a run is several):
  *               with so many unfinished, enqueuing blocks until the oldest is done, at the latest
  *               by its deadline.  One thread that enqueues for several ranks must stay below that.

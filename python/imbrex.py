@@ -3,13 +3,14 @@
     import imbrex
     group = imbrex.Group()                        # the ranks that torchrun or imbrex run started
     plan = group.ag_gemm(m=8192, n=3584, k=4096)  # bf16, b as [n, k]
-    plan.run(a, b, c, stream=torch.cuda.current_stream().cuda_stream)
+    plan.run(a, b, c, stream=torch.cuda.current_stream())
 
 An operand is an address, or what has data_ptr() (PyTorch) or __array_interface__ (NumPy); its
-shape and type are the caller's to get right.  A stream is a CUstream as an integer; None and 0,
-which is also PyTorch's first stream, are the group's own, ordered with nothing else.  What fails
-raises imbrex.Error with the library's own sentence.  IMBREX_LIBRARY names the library's file; else
-it is looked for in this repository's build/release, then where the loader looks.
+shape and type are the caller's to get right.  A stream is a CUstream as an integer, or what has
+cuda_stream (PyTorch); 0 is CUDA's default stream, which is PyTorch's first.  None is the group's
+own, ordered with nothing else.  What fails raises imbrex.Error with the library's own sentence.
+IMBREX_LIBRARY names the library's file; else it is looked for in this repository's build/release,
+then where the loader looks.
 """
 import ctypes
 import os
@@ -94,6 +95,16 @@ def _address(operand):
     return operand.__array_interface__["data"][0]
 
 
+_CU_STREAM_LEGACY = 1  # CUDA's default stream, by the name that is not also NULL
+
+
+def _stream(device, stream):
+    stream = getattr(stream, "cuda_stream", stream)
+    if stream == 0:
+        return _CU_STREAM_LEGACY if device.startswith("cuda") else None
+    return stream
+
+
 def version():
     return _lib.imbrex_version().decode()
 
@@ -130,10 +141,10 @@ class Group:
         return _lib.imbrex_group_device(self._handle).decode()
 
     def sync(self, stream=None):
-        _check(_lib.imbrex_stream_sync(self._handle, stream))
+        _check(_lib.imbrex_stream_sync(self._handle, _stream(self.device, stream)))
 
     def barrier(self, stream=None):
-        _check(_lib.imbrex_barrier(self._handle, stream))
+        _check(_lib.imbrex_barrier(self._handle, _stream(self.device, stream)))
 
     def abort(self):
         _lib.imbrex_group_abort(self._handle)
@@ -154,7 +165,7 @@ class Group:
 
     def _plan(self, name, desc, algorithm):
         desc.algorithm = algorithm.encode() if algorithm else None
-        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._handle, desc)
+        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._handle, self.device, desc)
         self._plans.append(plan)
         return plan
 
@@ -185,14 +196,15 @@ class Group:
 class Plan:
     """An operator of a fixed shape; made by a group, collectively."""
 
-    def __init__(self, create, group, desc):
-        self._handle = ctypes.c_void_p()
+    def __init__(self, create, group, device, desc):
+        self._handle, self._device = ctypes.c_void_p(), device
         _check(create(group, ctypes.byref(desc), ctypes.byref(self._handle)))
 
     def run(self, a, b=None, c=None, bias=None, gathered=None, m=0, stream=None):
         """Enqueues one run; the operands must stay until the stream is done with them."""
         args = _Args(_address(a), _address(b), _address(bias), _address(c), _address(gathered), m)
-        _check(_lib.imbrex_plan_run(self._handle, ctypes.byref(args), stream))
+        _check(_lib.imbrex_plan_run(self._handle, ctypes.byref(args),
+                                    _stream(self._device, stream)))
 
     def describe(self):
         text = ctypes.create_string_buffer(1024)

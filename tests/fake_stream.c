@@ -275,6 +275,20 @@ static void append(op_list *list, op *o)
     list->end = &o->next;
 }
 
+/* CUDA's default streams go by small numbers; in this fake they are one, of the process, which is
+ * begun when first used and never ends. */
+static CUstream real(CUstream named)
+{
+    static CUstream standard;
+    if (named != (CUstream)1 && named != (CUstream)2)
+        return named;
+    pthread_mutex_lock(&lock);
+    if (!standard && fake_stream_create(&standard) != CUDA_SUCCESS)
+        abort();
+    pthread_mutex_unlock(&lock);
+    return standard;
+}
+
 /* With the lock held. */
 static CUresult put(CUstream stream, const op *from)
 {
@@ -291,8 +305,9 @@ static CUresult put(CUstream stream, const op *from)
     return CUDA_SUCCESS;
 }
 
-static CUresult put_locked(CUstream stream, const op *from)
+static CUresult put_locked(CUstream named, const op *from)
 {
+    CUstream stream = real(named);
     pthread_mutex_lock(&lock);
     CUresult result = put(stream, from);
     pthread_mutex_unlock(&lock);
@@ -341,8 +356,9 @@ void fake_stream_destroy(CUstream stream)
     free(stream);
 }
 
-CUresult fake_stream_sync(CUstream stream)
+CUresult fake_stream_sync(CUstream named)
 {
+    CUstream stream = real(named);
     pthread_mutex_lock(&lock);
     bool captured = stream->graph != NULL;
     while (!captured && (stream->list.first || stream->busy))
@@ -367,8 +383,9 @@ void fake_event_destroy(CUevent event)
     pthread_mutex_unlock(&lock);
 }
 
-CUresult fake_event_record(CUevent event, CUstream stream)
+CUresult fake_event_record(CUevent event, CUstream named)
 {
+    CUstream stream = real(named);
     pthread_mutex_lock(&lock);
     event->graph = NULL;
     if (!stream->graph)
@@ -396,8 +413,9 @@ static CUresult wait_captured(CUevent event, CUstream stream)
     return put(stream, &(op){ .kind = AWAIT, .event = event, .source = event->captured });
 }
 
-CUresult fake_event_wait(CUevent event, CUstream stream)
+CUresult fake_event_wait(CUevent event, CUstream named)
 {
+    CUstream stream = real(named);
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     if (event->graph)
@@ -415,6 +433,8 @@ CUresult fake_event_wait(CUevent event, CUstream stream)
 int fake_graph_begin(imbrex_stream handle)
 {
     CUstream stream = handle;
+    if (real(stream) != stream)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fake_graph *graph = calloc(1, sizeof *graph);
     for (int i = 0; i < SLOTS; i++)
         graph->lists[i].end = &graph->lists[i].first;
@@ -461,6 +481,7 @@ int fake_graph_end(imbrex_stream handle, fake_graph **out)
 
 void fake_graph_launch(fake_graph *graph, imbrex_stream stream)
 {
+    CUstream first = real(stream);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < graph->slots; i++) {
         for (op *o = graph->lists[i].first; o; o = o->next) {
@@ -472,7 +493,7 @@ void fake_graph_launch(fake_graph *graph, imbrex_stream stream)
         for (op *o = graph->lists[i].first; o; o = o->next) {
             if (o->kind == AWAIT)
                 o->version = o->source->version;
-            put(i ? graph->streams[i] : (CUstream)stream, o);
+            put(i ? graph->streams[i] : first, o);
         }
     }
     pthread_mutex_unlock(&lock);

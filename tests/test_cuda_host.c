@@ -349,6 +349,46 @@ static void runs_are_captured(void **state)
     }
 }
 
+/* ---- CUDA's default stream ------------------------------------------------------------------- */
+
+/* Each run's input comes to be on the stream itself, right before the run. */
+static int on_the_default_stream(imbrex_group *group, void *ctx)
+{
+    float a[ROWS * COLS], staged[ROWS * COLS], all[ROWS * COLS] = { 0 };
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    imbrex_coll_desc desc = { .m = ROWS, .n = COLS, .dtype = IMBREX_F32 };
+    imbrex_stream standard = ctx;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
+    for (int run = 0; run < REPLAYS; run++) {
+        for (int i = 0; i < ROWS * COLS; i++)
+            staged[i] = (float)(run * ranks + rank);
+        RANK_OK(imbrex_copy(group, a, staged, sizeof a, standard));
+        imbrex_args args = { .a = a, .c = all };
+        RANK_OK(imbrex_plan_run(plan, &args, standard));
+        RANK_OK(imbrex_stream_sync(group, standard));
+        for (int r = 0; r < ranks; r++) {
+            float got = all[r * ROWS / ranks * COLS], want = (float)(run * ranks + r);
+            RANK_CHECK(got == want, "rank %d, run %d: %g, want %g", rank, run, got, want);
+        }
+    }
+    int captured_it = fake_graph_begin(standard);
+    RANK_CHECK(captured_it == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "capture: %d", captured_it);
+    imbrex_plan_destroy(plan);
+    return 0;
+}
+
+static void the_default_stream_is_a_stream(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 1, .processes = RANKS_PROCESSES };
+    assert_int_equal(fake_ranks_run(&desc, 1, on_the_default_stream, (void *)1), 0);
+    assert_int_equal(fake_ranks_run(&desc, 1, on_the_default_stream, (void *)2), 0);
+    desc.size = 2; /* not threads: they would share it */
+    if (RANKS_PROCESSES)
+        assert_int_equal(fake_ranks_run(&desc, 1, on_the_default_stream, (void *)1), 0);
+}
+
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 static void maps_config(const void *largest, const imx_cuda_target *target, int blocks,
@@ -428,6 +468,7 @@ int main(void)
         cmocka_unit_test(gpus_without_links),
         cmocka_unit_test(the_callers_context_stays),
         cmocka_unit_test(runs_are_captured),
+        cmocka_unit_test(the_default_stream_is_a_stream),
         cmocka_unit_test(tensor_maps_are_kept),
         cmocka_unit_test(any_call_fails_among_two),
         cmocka_unit_test(any_call_fails),

@@ -76,6 +76,14 @@ def rows_of(rank, m):
 
 
 class Python(unittest.TestCase):
+    def test_streams(self):
+        torch_like = types.SimpleNamespace(cuda_stream=0)
+        for device, stream, want in (("cuda:1", None, None), ("cuda:1", 0, 1), ("cuda:1", 77, 77),
+                                     ("cuda:1", torch_like, 1), ("cpu", None, None),
+                                     ("cpu", 0, None), ("cpu", torch_like, None)):
+            with self.subTest(device=device, stream=stream):
+                self.assertEqual(imbrex._stream(device, stream), want)
+
     def near(self, ours, theirs):
         numpy.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
