@@ -14,6 +14,7 @@
 enum {
     ZOOM_MOST = 200,   /* of the page's script: labels that fit at no zoom are left out */
     LABEL_HEIGHT = 11, /* rows under this have no labels */
+    THIN_HEIGHT = 5,   /* rows under this are of one path a rank and colour */
     NAMED_HEIGHT = 9   /* rows under this are not named one by one */
 };
 
@@ -126,6 +127,47 @@ static void draw_bar(const layout *l, const layout_panel *p, const layout_bar *b
     fputs("><title>", file);
     text_markup(file, title, strlen(title));
     fputs("</title></rect>\n", file);
+}
+
+/* Rows of a GPU's blocks are too many for an element a bar: all of a rank's bars that look the same
+ * become one path, which shows no details. */
+static bool is_thin(const layout_panel *p, const layout_bar *bar)
+{
+    return p->rows[bar->row].height < THIN_HEIGHT;
+}
+
+static void draw_thin(const layout *l, const layout_panel *p, int rank, const char *class,
+                      FILE *file)
+{
+    bool any = false;
+    for (size_t i = 0; i < p->bar_count; i++) {
+        const layout_bar *bar = &p->bars[i];
+        char own[4];
+        if (bar->rank != rank || !is_thin(p, bar))
+            continue;
+        class_of(l, p, bar, own);
+        if (strcmp(own, class) != 0)
+            continue;
+        const layout_row *row = &p->rows[bar->row];
+        double x = layout_x(l, p, bar->span->begin_ns);
+        double width = fmax(layout_x(l, p, bar->end_ns) - x, 0.1);
+        if (!any)
+            fprintf(file, "<path class=\"%s\" d=\"", class);
+        fprintf(file, "M%.1f %.0fh%.1fv%.1fh-%.1fz", x, layout_band_y(p, rank) + row->y, width,
+                row->height, width);
+        any = true;
+    }
+    if (any)
+        fputs("\"/>\n", file);
+}
+
+/* Waits beneath; then tiles; what is stored after them above. */
+static void draw_all_thin(const layout *l, const layout_panel *p, FILE *file)
+{
+    static const char *const classes[] = { "w", "t0", "t1", "t2", "o", "c" };
+    for (int rank = 0; rank < p->panel->rank_count; rank++)
+        for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
+            draw_thin(l, p, rank, classes[i], file);
 }
 
 /* ---- Labels ---------------------------------------------------------------------------------- */
@@ -334,8 +376,10 @@ static void draw_panel(const layout *l, const layout_panel *p, svg_use use, FILE
         draw_end(l, p, file);
     for (int waits = 1; waits >= 0; waits--) /* waits lie beneath */
         for (size_t i = 0; i < p->bar_count; i++)
-            if ((p->bars[i].span->kind == IMBREX_SPAN_WAIT) == (waits == 1))
+            if (!is_thin(p, &p->bars[i]) &&
+                (p->bars[i].span->kind == IMBREX_SPAN_WAIT) == (waits == 1))
                 draw_bar(l, p, &p->bars[i], file);
+    draw_all_thin(l, p, file);
     fputs("</g>\n<g class=\"labels\">\n", file);
     if (shorter)
         label_end(l, p, use, file);

@@ -1,6 +1,7 @@
 /* test_timeline.c - a timeline as a picture, a page and a trace. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 
 #include "timeline.h"
+#include "timeline_summary.h"
 
 enum { MS = 1000000 };
 
@@ -230,6 +232,93 @@ static void many_spans_are_merged_in_pictures(void **state)
     free(spans);
 }
 
+/* ---- Blocks of a GPU ------------------------------------------------------------------------- */
+
+enum { BLOCKS = 132, TILES = 14, US = 1000, GPU_SPANS = 1 + BLOCKS * (2 * TILES) + 3 };
+
+/* A block waits 5 us, then has tiles of 20 us with 1 us between, the first of them after 10 us; the
+ * last block has one tile less.  The kernel ends 7 us after the last. */
+static void fill_gpu(imbrex_span *spans, int rank)
+{
+    const int64_t begin = (1000 + rank) * US;
+    size_t at = 0;
+    spans[at++] = (imbrex_span){ begin,
+                                 begin + (10 + TILES * 21 - 1 + 7) * US,
+                                 IMBREX_SPAN_KERNEL,
+                                 .peer = -1,
+                                 .index = -1,
+                                 .name = "gemm" };
+    for (int b = 1; b <= BLOCKS; b++)
+        for (int i = 0; i < TILES; i++) {
+            int64_t from = begin + (10 + 21 * i) * US;
+            spans[at++] =
+                (imbrex_span){ from - 6 * US,          from - US,      IMBREX_SPAN_WAIT, .lane = b,
+                               .peer = (rank + 1) % 4, .name = "chunk" };
+            spans[at++] = (imbrex_span){ from,          from + 20 * US, IMBREX_SPAN_TILE, .lane = b,
+                                         .peer = i / 4, .index = i,     .name = "tile" };
+            if (b == BLOCKS && i == TILES - 1)
+                spans[at - 1] = spans[at - 2]; /* the wait again: it counts once */
+        }
+    for (int r = 0; r < 3; r++)
+        spans[at++] = (imbrex_span){ begin + 2 * US,
+                                     begin + (50 + r) * US,
+                                     IMBREX_SPAN_COPY,
+                                     .lane = -2 - (rank + 1 + r) % 4,
+                                     .peer = (rank + 1 + r) % 4,
+                                     .name = "push" };
+}
+
+static void a_gpus_blocks_are_drawn_thin(void **state)
+{
+    (void)state;
+    static imbrex_span spans[4][GPU_SPANS];
+    timeline_rank gpus[4];
+    for (int r = 0; r < 4; r++) {
+        fill_gpu(spans[r], r);
+        gpus[r] = (timeline_rank){ r, spans[r], GPU_SPANS };
+    }
+    const timeline_panel panel = { "pushing", gpus, 4 };
+    const timeline t = { .title = "four GPUs", .panels = &panel, .panel_count = 1 };
+    char *picture = write_and_read(&t, "gpus.svg");
+    assert_in_range(strlen(picture), 100000, 1000000);
+    assert_contains(picture, "stream 0, to rank 3");
+    assert_contains(picture, "tiles, by block");
+    assert_count(picture, "<path class=\"w\"", 4);
+    assert_count(picture, "<path class=\"t0\"", 4);
+    free(picture);
+}
+
+static void assert_us(const char *what, double got, double want)
+{
+    if (fabs(got - want) > 0.001)
+        fail_msg("%s: %.4f us, not %.4f", what, got, want);
+}
+
+static void a_kernels_time_is_summed_up(void **state)
+{
+    (void)state;
+    static imbrex_span spans[GPU_SPANS];
+    timeline_summary s;
+    fill_gpu(spans, 2);
+    const timeline_rank gpu = { 2, spans, GPU_SPANS };
+    assert_true(timeline_summarise(&gpu, &s));
+    assert_int_equal(s.lanes, BLOCKS);
+    assert_int_equal(s.begin_ns, 1002 * US);
+    double kernel = 10 + TILES * 21 - 1 + 7;
+    assert_us("kernel", s.kernel, kernel);
+    assert_us("first product", s.first_product, 10);
+    assert_us("waits", s.wait_mean, 5 * TILES);
+    assert_us("longest wait", s.wait_most, 5 * TILES);
+    assert_us("tail", s.tail, 21);
+    assert_us("after", s.after, 7);
+    assert_us("stores", s.stores, 0);
+    assert_us("products", s.products * kernel, 20.0 * (TILES * BLOCKS - 1) / BLOCKS);
+    assert_us("first sent", s.sent_first, 2);
+    assert_us("last sent", s.sent_last, 52);
+    const timeline_rank nothing = { 0, spans, 1 };
+    assert_false(timeline_summarise(&nothing, &s));
+}
+
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static void assert_refused(const char *name, const char *why)
@@ -300,6 +389,8 @@ int main(void)
         cmocka_unit_test(page_shows_all),
         cmocka_unit_test(no_spans_are_no_trouble),
         cmocka_unit_test(many_spans_are_merged_in_pictures),
+        cmocka_unit_test(a_gpus_blocks_are_drawn_thin),
+        cmocka_unit_test(a_kernels_time_is_summed_up),
         cmocka_unit_test(what_cannot_be_written_is_refused),
         cmocka_unit_test(nothing_is_left_beside),
     };

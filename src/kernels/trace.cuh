@@ -55,16 +55,15 @@ IMX_TRACE_FN void imx_trace_end(int what, int peer, int index)
 {
     if (!imx_trace_speaks())
         return;
-    uint64_t now = imx_trace_now();
     uint32_t at = atomicAdd(&imx_trace_count, 1);
     if (at >= imx_trace_to.each)
         return;
-    imx_trace_record *to = &imx_trace_to.records[(uint64_t)blockIdx.x * imx_trace_to.each + at];
-    to->begin = imx_trace_begun[imx_trace_place(what)][threadIdx.x / 32];
-    to->end = now;
+    volatile imx_trace_record *to = imx_trace_to.records + (blockIdx.x * imx_trace_to.each + at);
     to->what = what;
     to->peer = peer;
     to->index = index;
+    to->begin = imx_trace_begun[imx_trace_place(what)][threadIdx.x / 32];
+    to->end = imx_trace_now();
 }
 
 IMX_TRACE_FN void imx_trace_open(void)

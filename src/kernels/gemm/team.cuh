@@ -228,7 +228,6 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
     for (int s = 0; s < args.slices; s++) {
         int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
         int64_t cols = left < args.slice_k ? left : args.slice_k;
-        imx_trace_begin(IMX_TRACE_PUSH);
         if (units)
             push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
                               args.k / per_unit, first * (args.k / per_unit), warp, warps);
@@ -239,7 +238,6 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
             push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
                                  first * args.k, warp, warps);
         imbrexd_fence_post();
-        imx_trace_end(IMX_TRACE_PUSH, -1, s);
         __syncwarp();
         int last = lane == 0 && imbrexd_counter_last(&args.counters[s], warps);
         if (!__shfl_sync(0xffffffffu, last, 0))
@@ -261,7 +259,9 @@ IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int
     int64_t m = args.schedule.m;
     int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
 #ifdef IMX_SLICES
+    imx_trace_begin(IMX_TRACE_PUSH);
     push_slices(args, element, first, rows, (uint32_t)warp, (uint32_t)warps);
+    imx_trace_end(IMX_TRACE_PUSH, -1, -1);
 #else
     push_chunks(args, args.k * element, first, rows, (uint32_t)warp, (uint32_t)warps);
 #endif
