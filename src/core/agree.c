@@ -11,7 +11,7 @@ typedef struct proposal {
     int32_t status;
     int32_t count;
     int64_t value[IMX_AGREE_FIELDS];
-    char detail[256]; /* why status is not OK */
+    char detail[IMX_AGREE_NOTE]; /* why status is not OK; if it is, rank 0's note */
 } proposal;
 
 imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv, size_t bytes)
@@ -91,18 +91,29 @@ imbrex_status imx_agree_prepare(imbrex_group *group)
 imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
                         const imx_field *fields, int count)
 {
+    char note[IMX_AGREE_NOTE] = "";
+    return imx_agree_noted(group, call, mine, fields, count, note);
+}
+
+imbrex_status imx_agree_noted(imbrex_group *group, const char *call, imbrex_status mine,
+                              const imx_field *fields, int count, void *note)
+{
     proposal own = { .status = mine, .count = count };
     strncpy(own.call, call, sizeof own.call - 1);
     for (int i = 0; i < count; i++)
         own.value[i] = fields[i].value;
     if (mine != IMBREX_OK)
         strncpy(own.detail, imx_status_detail(), sizeof own.detail - 1);
+    else
+        memcpy(own.detail, note, sizeof own.detail);
 
     proposal *all = group->proposals;
     imbrex_status met = imx_agree_allgather(group, &own, all, sizeof own);
     if (met != IMBREX_OK)
         return is_own(mine) ? imx_fail(mine, "%s", own.detail) : met;
-    return compare(group, all, fields);
+    IMX_TRY(compare(group, all, fields));
+    memcpy(note, all[0].detail, sizeof all[0].detail);
+    return IMBREX_OK;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */

@@ -35,6 +35,7 @@ typedef struct imx_prepared imx_prepared;
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
     char id[40];        /* equal on ranks that share the device; "": it is nobody else's */
+    char name[224];     /* what runs as fast as another of this name; "": it runs nothing */
     int index;          /* of the device, as in "name:index" */
     int units;          /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
     int units_most;     /* that a plan may ask for */
@@ -82,6 +83,10 @@ typedef struct imx_backend {
     void (*close)(imx_device *device);
 
     void (*target)(const imx_device *device, imx_target *target);
+
+    /* Adds in a word what lies between this device and that of a peer, by its target's id.  NULL:
+     * nothing runs. */
+    void (*link)(const imx_device *device, const char *id, imx_text *text);
 
     imbrex_status (*memory_create)(imx_device *device, size_t bytes, imx_memory **memory);
     /* Memory that processors and all devices of the node read and write at one address, with loads

@@ -123,6 +123,21 @@ fail:
     return status;
 }
 
+/* All kinds of links to the peers of this node, in the order of ranks. */
+static void note_links(imbrex_group *group, const imx_target *all)
+{
+    imx_text links = { .at = group->links, .size = sizeof group->links };
+    for (int r = 0; r < group->size && group->backend->link; r++) {
+        char word[32] = "";
+        imx_text text = { .at = word, .size = sizeof word };
+        if (r == group->rank || !imx_nodes_here(&group->nodes, r))
+            continue;
+        group->backend->link(group->device, all[r].id, &text);
+        if (!strstr(group->links, word))
+            imx_text_add(&links, "%s%s", links.length ? ", " : "", word);
+    }
+}
+
 /* How many ranks share this rank's device: plans divide its units among them, so that the kernels
  * of all can be resident at once. */
 static imbrex_status count_sharers(imbrex_group *group)
@@ -137,6 +152,7 @@ static imbrex_status count_sharers(imbrex_group *group)
     IMX_GOTO(imx_agree_allgather(group, &own, all, sizeof own));
     for (int r = 0; r < group->size; r++)
         group->sharers += r == group->rank || (own.id[0] && strcmp(all[r].id, own.id) == 0);
+    note_links(group, all);
 fail:
     free(all);
     return status;

@@ -49,6 +49,7 @@ struct imbrex_group {
     const imx_backend *backend;
     imx_device *device;
     char device_name[24];                     /* "cuda:1" */
+    char links[64];                           /* to the node's peers, each kind in a word */
     bool needed[IMX_TRANSPORTS];              /* by any two ranks: the same on all of them */
     bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */
     imx_transport *transport[IMX_TRANSPORTS]; /* NULL if not needed */
@@ -89,7 +90,7 @@ typedef struct imx_field {
     int words_count;
 } imx_field;
 
-enum { IMX_AGREE_FIELDS = 20 };
+enum { IMX_AGREE_FIELDS = 20, IMX_AGREE_NOTE = 256 };
 
 /* Collective: swaps bytes through the bootstrap.  PEER or TIMEOUT if that fails. */
 imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv,
@@ -103,6 +104,10 @@ imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
  * that brought a failure gets it back, the others PEER with that rank's sentence. */
 imbrex_status imx_agree(imbrex_group *group, const char *call, imbrex_status mine,
                         const imx_field *fields, int count) IMX_MUST_CHECK;
+
+/* The same; on OK, note[IMX_AGREE_NOTE] is what rank 0 brought in it. */
+imbrex_status imx_agree_noted(imbrex_group *group, const char *call, imbrex_status mine,
+                              const imx_field *fields, int count, void *note) IMX_MUST_CHECK;
 
 /* Not a meeting: notes that this rank enqueues its next run, and compares it with those ranks of
  * its node that have enqueued theirs.  If one of them runs another plan or other rows, the group

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,6 +62,17 @@ static void device_close(imx_device *device)
 static void target(const imx_device *device, imx_target *out)
 {
     *out = (imx_target){ .units = device->threads, .units_most = THREADS_MOST };
+    snprintf(out->name, sizeof out->name, "%ld cores, %d threads a rank, %s",
+             sysconf(_SC_NPROCESSORS_ONLN), device->threads, imx_kernel_gemm.cpu_info());
+}
+
+static void link_to(const imx_device *device, const char *id, imx_text *text)
+{
+    (void)id;
+    if (device->link_ns > 0)
+        imx_text_add(text, "wire of %g GB/s", 1 / device->link_ns);
+    else
+        imx_text_add(text, "memory");
 }
 
 static void set_watch(imx_device *device, const imbrexd_watch *watch)
@@ -79,6 +91,7 @@ const imx_backend imx_backend_cpu = {
     .open = device_open,
     .close = device_close,
     .target = target,
+    .link = link_to,
     .memory_create = imx_cpu_memory_create,
     .memory_export = imx_cpu_memory_export,
     .memory_import = imx_cpu_memory_import,

@@ -111,13 +111,10 @@ static imbrex_status describe(imx_device *device, const imx_env *env)
     device->sms = imx_cuda_attribute(device->gpu, CU_MULTIPROCESSOR_COUNT);
     device->shared_bytes_most =
         (size_t)imx_cuda_attribute(device->gpu, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-    CUuuid uuid;
-    IMX_TRY(imx_driver_check(imx_driver->cuDeviceGetUuid(&uuid, device->gpu), "cuDeviceGetUuid",
-                             "cannot identify GPU %d", device->gpu));
-    imx_text text = { .at = device->id, .size = sizeof device->id };
-    for (int i = 0; i < 16; i++)
-        imx_text_add(&text, "%02x", uuid.bytes[i]);
-    return IMBREX_OK;
+    if (imx_driver->cuDeviceGetName(device->name, sizeof device->name, device->gpu) != CUDA_SUCCESS)
+        device->name[0] = '\0';
+    return imx_driver_check(imx_cuda_identify(device->gpu, device->id), "cuDeviceGetUuid",
+                            "cannot identify GPU %d", device->gpu);
 }
 
 /* With the context current: what the backend itself needs of the GPU. */
@@ -216,6 +213,8 @@ static void target(const imx_device *device, imx_target *out)
         .memory = device->ipc ? device->memory_why : NULL,
     };
     snprintf(out->id, sizeof out->id, "%s", device->id);
+    snprintf(out->name, sizeof out->name, "%s, %d SMs, sm_%d", device->name, device->sms,
+             device->form);
 }
 
 /* Kernels get the watch by value and follow its pointers: the table of abort words is copied to
@@ -245,6 +244,7 @@ const imx_backend imx_backend_cuda = {
     .open = device_open,
     .close = device_close,
     .target = target,
+    .link = imx_cuda_link,
     .memory_create = imx_cuda_memory_create,
     .memory_create_host = imx_cuda_memory_create_host,
     .memory_export = imx_cuda_memory_export,

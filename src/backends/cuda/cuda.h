@@ -9,6 +9,8 @@
 typedef struct imx_cuda_stream imx_cuda_stream;
 typedef struct imx_cuda_ring imx_cuda_ring;
 
+enum { IMX_CUDA_ID = 40 };
+
 struct imx_device {
     CUdevice gpu;
     CUcontext context; /* the primary one, shared with all users of the GPU in this process */
@@ -16,7 +18,8 @@ struct imx_device {
     int form;          /* that kernels are made for: the same, or less */
     int sms;
     size_t shared_bytes_most; /* that a block may ask for */
-    char id[40];
+    char id[IMX_CUDA_ID];
+    char name[96];
     bool counted;             /* among the ranks of this process on this GPU */
     int priority;             /* of streams: the highest */
     CUstream setup;           /* the backend's own: fills new memory */
@@ -53,6 +56,12 @@ void imx_cuda_info(imx_text *text);
 
 /* Why imbrex cannot use the GPU at all, in words; NULL: it can. */
 const char *imx_cuda_lacks(CUdevice gpu);
+
+/* The GPU's name among all GPUs, in hexadecimal digits. */
+CUresult imx_cuda_identify(CUdevice gpu, char id[IMX_CUDA_ID]);
+
+/* What lies between a device and the GPU of that id, in a word. */
+void imx_cuda_link(const imx_device *device, const char *id, imx_text *text);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,9 @@
 /* info.c - what `imbrex info` says about GPUs: which there are, how they reach each other, what
  * works and why not. */
 #include "cuda.h"
+
+#include <string.h>
+
 #include "nvrtc.h"
 
 const char *imx_cuda_lacks(CUdevice gpu)
@@ -44,6 +47,32 @@ static const char *link_between(CUdevice from, CUdevice to)
         imx_driver->cuDeviceGetP2PAttribute(&atomics, CU_P2P_NATIVE_ATOMIC_SUPPORTED, from, to))
         return "unknown";
     return !reaches ? "NOT REACHED" : atomics ? "NVLink" : "PCIe, slow";
+}
+
+CUresult imx_cuda_identify(CUdevice gpu, char id[IMX_CUDA_ID])
+{
+    CUuuid uuid;
+    CUresult got = imx_driver->cuDeviceGetUuid(&uuid, gpu);
+    imx_text text = { .at = id, .size = IMX_CUDA_ID };
+    for (int i = 0; i < 16 && got == CUDA_SUCCESS; i++)
+        imx_text_add(&text, "%02x", uuid.bytes[i]);
+    return got;
+}
+
+void imx_cuda_link(const imx_device *device, const char *id, imx_text *text)
+{
+    char other[IMX_CUDA_ID];
+    int count = 0;
+    const char *link = "unknown"; /* a GPU that this process does not see */
+    if (imx_driver->cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        count = 0;
+    for (int i = 0; i < count; i++) {
+        CUdevice gpu;
+        if (imx_driver->cuDeviceGet(&gpu, i) == CUDA_SUCCESS &&
+            imx_cuda_identify(gpu, other) == CUDA_SUCCESS && strcmp(id, other) == 0)
+            link = gpu == device->gpu ? "one GPU" : link_between(device->gpu, gpu);
+    }
+    imx_text_add(text, "%s", link);
 }
 
 static void add_links(imx_text *text, const CUdevice *gpus, int count, int index)
