@@ -20,7 +20,7 @@
  *   Status      Functions return IMBREX_OK or say who must act; outputs are written only on OK.
  *   Desc        Zero-initialise it.  Zero means "the library chooses".  Reserved fields must stay
  *               zero: else UNSUPPORTED.
- *   Collective  imbrex_group_create, imbrex_mem_alloc and the four makers of plans, nothing else:
+ *   Collective  imbrex_group_create, imbrex_mem_alloc, the four makers of plans and imbrex_tune:
  *               every rank calls, in the same order, with an equal desc, and the call returns when
  *               all have.  A mismatch is an error on every rank, which names the field and the
  *               rank; it is never a deadlock.
@@ -236,6 +236,28 @@ IMBREX_TRY imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc
                                imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
+
+/* How imbrex_tune gets on: one candidate was timed once more, or dropped. */
+typedef struct imbrex_tune_step {
+    const char *algorithm;
+    int chunk_rows;      /* 0: as a plan chooses */
+    double us;           /* of a run on the slowest rank, the median so far; dropped: 0 */
+    const char *dropped; /* on all ranks: why, in words; else NULL.  Valid during the call */
+    double done;         /* how much of all, from 0 to 1; 1: this candidate is the one */
+} imbrex_tune_step;
+
+typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
+
+/* Collective: times an operator ("ag_gemm") at desc's shape, on random inputs of its own and on the
+ * group's default stream, by every algorithm and then with several chunk sizes, all ranks in
+ * lockstep, and keeps the fastest on disk: from then on plans of that shape, dtype, layout, budget
+ * (desc.sms) and number of ranks, whose desc names no algorithm, take it on such devices and links.
+ * Of collectives k is 0.  desc.algorithm must be NULL.
+ *
+ * A candidate that cannot be made on one rank is dropped on all.  One that fails as it runs fails
+ * the group, as any run does.  progress, or NULL, is called on this rank's thread. */
+IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
+                       imbrex_tune_progress progress, void *ctx);
 
 /* Enqueues one run.  All ranks run the same plans in the same order, each run with one m; a
  * run that is captured in a graph counts once, when it is captured.  If a rank is seen to differ,

@@ -6,6 +6,7 @@
 
 #include "group.h"
 #include "identity.h"
+#include "measured.h"
 #include "plan.h"
 #include "trace.h"
 
@@ -348,6 +349,7 @@ size_t imbrex_info(char *text, size_t size)
     for (int i = 0; i < BACKENDS; i++)
         backends[i]->info(&out);
     imx_text_add(&out, "products on cpu: %s\n", imx_kernel_gemm.cpu_info());
+    imx_measured_info(&out);
     imx_env_info(&out);
     return out.length;
 }

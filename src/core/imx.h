@@ -113,7 +113,8 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
     ROW(cpu_link, "IMBREX_CPU_LINK", real, "0",                                                   \
         "GB/s of an emulated wire between CPU ranks; 0: none")                                    \
     ROW(cache_dir, "IMBREX_CACHE_DIR", text, "",                                                  \
-        "folder of compiled kernels; unset: XDG_CACHE_HOME/imbrex or ~/.cache/imbrex")            \
+        "folder of compiled kernels and measured choices; unset: XDG_CACHE_HOME/imbrex or "       \
+        "~/.cache/imbrex")                                                                        \
     ROW(cuda_arch, "IMBREX_CUDA_ARCH", number, "0",                                               \
         "80: kernels in the form for every GPU, also where there is a faster one; 0: the GPU's")  \
     ROW(cuda_memory, "IMBREX_CUDA_MEMORY", text, "",                                              \

@@ -5,15 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what was asked -------------------------------------------------------------------------- */
+#include "measured.h"
 
-/* imbrex_gemm_desc and imbrex_coll_desc in one form. */
-typedef struct request {
-    imx_shape shape;
-    const char *algorithm;
-    int chunk_rows, sms;
-    const uint32_t *reserved; /* [8]; NULL: there was no desc */
-} request;
+/* ---- what was asked -------------------------------------------------------------------------- */
 
 static imbrex_status check_size(const char *name, int64_t value)
 {
@@ -33,7 +27,7 @@ static imbrex_status check_matrix(const char *name, int64_t rows, int64_t cols)
     return IMBREX_OK;
 }
 
-static imbrex_status check_request(const imx_op *op, const request *r)
+imbrex_status imx_plan_check(const imx_op *op, const imx_request *r)
 {
     IMX_TRY(imx_status_need(r->reserved, "desc", "want the shape of the plan"));
     IMX_TRY(check_size("m", r->shape.m));
@@ -73,7 +67,7 @@ static imbrex_status find_algorithm(const imx_op *op, const char *source, const 
 }
 
 /* The desc's word counts first, then the environment's, then tune's. */
-static imbrex_status choose(imbrex_plan *plan, const request *r)
+static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
 {
     const imx_env *env = &plan->group->env;
     const char *source = "desc.algorithm";
@@ -99,9 +93,9 @@ static imbrex_status choose(imbrex_plan *plan, const request *r)
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
-static imbrex_status decide(imbrex_plan *plan, const request *r)
+static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 {
-    IMX_TRY(check_request(plan->op, r));
+    IMX_TRY(imx_plan_check(plan->op, r));
     imx_target target;
     plan->group->backend->target(plan->group->device, &target);
     if (r->sms > target.units_most)
@@ -125,8 +119,8 @@ static imbrex_status decide(imbrex_plan *plan, const request *r)
     return choose(plan, r);
 }
 
-static imbrex_status agree(imbrex_plan *plan, const char *call, const request *r,
-                           imbrex_status mine)
+static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_request *r,
+                           imbrex_status mine, imx_measured *note)
 {
     const char *dtypes[] = { imx_dtype_name(IMBREX_BF16), imx_dtype_name(IMBREX_F16),
                              imx_dtype_name(IMBREX_F32) };
@@ -150,7 +144,34 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const request *r
         { .name = "the rows of a tile", .value = plan->config.tile_rows },
         { .name = "the columns of a tile", .value = plan->config.tile_cols },
     };
-    return imx_agree(plan->group, call, mine, fields, sizeof fields / sizeof fields[0]);
+    return imx_agree_noted(plan->group, call, mine, fields, sizeof fields / sizeof fields[0], note);
+}
+
+/* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what rank 0 knows
+ * to have been measured comes before what is expected. */
+static imbrex_status settle(imbrex_plan *plan, const char *call, const imx_request *r,
+                            imbrex_status mine)
+{
+    const imbrex_group *group = plan->group;
+    imx_measured note = { .chunk_rows = 0 };
+    if (mine == IMBREX_OK)
+        mine = decide(plan, r);
+    if (mine == IMBREX_OK && group->rank == 0 && group->size > 1 && !r->algorithm &&
+        !group->env.algorithm[0])
+        imx_measured_recall(group, plan->op, r, &note);
+    IMX_TRY(agree(plan, call, r, mine, &note));
+    if (note.algorithm[0]) {
+        imx_request measured = *r;
+        measured.algorithm = note.algorithm;
+        measured.chunk_rows = note.chunk_rows;
+        mine = decide(plan, &measured);
+        snprintf(plan->why, sizeof plan->why, "%s", note.why);
+        return agree(plan, call, &measured, mine, &note);
+    }
+    imx_text why = { .at = plan->why, .size = sizeof plan->why, .length = strlen(plan->why) };
+    if (note.why[0])
+        imx_text_add(&why, "; %s", note.why);
+    return IMBREX_OK;
 }
 
 enum { ALIGNMENT = 256 };
@@ -183,18 +204,18 @@ static imbrex_status take_local(imbrex_plan *plan)
     return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
 }
 
-static imbrex_status create(imbrex_plan *plan, const char *call, const request *r,
+static imbrex_status create(imbrex_plan *plan, const char *call, const imx_request *r,
                             imbrex_plan **out)
 {
     imbrex_status mine = imx_status_need(out, "plan", "want where to put it");
-    IMX_TRY(agree(plan, call, r, mine == IMBREX_OK ? decide(plan, r) : mine));
+    IMX_TRY(settle(plan, call, r, mine));
     plan->offsets = lay_out(plan);
     mine = take_local(plan);
     return imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared);
 }
 
-static imbrex_status plan_create(imbrex_group *group, const char *call, const imx_op *op,
-                                 const request *r, imbrex_plan **out)
+imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
+                              const imx_request *r, imbrex_plan **out)
 {
     imx_status_enter(call);
     IMX_TRY(imx_group_need(group));
@@ -280,20 +301,20 @@ void imbrex_plan_destroy(imbrex_plan *plan)
 
 /* ---- the constructors ------------------------------------------------------------------------ */
 
-static request from_gemm(const imbrex_gemm_desc *d)
+static imx_request from_gemm(const imbrex_gemm_desc *d)
 {
     if (!d)
-        return (request){ .reserved = NULL };
-    return (request){
+        return (imx_request){ .reserved = NULL };
+    return (imx_request){
         { d->m, d->n, d->k, d->dtype, d->layout }, d->algorithm, d->chunk_rows, d->sms, d->reserved
     };
 }
 
-static request from_coll(const imbrex_coll_desc *d)
+static imx_request from_coll(const imbrex_coll_desc *d)
 {
     if (!d)
-        return (request){ .reserved = NULL };
-    return (request){
+        return (imx_request){ .reserved = NULL };
+    return (imx_request){
         { d->m, d->n, 0, d->dtype, IMBREX_NK }, d->algorithm, d->chunk_rows, d->sms, d->reserved
     };
 }
@@ -301,29 +322,29 @@ static request from_coll(const imbrex_coll_desc *d)
 imbrex_status imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                      imbrex_plan **plan)
 {
-    request r = from_coll(desc);
-    return plan_create(group, __func__, &imx_op_all_gather, &r, plan);
+    imx_request r = from_coll(desc);
+    return imx_plan_create(group, __func__, &imx_op_all_gather, &r, plan);
 }
 
 imbrex_status imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
                                          imbrex_plan **plan)
 {
-    request r = from_coll(desc);
-    return plan_create(group, __func__, &imx_op_reduce_scatter, &r, plan);
+    imx_request r = from_coll(desc);
+    return imx_plan_create(group, __func__, &imx_op_reduce_scatter, &r, plan);
 }
 
 imbrex_status imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
                                   imbrex_plan **plan)
 {
-    request r = from_gemm(desc);
-    return plan_create(group, __func__, &imx_op_ag_gemm, &r, plan);
+    imx_request r = from_gemm(desc);
+    return imx_plan_create(group, __func__, &imx_op_ag_gemm, &r, plan);
 }
 
 imbrex_status imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
                                   imbrex_plan **plan)
 {
-    request r = from_gemm(desc);
-    return plan_create(group, __func__, &imx_op_gemm_rs, &r, plan);
+    imx_request r = from_gemm(desc);
+    return imx_plan_create(group, __func__, &imx_op_gemm_rs, &r, plan);
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */

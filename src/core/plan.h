@@ -34,6 +34,14 @@ typedef struct imx_algorithm {
 
 enum { IMX_ALGORITHMS = 6, IMX_KERNELS = 2 };
 
+/* What is asked of a plan: imbrex_gemm_desc and imbrex_coll_desc in one form. */
+typedef struct imx_request {
+    imx_shape shape;
+    const char *algorithm;
+    int chunk_rows, sms;
+    const uint32_t *reserved; /* [8]; NULL: there was no desc */
+} imx_request;
+
 /* How much of each an operator needs in one half. */
 typedef struct imx_needs {
     size_t data_bytes; /* shared */
@@ -81,7 +89,7 @@ struct imbrex_plan {
     uint64_t runs;                      /* enqueued so far: its parity picks the half */
     uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
                                            to other nodes by the engine */
-    char why[160];                      /* of the algorithm, in words */
+    char why[256];                      /* of the algorithm, in words */
 };
 
 /* One run being enqueued. */
@@ -94,6 +102,13 @@ struct imx_run {
     int half;
     uint64_t *use; /* this half's, in local memory */
 };
+
+/* Collective; call: the public function, for the sentences. */
+imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
+                              const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
+
+/* Local: what is wrong with a request, whoever makes it. */
+imbrex_status imx_plan_check(const imx_op *op, const imx_request *request) IMX_MUST_CHECK;
 
 const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
 

@@ -1,0 +1,106 @@
+/* operands.c - lays out sets of matrices and fills them. */
+#include "operands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* All sets together are larger than caches; so many at most. */
+enum { BYTES_WANTED = 64 << 20, BYTES_WANTED_CUDA = 256 << 20, SETS_MOST = 16, ALIGNMENT = 256 };
+
+/* Random values are made once and repeated: a prime, so that rows differ. */
+enum { BLOCK_ELEMENTS = 1048583 };
+
+/* About N(0, 1), between -3.5 and 3.5: four numbers of 16 bits, added. */
+static float next_value(uint64_t *state)
+{
+    uint64_t x = *state; /* xorshift */
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    *state = x;
+    int64_t sum = (int64_t)((x & 0xffff) + (x >> 16 & 0xffff) + (x >> 32 & 0xffff) + (x >> 48));
+    return (float)(sum - 2 * 0xffff) * (1.7320508f / 65536);
+}
+
+/* The upper half of a float32 is a bfloat16; a float16 has three bits less of exponent.  What is
+ * cut off rounds towards zero, which a random number does not mind. */
+static uint16_t shortened(float value, imbrex_dtype dtype)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (dtype == IMBREX_BF16)
+        return (uint16_t)(bits >> 16);
+    uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    const uint32_t least = 113u << 23; /* 2^-14, the least normal float16 */
+    return (uint16_t)(sign | (magnitude < least ? 0 : (magnitude - (112u << 23)) >> 13));
+}
+
+static imbrex_status copy(const imx_operands *o, void *dst, const void *src, size_t bytes)
+{
+    const imbrex_group *group = o->group;
+    return group->backend->copy(group->device, dst, src, bytes, group->rank, group->stream);
+}
+
+static imbrex_status drain(const imx_operands *o)
+{
+    return o->group->backend->stream_sync(o->group->device, o->group->stream);
+}
+
+/* One block from the host, and what stands is then doubled. */
+static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype)
+{
+    size_t element = imx_dtype_bytes(dtype), all = (size_t)o->sets * o->set_bytes;
+    size_t count = all / element < BLOCK_ELEMENTS ? all / element : BLOCK_ELEMENTS;
+    char *host = NULL, *base = o->memory->base;
+    uint64_t state = 0x9e3779b97f4a7c15 + (uint64_t)o->group->rank;
+    IMX_TRY(imx_sys_alloc(count, element, &host));
+    for (size_t i = 0; i < count; i++) {
+        float value = next_value(&state);
+        uint16_t half = shortened(value, dtype);
+        memcpy(host + i * element, dtype == IMBREX_F32 ? (void *)&value : (void *)&half, element);
+    }
+    imbrex_status status = copy(o, base, host, count * element);
+    for (size_t done = count * element; done < all && status == IMBREX_OK; done *= 2)
+        status = copy(o, base + done, base, done < all - done ? done : all - done);
+    if (status == IMBREX_OK)
+        status = drain(o);
+    free(host);
+    return status;
+}
+
+imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const imx_shape *shape,
+                                  imx_operands *out)
+{
+    imx_target target;
+    group->backend->target(group->device, &target);
+    size_t element = imx_dtype_bytes(shape->dtype);
+    int64_t share = imx_ceil_div(shape->m, group->size);
+    int64_t a_rows = op->a_is_share ? share : shape->m, c_rows = op->c_is_share ? share : shape->m;
+    int64_t width = op->product ? shape->k : shape->n;
+    imx_operands o = { .group = group };
+    o.b = imx_align((size_t)(a_rows * width) * element, ALIGNMENT);
+    o.c = imx_align(o.b + (op->product ? (size_t)(shape->n * shape->k) : 0) * element, ALIGNMENT);
+    o.set_bytes = imx_align(o.c + (size_t)(c_rows * shape->n) * element, ALIGNMENT);
+    size_t wanted = target.arch ? BYTES_WANTED_CUDA : BYTES_WANTED;
+    o.sets = 1 + (int)imx_min((int64_t)(wanted / o.set_bytes), SETS_MOST - 1);
+    IMX_TRY(group->backend->memory_create(group->device, (size_t)o.sets * o.set_bytes, &o.memory));
+    imbrex_status status = fill(&o, shape->dtype);
+    if (status != IMBREX_OK)
+        imx_operands_destroy(&o);
+    else
+        *out = o;
+    return status;
+}
+
+void imx_operands_destroy(imx_operands *o)
+{
+    if (o->memory)
+        o->group->backend->memory_release(o->memory);
+    o->memory = NULL;
+}
+
+imbrex_args imx_operands_args(const imx_operands *o, int i)
+{
+    char *set = (char *)o->memory->base + (size_t)(i % o->sets) * o->set_bytes;
+    return (imbrex_args){ .a = set, .b = set + o->b, .c = set + o->c };
+}

@@ -1,0 +1,23 @@
+/* operands.h - random matrices for runs that are only timed. */
+#ifndef IMX_OPERANDS_H
+#define IMX_OPERANDS_H
+
+#include "plan.h"
+
+/* Several sets, used in turn, so that no run finds its inputs in a cache. */
+typedef struct imx_operands {
+    imbrex_group *group;
+    imx_memory *memory;
+    size_t b, c, set_bytes; /* where they lie in a set; a lies at 0 */
+    int sets;
+} imx_operands;
+
+/* Local.  Values are as from N(0, 1): a GPU computes faster on zeros. */
+imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const imx_shape *shape,
+                                  imx_operands *operands) IMX_MUST_CHECK;
+void imx_operands_destroy(imx_operands *operands);
+
+/* Of the i-th run. */
+imbrex_args imx_operands_args(const imx_operands *operands, int i);
+
+#endif /* IMX_OPERANDS_H */

@@ -1,0 +1,355 @@
+/* tuner.c - imbrex_tune: times the real operator on all ranks in lockstep, keeps the fastest way.
+ *
+ *     each algorithm, as plans choose chunks   -> the fastest
+ *     that one, with other sizes of chunks     -> the fastest, into the file
+ *
+ *     a field of candidates   make a plan each | warm | round: each in turn | round | ... | median
+ *     one timing              meet | barrier | as many runs as fill a while | sync | max over ranks
+ *
+ * All numbers that decide anything are agreed on, so that all ranks come to the same decisions.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "measured.h"
+#include "operands.h"
+
+static const char call[] = "imbrex_tune";
+
+enum {
+    WARM = 2, /* a plan's two halves; the second tells how many runs fill a timing */
+    ROUNDS = 5,
+    FIELD_MOST = IMX_ALGORITHMS > 4 ? IMX_ALGORITHMS : 4,
+    RUNS_MOST = 64
+};
+
+static const double FILL_US = 2000;
+static const double LEAST_GAIN = 0.02; /* by which a size of chunks must beat the chosen one */
+
+typedef struct candidate {
+    const char *algorithm;
+    int chunk_rows;
+    imbrex_plan *plan; /* NULL: dropped */
+    int runs;          /* of one timing */
+    double us[ROUNDS];
+    int timed; /* how many of them */
+} candidate;
+
+typedef struct tuning {
+    imbrex_group *group;
+    const imx_op *op;
+    imx_request request;
+    imbrex_tune_progress progress;
+    void *ctx;
+    imx_operands operands;
+    double *each; /* [ranks], a timing's */
+    candidate field[FIELD_MOST];
+    int count;
+    int fields;        /* done before this one */
+    char figures[160]; /* of the algorithms, in words */
+    char dropped[256]; /* why the latest was */
+} tuning;
+
+/* ---- one timing ------------------------------------------------------------------------------ */
+
+static double now_us(void)
+{
+    return (double)imbrexd_now_ns() * 1e-3;
+}
+
+static imbrex_status run(tuning *t, const candidate *c, double *us)
+{
+    imbrex_status status = imbrex_barrier(t->group, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(t->group, NULL);
+    double begin = now_us();
+    for (int i = 0; i < c->runs && status == IMBREX_OK; i++) {
+        imbrex_args args = imx_operands_args(&t->operands, i);
+        status = imbrex_plan_run(c->plan, &args, NULL);
+    }
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(t->group, NULL);
+    *us = (now_us() - begin) / c->runs;
+    return status;
+}
+
+/* Of one run on the slowest rank; the same number on all ranks. */
+static imbrex_status time_once(tuning *t, const candidate *c, double *us)
+{
+    double mine = 0;
+    imbrex_status status = run(t, c, &mine);
+    if (status == IMBREX_OK)
+        imx_status_enter(call);
+    status = imx_agree(t->group, call, status, NULL, 0);
+    if (status == IMBREX_OK)
+        status = imx_agree_allgather(t->group, &mine, t->each, sizeof mine);
+    *us = 0;
+    for (int r = 0; r < t->group->size && status == IMBREX_OK; r++)
+        *us = t->each[r] > *us ? t->each[r] : *us;
+    if (status == IMBREX_OK)
+        return status;
+    char why[256];
+    snprintf(why, sizeof why, "%s", imx_status_detail());
+    imx_status_enter(call);
+    return imx_fail(status, "\"%s\" failed while it was timed, and the group with it: %s",
+                    c->algorithm, why);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const candidate *c)
+{
+    double sorted[ROUNDS];
+    memcpy(sorted, c->us, sizeof sorted);
+    qsort(sorted, (size_t)c->timed, sizeof sorted[0], ascending);
+    return c->timed ? sorted[c->timed / 2] : 0;
+}
+
+/* ---- a field of candidates ------------------------------------------------------------------- */
+
+static void tell(const tuning *t, const candidate *c, const char *dropped, double done)
+{
+    imbrex_tune_step step = { c->algorithm, c->chunk_rows, median(c), dropped, done };
+    if (t->progress)
+        t->progress(t->ctx, &step);
+}
+
+static void add(tuning *t, const char *algorithm, int64_t chunk_rows)
+{
+    t->field[t->count++] =
+        (candidate){ .algorithm = algorithm, .chunk_rows = (int)chunk_rows, .runs = 1 };
+}
+
+static void clear(tuning *t)
+{
+    for (int i = 0; i < t->count; i++)
+        imbrex_plan_destroy(t->field[i].plan);
+    t->count = 0;
+}
+
+/* A plan that is refused, or finds no memory, on one rank is made on none; whether the ranks are
+ * still there shows in the next meeting. */
+static imbrex_status make(tuning *t, candidate *c)
+{
+    imx_request request = t->request;
+    request.algorithm = c->algorithm;
+    if (c->chunk_rows)
+        request.chunk_rows = c->chunk_rows;
+    imbrex_status status = imx_plan_create(t->group, call, t->op, &request, &c->plan);
+    if (status == IMBREX_OK)
+        return status;
+    snprintf(t->dropped, sizeof t->dropped, "%s", imx_status_detail());
+    imx_status_enter(call);
+    IMX_TRY(imx_fault_check(t->group));
+    IMX_TRY(imx_agree(t->group, call, IMBREX_OK, NULL, 0));
+    tell(t, c, t->dropped, 0.5 * t->fields);
+    return IMBREX_OK;
+}
+
+static imbrex_status warm(tuning *t, candidate *c)
+{
+    double us = 0;
+    for (int i = 0; i < WARM; i++)
+        IMX_TRY(time_once(t, c, &us));
+    double runs = us > 0 ? FILL_US / us : RUNS_MOST;
+    c->runs = runs < 1 ? 1 : runs > RUNS_MOST ? RUNS_MOST : (int)runs;
+    return IMBREX_OK;
+}
+
+static imbrex_status time_field(tuning *t)
+{
+    for (int i = 0; i < t->count; i++)
+        IMX_TRY(make(t, &t->field[i]));
+    for (int i = 0; i < t->count; i++) {
+        if (t->field[i].plan)
+            IMX_TRY(warm(t, &t->field[i]));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < t->count; i++) {
+            candidate *c = &t->field[i];
+            if (!c->plan)
+                continue;
+            IMX_TRY(time_once(t, c, &c->us[c->timed]));
+            c->timed++;
+            double part = (double)(round * t->count + i) / (ROUNDS * t->count);
+            tell(t, c, NULL, 0.5 * (t->fields + part));
+        }
+    }
+    t->fields++;
+    return IMBREX_OK;
+}
+
+/* The first stands unless another is faster by more than `gain` of it; NULL: all were dropped. */
+static const candidate *fastest(const tuning *t, double gain)
+{
+    const candidate *best = NULL;
+    for (int i = 0; i < t->count; i++) {
+        const candidate *c = &t->field[i];
+        bool first = best == &t->field[0];
+        if (c->plan && (!best || median(c) < median(best) * (first ? 1 - gain : 1)))
+            best = c;
+    }
+    return best;
+}
+
+/* ---- the two fields -------------------------------------------------------------------------- */
+
+static void note_figures(tuning *t, const candidate *best)
+{
+    imx_text text = { .at = t->figures, .size = sizeof t->figures };
+    for (int i = 0; i < t->count; i++) {
+        const candidate *c = &t->field[i];
+        if (c->plan && c != best)
+            imx_text_add(&text, ", %s %.1f", c->algorithm, median(c));
+    }
+}
+
+static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *config)
+{
+    for (const imx_algorithm *a = t->op->algorithms; a->name; a++)
+        add(t, a->name, 0);
+    IMX_TRY(time_field(t));
+    const candidate *found = fastest(t, 0);
+    if (!found)
+        return imx_fail(IMBREX_UNSUPPORTED, "no algorithm of %s could be made here: %s",
+                        t->op->name, t->dropped);
+    note_figures(t, found);
+    *best = *found;
+    *config = found->plan->config;
+    clear(t);
+    return IMBREX_OK;
+}
+
+/* Around the size that was chosen, unless the desc says one or ranks are merged.  A chunk is whole
+ * tiles where tiles have a fixed form. */
+static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *config)
+{
+    imx_target target;
+    t->group->backend->target(t->group->device, &target);
+    int64_t rows = imx_ceil_div(t->request.shape.m, t->group->size), chunk = config->chunk_rows;
+    int64_t least = target.arch ? config->tile_rows : 16;
+    const int64_t sizes[] = { chunk / 4, chunk / 2, 2 * chunk };
+    add(t, best->algorithm, 0);
+    for (int i = 0; i < 3 && !t->request.chunk_rows && !config->merged; i++) {
+        if (sizes[i] >= least && (sizes[i] < chunk || chunk < rows))
+            add(t, best->algorithm, sizes[i]);
+    }
+    if (t->count > 1) {
+        IMX_TRY(time_field(t));
+        const candidate *found = fastest(t, LEAST_GAIN);
+        if (!found)
+            return imx_fail(IMBREX_NO_MEMORY,
+                            "a plan that could be made could not be made again: %s", t->dropped);
+        *best = *found;
+    }
+    clear(t);
+    return IMBREX_OK;
+}
+
+static imbrex_status tune(tuning *t)
+{
+    candidate best = { .algorithm = NULL };
+    imx_config config = { .algorithm = NULL };
+    char figures[sizeof t->figures + 32];
+    IMX_TRY(try_algorithms(t, &best, &config));
+    IMX_TRY(try_chunks(t, &best, &config));
+    snprintf(figures, sizeof figures, "%.1f us%s", median(&best), t->figures);
+    imbrex_status mine = IMBREX_OK;
+    if (t->group->rank == 0)
+        mine = imx_measured_keep(t->group, t->op, &t->request, best.algorithm, best.chunk_rows,
+                                 figures);
+    IMX_TRY(imx_agree(t->group, call, mine, NULL, 0));
+    tell(t, &best, NULL, 1);
+    return IMBREX_OK;
+}
+
+/* ---- what is asked --------------------------------------------------------------------------- */
+
+static const imx_op *const ops[] = { &imx_op_all_gather, &imx_op_reduce_scatter, &imx_op_ag_gemm,
+                                     &imx_op_gemm_rs };
+enum { OPS = sizeof ops / sizeof ops[0] };
+
+static int find_op(const char *name)
+{
+    int i = 0;
+    while (i < OPS && strcmp(ops[i]->name, name) != 0)
+        i++;
+    return i;
+}
+
+static imbrex_status check(const imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
+                           tuning *t)
+{
+    IMX_TRY(imx_status_need(op, "op", "want \"ag_gemm\" or the like"));
+    IMX_TRY(imx_status_need(desc, "desc", "want the shape to tune for"));
+    if (find_op(op) == OPS)
+        return imx_fail(IMBREX_INVALID,
+                        "op is \"%s\": want \"all_gather\", \"reduce_scatter\", \"ag_gemm\" or "
+                        "\"gemm_rs\"",
+                        op);
+    t->op = ops[find_op(op)];
+    t->request = (imx_request){ { desc->m, desc->n, desc->k, desc->dtype, desc->layout },
+                                NULL,
+                                desc->chunk_rows,
+                                desc->sms,
+                                desc->reserved };
+    IMX_TRY(imx_plan_check(t->op, &t->request));
+    if (desc->algorithm)
+        return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
+                        desc->algorithm);
+    if (!desc->m || !desc->n || !desc->k == t->op->product)
+        return imx_fail(IMBREX_INVALID, "m, n, k are %lld, %lld, %lld: %s", (long long)desc->m,
+                        (long long)desc->n, (long long)desc->k,
+                        t->op->product ? "none may be 0" : "want k 0 and the others not");
+    if (!t->op->product)
+        t->request.shape.layout = IMBREX_NK;
+    imx_target target;
+    group->backend->target(group->device, &target);
+    if (!target.name[0])
+        return imx_fail(IMBREX_UNSUPPORTED, "nothing can be timed on %s", group->device_name);
+    if (group->size == 1)
+        return imx_fail(IMBREX_UNSUPPORTED, "a group of one rank has nothing to choose");
+    return group->rank == 0 ? imx_measured_check(group) : IMBREX_OK;
+}
+
+static imbrex_status meet(tuning *t, const char *op, imbrex_status mine)
+{
+    const imx_request *r = &t->request;
+    const imx_field fields[] = {
+        { .name = "op", .value = mine == IMBREX_OK ? find_op(op) : 0 },
+        { .name = "desc.m", .value = r->shape.m },
+        { .name = "desc.n", .value = r->shape.n },
+        { .name = "desc.k", .value = r->shape.k },
+        { .name = "desc.dtype", .value = r->shape.dtype },
+        { .name = "desc.layout", .value = r->shape.layout },
+        { .name = "desc.chunk_rows", .value = r->chunk_rows },
+        { .name = "desc.sms", .value = r->sms },
+    };
+    IMX_TRY(imx_agree(t->group, call, mine, fields, sizeof fields / sizeof fields[0]));
+    mine = imx_sys_alloc((size_t)t->group->size, sizeof *t->each, &t->each);
+    if (mine == IMBREX_OK)
+        mine = imx_operands_create(t->group, t->op, &r->shape, &t->operands);
+    return imx_agree(t->group, call, mine, NULL, 0);
+}
+
+imbrex_status imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
+                          imbrex_tune_progress progress, void *ctx)
+{
+    imx_status_enter(call);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
+    tuning t = { .group = group, .progress = progress, .ctx = ctx };
+    imbrex_status status = check(group, op, desc, &t);
+    status = meet(&t, op, status);
+    if (status == IMBREX_OK)
+        status = tune(&t);
+    clear(&t);
+    imx_operands_destroy(&t.operands);
+    free(t.each);
+    return status;
+}

@@ -1,0 +1,515 @@
+/* test_tune.c - imbrex_tune on CPU ranks: what it measures is kept and used by all alike, what fails
+ * on one rank is dropped on all, and a file that is not to be trusted is not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include "imx.h"
+#include "ranks.h"
+#include "scratch.h"
+#include "siphash.h"
+
+enum { RANKS = 3, M = 96, N = 16, K = 8 };
+
+static const imbrex_gemm_desc shape = { .m = M, .n = N, .k = K, .dtype = IMBREX_F32 };
+static const char file[] = "measured-1.txt";
+
+/* ---- a rank's view of a tuning --------------------------------------------------------------- */
+
+typedef struct view {
+    int calls, dropped;
+    double done;
+    char first_dropped[32], why[256], best[32], seen[256];
+    double best_us;
+} view;
+
+static void note(void *ctx, const imbrex_tune_step *step)
+{
+    view *v = ctx;
+    v->calls++;
+    if (step->dropped && !v->dropped++) {
+        snprintf(v->first_dropped, sizeof v->first_dropped, "%s", step->algorithm);
+        snprintf(v->why, sizeof v->why, "%s", step->dropped);
+    }
+    v->done = step->done >= v->done ? step->done : 9; /* it only rises */
+    snprintf(v->best, sizeof v->best, "%s", step->algorithm);
+    v->best_us = step->us;
+    if (!strstr(v->seen, step->algorithm))
+        snprintf(v->seen + strlen(v->seen), sizeof v->seen - strlen(v->seen), "%s ",
+                 step->algorithm);
+}
+
+static imbrex_status describe(imbrex_group *group, const imbrex_gemm_desc *desc, char text[600])
+{
+    imbrex_plan *plan;
+    imbrex_status status = imbrex_plan_ag_gemm(group, desc, &plan);
+    if (status != IMBREX_OK)
+        return status;
+    imbrex_plan_describe(plan, text, 600);
+    imbrex_plan_destroy(plan);
+    return status;
+}
+
+/* A plan of `shape`, as a new group has it: the text that all ranks agree on. */
+typedef struct look {
+    pthread_mutex_t lock;
+    char text[600];
+} look;
+
+static int look_rank(imbrex_group *group, void *ctx)
+{
+    look *l = ctx;
+    char text[600];
+    RANK_OK(describe(group, &shape, text));
+    pthread_mutex_lock(&l->lock);
+    bool algorithm_alike = !*l->text || strncmp(text, l->text, strcspn(text, "(")) == 0;
+    if (imbrex_group_rank(group) == 0 || !*l->text)
+        strcpy(l->text, text);
+    pthread_mutex_unlock(&l->lock);
+    RANK_CHECK(algorithm_alike, "%s and %s", text, l->text);
+    return 0;
+}
+
+static const char *new_plan(void)
+{
+    static look l = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    ranks_desc desc = { .size = RANKS };
+    l.text[0] = '\0';
+    assert_int_equal(ranks_run(&desc, look_rank, &l), 0);
+    return l.text;
+}
+
+#define assert_says(text, words)                                  \
+    do {                                                          \
+        const char *says_ = (text);                               \
+        if (!strstr(says_, words))                                \
+            fail_msg("\"%s\" does not say \"%s\"", says_, words); \
+    } while (0)
+
+static const char *info(void)
+{
+    static char text[8000];
+    imbrex_info(text, sizeof text);
+    return text;
+}
+
+/* ---- tuning ---------------------------------------------------------------------------------- */
+
+static int tune_rank(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    view v = { .calls = 0 };
+    char text[600], expected[64];
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, note, &v));
+    RANK_CHECK(v.done == 1 && v.best_us > 0 && v.dropped == 0, "done %g, %g us, %d dropped: %s",
+               v.done, v.best_us, v.dropped, v.why);
+    RANK_CHECK(strstr(v.seen, "copy ") && strstr(v.seen, "sequential ") &&
+                   strstr(v.seen, "store ") && strstr(v.seen, "pull "),
+               "tried %s", v.seen);
+    RANK_OK(describe(group, &shape, text)); /* the same group knows it */
+    snprintf(expected, sizeof expected, ": %s (measured: ", v.best);
+    RANK_CHECK(strstr(text, expected) && strstr(text, " us, ") && strstr(text, "; tuned 20"),
+               "%s is not %s", text, expected);
+    imbrex_gemm_desc other = shape;
+    other.algorithm = "pull";
+    RANK_OK(describe(group, &other, text));
+    RANK_CHECK(strstr(text, ": pull (desc.algorithm)"), "%s", text);
+    const imbrex_gemm_desc others[] = {
+        { .m = M + 1, .n = N, .k = K, .dtype = IMBREX_F32 },
+        { .m = M, .n = N, .k = K, .dtype = IMBREX_BF16 },
+        { .m = M, .n = N, .k = K, .dtype = IMBREX_F32, .layout = IMBREX_KN },
+        { .m = M, .n = N, .k = K, .dtype = IMBREX_F32, .sms = 2 },
+    };
+    for (int i = 0; i < 4; i++) {
+        RANK_OK(describe(group, &others[i], text));
+        RANK_CHECK(!strstr(text, "measured"), "%d: %s", i, text);
+    }
+    return 0;
+}
+
+static int tune_quietly(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, NULL, NULL));
+    return 0;
+}
+
+static void tune(rank_main run)
+{
+    ranks_desc desc = { .size = RANKS };
+    assert_int_equal(ranks_run(&desc, run, NULL), 0);
+}
+
+static void what_is_measured_is_used(void **state)
+{
+    (void)state;
+    assert_null(strstr(new_plan(), "measured"));
+    assert_says(info(), "measured choices: none\n");
+    tune(tune_rank);
+    assert_says(new_plan(), "(measured: ");
+    assert_says(info(), "measured choices: 1, of this version 1, in ");
+    tune(tune_quietly); /* in the same line's place */
+    assert_says(info(), "measured choices: 1, of this version 1, in ");
+    assert_int_equal(scratch_count(), 1);
+    setenv("IMBREX_ALGORITHM", "sequential", 1);
+    assert_says(new_plan(), ": sequential (IMBREX_ALGORITHM)");
+    unsetenv("IMBREX_ALGORITHM");
+}
+
+static int tune_others(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_gemm_desc desc = { .m = 7, .n = 5, .k = 3, .dtype = IMBREX_BF16, .layout = IMBREX_KN };
+    RANK_OK(imbrex_tune(group, "gemm_rs", &desc, NULL, NULL));
+    desc.k = 0;
+    RANK_OK(imbrex_tune(group, "reduce_scatter", &desc, NULL, NULL));
+    RANK_OK(imbrex_tune(group, "all_gather", &desc, NULL, NULL));
+    imbrex_coll_desc coll = { .m = 7, .n = 5, .dtype = IMBREX_BF16 };
+    imbrex_plan *plan;
+    char text[600];
+    RANK_OK(imbrex_plan_reduce_scatter(group, &coll, &plan));
+    imbrex_plan_describe(plan, text, sizeof text);
+    imbrex_plan_destroy(plan);
+    RANK_CHECK(strstr(text, "(measured: "), "%s", text);
+    return 0;
+}
+
+static void every_operator(void **state)
+{
+    (void)state;
+    tune(tune_others);
+    assert_says(info(), "measured choices: 3, of this version 3, in ");
+}
+
+/* Rank 1 looks for the file where there is none. */
+static int look_elsewhere(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    if (rank == 1)
+        setenv("IMBREX_CACHE_DIR", scratch_path("none"), 1);
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu", .timeout_ms = 20000 };
+    imbrex_group *group;
+    char text[600];
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(describe(group, &shape, text));
+    RANK_CHECK(strstr(text, "(measured: "), "rank %d: %s", rank, text);
+    imbrex_group_destroy(group);
+    return 0;
+}
+
+static void ranks_with_other_files(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
+    tune(tune_quietly);
+    ranks_desc desc = { .size = RANKS, .processes = true };
+    assert_int_equal(ranks_run_bare(&desc, look_elsewhere, NULL), 0);
+}
+
+/* ---- what fails ------------------------------------------------------------------------------ */
+
+static imx_sys_table real;
+static _Thread_local int first_lost = -1, lost_count; /* of this thread's pieces of memory */
+
+static int failing_memfd_create(const char *name, unsigned flags)
+{
+    if (first_lost >= 0 && first_lost-- <= 0 && lost_count-- > 0) {
+        first_lost = 0;
+        errno = EMFILE;
+        return -1;
+    }
+    return real.memfd_create(name, flags);
+}
+
+/* Inputs are the first piece of memory, a plan's own the next. */
+static int refused_on_one(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group);
+    view v = { .calls = 0 };
+    char text[600];
+    first_lost = rank == 1 ? 1 : -1;
+    lost_count = 1;
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, note, &v));
+    first_lost = -1;
+    RANK_CHECK(v.dropped == 1 && strcmp(v.first_dropped, "copy") == 0, "%d dropped, first %s",
+               v.dropped, v.first_dropped);
+    RANK_CHECK(strstr(v.why, rank == 1 ? "(memfd)" : "rank 1 failed: "), "rank %d: %s", rank,
+               v.why);
+    RANK_CHECK(v.done == 1 && strcmp(v.best, "copy") != 0, "%s is best, done %g", v.best, v.done);
+    RANK_OK(describe(group, &shape, text));
+    RANK_CHECK(strstr(text, "(measured: ") && !strstr(text, "copy "), "%s", text);
+    return 0;
+}
+
+static int refused_always(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    first_lost = imbrex_group_rank(group) == 1 ? 1 : -1;
+    lost_count = 1000;
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, NULL, NULL);
+    first_lost = -1;
+    RANK_CHECK(status == IMBREX_UNSUPPORTED, "%s: %s", imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "imbrex_tune: no algorithm of ag_gemm could be made here: "),
+               "%s", imbrex_error());
+    RANK_OK(imbrex_group_status(group)); /* and yet the group works */
+    char text[600];
+    RANK_OK(describe(group, &shape, text));
+    RANK_CHECK(!strstr(text, "measured"), "%s", text);
+    return 0;
+}
+
+static void what_fails_on_one_is_dropped_on_all(void **state)
+{
+    (void)state;
+    real = imx_sys;
+    imx_sys.memfd_create = failing_memfd_create;
+    tune(refused_always);
+    tune(refused_on_one);
+    imx_sys = real;
+}
+
+static void leave(void *ctx, const imbrex_tune_step *step)
+{
+    (void)step;
+    imbrex_group_abort(ctx);
+}
+
+static int run_fails(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_status status =
+        imbrex_tune(group, "ag_gemm", &shape, imbrex_group_rank(group) == 2 ? leave : NULL, group);
+    RANK_CHECK(status == IMBREX_PEER, "%s: %s", imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "failed while it was timed, and the group with it: ") &&
+                   strstr(imbrex_error(), "imbrex_group_abort"),
+               "%s", imbrex_error());
+    RANK_CHECK(imbrex_group_status(group) == IMBREX_PEER, "the group is well");
+    return 0;
+}
+
+static void a_run_that_fails_fails_the_group(void **state)
+{
+    (void)state;
+    tune(run_fails);
+    assert_int_equal(scratch_count(), 0);
+}
+
+static int wrong_calls(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const struct {
+        const char *op;
+        imbrex_gemm_desc desc;
+        imbrex_status status;
+        const char *says;
+    } wrong[] = {
+        { "gemm", shape, IMBREX_INVALID, "op is \"gemm\": want " },
+        { "ag_gemm", { .m = -1, .n = N, .k = K }, IMBREX_INVALID, "desc.m is -1" },
+        { "ag_gemm", { .m = M, .n = N }, IMBREX_INVALID, "96, 16, 0: none may be 0" },
+        { "all_gather", shape, IMBREX_INVALID, "want k 0" },
+        { "ag_gemm",
+          { .m = M, .n = N, .k = K, .algorithm = "copy" },
+          IMBREX_INVALID,
+          "desc.algorithm is \"copy\"" },
+        { "ag_gemm",
+          { .m = M, .n = N, .k = K, .reserved = { 1 } },
+          IMBREX_UNSUPPORTED,
+          "desc.reserved[0]" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        imbrex_status status = imbrex_tune(group, wrong[i].op, &wrong[i].desc, NULL, NULL);
+        RANK_CHECK(status == wrong[i].status && strstr(imbrex_error(), wrong[i].says),
+                   "%zu: %s: %s", i, imbrex_status_name(status), imbrex_error());
+    }
+    RANK_CHECK(imbrex_tune(group, NULL, &shape, NULL, NULL) == IMBREX_INVALID, "op NULL");
+    RANK_CHECK(imbrex_tune(group, "ag_gemm", NULL, NULL, NULL) == IMBREX_INVALID, "desc NULL");
+    imbrex_gemm_desc differs = shape;
+    differs.m += imbrex_group_rank(group) == 2;
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &differs, NULL, NULL);
+    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "desc.m differs between ranks"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static int alone(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, NULL, NULL);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED && strstr(imbrex_error(), "one rank"), "%s",
+               imbrex_error());
+    return 0;
+}
+
+static void what_is_wrong_is_said(void **state)
+{
+    (void)state;
+    tune(wrong_calls);
+    ranks_desc one = { .size = 1 };
+    assert_int_equal(ranks_run(&one, alone, NULL), 0);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static char *load(size_t *bytes)
+{
+    char *text = (char *)scratch_read(file, bytes);
+    text[*bytes] = '\0';
+    return text;
+}
+
+/* The line that tuning wrote, with `from` replaced by `to` and, if it is to be right, its digest. */
+static void rewrite(const char *from, const char *to, bool right)
+{
+    size_t bytes;
+    char *text = load(&bytes), changed[4000];
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    int length = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to,
+                          at + strlen(from));
+    if (right) {
+        const uint64_t key[2] = { 3, 4 };
+        char *line = strchr(changed, '\n') + 1, *digest = changed + length - 17;
+        snprintf(digest, 18, "%016llx\n",
+                 (unsigned long long)imx_siphash(key, line, (size_t)(digest - line)));
+    }
+    scratch_write(file, changed, (size_t)length);
+    free(text);
+}
+
+static void damaged_lines(void **state)
+{
+    (void)state;
+    tune(tune_quietly);
+    rewrite(" us", " uS", false);
+    assert_says(new_plan(), "measured-1.txt is damaged");
+    assert_null(strstr(new_plan(), "(measured"));
+    assert_says(info(), "measured choices: 0, of this version 0, in ");
+    assert_says(info(), "measured-1.txt; 1 damaged lines are ignored\n");
+    tune(tune_quietly); /* puts it right */
+    assert_says(new_plan(), "(measured: ");
+    assert_null(strstr(info(), "damaged"));
+    rewrite(", chunk_rows=", ", chunk_row=", true);
+    assert_says(new_plan(), "measured-1.txt is damaged");
+    tune(tune_quietly);
+    rewrite(" | 20", ", ring 1.0 | 20", true); /* right again: the digest is all that counts */
+    assert_says(new_plan(), ", ring 1.0; tuned 20");
+    size_t bytes;
+    char *text = load(&bytes);
+    scratch_write(file, text, bytes - 5);
+    free(text);
+    assert_says(new_plan(), "measured-1.txt is damaged");
+}
+
+static void lines_of_another_version(void **state)
+{
+    (void)state;
+    char version[32], other[32];
+    tune(tune_quietly);
+    snprintf(version, sizeof version, "\n%s | ", imbrex_version());
+    strcpy(other, "\n99.0.0 | ");
+    rewrite(version, other, true);
+    assert_null(strstr(new_plan(), "measured"));
+    assert_says(info(), "measured choices: 1, of this version 0, in ");
+    tune(tune_quietly); /* and stay */
+    assert_says(info(), "measured choices: 2, of this version 1, in ");
+}
+
+static void files_that_are_not_to_be_trusted(void **state)
+{
+    (void)state;
+    tune(tune_quietly);
+    assert_int_equal(chmod(scratch_path(file), 0622), 0);
+    assert_says(new_plan(), "is ignored: it belongs to someone else, or others may write it");
+    assert_says(info(), "measured choices: none: ");
+    tune(tune_quietly); /* replaces it */
+    assert_says(new_plan(), "(measured: ");
+    scratch_write(file, "something\n", 10);
+    assert_says(new_plan(), "is ignored: it is no file of measured choices");
+    tune(tune_quietly);
+    assert_says(new_plan(), "(measured: ");
+}
+
+static void long_files(void **state)
+{
+    (void)state;
+    tune(tune_quietly);
+    size_t bytes;
+    char *text = load(&bytes);
+    char *line = strchr(text, '\n') + 1;
+    size_t head = (size_t)(line - text), length = bytes - head;
+    size_t count = ((1 << 20) - head) / length; /* as many as a file may have */
+    char *many = malloc(head + count * length);
+    assert_non_null(many);
+    rewrite(" n=16 ", " n=17 ", true); /* the case of another shape, all over */
+    free(text);
+    text = load(&bytes);
+    memcpy(many, text, head);
+    for (size_t i = 0; i < count; i++)
+        memcpy(many + head + i * length, text + head, length);
+    scratch_write(file, many, head + count * length);
+    tune(tune_quietly); /* the oldest goes */
+    assert_says(new_plan(), "(measured: ");
+    free(text);
+    text = load(&bytes);
+    assert_true(bytes <= 1 << 20);
+    assert_true(bytes > (1 << 20) - 3 * length);
+    free(text);
+    free(many);
+}
+
+static int nowhere_to_write(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    view v = { .calls = 0 };
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, note, &v);
+    bool first = imbrex_group_rank(group) == 0;
+    RANK_CHECK(status == (first ? IMBREX_SYSTEM : IMBREX_PEER), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "what is measured could not be kept: /dev/null/x: "), "%s",
+               imbrex_error());
+    RANK_CHECK(v.calls == 0, "%d steps before it was noticed", v.calls);
+    return 0;
+}
+
+static void folders_that_cannot_be_written(void **state)
+{
+    (void)state;
+    setenv("IMBREX_CACHE_DIR", "/dev/null/x", 1);
+    tune(nowhere_to_write);
+    assert_null(strstr(new_plan(), "measured: "));
+    setenv("IMBREX_CACHE_DIR", scratch_path(""), 1);
+}
+
+static int begin(void **state)
+{
+    int failed = scratch_make(state);
+    setenv("IMBREX_CACHE_DIR", scratch_path(""), 1);
+    return failed;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, scratch_remove)
+        TEST(what_is_measured_is_used),
+        TEST(every_operator),
+        TEST(ranks_with_other_files),
+        TEST(what_fails_on_one_is_dropped_on_all),
+        TEST(a_run_that_fails_fails_the_group),
+        TEST(what_is_wrong_is_said),
+        TEST(damaged_lines),
+        TEST(lines_of_another_version),
+        TEST(files_that_are_not_to_be_trusted),
+        TEST(long_files),
+        TEST(folders_that_cannot_be_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,59 @@
+/* test_tune_cuda.c - imbrex_tune through the CUDA backend on a fake driver: the host's path, and what
+ * a measured choice is filed under. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fake_ranks.h"
+#include "kernels/kernels.h"
+
+static int tune(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool product = imx_kernel_gemm.cuda_config != NULL;
+    imbrex_gemm_desc desc = { .m = 1200, .n = 64, .k = product ? 64 : 0, .dtype = IMBREX_BF16 };
+    imbrex_coll_desc coll = { .m = 1200, .n = 64, .dtype = IMBREX_BF16 };
+    imbrex_plan *plan;
+    char text[1000];
+    RANK_OK(imbrex_tune(group, product ? "ag_gemm" : "all_gather", &desc, NULL, NULL));
+    RANK_OK(product ? imbrex_plan_ag_gemm(group, &desc, &plan)
+                    : imbrex_plan_all_gather(group, &coll, &plan));
+    imbrex_plan_describe(plan, text, sizeof text);
+    imbrex_plan_destroy(plan);
+    RANK_CHECK(strstr(text, " (measured: ") && strstr(text, "; tuned 20"), "%s", text);
+    return 0;
+}
+
+static void run(int gpus)
+{
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(fake_ranks_run(&desc, gpus, tune, NULL), 0);
+}
+
+/* What is known of GPUs with links says nothing about ranks on one GPU. */
+static void links_are_in_the_key(void **state)
+{
+    (void)state;
+    char info[16000];
+    run(2);
+    run(2);
+    imbrex_info(info, sizeof info);
+    assert_non_null(strstr(info, "measured choices: 1, of this version 1, in "));
+    run(1);
+    imbrex_info(info, sizeof info);
+    assert_non_null(strstr(info, "measured choices: 2, of this version 2, in "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(links_are_in_the_key),
+    };
+    fake_ranks_begin();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
+}
