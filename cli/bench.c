@@ -71,6 +71,8 @@ static int check_ops(const options_page *page, const bench_words *w, const bench
         if (!op->product && (w->bias || w->layout || w->k))
             return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
                                  op->name);
+        if (op->alone && q->tune)
+            return options_wrong(page, "%s is one product: --tune has nothing to choose", op->name);
         if (op->alone && (w->bias || w->algorithm || w->chunk_rows))
             return options_wrong(page,
                                  "%s is one product: --algorithm, --chunk-rows and --bias say "
@@ -158,6 +160,9 @@ int cli_bench(int argc, char **argv)
           .help = "what to compute on (the best here)" },
         { "algorithm", 0, .text = &w.algorithm, .metavar = "LIST",
           .help = "time these, such as copy,sequential (the one that is\nchosen)" },
+        { "tune", 0, .flag = &request.tune,
+          .help = "first measure every algorithm and some chunk sizes, and keep the\n"
+                  "best on disk for later plans" },
         { "chunk-rows", 0, .integer = &w.chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal (0: chosen)" },
         { "sms", 0, .integer = &w.sms, .metavar = "N", .min = 0, .max = 1024,

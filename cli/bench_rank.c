@@ -7,6 +7,7 @@
 #include "bench_case.h"
 #include "bench_error.h"
 #include "bench_trace.h"
+#include "bench_tune.h"
 #include "cli.h"
 
 #define TRY(call)                          \
@@ -72,6 +73,18 @@ static imbrex_status equip(rank_state *s)
     return IMBREX_OK;
 }
 
+static imbrex_status time_shape(rank_state *s, const bench_shape *shape, bench_result *result)
+{
+    const bench_request *q = s->request;
+    bench_setting *setting = &s->setting;
+    if (q->tune)
+        TRY(bench_tune(setting->group, shape, setting->bar, !q->json));
+    progress_begin(setting->bar, "bench", q->warm + q->rounds);
+    imbrex_status status = bench_case(setting, shape, result, &s->left_out);
+    progress_end(setting->bar);
+    return status;
+}
+
 /* One shape that cannot be timed does not keep the others from it, as long as the group works. */
 static imbrex_status work(rank_state *s)
 {
@@ -79,9 +92,7 @@ static imbrex_status work(rank_state *s)
     TRY(equip(s));
     for (int i = 0; i < q->count; i++) {
         bench_result result;
-        progress_begin(s->setting.bar, "bench", q->warm + q->rounds);
-        imbrex_status status = bench_case(&s->setting, &q->shapes[i], &result, &s->left_out);
-        progress_end(s->setting.bar);
+        imbrex_status status = time_shape(s, &q->shapes[i], &result);
         bool harmless = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
         if (status != IMBREX_OK && (!harmless || q->count == 1))
             return status;

@@ -21,7 +21,7 @@ typedef struct bench_request {
     int algorithm_count;
     bench_peer peer;
     int64_t rounds, warm;
-    bool json, graph;
+    bool json, graph, tune;
     const char *timeline; /* file, or NULL */
 } bench_request;
 

@@ -50,6 +50,14 @@ class _Args(ctypes.Structure):
         ("m", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 6)]
 
 
+class _TuneStep(ctypes.Structure):
+    _fields_ = [("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
+                ("us", ctypes.c_double), ("dropped", ctypes.c_char_p), ("done", ctypes.c_double)]
+
+
+_TUNE_PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_TuneStep))
+
+
 class Error(RuntimeError):
     """A call failed; status is the name of its code, as "IMBREX_INVALID"."""
 
@@ -177,6 +185,21 @@ class Group:
     def _coll(self, name, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
         return self._plan(name, _CollDesc(m=m, n=n, dtype=DTYPES[dtype], chunk_rows=chunk_rows,
                                           sms=sms), algorithm)
+
+    def tune(self, op, m, n, k=0, dtype="bf16", layout="nk", chunk_rows=0, sms=0):
+        """Measures the ways to do op ("ag_gemm"), keeps the best on disk for later plans of this
+        shape, and returns {(algorithm, chunk_rows): microseconds, or why it could not be}."""
+        found = {}
+
+        def note(_, step):
+            name, chunk = step[0].algorithm.decode(), step[0].chunk_rows
+            found[name, chunk] = step[0].dropped.decode() if step[0].dropped else step[0].us
+
+        desc = _GemmDesc(m=m, n=n, k=k, dtype=DTYPES[dtype], layout=LAYOUTS[layout],
+                         chunk_rows=chunk_rows, sms=sms)
+        _check(_lib.imbrex_tune(self._handle, op.encode(), ctypes.byref(desc),
+                                _TUNE_PROGRESS(note), None))
+        return found
 
     def ag_gemm(self, m, n, k, **options):
         """c[m, n] = all_gather(a[rows, k]) b + bias; m, n, k are one rank's product."""
