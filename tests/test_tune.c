@@ -1,5 +1,5 @@
-/* test_tune.c - imbrex_tune on CPU ranks: what it measures is kept and used by all alike, what fails
- * on one rank is dropped on all, and a file that is not to be trusted is not. */
+/* test_tune.c - imbrex_tune on CPU ranks: what it measures is kept and used by all alike, what
+ * fails on one rank is dropped on all, and a file that is not to be trusted is not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const char file[] = "measured-1.txt";
 /* ---- a rank's view of a tuning --------------------------------------------------------------- */
 
 typedef struct view {
-    int calls, dropped;
+    int calls, dropped, chunk_rows_most;
     double done;
     char first_dropped[32], why[256], best[32], seen[256];
     double best_us;
@@ -33,6 +33,8 @@ static void note(void *ctx, const imbrex_tune_step *step)
 {
     view *v = ctx;
     v->calls++;
+    if (step->chunk_rows > v->chunk_rows_most)
+        v->chunk_rows_most = step->chunk_rows;
     if (step->dropped && !v->dropped++) {
         snprintf(v->first_dropped, sizeof v->first_dropped, "%s", step->algorithm);
         snprintf(v->why, sizeof v->why, "%s", step->dropped);
@@ -178,6 +180,70 @@ static int tune_others(imbrex_group *group, void *ctx)
     imbrex_plan_destroy(plan);
     RANK_CHECK(strstr(text, "(measured: "), "%s", text);
     return 0;
+}
+
+static char *load(size_t *bytes)
+{
+    char *text = (char *)scratch_read(file, bytes);
+    text[*bytes] = '\0';
+    return text;
+}
+
+/* The line that tuning wrote, with `from` replaced by `to` and, if it is to be right, its digest
+ * too. */
+static void rewrite(const char *from, const char *to, bool right)
+{
+    size_t bytes;
+    char *text = load(&bytes), changed[4000];
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    int length = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to,
+                          at + strlen(from));
+    if (right) {
+        const uint64_t key[2] = { 3, 4 };
+        char *line = strchr(changed, '\n') + 1, *digest = changed + length - 17;
+        snprintf(digest, 18, "%016llx\n",
+                 (unsigned long long)imx_siphash(key, line, (size_t)(digest - line)));
+    }
+    scratch_write(file, changed, (size_t)length);
+    free(text);
+}
+
+/* What a desc gives stays, and makes it a case of its own. */
+static int tune_with_chunks(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_gemm_desc desc = shape;
+    char text[600];
+    view v = { .calls = 0 };
+    desc.chunk_rows = 8;
+    RANK_OK(imbrex_tune(group, "ag_gemm", &desc, note, &v));
+    RANK_CHECK(v.chunk_rows_most == 0, "tried chunks of %d rows", v.chunk_rows_most);
+    RANK_OK(describe(group, &desc, text));
+    RANK_CHECK(strstr(text, "(measured: ") && strstr(text, "chunks of 8 rows"), "%s", text);
+    RANK_OK(describe(group, &shape, text));
+    RANK_CHECK(!strstr(text, "measured"), "%s", text);
+    return 0;
+}
+
+static void descs_that_give_chunks(void **state)
+{
+    (void)state;
+    tune(tune_with_chunks);
+}
+
+/* Chunks that a CPU's plan would not choose by itself, from a file. */
+static void chunks_from_the_file(void **state)
+{
+    (void)state;
+    tune(tune_quietly);
+    size_t bytes;
+    char *text = load(&bytes), *at = strstr(text, ", chunk_rows="), before[32];
+    assert_non_null(at);
+    snprintf(before, sizeof before, "%.*s", (int)strcspn(at + 1, "|") + 1, at);
+    free(text);
+    rewrite(before, ", chunk_rows=20 ", true);
+    assert_says(new_plan(), "chunks of 20 rows");
 }
 
 static void every_operator(void **state)
@@ -358,32 +424,6 @@ static void what_is_wrong_is_said(void **state)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static char *load(size_t *bytes)
-{
-    char *text = (char *)scratch_read(file, bytes);
-    text[*bytes] = '\0';
-    return text;
-}
-
-/* The line that tuning wrote, with `from` replaced by `to` and, if it is to be right, its digest. */
-static void rewrite(const char *from, const char *to, bool right)
-{
-    size_t bytes;
-    char *text = load(&bytes), changed[4000];
-    char *at = strstr(text, from);
-    assert_non_null(at);
-    int length = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to,
-                          at + strlen(from));
-    if (right) {
-        const uint64_t key[2] = { 3, 4 };
-        char *line = strchr(changed, '\n') + 1, *digest = changed + length - 17;
-        snprintf(digest, 18, "%016llx\n",
-                 (unsigned long long)imx_siphash(key, line, (size_t)(digest - line)));
-    }
-    scratch_write(file, changed, (size_t)length);
-    free(text);
-}
-
 static void damaged_lines(void **state)
 {
     (void)state;
@@ -500,6 +540,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, scratch_remove)
         TEST(what_is_measured_is_used),
+        TEST(descs_that_give_chunks),
+        TEST(chunks_from_the_file),
         TEST(every_operator),
         TEST(ranks_with_other_files),
         TEST(what_fails_on_one_is_dropped_on_all),

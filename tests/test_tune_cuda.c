@@ -1,5 +1,5 @@
-/* test_tune_cuda.c - imbrex_tune through the CUDA backend on a fake driver: the host's path, and what
- * a measured choice is filed under. */
+/* test_tune_cuda.c - imbrex_tune through the CUDA backend on a fake driver: the host's path, and
+ * what a measured choice is filed under. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

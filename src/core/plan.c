@@ -163,7 +163,7 @@ static imbrex_status settle(imbrex_plan *plan, const char *call, const imx_reque
     if (note.algorithm[0]) {
         imx_request measured = *r;
         measured.algorithm = note.algorithm;
-        measured.chunk_rows = note.chunk_rows;
+        measured.chunk_rows = note.chunk_rows ? note.chunk_rows : r->chunk_rows;
         mine = decide(plan, &measured);
         snprintf(plan->why, sizeof plan->why, "%s", note.why);
         return agree(plan, call, &measured, mine, &note);
