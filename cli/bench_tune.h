@@ -1,4 +1,4 @@
-/* bench_tune.h - `imbrex bench --tune`: lets the library measure its ways, and shows the figures. */
+/* bench_tune.h - `imbrex bench --tune`: lets the library measure, and shows the figures. */
 #ifndef CLI_BENCH_TUNE_H
 #define CLI_BENCH_TUNE_H
 

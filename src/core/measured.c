@@ -115,8 +115,8 @@ static bool read_columns(const line *l, const char *key, const imx_op *op, imx_m
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* All that the folder's file holds behind its head, to be freed with *file; NULL: why says, or is ""
- * where there is no file. */
+/* All that the folder's file holds behind its head, to be freed with *file; NULL: why says, or is
+ * "" where there is no file. */
 static const char *open_file(const imx_folder *folder, char **file, imx_text *why)
 {
     size_t bytes;

@@ -1,10 +1,10 @@
 /* measured.h - what imbrex_tune found, kept in a file for later plans: one line a case.
  *
- *     | version | device | links | ranks | operator, shape |  algorithm, chunk | us | date | digest |
+ *     | version | device | links | ranks | operator, shape | algorithm, chunk | us | date | digest
  *     '------------------------ key -----------------------'
  *
- * A line is used for the case of its key alone, and only if its digest is right; the key is compared
- * as text.  Rank 0 reads the file and tells the others (imx_agree_noted), so that ranks whose files
+ * A line is used for the case of its key alone, and only if its digest is right; the key is
+ * compared as text.  Rank 0 reads the file and tells the others (imx_agree_noted), so that ranks whose files
  * differ still make one plan.
  */
 #ifndef IMX_MEASURED_H
