@@ -4,8 +4,8 @@
  *     '------------------------ key -----------------------'
  *
  * A line is used for the case of its key alone, and only if its digest is right; the key is
- * compared as text.  Rank 0 reads the file and tells the others (imx_agree_noted), so that ranks whose files
- * differ still make one plan.
+ * compared as text.  Rank 0 reads the file and tells the others (imx_agree_noted), so that ranks
+ * whose files differ still make one plan.
  */
 #ifndef IMX_MEASURED_H
 #define IMX_MEASURED_H
