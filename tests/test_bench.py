@@ -105,6 +105,23 @@ class Bench(unittest.TestCase):
             self.assertGreater(min(map(float, figures[name])), 0, table.stdout)
         self.assertIn("ag_gemm m=64 n=64 k=64", table.stdout)
 
+    def test_tune(self):
+        words = ["gemm_rs", "--m", "64", "--n", "32", "--k", "16", "--ranks", "2"]
+        with tempfile.TemporaryDirectory() as folder:
+            done = bench(*words, "--tune", *ROUNDS, IMBREX_CACHE_DIR=folder)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            table = done.stdout.split("\n\n")[1].splitlines()
+            self.assertEqual(table[0].split(), ["chunk", "rows", "us"], done.stdout)
+            rows = [line.split() for line in table[1:]]
+            self.assertLessEqual({"copy", "sequential", "store"}, {row[0] for row in rows})
+            self.assertEqual([len(row) for row in rows if row[-1] == "kept"], [4], done.stdout)
+            kept = [row[0] for row in rows if row[-1] == "kept"][0]
+            _, candidates = self.result(*words, IMBREX_CACHE_DIR=folder)  # a later run knows it
+            self.assertIn(": %s (measured: " % kept, candidates["chosen"]["plan"])
+            self.assertIn("(desc.algorithm)", candidates["sequential"]["plan"])
+            _, candidates = self.result(*words, "--tune", IMBREX_CACHE_DIR=folder)  # JSON alone
+            self.assertIn(" (measured: ", candidates["chosen"]["plan"])
+
     def lines(self, *words):
         """One parsed object a line."""
         done = bench(*words, "--json", *ROUNDS)
@@ -159,6 +176,7 @@ class Bench(unittest.TestCase):
                 ([], "which operator? One of " + NAMES),
                 (["gather"], "no operator 'gather': want one of " + NAMES),
                 (["gemm", "--algorithm", "copy"], "gemm is one product"),
+                (["gemm", "--tune"], "gemm is one product: --tune has nothing to choose"),
                 (["ag_gemm", "--shapes", "1,2"], "shape '1,2': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,2,3,4"], "shape '1,2,3,4': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,0,3"], "shape '1,0,3': want m,n,k"),

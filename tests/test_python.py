@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import sys
+import tempfile
 import threading
 import types
 import unittest
@@ -157,10 +158,21 @@ class Python(unittest.TestCase):
         self.assertEqual(raised.exception.status, "IMBREX_PEER")
         self.assertEqual(str(raised.exception.__cause__), "no network")
 
+    def test_tune(self):
+        def work(group, _):
+            found = group.tune("ag_gemm", m=24, n=16, k=8, dtype="f32")
+            return found, group.ag_gemm(24, 16, 8, dtype="f32").describe()
+        with tempfile.TemporaryDirectory() as folder, \
+                mock.patch.dict(os.environ, IMBREX_CACHE_DIR=folder):
+            for found, plan in on_ranks(work):
+                self.assertIn(("copy", 0), found)
+                self.assertGreater(min(found.values()), 0)
+                self.assertIn("(measured: ", plan)
+
     def test_structures_are_the_headers(self):
         sizes = [ctypes.sizeof(s) for s in (imbrex._Bootstrap, imbrex._GroupDesc, imbrex._GemmDesc,
-                                            imbrex._CollDesc, imbrex._Args)]
-        self.assertEqual(sizes, [24, 56, 80, 72, 96])
+                                            imbrex._CollDesc, imbrex._Args, imbrex._TuneStep)]
+        self.assertEqual(sizes, [24, 56, 80, 72, 96, 40])
 
 
 class TorchPeers(unittest.TestCase):
