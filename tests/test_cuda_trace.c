@@ -53,7 +53,7 @@ static int spans(imbrex_group *group, void *ctx)
     (void)ctx;
     int rank = imbrex_group_rank(group);
     enum {
-        SLACK_NS = 2000000 /* of the clocks' comparison, on a busy machine */,
+        SLACK_NS = 300000000 /* of the clocks' comparison, on a busy machine */,
         RUNS = 3,
         MANY = EACH / 3 + 1 /* 3 records a block each */
     };
@@ -74,7 +74,8 @@ static int spans(imbrex_group *group, void *ctx)
     RANK_CHECK(run(group, plan, &args, RUNS) == 0, "no runs");
     count = imbrex_trace_spans(group, found[rank], SPANS);
     tally t = count_up(found[rank], count, begin_ns, imbrexd_now_ns() + SLACK_NS);
-    RANK_CHECK(t.kernels == RUNS, "%d kernels, not %d", t.kernels, RUNS);
+    RANK_CHECK(t.kernels == RUNS, "%d kernels, not %d, of %zu spans: %s", t.kernels, RUNS, count,
+               imbrex_error());
     RANK_CHECK(t.tiles > 0 && t.tiles % RUNS == 0 && t.pushes == t.tiles && !t.strange,
                "%d tiles and %d pushes in %d runs, %d strange spans", t.tiles, t.pushes, RUNS,
                t.strange);

@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(32, 1)
 {
     if (threadIdx.x != 0)
         return;
-    uint64_t begin = now_ns();
     for (uint64_t i = 1; i <= args.questions; i++) {
+        uint64_t begin = now_ns();
         while (imbrexd_load_acquire(args.asked) < i) {
             if (now_ns() - begin > args.limit_ns)
                 return;

@@ -10,7 +10,7 @@ typedef struct imx_clock_args {
     uint64_t *now;      /* the answer: ns of the clock that traces are written by */
     uint64_t *answered; /* number of the question that it belongs to */
     uint64_t questions;
-    uint64_t limit_ns; /* the kernel ends after that, asked or not */
+    uint64_t limit_ns; /* the kernel ends if it is not asked for so long */
 } imx_clock_args;
 
 #endif /* IMX_CLOCK_H */

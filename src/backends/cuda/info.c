@@ -130,7 +130,7 @@ static void add_tools(imx_text *text, const imx_env *env)
         imx_text_add(text, "kernel cache: %s\n", cache.path);
     else
         imx_text_add(text, "kernel cache: none, every start compiles: %s\n", cache.why);
-    imx_text_add(text, "spans of gpu streams: copies, and kernels of plans made while they are recorded\n");
+    imx_text_add(text, "spans of gpus: of plans made while they are recorded\n");
 }
 
 enum { GPUS_SHOWN = 32 };
