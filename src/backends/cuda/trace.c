@@ -3,7 +3,7 @@
  *     ring   device memory of a prepared kernel: | records [blocks][each] | counts [blocks] |
  *
  * A kernel is compiled to write into its ring if it is prepared while tracing is on.  A launch is
- * told from the next by time: launches of one prepared kernel never overlap.
+ * told from the next by the time of its blocks: launches of one prepared kernel never overlap.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -140,18 +140,44 @@ static int by_span(const void *a, const void *b)
     return by_begin(a, b);
 }
 
-/* A launch begins where no block of the one before is left.  The records of its blocks come from
- * all its kinds, so that also those of a kernel that gave up, and never closed, find a number. */
-static void number_launches(noted *list, size_t count)
+static int by_pointed_begin(const void *a, const void *b)
+{
+    return by_begin(*(noted *const *)a, *(noted *const *)b);
+}
+
+/* Blocks of one launch run at the same time, and not at that of another's. */
+static int number_kernels(noted **kernels, size_t count)
 {
     uint64_t end = 0;
     int launch = 0;
-    qsort(list, count, sizeof *list, by_begin);
+    qsort(kernels, count, sizeof *kernels, by_pointed_begin);
     for (size_t i = 0; i < count; i++) {
-        launch += i > 0 && list[i].record.begin > end;
-        end = list[i].record.end > end ? list[i].record.end : end;
-        list[i].launch = launch;
+        const imx_trace_record *r = &kernels[i]->record;
+        launch += i > 0 && r->begin >= end;
+        end = r->end > end ? r->end : end;
+        kernels[i]->launch = launch;
     }
+    return launch;
+}
+
+/* list: block after block, each in the order of its ring, in which the block itself comes last of
+ * its launch.  One that gave up, or found no room, did not say its end: a launch beyond all. */
+static imbrex_status number_launches(noted *list, size_t count)
+{
+    noted **kernels = NULL;
+    size_t kernel_count = 0;
+    IMX_TRY(imx_sys_alloc(count, sizeof(noted *), &kernels));
+    for (size_t i = 0; i < count; i++)
+        if (list[i].record.what == IMX_TRACE_KERNEL)
+            kernels[kernel_count++] = &list[i];
+    int beyond = number_kernels(kernels, kernel_count) + 1;
+    free(kernels);
+    for (size_t i = count; i-- > 0;) {
+        bool same_block = i + 1 < count && list[i + 1].block == list[i].block;
+        if (list[i].record.what != IMX_TRACE_KERNEL)
+            list[i].launch = same_block ? list[i + 1].launch : beyond;
+    }
+    return IMBREX_OK;
 }
 
 static bool same_span(const noted *a, const noted *b)
@@ -186,10 +212,10 @@ static void add(const imx_device *device, const imx_cuda_ring *ring, const noted
     imbrexd_trace_add(device->trace, &span);
 }
 
-static void add_all(const imx_device *device, const imx_cuda_ring *ring, noted *list, size_t count,
-                    int64_t offset_ns)
+static imbrex_status add_all(const imx_device *device, const imx_cuda_ring *ring, noted *list,
+                             size_t count, int64_t offset_ns)
 {
-    number_launches(list, count);
+    IMX_TRY(number_launches(list, count));
     qsort(list, count, sizeof *list, by_span);
     for (size_t i = 0; i < count;) {
         const noted *first = &list[i];
@@ -198,6 +224,7 @@ static void add_all(const imx_device *device, const imx_cuda_ring *ring, noted *
             end = list[i].record.end > end ? list[i].record.end : end;
         add(device, ring, first, end, offset_ns);
     }
+    return IMBREX_OK;
 }
 
 /* Says what the ring had no room for. */
@@ -252,7 +279,7 @@ static imbrex_status collect(imx_device *device, const imx_cuda_ring *ring, int6
         lost += counts[b] > EACH ? counts[b] - EACH : 0;
     }
     if (count)
-        add_all(device, ring, list, count, offset_ns);
+        IMX_GOTO(add_all(device, ring, list, count, offset_ns));
     if (lost)
         add_lost(device, ring, lost, (int64_t)list[0].record.begin + offset_ns);
 fail:
