@@ -15,6 +15,9 @@ static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store
 /* "pull" is one of ag_gemm alone. */
 const char *op_cases_algorithm(const op_case *c, int i)
 {
+    static const char *const over_nodes[] = { "hierarchical", "sequential" };
+    if (c->nodes > 1)
+        return i < 2 ? over_nodes[i] : NULL;
     return i < 3 || strcmp(c->op, "ag_gemm") == 0 ? algorithms[i] : NULL;
 }
 
@@ -303,13 +306,14 @@ void op_walk_large(op_walk *walk)
     *walk = (op_walk){ .op_of = large_op };
 }
 
-static int check_all(imbrex_group *group, int last_op, void *device, op_walk *walk)
+static int check_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
 {
     int worst = FINE;
     op_case c;
     for (int i = walk ? walk->from : 0; op_cases_get(i, &c) && worst != STUCK; i++) {
         if (walk && walk->to && i >= walk->to)
             break;
+        c.nodes = nodes;
         int how = table_op(i) < last_op ? check_case(group, c, i, device, walk) : FINE;
         worst = how == STUCK || !worst ? how : worst;
     }
@@ -321,13 +325,19 @@ static int check_all(imbrex_group *group, int last_op, void *device, op_walk *wa
 int op_cases_all(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    return check_all(group, OPS, NULL, NULL);
+    return check_all(group, OPS, 1, NULL, NULL);
+}
+
+int op_cases_over_nodes(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    return check_all(group, OPS, 2, NULL, NULL);
 }
 
 int op_cases_collectives(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    return check_all(group, 2, NULL, NULL);
+    return check_all(group, 2, 1, NULL, NULL);
 }
 
 int op_cases_device(imbrex_group *group, void *walk)
@@ -340,5 +350,5 @@ int op_cases_device(imbrex_group *group, void *walk)
         most = bytes > most ? bytes : most;
     }
     RANK_OK(imbrex_mem_alloc(group, most, &device));
-    return check_all(group, OPS, device, walk);
+    return check_all(group, OPS, 1, device, walk);
 }

@@ -17,6 +17,7 @@ bool op_cases_get_large(int number, op_case *c);
 
 /* For ranks_run; ctx is not used.  Matrices are host memory. */
 int op_cases_all(imbrex_group *group, void *ctx);
+int op_cases_over_nodes(imbrex_group *group, void *ctx);
 int op_cases_collectives(imbrex_group *group, void *ctx); /* those without a product */
 
 /* Where ranks are in a table and what was given up, so that another group can go on after one that

@@ -15,6 +15,7 @@ typedef struct op_case {
     int64_t run_m; /* 0: m */
     int bias, gathered;
     int input; /* added to the numbers of all inputs: other values */
+    int nodes; /* 2 or more: sums of nodes are rounded too */
     int whole; /* small whole numbers: every sum is exact, so that its order does not matter */
 } op_case;
 

@@ -158,7 +158,7 @@ static void silu_mul(void **state)
     try(&imx_kernel_silu_mul, &args);
 }
 
-static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target)
+static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target, int nodes)
 {
     enum { RANKS = 4 };
     imx_tune_input input = {
@@ -166,6 +166,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .product = true,
         .scatters = sides & IMX_GEMM_SCATTERS,
         .ranks = RANKS,
+        .nodes = nodes,
         .arch = targets[target].arch,
         .units = BLOCKS,
     };
@@ -180,7 +181,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
                       .tile_rows = tuned.tile_rows,
                       .tile_cols = tuned.tile_cols,
                       .group = tuned.group,
-                      .chunks = tuned.chunks },
+                      .chunks = tuned.chunks,
+                      .local = nodes > 1 ? RANKS / nodes : 0 },
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
@@ -209,10 +211,12 @@ static void gemm(void **state)
                 for (int target = 0; target < TARGETS; target++)
                     for (int side = 0; side < (dtype == IMBREX_BF16 ? SIDES : 1); side++)
                         try_gemm(shapes[i], dtype, layout, sides[(i + dtype + side) % SIDES],
-                                 target);
+                                 target, 1);
             }
         }
     }
+    for (int i = 0; i < 2 * TARGETS * 2; i++) /* over nodes */
+        try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, sides[i % 2 * 2], i / 2 % 2, 2);
 }
 
 /* What tells of itself must be as lean as what does not, and fit. */
@@ -224,7 +228,7 @@ static void traces(void **state)
                                  IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
     traced = true;
     for (int i = 0; i < 6; i++)
-        try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, sides[i / 2], 1);
+        try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, sides[i / 2], 1, 1);
     imx_reduce_args sum = { .rows = 1000, .n = 1000, .dtype = IMBREX_BF16, .ranks = 4 };
     try_on(&imx_kernel_reduce, &sum, &targets[1]);
     imx_push_args shares = { .dtype = IMBREX_BF16, .ranks = 4, .reduces = 1 };

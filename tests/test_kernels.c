@@ -424,6 +424,7 @@ static imx_reduce_args reduce_new(int dtype, int ranks, int64_t rows, int64_t n)
                               .chunk_rows = 4,
                               .chunks = (int)(rows / 4) + 2,
                               .plan = 3,
+                              .every = 1,
                               .slots = random_new(dtype, ranks * bytes / imx_dtype_size(dtype)),
                               .own_part = random_new(dtype, rows * n),
                               .slot_bytes = bytes,

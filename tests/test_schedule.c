@@ -32,11 +32,10 @@ static long tiles_seen;
 /* With which schedule a check failed; printed by the check. */
 static void describe(const imx_schedule *s, long long index)
 {
-    print_error(
-        "m %lld n %lld ranks %d first %d chunk_rows %d tile %dx%d group %d band %d solo %d: "
-        "tile %lld\n",
-        s->m, s->n, s->ranks, s->first, s->chunk_rows, s->tile_rows, s->tile_cols, s->group,
-        s->band, s->solo, index);
+    print_error("m %lld n %lld ranks %d first %d chunk_rows %d tile %dx%d group %d band %d solo %d "
+                "local %d: tile %lld\n",
+                s->m, s->n, s->ranks, s->first, s->chunk_rows, s->tile_rows, s->tile_cols, s->group,
+                s->band, s->solo, s->local, index);
 }
 
 #define CHECK_EQUAL(s, index, have, want)                                      \
@@ -109,10 +108,31 @@ static void check_band(const imx_schedule *s, long long i, const imx_tile *befor
         CHECK(s, i, place > place_before);
 }
 
+/* Over nodes, in their order: another node's ranks chunk by chunk, one's own one by one. */
+static void check_nodes(const imx_schedule *s, long long i, const imx_tile *before,
+                        const imx_tile *t)
+{
+    const imx_tile *tiles[] = { before, t };
+    long long at[2];
+    for (int j = 0; j < 2; j++) {
+        int nodes = s->ranks / s->local, rank = tiles[j]->rank;
+        int node = (rank / s->local - s->first / s->local + nodes) % nodes;
+        int local = (rank % s->local - s->first % s->local + s->local) % s->local;
+        int q = tiles[j]->chunk - rank * s->chunks;
+        bool own = node == s->solo / s->local;
+        at[j] = node * 1000000 + (own ? local * 1000 + q : q * 1000 + local);
+    }
+    CHECK(s, i, i == 0 || at[1] >= at[0]);
+}
+
 /* After the tile before it: the same chunk, a later one of the same rank, or a rank further on. */
 static void check_order(const imx_schedule *s, long long i, const imx_tile *before,
                         const imx_tile *t)
 {
+    if (s->local) {
+        check_nodes(s, i, before, t);
+        return;
+    }
     int place = (t->rank - s->first + s->ranks) % s->ranks;
     if (i == 0) {
         for (int p = 0; p < place; p++)
@@ -235,6 +255,10 @@ static void check_cut(const struct cut *cut, int ranks)
                         s.chunks = imx_schedule_chunks(&s, r);
                 s.m = ms[i];
                 check_schedule(&s);
+                s.band = 0;
+                s.local = 1 + (int)(i + j) % (ranks - (ranks > 1));
+                if (ranks > 1 && ranks % s.local == 0)
+                    check_schedule(&s);
             }
 }
 

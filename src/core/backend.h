@@ -125,6 +125,12 @@ typedef struct imx_backend {
     imbrex_status (*signals)(imx_device *device, const imx_signal_op *ops, int count,
                              imbrex_stream stream);
 
+    /* Calls fn(args) when the stream comes to it, on a thread of the stream's own, which fn may
+     * hold up; args, of at most IMX_ARGS_BYTES, is copied.  span is what a trace says of it, but
+     * for the times.  NULL: streams are no threads here. */
+    imbrex_status (*call)(imx_device *device, void (*fn)(const void *args), const void *args,
+                          size_t args_bytes, const imbrex_span *span, imbrex_stream stream);
+
     /* All that launch must not do: compile, load, take scratch.  largest: args with the largest
      * sizes that a launch will have; its pointers are not followed.  blocks run side by side, all
      * resident. */

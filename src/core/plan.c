@@ -66,6 +66,27 @@ static imbrex_status find_algorithm(const imx_op *op, const char *source, const 
     return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\": %s has %s", source, name, op->name, known);
 }
 
+/* Whether the algorithm goes with how the ranks are spread. */
+static imbrex_status check_nodes(const imbrex_plan *plan, const char *source)
+{
+    const imx_nodes *nodes = &plan->group->nodes;
+    if (nodes->count == 1)
+        return IMBREX_OK;
+    if (!plan->algorithm->over_nodes)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s is \"%s\", which is for ranks of one node, and these are on %d: "
+                        "\"hierarchical\" and \"sequential\" are for several",
+                        source, plan->algorithm->name, nodes->count);
+    if (nodes->equal)
+        return IMBREX_OK;
+    char sizes[128];
+    imx_text text = { .at = sizes, .size = sizeof sizes };
+    imx_nodes_sizes(nodes, &text);
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "the nodes have %s ranks: %s wants as many on each of several nodes", sizes,
+                    plan->op->name);
+}
+
 /* The desc's word counts first, then the environment's, then tune's. */
 static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
 {
@@ -80,6 +101,7 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
     imx_text_add(&why, "%s", name ? source : plan->config.why);
     IMX_TRY(
         find_algorithm(plan->op, source, name ? name : plan->config.algorithm, &plan->algorithm));
+    IMX_TRY(check_nodes(plan, source));
     if (plan->algorithm->by_kernel && env->cpu_link > 0 && plan->group->size > 1)
         return imx_fail(IMBREX_UNSUPPORTED,
                         "%s is \"%s\", whose stores the wire of IMBREX_CPU_LINK would not slow: "
@@ -106,6 +128,8 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
         .product = plan->op->product,
         .scatters = plan->op->c_is_share,
         .ranks = plan->group->size,
+        .nodes = plan->group->nodes.count,
+        .net_units = plan->group->net_facts.units,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
         .arch = target.arch,
@@ -192,10 +216,34 @@ static imx_offsets lay_out(const imbrex_plan *plan)
     return o;
 }
 
+static imbrex_status take_sides(imbrex_plan *plan)
+{
+    const imx_backend *backend = plan->group->backend;
+    imx_device *device = plan->group->device;
+    imx_side *const sides[] = { &plan->add, &plan->net };
+    for (int i = 0; i < 2 && plan->group->nodes.count > 1; i++) {
+        IMX_TRY(backend->stream_create(device, &sides[i]->stream));
+        IMX_TRY(backend->event_create(device, &sides[i]->event));
+    }
+    return IMBREX_OK;
+}
+
+static void drop_sides(imbrex_plan *plan)
+{
+    const imx_backend *backend = plan->group->backend;
+    imx_device *device = plan->group->device;
+    const imx_side *const sides[] = { &plan->add, &plan->net };
+    for (int i = 0; i < 2; i++) {
+        backend->stream_destroy(device, sides[i]->stream);
+        backend->event_destroy(device, sides[i]->event);
+    }
+}
+
 static imbrex_status take_local(imbrex_plan *plan)
 {
     const imx_backend *backend = plan->group->backend;
     imx_device *device = plan->group->device;
+    IMX_TRY(take_sides(plan));
     IMX_TRY(backend->memory_create(device, 2 * plan->offsets.local_bytes, &plan->local));
     IMX_TRY(backend->stream_create(device, &plan->comm));
     IMX_TRY(backend->event_create(device, &plan->fork));
@@ -237,11 +285,17 @@ fail:
     return status;
 }
 
+imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
+                                      const void *largest, int blocks)
+{
+    return plan->group->backend->prepare(plan->group->device, kernel, largest, blocks,
+                                         &plan->kernels[i]);
+}
+
 imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                const void *largest)
 {
-    return plan->group->backend->prepare(plan->group->device, kernel, largest, plan->config.blocks,
-                                         &plan->kernels[i]);
+    return imx_plan_prepare_blocks(plan, i, kernel, largest, plan->config.blocks);
 }
 
 imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, int solo)
@@ -260,6 +314,7 @@ imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, in
         .band = config->merged ? 0 : config->band,
         .solo = solo,
         .chunks = config->chunks,
+        .local = plan->group->nodes.count > 1 ? plan->group->nodes.ranks : 0,
     };
 }
 
@@ -282,6 +337,7 @@ void imbrex_plan_destroy(imbrex_plan *plan)
                    : IMBREX_OK;
     (void)waited;
     group->backend->stream_destroy(group->device, plan->comm);
+    drop_sides(plan);
     group->backend->event_destroy(group->device, plan->fork);
     group->backend->event_destroy(group->device, plan->join);
     group->backend->event_destroy(group->device, plan->finished);
@@ -446,6 +502,10 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
     imx_fault_give_up(group, run->plan->number, status);
     imbrex_status drained = group->backend->stream_sync(group->device, run->stream);
     drained = group->backend->stream_sync(group->device, run->plan->comm);
+    if (run->plan->net.stream) {
+        drained = group->backend->stream_sync(group->device, run->plan->add.stream);
+        drained = group->backend->stream_sync(group->device, run->plan->net.stream);
+    }
     (void)drained;
     return imx_fail(status, "%s", why);
 }
@@ -481,6 +541,19 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
 }
 
+static void describe_nodes(const imbrex_plan *plan, imx_text *out)
+{
+    const imbrex_group *group = plan->group;
+    if (group->nodes.count == 1)
+        return;
+    imx_text_add(out, "; nodes of ");
+    imx_nodes_sizes(&group->nodes, out);
+    imx_text_add(out, " ranks over %s", group->net_facts.text);
+    if (plan->runs)
+        imx_text_add(out, "; the latest run sent %llu bytes within the node, %llu to others",
+                     (unsigned long long)plan->sent_inside, (unsigned long long)plan->sent_between);
+}
+
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };
@@ -500,6 +573,7 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d, %d block%s", c->tile_rows, c->tile_cols, c->blocks,
                      c->blocks == 1 ? "" : "s");
+    describe_nodes(plan, &out);
     for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
         const imx_prepared *kernel = plan->kernels[i];
         if (kernel)

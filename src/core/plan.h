@@ -29,10 +29,11 @@ typedef struct imx_run imx_run;
 typedef struct imx_algorithm {
     const char *name;
     imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
-    bool by_kernel; /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
+    bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
+    bool over_nodes; /* also on several nodes */
 } imx_algorithm;
 
-enum { IMX_ALGORITHMS = 6, IMX_KERNELS = 2 };
+enum { IMX_ALGORITHMS = 8, IMX_KERNELS = 4 };
 
 /* What is asked of a plan: imbrex_gemm_desc and imbrex_coll_desc in one form. */
 typedef struct imx_request {
@@ -69,6 +70,12 @@ typedef struct imx_offsets {
     size_t done, counters, ended, local, local_bytes; /* local; use lies at 0 */
 } imx_offsets;
 
+/* One more stream, and an event that only this stream records. */
+typedef struct imx_side {
+    imbrex_stream stream;
+    imx_event *event;
+} imx_side;
+
 struct imbrex_plan {
     imbrex_plan *next;
     imbrex_group *group;
@@ -83,6 +90,7 @@ struct imbrex_plan {
     imx_memory *local;
     imbrex_stream comm; /* the second stream */
     imx_event *fork, *join;
+    imx_side add, net;    /* on several nodes: what adds parts up, and the engine's steps */
     imx_event *finished;  /* the latest run */
     imbrex_stream stream; /* that it was on */
     imx_prepared *kernels[IMX_KERNELS];
@@ -116,6 +124,15 @@ const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /*
 imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                const void *largest) IMX_MUST_CHECK;
 
+/* The same for a kernel that has so many blocks at most. */
+imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
+                                      const void *largest, int blocks) IMX_MUST_CHECK;
+
+static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
+{
+    return plan->group->nodes.count > 1;
+}
+
 /* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
  * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
  * rows are one chunk of one rank. */
@@ -138,9 +155,13 @@ imx_team imx_run_team(const imx_run *run);   /* for a kernel; up to IMX_TEAM_MOS
 
 /* ---- run.c: work on a stream ----------------------------------------------------------------- */
 
-/* fork: the plan's second stream goes on from here; join: the caller's stream waits for it. */
+/* fork: the plan's other streams go on from here; join: the caller's stream waits for them. */
 imbrex_status imx_run_fork(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_join(const imx_run *run) IMX_MUST_CHECK;
+
+/* `to` goes on when side is done with all that it has so far. */
+imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side,
+                                imbrex_stream to) IMX_MUST_CHECK;
 
 /* Into rank's memory, or out of it. */
 imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,

@@ -88,14 +88,32 @@ static imbrex_status hand_over(const imx_run *run, imx_event *event, imbrex_stre
     return group->backend->event_wait(group->device, event, to);
 }
 
+imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side, imbrex_stream to)
+{
+    return hand_over(run, side->event, side->stream, to);
+}
+
 imbrex_status imx_run_fork(const imx_run *run)
 {
-    return hand_over(run, run->plan->fork, run->stream, run->plan->comm);
+    const imbrex_plan *plan = run->plan;
+    IMX_TRY(hand_over(run, plan->fork, run->stream, plan->comm));
+    for (int i = 0; i < 2; i++) {
+        const imx_side *side = i ? &plan->net : &plan->add;
+        if (side->stream)
+            IMX_TRY(
+                plan->group->backend->event_wait(plan->group->device, plan->fork, side->stream));
+    }
+    return IMBREX_OK;
 }
 
 imbrex_status imx_run_join(const imx_run *run)
 {
-    return hand_over(run, run->plan->join, run->plan->comm, run->stream);
+    const imbrex_plan *plan = run->plan;
+    if (plan->add.stream)
+        IMX_TRY(imx_run_hand_over(run, &plan->add, run->stream));
+    if (plan->net.stream)
+        IMX_TRY(imx_run_hand_over(run, &plan->net, run->stream));
+    return hand_over(run, plan->join, plan->comm, run->stream);
 }
 
 imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,

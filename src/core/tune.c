@@ -35,6 +35,8 @@ enum {
     MERGED_ROWS_CUDA = 1024,
     MERGED_SHARE_CUDA = 224, /* of a rank, where c is sent, which merged tiles do only at the end */
     MERGED_ROWS_CPU = 8,     /* of a rank */
+    NETWORK_CHUNKS = 8,      /* of a rank's rows, that go to other nodes one by one */
+    NETWORK_ROWS_LEAST = 32,
     SLICES_MOST = 4,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
     SLICE_STEP = 64,
@@ -71,7 +73,15 @@ static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *confi
 
 static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
 {
-    return in->product && in->ranks > 1 && rows <= rows_most && !in->chunk_rows;
+    return in->product && in->ranks > 1 && in->nodes <= 1 && rows <= rows_most && !in->chunk_rows;
+}
+
+/* The network starts with the first chunk and ends after the last: of several, but not of such as
+ * are over before they begin. */
+static int64_t rows_of_network(int64_t rows, int64_t most)
+{
+    int64_t wanted = imx_ceil_div(rows, NETWORK_CHUNKS);
+    return imx_min(most, imx_max(imx_min(rows, NETWORK_ROWS_LEAST), wanted));
 }
 
 static void slice(const imx_tune_input *in, int64_t count, int64_t step, imx_config *config)
@@ -95,6 +105,7 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     int64_t chunk = config->merged   ? all
                     : in->chunk_rows ? in->chunk_rows
                     : !in->product   ? rows_of_bytes(in, CHUNK_BYTES_CPU)
+                    : in->nodes > 1  ? rows_of_network(rows, CHUNK_ROWS_CPU)
                     : in->slow_wire  ? CHUNK_ROWS_WIRE
                                      : CHUNK_ROWS_CPU;
     chunk = imx_min(chunk, config->merged ? all : rows);
@@ -116,7 +127,7 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
 static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
-    config->leave = (int)imx_min(UNITS_FOR_WAITS, config->blocks - 1);
+    config->leave = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->leave_copies = in->sharers > 1 ? config->leave : 0;
     config->merged =
@@ -135,9 +146,10 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     imx_tiling tiling = { .tile_rows = 1, .tile_cols = 1, .group = 1 };
     if (in->product)
         tiling = imx_tiling_choose(&product);
-    int64_t chunk = in->chunk_rows ? in->chunk_rows
-                    : in->product  ? CHUNK_ROWS_CUDA
-                                   : rows_of_bytes(in, CHUNK_BYTES_CUDA);
+    int64_t chunk = in->chunk_rows  ? in->chunk_rows
+                    : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CUDA)
+                    : in->nodes > 1 ? rows_of_network(rows, CHUNK_ROWS_CUDA)
+                                    : CHUNK_ROWS_CUDA;
     config->tile_rows = tiling.tile_rows;
     config->tile_cols = tiling.tile_cols;
     config->group = tiling.group;
@@ -147,7 +159,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
     slice(in, rows * shape->k * element / SLICE_BYTES_LEAST, SLICE_STEP, config);
-    if (in->scatters && shape->n * shape->k * element > B_BYTES_CACHED)
+    if (in->scatters && in->nodes <= 1 && shape->n * shape->k * element > B_BYTES_CACHED)
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
 }
 
@@ -165,7 +177,9 @@ static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config 
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
     bool may_store = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
-    if (in->ranks == 1)
+    if (in->nodes > 1)
+        choose(config, "hierarchical", "over nodes");
+    else if (in->ranks == 1)
         choose(config, "sequential", "there is no peer to send to");
     else if (in->arch)
         imx_cost_choose(in, config);

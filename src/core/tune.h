@@ -16,6 +16,8 @@ typedef struct imx_tune_input {
     bool product;  /* the operator multiplies */
     bool scatters; /* c goes to its rows' owners; else a comes from them */
     int ranks;
+    int nodes;          /* that they are on */
+    int net_units;      /* of the device, that the engine between nodes takes */
     int64_t chunk_rows; /* asked for; 0: choose */
     int64_t sms;        /* likewise */
     int arch;           /* of the GPU; 0: the CPU */

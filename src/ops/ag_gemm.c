@@ -9,13 +9,15 @@
  * copy        caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
  *             second   | push chunk 0 to rank before | flag | chunk 1 | flag | ... | next | ...
  *
+ * hierarchical         over nodes: across.h, the product waiting for each chunk
+ *
  * sequential  caller   | push all chunks, flags | wait for all | all tiles |
  *
  * The product reads own rows straight from the caller's a and goes round the ranks from there; it
  * waits once a chunk, before the chunk's first load.  Where ranks are merged it has one chunk, for
  * which all ranks' rows must be here, its own too.
  */
-#include "exchange.h"
+#include "across.h"
 
 enum { GEMM };
 
@@ -96,8 +98,38 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* Over nodes. */
+static imbrex_status run_across(const imx_run *run, bool overlapped)
+{
+    int64_t width = run->plan->shape.k;
+    const imx_lanes lanes = imx_across_lanes(run, overlapped);
+    imx_gemm_args args = product(run, overlapped);
+    args.leave = overlapped ? run->plan->config.leave : 0;
+    IMX_TRY(imx_run_begin(run));
+    if (overlapped) {
+        IMX_TRY(imx_run_fork(run));
+        IMX_TRY(multiply(run, &args));
+    }
+    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, width));
+    IMX_TRY(gathered(run, lanes.inner, false));
+    if (overlapped) {
+        IMX_TRY(imx_run_join(run));
+    } else {
+        IMX_TRY(imx_exchange_gather_wait(run, run->stream));
+        IMX_TRY(multiply(run, &args));
+    }
+    return imx_run_end(run);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return imx_plan_over_nodes(run->plan) ? run_across(run, true) : run_copy(run);
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
+    if (imx_plan_over_nodes(run->plan))
+        return run_across(run, false);
     imx_gemm_args args = product(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
@@ -150,10 +182,11 @@ const imx_op imx_op_ag_gemm = {
     .product = true,
     .a_is_share = true,
     .takes_gathered = true,
-    .algorithms = { { "copy", run_copy, false },
-                    { "sequential", run_sequential, false },
-                    { "store", run_store, true },
-                    { "pull", run_pull, false } },
+    .algorithms = { { "copy", run_copy, .by_kernel = false },
+                    { "sequential", run_sequential, .over_nodes = true },
+                    { "store", run_store, .by_kernel = true },
+                    { "pull", run_pull, .by_kernel = false },
+                    { "hierarchical", run_hierarchical, .over_nodes = true } },
     .needs = needs,
     .prepare = prepare,
 };

@@ -5,10 +5,12 @@
  *
  * sequential  caller   | push all chunks, flags | wait for all | copy all to c |
  *
+ * hierarchical         over nodes: across.h
+ *
  * store       caller   | one kernel: half of its threads store own rows at all peers and at c, the
  *                        others put what arrives into c |
  */
-#include "exchange.h"
+#include "across.h"
 
 enum { PUSH };
 
@@ -39,8 +41,30 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* Over nodes. */
+static imbrex_status run_across(const imx_run *run, bool overlapped)
+{
+    int64_t width = run->plan->shape.n;
+    const imx_lanes lanes = imx_across_lanes(run, overlapped);
+    IMX_TRY(imx_run_begin(run));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, width));
+    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false));
+    if (overlapped)
+        IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return imx_plan_over_nodes(run->plan) ? run_across(run, true) : run_copy(run);
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
+    if (imx_plan_over_nodes(run->plan))
+        return run_across(run, false);
     int64_t width = run->plan->shape.n;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, width));
@@ -57,9 +81,10 @@ static imbrex_status run_store(const imx_run *run)
 const imx_op imx_op_all_gather = {
     .name = "all_gather",
     .a_is_share = true,
-    .algorithms = { { "copy", run_copy, false },
-                    { "sequential", run_sequential, false },
-                    { "store", run_store, true } },
+    .algorithms = { { "copy", run_copy, .by_kernel = false },
+                    { "sequential", run_sequential, .over_nodes = true },
+                    { "store", run_store, .by_kernel = true },
+                    { "hierarchical", run_hierarchical, .over_nodes = true } },
     .needs = needs,
     .prepare = prepare,
 };

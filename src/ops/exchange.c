@@ -180,6 +180,7 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
         .chunk_rows = plan->config.chunk_rows,
         .chunks = plan->config.chunks,
         .plan = plan->number,
+        .every = 1,
         .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
     };
 }

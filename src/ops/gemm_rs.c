@@ -9,13 +9,16 @@
  *
  * sequential  caller   | all tiles | push all chunks, flags | wait for all parts | reduce |
  *
+ * hierarchical         over nodes: across.h, each chunk as the product makes it
+ *
  * The product counts the tiles of each chunk; the last one posts done, and the chunk leaves for its
  * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
  * too, so that it does not matter whose they are.
  */
-#include "exchange.h"
+#include "across.h"
 
 enum { GEMM, REDUCE };
+enum { ACROSS = 1 }; /* over nodes: its kernels in the place of REDUCE */
 
 static imbrex_status run_store(const imx_run *run);
 
@@ -24,11 +27,17 @@ static bool stores(const imbrex_plan *plan)
     return plan->algorithm->run == run_store && !plan->config.merged && plan->group->size > 1;
 }
 
+/* The next rank of the next node; on one node that is the next rank. */
+static int first_rank(const imx_nodes *nodes)
+{
+    return nodes->first[(nodes->own + 1) % nodes->count] + (nodes->local + 1) % nodes->ranks;
+}
+
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     return (imx_gemm_args){
-        .schedule = imx_plan_schedule(plan, m, (plan->group->rank + 1) % plan->group->size,
-                                      plan->group->size - 1),
+        .schedule =
+            imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
@@ -39,6 +48,10 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
+    if (imx_plan_over_nodes(plan)) {
+        imx_across_scatter_needs(plan, n);
+        return;
+    }
     imx_exchange_scatter_needs(plan, n);
     n->local_bytes =
         (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
@@ -49,6 +62,8 @@ static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
+    if (imx_plan_over_nodes(plan))
+        return imx_across_scatter_prepare(plan, ACROSS);
     return imx_exchange_scatter_prepare(plan, REDUCE, plan->algorithm->run == run_store);
 }
 
@@ -86,8 +101,33 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* Over nodes. */
+static imbrex_status run_across(const imx_run *run, bool overlapped)
+{
+    uint64_t *done = overlapped && run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
+    const imx_lanes lanes = imx_across_lanes(run, overlapped);
+    imx_gemm_args args = product(run, imx_run_local(run));
+    args.done = done;
+    args.leave = overlapped ? run->plan->config.leave : 0;
+    IMX_TRY(imx_run_begin(run));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), done));
+    if (overlapped)
+        IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return imx_plan_over_nodes(run->plan) ? run_across(run, true) : run_copy(run);
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
+    if (imx_plan_over_nodes(run->plan))
+        return run_across(run, false);
     imx_gemm_args args = product(run, imx_run_local(run));
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run, &args));
@@ -129,9 +169,10 @@ const imx_op imx_op_gemm_rs = {
     .name = "gemm_rs",
     .product = true,
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy, false },
-                    { "sequential", run_sequential, false },
-                    { "store", run_store, true } },
+    .algorithms = { { "copy", run_copy, .by_kernel = false },
+                    { "sequential", run_sequential, .over_nodes = true },
+                    { "store", run_store, .by_kernel = true },
+                    { "hierarchical", run_hierarchical, .over_nodes = true } },
     .needs = needs,
     .prepare = prepare,
 };

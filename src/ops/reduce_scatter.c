@@ -5,17 +5,24 @@
  *
  * sequential  caller   | push all chunks, flags | wait for all parts | reduce |
  *
+ * hierarchical         over nodes: across.h
+ *
  * store       caller   | one kernel: half of its threads store parts at their owners, the others
  *                        add what arrives |
  */
-#include "exchange.h"
+#include "across.h"
 
 enum { REDUCE, PUSH };
+enum { ACROSS }; /* over nodes: these kernels alone */
 
 static imbrex_status run_store(const imx_run *run);
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
+    if (imx_plan_over_nodes(plan)) {
+        imx_across_scatter_needs(plan, n);
+        return;
+    }
     imx_exchange_scatter_needs(plan, n);
     if (plan->algorithm->run == run_store)
         imx_exchange_push_needs(plan, n);
@@ -23,6 +30,8 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
+    if (imx_plan_over_nodes(plan))
+        return imx_across_scatter_prepare(plan, ACROSS);
     if (plan->algorithm->run == run_store && plan->group->size > 1)
         return imx_exchange_push_prepare(plan, PUSH, true);
     return imx_exchange_scatter_prepare(plan, REDUCE, false);
@@ -38,8 +47,28 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* Over nodes. */
+static imbrex_status run_across(const imx_run *run, bool overlapped)
+{
+    const imx_lanes lanes = imx_across_lanes(run, overlapped);
+    IMX_TRY(imx_run_begin(run));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, run->args->a, NULL));
+    if (overlapped)
+        IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return imx_plan_over_nodes(run->plan) ? run_across(run, true) : run_copy(run);
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
+    if (imx_plan_over_nodes(run->plan))
+        return run_across(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_scatter(run, run->stream, run->args->a, NULL));
     IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
@@ -55,9 +84,10 @@ static imbrex_status run_store(const imx_run *run)
 const imx_op imx_op_reduce_scatter = {
     .name = "reduce_scatter",
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy, false },
-                    { "sequential", run_sequential, false },
-                    { "store", run_store, true } },
+    .algorithms = { { "copy", run_copy, .by_kernel = false },
+                    { "sequential", run_sequential, .over_nodes = true },
+                    { "store", run_store, .by_kernel = true },
+                    { "hierarchical", run_hierarchical, .over_nodes = true } },
     .needs = needs,
     .prepare = prepare,
 };

@@ -108,6 +108,7 @@ const imx_backend imx_backend_cpu = {
     .event_wait = imx_cpu_event_wait,
     .copy = imx_cpu_copy,
     .signals = imx_cpu_signals,
+    .call = imx_cpu_call,
     .prepare = imx_cpu_prepare,
     .prepared_destroy = imx_cpu_prepared_destroy,
     .launch = imx_cpu_launch,

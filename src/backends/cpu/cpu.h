@@ -63,6 +63,8 @@ imbrex_status imx_cpu_copy(imx_device *device, void *dst, const void *src, size_
                            imbrex_stream stream);
 imbrex_status imx_cpu_signals(imx_device *device, const imx_signal_op *ops, int count,
                               imbrex_stream stream);
+imbrex_status imx_cpu_call(imx_device *device, void (*fn)(const void *args), const void *args,
+                           size_t args_bytes, const imbrex_span *span, imbrex_stream stream);
 imbrex_status imx_cpu_launch(imx_device *device, imx_prepared *prepared, const void *args,
                              size_t args_bytes, imbrex_stream stream);
 
@@ -72,6 +74,7 @@ typedef enum imx_cpu_kind {
     IMX_CPU_COPY,
     IMX_CPU_SIGNAL,
     IMX_CPU_LAUNCH,
+    IMX_CPU_CALL,
     IMX_CPU_RECORD,
     IMX_CPU_AWAIT,
     IMX_CPU_STOP
@@ -96,6 +99,11 @@ typedef struct imx_cpu_entry {
             imx_prepared *prepared;
             _Alignas(16) char args[IMX_ARGS_BYTES];
         } launch;
+        struct {
+            void (*fn)(const void *args);
+            imbrex_span span;
+            _Alignas(16) char args[IMX_ARGS_BYTES];
+        } call;
         struct {
             imx_event *event;
             uint32_t recording;

@@ -215,3 +215,18 @@ imbrex_status imx_cpu_launch(imx_device *device, imx_prepared *prepared, const v
     commit(stream);
     return IMBREX_OK;
 }
+
+imbrex_status imx_cpu_call(imx_device *device, void (*fn)(const void *args), const void *args,
+                           size_t args_bytes, const imbrex_span *span, imbrex_stream stream)
+{
+    (void)device;
+    if (args_bytes > IMX_ARGS_BYTES)
+        return imx_fail(IMBREX_INTERNAL, "a call has %zu bytes of args: at most %d fit", args_bytes,
+                        IMX_ARGS_BYTES);
+    imx_cpu_entry *entry = reserve(stream, IMX_CPU_CALL);
+    entry->call.fn = fn;
+    entry->call.span = *span;
+    memcpy(entry->call.args, args, args_bytes);
+    commit(stream);
+    return IMBREX_OK;
+}

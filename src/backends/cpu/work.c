@@ -95,6 +95,17 @@ static void launch(imx_device *device, int stream, const imx_cpu_entry *entry)
         note(device, span, imx_cpu_prepared_name(entry->launch.prepared));
 }
 
+static void call(imx_device *device, int stream, const imx_cpu_entry *entry)
+{
+    imbrex_span span = entry->call.span;
+    span.begin_ns = imbrexd_now_ns();
+    span.stream = stream;
+    entry->call.fn(entry->call.args);
+    span.end_ns = imbrexd_now_ns();
+    if (device->trace)
+        imbrexd_trace_add(device->trace, &span);
+}
+
 /* Events order streams of one rank, so they hold also after an abort: nothing is freed early. */
 static void await(const imx_event *event, uint32_t recording)
 {
@@ -117,6 +128,9 @@ void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_
         imx_cpu_chaos(device, seed);
         if (!aborted(device))
             copy(device, stream, entry);
+    } else if (entry->kind == IMX_CPU_CALL) {
+        imx_cpu_chaos(device, seed);
+        call(device, stream, entry);
     } else if (entry->kind == IMX_CPU_SIGNAL) {
         signal(device, stream, seed, &entry->signal);
     } else {

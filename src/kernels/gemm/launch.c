@@ -69,10 +69,11 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c->tile_n),
     };
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
-    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s",
+    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s",
              args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
-             args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "", hooks_of(args));
+             args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
+             args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args));
 }
 
 /* Three or four stages in shared memory; two and a ring of copies where rows are not aligned. */
@@ -102,10 +103,10 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=%d "
-             "-DIMX_TILE_K=%d -DIMX_STAGES=%d%s%s%s",
+             "-DIMX_TILE_K=%d -DIMX_STAGES=%d%s%s%s%s",
              args->dtype, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
              aligned ? " -DIMX_ALIGNED" : "", args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
-             hooks_of(args));
+             s->local ? " -DIMX_NODES" : "", hooks_of(args));
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,

@@ -14,6 +14,14 @@
  * down the group first), so that tiles in flight share a and b in cache.  Where a rank's rows are
  * few, b would be read again for each rank: then `band` ranks that follow each other are walked
  * together, as one group, but for the rank in place `solo`, whose rows are here first or gone last.
+ *
+ * Over several nodes of `local` ranks the nodes are rotated, and within each its ranks:
+ *
+ *     rank 1 of 2 x 2, first = 2:     | node 1: 2, 3 | node 0: 0, 1 |
+ *
+ * All ranks of another node come with the same chunk at about the same time, and want it so: their
+ * first chunks go before all second ones.  The ranks of one's own node, which `solo` is of, are
+ * walked one by one.
  */
 #ifndef IMX_SCHEDULE_H
 #define IMX_SCHEDULE_H
@@ -28,6 +36,7 @@ typedef struct imx_schedule {
     int band, solo; /* band < 2: ranks one by one */
     int chunks; /* most chunks that a rank has in any run of the plan: the stride of chunk numbers
                  */
+    int local;  /* ranks of each node; 0: there is one node */
 } imx_schedule;
 
 typedef struct imx_tile {
@@ -42,6 +51,13 @@ typedef struct imx_tile {
 #define IMX_SCHEDULE_FN static __device__ __host__ inline
 #else
 #define IMX_SCHEDULE_FN static inline
+#endif
+
+/* A kernel for one node is compiled without what several nodes take. */
+#if (defined(__CUDACC__) || defined(__CUDACC_RTC__)) && !defined(IMX_NODES)
+#define IMX_SCHEDULE_LOCAL(s) 0
+#else
+#define IMX_SCHEDULE_LOCAL(s) (s)->local
 #endif
 
 /* First row of rank r. */
@@ -108,6 +124,11 @@ IMX_SCHEDULE_FN int imx_schedule_band(const imx_schedule *s, int place)
 IMX_SCHEDULE_FN int imx_schedule_rank(const imx_schedule *s, int place)
 {
     int r = s->first + place;
+    int local = IMX_SCHEDULE_LOCAL(s);
+    if (local) {
+        int node = (s->first / local + place / local) % (s->ranks / local);
+        return node * local + (s->first + place) % local;
+    }
     return r < s->ranks ? r : r - s->ranks;
 }
 
@@ -128,32 +149,11 @@ IMX_SCHEDULE_FN imx_tile imx_schedule_tile_at(const imx_schedule *s, int r, long
     return t;
 }
 
-/* The index-th tile, 0 <= index < imx_schedule_tiles. */
-IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long index)
+/* Tile number in_chunk of chunk q of rank r. */
+IMX_SCHEDULE_FN imx_tile imx_schedule_in_chunk(const imx_schedule *s, int r, int q,
+                                               long long in_chunk)
 {
-    long long columns = imx_schedule_ceil(s->n, s->tile_cols), tiles;
-    int place = 0, ranks;
-    for (;; place += ranks, index -= tiles) {
-        ranks = imx_schedule_band(s, place);
-        tiles = 0;
-        for (int i = 0; i < ranks; i++)
-            tiles += imx_schedule_rank_tiles(s, imx_schedule_rank(s, place + i));
-        if (index < tiles)
-            break;
-    }
-    int r = imx_schedule_rank(s, place);
-    if (ranks > 1) {
-        long long all = tiles / columns, tile_row = index % all, here;
-        while (tile_row >= (here = imx_schedule_rank_tiles(s, r) / columns)) {
-            tile_row -= here;
-            r = r + 1 < s->ranks ? r + 1 : 0;
-        }
-        return imx_schedule_tile_at(s, r, tile_row, index / all);
-    }
-    long long per_chunk = (long long)(s->chunk_rows / s->tile_rows) * columns;
-    int q = (int)(index / per_chunk);
-    long long in_chunk = index % per_chunk;
-
+    long long columns = imx_schedule_ceil(s->n, s->tile_cols);
     long long tile_rows_here = imx_schedule_ceil(imx_schedule_chunk_rows(s, r, q), s->tile_rows);
     long long per_group = s->group * columns;
     long long group_row = in_chunk / per_group * s->group;
@@ -165,6 +165,64 @@ IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long inde
 
     tile_row += (long long)q * (s->chunk_rows / s->tile_rows);
     return imx_schedule_tile_at(s, r, tile_row, tile_col);
+}
+
+/* Tile `index` of those of the node whose first rank has that place. */
+IMX_SCHEDULE_FN imx_tile imx_schedule_in_node(const imx_schedule *s, int place, long long index)
+{
+    for (int q = 0;; q++) {
+        for (int i = 0; i < s->local; i++) {
+            int r = imx_schedule_rank(s, place + i);
+            if (q >= imx_schedule_chunks(s, r))
+                continue;
+            long long tiles = imx_schedule_chunk_tiles(s, r, q);
+            if (index < tiles)
+                return imx_schedule_in_chunk(s, r, q, index);
+            index -= tiles;
+        }
+    }
+}
+
+/* The place of the first rank of the node of `place`, if that is walked together; else -1. */
+IMX_SCHEDULE_FN int imx_schedule_node(const imx_schedule *s, int place)
+{
+    if (!IMX_SCHEDULE_LOCAL(s) || place / s->local == s->solo / s->local)
+        return -1;
+    return place - place % s->local;
+}
+
+/* How many places of the rotation, from `place` on, make a band or a node. */
+IMX_SCHEDULE_FN int imx_schedule_together(const imx_schedule *s, int place)
+{
+    return imx_schedule_node(s, place) < 0 ? imx_schedule_band(s, place) : s->local;
+}
+
+/* The index-th tile, 0 <= index < imx_schedule_tiles. */
+IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long index)
+{
+    long long columns = imx_schedule_ceil(s->n, s->tile_cols), tiles;
+    int place = 0, ranks;
+    for (;; place += ranks, index -= tiles) {
+        ranks = imx_schedule_together(s, place);
+        tiles = 0;
+        for (int i = 0; i < ranks; i++)
+            tiles += imx_schedule_rank_tiles(s, imx_schedule_rank(s, place + i));
+        if (index < tiles)
+            break;
+    }
+    if (imx_schedule_node(s, place) >= 0)
+        return imx_schedule_in_node(s, place, index);
+    int r = imx_schedule_rank(s, place);
+    if (ranks > 1) {
+        long long all = tiles / columns, tile_row = index % all, here;
+        while (tile_row >= (here = imx_schedule_rank_tiles(s, r) / columns)) {
+            tile_row -= here;
+            r = r + 1 < s->ranks ? r + 1 : 0;
+        }
+        return imx_schedule_tile_at(s, r, tile_row, index / all);
+    }
+    long long per_chunk = (long long)(s->chunk_rows / s->tile_rows) * columns;
+    return imx_schedule_in_chunk(s, r, (int)(index / per_chunk), index % per_chunk);
 }
 
 #endif /* IMX_SCHEDULE_H */

@@ -33,12 +33,30 @@ IMX_SCHEDULE_FN unsigned imx_sm90_tiles(const imx_schedule *s, unsigned tile_row
     return tile_rows_all * (((unsigned)s->n + tile_cols - 1) / tile_cols);
 }
 
+/* Over several nodes. */
+IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_of_nodes(const imx_schedule *s, unsigned index)
+{
+    imx_tile from = imx_schedule_tile(s, index);
+    imx_sm90_tile t;
+    t.row = (int)from.row;
+    t.col = (int)from.col;
+    t.rows = from.rows;
+    t.cols = from.cols;
+    t.rank = from.rank;
+    t.chunk = from.chunk;
+    t.rank_row = (int)from.rank_row;
+    t.chunk_tiles = imx_schedule_chunk_tiles(s, t.rank, t.chunk - t.rank * s->chunks);
+    return t;
+}
+
 /* imx_schedule_tile(s, index) for m, n and the number of tiles below 2^31 and ranks below 2^15.
  * tile_rows and tile_cols are the schedule's, passed apart because a kernel knows them when it is
  * compiled. */
 IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned tile_rows,
                                                unsigned tile_cols, unsigned index)
 {
+    if (IMX_SCHEDULE_LOCAL(s))
+        return imx_sm90_tile_of_nodes(s, index);
     unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)s->ranks;
     unsigned columns = (n + tile_cols - 1) / tile_cols;
     unsigned r = (unsigned)s->first, row = 0, rows = m, place = 0, down = 0;

@@ -5,6 +5,9 @@
  * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *use: a
  * chunk is reduced as soon as its last part is there.
  *
+ * For people, when a wait goes on too long: part r is what rank from + r * every sent, and chunk 0
+ * here is number `chunk` of its rank's.
+ *
  * team of size > 0, known when the kernel is made: the parts stay where they were made: part r is
  * in rank r's data, [m, n], from row `row` on.  ahead and ended as in gemm/args.h.
  */
@@ -20,7 +23,8 @@ typedef struct imx_reduce_args {
     int dtype; /* imbrex_dtype */
     int ranks, own;
     int chunk_rows, chunks; /* chunks: stride of chunk numbers, as in gemm/schedule.h */
-    int plan;               /* for the site of a wait */
+    int plan;               /* for the site of a wait, as are... */
+    int from, every, chunk; /* ...these */
     const void *slots, *own_part;
     int64_t slot_bytes;
     const void *bias;

@@ -1,0 +1,310 @@
+/* across.c - gather and scatter over nodes; see across.h for which stream does what. */
+#include "across.h"
+
+enum { PARTS, OWN, NODES }; /* kernels: parts of this node for another, for itself; sums of nodes */
+
+static const imx_nodes *nodes_of(const imx_run *run)
+{
+    return &run->plan->group->nodes;
+}
+
+/* The rank of this one's number, i nodes further on. */
+static int counterpart(const imx_nodes *nodes, int i)
+{
+    return nodes->first[(nodes->own + i + nodes->count) % nodes->count] + nodes->local;
+}
+
+static size_t row_bytes(const imx_run *run, int64_t width)
+{
+    return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
+}
+
+/* From the start of a rank's rows, or of a slot, to chunk q. */
+static size_t chunk_at(const imx_run *run, int q, int64_t width)
+{
+    return (size_t)q * (size_t)run->plan->config.chunk_rows * row_bytes(run, width);
+}
+
+/* From the start of the matrix to chunk q of rank. */
+static size_t matrix_at(const imx_run *run, int rank, int q, int64_t width)
+{
+    return (size_t)imx_run_row(run, rank) * row_bytes(run, width) + chunk_at(run, q, width);
+}
+
+/* Of chunk q of rank; 0: it has no such chunk. */
+static size_t chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
+{
+    return q < imx_run_chunks(run, rank)
+               ? (size_t)imx_run_chunk_rows(run, rank, q) * row_bytes(run, width)
+               : 0;
+}
+
+static int chunk_number(const imx_run *run, int rank, int q)
+{
+    return rank * run->plan->config.chunks + q;
+}
+
+static int most_chunks(const imx_run *run, int rank, int other)
+{
+    return (int)imx_max(imx_run_chunks(run, rank), imx_run_chunks(run, other));
+}
+
+imx_lanes imx_across_lanes(const imx_run *run, bool overlapped)
+{
+    const imbrex_plan *plan = run->plan;
+    if (overlapped)
+        return (imx_lanes){ plan->comm, plan->add.stream, plan->net.stream };
+    return (imx_lanes){ run->stream, run->stream, run->stream };
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+/* Chunk q of rank's rows to the other ranks of this node, the one before first. */
+static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, int q,
+                            const void *chunk, int64_t width)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    for (int i = 1; i < nodes->ranks; i++) {
+        int to = imx_nodes_leader(nodes) + (nodes->local + nodes->ranks - i) % nodes->ranks;
+        char *theirs = (char *)imx_run_data(run, to) + matrix_at(run, rank, q, width);
+        IMX_TRY(imx_run_copy(run, stream, theirs, chunk, chunk_bytes(run, rank, q, width), to));
+        IMX_TRY(
+            imx_run_post(run, stream, imx_run_signal(run, to) + chunk_number(run, rank, q), to));
+    }
+    return IMBREX_OK;
+}
+
+/* Own chunks to the node that comes to them `i` nodes after its own, and that from the other side. */
+static imbrex_status swap_shards(const imx_run *run, imbrex_stream stream, int i, const char *shard,
+                                 int64_t width)
+{
+    int to = counterpart(nodes_of(run), -i), from = counterpart(nodes_of(run), i);
+    for (int q = 0; q < most_chunks(run, run->rank, from); q++) {
+        const imx_transfer transfers[] = {
+            { .op = { .rank = to,
+                      .at = (void *)(uintptr_t)(shard + chunk_at(run, q, width)),
+                      .bytes = chunk_bytes(run, run->rank, q, width) } },
+            { .op = { .receives = true,
+                      .rank = from,
+                      .at = (char *)imx_run_data(run, run->rank) + matrix_at(run, from, q, width),
+                      .bytes = chunk_bytes(run, from, q, width) },
+              .signal = q < imx_run_chunks(run, from)
+                            ? imx_run_signal(run, run->rank) + chunk_number(run, from, q)
+                            : NULL },
+        };
+        IMX_TRY(imx_run_step(run, stream, transfers, 2));
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
+                                int64_t width)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
+        IMX_TRY(spread(run, lanes->inner, run->rank, q,
+                       (const char *)shard + chunk_at(run, q, width), width));
+    for (int i = 1; i < nodes->count; i++)
+        IMX_TRY(swap_shards(run, lanes->net, i, shard, width));
+    for (int i = 1; i < nodes->count; i++) {
+        int from = counterpart(nodes, i);
+        for (int q = 0; q < imx_run_chunks(run, from); q++) {
+            uint64_t *here = imx_run_signal(run, run->rank) + chunk_number(run, from, q);
+            IMX_TRY(imx_run_wait(run, lanes->inner, here, IMX_SITE_CHUNK, from, q));
+            const char *chunk = imx_run_data(run, run->rank);
+            IMX_TRY(
+                spread(run, lanes->inner, from, q, chunk + matrix_at(run, from, q, width), width));
+        }
+    }
+    return IMBREX_OK;
+}
+
+/* ---- scatter --------------------------------------------------------------------------------- */
+
+/* Where the sums begin in local data: after the product's c. */
+static size_t sums_at(const imbrex_plan *plan)
+{
+    const imx_shape *s = &plan->shape;
+    return plan->op->product
+               ? imx_align((size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype), 256)
+               : 0;
+}
+
+static char *sum(const imx_run *run, int node)
+{
+    return (char *)imx_run_local(run) + sums_at(run->plan) +
+           (size_t)node * imx_exchange_slot_bytes(run->plan);
+}
+
+/* What has come from other nodes lies after the sums, and its signals after those of the chunks. */
+static char *incoming(const imx_run *run, int node)
+{
+    return sum(run, nodes_of(run)->count + node);
+}
+
+static uint64_t *incoming_signal(const imx_run *run, int node)
+{
+    return imx_run_done(run) + chunk_number(run, run->ranks + node, 0);
+}
+
+void imx_across_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
+{
+    size_t nodes = (size_t)plan->group->nodes.count, chunks = (size_t)plan->config.chunks;
+    imx_exchange_scatter_needs(plan, needs);
+    needs->local_bytes = sums_at(plan) + 2 * nodes * imx_exchange_slot_bytes(plan);
+    needs->done = ((size_t)plan->group->size + nodes) * chunks;
+}
+
+static imx_reduce_args reduce_args(const imbrex_plan *plan, int kernel)
+{
+    const imx_nodes *nodes = &plan->group->nodes;
+    bool over = kernel == NODES;
+    return (imx_reduce_args){
+        .rows = imx_ceil_div(plan->shape.m, plan->group->size),
+        .n = plan->shape.n,
+        .dtype = (int)plan->shape.dtype,
+        .ranks = over ? nodes->count : nodes->ranks,
+        .own = over ? nodes->own : nodes->local,
+        .chunk_rows = plan->config.chunk_rows,
+        .chunks = plan->config.chunks,
+        .plan = plan->number,
+        .from = over ? nodes->local : imx_nodes_leader(nodes),
+        .every = over ? nodes->ranks : 1,
+        .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
+    };
+}
+
+/* What adds up beside a product takes no more than was left free for it; the rest is alone. */
+imbrex_status imx_across_scatter_prepare(imbrex_plan *plan, int first)
+{
+    int all = plan->config.blocks, beside = plan->op->product && plan->config.leave > 0;
+    for (int kernel = PARTS; kernel <= NODES; kernel++) {
+        imx_reduce_args largest = reduce_args(plan, kernel);
+        int blocks = kernel == PARTS && beside ? plan->config.leave : all;
+        IMX_TRY(
+            imx_plan_prepare_blocks(plan, first + kernel, &imx_kernel_reduce, &largest, blocks));
+    }
+    return IMBREX_OK;
+}
+
+/* Chunk q of the rows that `to`, of this node's counterpart on node t, adds up there. */
+static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int to, int q,
+                          const char *matrix, uint64_t *done)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    int64_t width = run->plan->shape.n;
+    int owner = nodes->first[t] + to, rank = imx_nodes_leader(nodes) + to;
+    int slot = t * nodes->ranks + nodes->local;
+    if (q >= imx_run_chunks(run, owner))
+        return IMBREX_OK;
+    int number = chunk_number(run, owner, q);
+    if (done)
+        IMX_TRY(imx_run_wait(run, stream, done + number, IMX_SITE_DONE, run->rank, number));
+    char *theirs = (char *)imx_run_data(run, rank) +
+                   (size_t)slot * imx_exchange_slot_bytes(run->plan) + chunk_at(run, q, width);
+    IMX_TRY(imx_run_copy(run, stream, theirs, matrix + matrix_at(run, owner, q, width),
+                         chunk_bytes(run, owner, q, width), rank));
+    return imx_run_post(run, stream, imx_run_signal(run, rank) + chunk_number(run, slot, q), rank);
+}
+
+/* In the order in which a product makes them (gemm/schedule.h): another node's chunk by chunk, this
+ * node's rank by rank. */
+static imbrex_status push_all(const imx_run *run, imbrex_stream stream, int t, const char *matrix,
+                              uint64_t *done)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    int chunks = run->plan->config.chunks, mates = nodes->ranks - 1;
+    for (int i = 0; i < chunks * mates; i++) {
+        bool by_chunk = t != nodes->own;
+        int q = by_chunk ? i / mates : i % chunks;
+        int to = (nodes->local + 1 + (by_chunk ? i % mates : i / chunks)) % nodes->ranks;
+        IMX_TRY(push(run, stream, t, to, q, matrix, done));
+    }
+    return IMBREX_OK;
+}
+
+/* This node's sum of `rows` rows, from chunk q on, of what this rank's counterpart on node t owns. */
+static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first, int kernel, int t,
+                            int q, int64_t rows, const char *matrix)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    int64_t width = run->plan->shape.n;
+    int owner = nodes->first[t] + nodes->local, slot = t * nodes->ranks;
+    imx_reduce_args args = reduce_args(run->plan, kernel);
+    args.rows = rows;
+    args.chunk = q;
+    args.slots = (char *)imx_run_data(run, run->rank) +
+                 (size_t)slot * imx_exchange_slot_bytes(run->plan) + chunk_at(run, q, width);
+    args.own_part = matrix + matrix_at(run, owner, q, width);
+    args.c = sum(run, t) + chunk_at(run, q, width);
+    args.use = run->use;
+    args.arrived = imx_run_signal(run, run->rank) + chunk_number(run, slot, q);
+    if (!args.rows || !args.n)
+        return IMBREX_OK;
+    return imx_run_launch(run, stream, first + kernel, &args, sizeof args);
+}
+
+/* Sums for the node i further on go there, chunk by chunk as they are made; from the node as far on
+ * the other side come those for this rank. */
+static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int first, int i,
+                               const char *matrix, uint64_t *done)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    int64_t width = run->plan->shape.n;
+    int to = counterpart(nodes, i), from = counterpart(nodes, -i);
+    int t = nodes->of[to], u = nodes->of[from];
+    for (int q = 0; q < most_chunks(run, to, run->rank); q++) {
+        if (q < imx_run_chunks(run, to)) {
+            int number = chunk_number(run, to, q);
+            if (done)
+                IMX_TRY(
+                    imx_run_wait(run, lanes->add, done + number, IMX_SITE_DONE, run->rank, number));
+            IMX_TRY(add_up(run, lanes->add, first, PARTS, t, q, imx_run_chunk_rows(run, to, q),
+                           matrix));
+            if (lanes->add != lanes->net)
+                IMX_TRY(imx_run_hand_over(run, &run->plan->add, lanes->net));
+        }
+        const imx_transfer transfers[] = {
+            { .op = { .rank = to,
+                      .at = sum(run, t) + chunk_at(run, q, width),
+                      .bytes = chunk_bytes(run, to, q, width) } },
+            { .op = { .receives = true,
+                      .rank = from,
+                      .at = incoming(run, u) + chunk_at(run, q, width),
+                      .bytes = chunk_bytes(run, run->rank, q, width) },
+              .signal = q < imx_run_chunks(run, run->rank) ? incoming_signal(run, u) + q : NULL },
+        };
+        IMX_TRY(imx_run_step(run, lanes->net, transfers, 2));
+    }
+    return IMBREX_OK;
+}
+
+/* All nodes' sums of this rank's rows, as they arrive. */
+static imbrex_status add_nodes(const imx_run *run, int first)
+{
+    imx_reduce_args args = reduce_args(run->plan, NODES);
+    args.rows = imx_run_rows(run, run->rank);
+    args.slots = incoming(run, 0);
+    args.own_part = sum(run, nodes_of(run)->own);
+    args.bias = run->args->bias;
+    args.c = run->args->c;
+    args.use = run->use;
+    args.arrived = incoming_signal(run, 0);
+    if (!args.rows || !args.n)
+        return IMBREX_OK;
+    return imx_run_launch(run, run->stream, first + NODES, &args, sizeof args);
+}
+
+imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int first,
+                                 const void *matrix, uint64_t *done)
+{
+    const imx_nodes *nodes = nodes_of(run);
+    for (int i = 1; i < nodes->count; i++) {
+        IMX_TRY(push_all(run, lanes->inner, nodes->of[counterpart(nodes, i)], matrix, done));
+        IMX_TRY(swap_sums(run, lanes, first, i, matrix, done));
+    }
+    IMX_TRY(push_all(run, lanes->inner, nodes->own, matrix, done));
+    IMX_TRY(
+        add_up(run, run->stream, first, OWN, nodes->own, 0, imx_run_rows(run, run->rank), matrix));
+    return add_nodes(run, first);
+}

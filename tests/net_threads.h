@@ -1,0 +1,19 @@
+/* net_threads.h - an engine between logical nodes for ranks that are threads of one process: what
+ * the operators over nodes are tested with where there is no MPI. */
+#ifndef NET_THREADS_H
+#define NET_THREADS_H
+
+#include "net.h"
+
+enum { NET_THREADS_RANKS = 64 };
+
+extern const imx_net_kind net_threads;
+
+/* What has been sent by each rank since net_threads_reset, counted where it entered the engine. */
+void net_threads_reset(void);
+uint64_t net_threads_sent(int rank);
+
+/* From now on nothing goes between these two ranks. */
+void net_threads_cut(int rank, int other);
+
+#endif /* NET_THREADS_H */
