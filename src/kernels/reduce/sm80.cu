@@ -12,7 +12,9 @@
 #include "../vector.cuh"
 #include "args.h"
 
-enum { AT_ONCE = 4 };                                /* parts in registers */
+/* 16 bytes of each of AT_ONCE parts, at SIDE places: up to 8 ranks 128 bytes of a thread are under
+ * way, 64 KB of a multiprocessor, whose share of the memory's speed takes half of that at least. */
+enum { FEW = IMX_RANKS <= 8, AT_ONCE = FEW ? IMX_RANKS : 4, SIDE = FEW ? 8 / AT_ONCE : 1 };
 enum { VECTOR = IMX_DTYPE == 2 /* f32 */ ? 4 : 8 }; /* elements in 16 bytes */
 
 IMX_VECTOR_FN uint64_t use_of(const imx_reduce_args *args)
@@ -47,23 +49,25 @@ IMX_VECTOR_FN const char *part(const imx_reduce_args *args, int r)
                           : (const char *)args->slots + r * args->slot_bytes;
 }
 
-/* sum[VECTOR] = elements from `at` on, of all parts, in rank order. */
-IMX_VECTOR_FN void add_parts(const imx_reduce_args *args, int64_t at, float *sum)
+/* v = 16 bytes from element `at` on, of the parts from `first` on.  wide: all are aligned. */
+IMX_VECTOR_FN void load_parts(const imx_reduce_args *args, int first, int64_t at, bool wide,
+                              uint4 *v)
 {
-#pragma unroll 1
-    for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
-        uint4 v[AT_ONCE];
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (first + j < IMX_RANKS)
-                v[j] = imx_vector_load_any(IMX_DTYPE, part(args, first + j) +
-                                                          at * imx_vector_bytes(IMX_DTYPE));
+    for (int j = 0; j < AT_ONCE; j++) {
+        if (first + j < IMX_RANKS) {
+            const char *from = part(args, first + j) + at * imx_vector_bytes(IMX_DTYPE);
+            v[j] = wide ? imx_vector_load(from) : imx_vector_load_any(IMX_DTYPE, from);
         }
+    }
+}
+
+IMX_VECTOR_FN void add_parts(int first, const uint4 *v, float *sum)
+{
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (first + j < IMX_RANKS)
-                imx_vector_add(IMX_DTYPE, sum, v[j], first + j == 0);
-        }
+    for (int j = 0; j < AT_ONCE; j++) {
+        if (first + j < IMX_RANKS)
+            imx_vector_add(IMX_DTYPE, sum, v[j], first + j == 0);
     }
 }
 
@@ -78,10 +82,8 @@ IMX_VECTOR_FN void reduce_one(const imx_reduce_args *args, int64_t at)
 }
 
 /* `at` is where c is aligned; column: of `at`. */
-IMX_VECTOR_FN void reduce_vector(const imx_reduce_args *args, int64_t at, int64_t column)
+IMX_VECTOR_FN void finish(const imx_reduce_args *args, int64_t at, uint32_t column, float *sum)
 {
-    float sum[VECTOR];
-    add_parts(args, at, sum);
     if (args->bias) {
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
@@ -93,12 +95,40 @@ IMX_VECTOR_FN void reduce_vector(const imx_reduce_args *args, int64_t at, int64_
         imx_vector_narrow(IMX_DTYPE, sum);
 }
 
+/* Where a thread is: every step elements it has 16 bytes to do. */
+typedef struct place {
+    int64_t at;
+    uint32_t step, column, column_step;
+} place;
+
+/* The next `count` places.  All that fits into registers is under way before the first is added. */
+IMX_VECTOR_FN void reduce_places(const imx_reduce_args *args, place *p, int count, bool wide)
+{
+    uint4 v[SIDE][AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < count; i++)
+        load_parts(args, 0, p->at + (int64_t)i * p->step, wide, v[i]);
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        float sum[VECTOR];
+        add_parts(0, v[i], sum);
+#pragma unroll 1
+        for (int first = AT_ONCE; first < IMX_RANKS; first += AT_ONCE) {
+            load_parts(args, first, p->at, wide, v[i]);
+            add_parts(first, v[i], sum);
+        }
+        finish(args, p->at, p->column, sum);
+        p->at += p->step;
+        p->column += p->column_step;
+        p->column -= args->bias && p->column >= args->n ? (uint32_t)args->n : 0;
+    }
+}
+
 /* This thread's share of the elements [first, last) of c. */
 IMX_VECTOR_FN void reduce_chunk(const imx_reduce_args *args, int64_t first, int64_t last)
 {
     const int bytes = imx_vector_bytes(IMX_DTYPE);
     int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int64_t threads = (int64_t)gridDim.x * blockDim.x;
 
     /* Up to where c is aligned, and after its last whole vector, one by one. */
     int64_t past = (int64_t)((uintptr_t)args->c + (uintptr_t)(first * bytes)) & 15;
@@ -110,15 +140,20 @@ IMX_VECTOR_FN void reduce_chunk(const imx_reduce_args *args, int64_t first, int6
     if (thread < last - tail)
         reduce_one(args, tail + thread);
 
-    int64_t at = head + thread * VECTOR, step = threads * VECTOR;
-    if (at >= tail)
+    place p = { head + thread * VECTOR, gridDim.x * blockDim.x * VECTOR, 0, 0 };
+    if (p.at >= tail)
         return;
-    int64_t column = args->bias ? at % args->n : 0, column_step = args->bias ? step % args->n : 0;
-    for (; at < tail; at += step) {
-        reduce_vector(args, at, column);
-        column += column_step;
-        column -= args->bias && column >= args->n ? args->n : 0;
+    if (args->bias) {
+        p.column = (uint32_t)(p.at % args->n);
+        p.column_step = (uint32_t)(p.step % args->n);
     }
+    bool wide = true;
+    for (int r = 0; r < IMX_RANKS; r++)
+        wide = wide && imx_vector_aligned(part(args, r) + head * bytes);
+    while (wide && p.at + (SIDE - 1) * (int64_t)p.step < tail)
+        reduce_places(args, &p, SIDE, true);
+    while (p.at < tail)
+        reduce_places(args, &p, 1, false);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 2)
