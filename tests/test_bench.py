@@ -199,6 +199,21 @@ class Bench(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertIn(says, done.stderr)
 
+    def test_kernels_alone(self):
+        tool = os.path.join(os.environ["IMBREX_BUILD_DIR"], "bench", "kernels")
+        done = subprocess.run([tool, "--device", "cpu", "--mb", "1", "--rounds", "3", "--json"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([row["kernel"] for row in rows],
+                         ["copy", "reduce bf16", "reduce f32", "silu_mul bf16", "silu_mul f32"])
+        for row in rows:
+            moved = (row["parts"] + 1 if "silu" not in row["kernel"] else 3) << 20
+            self.assertAlmostEqual(row["gb_s"] * row["us"] * 1e3 / moved, 1, delta=1e-2)
+            self.assertAlmostEqual(row["of_copy"], row["gb_s"] / rows[0]["gb_s"], delta=1e-3)
+        self.assertEqual(subprocess.run([tool, "--parts", "17"], stderr=subprocess.PIPE,
+                                        timeout=60).returncode, 2)
+
     def test_what_is_not_there(self):
         for words, says in ((["--algorithm", "teleport"], 'desc.algorithm is "teleport"'),
                             (["--device", "abacus"], "abacus"), (["--device", "cpu:7"], "cpu:7")):
