@@ -1,0 +1,82 @@
+"""bench/peers/merge.py: what the benchmarks write becomes one table, by sizes of all ranks."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))
+MERGE = os.path.join(SOURCE, "bench", "peers", "merge.py")
+
+BENCH = {"op": "ag_gemm", "ranks": 4, "m": 4096, "n": 4096, "k": 1024, "dtype": "bf16",
+         "graph": False, "base": "cublas", "candidates": [
+             {"name": "cublas", "us": 100, "over": 1}, {"name": "copy", "us": 105, "over": 1.05}]}
+GRAPH = dict(BENCH, graph=True, candidates=[{"name": "copy", "us": 101, "over": 1.01}])
+GATHER = {"op": "all_gather", "ranks": 4, "m": 64, "n": 8, "k": None, "dtype": "f32",
+          "graph": False, "base": "sequential", "candidates": [
+              {"name": "sequential", "us": 9, "over": 1}]}
+TORCH = {"op": "ag_gemm", "ranks": 4, "m": 4096, "n": 16384, "k": 1024, "dtype": "bf16",
+         "graph": False, "us": {"cublas": 100, "nccl": 180}, "over": {"cublas": 1, "nccl": 1.8}}
+MPI = {"ag_gemm": {"blas_us": 10, "mpi_blas_us": 15, "sequential_us": 14, "overlapped_us": 11},
+       "gemm_rs": {"blas_us": 20, "mpi_blas_us": 40, "sequential_us": 30, "overlapped_us": 25},
+       "ranks": 2, "m": 8, "n": 6, "k": 4, "rounds": 3}
+CITED = {"op": "ag_gemm", "m": 4096, "n": 16384, "k": 1024, "ranks": 4, "dtype": "bf16",
+         "name": "Pallas", "over": 1.33, "source": "its authors' report, TPU v5e"}
+
+
+class Merge(unittest.TestCase):
+    def merge(self, *words):
+        return subprocess.run([sys.executable, MERGE] + list(words), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
+
+    def table(self, *files):
+        """The table's rows as dicts, and the lines after it."""
+        with tempfile.TemporaryDirectory() as folder:
+            words = []
+            for i, (prefix, text) in enumerate(files):
+                path = os.path.join(folder, str(i))
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                words.append(prefix + path)
+            done = self.merge(*words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = done.stdout.splitlines()
+        cells = [[cell.strip() for cell in line.strip("|").split("|")]
+                 for line in lines if line.startswith("|")]
+        return ([dict(zip(cells[0], row)) for row in cells[2:]],
+                [line for line in lines if line and not line.startswith("|")])
+
+    def test_one_problem_of_several_sources_is_one_row(self):
+        rows, notes = self.table(("", "\n".join(map(json.dumps, (BENCH, GRAPH, GATHER)))),
+                                 ("torch=", json.dumps(TORCH)), ("", json.dumps([CITED])))
+        self.assertEqual([row["operator"] for row in rows], ["ag_gemm", "all_gather"])
+        self.assertEqual(rows[0], {
+            "operator": "ag_gemm", "m": "4096", "n": "16384", "k": "1024", "ranks": "4",
+            "dtype": "bf16", "cublas": "1.000", "copy": "1.050", "copy, graph": "1.010",
+            "sequential": "-", "torch cublas": "1.000", "torch nccl": "1.800",
+            "Pallas [1]": "1.330"})
+        self.assertEqual([rows[1][word] for word in ("k", "sequential", "copy")],
+                         ["0", "1.000", "-"])
+        self.assertEqual(notes, ["[1] its authors' report, TPU v5e"])
+
+    def test_mpi(self):
+        rows, _ = self.table(("", json.dumps(MPI, indent=2)))
+        self.assertEqual([(row["operator"], row["m"], row["n"], row["k"]) for row in rows],
+                         [("ag_gemm", "8", "12", "4"), ("gemm_rs", "8", "6", "8")])
+        self.assertEqual([row["MPI + blas"] for row in rows], ["1.500", "2.000"])
+        self.assertEqual([row["imbrex"] for row in rows], ["1.100", "1.250"])
+
+    def test_the_later_file_counts(self):
+        later = dict(BENCH, candidates=[{"name": "copy", "us": 103, "over": 1.03}])
+        rows, _ = self.table(("", json.dumps(BENCH)), ("", json.dumps(later)))
+        self.assertEqual((rows[0]["copy"], rows[0]["cublas"]), ("1.030", "1.000"))
+
+    def test_usage(self):
+        self.assertEqual(self.merge().returncode, 2)
+        self.assertEqual(self.merge("--help").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
