@@ -20,10 +20,10 @@
  *   Status      Functions return IMBREX_OK or say who must act; outputs are written only on OK.
  *   Desc        Zero-initialise it.  Zero means "the library chooses".  Reserved fields must stay
  *               zero: else UNSUPPORTED.
- *   Collective  imbrex_group_create, imbrex_mem_alloc, the four makers of plans and imbrex_tune:
- *               every rank calls, in the same order, with an equal desc, and the call returns when
- *               all have.  A mismatch is an error on every rank, which names the field and the
- *               rank; it is never a deadlock.
+ *   Collective  imbrex_group_create, imbrex_mem_alloc, the four makers of plans, imbrex_tune and
+ *               imbrex_kernel_create: every rank calls, in the same order, with an equal desc, and
+ *               the call returns when all have.  A mismatch is an error on every rank, which names
+ *               the field and the rank; it is never a deadlock.
  *   Stream      A function that takes a stream only enqueues.  NULL is the group's default stream.
  *               On "cuda" a stream is a CUstream, and NULL is not CUDA's default stream: the
  *               group's own is ordered with nothing else.  CUDA's is (imbrex_stream)1, which is
@@ -277,6 +277,52 @@ IMBREX_API void imbrex_plan_destroy(imbrex_plan *plan);
  * once.  in and out must not overlap, and need the alignment of their element.  Local. */
 IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
                            const void *in, void *out, imbrex_stream stream);
+
+/* ---- Kernels of your own --------------------------------------------------------------------- */
+
+/* A kernel is written against imbrex_device.h; docs/kernels.md shows how:
+ *
+ *     #include "imbrex_device.h"
+ *     typedef struct { float *x; int n; } scale_args;
+ *     IMBREXD_KERNEL(scale, scale_args) { ... args->x[i] ... imbrexd_signal_wait(...) ... }
+ *
+ * On "cuda" its text is CUDA C for the GPU's own architecture; on "cpu" it is C, for the compiler
+ * in IMBREX_CC, or else cc, gcc or clang.  What was compiled once is kept on disk. */
+typedef struct imbrex_kernel imbrex_kernel;
+struct imbrexd_entry;
+
+typedef struct imbrex_kernel_desc {
+    const char *name;    /* as in IMBREXD_KERNEL(name, ...) */
+    const char *source;  /* the text; NULL: it is in file */
+    const char *file;    /* as the compiler's messages name it; its #include "..." are beside it.
+                            A .cubin is loaded as it is. */
+    const char *options; /* words for the compiler, "-DTILE=64 -I include"; NULL: none */
+    const struct imbrexd_entry *entry; /* "cpu": IMBREXD_ENTRY(name), if it was compiled with the
+                                          program, in place of source; others do not look at it */
+    void *memory;        /* symmetric memory that the kernel reaches on its peers, imbrexd_peer: all
+                            of its piece; NULL: none */
+    int signals;         /* words of its own on every rank, imbrexd_signal; zeroed; at most 2^20 */
+    int resident;        /* "cpu": blocks that run at once, at most 1024; others of a launch come
+                            after them.  0: IMBREX_CPU_THREADS */
+    size_t shared_bytes; /* of a block's own memory, imbrexd_shared; at most 232448, or what the GPU
+                            has */
+    uint64_t reserved[6];
+} imbrex_kernel_desc;
+
+/* Collective; compiles and loads, so that a launch need not.  INVALID if the text does not compile:
+ * imbrex_error() then says what the compiler said. */
+IMBREX_TRY imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc *desc,
+                                imbrex_kernel **kernel);
+
+/* Enqueues grid blocks of block threads each ("cpu": one thread, whatever block says).  args: what
+ * IMBREXD_KERNEL takes, args_bytes its size, at most 256; copied.  Launches of one kernel follow
+ * each other, also on different streams.  Its waits end as all others do: the status then names
+ * the kernel and the signal. */
+IMBREX_TRY imbrex_launch(imbrex_kernel *kernel, int grid, int block, const void *args,
+                         size_t args_bytes, imbrex_stream stream);
+
+/* Local.  Waits until this rank's launches of the kernel are done. */
+IMBREX_API void imbrex_kernel_destroy(imbrex_kernel *kernel);
 
 /* ---- Tracing --------------------------------------------------------------------------------- */
 

@@ -197,6 +197,7 @@ IMBREXD_FN int imbrexd_holds(uint64_t have, imbrexd_compare compare, uint64_t va
 #else
 #include "imbrex_device_cpu.h"
 #endif
+#include "imbrex_device_kernel.h"
 #include "imbrex_device_team.h"
 
 #endif /* IMBREX_DEVICE_H */

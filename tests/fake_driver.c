@@ -273,6 +273,7 @@ static CUresult stream_create(CUstream *stream, unsigned flags, int priority)
     if (flags != CU_STREAM_NON_BLOCKING || priority != -5)
         return CUDA_ERROR_INVALID_VALUE;
     FAKE_TRY(fake_stream_create(stream));
+    fake_stream_set_gpu(*stream, (int)(current - fake.contexts));
     count(&fake.live, 1);
     return CUDA_SUCCESS;
 }
@@ -346,15 +347,23 @@ static CUresult get_function(CUfunction *function, CUmodule module, const char *
     FAKE_TRY(fake_driver_outside_capture("cuModuleGetFunction"));
     free(module->function);
     *function = module->function = fake_function_make(name, &module->traces);
-    return *function ? CUDA_SUCCESS : 500;
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult function_attribute(int *value, int which, CUfunction function)
+{
+    (void)function;
+    *value = which == CU_FUNC_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+    return fake_driver_in_context("cuFuncGetAttribute");
 }
 
 static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name)
 {
     FAKE_TRY(fake_driver_outside_capture("cuModuleGetGlobal"));
-    *at = (CUdeviceptr)(uintptr_t)&module->traces;
-    *bytes = sizeof module->traces;
-    return strcmp(name, "imx_trace_to") == 0 ? CUDA_SUCCESS : 500;
+    bool traces = strcmp(name, "imx_trace_to") == 0;
+    *at = traces ? (CUdeviceptr)(uintptr_t)&module->traces : 0;
+    *bytes = traces ? sizeof module->traces : fake_function_args_bytes(name);
+    return *bytes ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 static CUresult set_function(CUfunction function, int which, int value)
@@ -373,10 +382,14 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
                        void **extra)
 {
     FAKE_TRY(fake_driver_in_context("cuLaunchKernelEx"));
+    int gpu = fake_stream_gpu(config->stream);
+    if (gpu >= 0 && current != &fake.contexts[gpu])
+        return CUDA_ERROR_INVALID_HANDLE;
     unsigned cluster = config->attribute_count ? config->attributes[0].value.cluster[0] : 1;
     if (extra || !config->grid[0] || config->grid[0] % cluster || config->block[0] > 1024)
         return CUDA_ERROR_INVALID_VALUE;
-    return fake_function_launch(function, (int)config->grid[0], params, config->stream);
+    return fake_function_launch(function, (int)config->grid[0], config->shared_bytes, params,
+                                config->stream);
 }
 
 /* The rules of the manual that a caller can break. */
@@ -444,6 +457,7 @@ static const imx_driver_calls driver = {
     .cuModuleUnload = module_unload,
     .cuModuleGetFunction = get_function,
     .cuModuleGetGlobal = get_global,
+    .cuFuncGetAttribute = function_attribute,
     .cuFuncSetAttribute = set_function,
     .cuLaunchKernelEx = launch,
     .cuTensorMapEncodeTiled = encode,

@@ -30,6 +30,9 @@ int fake_driver_live(void);
 int fake_driver_compiled(void); /* kernels since install */
 int fake_driver_encoded(void);  /* tensor maps since install */
 
+/* A caller's kernel of this name runs so, on every fake GPU from now on. */
+void fake_driver_add_kernel(const char *name, const struct imbrexd_entry *entry);
+
 /* A graph, as cuStreamBeginCapture, cuStreamEndCapture, cuGraphLaunch: 0 or the driver's error. */
 typedef struct fake_graph fake_graph;
 int fake_graph_begin(imbrex_stream stream);

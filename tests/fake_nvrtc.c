@@ -7,6 +7,7 @@
 
 struct nvrtc_program {
     char cubin[160];
+    bool wrong; /* its text says so */
 };
 
 static int version(int *major, int *minor)
@@ -21,19 +22,19 @@ static int create(nvrtcProgram *program, const char *text, const char *name, int
 {
     (void)header_texts;
     (void)header_names;
-    if (fake_driver_may_fail("nvrtcCreateProgram") || !*text || headers != 2)
+    if (fake_driver_may_fail("nvrtcCreateProgram") || !*text || headers < 2)
         return 1;
     *program = calloc(1, sizeof **program);
     snprintf((*program)->cubin, sizeof(*program)->cubin, "%s%s", FAKE_CUBIN, name);
+    (*program)->wrong = strstr(text, "#error");
     fake_driver_count(1);
     return 0;
 }
 
 static int compile(nvrtcProgram program, int options, const char *const *words)
 {
-    (void)program;
     fake_driver_count_compiled();
-    return fake_driver_may_fail("nvrtcCompileProgram") || options < 1 ||
+    return fake_driver_may_fail("nvrtcCompileProgram") || program->wrong || options < 1 ||
            strncmp(words[0], "--gpu-architecture=sm_", 22) != 0;
 }
 

@@ -26,6 +26,7 @@ struct CUfunc_st {
     const imx_kernel *kernel;
     size_t args_bytes;
     const imx_trace_room *traces;
+    const imbrexd_entry *entry; /* a caller's; kernel is NULL */
 };
 
 /* The CPU form of the backend's own kernel. */
@@ -62,25 +63,61 @@ static const imx_kernel clock_kernel = { .name = "clock", .cpu = tell_time };
 static const imx_kernel signals_kernel = { .name = "signals", .cpu = signals };
 
 static const struct CUfunc_st functions[] = {
-    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL },
-    { "imx_signals", &signals_kernel, sizeof(imx_signals_args), NULL },
-    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL },
-    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL },
-    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL },
-    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args), NULL },
+    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL, NULL },
+    { "imx_signals", &signals_kernel, sizeof(imx_signals_args), NULL, NULL },
+    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL, NULL },
+    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL },
+    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL },
+    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args), NULL, NULL },
 };
+
+enum { CALLERS_MOST = 8 };
+static struct CUfunc_st callers[CALLERS_MOST];
+static int caller_count;
+
+void fake_driver_add_kernel(const char *name, const imbrexd_entry *entry)
+{
+    if (caller_count == CALLERS_MOST)
+        abort();
+    callers[caller_count++] = (struct CUfunc_st){ name, NULL, entry->args_bytes, NULL, entry };
+}
+
+static const struct CUfunc_st *find_caller(const char *name)
+{
+    for (int i = 0; i < caller_count; i++) {
+        if (strcmp(name, callers[i].prefix) == 0)
+            return &callers[i];
+    }
+    return NULL;
+}
+
+size_t fake_function_args_bytes(const char *array)
+{
+    static const char prefix[] = "imbrexd_args_";
+    bool is_one = strncmp(array, prefix, sizeof prefix - 1) == 0;
+    const struct CUfunc_st *caller = is_one ? find_caller(array + sizeof prefix - 1) : NULL;
+    return caller ? caller->args_bytes : 0;
+}
+
+static const struct CUfunc_st *find_function(const char *entry)
+{
+    const struct CUfunc_st *found = find_caller(entry);
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0] && !found; i++) {
+        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) == 0)
+            found = &functions[i];
+    }
+    return found;
+}
 
 CUfunction fake_function_make(const char *entry, const imx_trace_room *traces)
 {
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) != 0)
-            continue;
-        CUfunction function = malloc(sizeof *function);
-        *function = functions[i];
-        function->traces = traces;
-        return function;
-    }
-    return NULL;
+    const struct CUfunc_st *found = find_function(entry);
+    if (!found)
+        return NULL;
+    CUfunction function = malloc(sizeof *function);
+    *function = *found;
+    function->traces = traces;
+    return function;
 }
 
 /* As trace.cuh does it. */
@@ -122,6 +159,8 @@ typedef struct op {
     struct op *source; /* captured AWAIT: the RECORD that it waits for */
     bool awaited;      /* captured RECORD */
     imbrexd_watch watch;
+    imbrexd_team team; /* of a caller's kernel */
+    size_t shared_bytes;
     _Alignas(16) char args[1024];
 } op;
 
@@ -133,6 +172,7 @@ struct CUstream_st {
     pthread_t thread;
     op_list list;
     bool busy, stop;
+    int gpu;
     imbrexd_watch watch; /* of the last kernel; rank's abort word says whether the group failed */
     fake_graph *graph;   /* it is being captured into */
     int slot;
@@ -172,14 +212,19 @@ static void *run_block(void *arg)
     const fake_block *b = arg;
     const op *o = b->launch;
     const imx_kernel *kernel = o->function->kernel;
-    size_t bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(o->args), 64) : 0;
-    void *scratch = bytes ? aligned_alloc(64, bytes) : NULL;
+    size_t bytes = o->shared_bytes;
+    if (kernel)
+        bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(o->args), 64) : 0;
+    void *scratch = bytes ? aligned_alloc(64, imx_align(bytes, 64)) : NULL;
     imbrexd_block block = {
         .index = b->index, .count = o->blocks, .watch = &o->watch, .scratch = scratch
     };
     const imx_trace_room *traces = o->function->traces;
     int64_t begin_ns = imbrexd_now_ns();
-    kernel->cpu(o->args, &block);
+    if (kernel)
+        kernel->cpu(o->args, &block);
+    else
+        o->function->entry->run(o->args, &o->team, &block);
     if (traces->records) {
         note(traces, b->index, IMX_TRACE_TILE, 0, begin_ns);
         note(traces, b->index, IMX_TRACE_PUSH, 1, begin_ns);
@@ -326,19 +371,33 @@ CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream)
     return put_locked(stream, &(op){ .kind = SET, .to = at, .value = value, .bytes = bytes });
 }
 
-CUresult fake_function_launch(CUfunction function, int blocks, void **params, CUstream stream)
+CUresult fake_function_launch(CUfunction function, int blocks, size_t shared_bytes, void **params,
+                              CUstream stream)
 {
-    op o = { .kind = LAUNCH, .function = function, .blocks = blocks };
+    op o = { .kind = LAUNCH, .function = function, .blocks = blocks, .shared_bytes = shared_bytes };
     memcpy(o.args, params[0], function->args_bytes);
-    memcpy(&o.watch, params[1], sizeof o.watch);
+    if (function->entry)
+        memcpy(&o.team, params[1], sizeof o.team);
+    memcpy(&o.watch, function->entry ? &o.team.watch : params[1], sizeof o.watch);
     return put_locked(stream, &o);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
+void fake_stream_set_gpu(CUstream stream, int gpu)
+{
+    stream->gpu = gpu;
+}
+
+int fake_stream_gpu(CUstream stream)
+{
+    return real(stream)->gpu;
+}
+
 CUresult fake_stream_create(CUstream *out)
 {
     CUstream stream = calloc(1, sizeof *stream);
+    stream->gpu = -1;
     stream->list.end = &stream->list.first;
     if (pthread_create(&stream->thread, NULL, work, stream)) {
         free(stream);

@@ -25,12 +25,14 @@
 #define IMX_BACKEND_H
 
 #include "../kernels/kernels.h"
+#include "cache.h"
 #include "imbrex_device.h"
 #include "imx.h"
 
 typedef struct imx_device imx_device;
 typedef struct imx_event imx_event;
 typedef struct imx_prepared imx_prepared;
+typedef struct imx_user imx_user;
 
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
@@ -68,6 +70,35 @@ typedef struct imx_signal_op {
 } imx_signal_op;
 
 enum { IMX_ARGS_BYTES = 384 }; /* most that a kernel's args may have */
+
+/* A kernel of the caller's, see imbrex_kernel_desc. */
+typedef struct imx_user_desc {
+    const char *name;
+    const char *text, *file; /* its source, and what it is called; text NULL: there is none */
+    size_t text_bytes;
+    const char *folder;  /* where what it includes is looked for first */
+    const char *options; /* words, or "" */
+    imx_cache_key key;   /* of name, text, options and of all files that it includes */
+    const imbrexd_entry *entry;
+    size_t shared_bytes;
+    int resident;
+} imx_user_desc;
+
+/* What a kernel turned out to be. */
+typedef struct imx_user_facts {
+    size_t args_bytes;
+    int threads_most; /* that a block may have */
+} imx_user_facts;
+
+typedef struct imx_user_launch {
+    int grid, block;
+    const void *args; /* copied */
+    size_t args_bytes;
+    const imbrexd_team *team; /* its watch is the backend's to fill in; outlives the launch */
+    imx_event *after;         /* to be waited for on the stream; NULL: nothing */
+} imx_user_launch;
+
+enum { IMX_USER_ARGS_BYTES = 256 }; /* most that a caller's kernel may take */
 
 typedef struct imx_backend {
     const char *name; /* "cpu" */
@@ -144,6 +175,13 @@ typedef struct imx_backend {
     /* args is copied.  One prepared kernel runs on one stream at a time. */
     imbrex_status (*launch)(imx_device *device, imx_prepared *prepared, const void *args,
                             size_t args_bytes, imbrex_stream stream);
+
+    /* The same for kernels of the caller's.  user_launch NULL: they can only be prepared. */
+    imbrex_status (*user_prepare)(imx_device *device, const imx_user_desc *desc, imx_user **user,
+                                  imx_user_facts *facts);
+    void (*user_destroy)(imx_device *device, imx_user *user); /* NULL is fine */
+    imbrex_status (*user_launch)(imx_device *device, imx_user *user, const imx_user_launch *launch,
+                                 imbrex_stream stream);
 } imx_backend;
 
 extern const imx_backend imx_backend_cpu, imx_backend_cuda, imx_backend_compile;

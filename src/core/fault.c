@@ -11,26 +11,33 @@ static void describe_plan(const imbrex_group *group, int number, imx_text *text)
     imx_text_add(text, "%s (plan %d)", plan ? plan->op->name : "a destroyed plan", number);
 }
 
+/* In a kernel of the caller's. */
+static void describe_kernel_site(const imbrex_group *group, const imbrexd_site *site,
+                                 imx_text *text)
+{
+    if (site->what == IMBREXD_SITE_BARRIER)
+        imx_text_add(text, "rank %d to come to a barrier", site->rank);
+    else
+        imx_text_add(text, site->what == IMBREXD_SITE_SIGNAL ? "a signal" : "data");
+    if (site->what == IMBREXD_SITE_SIGNAL && site->index >= 0)
+        imx_text_add(text, ", number %d,", site->index);
+    if (site->what != IMBREXD_SITE_BARRIER && site->rank >= 0)
+        imx_text_add(text, " of rank %d", site->rank);
+    imx_text_add(text, " in kernel %s", imx_kernel_name(group, site->plan));
+}
+
 static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
 {
+    if (site->what >= IMBREXD_SITE_SIGNAL) {
+        describe_kernel_site(group, site, text);
+        return;
+    }
     switch (site->what) {
     case IMX_SITE_USER:
         imx_text_add(text, "a signal (imbrex_signal_wait)");
         return;
     case IMX_SITE_BARRIER:
         imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
-        return;
-    case IMBREXD_SITE_SIGNAL:
-        imx_text_add(text, "a signal");
-        if (site->rank >= 0)
-            imx_text_add(text, " of rank %d", site->rank);
-        imx_text_add(text, " in kernel %d", site->plan);
-        return;
-    case IMBREXD_SITE_BARRIER:
-        imx_text_add(text, "rank %d to come to a barrier in kernel %d", site->rank, site->plan);
-        return;
-    case IMBREXD_SITE_DATA:
-        imx_text_add(text, "data of rank %d in kernel %d", site->rank, site->plan);
         return;
     case IMX_SITE_CREDIT:
         imx_text_add(text, "rank %d to be done with an earlier run", site->rank);

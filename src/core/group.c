@@ -305,6 +305,7 @@ void imbrex_group_destroy(imbrex_group *group)
         return;
     while (group->plans)
         imbrex_plan_destroy(group->plans);
+    imx_kernel_destroy_all(group);
     imx_stream_end_silu_mul(group);
     if (group->device)
         group->backend->close(group->device);

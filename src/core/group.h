@@ -68,6 +68,7 @@ struct imbrex_group {
     imbrex_plan *plans;     /* all that live, newest first */
     int plan_count;         /* made so far: numbers them */
     uint64_t runs;          /* of all plans, enqueued so far: numbers them */
+    int kernel_count;       /* of the caller's, made so far: numbers them */
     imx_prepared *silu_mul; /* made with the group */
     imx_event *silu_mul_done;
     imbrex_stream silu_mul_stream; /* the latest it was on */
@@ -184,6 +185,9 @@ static inline int64_t *imx_control_waiting(const imbrex_group *group, int rank)
     return (int64_t *)imx_control_of(group, rank)->words + group->size;
 }
 
+/* The caller's piece that ptr lies in; NULL: it lies in none. */
+const imx_symmetric *imx_memory_piece(const imbrex_group *group, const void *ptr);
+
 /* rank's mapping of [ptr, ptr + bytes), which must lie in one piece of symmetric memory. */
 imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void *ptr, size_t bytes,
                               int rank, void **peer) IMX_MUST_CHECK;
@@ -205,6 +209,13 @@ static inline bool imx_net_stuck(const imbrex_group *group)
 {
     return group->net && group->net_kind->stuck && group->net_kind->stuck(group->net);
 }
+
+/* ---- kernel.c -------------------------------------------------------------------------------- */
+
+/* What the caller calls kernel number so-and-so of the group; never NULL. */
+const char *imx_kernel_name(const imbrex_group *group, int number);
+
+void imx_kernel_destroy_all(imbrex_group *group);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

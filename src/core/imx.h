@@ -120,6 +120,8 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
     ROW(cuda_memory, "IMBREX_CUDA_MEMORY", text, "",                                              \
         "vmm or ipc: how GPU memory passes between processes; unset: vmm where it can")           \
     ROW(nvrtc, "IMBREX_NVRTC", text, "", "file of NVIDIA's run-time compiler; unset: looked for") \
+    ROW(cc, "IMBREX_CC", text, "",                                                                \
+        "C compiler for kernels of one's own on CPU ranks; unset: cc, gcc or clang")              \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
         "sleep up to so many milliseconds before copies, posts and kernels, for tests")           \
     ROW(node, "IMBREX_NODE", text, "",                                                            \

@@ -98,6 +98,11 @@ static imx_symmetric *find(const imbrex_group *group, const void *ptr)
     return NULL;
 }
 
+const imx_symmetric *imx_memory_piece(const imbrex_group *group, const void *ptr)
+{
+    return find(group, ptr);
+}
+
 imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void *ptr, size_t bytes,
                               int rank, void **peer)
 {

@@ -8,7 +8,7 @@
 
 static _Thread_local struct {
     const char *function; /* the public one that this thread is in */
-    char text[512];       /* "function: sentence" */
+    char text[2048];      /* "function: sentence", or what a compiler said */
     size_t detail;        /* where the sentence starts */
 } last;
 

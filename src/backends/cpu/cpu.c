@@ -43,6 +43,7 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
                         desc->env->cpu_link, LINK_LEAST);
     imx_device *device = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
+    device->env = desc->env;
     device->rank = desc->rank;
     device->local_size = desc->local_size;
     device->threads = (int)desc->env->cpu_threads;
@@ -112,4 +113,7 @@ const imx_backend imx_backend_cpu = {
     .prepare = imx_cpu_prepare,
     .prepared_destroy = imx_cpu_prepared_destroy,
     .launch = imx_cpu_launch,
+    .user_prepare = imx_cpu_user_prepare,
+    .user_destroy = imx_cpu_user_destroy,
+    .user_launch = imx_cpu_user_launch,
 };

@@ -14,6 +14,7 @@ struct imx_device {
     double link_ns;   /* what a byte to a peer takes on the emulated wire */
     const imbrexd_watch *watch;
     imbrexd_trace *trace;
+    const imx_env *env;
     imx_cpu_stream *streams; /* all that live */
     int stream_count;        /* ever made: numbers them */
 };
@@ -53,6 +54,7 @@ imbrex_status imx_cpu_room_check(const imx_device *device, size_t bytes,
 imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *stream);
 void imx_cpu_stream_destroy(imx_device *device, imbrex_stream stream);
 imbrex_status imx_cpu_stream_sync(imx_device *device, imbrex_stream stream);
+bool imx_cpu_stream_is(const imx_device *device, imbrex_stream stream); /* one of the device's */
 
 imbrex_status imx_cpu_event_create(imx_device *device, imx_event **event);
 void imx_cpu_event_destroy(imx_device *device, imx_event *event);
@@ -126,5 +128,13 @@ void imx_cpu_prepared_destroy(imx_device *device, imx_prepared *prepared);
 /* Runs all blocks, block 0 on the calling thread; returns when the last one has ended. */
 void imx_cpu_prepared_run(imx_device *device, imx_prepared *prepared, const void *args, int stream);
 const char *imx_cpu_prepared_name(const imx_prepared *prepared);
+
+/* ---- user.c: kernels of the caller's --------------------------------------------------------- */
+
+imbrex_status imx_cpu_user_prepare(imx_device *device, const imx_user_desc *desc, imx_user **user,
+                                   imx_user_facts *facts);
+void imx_cpu_user_destroy(imx_device *device, imx_user *user);
+imbrex_status imx_cpu_user_launch(imx_device *device, imx_user *user, const imx_user_launch *launch,
+                                  imbrex_stream stream);
 
 #endif /* IMX_CPU_H */

@@ -144,6 +144,14 @@ imbrex_status imx_cpu_stream_sync(imx_device *device, imbrex_stream handle)
     return IMBREX_OK;
 }
 
+bool imx_cpu_stream_is(const imx_device *device, imbrex_stream handle)
+{
+    const imx_cpu_stream *stream = device->streams;
+    while (stream && stream != handle)
+        stream = stream->next;
+    return stream != NULL;
+}
+
 imbrex_status imx_cpu_event_create(imx_device *device, imx_event **event)
 {
     (void)device;

@@ -329,4 +329,6 @@ const imx_backend imx_backend_compile = {
     .prepared_destroy = prepared_destroy,
     .prepared_describe = prepared_describe,
     .launch = launch,
+    .user_prepare = imx_cuda_user_compile,
+    .user_destroy = imx_cuda_user_destroy,
 };

@@ -266,4 +266,7 @@ const imx_backend imx_backend_cuda = {
     .prepare = imx_cuda_prepare,
     .prepared_destroy = imx_cuda_prepared_destroy,
     .launch = imx_cuda_kernel_launch,
+    .user_prepare = imx_cuda_user_prepare,
+    .user_destroy = imx_cuda_user_destroy,
+    .user_launch = imx_cuda_user_launch,
 };

@@ -140,6 +140,22 @@ imbrex_status imx_cuda_trace_collect(imx_device *device) IMX_MUST_CHECK;
 imbrex_status imx_cuda_clock_prepare(imx_device *device) IMX_MUST_CHECK;
 imbrex_status imx_cuda_clock_offset(imx_device *device, int64_t *offset_ns) IMX_MUST_CHECK;
 
+/* The rest of loading a function: what its blocks may have. */
+imbrex_status imx_cuda_function_ready(CUfunction function, const char *name,
+                                      size_t shared_bytes) IMX_MUST_CHECK;
+
+/* ---- user.c: kernels of the caller's --------------------------------------------------------- */
+
+imbrex_status imx_cuda_user_prepare(imx_device *device, const imx_user_desc *desc, imx_user **user,
+                                    imx_user_facts *facts);
+void imx_cuda_user_destroy(imx_device *device, imx_user *user);
+imbrex_status imx_cuda_user_launch(imx_device *device, imx_user *user,
+                                   const imx_user_launch *launch, imbrex_stream stream);
+
+/* As imx_cuda_user_prepare, but only into the cache. */
+imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *desc, imx_user **user,
+                                    imx_user_facts *facts);
+
 /* ---- build.c --------------------------------------------------------------------------------- */
 
 /* The cubin of a kernel's config, out of the cache or compiled.  *log (or log NULL) is what the

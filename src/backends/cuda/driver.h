@@ -31,6 +31,7 @@ enum {
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
     CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
     CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
     CUDA_ERROR_LAUNCH_FAILED = 719,
@@ -54,6 +55,7 @@ enum { /* CUdevice_attribute */
 };
 
 enum { CU_P2P_ACCESS_SUPPORTED = 2, CU_P2P_NATIVE_ATOMIC_SUPPORTED = 3 };
+enum { CU_FUNC_MAX_THREADS_PER_BLOCK = 0, CU_FUNC_SHARED_SIZE_BYTES = 1 };
 enum { CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, CU_FUNC_PREFERRED_SHARED_CARVEOUT = 9 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2 };
@@ -185,6 +187,7 @@ typedef struct CUtensorMap {
         (CUfunction * function, CUmodule module, const char *name))                               \
     ROW(cuModuleGetGlobal, "cuModuleGetGlobal_v2",                                                \
         (CUdeviceptr * at, size_t * bytes, CUmodule module, const char *name))                    \
+    ROW(cuFuncGetAttribute, "cuFuncGetAttribute", (int *value, int which, CUfunction function))   \
     ROW(cuFuncSetAttribute, "cuFuncSetAttribute", (CUfunction function, int which, int value))    \
     ROW(cuLaunchKernelEx, "cuLaunchKernelEx",                                                     \
         (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))         \

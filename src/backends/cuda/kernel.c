@@ -56,6 +56,20 @@ const imx_kernel imx_cuda_signals_kernel = {
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
+imbrex_status imx_cuda_function_ready(CUfunction function, const char *name, size_t shared_bytes)
+{
+    /* All kernels ask for the same split between cache and shared memory: a multiprocessor changes
+     * it only when it is idle, so a kernel with another would never start beneath one that waits
+     * for it. */
+    IMX_TRY(imx_driver_check(
+        imx_driver->cuFuncSetAttribute(function, CU_FUNC_PREFERRED_SHARED_CARVEOUT, 100),
+        "cuFuncSetAttribute", "kernel %s cannot have its share of memory", name));
+    return imx_driver_check(imx_driver->cuFuncSetAttribute(
+                                function, CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared_bytes),
+                            "cuFuncSetAttribute",
+                            "kernel %s cannot have %zu bytes of shared memory", name, shared_bytes);
+}
+
 /* Loads the function, not only the module: the first launch must find everything in place. */
 static imbrex_status load(imx_prepared *p, const void *cubin)
 {
@@ -65,17 +79,7 @@ static imbrex_status load(imx_prepared *p, const void *cubin)
     IMX_TRY(imx_driver_check(
         imx_driver->cuModuleGetFunction(&p->function, p->module, p->config.entry),
         "cuModuleGetFunction", "kernel %s has no entry %s", name, p->config.entry));
-    /* All kernels ask for the same split between cache and shared memory: a multiprocessor changes
-     * it only when it is idle, so a kernel with another would never start beneath one that waits
-     * for it. */
-    IMX_TRY(imx_driver_check(
-        imx_driver->cuFuncSetAttribute(p->function, CU_FUNC_PREFERRED_SHARED_CARVEOUT, 100),
-        "cuFuncSetAttribute", "kernel %s cannot have its share of memory", name));
-    return imx_driver_check(
-        imx_driver->cuFuncSetAttribute(p->function, CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                       (int)p->config.shared_bytes),
-        "cuFuncSetAttribute", "kernel %s cannot have %zu bytes of shared memory", name,
-        p->config.shared_bytes);
+    return imx_cuda_function_ready(p->function, name, p->config.shared_bytes);
 }
 
 static imbrex_status configure(const imx_device *device, imx_prepared *p, const void *largest,

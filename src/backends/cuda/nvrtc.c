@@ -144,21 +144,30 @@ static void end(job *j)
     free(j->cubin);
 }
 
-/* The headers of the C library, which are not there: only ours are searched. */
-static imbrex_status create(job *j, const char *name, const char *text)
+enum { HEADERS_MOST = 16 };
+
+/* The headers of the C library, which are not there; and for a caller's kernel imbrex_device.h and
+ * what belongs to it, which the library's own kernels hold in their text. */
+static imbrex_status create(job *j, const char *name, const char *text, bool callers)
 {
-    static const char *const header_names[] = { "stddef.h", "stdint.h" };
-    const imx_source_file *stddef = imx_source_find("backends/cuda/rtc/stddef.h");
-    const imx_source_file *stdint = imx_source_find("backends/cuda/rtc/stdint.h");
-    if (!stddef || !stdint)
-        return imx_fail(IMBREX_INTERNAL, "this build lacks the headers for NVRTC");
-    const char *const headers[] = { stddef->text, stdint->text };
-    if (imx_nvrtc->nvrtcCreateProgram(&j->program, text, name, 2, headers, header_names))
+    const char *header_names[HEADERS_MOST], *headers[HEADERS_MOST];
+    static const char own[] = "backends/cuda/rtc/";
+    int count = 0;
+    for (size_t i = 0; i < imx_source_file_count && count < HEADERS_MOST; i++) {
+        const imx_source_file *file = &imx_source_files[i];
+        bool of_c = strncmp(file->name, own, sizeof own - 1) == 0;
+        if (!of_c && (!callers || strchr(file->name, '/')))
+            continue;
+        header_names[count] = file->name + (of_c ? sizeof own - 1 : 0);
+        headers[count++] = file->text;
+    }
+    if (imx_nvrtc->nvrtcCreateProgram(&j->program, text, name, count, headers, header_names))
         return imx_fail(IMBREX_NO_MEMORY, "NVRTC has no memory to compile %s", name);
     return IMBREX_OK;
 }
 
-static imbrex_status run(job *j, const char *options, int arch, int *result)
+/* folder: where a caller's kernel finds what it includes, or NULL. */
+static imbrex_status run(job *j, const char *options, const char *folder, int arch, int *result)
 {
     char architecture[40];
     /* "a": wgmma, TMA multicast and setmaxnreg belong to this one architecture */
@@ -170,6 +179,10 @@ static imbrex_status run(job *j, const char *options, int arch, int *result)
                                        "--device-as-default-execution-space",
                                        "--diag-suppress=1097" };
     int count = 5;
+    char include[300];
+    snprintf(include, sizeof include, "--include-path=%s", folder ? folder : "");
+    if (folder)
+        list[count++] = include;
     IMX_TRY(imx_sys_alloc(1, strlen(options) + 1, &j->words));
     strcpy(j->words, options);
     char *rest = NULL;
@@ -200,38 +213,59 @@ static const char *first_error(const char *log)
     return at ? at : log;
 }
 
+/* cubin, and *log (or log NULL), are for free(). */
+static imbrex_status take_cubin(job *j, const char *name, void **cubin, size_t *bytes, char **log)
+{
+    if (imx_nvrtc->nvrtcGetCUBINSize(j->program, &j->bytes) || !j->bytes)
+        return imx_fail(IMBREX_INTERNAL, "NVRTC gave no cubin for %s", name);
+    IMX_TRY(imx_sys_alloc(1, j->bytes, &j->cubin));
+    if (imx_nvrtc->nvrtcGetCUBIN(j->program, j->cubin))
+        return imx_fail(IMBREX_INTERNAL, "NVRTC gave no cubin for %s", name);
+    *cubin = j->cubin;
+    *bytes = j->bytes;
+    j->cubin = NULL;
+    if (log) {
+        *log = j->log;
+        j->log = NULL;
+    }
+    return IMBREX_OK;
+}
+
 imbrex_status imx_nvrtc_compile(const char *name, const char *text, const char *options, int arch,
                                 void **cubin, size_t *bytes, char **log)
 {
     job j = { 0 };
     int result = 0;
     imbrex_status status;
-    IMX_GOTO(create(&j, name, text));
-    IMX_GOTO(run(&j, options, arch, &result));
+    IMX_GOTO(create(&j, name, text, false));
+    IMX_GOTO(run(&j, options, NULL, arch, &result));
     IMX_GOTO(read_log(&j));
-    if (result) {
+    if (result)
         status = imx_fail(IMBREX_INTERNAL, "NVRTC %d.%d does not compile %s for sm_%d (%s): %.300s",
                           imx_nvrtc_version() / 1000, imx_nvrtc_version() % 1000 / 10, name, arch,
                           options, first_error(j.log));
-        goto fail;
-    }
-    if (imx_nvrtc->nvrtcGetCUBINSize(j.program, &j.bytes) || !j.bytes) {
-        status = imx_fail(IMBREX_INTERNAL, "NVRTC gave no cubin for %s", name);
-        goto fail;
-    }
-    IMX_GOTO(imx_sys_alloc(1, j.bytes, &j.cubin));
-    if (imx_nvrtc->nvrtcGetCUBIN(j.program, j.cubin)) {
-        status = imx_fail(IMBREX_INTERNAL, "NVRTC gave no cubin for %s", name);
-        goto fail;
-    }
-    *cubin = j.cubin;
-    *bytes = j.bytes;
-    j.cubin = NULL;
-    if (log) {
-        *log = j.log;
-        j.log = NULL;
-    }
-    status = IMBREX_OK;
+    else
+        status = take_cubin(&j, name, cubin, bytes, log);
+fail:
+    end(&j);
+    return status;
+}
+
+imbrex_status imx_nvrtc_compile_user(const imx_user_desc *desc, int arch, void **cubin,
+                                     size_t *bytes)
+{
+    job j = { 0 };
+    int result = 0;
+    imbrex_status status;
+    IMX_GOTO(create(&j, desc->file, desc->text, true));
+    IMX_GOTO(run(&j, desc->options, desc->folder, arch, &result));
+    IMX_GOTO(read_log(&j));
+    if (result)
+        status = imx_fail(IMBREX_INVALID, "NVRTC %d.%d does not compile kernel %s for sm_%d:\n%s",
+                          imx_nvrtc_version() / 1000, imx_nvrtc_version() % 1000 / 10, desc->name,
+                          arch, first_error(j.log));
+    else
+        status = take_cubin(&j, desc->file, cubin, bytes, NULL);
 fail:
     end(&j);
     return status;

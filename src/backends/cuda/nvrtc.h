@@ -3,7 +3,7 @@
 #ifndef IMX_NVRTC_H
 #define IMX_NVRTC_H
 
-#include "../../core/imx.h"
+#include "../../core/backend.h"
 
 typedef struct nvrtc_program *nvrtcProgram;
 
@@ -43,5 +43,10 @@ const char *imx_nvrtc_path(void);
  * (what the compiler said: registers, spills; log may be NULL) with free(). */
 imbrex_status imx_nvrtc_compile(const char *name, const char *text, const char *options, int arch,
                                 void **cubin, size_t *bytes, char **log) IMX_MUST_CHECK;
+
+/* The same for a kernel of the caller's: INVALID, with all that the compiler said, if it does not
+ * compile. */
+imbrex_status imx_nvrtc_compile_user(const imx_user_desc *desc, int arch, void **cubin,
+                                     size_t *bytes) IMX_MUST_CHECK;
 
 #endif /* IMX_NVRTC_H */

@@ -1,0 +1,305 @@
+/* compiler.c - runs the machine's C compiler, without a shell: a word is a word, whatever is in it.
+ *
+ * The text goes in as standard input, after a #line that gives it the caller's name; messages come
+ * out into a file in memory.  Only the object needs a folder, which is gone when the call returns;
+ * imbrex_device.h and what belongs to it are put there first, so that no install is needed. */
+#define _GNU_SOURCE
+#include "compiler.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../core/source.h"
+
+extern char **environ;
+
+enum { WORDS_MOST = 80, PATH_MOST = 400, LIMIT_MS = 120000, SAID_MOST = 1800 };
+
+/* A kernel and the library that runs it must be of one kind. */
+#if defined(__has_feature)
+#define SANITIZES(what) __has_feature(what##_sanitizer)
+#else
+#define SANITIZES(what) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || SANITIZES(thread)
+#define OWN_OPTION "-fsanitize=thread"
+#elif defined(__SANITIZE_ADDRESS__) || SANITIZES(address)
+#define OWN_OPTION "-fsanitize=address"
+#else
+#define OWN_OPTION "-fvisibility=hidden"
+#endif
+
+static const char *const options[] = { "-std=gnu11", "-O2",      "-g",      "-shared",
+                                       "-fPIC",      OWN_OPTION, "-pthread" };
+enum { OPTIONS = sizeof options / sizeof options[0] };
+
+typedef struct job {
+    const imx_user_desc *desc;
+    char folder[64];
+    char object[80];
+    char include[PATH_MOST];
+    char *words; /* the caller's options, cut at the blanks */
+    int in, said;
+    pid_t pid;
+} job;
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static imbrex_status write_all(int fd, const char *from, size_t bytes)
+{
+    for (size_t put = 0; put < bytes;) {
+        ssize_t n = write(fd, from + put, bytes - put);
+        if (n < 0 && errno != EINTR)
+            return imx_fail_errno("cannot write what the C compiler is to read");
+        put += n > 0 ? (size_t)n : 0;
+    }
+    return IMBREX_OK;
+}
+
+/* Files in the folder are the headers and the object, nothing else. */
+static void remove_folder(const job *j)
+{
+    char path[PATH_MOST];
+    for (size_t i = 0; i < imx_source_file_count; i++) {
+        snprintf(path, sizeof path, "%s/%s", j->folder, imx_source_files[i].name);
+        if (!strchr(imx_source_files[i].name, '/'))
+            unlink(path);
+    }
+    unlink(j->object);
+    rmdir(j->folder);
+}
+
+static imbrex_status put_headers(const job *j)
+{
+    for (size_t i = 0; i < imx_source_file_count; i++) {
+        const imx_source_file *header = &imx_source_files[i];
+        char path[PATH_MOST];
+        if (strchr(header->name, '/'))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", j->folder, header->name);
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return imx_fail_errno("cannot write %s", path);
+        imbrex_status status = write_all(fd, header->text, header->bytes);
+        close(fd);
+        IMX_TRY(status);
+    }
+    return IMBREX_OK;
+}
+
+/* A C string: quotes, backslashes and line ends could end it early. */
+static void add_line(const char *file, char line[2 * PATH_MOST])
+{
+    size_t at = (size_t)sprintf(line, "#line 1 \"");
+    for (const char *c = file; *c && at < 2 * PATH_MOST - 8; c++) {
+        if (*c == '"' || *c == '\\')
+            line[at++] = '\\';
+        line[at++] = *c == '\n' ? ' ' : *c;
+    }
+    memcpy(line + at, "\"\n", 3);
+}
+
+static imbrex_status begin(job *j)
+{
+    const char *temporary = getenv("TMPDIR");
+    if (!temporary || !*temporary || strlen(temporary) > sizeof j->folder - 20)
+        temporary = "/tmp";
+    snprintf(j->folder, sizeof j->folder, "%s/imbrex-XXXXXX", temporary);
+    if (!mkdtemp(j->folder)) {
+        imbrex_status status = imx_fail_errno("cannot make a folder %s to compile in", j->folder);
+        j->folder[0] = '\0';
+        return status;
+    }
+    snprintf(j->object, sizeof j->object, "%s/kernel.so", j->folder);
+    snprintf(j->include, sizeof j->include, "-I%s", j->folder);
+    IMX_TRY(put_headers(j));
+    j->in = imx_sys.memfd_create("kernel.c", MFD_CLOEXEC);
+    j->said = imx_sys.memfd_create("messages", MFD_CLOEXEC);
+    if (j->in < 0 || j->said < 0)
+        return imx_fail_errno("cannot create a file in memory (memfd)");
+    char line[2 * PATH_MOST];
+    add_line(j->desc->file, line);
+    IMX_TRY(write_all(j->in, line, strlen(line)));
+    IMX_TRY(write_all(j->in, j->desc->text, j->desc->text_bytes));
+    return lseek(j->in, 0, SEEK_SET) ? imx_fail_errno("cannot rewind a file in memory") : IMBREX_OK;
+}
+
+static void end(job *j)
+{
+    if (j->in >= 0)
+        close(j->in);
+    if (j->said >= 0)
+        close(j->said);
+    if (j->folder[0])
+        remove_folder(j);
+    free(j->words);
+}
+
+/* ---- the compiler ---------------------------------------------------------------------------- */
+
+/* Signals as a program expects to find them, whatever this process does with them. */
+static int spawn(job *j, const char *compiler, const char *const *words)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t none, usual;
+    sigemptyset(&none);
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGCHLD);
+    sigaddset(&usual, SIGPIPE);
+    int error = posix_spawn_file_actions_init(&files);
+    if (error)
+        return error;
+    error = posix_spawnattr_init(&attributes);
+    if (error) {
+        posix_spawn_file_actions_destroy(&files);
+        return error;
+    }
+    posix_spawn_file_actions_adddup2(&files, j->in, 0);
+    posix_spawn_file_actions_adddup2(&files, j->said, 1);
+    posix_spawn_file_actions_adddup2(&files, j->said, 2);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &usual);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    error = posix_spawnp(&j->pid, compiler, &files, &attributes, (char *const *)words, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    return error;
+}
+
+static int fill_words(job *j, const char *compiler, const char **words)
+{
+    int count = 0;
+    words[count++] = compiler;
+    for (int i = 0; i < OPTIONS; i++)
+        words[count++] = options[i];
+    char *rest = NULL;
+    for (char *word = strtok_r(j->words, " \t\n", &rest); word && count < WORDS_MOST - 10;
+         word = strtok_r(NULL, " \t\n", &rest))
+        words[count++] = word;
+    words[count++] = "-iquote";
+    words[count++] = j->desc->folder;
+    words[count++] = j->include;
+    words[count++] = "-o";
+    words[count++] = j->object;
+    words[count++] = "-xc";
+    words[count++] = "-";
+    words[count] = NULL;
+    return count;
+}
+
+/* Where there is none of the name, the next is tried. */
+static imbrex_status start(job *j, const char *wanted, const char **compiler)
+{
+    const char *usual[] = { "cc", "gcc", "clang" };
+    const char *words[WORDS_MOST];
+    int error = ENOENT;
+    fill_words(j, wanted, words);
+    for (int i = 0; i < (*wanted ? 1 : 3) && error == ENOENT; i++) {
+        *compiler = words[0] = *wanted ? wanted : usual[i];
+        error = spawn(j, *compiler, words);
+    }
+    if (error && *wanted)
+        return imx_fail(IMBREX_UNSUPPORTED, "IMBREX_CC is %s, which does not run: %s", wanted,
+                        strerror(error));
+    if (error)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "no C compiler for kernel %s: neither cc, gcc nor clang runs (%s); install "
+                        "one, set IMBREX_CC, or compile the kernel with the program (desc.entry)",
+                        j->desc->name, strerror(error));
+    return IMBREX_OK;
+}
+
+/* A process that ignores SIGCHLD learns no exit code (ECHILD): the object says how it went. */
+static imbrex_status await(job *j, bool *well)
+{
+    const struct timespec nap = { 0, 2000000 };
+    int64_t deadline_ns = imbrexd_now_ns() + (int64_t)LIMIT_MS * 1000000;
+    int code = 0;
+    pid_t ended;
+    while ((ended = waitpid(j->pid, &code, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+        if (imbrexd_now_ns() > deadline_ns) {
+            kill(j->pid, SIGKILL);
+            waitpid(j->pid, &code, 0);
+            return imx_fail(IMBREX_SYSTEM, "the C compiler did not end within %d s",
+                            LIMIT_MS / 1000);
+        }
+        nanosleep(&nap, NULL);
+    }
+    *well = ended < 0 || (WIFEXITED(code) && WEXITSTATUS(code) == 0);
+    return IMBREX_OK;
+}
+
+/* From the line of the first error on. */
+static imbrex_status complain(const job *j, const char *compiler)
+{
+    char said[16384];
+    ssize_t bytes = pread(j->said, said, sizeof said - 1, 0);
+    said[bytes > 0 ? bytes : 0] = '\0';
+    const char *at = strstr(said, "error");
+    while (at && at > said && at[-1] != '\n')
+        at--;
+    return imx_fail(IMBREX_INVALID, "%s does not compile kernel %s:\n%.*s", compiler, j->desc->name,
+                    SAID_MOST, at ? at : said);
+}
+
+static imbrex_status read_object(const job *j, const char *compiler, void **image, size_t *bytes)
+{
+    struct stat found;
+    int fd = open(j->object, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &found) != 0 || found.st_size == 0) {
+        if (fd >= 0)
+            close(fd);
+        return complain(j, compiler);
+    }
+    void *data = NULL;
+    imbrex_status status;
+    IMX_GOTO(imx_sys_alloc(1, (size_t)found.st_size, &data));
+    if (pread(fd, data, (size_t)found.st_size, 0) != found.st_size) {
+        status = imx_fail_errno("cannot read what the C compiler made");
+        goto fail;
+    }
+    close(fd);
+    *image = data;
+    *bytes = (size_t)found.st_size;
+    return IMBREX_OK;
+fail:
+    close(fd);
+    free(data);
+    return status;
+}
+
+imbrex_status imx_compiler_run(const char *wanted, const imx_user_desc *desc, void **image,
+                               size_t *bytes)
+{
+    job j = { .desc = desc, .in = -1, .said = -1 };
+    const char *compiler = NULL;
+    bool well = false;
+    imbrex_status status;
+    IMX_GOTO(imx_sys_alloc(1, strlen(desc->options) + 1, &j.words));
+    strcpy(j.words, desc->options);
+    IMX_GOTO(begin(&j));
+    IMX_GOTO(start(&j, wanted, &compiler));
+    IMX_GOTO(await(&j, &well));
+    status = well ? read_object(&j, compiler, image, bytes) : complain(&j, compiler);
+fail:
+    end(&j);
+    return status;
+}
+
+void imx_compiler_key(const char *compiler, imx_cache_key *key)
+{
+    imx_cache_key_add(key, compiler, strlen(compiler) + 1);
+    for (int i = 0; i < OPTIONS; i++)
+        imx_cache_key_add(key, options[i], strlen(options[i]) + 1);
+}

@@ -1,0 +1,163 @@
+/* user.c - kernels of the caller's on CPU ranks: compiled into shared objects, or part of the
+ * program; their blocks are tasks of the threads of a prepared kernel.
+ *
+ * A shared object is loaded from memory: nothing of it has a name that could outlive its rank, and
+ * what the cache holds is looked at before it is run. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "compiler.h"
+#include "cpu.h"
+
+struct imx_user {
+    imx_kernel kernel; /* what prepared runs: tasks, under the caller's name */
+    char name[64];
+    const imbrexd_entry *entry;
+    void *object; /* dlopen's; NULL: entry is the program's own */
+    int fd;       /* its file; -1: none.  Open as long as it is loaded: its path is its name */
+    imx_prepared *prepared;
+};
+
+/* What a launch of the caller's kernel is to its prepared one. */
+typedef struct task_args {
+    const imbrexd_entry *entry;
+    const imbrexd_team *team;
+    int grid;
+    _Alignas(16) char args[IMX_USER_ARGS_BYTES];
+} task_args;
+
+/* Thread t takes blocks t, t + threads...: each in turn, so that a block may wait for all that come
+ * before it, and for all of the first `resident`. */
+static void run_tasks(const void *untyped, const imbrexd_block *thread)
+{
+    const task_args *tasks = untyped;
+    imbrexd_block block = *thread;
+    block.count = tasks->grid;
+    for (; block.index < tasks->grid; block.index += thread->count)
+        tasks->entry->run(tasks->args, tasks->team, &block);
+}
+
+static size_t scratch_of(const void *shared_bytes)
+{
+    return *(const size_t *)shared_bytes;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static imbrex_status load(imx_user *user, const void *image, size_t bytes)
+{
+    user->fd = imx_sys.memfd_create(user->name, MFD_CLOEXEC);
+    if (user->fd < 0)
+        return imx_fail_errno("cannot create a file in memory (memfd)");
+    for (size_t put = 0; put < bytes;) {
+        ssize_t n = write(user->fd, (const char *)image + put, bytes - put);
+        if (n < 0)
+            return imx_fail_errno("cannot write kernel %s into memory", user->name);
+        put += (size_t)n;
+    }
+    char path[48]; /* of this process: tools that look at it from outside find it, too */
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), user->fd);
+    user->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!user->object)
+        return imx_fail(IMBREX_INVALID, "kernel %s does not load: %s", user->name, dlerror());
+    return IMBREX_OK;
+}
+
+static imbrex_status find_entry(imx_user *user, const char *file)
+{
+    char symbol[96];
+    snprintf(symbol, sizeof symbol, "imbrexd_entry_%s", user->name);
+    user->entry = dlsym(user->object, symbol);
+    if (!user->entry)
+        return imx_fail(IMBREX_INVALID,
+                        "%s has no kernel %s: want IMBREXD_KERNEL(%s, ...) in it, or another "
+                        "desc.name",
+                        file, user->name, user->name);
+    return IMBREX_OK;
+}
+
+static imbrex_status build(const imx_device *device, const imx_user_desc *desc, void **image,
+                           size_t *bytes)
+{
+    imx_cache_key key = desc->key;
+    imx_folder folder;
+    imx_folder_find(device->env->cache_dir, &folder);
+    imx_compiler_key(device->env->cc, &key);
+    if (imx_cache_load(&folder, &key, image, bytes))
+        return IMBREX_OK;
+    IMX_TRY(imx_compiler_run(device->env->cc, desc, image, bytes));
+    imx_cache_store(&folder, &key, *image, *bytes);
+    return IMBREX_OK;
+}
+
+static imbrex_status find_code(const imx_device *device, const imx_user_desc *desc, imx_user *user)
+{
+    void *image = NULL;
+    size_t bytes = 0;
+    user->entry = desc->entry;
+    if (user->entry)
+        return IMBREX_OK;
+    if (!desc->text)
+        return imx_fail(IMBREX_INVALID, "desc.source, desc.file and desc.entry are NULL: want one");
+    IMX_TRY(build(device, desc, &image, &bytes));
+    imbrex_status status = load(user, image, bytes);
+    free(image);
+    return status == IMBREX_OK ? find_entry(user, desc->file) : status;
+}
+
+imbrex_status imx_cpu_user_prepare(imx_device *device, const imx_user_desc *desc, imx_user **out,
+                                   imx_user_facts *facts)
+{
+    imx_user *user = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *user, &user));
+    user->fd = -1;
+    snprintf(user->name, sizeof user->name, "%s", desc->name);
+    user->kernel = (imx_kernel){
+        .name = user->name,
+        .cpu = run_tasks,
+        .cpu_scratch = scratch_of,
+    };
+    imbrex_status status;
+    IMX_GOTO(find_code(device, desc, user));
+    IMX_GOTO(imx_cpu_prepare(device, &user->kernel, &desc->shared_bytes, desc->resident,
+                             &user->prepared));
+    *facts = (imx_user_facts){ user->entry->args_bytes, user->entry->threads_most };
+    *out = user;
+    return IMBREX_OK;
+fail:
+    imx_cpu_user_destroy(device, user);
+    return status;
+}
+
+void imx_cpu_user_destroy(imx_device *device, imx_user *user)
+{
+    if (!user)
+        return;
+    imx_cpu_prepared_destroy(device, user->prepared);
+    if (user->object)
+        dlclose(user->object);
+    if (user->fd >= 0)
+        close(user->fd);
+    free(user);
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+imbrex_status imx_cpu_user_launch(imx_device *device, imx_user *user, const imx_user_launch *launch,
+                                  imbrex_stream stream)
+{
+    if (!imx_cpu_stream_is(device, stream))
+        return imx_fail(IMBREX_INVALID,
+                        "stream, %p, is not one of the group that kernel %s was made for", stream,
+                        user->name);
+    if (launch->after)
+        IMX_TRY(imx_cpu_event_wait(device, launch->after, stream));
+    task_args tasks = { .entry = user->entry, .team = launch->team, .grid = launch->grid };
+    memcpy(tasks.args, launch->args, launch->args_bytes);
+    return imx_cpu_launch(device, user->prepared, &tasks, sizeof tasks, stream);
+}

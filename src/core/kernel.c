@@ -1,0 +1,312 @@
+/* kernel.c - kernels of the caller's: what their team needs is made with them, and a launch is
+ * checked and handed to the backend.
+ *
+ * Of a kernel, on this rank, where devices read it:
+ *
+ *     words, symmetric  | see imbrexd_team |
+ *     table, local      | base [size] | words [size] | use | counter of blocks that are through |
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "group.h"
+#include "user_source.h"
+
+enum { SIGNALS_MOST = 1 << 20, RESIDENT_MOST = 1024, THREADS_MOST = 1024, SHARED_MOST = 232448 };
+
+struct imbrex_kernel {
+    imbrex_kernel *next; /* of all groups */
+    imbrex_group *group;
+    imx_user *user;
+    imx_user_facts facts;
+    imx_symmetric *words;
+    imx_memory *table;
+    imx_event *done;
+    imbrex_stream stream; /* the latest it was on; NULL: not launched yet */
+    imbrexd_team team;
+    char name[64];
+};
+
+/* ---- all that live --------------------------------------------------------------------------- */
+
+/* So that a kernel that was destroyed is an error of the launch and not its crash. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static imbrex_kernel *kernels;
+
+static void add(imbrex_kernel *kernel)
+{
+    pthread_mutex_lock(&lock);
+    kernel->next = kernels;
+    kernels = kernel;
+    pthread_mutex_unlock(&lock);
+}
+
+static bool is_alive(const imbrex_kernel *kernel)
+{
+    pthread_mutex_lock(&lock);
+    const imbrex_kernel *at = kernels;
+    while (at && at != kernel)
+        at = at->next;
+    pthread_mutex_unlock(&lock);
+    return at != NULL;
+}
+
+/* False: it was not there. */
+static bool take_out(const imbrex_kernel *kernel)
+{
+    pthread_mutex_lock(&lock);
+    imbrex_kernel **at = &kernels;
+    while (*at && *at != kernel)
+        at = &(*at)->next;
+    bool found = *at != NULL;
+    if (found)
+        *at = (*at)->next;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static imbrex_kernel *find(const imbrex_group *group, int number)
+{
+    pthread_mutex_lock(&lock);
+    imbrex_kernel *at = kernels;
+    while (at && (at->group != group || (number && at->team.kernel != number)))
+        at = at->next;
+    pthread_mutex_unlock(&lock);
+    return at;
+}
+
+const char *imx_kernel_name(const imbrex_group *group, int number)
+{
+    const imbrex_kernel *kernel = find(group, number);
+    return kernel ? kernel->name : "a destroyed kernel";
+}
+
+void imx_kernel_destroy_all(imbrex_group *group)
+{
+    for (imbrex_kernel *kernel; (kernel = find(group, 0));)
+        imbrex_kernel_destroy(kernel);
+}
+
+/* ---- create ---------------------------------------------------------------------------------- */
+
+static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out)
+{
+    IMX_TRY(imx_status_need(d, "desc", "want one, at least with a name and a source"));
+    IMX_TRY(imx_status_need(out, "kernel", "want where to put it"));
+    IMX_TRY(imx_status_need(d->name, "desc.name", "want the name in IMBREXD_KERNEL(name, ...)"));
+    size_t length = strlen(d->name);
+    if (length < 1 || length >= sizeof((imbrex_kernel *)0)->name ||
+        strspn(d->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") < length)
+        return imx_fail(IMBREX_INVALID,
+                        "desc.name is \"%.80s\": want a C name of at most %zu characters", d->name,
+                        sizeof((imbrex_kernel *)0)->name - 1);
+    if (d->signals < 0 || d->signals > SIGNALS_MOST)
+        return imx_fail(IMBREX_INVALID, "desc.signals is %d: want from 0 to %d", d->signals,
+                        SIGNALS_MOST);
+    if (d->resident < 0 || d->resident > RESIDENT_MOST)
+        return imx_fail(IMBREX_INVALID, "desc.resident is %d: want from 0 to %d", d->resident,
+                        RESIDENT_MOST);
+    if (d->shared_bytes > SHARED_MOST)
+        return imx_fail(IMBREX_INVALID, "desc.shared_bytes is %zu: no GPU's block has more than %d",
+                        d->shared_bytes, SHARED_MOST);
+    for (size_t i = 0; i < sizeof d->reserved / sizeof d->reserved[0]; i++) {
+        if (d->reserved[i])
+            return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%zu] is not zero", i);
+    }
+    return IMBREX_OK;
+}
+
+/* Local: compiles and loads. */
+static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
+{
+    imbrex_group *group = k->group;
+    const char *options = d->options ? d->options : "";
+    imx_user_source source;
+    IMX_TRY(imx_user_source_read(d->name, d->source, d->file, options, &source));
+    imx_target target;
+    group->backend->target(group->device, &target);
+    imx_user_desc desc = {
+        .name = k->name,
+        .text = source.text,
+        .text_bytes = source.bytes,
+        .file = source.file,
+        .folder = source.folder,
+        .options = options,
+        .key = source.key,
+        .entry = d->entry,
+        .shared_bytes = d->shared_bytes,
+        .resident = d->resident ? d->resident : (int)imx_min(target.units, RESIDENT_MOST),
+    };
+    imbrex_status status = group->backend->user_prepare(group->device, &desc, &k->user, &k->facts);
+    imx_user_source_free(&source);
+    if (status == IMBREX_OK && k->facts.args_bytes > IMX_USER_ARGS_BYTES)
+        status = imx_fail(IMBREX_INVALID,
+                          "kernel %s takes %zu bytes of args: at most %d fit; leave the rest in "
+                          "memory, and a pointer to it in args",
+                          k->name, k->facts.args_bytes, IMX_USER_ARGS_BYTES);
+    return status;
+}
+
+/* The piece of symmetric memory that desc.memory lies in. */
+static imbrex_status find_memory(imbrex_kernel *k, const void *memory)
+{
+    void *peer;
+    if (!memory)
+        return IMBREX_OK;
+    return imx_memory_find(k->group, "desc.memory", memory, 1, k->group->rank, &peer);
+}
+
+/* Fills the table that devices read, which the host may not reach itself. */
+static imbrex_status fill_table(imbrex_kernel *k, const void *memory)
+{
+    imbrex_group *group = k->group;
+    size_t size = (size_t)group->size, bytes = (2 * size + 2) * sizeof(uint64_t);
+    IMX_TRY(group->backend->memory_create(group->device, bytes, &k->table));
+    uint64_t *table = NULL;
+    IMX_TRY(imx_sys_alloc(1, bytes, &table));
+    const imx_symmetric *piece = memory ? imx_memory_piece(group, memory) : NULL;
+    for (int r = 0; r < group->size; r++) {
+        table[r] = piece ? (uintptr_t)imx_memory_at(piece, r, 0) : 0;
+        table[size + (size_t)r] = (uintptr_t)imx_memory_at(k->words, r, 0);
+    }
+    table[2 * size] = 1; /* use: of the first launch */
+    imbrex_status status = group->backend->copy(group->device, k->table->base, table, bytes,
+                                                group->rank, group->stream);
+    if (status == IMBREX_OK)
+        status = group->backend->stream_sync(group->device, group->stream);
+    free(table);
+    k->team.bytes = piece ? piece->bytes : 0;
+    return status;
+}
+
+static imbrex_status make_team(imbrex_kernel *k, const imbrex_kernel_desc *d)
+{
+    imbrex_group *group = k->group;
+    imbrex_status status = fill_table(k, d->memory);
+    if (status == IMBREX_OK)
+        status = group->backend->event_create(group->device, &k->done);
+    IMX_TRY(status);
+    uint64_t *table = k->table->base;
+    k->team.rank = group->rank;
+    k->team.size = group->size;
+    k->team.node = group->nodes.own;
+    k->team.nodes = group->nodes.count;
+    k->team.node_rank = group->nodes.local;
+    k->team.node_size = group->nodes.ranks;
+    k->team.signal_count = d->signals;
+    k->team.base = (char *const *)table;
+    k->team.words = (uint64_t *const *)(table + group->size);
+    k->team.use = table + 2 * group->size;
+    k->team.watch = group->watch;
+    return IMBREX_OK;
+}
+
+static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbrex_status mine)
+{
+    const char *call = "imbrex_kernel_create";
+    imbrex_group *group = k->group;
+    if (mine == IMBREX_OK)
+        mine = prepare(k, d);
+    if (mine == IMBREX_OK)
+        mine = find_memory(k, d->memory);
+    imx_field fields[] = {
+        { .name = "desc.signals", .value = mine == IMBREX_OK ? d->signals : 0 },
+        { .name = "the size of its args", .value = (int64_t)k->facts.args_bytes },
+    };
+    IMX_TRY(imx_agree(group, call, mine, fields, 2));
+    if (!group->backend->user_launch)
+        return IMBREX_OK;
+    size_t words = IMBREXD_TEAM_WORDS(group->size) + (size_t)d->signals;
+    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, words * sizeof(uint64_t), &k->words));
+    return imx_agree(group, call, make_team(k, d), NULL, 0);
+}
+
+imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc *desc,
+                                   imbrex_kernel **out)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
+    imbrex_kernel *k = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *k, &k));
+    k->group = group;
+    k->team.kernel = ++group->kernel_count;
+    imbrex_status mine = check_desc(desc, out);
+    if (mine == IMBREX_OK)
+        strcpy(k->name, desc->name);
+    add(k);
+    imbrex_status status = create(k, desc, mine);
+    if (status == IMBREX_OK)
+        *out = k;
+    else
+        imbrex_kernel_destroy(k);
+    return status;
+}
+
+void imbrex_kernel_destroy(imbrex_kernel *k)
+{
+    if (!k || !take_out(k))
+        return;
+    imbrex_group *group = k->group;
+    const imx_backend *backend = group->backend;
+    if (k->stream) {
+        imbrex_status waited = backend->event_wait(group->device, k->done, group->stream);
+        if (waited == IMBREX_OK)
+            waited = backend->stream_sync(group->device, group->stream);
+        (void)waited;
+    }
+    if (k->user)
+        backend->user_destroy(group->device, k->user);
+    if (k->done)
+        backend->event_destroy(group->device, k->done);
+    if (k->table)
+        backend->memory_release(k->table);
+    imx_memory_free(group, k->words);
+    free(k);
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+static imbrex_status check_launch(const imbrex_kernel *k, int grid, int block, const void *args,
+                                  size_t args_bytes)
+{
+    if (grid < 1)
+        return imx_fail(IMBREX_INVALID, "grid is %d: kernel %s needs at least 1 block", grid,
+                        k->name);
+    int most = (int)imx_min(THREADS_MOST, k->facts.threads_most);
+    if (block < 1 || block > most)
+        return imx_fail(IMBREX_INVALID,
+                        "block is %d: a block of kernel %s has from 1 to %d threads", block,
+                        k->name, most);
+    if (args_bytes != k->facts.args_bytes)
+        return imx_fail(IMBREX_INVALID, "args_bytes is %zu: kernel %s takes %zu", args_bytes,
+                        k->name, k->facts.args_bytes);
+    return args ? IMBREX_OK : imx_fail(IMBREX_INVALID, "args is NULL");
+}
+
+imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *args,
+                            size_t args_bytes, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_status_need(k, "kernel", "did imbrex_kernel_create fail?"));
+    if (!is_alive(k))
+        return imx_fail(IMBREX_INVALID, "kernel, %p, was destroyed, by itself or with its group",
+                        (const void *)k);
+    imbrex_group *group = k->group;
+    const imx_backend *backend = group->backend;
+    IMX_TRY(imx_fault_check(group));
+    if (!backend->user_launch)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "device %s only compiles: what is to run needs "
+                        "\"cuda\" or \"cpu\"",
+                        group->device_name);
+    IMX_TRY(check_launch(k, grid, block, args, args_bytes));
+    imbrex_stream on = imx_stream_or_default(group, stream);
+    imx_user_launch launch = { grid, block, args, args_bytes, &k->team, NULL };
+    if (k->stream && k->stream != on)
+        launch.after = k->done;
+    IMX_TRY(backend->user_launch(group->device, k->user, &launch, on));
+    k->stream = on;
+    return backend->event_record(group->device, k->done, on);
+}

@@ -1,0 +1,194 @@
+/* user_source.c - reads a caller's kernel, and every file that it includes into the key of the
+ * cache: a header that changed makes another kernel.
+ *
+ * Which #include takes effect only the compiler knows.  All of them count here, also those in
+ * comments: a file too many costs a compilation now and then, one too few would run old code. */
+#include "user_source.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "source.h"
+
+enum { TEXT_BYTES_MOST = 16 << 20, PATH_MOST = 512, FILES_MOST = 256, FOLDERS_MOST = 32 };
+
+/* All of a file and a NUL, or NULL with errno. */
+static char *read_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "re");
+    char *text = NULL;
+    size_t room = 0, got = 0;
+    while (file && !feof(file) && !ferror(file) && got < TEXT_BYTES_MOST) {
+        if (got + 1 >= room) {
+            room = room ? 2 * room : 65536;
+            char *more = realloc(text, room);
+            if (!more)
+                break;
+            text = more;
+        }
+        got += fread(text + got, 1, room - 1 - got, file);
+    }
+    bool whole = file && feof(file);
+    int error = whole ? 0 : errno ? errno : EFBIG;
+    if (file)
+        fclose(file);
+    if (!whole) {
+        free(text);
+        errno = error;
+        return NULL;
+    }
+    text[got] = '\0';
+    *bytes = got;
+    return text;
+}
+
+/* ---- the key --------------------------------------------------------------------------------- */
+
+typedef struct scan {
+    imx_cache_key key;
+    char folders[FOLDERS_MOST][PATH_MOST]; /* the first: of the file that includes */
+    int folder_count;
+    char seen[FILES_MOST][PATH_MOST];
+    int seen_count;
+} scan;
+
+/* "-I folder", "-Ifolder" and the like. */
+static void take_folders(scan *s, const char *options)
+{
+    static const char *const flags[] = { "--include-path=", "-isystem", "-iquote", "-I" };
+    bool next = false;
+    for (const char *at = options; *at;) {
+        at += strspn(at, " \t\n");
+        size_t length = strcspn(at, " \t\n"), skip = 0;
+        for (int i = 0; i < 4 && !next && !skip; i++) {
+            if (strncmp(at, flags[i], strlen(flags[i])) == 0)
+                skip = strlen(flags[i]);
+        }
+        if ((next || skip) && length > skip && s->folder_count < FOLDERS_MOST)
+            snprintf(s->folders[s->folder_count++], PATH_MOST, "%.*s", (int)(length - skip),
+                     at + skip);
+        next = skip && length == skip;
+        at += length;
+    }
+}
+
+/* The name in a line `#include <name>` or "name"; 0: it is another line. */
+static size_t included(const char *line, const char **name)
+{
+    line += strspn(line, " \t");
+    if (*line++ != '#')
+        return 0;
+    line += strspn(line, " \t");
+    if (strncmp(line, "include", 7) != 0)
+        return 0;
+    line += 7 + strspn(line + 7, " \t");
+    if (*line != '"' && *line != '<')
+        return 0;
+    *name = line + 1;
+    return strcspn(line + 1, "\">\n");
+}
+
+static void scan_text(scan *s, const char *folder, const char *text, size_t bytes);
+
+/* Where a file named so is, among the folders.  One that is nowhere is the compiler's own. */
+static void scan_name(scan *s, const char *folder, const char *name, size_t length)
+{
+    for (int i = 0; i < s->folder_count; i++) {
+        char path[PATH_MOST];
+        size_t bytes = 0;
+        if (snprintf(path, sizeof path, "%s/%.*s", i ? s->folders[i] : folder, (int)length, name) >=
+            PATH_MOST)
+            continue;
+        for (int k = 0; k < s->seen_count; k++) {
+            if (strcmp(path, s->seen[k]) == 0)
+                return;
+        }
+        char *text = s->seen_count < FILES_MOST ? read_file(path, &bytes) : NULL;
+        if (!text)
+            continue;
+        memcpy(s->seen[s->seen_count++], path, sizeof path);
+        *strrchr(path, '/') = '\0';
+        scan_text(s, path, text, bytes);
+        free(text);
+        return;
+    }
+}
+
+static void scan_text(scan *s, const char *folder, const char *text, size_t bytes)
+{
+    imx_cache_key_add(&s->key, text, bytes);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        const char *name;
+        line += *line == '\n';
+        size_t length = included(line, &name);
+        if (length)
+            scan_name(s, folder, name, length);
+    }
+}
+
+static imbrex_status find_key(const char *name, const char *options, imx_user_source *source)
+{
+    scan *s = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *s, &s));
+    s->folder_count = 1;
+    take_folders(s, options);
+    imx_cache_key_add(&s->key, name, strlen(name) + 1);
+    imx_cache_key_add(&s->key, options, strlen(options) + 1);
+    imx_cache_key_add(&s->key, source->file, strlen(source->file) + 1); /* it is in messages */
+    for (size_t i = 0; i < imx_source_file_count; i++) {
+        if (!strchr(imx_source_files[i].name, '/')) /* imbrex_device.h and what belongs to it */
+            imx_cache_key_add(&s->key, imx_source_files[i].text, imx_source_files[i].bytes);
+    }
+    scan_text(s, source->folder, source->text, source->bytes);
+    source->key = s->key;
+    free(s);
+    return IMBREX_OK;
+}
+
+/* ---- the text -------------------------------------------------------------------------------- */
+
+static imbrex_status name_file(const char *name, const char *file, imx_user_source *out)
+{
+    imx_text as = { .at = out->file, .size = sizeof out->file };
+    imx_text_add(&as, "%s%s", file ? file : name, file ? "" : ".kernel");
+    if (as.length >= as.size)
+        return imx_fail(IMBREX_INVALID, "desc.file has %zu characters: want at most %zu", as.length,
+                        as.size - 1);
+    const char *slash = strrchr(out->file, '/');
+    imx_text in = { .at = out->folder, .size = sizeof out->folder };
+    imx_text_add(&in, "%.*s", slash ? (int)(slash - out->file) : 1, slash ? out->file : ".");
+    return IMBREX_OK;
+}
+
+imbrex_status imx_user_source_read(const char *name, const char *source, const char *file,
+                                   const char *options, imx_user_source *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!source && !file)
+        return IMBREX_OK;
+    IMX_TRY(name_file(name, file, out));
+    imbrex_status status;
+    if (source) {
+        out->bytes = strlen(source);
+        IMX_GOTO(imx_sys_alloc(1, out->bytes + 1, &out->text));
+        memcpy(out->text, source, out->bytes);
+    } else {
+        out->text = read_file(file, &out->bytes);
+        if (!out->text)
+            return imx_fail(IMBREX_INVALID, "desc.file, %s, cannot be read: %s", file,
+                            strerror(errno));
+    }
+    IMX_GOTO(find_key(name, options, out));
+    return IMBREX_OK;
+fail:
+    imx_user_source_free(out);
+    return status;
+}
+
+void imx_user_source_free(imx_user_source *source)
+{
+    free(source->text);
+    source->text = NULL;
+}
