@@ -1,4 +1,5 @@
-/* share.h - small things that the ranks of a command tell each other, through symmetric memory. */
+/* share.h - small things that the ranks of a command tell each other, through symmetric memory or,
+ * over nodes, by an all_gather. */
 #ifndef CLI_SHARE_H
 #define CLI_SHARE_H
 
@@ -6,8 +7,9 @@
 
 typedef struct share {
     imbrex_group *group;
-    size_t bytes; /* room for one rank */
-    char *room;   /* [size][bytes], symmetric */
+    size_t bytes;      /* room for one rank */
+    char *room;        /* [size + 1][bytes], symmetric: the ranks', and what this one sends */
+    imbrex_plan *plan; /* over nodes: an all_gather; NULL: all ranks reach the room */
 } share;
 
 /* Collective: room for `bytes` of each rank. */

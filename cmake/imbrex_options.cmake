@@ -35,5 +35,10 @@ endmacro()
 
 imbrex_optional(imbrex_blas "${IMBREX_BLAS}" imbrex::blas "products through CBLAS" imbrex_blas)
 imbrex_optional(imbrex_json "${IMBREX_JSON}" imbrex::jansson "JSON with jansson" imbrex_jansson)
+if(IMBREX_SANITIZE)
+    set(imbrex_mpi OFF) # a sanitizer sees nothing of MPI
+else()
+    imbrex_optional(imbrex_mpi "${IMBREX_MPI}" MPI::MPI_C "nodes of CPU ranks, over MPI" MPI)
+endif()
 imbrex_optional(imbrex_tests "${IMBREX_BUILD_TESTS}" imbrex::cmocka "tests, with cmocka"
                 imbrex_cmocka)

@@ -1,0 +1,384 @@
+/* net_mpi.c - the engine between nodes for CPU ranks, over MPI, and a bootstrap: a library of its
+ * own, which imbrex loads when ranks are on several nodes.
+ *
+ * A step is carried out by the stream's own thread: it posts all receives and sends, and drives MPI
+ * until they are done.  Both ends of a message are then in MPI, which is what TCP needs; and many
+ * streams may be, which is why MPI has to be started with MPI_THREAD_MULTIPLE.
+ *
+ * After a failure MPI is not called any more, not even to end it: it might wait for who is gone.
+ */
+#include "imbrex_mpi.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../core/net.h"
+#include "../kernels/sites.h"
+
+enum { POLLS = 200, NAP_NS = 50000, LINGER_NS = 100000000, PIECE_BYTES = 1 << 30 };
+
+/* What all groups of the process share. */
+static struct {
+    bool started; /* by this library, which then ends it */
+    bool failed;  /* atomic */
+} mpi;
+
+struct imx_net {
+    imx_net_desc desc;
+    MPI_Comm comm; /* its ranks are the group's */
+    bool stuck;    /* atomic */
+};
+
+/* One entry of a stream. */
+typedef struct step {
+    imx_net *net;
+    int channel, count;
+    imx_net_op ops[IMX_NET_OPS];
+} step;
+
+/* The part of a step that is under way: PIECE_BYTES of each operation at most. */
+typedef struct flight {
+    MPI_Request requests[IMX_NET_OPS];
+    int bytes[IMX_NET_OPS]; /* that are to arrive; -1: a send */
+} flight;
+
+/* ---- bootstrap ------------------------------------------------------------------------------- */
+
+static int64_t now_ns(void)
+{
+    return imbrexd_now_ns();
+}
+
+static void nap(int *polls)
+{
+    const struct timespec time = { .tv_nsec = NAP_NS };
+    if (++*polls < POLLS)
+        sched_yield();
+    else
+        nanosleep(&time, NULL);
+}
+
+static int64_t bootstrap_limit_ns(void)
+{
+    const char *text = getenv("IMBREX_TIMEOUT_MS");
+    long long ms = text ? atoll(text) : 0;
+    return (ms > 0 ? ms : 30000) * 1000000;
+}
+
+/* The communicator as an integer, which MPI has a form for, fits into ctx and needs no memory. */
+static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)(intptr_t)ctx);
+    MPI_Request request;
+    if (bytes > INT32_MAX || MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
+                                            comm, &request) != MPI_SUCCESS)
+        return 1;
+    int64_t deadline_ns = now_ns() + bootstrap_limit_ns();
+    for (int done = 0, polls = 0; !done; nap(&polls)) {
+        bool good = MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        if (good && (done || now_ns() < deadline_ns))
+            continue;
+        __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
+        return good ? 2 : 1;
+    }
+    return 0;
+}
+
+imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
+{
+    MPI_Comm own;
+    imbrex_bootstrap made = { .allgather = allgather };
+    if (!bootstrap)
+        return IMBREX_INVALID;
+    if (MPI_Comm_dup(comm, &own) != MPI_SUCCESS ||
+        MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
+        MPI_Comm_rank(own, &made.rank) != MPI_SUCCESS ||
+        MPI_Comm_size(own, &made.size) != MPI_SUCCESS)
+        return IMBREX_PEER;
+    made.ctx = (void *)(intptr_t)MPI_Comm_c2f(own);
+    *bootstrap = made;
+    return IMBREX_OK;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void end_mpi(void)
+{
+    int ended = 0;
+    if (!__atomic_load_n(&mpi.failed, __ATOMIC_RELAXED) && MPI_Finalized(&ended) == MPI_SUCCESS &&
+        !ended)
+        MPI_Finalize();
+}
+
+static imbrex_status start_mpi(const imx_net_desc *desc)
+{
+    int started = 0, ended = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    if (ended)
+        return desc->fail(IMBREX_INVALID, "MPI has ended: make groups before MPI_Finalize");
+    if (started) {
+        MPI_Query_thread(&level);
+    } else {
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+            return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
+        mpi.started = true;
+        atexit(end_mpi);
+    }
+    if (level == MPI_THREAD_MULTIPLE)
+        return IMBREX_OK;
+    return desc->fail(IMBREX_UNSUPPORTED,
+                      "MPI was started with thread level %d, and streams between nodes need "
+                      "MPI_THREAD_MULTIPLE (%d): pass that to MPI_Init_thread",
+                      level, MPI_THREAD_MULTIPLE);
+}
+
+static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
+{
+    imbrex_status status = start_mpi(desc);
+    if (status != IMBREX_OK)
+        return status;
+    imx_net *net = calloc(1, sizeof *net);
+    if (!net)
+        return desc->fail(IMBREX_NO_MEMORY, "no memory for MPI's part of a group");
+    net->desc = *desc;
+    net->comm = MPI_COMM_NULL;
+    *out = net;
+    return IMBREX_OK;
+}
+
+/* Which rank of MPI's world each rank of the group is; no two may be the same. */
+static imbrex_status check_world(const imx_net_desc *desc, const int *world, int size)
+{
+    for (int r = 0; r < desc->size; r++) {
+        for (int q = 0; q < r; q++) {
+            if (world[q] == world[r])
+                return desc->fail(IMBREX_UNSUPPORTED,
+                                  "ranks %d and %d are both rank %d of %d of MPI: start all ranks "
+                                  "that are to reach other nodes with one mpirun or srun, a "
+                                  "process each",
+                                  q, r, world[r], size);
+        }
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status connect(imx_net *net, int *world)
+{
+    const imx_net_desc *desc = &net->desc;
+    int own = 0, size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &own);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    imbrex_status status = desc->allgather(desc->ctx, &own, world, sizeof own);
+    if (status == IMBREX_OK)
+        status = check_world(desc, world, size);
+    if (status != IMBREX_OK)
+        return status;
+    MPI_Group all, ranks;
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_incl(all, desc->size, world, &ranks);
+    int error = MPI_Comm_create_group(MPI_COMM_WORLD, ranks, 0, &net->comm);
+    MPI_Group_free(&ranks);
+    MPI_Group_free(&all);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_set_errhandler(net->comm, MPI_ERRORS_RETURN);
+    return error == MPI_SUCCESS
+               ? IMBREX_OK
+               : desc->fail(IMBREX_PEER, "MPI cannot connect the ranks: error %d", error);
+}
+
+static imbrex_status net_open(imx_net *net)
+{
+    int *world = calloc((size_t)net->desc.size, sizeof *world);
+    if (!world)
+        return net->desc.fail(IMBREX_NO_MEMORY, "no memory for %d ranks", net->desc.size);
+    imbrex_status status = connect(net, world);
+    free(world);
+    return status;
+}
+
+/* MPI_Comm_free is collective: where all is well MPI frees the communicator when it ends. */
+static void net_close(imx_net *net)
+{
+    if (net && !net->stuck)
+        free(net);
+}
+
+static void net_facts(const imx_net *net, imx_net_facts *facts)
+{
+    (void)net;
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    MPI_Get_library_version(version, &length);
+    version[strcspn(version, ",\n")] = '\0';
+    *facts = (imx_net_facts){ .units = 0 };
+    snprintf(facts->text, sizeof facts->text, "%.90s", version);
+}
+
+static bool net_stuck(const imx_net *net)
+{
+    return __atomic_load_n(&net->stuck, __ATOMIC_ACQUIRE);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void fail_step(const step *s, int op, int kind, int code)
+{
+    const imx_net_desc *desc = &s->net->desc;
+    imbrexd_site site = {
+        .plan = s->channel, .what = IMX_SITE_NET, .rank = s->ops[op].rank, .index = -1
+    };
+    imbrexd_fault_raise(desc->watch, kind, site, (uint64_t)code, 0);
+}
+
+static bool aborted(const imx_net *net)
+{
+    const imbrexd_watch *watch = net->desc.watch;
+    return __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Begins piece number `piece` of all operations that have one, receives first.  MPI keeps the order
+ * of messages between two ranks with one tag, so that pieces and steps meet their own kind. */
+static bool depart(const step *s, int64_t piece, flight *f)
+{
+    for (int i = 0; i < IMX_NET_OPS; i++)
+        f->requests[i] = MPI_REQUEST_NULL;
+    for (int kind = 1; kind >= 0; kind--) {
+        for (int i = 0; i < s->count; i++) {
+            const imx_net_op *op = &s->ops[i];
+            int64_t at = piece * PIECE_BYTES, left = (int64_t)op->bytes - at;
+            int bytes = (int)imx_min(left, PIECE_BYTES);
+            if (op->receives != kind || left <= 0)
+                continue;
+            f->bytes[i] = kind ? bytes : -1;
+            int error = kind ? MPI_Irecv((char *)op->at + at, bytes, MPI_BYTE, op->rank, s->channel,
+                                         s->net->comm, &f->requests[i])
+                             : MPI_Isend((char *)op->at + at, bytes, MPI_BYTE, op->rank, s->channel,
+                                         s->net->comm, &f->requests[i]);
+            if (error != MPI_SUCCESS) {
+                fail_step(s, i, IMBREXD_FAULT_NET, error);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static int first_open(const flight *f)
+{
+    for (int i = 0; i < IMX_NET_OPS; i++) {
+        if (f->requests[i] != MPI_REQUEST_NULL)
+            return i;
+    }
+    return -1;
+}
+
+/* Looks at each request once: how many came to their end now, or -1 after a failure. */
+static int look(const step *s, flight *f)
+{
+    int landed = 0;
+    for (int i = 0; i < s->count; i++) {
+        int done = 0, bytes = 0;
+        MPI_Status status;
+        if (f->requests[i] == MPI_REQUEST_NULL)
+            continue;
+        int error = MPI_Test(&f->requests[i], &done, &status);
+        if (error == MPI_SUCCESS && done && f->bytes[i] >= 0) {
+            MPI_Get_count(&status, MPI_BYTE, &bytes);
+            error = bytes == f->bytes[i] ? MPI_SUCCESS : MPI_ERR_TRUNCATE;
+        }
+        if (error != MPI_SUCCESS) {
+            fail_step(s, i, IMBREXD_FAULT_NET, error);
+            return -1;
+        }
+        landed += done;
+    }
+    return landed;
+}
+
+/* A receive that has not begun can be taken back.  If any is left, memory must stay for it. */
+static void take_back(const step *s, flight *f)
+{
+    int64_t until_ns = now_ns() + LINGER_NS;
+    __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
+    for (int i = 0; i < s->count; i++) {
+        if (f->requests[i] != MPI_REQUEST_NULL && s->ops[i].receives)
+            MPI_Cancel(&f->requests[i]);
+    }
+    for (int i, polls = 0; (i = first_open(f)) >= 0 && now_ns() < until_ns; nap(&polls)) {
+        for (; i < s->count; i++) {
+            int done;
+            if (f->requests[i] != MPI_REQUEST_NULL &&
+                MPI_Test(&f->requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+                break;
+        }
+    }
+    if (first_open(f) >= 0)
+        __atomic_store_n(&s->net->stuck, true, __ATOMIC_RELEASE);
+}
+
+/* Until all have landed; false: the step has failed. */
+static bool fly(const step *s, flight *f)
+{
+    int64_t limit_ns = s->net->desc.timeout_ms * 1000000, deadline_ns = now_ns() + limit_ns;
+    for (int polls = 0; first_open(f) >= 0; nap(&polls)) {
+        int landed = look(s, f);
+        if (landed < 0 || aborted(s->net))
+            return false;
+        int64_t at_ns = now_ns();
+        if (landed) {
+            polls = 0;
+            deadline_ns = at_ns + limit_ns;
+        } else if (at_ns >= deadline_ns) {
+            fail_step(s, first_open(f), IMBREXD_FAULT_DEADLINE, 0);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void run_step(const void *args)
+{
+    const step *s = args;
+    size_t most = 0;
+    for (int i = 0; i < s->count; i++)
+        most = s->ops[i].bytes > most ? s->ops[i].bytes : most;
+    for (int64_t piece = 0; piece * PIECE_BYTES < (int64_t)most; piece++) {
+        flight f;
+        if (aborted(s->net))
+            return;
+        if (!depart(s, piece, &f) || !fly(s, &f)) {
+            take_back(s, &f);
+            return;
+        }
+    }
+}
+
+static imbrex_status net_step(imx_net *net, int channel, const imx_net_op *ops, int count,
+                              imbrex_stream stream)
+{
+    step s = { .net = net, .channel = channel % 32768, .count = count };
+    imbrex_span span = {
+        .kind = IMBREX_SPAN_COPY, .peer = ops[0].rank, .index = -1, .name = "network"
+    };
+    memcpy(s.ops, ops, (size_t)count * sizeof *ops);
+    for (int i = 0; i < count; i++)
+        span.bytes += ops[i].receives ? 0 : (int64_t)ops[i].bytes;
+    return net->desc.backend->call(net->desc.device, run_step, &s, sizeof s, &span, stream);
+}
+
+extern const imx_net_kind imx_net_library_kind;
+__attribute__((visibility("default"))) const imx_net_kind imx_net_library_kind = {
+    .abi = IMX_NET_ABI,
+    .name = "mpi",
+    .device = "cpu",
+    .create = net_create,
+    .open = net_open,
+    .close = net_close,
+    .facts = net_facts,
+    .step = net_step,
+    .stuck = net_stuck,
+};
