@@ -10,9 +10,9 @@ const imx_net_kind *imx_net_of_test;
 /* Those that are built in; the one for CPUs is a library of its own. */
 static const imx_net_kind *const built_in[] = { NULL };
 
-#define TEXT(number) TEXT_OF(number)
+#define TEXT(number)    TEXT_OF(number)
 #define TEXT_OF(number) #number
-#define LIBRARY "libimbrex_mpi.so." TEXT(IMBREX_VERSION_MAJOR)
+#define LIBRARY         "libimbrex_mpi.so." TEXT(IMBREX_VERSION_MAJOR)
 
 /* Beside the file that this code is in. */
 static void *open_beside(void)

@@ -74,7 +74,7 @@ static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, 
     return IMBREX_OK;
 }
 
-/* Own chunks to the node that comes to them `i` nodes after its own, and that from the other side. */
+/* Own chunks to the node that comes to them `i` nodes after its own; theirs from the other side. */
 static imbrex_status swap_shards(const imx_run *run, imbrex_stream stream, int i, const char *shard,
                                  int64_t width)
 {
@@ -223,7 +223,7 @@ static imbrex_status push_all(const imx_run *run, imbrex_stream stream, int t, c
     return IMBREX_OK;
 }
 
-/* This node's sum of `rows` rows, from chunk q on, of what this rank's counterpart on node t owns. */
+/* This node's sum of `rows` rows, from chunk q on, of what the counterpart on node t owns. */
 static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first, int kernel, int t,
                             int q, int64_t rows, const char *matrix)
 {

@@ -12,7 +12,7 @@
  *     inner   | rows of node + 1 to whose they are here, chunk by chunk | node + 2 | ... | own node
  *     add     |        | add up chunk 0 for node + 1 | chunk 1 | ...  | node + 2 | ...
  *     net     |                                 | that to node + 1, from node - 1 | chunk 1 | ...
- *     caller                                              own node's rows added up, then all nodes' |
+ *     caller                                            own node's rows added up, then all nodes' |
  *
  * In the plan's shared data, per half, gather is as in exchange.h.  Scatter has
  *
