@@ -11,7 +11,7 @@
 #define CASE extern "C" __global__ void
 #define FN   static __device__
 #else
-#define CASE static void
+#define CASE static inline void
 #define FN   static inline
 #endif
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "backends/cuda/nvrtc.h"
-#include "core/source.h"
+#include "device_source.h"
 #include "group.h"
 #include "ranks.h"
 
@@ -193,30 +193,18 @@ static void a_barrier_has_a_deadline(void **state)
 
 /* ---- the same names on GPUs ------------------------------------------------------------------ */
 
-static const char kernel[] =
-    "extern \"C\" __global__ void all(const imbrexd_watch watch, const imbrexd_team team,\n"
-    "                                 char *own, const char *src, size_t bytes, uint32_t *last)\n"
+/* Multicast is compiled for GPUs and run on CPUs only. */
+static const char multimem[] =
+    "extern \"C\" __global__ void all(const imbrexd_team team, arena *own)\n"
     "{\n"
-    "    uint64_t *signals = (uint64_t *)own;\n"
-    "    imbrexd_site site = { 0, 0, -1, -1 };\n"
-    "    int next = (team.rank + 1) % team.size;\n"
-    "    char *there = (char *)imbrexd_peer(&team, next, own + 4096);\n"
-    "    imbrexd_put_block(there, src, bytes);\n"
-    "    imbrexd_put_warp(there + bytes, src, bytes);\n"
-    "    if (threadIdx.x == 0)\n"
-    "        imbrexd_put_thread(there + 2 * bytes, src, bytes);\n"
-    "    if (!imbrexd_barrier_all(&team))\n"
-    "        return;\n"
+    "    float *words = (float *)own->spot, sums[4];\n"
+    "    imbrexd_multimem_add_f32x4(&team, words, sums);\n"
+    "    sums[0] += imbrexd_multimem_add_f32(&team, words);\n"
+    "    imbrexd_multimem_store_f32x4(&team, words + 4, sums);\n"
+    "    imbrexd_multimem_store_u64(&team, own->signal, 1);\n"
+    "    own->mine[0] = imbrexd_multimem_add_bf16x2(&team, own->back);\n"
+    "    imbrexd_fence_tma();\n"
     "    imbrexd_fence_gpu();\n"
-    "    imbrexd_fence_post();\n"
-    "    uint64_t seen = imbrexd_load_acquire(signals) + imbrexd_load_acquire_gpu(signals + 1);\n"
-    "    imbrexd_store_release(signals + 2, seen);\n"
-    "    imbrexd_store_release_gpu(signals + 3, seen);\n"
-    "    if (threadIdx.x == 0 && imbrexd_counter_last(last, gridDim.x)) {\n"
-    "        imbrexd_signal_add((uint64_t *)imbrexd_peer(&team, next, signals + 64), 1);\n"
-    "        imbrexd_signal_post((uint64_t *)imbrexd_peer(&team, next, signals + 65), 1);\n"
-    "        imbrexd_signal_wait(&watch, signals + 65, 1, site);\n"
-    "    }\n"
     "}\n";
 
 static void all_compile_for_gpus(void **state)
@@ -227,11 +215,12 @@ static void all_compile_for_gpus(void **state)
         print_message("skipped: %s\n", imbrex_error());
         skip();
     }
-    char *header, source[131072];
-    assert_int_equal(imx_source_expand("imbrex_device.h", &header), IMBREX_OK);
-    int length = snprintf(source, sizeof source, "%s%s", header, kernel);
-    free(header);
-    assert_in_range(length, 1, sizeof source - 1);
+    char *kernels = device_source_all("#define IMBREXD_MULTIMEM");
+    assert_non_null(kernels);
+    size_t length = strlen(kernels);
+    char *source = realloc(kernels, length + sizeof multimem);
+    assert_non_null(source);
+    memcpy(source + length, multimem, sizeof multimem);
     for (int arch = 80; arch <= 90; arch += 10) {
         void *cubin;
         size_t bytes = 0;
@@ -240,6 +229,7 @@ static void all_compile_for_gpus(void **state)
         assert_true(bytes > 0);
         free(cubin);
     }
+    free(source);
 }
 
 /* ---- plain C and C++ ------------------------------------------------------------------------- */

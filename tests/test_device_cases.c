@@ -14,6 +14,7 @@
 #include "device_ranks.h"
 
 #include "device_cases.h"
+#include "device_cost.h"
 
 #define ON_RANKS(title, kernel, rounds)                                                       \
     static void title(void **state)                                                           \
@@ -112,6 +113,15 @@ static void bf16_is_rounded_to_even(void **state)
     assert_true(nan != nan);
 }
 
+/* ---- what it takes --------------------------------------------------------------------------- */
+
+static void all_costs_can_be_taken(void **state)
+{
+    (void)state;
+    for (uint64_t what = 0; what < COST_COUNT; what++)
+        assert_int_equal(device_run_on(2, cost_names[what], cost, what | 10 << 8), 0);
+}
+
 /* ---- nobody comes ---------------------------------------------------------------------------- */
 
 enum { TIMEOUT_MS = 200, KINDS = 7 };
@@ -165,6 +175,7 @@ int main(void)
         cmocka_unit_test(words_carry_their_flags),
         cmocka_unit_test(a_node_is_reached_at_once),
         cmocka_unit_test(bf16_is_rounded_to_even),
+        cmocka_unit_test(all_costs_can_be_taken),
         cmocka_unit_test(every_wait_has_a_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
