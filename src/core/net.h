@@ -100,7 +100,7 @@ typedef struct imx_net_kind {
 } imx_net_kind;
 
 /* What a library of its own exports, under this name: a constant imx_net_kind. */
-#define IMX_NET_SYMBOL "imx_net_library_kind"
+#define IMX_NET_SYMBOL "imbrex_net_kind"
 
 /* An engine that a test brings along, in the place of all others; else NULL. */
 extern const imx_net_kind *imx_net_of_test;

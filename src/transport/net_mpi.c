@@ -370,8 +370,8 @@ static imbrex_status net_step(imx_net *net, int channel, const imx_net_op *ops, 
     return net->desc.backend->call(net->desc.device, run_step, &s, sizeof s, &span, stream);
 }
 
-extern const imx_net_kind imx_net_library_kind;
-__attribute__((visibility("default"))) const imx_net_kind imx_net_library_kind = {
+extern const imx_net_kind imbrex_net_kind;
+__attribute__((visibility("default"))) const imx_net_kind imbrex_net_kind = {
     .abi = IMX_NET_ABI,
     .name = "mpi",
     .device = "cpu",

@@ -33,20 +33,76 @@ IMX_SCHEDULE_FN unsigned imx_sm90_tiles(const imx_schedule *s, unsigned tile_row
     return tile_rows_all * (((unsigned)s->n + tile_cols - 1) / tile_cols);
 }
 
-/* Over several nodes. */
-IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_of_nodes(const imx_schedule *s, unsigned index)
+/* Tile in_chunk of chunk q of rank r, whose `rows` rows begin at `row`; columns and group of tiles as
+ * that counts them. */
+IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_in_chunk(const imx_schedule *s, unsigned tile_rows,
+                                                     unsigned tile_cols, unsigned r, unsigned row,
+                                                     unsigned rows, unsigned q, unsigned in_chunk,
+                                                     unsigned columns, unsigned group,
+                                                     unsigned band_col)
 {
-    imx_tile from = imx_schedule_tile(s, index);
+    unsigned n = (unsigned)s->n, chunk_rows = (unsigned)s->chunk_rows;
+    unsigned left_rows = rows - q * chunk_rows;
+    unsigned rows_here = left_rows < chunk_rows ? left_rows : chunk_rows;
+    unsigned per_group = group * columns;
+    unsigned groups = in_chunk < per_group ? 0 : in_chunk / per_group;
+    unsigned group_row = groups * group, in_group = in_chunk - groups * per_group;
+    unsigned tile_rows_here = (rows_here + tile_rows - 1) / tile_rows;
+    unsigned left = tile_rows_here - group_row;
+    unsigned tall = left < group ? left : group;
+    unsigned tile_col = tall == 1 ? in_group : in_group / tall;
+    unsigned tile_row = group_row + in_group - tile_col * tall;
+
     imx_sm90_tile t;
-    t.row = (int)from.row;
-    t.col = (int)from.col;
-    t.rows = from.rows;
-    t.cols = from.cols;
-    t.rank = from.rank;
-    t.chunk = from.chunk;
-    t.rank_row = (int)from.rank_row;
-    t.chunk_tiles = imx_schedule_chunk_tiles(s, t.rank, t.chunk - t.rank * s->chunks);
+    t.rank = (int)r;
+    t.chunk = (int)(r * (unsigned)s->chunks + q);
+    t.rank_row = (int)(q * chunk_rows + tile_row * tile_rows);
+    t.row = (int)row + t.rank_row;
+    t.col = (int)((tile_col + band_col) * tile_cols);
+    t.chunk_tiles = (int)(tile_rows_here * ((n + tile_cols - 1) / tile_cols));
+    unsigned rows_left = rows_here - tile_row * tile_rows, cols_left = n - (unsigned)t.col;
+    t.rows = (int)(rows_left < tile_rows ? rows_left : tile_rows);
+    t.cols = (int)(cols_left < tile_cols ? cols_left : tile_cols);
     return t;
+}
+
+/* The same over several nodes, for which imx_schedule_tile says what comes when. */
+IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_of_nodes(const imx_schedule *s, unsigned tile_rows,
+                                                     unsigned tile_cols, unsigned index)
+{
+    unsigned m = (unsigned)s->m, ranks = (unsigned)s->ranks, local = (unsigned)s->local;
+    unsigned columns = ((unsigned)s->n + tile_cols - 1) / tile_cols;
+    unsigned chunk_rows = (unsigned)s->chunk_rows, step = chunk_rows;
+    unsigned base = (unsigned)s->first / local * local, start = (unsigned)s->first % local;
+    unsigned own = (unsigned)s->solo / local;
+    for (unsigned place = 0;; place++) {
+        unsigned down = 0;
+        for (unsigned r = base; r < base + local; r++) {
+            unsigned rows = imx_sm90_tile_row(m, ranks, r + 1) - imx_sm90_tile_row(m, ranks, r);
+            down += (rows + tile_rows - 1) / tile_rows;
+        }
+        if (index < down * columns) {
+            step = place == own ? m : chunk_rows; /* of each rank's rows, before the next rank's */
+            break;
+        }
+        index -= down * columns;
+        base = base + local < ranks ? base + local : 0;
+    }
+    for (unsigned from = 0, l = start;;) {
+        unsigned r = base + l, row = imx_sm90_tile_row(m, ranks, r);
+        unsigned rows = imx_sm90_tile_row(m, ranks, r + 1) - row;
+        unsigned left = rows > from ? rows - from : 0;
+        unsigned here = ((left < step ? left : step) + tile_rows - 1) / tile_rows * columns;
+        if (index < here) {
+            unsigned per_chunk = chunk_rows / tile_rows * columns, q = index / per_chunk;
+            return imx_sm90_tile_in_chunk(s, tile_rows, tile_cols, r, row, rows,
+                                          from / chunk_rows + q, index - q * per_chunk, columns,
+                                          (unsigned)s->group, 0);
+        }
+        index -= here;
+        l = l + 1 < local ? l + 1 : 0;
+        from += l == start ? step : 0;
+    }
 }
 
 /* imx_schedule_tile(s, index) for m, n and the number of tiles below 2^31 and ranks below 2^15.
@@ -56,7 +112,7 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
                                                unsigned tile_cols, unsigned index)
 {
     if (IMX_SCHEDULE_LOCAL(s))
-        return imx_sm90_tile_of_nodes(s, index);
+        return imx_sm90_tile_of_nodes(s, tile_rows, tile_cols, index);
     unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)s->ranks;
     unsigned columns = (n + tile_cols - 1) / tile_cols;
     unsigned r = (unsigned)s->first, row = 0, rows = m, place = 0, down = 0;
@@ -100,28 +156,8 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
     }
     unsigned per_chunk = chunk_rows / tile_rows * columns;
     unsigned q = index < per_chunk ? 0 : index / per_chunk, in_chunk = index - q * per_chunk;
-    unsigned left_rows = rows - q * chunk_rows;
-    unsigned rows_here = left_rows < chunk_rows ? left_rows : chunk_rows;
-    unsigned per_group = group * columns;
-    unsigned groups = in_chunk < per_group ? 0 : in_chunk / per_group;
-    unsigned group_row = groups * group, in_group = in_chunk - groups * per_group;
-    unsigned tile_rows_here = (rows_here + tile_rows - 1) / tile_rows;
-    unsigned left = tile_rows_here - group_row;
-    unsigned tall = left < group ? left : group;
-    unsigned tile_col = tall == 1 ? in_group : in_group / tall;
-    unsigned tile_row = group_row + in_group - tile_col * tall;
-
-    imx_sm90_tile t;
-    t.rank = (int)r;
-    t.chunk = (int)(r * (unsigned)s->chunks + q);
-    t.rank_row = (int)(q * chunk_rows + tile_row * tile_rows);
-    t.row = (int)row + t.rank_row;
-    t.col = (int)((tile_col + band_col) * tile_cols);
-    t.chunk_tiles = (int)(tile_rows_here * ((n + tile_cols - 1) / tile_cols));
-    unsigned rows_left = rows_here - tile_row * tile_rows, cols_left = n - (unsigned)t.col;
-    t.rows = (int)(rows_left < tile_rows ? rows_left : tile_rows);
-    t.cols = (int)(cols_left < tile_cols ? cols_left : tile_cols);
-    return t;
+    return imx_sm90_tile_in_chunk(s, tile_rows, tile_cols, r, row, rows, q, in_chunk, columns,
+                                  group, band_col);
 }
 
 #endif /* IMX_SM90_TILE_H */
