@@ -1,10 +1,15 @@
-/* kernels.c - the kernels that only move memory, each alone, against the device's own copy in the
- * same run:
+/* kernels.c - kernels alone.  Those that only move memory, against the device's own copy in the same
+ * run:
  *
  *     kernels [--device cuda:0] [--mb 64] [--parts 4] [--rounds N] [--warm N] [--sms N] [--json]
  *
  * reduce adds so many parts of so many MB; silu_mul gates two.  Bytes that are read and written are
- * counted; the copy moves as many as reduce.
+ * counted; the copy moves as many as reduce.  And what its hooks cost the product:
+ *
+ *     kernels --hooks --m 8192 --n 8192 --k 8192 [...]
+ *
+ * the product as one rank has it alone, then with the wait for each chunk of half its rows compiled
+ * in, all signals raised beforehand, then with tiles counted and a signal posted.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -12,16 +17,20 @@
 #include <string.h>
 
 #include "core/group.h"
+#include "kernels/gemm/args.h"
 #include "kernels/reduce/args.h"
 #include "kernels/silu_mul/args.h"
 #include "measure.h"
+#include "tune.h"
 
 enum { COPY, REDUCE_BF16, REDUCE_F32, SILU_BF16, SILU_F32, CANDIDATES, COLUMNS = 4096 };
+enum { PLAIN, WAITS, POSTS, PRODUCTS };
+enum { MB = 1 << 20, WORDS = 4096 }; /* signals, and counters, of a product */
 
 typedef struct options {
     const char *device;
-    int64_t mb, parts, rounds, warm, sms;
-    bool json;
+    int64_t mb, parts, rounds, warm, sms, m, n, k;
+    bool json, hooks;
 } options;
 
 /* One launch of a kernel, or a copy. */
@@ -32,6 +41,7 @@ typedef struct kernel_call {
     union {
         imx_reduce_args reduce;
         imx_silu_mul_args silu_mul;
+        imx_gemm_args gemm;
     } args;
     size_t args_bytes;
     void *dst;
@@ -48,6 +58,7 @@ typedef struct bench {
     char *memory; /* [parts + 1][part_bytes] */
     kernel_call calls[CANDIDATES];
     candidate candidates[CANDIDATES];
+    int count;
 } bench;
 
 static imbrex_status enqueue(void *ctx)
@@ -69,6 +80,7 @@ static imbrex_status add(bench *b, int i, const char *name, const imx_kernel *ke
     call->stream = b->timer ? cuda_timer_stream(b->timer) : b->group->stream;
     b->candidates[i] =
         (candidate){ .name = name, .enqueue = enqueue, .ctx = call, .group = b->group, .inner = 8 };
+    b->count++;
     if (!kernel)
         return IMBREX_OK;
     b->group->backend->target(b->group->device, &target);
@@ -120,7 +132,89 @@ static imbrex_status add_copy(bench *b)
     return add(b, COPY, "copy", NULL);
 }
 
-/* Numbers between 1 and 4 in f32, and in bf16: a memory of zeros takes less power. */
+/* ---- the product's hooks --------------------------------------------------------------------- */
+
+/* Where things lie in the memory: a, b and c in bf16, signals, counters. */
+static char *place_of(const bench *b, int thing)
+{
+    const options *o = &b->options;
+    const int64_t bytes[] = { o->m * o->k * 2, o->n * o->k * 2, o->m * o->n * 2, WORDS * 8 };
+    char *at = b->memory;
+    for (int i = 0; i < thing; i++)
+        at += imx_align((size_t)bytes[i], 1024);
+    return at;
+}
+
+static imbrex_status add_product(bench *b, int i, const char *name, int ranks, int sides)
+{
+    const options *o = &b->options;
+    imx_target target;
+    b->group->backend->target(b->group->device, &target);
+    imx_tune_input input = {
+        .shape = { o->m, o->n, o->k, IMBREX_BF16, IMBREX_NK },
+        .product = true,
+        .scatters = sides & IMX_GEMM_SCATTERS,
+        .ranks = ranks,
+        .nodes = 1,
+        .sms = o->sms,
+        .arch = target.arch,
+        .units = target.units,
+        .sharers = 1,
+    };
+    imx_config tuned = imx_tune_config(&input);
+    if (tuned.merged && !target.arch) /* a CPU's ranks take all rows at once */
+        tuned.chunk_rows =
+            (int)imx_align((size_t)imx_ceil_div(o->m, ranks), (size_t)tuned.tile_rows);
+    else if ((tuned.merged && ranks > 1) || ranks * tuned.chunks > WORDS)
+        return imx_fail(IMBREX_UNSUPPORTED, "m is %lld: this is about products of many rows",
+                        (long long)o->m);
+    uint64_t *words = (uint64_t *)place_of(b, 3);
+    imx_gemm_args *args = &b->calls[i].args.gemm;
+    *args = (imx_gemm_args){
+        .schedule = { .m = o->m,
+                      .n = o->n,
+                      .ranks = ranks,
+                      .chunk_rows = tuned.chunk_rows,
+                      .tile_rows = tuned.tile_rows,
+                      .tile_cols = tuned.tile_cols,
+                      .group = tuned.group,
+                      .band = tuned.band,
+                      .chunks = tuned.chunks },
+        .k = o->k,
+        .dtype = IMBREX_BF16,
+        .sides = sides,
+        .slices = 1,
+        .slice_k = (int)o->k,
+        .a = place_of(b, 0),
+        .gathered = place_of(b, 0),
+        .b = place_of(b, 1),
+        .c = place_of(b, 2),
+        .use = words,
+        .ready = ranks > 1 ? words : NULL,
+        .done = sides & IMX_GEMM_SCATTERS ? words : NULL,
+        .counters = (uint32_t *)place_of(b, 4),
+    };
+    b->calls[i].args_bytes = sizeof *args;
+    return add(b, i, name, &imx_kernel_gemm);
+}
+
+static imbrex_status add_products(bench *b)
+{
+    uint64_t raised[WORDS];
+    uint32_t none[WORDS] = { 0 };
+    for (int i = 0; i < WORDS; i++)
+        raised[i] = 1;
+    IMX_TRY(imbrex_copy(b->group, place_of(b, 3), raised, sizeof raised, NULL));
+    IMX_TRY(imbrex_copy(b->group, place_of(b, 4), none, sizeof none, NULL));
+    IMX_TRY(imbrex_stream_sync(b->group, NULL));
+    IMX_TRY(add_product(b, PLAIN, "plain", 1, IMX_GEMM_GATHERS));
+    IMX_TRY(add_product(b, WAITS, "waits", 2, IMX_GEMM_GATHERS));
+    return add_product(b, POSTS, "posts", 1, IMX_GEMM_SCATTERS);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+/* Numbers between -2 and 2 in f32, and in bf16: a memory of zeros takes less power. */
 static imbrex_status fill(bench *b)
 {
     uint32_t *words = NULL;
@@ -128,7 +222,7 @@ static imbrex_status fill(bench *b)
     uint32_t state = 1;
     for (size_t i = 0; i < b->part_bytes / sizeof *words; i++) {
         state = state * 1664525u + 1013904223u;
-        words[i] = (state & 0x00ff00ffu) | 0x3f803f80u;
+        words[i] = (state & 0x807f807fu) | 0x3f803f80u;
     }
     imbrex_status status = IMBREX_OK;
     for (int64_t i = 0; i <= b->options.parts && status == IMBREX_OK; i++)
@@ -149,23 +243,51 @@ static imbrex_status open_all(bench *b)
     IMX_TRY(share_open(b->group, sizeof(double), &b->share));
     if (strncmp(imbrex_group_device(b->group), "cuda", 4) == 0)
         IMX_TRY(cuda_timer_open(imbrex_group_device(b->group), &b->timer));
-    b->part_bytes = (size_t)b->options.mb << 20;
+    if (b->options.hooks) /* the same room, for another use */
+        b->options.mb = (place_of(b, 4) - b->memory + WORDS * 8) / (b->options.parts + 1) / MB + 1;
+    b->part_bytes = (size_t)b->options.mb * MB;
     IMX_TRY(imbrex_mem_alloc(b->group, b->part_bytes * (size_t)(b->options.parts + 1), &memory));
     b->memory = memory;
     return fill(b);
+}
+
+static imbrex_status add_movers(bench *b)
+{
+    IMX_TRY(add_copy(b));
+    IMX_TRY(add_reduce(b, REDUCE_BF16, "reduce bf16", IMBREX_BF16));
+    IMX_TRY(add_reduce(b, REDUCE_F32, "reduce f32", IMBREX_F32));
+    IMX_TRY(add_silu_mul(b, SILU_BF16, "silu_mul bf16", IMBREX_BF16));
+    return add_silu_mul(b, SILU_F32, "silu_mul f32", IMBREX_F32);
 }
 
 static imbrex_status run(bench *b)
 {
     const options *o = &b->options;
     IMX_TRY(open_all(b));
-    IMX_TRY(add_copy(b));
-    IMX_TRY(add_reduce(b, REDUCE_BF16, "reduce bf16", IMBREX_BF16));
-    IMX_TRY(add_reduce(b, REDUCE_F32, "reduce f32", IMBREX_F32));
-    IMX_TRY(add_silu_mul(b, SILU_BF16, "silu_mul bf16", IMBREX_BF16));
-    IMX_TRY(add_silu_mul(b, SILU_F32, "silu_mul f32", IMBREX_F32));
-    return measure_by(b->timer, &b->share, b->candidates, CANDIDATES, (int)o->warm, (int)o->rounds,
+    IMX_TRY(o->hooks ? add_products(b) : add_movers(b));
+    return measure_by(b->timer, &b->share, b->candidates, b->count, (int)o->warm, (int)o->rounds,
                       NULL);
+}
+
+static void report_hooks(const bench *b)
+{
+    const options *o = &b->options;
+    if (!o->json)
+        printf("m=%lld n=%lld k=%lld bf16 on %s, by the clock of the %s\n\n%-14s %10s %10s %8s\n",
+               (long long)o->m, (long long)o->n, (long long)o->k, imbrex_group_device(b->group),
+               b->timer ? "GPU" : "host", "", "us", "TFLOP/s", "/ plain");
+    for (int i = 0; i < b->count; i++) {
+        const candidate *c = &b->candidates[i];
+        double over = c->us / b->candidates[PLAIN].us;
+        double tflop_s = 2e-6 * (double)o->m * (double)o->n * (double)o->k / c->us;
+        if (o->json)
+            printf("{ \"hooks\": \"%s\", \"device\": \"%s\", \"m\": %lld, \"n\": %lld, "
+                   "\"k\": %lld, \"us\": %.3f, \"tflop_s\": %.3f, \"of_plain\": %.4f }\n",
+                   c->name, imbrex_group_device(b->group), (long long)o->m, (long long)o->n,
+                   (long long)o->k, c->us, tflop_s, over);
+        else
+            printf("%-14s %10.1f %10.1f %8.4f\n", c->name, c->us, tflop_s, over);
+    }
 }
 
 static void report(const bench *b)
@@ -175,7 +297,7 @@ static void report(const bench *b)
         printf("%lld parts of %lld MB on %s, by the clock of the %s\n\n%-14s %10s %10s %8s\n",
                (long long)b->options.parts, (long long)b->options.mb, imbrex_group_device(b->group),
                b->timer ? "GPU" : "host", "", "us", "GB/s", "/ copy");
-    for (int i = 0; i < CANDIDATES; i++) {
+    for (int i = 0; i < b->count; i++) {
         const candidate *c = &b->candidates[i];
         double gb_s = b->calls[i].bytes / c->us * 1e-3;
         if (b->options.json)
@@ -197,42 +319,63 @@ static void close_all(bench *b)
     cuda_timer_close(b->timer);
 }
 
+static bool is_size(int64_t size)
+{
+    return size > 0 && size <= 1 << 20;
+}
+
 static bool parse(int argc, char **argv, options *o)
 {
+    enum { DEVICE = 1, JSON, HOOKS, NUMBERS };
+    int64_t *const numbers[] = { &o->mb,  &o->parts, &o->rounds, &o->warm,
+                                 &o->sms, &o->m,     &o->n,      &o->k };
     static const struct option names[] = {
-        { "device", required_argument, NULL, 'd' }, { "mb", required_argument, NULL, 'm' },
-        { "parts", required_argument, NULL, 'p' },  { "rounds", required_argument, NULL, 'r' },
-        { "warm", required_argument, NULL, 'w' },   { "sms", required_argument, NULL, 's' },
-        { "json", no_argument, NULL, 'j' },         { 0 },
-    };
-    int64_t *const numbers[] = {
-        ['m'] = &o->mb, ['p'] = &o->parts, ['r'] = &o->rounds, ['w'] = &o->warm, ['s'] = &o->sms
+        { "device", required_argument, NULL, DEVICE },
+        { "json", no_argument, NULL, JSON },
+        { "hooks", no_argument, NULL, HOOKS },
+        { "mb", required_argument, NULL, NUMBERS },
+        { "parts", required_argument, NULL, NUMBERS + 1 },
+        { "rounds", required_argument, NULL, NUMBERS + 2 },
+        { "warm", required_argument, NULL, NUMBERS + 3 },
+        { "sms", required_argument, NULL, NUMBERS + 4 },
+        { "m", required_argument, NULL, NUMBERS + 5 },
+        { "n", required_argument, NULL, NUMBERS + 6 },
+        { "k", required_argument, NULL, NUMBERS + 7 },
+        { 0 },
     };
     for (int word; (word = getopt_long(argc, argv, "", names, NULL)) != -1;) {
-        if (word == 'd')
+        if (word == DEVICE)
             o->device = optarg;
-        else if (word == 'j')
+        else if (word == JSON)
             o->json = true;
-        else if (word == '?' || !imx_env_parse_int(optarg, numbers[word]))
+        else if (word == HOOKS)
+            o->hooks = true;
+        else if (word == '?' || !imx_env_parse_int(optarg, numbers[word - NUMBERS]))
             return false;
     }
     return optind == argc && o->mb > 0 && o->mb <= 1024 && o->parts >= 2 && o->parts <= 16 &&
            o->rounds > 0 && o->rounds <= 10000 && o->warm >= 0 && o->warm <= 10000 && o->sms >= 0 &&
-           o->sms <= 1024;
+           o->sms <= 1024 && is_size(o->m) && is_size(o->n) && is_size(o->k);
 }
 
 int main(int argc, char **argv)
 {
-    bench b = { .options = { .mb = 64, .parts = 4, .rounds = 15, .warm = 3 } };
+    bench b = { .options = { .mb = 64,
+                             .parts = 4,
+                             .rounds = 15,
+                             .warm = 3,
+                             .m = 8192,
+                             .n = 8192,
+                             .k = 8192 } };
     if (!parse(argc, argv, &b.options)) {
         fputs("usage: kernels [--device NAME] [--mb MB] [--parts N] [--rounds N] [--warm N] "
-              "[--sms N] [--json]\n",
+              "[--sms N] [--json]\n       kernels --hooks [--m M] [--n N] [--k K] ...\n",
               stderr);
         return 2;
     }
     imbrex_status status = run(&b);
     if (status == IMBREX_OK)
-        report(&b);
+        (b.options.hooks ? report_hooks : report)(&b);
     else
         fprintf(stderr, "kernels: %s: %s\n", imbrex_status_name(status), imbrex_error());
     close_all(&b);

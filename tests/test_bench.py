@@ -211,6 +211,14 @@ class Bench(unittest.TestCase):
             moved = (row["parts"] + 1 if "silu" not in row["kernel"] else 3) << 20
             self.assertAlmostEqual(row["gb_s"] * row["us"] * 1e3 / moved, 1, delta=1e-2)
             self.assertAlmostEqual(row["of_copy"], row["gb_s"] / rows[0]["gb_s"], delta=1e-3)
+        done = subprocess.run([tool, "--device", "cpu", "--hooks", "--m", "100", "--n", "40", "--k",
+                               "30", "--rounds", "3", "--json"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([row["hooks"] for row in rows], ["plain", "waits", "posts"])
+        for row in rows:
+            self.assertAlmostEqual(row["of_plain"], row["us"] / rows[0]["us"], delta=1e-3)
         self.assertEqual(subprocess.run([tool, "--parts", "17"], stderr=subprocess.PIPE,
                                         timeout=60).returncode, 2)
 
