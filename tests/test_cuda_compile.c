@@ -229,6 +229,8 @@ static void traces(void **state)
     traced = true;
     for (int i = 0; i < 6; i++)
         try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, sides[i / 2], 1, 1);
+    for (int i = 0; i < 3; i++)
+        try_gemm(shapes[0], IMBREX_BF16, i ? IMBREX_NK : IMBREX_KN, sides[i], 0, 1);
     imx_reduce_args sum = { .rows = 1000, .n = 1000, .dtype = IMBREX_BF16, .ranks = 4 };
     try_on(&imx_kernel_reduce, &sum, &targets[1]);
     imx_push_args shares = { .dtype = IMBREX_BF16, .ranks = 4, .reduces = 1 };

@@ -12,6 +12,7 @@
 #include "core/tune.h"
 #include "kernels/gemm/args.h"
 #include "kernels/gemm/sm90_tune.h"
+#include "kernels/gemm/tiling.h"
 #include "kernels/kernels.h"
 
 enum { SMS = 132, SHARED_MOST = 230400 };
@@ -116,9 +117,46 @@ static void plans_and_kernels_agree(void **state)
                 plan_and_kernel_agree(ms[j], shapes[i].n, shapes[i].k, sides[s]);
 }
 
+/* The form that every GPU runs. */
+static void the_general_form_takes_wide_tiles_where_it_may(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int dtype, layout, scatters, rows, cols;
+    } rows[] = {
+        { 4096, 4096, 4096, IMBREX_BF16, IMBREX_NK, 0, 128, 256 },
+        { 4096, 4096, 4096, IMBREX_F16, IMBREX_KN, 0, 128, 256 },
+        { 4096, 4096, 4096, IMBREX_BF16, IMBREX_NK, 1, 128, 256 },
+        { 4096, 4096, 4096, IMBREX_BF16, IMBREX_KN, 1, 128, 128 }, /* registers */
+        { 4096, 4096, 4096, IMBREX_F32, IMBREX_NK, 0, 128, 128 },
+        { 4096, 4096, 4095, IMBREX_BF16, IMBREX_NK, 0, 128, 128 }, /* alignment */
+        { 512, 4096, 4096, IMBREX_BF16, IMBREX_NK, 0, 128, 128 },  /* 64 wide tiles */
+        { 64, 65536, 4096, IMBREX_BF16, IMBREX_NK, 0, 64, 64 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imx_tiling_input in = {
+            .arch = 80,
+            .m = rows[i].m,
+            .n = rows[i].n,
+            .k = rows[i].k,
+            .dtype = rows[i].dtype,
+            .layout = rows[i].layout,
+            .ranks = 1,
+            .sms = SMS,
+            .scatters = rows[i].scatters,
+        };
+        imx_tiling t = imx_tiling_choose(&in);
+        if (t.form != IMX_GEMM_SM80 || t.tile_rows != rows[i].rows || t.tile_cols != rows[i].cols)
+            fail_msg("row %zu: tiles of %dx%d, expected %dx%d", i, t.tile_rows, t.tile_cols,
+                     rows[i].rows, rows[i].cols);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_general_form_takes_wide_tiles_where_it_may),
         cmocka_unit_test(measured_shapes_take_what_was_best),
         cmocka_unit_test(few_rows_take_narrow_tiles),
         cmocka_unit_test(plans_and_kernels_agree),

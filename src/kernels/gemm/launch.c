@@ -76,16 +76,29 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
              args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args));
 }
 
+/* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the GPU
+ * has the room and the product, of b as [n, k] and not scattered, the registers. */
+static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling, size_t shared)
+{
+    enum { LONG_WIDE = 3 * (128 + 256) * 64 * 2, NOTES = 2048 };
+    if (!tiling->aligned || args->dtype == IMBREX_F32)
+        return false;
+    if (args->schedule.tile_cols == 256)
+        return args->layout == IMBREX_NK && !(args->sides & IMX_GEMM_SCATTERS) &&
+               shared >= LONG_WIDE + NOTES;
+    return args->schedule.tile_rows == 64;
+}
+
 /* Three or four stages in shared memory; two and a ring of copies where rows are not aligned. */
-static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int arch, int blocks,
-                        imx_cuda_config *config)
+static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
+                        const imx_cuda_target *target, int blocks, imx_cuda_config *config)
 {
     const imx_schedule *s = &args->schedule;
-    bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64;
+    bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64, wide = s->tile_cols == 256;
     bool aligned = tiling->aligned;
-    int element = f32 ? 4 : 2, warp_n = 32, warp_m = small ? 32 : 64;
-    int tile_k = aligned && small && !f32 ? 64 : 32;
-    int stages = !aligned ? 2 : f32 ? 3 : 4;
+    int element = f32 ? 4 : 2, warp_n = wide ? 64 : 32, warp_m = small ? 32 : 64;
+    int tile_k = has_long_stages(args, tiling, target->shared_bytes_most) ? 64 : 32;
+    int stages = !aligned ? 2 : f32 || (wide && tile_k == 64) ? 3 : 4;
     /* As sm80_shape.cuh lays it out: where rows are not aligned they come with a unit more. */
     int stage = (s->tile_rows + s->tile_cols) * tile_k * element;
     int b_rows = args->layout == IMBREX_KN ? tile_k : s->tile_cols;
@@ -96,7 +109,7 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling, int
         .blocks = blocks,
         .cluster = 1,
         .threads = s->tile_rows / warp_m * (s->tile_cols / warp_n) * 32,
-        .early = arch >= 90,
+        .early = target->arch >= 90,
         .traces = true,
         .shared_bytes = (size_t)(aligned ? stages * stage : 2 * stage + stages * raw),
         .kept[FORM] = IMX_GEMM_SM80,
@@ -117,7 +130,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     if (tiling.form == IMX_GEMM_SM90)
         config_sm90(args, &tiling, config);
     else
-        config_sm80(args, &tiling, target->arch, blocks, config);
+        config_sm80(args, &tiling, target, blocks, config);
 }
 
 static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t rows, int64_t cols,

@@ -5,7 +5,8 @@
 
 #include "imbrex.h"
 
-enum { ALIGNMENT = 16, GENERAL_TILE = 128, GENERAL_TILE_SMALL = 64, SMALL_ROWS = 64 };
+enum { ALIGNMENT = 16, SMALL_ROWS = 64 };
+enum { GENERAL_TILE_SMALL = 64, GENERAL_TILE = 128, GENERAL_TILE_WIDE = 256 };
 
 static bool is_aligned(const imx_tiling_input *in)
 {
@@ -18,6 +19,18 @@ static bool is_aligned(const imx_tiling_input *in)
 static bool is_sm90(const imx_tiling_input *in)
 {
     return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0;
+}
+
+/* 128 x 256 of a warp's 64 x 64 ask shared memory for 5 bytes where 128 x 128 of 64 x 32 ask for 8,
+ * which is more than it gives at the speed of the tensor cores.  Not where that takes more
+ * registers than there are (f32, and a scattered product of b as [k, n]), and not where it leaves
+ * SMs without a tile. */
+static bool is_wide(const imx_tiling_input *in, int64_t rows)
+{
+    int64_t tiles = in->ranks * ((rows + GENERAL_TILE - 1) / GENERAL_TILE) *
+                    ((in->n + GENERAL_TILE_WIDE - 1) / GENERAL_TILE_WIDE);
+    return in->dtype != IMBREX_F32 && is_aligned(in) &&
+           !(in->scatters && in->layout == IMBREX_KN) && tiles >= in->sms;
 }
 
 imx_tiling imx_tiling_choose(const imx_tiling_input *in)
@@ -45,5 +58,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
     bool room = in->arch == 80 || in->arch == 87 || (in->arch >= 90 && in->arch < 120);
     bool small = rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned && !room);
     t.tile_rows = t.tile_cols = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
+    if (!small && is_wide(in, rows))
+        t.tile_cols = GENERAL_TILE_WIDE;
     return t;
 }
