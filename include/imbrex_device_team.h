@@ -167,14 +167,22 @@ IMBREXD_FN void imbrexd_notify_block(uint64_t *signal, uint64_t value, imbrexd_o
         imbrexd_signal_op(signal, value, op);
 }
 
+/* Which of the team's signals on this rank it is; -1: another word. */
+IMBREXD_FN int imbrexd_signal_index(const imbrexd_team *team, const uint64_t *signal)
+{
+    size_t index = (size_t)(signal - imbrexd_signal(team, team->rank, 0));
+    return index < (size_t)team->signal_count ? (int)index : -1;
+}
+
 /* One thread, until the signal in this rank's memory, which rank `from` posts (-1: unknown),
  * compares so with value.  1: there, and what was written before the post can be read; 0: give up.
  */
 IMBREXD_FN int imbrexd_wait_until(const imbrexd_team *team, const uint64_t *signal,
                                   imbrexd_compare compare, uint64_t value, int from)
 {
-    return imbrexd_signal_wait_until(&team->watch, signal, compare, value,
-                                     imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, -1));
+    return imbrexd_signal_wait_until(
+        &team->watch, signal, compare, value,
+        imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, imbrexd_signal_index(team, signal)));
 }
 
 IMBREXD_FN int imbrexd_wait(const imbrexd_team *team, const uint64_t *signal, uint64_t value,
@@ -191,7 +199,8 @@ IMBREXD_FN int imbrexd_wait_block(const imbrexd_team *team, const uint64_t *sign
 {
     int there = 1, step = (int)imbrexd_threads();
     for (int i = (int)imbrexd_thread(); i < count; i += step) {
-        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, i);
+        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from,
+                                            imbrexd_signal_index(team, &signals[i]));
         there &= imbrexd_signal_wait(&team->watch, &signals[i], value, site);
     }
     return imbrexd_all_block(there);

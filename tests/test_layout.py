@@ -35,7 +35,7 @@ RULES = [
     ("src/kernels/*.cuh", PUBLIC + TRACE + ["src/kernels/team.h"], None),
     ("src/kernels/*", PUBLIC, None),
     ("cli/**", ["include/imbrex.h", "cli/*"], None),
-    ("examples/**", PUBLIC, None),
+    ("examples/**", PUBLIC + ["examples/*.h"], None),
     ("include/**", PUBLIC, None),
 ]
 SEARCH = ["include", "src/core", "src", "cli", "tests"]

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -373,6 +374,57 @@ static void what_is_kept(void **state)
     setenv("IMBREX_CC", before, 1);
 }
 
+static const char *source_of(const char *name)
+{
+    static char path[1024];
+    const char *source = getenv("IMBREX_SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/%s", source ? source : ".", name);
+    return path;
+}
+
+/* Every numbered example is a kernel, too. */
+static void compile_examples(imbrex_group *group)
+{
+    glob_t found;
+    assert_int_equal(glob(source_of("examples/[0-9]*.c"), 0, NULL, &found), 0);
+    assert_true(found.gl_pathc >= 5);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        imbrex_kernel *kernel = NULL;
+        imbrex_kernel_desc desc = { .name = "any",
+                                    .file = found.gl_pathv[i],
+                                    .options = "-DKERNEL" };
+        if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
+            fail_msg("%s", imbrex_error());
+    }
+    globfree(&found);
+}
+
+/* A user's own build: nvcc takes the same headers. */
+static void nvcc_compiles(void **state)
+{
+    (void)state;
+    static const char *const archs[] = { "arch=compute_80,code=sm_80",
+                                         "arch=compute_90a,code=sm_90a" };
+    static const char path[] = "PATH=$PATH:/usr/local/cuda/bin; nvcc";
+    char command[4096];
+    snprintf(command, sizeof command, "%s --version >%s 2>&1", path, scratch_path("version"));
+    if (system(command) != 0) {
+        print_message("there is no nvcc\n");
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        int length = snprintf(command, sizeof command,
+                              "%s -std=c++17 -x cu -DKERNEL -cubin -gencode=%s -o %s", path,
+                              archs[i], scratch_path("example.cubin"));
+        length += snprintf(command + length, sizeof command - (size_t)length, " -I %s",
+                           source_of("include"));
+        snprintf(command + length, sizeof command - (size_t)length, " %s",
+                 source_of("examples/01_notify_wait.c"));
+        if (system(command) != 0)
+            fail_msg("%s", command);
+    }
+}
+
 /* For a GPU that is not here, by the real compiler. */
 static void compiles_for_gpus(void **state)
 {
@@ -394,6 +446,8 @@ static void compiles_for_gpus(void **state)
         imbrex_kernel_destroy(kernel);
         desc = (imbrex_kernel_desc){ .name = "wrong", .source = broken, .file = "a b/wrong.cu" };
         said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "a b/wrong.cu(9): error");
+        if (i == 1)
+            compile_examples(group);
         imbrex_group_destroy(group);
     }
 }
@@ -490,6 +544,7 @@ int main(void)
         cmocka_unit_test(without_a_compiler),
         cmocka_unit_test(what_is_kept),
         cmocka_unit_test(compiles_for_gpus),
+        cmocka_unit_test(nvcc_compiles),
         cmocka_unit_test(deadlines),
         cmocka_unit_test(any_call_fails),
     };

@@ -1,6 +1,6 @@
-/* 01_ag_gemm.c - one overlapped product over all ranks: c = all_gather(a) * b.
+/* plan.c - one overlapped product over all ranks: c = all_gather(a) * b.
  *
- *     imbrex run -n 4 -- example_01_ag_gemm
+ *     imbrex run -n 4 -- example_plan
  */
 #include <stdio.h>
 #include <stdlib.h>

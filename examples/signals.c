@@ -1,7 +1,7 @@
-/* 03_signals.c - the pieces that operators are made of: symmetric memory, put and signals.  A token
+/* signals.c - the pieces that operators are made of: symmetric memory, put and signals.  A token
  * goes round a ring of ranks; each adds its number.
  *
- *     imbrex run -n 4 -- example_03_signals
+ *     imbrex run -n 4 -- example_signals
  */
 #include <stdint.h>
 #include <stdio.h>

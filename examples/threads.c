@@ -1,7 +1,7 @@
-/* 02_threads.c - ranks as threads of one process, which meet through a callback of their own:
+/* threads.c - ranks as threads of one process, which meet through a callback of their own:
  * all that imbrex asks of a launcher is an all-gather of a few bytes.
  *
- *     example_02_threads
+ *     example_threads
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,0 +1,129 @@
+/* 05_reduce_scatter.c - reduce_scatter inside a node: sums begin while other parts still travel.
+ *
+ *     imbrex run -n 4 -- example_05_reduce_scatter [--device cuda]
+ *
+ * Every rank has a partial result for each rank; each rank gets the sum of what all have for it.
+ * Block c moves and adds chunk c, so that one chunk is added while others are on their way:
+ *
+ *     block 0   | send chunk 0 to all | wait, add rank 0's, rank 1's, ... |
+ *     block 1   |                 | send chunk 1 to all | wait, add ...         |
+ *     one after the other   | copies | barrier | add everything |
+ *
+ * Parts are added in the order of ranks, whoever comes first: the same bits on every run. */
+#include "imbrex_device.h"
+
+enum { CHUNKS = 8 };
+
+typedef struct scatter_args {
+    const float *partial; /* [ranks, n] */
+    float *slots;         /* [ranks, n], symmetric: what each rank has for this one */
+    float *out;           /* [n] */
+    int n;
+} scatter_args;
+
+IMBREXD_FN void add(const scatter_args *args, int ranks, int first, int length)
+{
+    for (int i = (int)imbrexd_thread(); i < length; i += (int)imbrexd_threads()) {
+        float sum = 0;
+        for (int r = 0; r < ranks; r++)
+            sum += args->slots[r * args->n + first + i];
+        args->out[first + i] = sum;
+    }
+}
+
+/* Signals, on every rank: [c * ranks + r] rank r's chunk c is here; behind them, in the same order,
+ * rank r has added my chunk c. */
+IMBREXD_KERNEL(scatter, scatter_args)
+{
+    int c = imbrexd_block_index(), ranks = team->size, rank = team->rank;
+    int length = args->n / CHUNKS, first = c * length, credits = (CHUNKS + c) * ranks;
+    uint64_t use = imbrexd_use(team), *signals = imbrexd_signal(team, rank, 0);
+
+    if (!imbrexd_wait_block(team, &signals[credits], ranks, use - 1, -1))
+        return;
+    for (int i = 1; i <= ranks; i++) { /* each begins with another, so that none is hit by all */
+        int to = (rank + i) % ranks;
+        imbrexd_put_signal_block(imbrexd_peer(team, to, args->slots + rank * args->n + first),
+                                 args->partial + to * args->n + first,
+                                 (size_t)length * sizeof(float),
+                                 imbrexd_signal(team, to, c * ranks + rank), use, IMBREXD_SET);
+    }
+    if (!imbrexd_wait_block(team, &signals[c * ranks], ranks, use, -1))
+        return;
+    add(args, ranks, first, length);
+    for (int r = 0; r < ranks; r++)
+        imbrexd_notify_block(imbrexd_signal(team, r, credits + rank), use, IMBREXD_SET);
+}
+
+IMBREXD_KERNEL(add_only, scatter_args)
+{
+    int length = args->n / CHUNKS;
+    add(args, team->size, imbrexd_block_index() * length, length);
+}
+
+#ifndef KERNEL
+#include "example.h"
+
+enum { N = 16384, RANKS_MOST = 64 };
+
+typedef struct run {
+    imbrex_group *group;
+    imbrex_kernel *kernel;
+    scatter_args args;
+    int rank, ranks;
+} run;
+
+static void overlapped(void *ctx)
+{
+    run *r = ctx;
+    check(imbrex_launch(r->kernel, CHUNKS, 256, &r->args, sizeof r->args, NULL));
+}
+
+static void sequential(void *ctx)
+{
+    run *r = ctx;
+    check(imbrex_barrier(r->group, NULL));
+    for (int to = 0; to < r->ranks; to++)
+        check(imbrex_put(r->group, r->args.slots + r->rank * N, r->args.partial + to * N,
+                         N * sizeof(float), to, NULL));
+    check(imbrex_barrier(r->group, NULL));
+    overlapped(ctx); /* the kernel that only adds */
+}
+
+static int count_wrong(const run *r)
+{
+    static float out[N];
+    int wrong = 0, sum = r->ranks * (r->ranks + 1) / 2;
+    example_read(r->group, out, r->args.out, sizeof out);
+    for (int i = 0; i < N; i++)
+        wrong += out[i] != (float)((r->rank * 3 + i % 100) * sum);
+    return wrong;
+}
+
+int main(int argc, char **argv)
+{
+    run r = { .group = example_begin(argc, argv) };
+    r.rank = imbrex_group_rank(r.group);
+    r.ranks = imbrex_group_size(r.group);
+    static float partial[RANKS_MOST * N];
+    size_t bytes = (size_t)r.ranks * N * sizeof(float);
+    for (int i = 0; i < r.ranks * N; i++)
+        partial[i] = (float)((i / N * 3 + i % N % 100) * (r.rank + 1));
+    r.args = (scatter_args){ .partial = example_memory(r.group, bytes, partial),
+                             .slots = example_memory(r.group, bytes, NULL),
+                             .out = example_memory(r.group, N * sizeof(float), NULL),
+                             .n = N };
+    imbrex_kernel *scatter =
+        EXAMPLE_KERNEL(r.group, scatter, .memory = r.args.slots, .signals = 2 * CHUNKS * r.ranks);
+    imbrex_kernel *add_only = EXAMPLE_KERNEL(r.group, add_only, .memory = r.args.slots);
+
+    r.kernel = scatter;
+    double us = example_time(r.group, overlapped, &r);
+    int wrong = count_wrong(&r);
+    r.kernel = add_only;
+    double sequential_us = example_time(r.group, sequential, &r);
+    wrong += count_wrong(&r);
+    example_say(r.group, "reduce_scatter", us, sequential_us);
+    return example_end(r.group, wrong);
+}
+#endif

@@ -1,0 +1,100 @@
+/* example.h - what the host's part of every example does alike: a group, memory, a clock. */
+#ifndef EXAMPLE_H
+#define EXAMPLE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "imbrex.h"
+
+enum { EXAMPLE_RUNS = 20 };
+
+static inline void check(imbrex_status status)
+{
+    if (status != IMBREX_OK) {
+        fprintf(stderr, "%s\n", imbrex_error());
+        exit(EXIT_FAILURE);
+    }
+}
+
+/* "--device cuda", or the CPU. */
+static inline imbrex_group *example_begin(int argc, char **argv)
+{
+    const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cpu";
+    imbrex_group *group;
+    check(imbrex_group_create(&(imbrex_group_desc){ .device = device }, &group));
+    return group;
+}
+
+/* A kernel that the same file holds, for CPUs in entry and for GPUs as text.  desc: the rest. */
+static inline imbrex_kernel *example_kernel(imbrex_group *group, const char *file, const char *name,
+                                            const struct imbrexd_entry *entry,
+                                            imbrex_kernel_desc desc)
+{
+    imbrex_kernel *kernel;
+    desc.name = name;
+    desc.file = file;
+    desc.options = "-DKERNEL";
+    desc.entry = entry;
+    check(imbrex_kernel_create(group, &desc, &kernel));
+    return kernel;
+}
+#define EXAMPLE_KERNEL(group, name, ...) \
+    example_kernel(group, __FILE__, #name, IMBREXD_ENTRY(name), (imbrex_kernel_desc){ __VA_ARGS__ })
+
+/* Symmetric memory, which is memory of the group's device, with bytes of `from` in it or zeros. */
+static inline void *example_memory(imbrex_group *group, size_t bytes, const void *from)
+{
+    void *memory;
+    check(imbrex_mem_alloc(group, bytes, &memory));
+    if (from) {
+        check(imbrex_copy(group, memory, from, bytes, NULL));
+        check(imbrex_stream_sync(group, NULL));
+    }
+    return memory;
+}
+
+static inline void example_read(imbrex_group *group, void *to, const void *memory, size_t bytes)
+{
+    check(imbrex_copy(group, to, memory, bytes, NULL));
+    check(imbrex_stream_sync(group, NULL));
+}
+
+/* Microseconds a run takes, of some that follow each other; the first is not counted. */
+static inline double example_time(imbrex_group *group, void (*run)(void *ctx), void *ctx)
+{
+    struct timespec begin, end;
+    run(ctx);
+    check(imbrex_barrier(group, NULL));
+    check(imbrex_stream_sync(group, NULL));
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < EXAMPLE_RUNS; i++)
+        run(ctx);
+    check(imbrex_stream_sync(group, NULL));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return ((double)(end.tv_sec - begin.tv_sec) * 1e6 +
+            (double)(end.tv_nsec - begin.tv_nsec) * 1e-3) /
+           EXAMPLE_RUNS;
+}
+
+/* One line from rank 0: what overlapping gained there. */
+static inline void example_say(const imbrex_group *group, const char *what, double us,
+                               double sequential_us)
+{
+    if (imbrex_group_rank(group) == 0)
+        printf("%s on %d ranks of %s: %.1f us; one after the other: %.1f us\n", what,
+               imbrex_group_size(group), imbrex_group_device(group), us, sequential_us);
+}
+
+/* The program's exit code. */
+static inline int example_end(imbrex_group *group, int wrong)
+{
+    if (wrong)
+        fprintf(stderr, "rank %d: %d elements are wrong\n", imbrex_group_rank(group), wrong);
+    imbrex_group_destroy(group);
+    return wrong ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif /* EXAMPLE_H */
