@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     static float in[N];
     for (int i = 0; i < N; i++)
         in[i] = (float)(r.rank * 1000 + i);
-    /* One piece of memory, because a kernel's team reaches one: the shard, then what is gathered. */
+    /* One piece of memory, which is what a kernel's team reaches: the shard, then all of them. */
     float *memory = example_memory(r.group, (size_t)(r.ranks + 1) * sizeof in, NULL);
     check(imbrex_copy(r.group, memory, in, sizeof in, NULL));
     r.args = (gather_args){ .shard = memory,

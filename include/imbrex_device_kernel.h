@@ -52,7 +52,7 @@ IMBREXD_FN void *imbrexd_shared(void)
                                                        const imbrexd_team *team);               \
     extern "C" __device__ char imbrexd_args_##name[sizeof(args_type)];                          \
     __device__ char imbrexd_args_##name[sizeof(args_type)];                                     \
-    extern "C" __global__ void __launch_bounds__(IMBREXD_THREADS, 1)                             \
+    extern "C" __global__ void __launch_bounds__(IMBREXD_THREADS, 1)                            \
         name(const __grid_constant__ args_type args, const __grid_constant__ imbrexd_team team) \
     {                                                                                           \
         name##_body(&args, &team);                                                              \
