@@ -223,6 +223,14 @@ IMBREXD_FN uint64_t imbrexd_epoch_next(const imbrexd_team *team, int row)
     return epoch;
 }
 
+/* Ends all waits: the kernel wants all ranks, and this one is on another node. */
+IMBREXD_FN int imbrexd_unreachable(const imbrexd_team *team, int rank)
+{
+    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_UNREACHABLE,
+                        imbrexd_site_of(team, IMBREXD_SITE_BARRIER, rank, -1), 0, 0);
+    return 0;
+}
+
 /* Returns 1 once the ranks from first on, count of them with this one, have come as often as this
  * one; 0 to give up.  ordered: what any thread of their blocks stored before is then visible. */
 IMBREXD_FN int imbrexd_meet(const imbrexd_team *team, int row, int first, int count, int ordered)
@@ -231,11 +239,14 @@ IMBREXD_FN int imbrexd_meet(const imbrexd_team *team, int row, int first, int co
     int there = 1, step = (int)imbrexd_threads();
     for (int i = (int)imbrexd_thread(); i < count; i += step) {
         int r = first + (team->rank - first + i) % count; /* each begins with another one */
-        uint64_t *at = team->words[r] + row * team->size + team->rank;
-        if (r != team->rank && ordered)
-            imbrexd_signal_post(at, epoch);
+        uint64_t *words = team->words[r];
+        int at = row * team->size + team->rank;
+        if (!words)
+            there = imbrexd_unreachable(team, r);
+        else if (r != team->rank && ordered)
+            imbrexd_signal_post(words + at, epoch);
         else if (r != team->rank)
-            imbrexd_signal_post_relaxed(at, epoch);
+            imbrexd_signal_post_relaxed(words + at, epoch);
     }
     for (int r = first + (int)imbrexd_thread(); r < first + count; r += step) {
         imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_BARRIER, r, -1);
@@ -248,7 +259,7 @@ IMBREXD_FN int imbrexd_meet(const imbrexd_team *team, int row, int first, int co
 
 /* By one block of each rank at a time, by all its threads, equally often on all ranks.  1: all have
  * come, and what any of them put before is visible to all threads of these blocks.  0: give up.
- * All ranks must be reachable from each other. */
+ * A rank on another node ends the kernel and the group with a fault: there are the _node forms. */
 IMBREXD_FN int imbrexd_barrier_all(const imbrexd_team *team)
 {
     return imbrexd_meet(team, IMBREXD_MEET_ALL, 0, team->size, 1);
@@ -288,6 +299,8 @@ IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void
     for (int i = 1; i <= team->size; i++) { /* itself last: the others wait */
         int r = (root + i) % team->size;
         void *there = imbrexd_peer(team, r, dst);
+        if (!there)
+            return imbrexd_unreachable(team, r);
         if (there != src)
             imbrexd_put_block_nbi(there, src, bytes);
     }

@@ -1,5 +1,5 @@
-/* device_source.c - reads the kernels of the tests from the source folder: the library's own sources
- * are within it, but not these. */
+/* device_source.c - reads the kernels of the tests from the source folder: the library's own
+ * sources are within it, but not these. */
 #include "device_source.h"
 
 #include <errno.h>

@@ -2,8 +2,8 @@
 #ifndef DEVICE_SOURCE_H
 #define DEVICE_SOURCE_H
 
-/* What comes first (#defines), imbrex_device.h with all it includes, then the named files of tests/.
- * NULL, and why was printed: one cannot be read.  Free it with free(). */
+/* What comes first (#defines), imbrex_device.h with all it includes, then the named files of
+ * tests/.  NULL, and why was printed: one cannot be read.  Free it with free(). */
 char *device_source(const char *first, const char *const *files, int count);
 
 /* The same with all kernels of tests/device_*.h. */

@@ -1,6 +1,6 @@
-/* test_gpu_device.c - every primitive of imbrex_device.h between real GPUs, or ranks that share one:
- * the kernels of device_cases.h, litmus tests of the orders (device_litmus.h), and with --cost what
- * each takes (device_cost.h). */
+/* test_gpu_device.c - every primitive of imbrex_device.h between real GPUs, or ranks that share
+ * one: the kernels of device_cases.h, litmus tests of the orders (device_litmus.h), and with --cost
+ * what each takes (device_cost.h). */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -201,8 +201,8 @@ static int find_place(imbrex_group *group, place *p)
     return 0;
 }
 
-/* Runs one block of the kernel to its end and brings its outcome.  Ranks meet before: one that still
- * loads or copies could be held up by a kernel that waits for its own. */
+/* Runs one block of the kernel to its end and brings its outcome.  Ranks meet before: one that
+ * still loads or copies could be held up by a kernel that waits for its own. */
 static int launch(imbrex_group *group, place *p, CUfunction function, unsigned threads,
                   uint64_t rounds)
 {
@@ -269,8 +269,8 @@ static int run_nobody(const scene *s, imbrex_group *group, place *p, CUfunction 
     snprintf(missing, sizeof missing, "rank %d", s->size - 1);
     RANK_CHECK((int)p->host.out.done == (p->team.rank < s->size - 1), "wait %d said %d",
                (int)s->rounds, (int)p->host.out.done);
-    RANK_CHECK(strstr(imbrex_error(), missing) && strstr(imbrex_error(), "in kernel 1"),
-               "wait %d: '%s', want %s and kernel 1", (int)s->rounds, imbrex_error(), missing);
+    RANK_CHECK(strstr(imbrex_error(), missing) && strstr(imbrex_error(), "in kernel "),
+               "wait %d: '%s', want %s and a kernel", (int)s->rounds, imbrex_error(), missing);
     return 0;
 }
 

@@ -200,6 +200,12 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
     if (fault->kind == IMBREXD_FAULT_DEATH)
         return imx_fail(IMBREX_PEER, "rank %d ended without leaving the group, as rank %d%s saw",
                         fault->site.rank, noticed_by, self);
+    if (fault->kind == IMBREXD_FAULT_UNREACHABLE)
+        return imx_fail(IMBREX_INVALID,
+                        "rank %d%s: kernel %s meets all ranks, but rank %d is on another node: use "
+                        "imbrexd_barrier_node and the like",
+                        noticed_by, self, imx_kernel_name(group, fault->site.plan),
+                        fault->site.rank);
     if (fault->kind == IMBREXD_FAULT_NET) {
         describe_node(group, fault->site.rank, &text);
         return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
