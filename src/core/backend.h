@@ -37,7 +37,7 @@ typedef struct imx_user imx_user;
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
     char id[40];        /* equal on ranks that share the device; "": it is nobody else's */
-    char name[224];     /* what runs as fast as another of this name; "": it runs nothing */
+    char name[224];     /* what runs as fast as another of this name */
     int index;          /* of the device, as in "name:index" */
     int units;          /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
     int units_most;     /* that a plan may ask for */

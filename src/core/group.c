@@ -124,39 +124,21 @@ fail:
     return status;
 }
 
-/* All kinds of links to the peers of this node, in the order of ranks. */
-static void note_links(imbrex_group *group, const imx_target *all)
-{
-    imx_text links = { .at = group->links, .size = sizeof group->links };
-    for (int r = 0; r < group->size && group->backend->link; r++) {
-        char word[32] = "";
-        imx_text text = { .at = word, .size = sizeof word };
-        if (r == group->rank || !imx_nodes_here(&group->nodes, r))
-            continue;
-        group->backend->link(group->device, all[r].id, &text);
-        if (!strstr(group->links, word))
-            imx_text_add(&links, "%s%s", links.length ? ", " : "", word);
-    }
-}
-
 /* How many ranks share this rank's device: plans divide its units among them, so that the kernels
  * of all can be resident at once. */
 static imbrex_status count_sharers(imbrex_group *group)
 {
-    imx_target own, *all = NULL;
+    imx_target own, *all;
     group->backend->target(group->device, &own);
     snprintf(group->device_name, sizeof group->device_name, "%s:%d", group->backend->name,
              own.index);
-    imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof *all, &all);
-    imbrex_status status;
-    IMX_GOTO(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
-    IMX_GOTO(imx_agree_allgather(group, &own, all, sizeof own));
+    imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof *all, &group->targets);
+    IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
+    all = group->targets;
+    IMX_TRY(imx_agree_allgather(group, &own, all, sizeof own));
     for (int r = 0; r < group->size; r++)
         group->sharers += r == group->rank || (own.id[0] && strcmp(all[r].id, own.id) == 0);
-    note_links(group, all);
-fail:
-    free(all);
-    return status;
+    return IMBREX_OK;
 }
 
 static imbrex_status allgather(void *ctx, const void *send, void *recv, size_t bytes)
@@ -324,6 +306,7 @@ void imbrex_group_destroy(imbrex_group *group)
     imx_trace_free(group);
     imx_nodes_free(&group->nodes);
     free(group->abort);
+    free(group->targets);
     free(group->proposals);
     free(group);
 }

@@ -49,7 +49,7 @@ struct imbrex_group {
     const imx_backend *backend;
     imx_device *device;
     char device_name[24];                     /* "cuda:1" */
-    char links[64];                           /* to the node's peers, each kind in a word */
+    imx_target *targets;                      /* [size]: the ranks' */
     bool needed[IMX_TRANSPORTS];              /* by any two ranks: the same on all of them */
     bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */
     imx_transport *transport[IMX_TRANSPORTS]; /* NULL if not needed */

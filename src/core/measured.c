@@ -48,16 +48,32 @@ _Static_assert(sizeof(imx_measured) == IMX_AGREE_NOTE, "it is sent as a note");
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
+/* All kinds of links to the peers of this node, in the order of ranks, and what leads beyond it. */
+static void add_links(const imbrex_group *group, imx_text *key)
+{
+    char words[160] = "";
+    imx_text links = { .at = words, .size = sizeof words };
+    for (int r = 0; r < group->size; r++) {
+        char word[32] = "";
+        imx_text text = { .at = word, .size = sizeof word };
+        if (r == group->rank || !imx_nodes_here(&group->nodes, r))
+            continue;
+        group->backend->link(group->device, group->targets[r].id, &text);
+        if (!strstr(words, word))
+            imx_text_add(&links, "%s%s", links.length ? ", " : "", word);
+    }
+    if (group->net_kind)
+        imx_text_add(&links, "%s%s", links.length ? ", " : "", group->net_facts.text);
+    imx_text_add(key, "%s", words);
+}
+
 static void add_key(const imbrex_group *group, const imx_op *op, const imx_request *r,
                     imx_text *key)
 {
     const imx_shape *s = &r->shape;
-    imx_target target;
-    group->backend->target(group->device, &target);
-    imx_text_add(key, "%s | %s: %s | %s", imbrex_version(), group->backend->name, target.name,
-                 group->links);
-    if (group->net_kind)
-        imx_text_add(key, "%s%s", group->links[0] ? ", " : "", group->net_facts.text);
+    imx_text_add(key, "%s | %s: %s | ", imbrex_version(), group->backend->name,
+                 group->targets[group->rank].name);
+    add_links(group, key);
     imx_text_add(key, " | ranks ");
     imx_nodes_sizes(&group->nodes, key);
     imx_text_add(key, ", %d a device | %s m=%lld n=%lld", group->sharers, op->name, (long long)s->m,
@@ -145,7 +161,7 @@ void imx_measured_recall(const imbrex_group *group, const imx_op *op, const imx_
     imx_text why = { .at = out->why, .size = sizeof out->why };
     memset(out, 0, sizeof *out);
     imx_folder_name(group->env.cache_dir, &folder);
-    const char *rest = open_file(&folder, &file, &why);
+    const char *rest = group->backend->link ? open_file(&folder, &file, &why) : NULL;
     if (!rest)
         return;
     add_key(group, op, request, &key_text);
