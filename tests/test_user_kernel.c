@@ -239,7 +239,7 @@ static void wrong_descs(imbrex_group *group, const char *device)
     said(imbrex_kernel_create(group, NULL, &kernel), IMBREX_INVALID, "desc is NULL");
     said(imbrex_kernel_create(group, &desc, NULL), IMBREX_INVALID, "kernel is NULL");
     said(imbrex_kernel_create(NULL, &desc, &kernel), IMBREX_INVALID, "group is NULL");
-    if (strcmp(device, "cuda") == 0) { /* the fake compiler sees #error, and no more */
+    if (strcmp(device, "cuda") == 0) { /* the fake compiler sees a bare #error, and no more */
         imbrex_kernel_desc wrong = { .name = "wrong", .source = "#error\n", .file = "a/wrong.cu" };
         said(imbrex_kernel_create(group, &wrong, &kernel), IMBREX_INVALID,
              "kernel wrong for sm_90:\nkernel.cu(3): error: something else");
