@@ -95,7 +95,8 @@ static void await_survivors(const int *count)
 static int go(imbrex_group *group, imbrex_plan *plan, const buffers *x)
 {
     await_survivors(&shared->ready);
-    if (shared->fate != ABSENT && shared->fate != LEAVES) {
+    bool slow = strcmp(shared->c.algorithm, "store") != 0; /* else the wire cannot be slowed */
+    if (slow && shared->fate != ABSENT && shared->fate != LEAVES) {
         RANK_OK(enqueue(plan, &shared->c, x, RUNS));
         usleep(60000); /* in the middle of the first or second run */
     }
@@ -254,31 +255,56 @@ static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+
+static void set_stage(const char *op, const char *algorithm, fate how, bool processes)
+{
+    *shared = (stage){
+        .c = { .op = op,
+               .m = 256,
+               .n = 64,
+               .k = strstr(op, "gemm") ? 64 : 0,
+               .dtype = IMBREX_F32,
+               .algorithm = algorithm,
+               .chunk_rows = 16 },
+        .fate = how,
+        .processes = processes,
+    };
+}
+
+static void play_all(fate how, bool processes)
+{
+    ranks_desc desc = { .size = RANKS, .processes = processes };
+    bool dies = processes && (how == KILLED || how == STOPPED);
+    assert_int_equal(ranks_run_bare(&desc, play, NULL), dies);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+    assert_int_equal(errno, ECHILD);
+}
+
 static void with_fate(fate how, bool processes)
 {
     if (processes && !RANKS_PROCESSES)
         skip();
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
     static const char *const algorithms[] = { "copy", "sequential" };
     for (int i = 0; i < 8; i++) {
         if (how > STOPPED && (i % 4 == 1 || i % 4 == 2))
             continue; /* every operator, one algorithm each */
-        *shared = (stage){
-            .c = { .op = ops[i / 2],
-                   .m = 256,
-                   .n = 64,
-                   .k = i / 2 < 2 ? 0 : 64,
-                   .dtype = IMBREX_F32,
-                   .algorithm = algorithms[i % 2],
-                   .chunk_rows = 16 },
-            .fate = how,
-            .processes = processes,
-        };
-        ranks_desc desc = { .size = RANKS, .processes = processes };
-        assert_int_equal(ranks_run_bare(&desc, play, NULL), how == KILLED || how == STOPPED);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
-        assert_int_equal(errno, ECHILD);
+        set_stage(ops[i / 2], algorithms[i % 2], how, processes);
+        play_all(how, processes);
     }
+}
+
+/* The victim goes before its first run: kernels of the others wait for what it does not store. */
+static void where_kernels_store(void **state)
+{
+    (void)state;
+    static const fate hows[] = { KILLED, STOPPED, KILLED, STOPPED };
+    unsetenv("IMBREX_CPU_LINK");
+    for (int i = 0; i < 4; i++) {
+        set_stage(ops[i], "store", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
+        play_all(shared->fate, RANKS_PROCESSES);
+    }
+    setenv("IMBREX_CPU_LINK", LINK, 1);
 }
 
 #define FATE(name, how, processes) \
@@ -468,6 +494,7 @@ int main(void)
     setenv("IMBREX_CPU_LINK", LINK, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed),
+        cmocka_unit_test(where_kernels_store),
         cmocka_unit_test(stopped),
         cmocka_unit_test(exits),
         cmocka_unit_test(leaves),

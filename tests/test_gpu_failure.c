@@ -281,12 +281,20 @@ typedef struct scene {
 } scene;
 
 static const scene scenes[] = {
-    { "ag_gemm", "copy", KILLED },  { "gemm_rs", "store", KILLED },
-    { "gemm_rs", "copy", STOPPED }, { "ag_gemm", "store", STOPPED },
-    { "gemm_rs", "store", ABSENT }, { "reduce_scatter", "copy", ABSENT },
-    { "ag_gemm", "copy", LATE },    { "ag_gemm", "store", LATE },
-    { "gemm_rs", "copy", LATE },    { "gemm_rs", "store", LATE },
+    { "ag_gemm", "copy", KILLED },
+    { "gemm_rs", "store", KILLED },
+    { "gemm_rs", "copy", STOPPED },
+    { "ag_gemm", "store", STOPPED },
+    { "gemm_rs", "store", ABSENT },
+    { "reduce_scatter", "copy", ABSENT },
+    { "ag_gemm", "copy", LATE },
+    { "ag_gemm", "store", LATE },
+    { "gemm_rs", "copy", LATE },
+    { "gemm_rs", "store", LATE },
     { "all_gather", "copy", LATE },
+    { "all_gather", "store", KILLED },
+    { "reduce_scatter", "store", STOPPED },
+    { "reduce_scatter", "store", LATE },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
 
