@@ -7,7 +7,8 @@
  *                                       says that its chunk q is here.  One's own rows stay unused
  *                                       but where ranks are merged: tiles then read all of it.
  *     scatter   [R][most rows, width]   slot r: rank r's part of this rank's rows; signal
- *                                       r * chunks + q likewise.  One's own slot stays unused.
+ *                                       r * chunks + q likewise.  One's own: for a kernel's own
+ *                                       use.
  */
 #ifndef IMX_EXCHANGE_H
 #define IMX_EXCHANGE_H

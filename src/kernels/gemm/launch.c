@@ -148,12 +148,10 @@ static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t 
     };
 }
 
-/* Where rows of the owner go: [rows, n]. */
-static const void *home_of(const imx_gemm_args *args, int owner)
+/* Where rows of the owner go, also if that is this rank: [rows, n]. */
+static const void *slot_of(const imx_gemm_args *args, int owner)
 {
     const imx_team *team = &args->team;
-    if (owner == team->rank)
-        return args->c;
     return imx_team_data(team, owner) + team->rank * args->slot_bytes;
 }
 
@@ -182,7 +180,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
         launch->maps[launch->map_count++] = map_of(args, args->c, s->m, s->n, 16, box[C_BOX_COLS]);
     for (int r = 0; r < args->team.size && args->sides & IMX_GEMM_STORES; r++)
         launch->maps[launch->map_count++] =
-            map_of(args, home_of(args, r), imx_schedule_rows(s, r), s->n, 16, box[C_BOX_COLS]);
+            map_of(args, slot_of(args, r), imx_schedule_rows(s, r), s->n, 16, box[C_BOX_COLS]);
 }
 
 const imx_kernel imx_kernel_gemm = {

@@ -153,8 +153,7 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
 #pragma unroll
     for (int q = 0; q < ALL_PIECES; q++) {
         if (q >= from && q < to)
-            store_piece(packed[q / PIECES], args, c, note, row + q / PIECES * 64, base, q % PIECES,
-                        false);
+            store_piece(packed[q / PIECES], args, c, note, row + q / PIECES * 64, base, q % PIECES);
     }
 #if defined(IMX_POST) || defined(IMX_STORE)
     if (to > ALL_PIECES)
@@ -204,7 +203,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
     uint32_t packed[HALVES][IMX_ACC / 2];
     uint32_t now = 0;       /* parity of this tile's note */
     bool waiting = false;   /* the tile before, in packed */
-    int here = GAVE_UP - 1; /* chunk whose parts have come; GAVE_UP: after a wait that did */
+    bool gave_up = false;
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
     if (TURNS == 2 && consumer == 1) {
@@ -214,8 +213,9 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 
 #if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
     /* While the first loads are on their way.  Peers are seldom that far behind. */
-    if (!team_credits(args, watch))
-        here = GAVE_UP;
+    gave_up = !team_credits(args, watch);
+    if (gave_up)
+        gave_up_here() = 1;
     imbrexd_fence_tma();
 #endif
     for (; index < tiles_of(); index += TURNS * stride) {
@@ -229,7 +229,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         int steps = info_of(at.stage)->steps;
 #endif
         multiply(d, base + at.stage * STAGE_BYTES, first_row, 0);
-        take_note(note_of(now), at.stage, here == GAVE_UP);
+        take_note(note_of(now), at.stage, gave_up);
         uint32_t before = at.stage;
         step(&at);
 #ifdef IMX_PINGPONG
@@ -256,21 +256,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         for (int h = 0; h < HALVES; h++) {
             pack_half(packed[h], d[h]);
             if (TURNS == 2)
-                store(packed[h], args, c, note_of(now), row + h * 64, base, false);
+                store(packed[h], args, c, note_of(now), row + h * 64, base);
         }
-#ifdef IMX_STORE
-        /* Own rows at once: the sum takes registers. */
-        if (note_of(now)->owner == args.team.rank) {
-            if (note_of(now)->chunk != here)
-                here = team_parts(args, watch, note_of(now)->chunk) ? note_of(now)->chunk : GAVE_UP;
-            imx_trace_begin(IMX_TRACE_FOLD);
-#pragma unroll
-            for (int h = 0; h < HALVES && here != GAVE_UP; h++)
-                store(packed[h], args, c, note_of(now), row + h * 64, base, true);
-            imx_trace_end(IMX_TRACE_FOLD, args.team.rank, note_of(now)->chunk);
-            continue;
-        }
-#endif
 #ifdef IMX_PINGPONG
 #ifdef IMX_POST
         post(args, note_of(now));
@@ -285,9 +272,12 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #ifndef IMX_PINGPONG
     if (waiting)
         store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
-#endif
-    if (here == GAVE_UP)
+#ifdef IMX_STORE
+    __syncwarp(); /* what its first lane has seen stored, the others read */
+    if (waiting && !fold_last(args, watch, note_of(now ^ 1), row, HALVES))
         gave_up_here() = 1;
+#endif
+#endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);
 }
@@ -305,6 +295,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint32_t base = shared_base();
     if (threadIdx.x == 0) {
         gave_up_here() = 0;
+#ifdef IMX_STORE
+        stored_own() = 0;
+#endif
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b);
         tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
@@ -336,6 +329,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             produce(args, &watch, &maps.a, &maps.gathered, &maps.b);
 #ifdef IMX_PUSH
         else if (threadIdx.x >= 32 && !push(args, &watch, 2, (int)threadIdx.x / 32 - 1, 3))
+            gave_up_here() = 1;
+#elif defined(IMX_STORE)
+        else if (threadIdx.x >= 32 && !fold_tiles(args, &watch))
             gave_up_here() = 1;
 #endif
     } else {

@@ -78,11 +78,12 @@ enum {
     NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
     TILES_AT = NEXT_AT + 44,
     GAVE_UP_AT = NEXT_AT + 48,
+    STORED_AT = NEXT_AT + 52,
     NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = IMX_TILE_N > 64 ? 40 : 56,
+    PRODUCER_REGISTERS = STORES && IMX_TILE_N <= 224 ? 72 : STORES || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };

@@ -4,24 +4,15 @@
  * A warp has 16 rows of every 64.  They go through buffers in shared memory, a piece at a time:
  *
  *     registers | stmatrix | piece | copy engine | c, or a slot at the owner
- *                              own rows: += the peers' parts, from this rank's slots
  */
 #ifndef IMX_SM90_STORE_CUH
 #define IMX_SM90_STORE_CUH
 
+#include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
 #include "team.cuh"
 
 #ifdef IMX_BIAS
-/* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
-IMX_FN float bias_at(const uint16_t *bias, int at, int n)
-{
-    uint16_t element = 0;
-    if (at < n)
-        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
-    return unpack(element);
-}
-
 /* A row's two elements of d at col, col + 1 take these; beyond n it does not matter. */
 IMX_FN void add_bias(float (&d)[HALVES][IMX_ACC], const imx_gemm_args &args, int col)
 {
@@ -63,15 +54,15 @@ IMX_FN int lane_here(void)
     return lane;
 }
 
-/* The matrix [rows, n] that the tile is part of, as this rank reaches it. */
+/* The matrix [rows, n] that the tile is part of, as this rank reaches it: c, or this rank's slot at
+ * the owner of the rows. */
 IMX_FN uint16_t *home_of(const imx_gemm_args &args, const tile_info *note)
 {
 #ifdef IMX_STORE
-    if (note->owner != args.team.rank)
-        return (uint16_t *)(imx_team_data(&args.team, note->owner) +
-                            args.team.rank * args.slot_bytes);
-#endif
+    return (uint16_t *)(imx_team_data(&args.team, note->owner) + args.team.rank * args.slot_bytes);
+#else
     return (uint16_t *)args.c;
+#endif
 }
 
 IMX_FN const imx_tma_map *map_for(const imx_tma_map *c, const tile_info *note)
@@ -100,124 +91,11 @@ IMX_FN void store_plain(const imx_gemm_args &args, uint16_t *home, int row, int 
     }
 }
 
-#ifdef IMX_STORE
-
-/* A warp reads a piece as whole rows: so many 16-byte units, of so many rows at once. */
-enum {
-    UNITS = PIECE_COLS / 8,
-    ROWS_APART = 32 / UNITS,
-#ifdef IMX_C_PLAIN
-    ROWS_AT_ONCE = 1,
-#else
-    ROWS_AT_ONCE = 2, /* of one lane: more take too many registers */
-#endif
-    PARTS_AT_ONCE = 4,
-};
-
-/* Eight elements, of which `left` are in the row. */
-IMX_FN uint4 load_part(const char *from, int left)
-{
-#ifndef IMX_C_PLAIN
-    return imx_vector_load(from);
-#else
-    uint32_t words[4] = { 0, 0, 0, 0 };
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < left)
-            words[i / 2] |= (uint32_t)((const volatile uint16_t *)from)[i] << i % 2 * 16;
-    return make_uint4(words[0], words[1], words[2], words[3]);
-#endif
-}
-
-/* sum = part, or += if this is not the first one (which is not 0 + part: -0 stays -0). */
-IMX_FN void add_part(float (&sum)[8], uint4 part, bool first)
-{
-    const uint32_t words[] = { part.x, part.y, part.z, part.w };
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        float x = unpack((uint16_t)(words[i / 2] >> i % 2 * 16));
-        sum[i] = first ? x : sum[i] + x;
-    }
-}
-
-/* A unit of all of this lane's rows, from `from` on in slot 0 and from `piece` on in shared memory:
- * sums in rank order.  step: bytes of slots to the next of the rows; left: how many there are. */
-IMX_FN void sum_parts(float (&sum)[ROWS_AT_ONCE][8], const imx_gemm_args &args, const char *from,
-                      int64_t step, int left, int columns, const uint32_t (&piece)[ROWS_AT_ONCE])
-{
-    int size = args.team.size, own = args.team.rank;
-#pragma unroll 1
-    for (int r = 0; r < size; r += PARTS_AT_ONCE) {
-        uint4 part[PARTS_AT_ONCE][ROWS_AT_ONCE]; /* all under way before the first is added */
-#pragma unroll
-        for (int j = 0; j < PARTS_AT_ONCE; j++, from += args.slot_bytes) {
-#pragma unroll
-            for (int i = 0; i < ROWS_AT_ONCE; i++) {
-                part[j][i] = make_uint4(0, 0, 0, 0);
-                if (r + j < size && r + j != own && i < left)
-                    part[j][i] = load_part(from + i * step, columns);
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < PARTS_AT_ONCE; j++) {
-#pragma unroll
-            for (int i = 0; i < ROWS_AT_ONCE; i++) {
-                if (r + j == own && i < left)
-                    part[j][i] = ld_shared(piece[i]);
-                if (r + j < size)
-                    add_part(sum[i], part[j][i], r + j == 0);
-            }
-        }
-    }
-}
-
-/* A piece of own rows, rounded as the peers' parts are, becomes the sum of all, plus bias.  row: in
- * the rank's rows; rows: how many of them there are from it on. */
-IMX_FN void fold_piece(const imx_gemm_args &args, int row, int rows, int col, uint32_t piece)
-{
-    int n = (int)args.schedule.n, lane = lane_here(), unit = lane % UNITS;
-    const char *slots = imx_team_data(&args.team, args.team.rank);
-    int64_t step = (int64_t)n * 2 * ROWS_APART;
-    rows = rows < 16 ? rows : 16;
-    col += unit * 8;
-    if (lane >= ROWS_APART * UNITS || col >= n)
-        return;
-#pragma unroll 1
-    for (int r = lane / UNITS; r < rows; r += ROWS_APART * ROWS_AT_ONCE) {
-        /* Set, though not added to: else the registers are taken from the loops around this. */
-        float sum[ROWS_AT_ONCE][8] = {};
-        uint32_t at[ROWS_AT_ONCE];
-        int left = (rows - r + ROWS_APART - 1) / ROWS_APART;
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; i++)
-            at[i] = piece + piece_offset(r + i * ROWS_APART, unit);
-        sum_parts(sum, args, slots + ((int64_t)(row + r) * n + col) * 2, step, left, n - col, at);
-        const uint16_t *bias = (const uint16_t *)args.bias;
-#pragma unroll
-        for (int e = 0; e < 8 && bias; e++) {
-            float b = bias_at(bias, col + e, n);
-#pragma unroll
-            for (int i = 0; i < ROWS_AT_ONCE; i++)
-                sum[i][e] += b;
-        }
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; i++) {
-            if (i < left)
-                st_shared(at[i], make_uint4(pack(sum[i][0], sum[i][1]), pack(sum[i][2], sum[i][3]),
-                                            pack(sum[i][4], sum[i][5]),
-                                            pack(sum[i][6], sum[i][7])));
-        }
-    }
-}
-
-#endif
-
 /* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, through its
- * buffers; packed: the tile's rounded elements.  folds: it is of own rows, which others have parts
- * of. */
+ * buffers; packed: the tile's rounded elements. */
 IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
                         const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
-                        int p, bool folds)
+                        int p)
 {
     uint32_t buffers = base + C_AT + (threadIdx.x / 32 - 4) * BUFFERS * PIECE_BYTES;
     uint32_t piece = buffers + p % BUFFERS * PIECE_BYTES;
@@ -249,12 +127,6 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
         else
             st_matrix2(piece + piece_offset(own_row, unit), x[0], x[1]);
     }
-#ifdef IMX_STORE
-    if (folds && rows > 0) {
-        __syncwarp();
-        fold_piece(args, row, rows, col, piece);
-    }
-#endif
     if (whole) {
         tma_fence_shared();
         __syncwarp();
@@ -272,34 +144,29 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
 
 /* All of them. */
 IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
-                  bool folds)
+                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base)
 {
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        store_piece(packed, args, c, note, first_row, base, p, folds);
+        store_piece(packed, args, c, note, first_row, base, p);
 }
 
 #if defined(IMX_POST) || defined(IMX_STORE)
-
-/* Whether anybody is told when the tile's chunk is stored. */
-IMX_FN bool is_counted(const imx_gemm_args &args, const tile_info *note)
-{
-#ifdef IMX_STORE
-    return note->owner != args.team.rank;
-#else
-    return args.done;
-#endif
-}
 
 /* This warp's share of a tile is stored: counts it, and the chunk's last posts. */
 IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
 {
     int chunk = note->chunk;
     __syncwarp();
-    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || !is_counted(args, note))
+    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!STORES && !args.done))
         return;
     tma_store_wait();
+#ifdef IMX_STORE
+    if (note->owner == args.team.rank) {
+        count_own();
+        return;
+    }
+#endif
 #if defined(IMX_STORE) && defined(IMX_C_PLAIN)
     imbrexd_fence_post(); /* ordinary stores: their way to a peer does not lie within this GPU */
 #endif
