@@ -17,9 +17,10 @@
             return try_status;             \
     } while (0)
 
-/* A round of very short calls has several of them, so that it lasts about so long.  A graph holds
- * an even number, as runs of a plan take turns with two workspaces. */
-enum { ROUND_US = 1000, MOST_INNER = 16, GRAPH_CALLS = 10, HOST_ROUNDS = 7 };
+/* A round of very short calls has several of them, so that it lasts about so long; on a GPU also of
+ * long ones, as they follow each other in use: what the card's power allows for depends on it.  A
+ * graph holds an even number, as runs of a plan take turns with two workspaces. */
+enum { ROUND_US = 1000, MOST_INNER = 16, LEAST_INNER_GPU = 4, GRAPH_CALLS = 10, HOST_ROUNDS = 7 };
 
 typedef struct case_state {
     bench_setting *setting;
@@ -153,7 +154,8 @@ static imbrex_status choose_inner(case_state *s)
     last->inner = 1;
     TRY(measure_by(s->setting->timer, ranks, last, 1, 1, 3, NULL));
     double inner = last->us > 0 ? ROUND_US / last->us : MOST_INNER;
-    s->result->inner = inner < 1 ? 1 : inner > MOST_INNER ? MOST_INNER : (int)inner;
+    int least = s->setting->timer ? LEAST_INNER_GPU : 1;
+    s->result->inner = inner < least ? least : inner > MOST_INNER ? MOST_INNER : (int)inner;
     return IMBREX_OK;
 }
 

@@ -412,8 +412,9 @@ static int ahead_main(void *ctx)
 }
 
 /* 0: all plans of the tables are made for the device. */
-static int compile_for(const char *device, int at_once)
+static int compile_for(const char *device)
 {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
     static const struct {
         int size, sms;
         const char *form;
@@ -430,7 +431,7 @@ static int compile_for(const char *device, int at_once)
                         groups[i].sms,
                         groups[i].form };
             children[count++] = gpu_start(ahead_main, &a, 10 * limit_s);
-            if (count - finished == at_once)
+            if (count - finished == processors)
                 failed += gpu_finish(children[finished++]);
         }
     }
@@ -442,11 +443,10 @@ static int compile_for(const char *device, int at_once)
 static void compile_ahead(void)
 {
     char device[32];
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
     if (!gpu_wanted("plans"))
         return;
     snprintf(device, sizeof device, "compile:%d", gpu_arch());
-    gpu_report(compile_for(device, processors < 16 ? (int)processors : 16));
+    gpu_report(compile_for(device));
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -472,7 +472,7 @@ static void sanitized(void)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "ahead") == 0)
-        return compile_for(argv[2], 2);
+        return compile_for(argv[2]);
     gpu_begin(argc, argv);
     if (argc > 1 && strncmp(argv[1], "sanitized", 9) == 0) {
         sanitized();

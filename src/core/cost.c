@@ -13,6 +13,8 @@ static const double PRODUCT_RATE = 700e6, PRODUCT_RATE_F32 = 60e6; /* operations
 static const double MEMORY_RATE = 4.0e6;
 static const double COPY_RATE = 280e3;  /* copy engine, to all peers in turn */
 static const double STORE_RATE = 350e3; /* stores of a kernel that does nothing else */
+static const double PUSH_MARGIN = 1.25; /* of the pace that just suffices */
+static const double CLOCK = 1600;       /* cycles: 1300 to 1980 */
 static const double MEET = 10;          /* all ranks tell all, and wait */
 
 typedef struct sizes {
@@ -73,9 +75,18 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
            most(sending - z->covering, 0);
 }
 
+/* Each rank's rows are to be there when the product comes to them, and no sooner: the slower the
+ * stores, the less they stand in the way of the product's loads. */
+static int push_pace(const sizes *z)
+{
+    double rate = PUSH_MARGIN * z->sent / most(z->covering, 1);
+    return rate < 0.85 * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
+}
+
 void imx_cost_choose(const imx_tune_input *in, imx_config *config)
 {
     sizes z = sizes_of(in);
+    config->push_pace = in->product && !in->scatters && !config->merged ? push_pace(&z) : 0;
     bool ag_gemm = in->product && !in->scatters;
     struct {
         const char *name;

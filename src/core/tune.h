@@ -35,6 +35,7 @@ typedef struct imx_config {
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */
+    int push_pace; /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes; 0: any */
     int64_t piece_bytes; /* where a kernel only moves rows: what travels under one signal */
     int64_t line_bytes;  /* and the most, to all peers, that travels in lines (push/args.h) */
     int leave; /* of the blocks, where kernels of a second stream must run beside a product */

@@ -11,7 +11,8 @@
  *            from slice s
  *   IMX_GEMM_PUSHES, push: this rank's rows, which the kernel itself stores into all peers'
  *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
- *            after chunk q of push_chunk_rows.  own = -1: into its own, too; slice after slice, to
+ *            after chunk q of push_chunk_rows; GPUs take push_pace clock cycles or more for 64 KB
+ *            of them, so that the product's loads get through.  own = -1: into its own, too; slice after slice, to
  *            all at once, raising signal s * team.size + rank
  *
  * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
@@ -51,6 +52,7 @@ typedef struct imx_gemm_args {
     int own;
     int slices, slice_k; /* slices >= 1; slice_k: a multiple of 64, but for one slice: k */
     int push_chunk_rows, push_chunks; /* push_chunks: stride of signals, as schedule.chunks */
+    int push_pace;
     int ahead;
     int plan; /* for the site of a wait */
     const void *a, *gathered, *b, *bias, *push;

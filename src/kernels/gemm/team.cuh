@@ -122,12 +122,47 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 enum { PUSH_AT_ONCE = 2, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
 
+/* When a warp may push again, in clock cycles: the next burst is so far from the last one. */
+typedef struct push_pace {
+    uint32_t due, apart;
+} push_pace;
+
+IMX_TEAM_GPU uint32_t push_clock(void)
+{
+    uint32_t now;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(now) : : "memory");
+    return now;
+}
+
+/* apart: of all warps together bursts then leave at the pace that args ask for. */
+IMX_TEAM_GPU push_pace push_pace_begin(const imx_gemm_args &args, uint32_t warps)
+{
+    const uint64_t burst = PUSH_AT_ONCE * 32 * PUSH_UNIT;
+    push_pace pace = { 0, (uint32_t)(warps * burst * (uint32_t)args.push_pace >> 16) };
+    if (pace.apart)
+        pace.due = push_clock();
+    return pace;
+}
+
+/* Who has been held up does not make up for it: that would be the burst that this is against. */
+IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
+{
+    if (!pace->apart)
+        return;
+    while ((int32_t)(pace->due - push_clock()) > 0)
+        __nanosleep(100);
+    pace->due += pace->apart;
+    if ((int32_t)(pace->due - push_clock()) <= 0)
+        pace->due = push_clock();
+}
+
 /* This warp's share of the units: every so-many-th line of 32. */
 IMX_TEAM_GPU void push_units(char *to, const char *from, uint32_t units, uint32_t warp,
-                             uint32_t warps)
+                             uint32_t warps, push_pace *pace)
 {
     for (uint32_t at = warp * 32 + threadIdx.x % 32; at < units; at += PUSH_AT_ONCE * 32 * warps) {
         uint4 v[PUSH_AT_ONCE];
+        push_keep_pace(pace);
 #pragma unroll
         for (uint32_t j = 0; j < PUSH_AT_ONCE; j++) {
             uint32_t i = at + j * 32 * warps;
@@ -164,6 +199,7 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
     warp += blockIdx.x * warps;
     warps *= gridDim.x;
+    push_pace pace = push_pace_begin(args, warps);
     for (int i = 0; i < (team.size - 1) * chunks; i++) {
         int q = i % chunks;
         if (q == 0)
@@ -174,7 +210,7 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
         const char *mine = (const char *)args.push + row * row_bytes;
         imx_trace_begin(IMX_TRACE_PUSH);
         if (units)
-            push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), warp, warps);
+            push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), warp, warps, &pace);
         else
             push_halves(theirs, mine, bytes / 2, warp, warps);
         imbrexd_fence_post(); /* the way to the peer does not lie within this GPU */
