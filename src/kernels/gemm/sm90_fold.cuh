@@ -31,7 +31,7 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 enum {
     FOLD_COLS = 8, /* elements of 16 bytes, a unit */
     UNITS = IMX_TILE_N / FOLD_COLS,
-    PARTS_AT_ONCE = IMX_TILE_N > 224 ? 3 : 4, /* registers are few beside the widest tile */
+    PARTS_AT_ONCE = 4,
 };
 
 /* ---- who may read an own tile ---------------------------------------------------------------- */
@@ -151,25 +151,6 @@ IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, in
     }
 }
 
-/* Brings the peers' parts of [rows, IMX_TILE_N] from row, col of own rows on into the cache, while
- * there is time: few lanes fold, and wait less for what lies there. */
-IMX_FN void prefetch_parts(const imx_gemm_args &args, int row, int rows, int col, int first,
-                           int step)
-{
-#ifndef IMX_C_PLAIN
-    int n = (int)args.schedule.n, left = n - col;
-    uint32_t bytes = 2 * (uint32_t)(left < IMX_TILE_N ? left : IMX_TILE_N);
-#pragma unroll 1
-    for (int i = first; left > 0 && i < rows; i += step) {
-        const char *at = imx_team_data(&args.team, args.team.rank) + ((int64_t)(row + i) * n + col) * 2;
-#pragma unroll 1
-        for (int r = 0; r < args.team.size; r++, at += args.slot_bytes)
-            if (r != args.team.rank)
-                tma_prefetch(at, bytes);
-    }
-#endif
-}
-
 /* ---- who folds ------------------------------------------------------------------------------- */
 
 /* The thread, worked out where it stands: a volatile read that the compiler does not move. */
@@ -188,19 +169,15 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
     unsigned stride = gridDim.x / CLUSTER;
     uint32_t tiles = 0;
 #pragma unroll 1
-    for (unsigned index = blockIdx.x / CLUSTER; index < tiles_of(); index += stride) {
+    for (unsigned index = blockIdx.x / CLUSTER; index + stride < tiles_of(); index += stride) {
         imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
         if (t.rank != args.team.rank)
             continue;
         int row = t.rank_row + block_m() * IMX_TILE_M, rows = t.rows - block_m() * IMX_TILE_M;
         int col = t.col + block_n() * IMX_TILE_N;
         rows = rows < IMX_TILE_M ? rows : IMX_TILE_M;
-        if (!team_parts(args, watch, t.chunk))
-            return 0;
-        prefetch_parts(args, row, rows, col, thread_here() - 32, LANES);
-        if (index + stride >= tiles_of())
-            break;
-        if (!own_stored(++tiles))
+        /* In this order: so many warps that look for the peers' signals would hold them up. */
+        if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
         fold_units(args, row, rows, col, thread_here() - 32, LANES);

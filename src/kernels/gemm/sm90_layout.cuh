@@ -83,7 +83,7 @@ enum {
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = STORES && IMX_TILE_N <= 224 ? 72 : STORES || IMX_TILE_N <= 64 ? 56 : 40,
+    PRODUCER_REGISTERS = STORES || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };

@@ -96,11 +96,6 @@ IMX_FN void cluster_barrier(void)
 
 /* ---- the copy engine ------------------------------------------------------------------------ */
 
-IMX_FN void tma_prefetch(const void *at, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(at), "r"(bytes) : "memory");
-}
-
 IMX_FN void tma_prefetch_map(const imx_tma_map *map)
 {
     asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");

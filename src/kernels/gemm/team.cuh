@@ -120,7 +120,7 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 #ifdef IMX_PUSH
 
-enum { PUSH_AT_ONCE = 2, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
+enum { PUSH_AT_ONCE = 2, PUSH_MAKES_UP = 8, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
 
 /* When a warp may push again, in clock cycles: the next burst is so far from the last one. */
 typedef struct push_pace {
@@ -144,7 +144,7 @@ IMX_TEAM_GPU push_pace push_pace_begin(const imx_gemm_args &args, uint32_t warps
     return pace;
 }
 
-/* Who has been held up does not make up for it: that would be the burst that this is against. */
+/* Who has been held up makes up for a little of it: more would be the burst that this is against. */
 IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
 {
     if (!pace->apart)
@@ -152,8 +152,9 @@ IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
     while ((int32_t)(pace->due - push_clock()) > 0)
         __nanosleep(100);
     pace->due += pace->apart;
-    if ((int32_t)(pace->due - push_clock()) <= 0)
-        pace->due = push_clock();
+    uint32_t least = push_clock() - PUSH_MAKES_UP * pace->apart;
+    if ((int32_t)(pace->due - least) < 0)
+        pace->due = least;
 }
 
 /* This warp's share of the units: every so-many-th line of 32. */
