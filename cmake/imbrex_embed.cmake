@@ -8,7 +8,8 @@
 set(embed_patterns
     include/*.h
     src/kernels/*.h src/kernels/*.cuh src/kernels/*/*.h src/kernels/*/*.cuh src/kernels/*/*.cu
-    src/backends/cuda/*.cu src/backends/cuda/signals.h src/backends/cuda/rtc/*.h)
+    src/backends/cuda/*.cu src/backends/cuda/clock.h
+    src/backends/cuda/signals.h src/backends/cuda/rtc/*.h)
 
 function(embed_glob result root)
     list(TRANSFORM embed_patterns PREPEND ${root}/)
