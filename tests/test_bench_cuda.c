@@ -443,6 +443,24 @@ static void ranks_replay_graphs(void **state)
     check_output(output_of(&q, 2), 3, words);
 }
 
+/* The product that every GPU runs, beside cuBLASLt. */
+static void f16_in_the_general_form(void **state)
+{
+    (void)state;
+    bench_request q = request();
+    bench_shape shape = shapes()[0];
+    shape.dtype = IMBREX_F16;
+    q.shapes = &shape;
+    q.count = 1;
+    static const char *const words[] = { "\"dtype\": \"f16\"", "\"base\": \"cublas\"",
+                                         "tiles of 64x64", NULL };
+    fake_cublas.ways = 1;
+    fake_driver_install(1);
+    setenv("IMBREX_CUDA_ARCH", "80", 1);
+    check_output(output_of(&q, 1), 1, words);
+    unsetenv("IMBREX_CUDA_ARCH");
+}
+
 static void our_own_product_is_a_yardstick(void **state)
 {
     (void)state;
@@ -491,6 +509,7 @@ int main(void)
         cmocka_unit_test(types_are_the_librarys),
         cmocka_unit_test(ranks_time_by_the_gpus_clock),
         cmocka_unit_test(ranks_replay_graphs),
+        cmocka_unit_test(f16_in_the_general_form),
         cmocka_unit_test(our_own_product_is_a_yardstick),
         cmocka_unit_test(a_call_is_drawn),
     };
