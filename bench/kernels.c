@@ -1,5 +1,5 @@
-/* kernels.c - kernels alone.  Those that only move memory, against the device's own copy in the same
- * run:
+/* kernels.c - kernels alone.  Those that only move memory, against the device's own copy in the
+ * same run:
  *
  *     kernels [--device cuda:0] [--mb 64] [--parts 4] [--rounds N] [--warm N] [--sms N] [--json]
  *

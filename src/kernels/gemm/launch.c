@@ -76,8 +76,8 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
              args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args));
 }
 
-/* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the GPU
- * has the room and the product, of b as [n, k] and not scattered, the registers. */
+/* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the
+ * GPU has the room and the product, of b as [n, k] and not scattered, the registers. */
 static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling, size_t shared)
 {
     enum { LONG_WIDE = 3 * (128 + 256) * 64 * 2, NOTES = 2048 };
