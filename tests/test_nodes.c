@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -348,8 +349,78 @@ static void a_cut_ends_on_every_rank(void **state)
     assert_int_equal(run_with(4, 2, CUT_MS, ends_at_the_cut, NULL), 0);
 }
 
-int main(void)
+/* ---- one rank of several processes, for test_network.py -------------------------------------- */
+
+enum { VOLUME_RUNS = 100, MODE_CUT_MS = 3000 };
+
+static int with_group(rank_main run, int64_t timeout_ms)
 {
+    imbrex_group_desc desc = { .device = "cpu", .timeout_ms = timeout_ms };
+    imbrex_group *group;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    int failed = run(group, NULL);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+/* Prints what all runs together have to send to other nodes. */
+static int mode_volume(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_coll_desc desc = { .m = 1024, .n = 256, .dtype = IMBREX_F32 };
+    float *memory = calloc(2 * 1024 * 256, sizeof *memory);
+    imbrex_args args = { .a = memory, .c = memory + 1024 * 256 };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &plan));
+    for (int i = 0; i < VOLUME_RUNS; i++)
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    char text[600];
+    imbrex_plan_describe(plan, text, sizeof text);
+    const char *between = strstr(text, "within the node, ");
+    RANK_CHECK(between, "no bytes in '%s'", text);
+    printf("sent %llu\n", VOLUME_RUNS * strtoull(between + strlen("within the node, "), NULL, 10));
+    free(memory);
+    return 0;
+}
+
+/* Runs until something fails, and says what, and how long after the run before that was over. */
+static int mode_cut(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_gemm_desc desc = { .m = 256, .n = 256, .k = 64, .dtype = IMBREX_F32 };
+    float *memory = calloc(3 * 256 * 256, sizeof *memory);
+    imbrex_args args = { .a = memory, .b = memory + 65536, .c = memory + 2 * 65536 };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
+    imbrex_status status = IMBREX_OK;
+    int64_t begin_ns = imbrexd_now_ns(), last_ns = begin_ns;
+    while (status == IMBREX_OK && last_ns - begin_ns < 60000000000) {
+        last_ns = imbrexd_now_ns();
+        status = imbrex_plan_run(plan, &args, NULL);
+        if (status == IMBREX_OK)
+            status = imbrex_stream_sync(group, NULL);
+    }
+    printf("rank %d %s after %lld ms: %s\n", imbrex_group_rank(group), imbrex_status_name(status),
+           (long long)(imbrexd_now_ns() - last_ns) / 1000000, imbrex_error());
+    fflush(stdout);
+    free(memory);
+    return 0;
+}
+
+static int rank_of_processes(const char *mode)
+{
+    if (strcmp(mode, "table") == 0)
+        return with_group(op_cases_over_nodes, 0);
+    if (strcmp(mode, "volume") == 0)
+        return with_group(mode_volume, 0);
+    return with_group(mode_cut, MODE_CUT_MS);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return rank_of_processes(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_of_one_host_and_name_are_a_node),
         cmocka_unit_test(ranks_of_a_node_follow_each_other),

@@ -224,8 +224,9 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
                         noticed_by, self, words, imbrex_status_name(why));
     }
     describe_site(group, &fault->site, &text);
-    imx_text_add(&text, " (the signal is %llu, not yet %llu)", (unsigned long long)fault->have,
-                 (unsigned long long)fault->want);
+    if (fault->site.what != IMX_SITE_NET)
+        imx_text_add(&text, " (the signal is %llu, not yet %llu)", (unsigned long long)fault->have,
+                     (unsigned long long)fault->want);
     describe_chain(group, fault, &text);
     return imx_fail(own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms for %s",
                     noticed_by, self, (long long)group->timeout_ms, words);

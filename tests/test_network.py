@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""CPU ranks on several nodes over MPI: logical nodes of this machine, and network namespaces with a
+wire between them that has a speed, and can be cut."""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
+BUILD = os.environ.get("IMBREX_BUILD_DIR", "build/release")
+RANK = os.path.join(BUILD, "tests", "test_nodes")
+WIRE = 125e6  # bytes a second, each way: 1 Gbit/s
+
+LIBRARIES = glob.glob(os.path.join(BUILD, "libimbrex_mpi.so.[0-9]"))
+for missing, reason in ((not LIBRARIES, "this build has no libimbrex_mpi"),
+                        (not shutil.which("mpirun"), "there is no mpirun")):
+    if missing:
+        print("skipped: " + reason)
+        sys.exit(77)
+ENVIRONMENT = {**os.environ, "IMBREX_NET": os.path.abspath(LIBRARIES[0]), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OPENBLAS_NUM_THREADS": "1"}
+MPIRUN = ["mpirun", "--bind-to", "none", "--oversubscribe"]
+
+
+def call(command, timeout=150, env=None):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=timeout, env={**ENVIRONMENT, **(env or {})})
+
+
+class Case(unittest.TestCase):
+    def well(self, done):
+        self.assertEqual(done.returncode, 0, "\n%s\n%s" % (done.stdout, done.stderr))
+        return done.stdout
+
+
+class LogicalNodes(Case):
+    """On one host, with IMBREX_NODE_RANKS or IMBREX_NODE."""
+
+    def test_table(self):
+        self.well(call([*MPIRUN, "-n", "4", RANK, "table"], env={"IMBREX_NODE_RANKS": "2"}))
+
+    def test_mlp(self):
+        out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",
+                              "-n", "1", "-x", "IMBREX_NODE=blue", TOOL, *MLP]))
+        self.assertIn("passed", out)
+        self.assertIn("nodes of 2 x 1 ranks", out)
+
+    def test_mpi_is_needed(self):
+        """Ranks that no mpirun started are one world each: that is said, not waited out."""
+        done = call([TOOL, "run", "-n", "2", "--", TOOL, *MLP], env={"IMBREX_NODE_RANKS": "1"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("mpirun", done.stderr)
+
+
+MLP = ["mlp", "--random", "64,96,64", "--check"]
+
+
+# ---- network namespaces --------------------------------------------------------------------------
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, stderr=subprocess.PIPE, text=True)
+
+
+class Wires:
+    """Nodes as network namespaces, each with two wires to a switch: "data", which is shaped and may
+    be cut, and "control", for the launcher and for where the ranks meet."""
+    NETS = (("data", "10.77.0."), ("control", "10.78.0."))
+
+    def __init__(self, nodes):
+        self.base = "imbrex%d" % os.getpid()
+        self.nodes = nodes
+        self.switch = self.base + "s"
+        self.made = []
+        self.folder = tempfile.TemporaryDirectory()
+
+    def name(self, node):
+        return self.base + "n%d" % node
+
+    def add(self, name):
+        ip("netns", "add", name)
+        self.made.append(name)
+        ip("-n", name, "link", "set", "lo", "up")
+
+    def open(self):
+        self.add(self.switch)
+        for net, _ in self.NETS:
+            ip("-n", self.switch, "link", "add", net, "type", "bridge")
+            ip("-n", self.switch, "link", "set", net, "up")
+        for node in range(self.nodes):
+            self.add(self.name(node))
+            for net, address in self.NETS:
+                port = net + str(node)
+                ip("link", "add", net, "netns", self.name(node), "type", "veth", "peer", "name",
+                   port, "netns", self.switch)
+                ip("-n", self.switch, "link", "set", port, "master", net, "up")
+                ip("-n", self.name(node), "addr", "add", "%s%d/24" % (address, node + 1), "dev",
+                   net)
+                ip("-n", self.name(node), "link", "set", net, "up")
+        agent = os.path.join(self.folder.name, "agent")
+        with open(agent, "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\nnode=$((${1##*.} - 1))\nshift\n'
+                       'exec ip netns exec %sn$node /bin/sh -c "$*"\n' % self.base)
+        os.chmod(agent, 0o755)
+        return self
+
+    def shape(self):
+        for node in range(self.nodes):
+            subprocess.run(["tc", "-n", self.name(node), "qdisc", "add", "dev", "data", "root",
+                            "tbf", "rate", "1gbit", "burst", "256kb", "latency", "100ms"],
+                           check=True, stderr=subprocess.PIPE)
+
+    def cut(self):
+        ip("-n", self.switch, "link", "set", "data0", "down")
+
+    def sent(self):
+        """Bytes that have left the nodes on the data wires."""
+        text = subprocess.run(["ip", "-j", "-s", "-n", self.switch, "link"], check=True,
+                              stdout=subprocess.PIPE, text=True).stdout
+        return sum(link["stats64"]["rx"]["bytes"] for link in json.loads(text)
+                   if re.fullmatch(r"data\d+", link["ifname"]))
+
+    def command(self, *words):
+        """Two ranks a node, over TCP."""
+        hosts = ",".join("10.78.0.%d:2" % (node + 1) for node in range(self.nodes))
+        return ["ip", "netns", "exec", self.name(0), *MPIRUN, "-H", hosts, "-n",
+                str(2 * self.nodes), "--mca", "plm_rsh_agent",
+                os.path.join(self.folder.name, "agent"), "--mca", "orte_keep_fqdn_hostnames", "1",
+                "--mca", "oob_tcp_if_include", "10.78.0.0/24", "--mca", "btl", "tcp,self",
+                "--mca", "btl_tcp_if_include", "10.77.0.0/24", "-x", "MASTER_ADDR=10.78.0.1",
+                "-x", "IMBREX_NET", *words]
+
+    def close(self):
+        for name in self.made:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+        self.folder.cleanup()
+
+
+class Namespaces(Case):
+    def wires(self, nodes):
+        wires = Wires(nodes)
+        self.addCleanup(wires.close)
+        try:
+            return wires.open()
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, "stderr", None) or error
+            print("skipped: no network namespaces here: %s" % str(reason).strip())
+            self.skipTest("no network namespaces")
+
+    def test_two_nodes(self):
+        wires = self.wires(2)
+        self.well(call(wires.command(RANK, "table")))
+        out = self.well(call(wires.command(TOOL, *MLP)))
+        self.assertIn("passed", out)
+        self.assertIn("nodes of 2 x 2 ranks", out)
+
+        before = wires.sent()
+        out = self.well(call(wires.command(RANK, "volume")))
+        payload = sum(int(n) for n in re.findall(r"sent (\d+)", out))
+        travelled = wires.sent() - before
+        self.assertEqual(payload, 100 * 1024 * 256 * 4)  # once: half of a each way
+        self.assertGreater(travelled, payload)
+        self.assertLess(travelled, payload * 1.1)
+
+    def test_three_nodes(self):
+        self.well(call(self.wires(3).command(RANK, "table")))
+
+    def bench(self, wires, k, rounds):
+        m, n = 2048, 1024
+        done = call(wires.command(TOOL, "bench", "gemm_rs", "--m", str(m), "--n", str(n), "--k",
+                                  str(k), "--rounds", str(rounds), "--warm", "2", "--json"))
+        line = json.loads(self.well(done).strip().splitlines()[-1])
+        times = {c["name"]: c["us"] * 1e-6 for c in line["candidates"]}
+        return times["sequential"], times["chosen"], m // 2 * n * 4 / WIRE
+
+    def test_overlap(self):
+        """Where the wire takes half of the sequential version's time, overlap takes most of it
+        away.  k is chosen so: the products of four ranks share few cores with everything else, so
+        it takes a few tries."""
+        wires = self.wires(2)
+        wires.shape()
+        k, seen = 256, []
+        for _ in range(6):
+            sequential, overlapped, wire = self.bench(wires, k, 7)
+            share = wire / sequential
+            seen.append("k %d: %.3f s on the wire of %.3f s, overlapped %.3f s: %.2f"
+                        % (k, wire, sequential, overlapped, overlapped / sequential))
+            if 0.42 <= share <= 0.58 and overlapped / sequential <= 0.65:
+                print(seen[-1])
+                return
+            k = max(64, min(2048, int(k * wire / max(sequential - wire, wire / 8))))
+        self.fail("more than 0.65 of the sequential version's time:\n" + "\n".join(seen))
+
+    def test_cut(self):
+        """Every rank ends, with the status that says so, naming a node, and in time."""
+        wires = self.wires(2)
+        timer = threading.Timer(3, wires.cut)
+        timer.start()
+        self.addCleanup(timer.cancel)
+        begin = time.monotonic()
+        done = call(wires.command("--mca", "orte_abort_on_non_zero_status", "0", RANK, "cut"))
+        took = time.monotonic() - begin
+        ends = re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
+        self.assertEqual(sorted(end[0] for end in ends), ["0", "1", "2", "3"],
+                         "\n%s\n%s" % (done.stdout, done.stderr))
+        for _, status, ms, sentence in ends:
+            self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)
+            self.assertLess(int(ms), 6000, sentence)
+            self.assertRegex(sentence, r"on node [01] \(")
+        self.assertLess(took, 30)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
