@@ -16,7 +16,6 @@ import unittest
 TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
 BUILD = os.environ.get("IMBREX_BUILD_DIR", "build/release")
 RANK = os.path.join(BUILD, "tests", "test_nodes")
-WIRE = 125e6  # bytes a second, each way: 1 Gbit/s
 
 LIBRARIES = glob.glob(os.path.join(BUILD, "libimbrex_mpi.so.[0-9]"))
 for missing, reason in ((not LIBRARIES, "this build has no libimbrex_mpi"),
@@ -24,8 +23,9 @@ for missing, reason in ((not LIBRARIES, "this build has no libimbrex_mpi"),
     if missing:
         print("skipped: " + reason)
         sys.exit(77)
-ENVIRONMENT = {**os.environ, "IMBREX_NET": os.path.abspath(LIBRARIES[0]), "OMPI_ALLOW_RUN_AS_ROOT": "1",
-               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OPENBLAS_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "IMBREX_NET": os.path.abspath(LIBRARIES[0]),
+               "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "OPENBLAS_NUM_THREADS": "1"}
 MPIRUN = ["mpirun", "--bind-to", "none", "--oversubscribe"]
 
 
@@ -171,30 +171,30 @@ class Namespaces(Case):
     def test_three_nodes(self):
         self.well(call(self.wires(3).command(RANK, "table")))
 
-    def bench(self, wires, k, rounds):
-        m, n = 2048, 1024
-        done = call(wires.command(TOOL, "bench", "gemm_rs", "--m", str(m), "--n", str(n), "--k",
-                                  str(k), "--rounds", str(rounds), "--warm", "2", "--json"))
+    def bench(self, wires, k):
+        """Seconds of products alone, one after the other with the wire, and overlapped."""
+        done = call(wires.command(TOOL, "bench", "gemm_rs", "--m", "4096", "--n", "2048", "--k",
+                                  str(k), "--rounds", "5", "--warm", "1", "--json"))
         line = json.loads(self.well(done).strip().splitlines()[-1])
         times = {c["name"]: c["us"] * 1e-6 for c in line["candidates"]}
-        return times["sequential"], times["chosen"], m // 2 * n * 4 / WIRE
+        return times["products"], times["sequential"], times["chosen"]
 
     def test_overlap(self):
-        """Where the wire takes half of the sequential version's time, overlap takes most of it
-        away.  k is chosen so: the products of four ranks share few cores with everything else, so
+        """Where the wire takes half of the sequential version's time, overlap takes most of that
+        away.  k is chosen so: products of four ranks share few cores with everything else, so that
         it takes a few tries."""
         wires = self.wires(2)
         wires.shape()
-        k, seen = 256, []
+        k, seen = 192, []
         for _ in range(6):
-            sequential, overlapped, wire = self.bench(wires, k, 7)
-            share = wire / sequential
-            seen.append("k %d: %.3f s on the wire of %.3f s, overlapped %.3f s: %.2f"
-                        % (k, wire, sequential, overlapped, overlapped / sequential))
-            if 0.42 <= share <= 0.58 and overlapped / sequential <= 0.65:
+            products, sequential, overlapped = self.bench(wires, k)
+            share, ratio = 1 - products / sequential, overlapped / sequential
+            seen.append("k %d: products %.3f s, with the wire %.3f s (%.0f %% on it), overlapped "
+                        "%.3f s: %.2f" % (k, products, sequential, 100 * share, overlapped, ratio))
+            if 0.4 <= share <= 0.6 and ratio <= 0.65:
                 print(seen[-1])
                 return
-            k = max(64, min(2048, int(k * wire / max(sequential - wire, wire / 8))))
+            k = max(32, min(1024, int(k * max(sequential - products, products / 4) / products)))
         self.fail("more than 0.65 of the sequential version's time:\n" + "\n".join(seen))
 
     def test_cut(self):
