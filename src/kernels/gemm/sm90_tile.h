@@ -33,7 +33,7 @@ IMX_SCHEDULE_FN unsigned imx_sm90_tiles(const imx_schedule *s, unsigned tile_row
     return tile_rows_all * (((unsigned)s->n + tile_cols - 1) / tile_cols);
 }
 
-/* Tile in_chunk of chunk q of rank r, whose `rows` rows begin at `row`; columns, group: of tiles, as
+/* Tile in_chunk of chunk q of rank r, whose `rows` rows begin at `row`; columns, group: in tiles as
  * that counts them. */
 IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_in_chunk(const imx_schedule *s, unsigned tile_rows,
                                                      unsigned tile_cols, unsigned r, unsigned row,
