@@ -12,8 +12,8 @@
  *   IMX_GEMM_PUSHES, push: this rank's rows, which the kernel itself stores into all peers'
  *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
  *            after chunk q of push_chunk_rows; GPUs take push_pace clock cycles or more for 64 KB
- *            of them, so that the product's loads get through.  own = -1: into its own, too; slice after slice, to
- *            all at once, raising signal s * team.size + rank
+ *            of them, so that the product's loads get through.  own = -1: into its own, too; slice
+ *            after slice, to all at once, raising signal s * team.size + rank
  *
  * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
  *   done     counters[chunk] counts a chunk's tiles; the last posts done[chunk].  NULL: nobody asks

@@ -1,9 +1,9 @@
-/* sm90_fold.cuh - with IMX_STORE: tiles of a rank's own rows become c, once all parts of them lie in
- * its slots.
+/* sm90_fold.cuh - with IMX_STORE: tiles of a rank's own rows become c, once all parts of them lie
+ * in its slots.
  *
- *     consumers       | products of own tile 0 | of own tile 1        | of own tile 2        | fold 2
- *                                              | store 0 to own slot  | store 1              |
- *     idle warps of the producer                                      | fold 0 | ...         | fold 1
+ *     consumers     | products of own tile 0 | of own tile 1       | of own tile 2       | fold 2
+ *                                            | store 0 to own slot | store 1             |
+ *     idle warps of the producer                                   | fold 0 | ...        | fold 1
  *
  * A block folds the tiles that it made, so that nobody else need know of them.  Its last one is
  * folded by those who made it: every warp its own rows, at once.
@@ -42,7 +42,8 @@ IMX_FN uint32_t &stored_own(void)
     return *(uint32_t *)(shared + STORED_AT);
 }
 
-/* One lane of a warp: its share of an own tile lies in this rank's slot.  Release: the slot first. */
+/* One lane of a warp: its share of an own tile lies in this rank's slot.  Release: the slot's data
+ * comes first. */
 IMX_FN void count_own(void)
 {
     asm volatile("red.release.cta.shared.add.u32 [%0], 1;" : : "r"(shared_base() + STORED_AT)

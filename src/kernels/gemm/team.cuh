@@ -144,7 +144,8 @@ IMX_TEAM_GPU push_pace push_pace_begin(const imx_gemm_args &args, uint32_t warps
     return pace;
 }
 
-/* Who has been held up makes up for a little of it: more would be the burst that this is against. */
+/* Who has been held up makes up for a little of it: more would be the burst that this is
+ * against. */
 IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
 {
     if (!pace->apart)
