@@ -31,6 +31,10 @@
  *               On "cpu" a stream holds 512 copies, posts, waits and kernels (a run is several):
  *               with so many unfinished, enqueuing blocks until the oldest is done, at the latest
  *               by its deadline.  One thread that enqueues for several ranks must stay below that.
+ *   Node        The ranks that reach each other's memory: those of one host, or of one IMBREX_NODE
+ *               on it, which follow each other in rank order.  Over several nodes, plans are
+ *               "hierarchical" or "sequential", want as many ranks on each, and an engine carries
+ *               the data from node to node: docs/nodes.md.
  *   Matrix      Dense and row-major; name[rows, cols].  Sizes are in elements unless the name says
  *               bytes.  R ranks; rank r owns rows r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
@@ -124,6 +128,10 @@ IMBREX_API int imbrex_group_size(const imbrex_group *group);
 /* The device of this rank in a form that a desc takes, "cuda:1".  Lives as long as the group. */
 IMBREX_API const char *imbrex_group_device(const imbrex_group *group);
 
+/* One line for people: the ranks, their device, and which of them are on which node.  Writes and
+ * returns as snprintf does. */
+IMBREX_API size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size);
+
 /* What failed so far.  Never blocks. */
 IMBREX_TRY imbrex_group_status(const imbrex_group *group);
 
@@ -182,7 +190,7 @@ typedef enum imbrex_layout {
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
  * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
  * into the peers' memory themselves, on up to 16 ranks; "pull", of ag_gemm, meets and
- * lets each rank fetch what it wants next.  All cut the product into the same tiles and give the
+ * lets each rank fetch what it wants next; "hierarchical" is for several nodes.  All cut the product into the same tiles and give the
  * same bits. */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
@@ -223,7 +231,8 @@ typedef struct imbrex_args {
  * matrix may be NULL.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
- * float32, then the bias, then one rounding: the same inputs give the same bits on every run.
+ * float32, then the bias, then one rounding: the same inputs give the same bits on every run.  Over
+ * several nodes each node's sum is rounded to dtype, and these are added in the order of the nodes.
  *
  * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
  * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes; "pull" the

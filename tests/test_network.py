@@ -52,6 +52,13 @@ class LogicalNodes(Case):
         self.assertIn("passed", out)
         self.assertIn("nodes of 2 x 1 ranks", out)
 
+    def test_map(self):
+        out = self.well(call([*MPIRUN, "-n", "3", TOOL, "info", "--group"],
+                             env={"IMBREX_NODE_RANKS": "2"}))
+        self.assertRegex(out, r"(?m)^group: 3 ranks on \w+, 2 nodes over .*: 0 \(.*\) ranks 0-1, "
+                              r"1 \(.*\) rank 2$")
+        self.assertEqual(out.count("version: "), 1)
+
     def test_mpi_is_needed(self):
         """Ranks that no mpirun started are one world each: that is said, not waited out."""
         done = call([TOOL, "run", "-n", "2", "--", TOOL, *MLP], env={"IMBREX_NODE_RANKS": "1"})

@@ -326,6 +326,28 @@ const char *imbrex_group_device(const imbrex_group *group)
     return group->device_name;
 }
 
+size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
+{
+    imx_text out = { .at = text, .size = size };
+    if (!group) {
+        imx_text_add(&out, "no group");
+        return out.length;
+    }
+    const imx_nodes *nodes = &group->nodes;
+    imx_text_add(&out, "%d rank%s on %s, %d node%s", group->size, group->size == 1 ? "" : "s",
+                 group->backend->name, nodes->count, nodes->count == 1 ? "" : "s");
+    if (group->net)
+        imx_text_add(&out, " over %s", group->net_facts.text);
+    for (int i = 0; i < nodes->count; i++) {
+        int first = nodes->first[i], last = nodes->first[i + 1] - 1;
+        imx_text_add(&out, "%s %d (%s) rank%s %d", i ? "," : ":", i, nodes->name[i],
+                     last > first ? "s" : "", first);
+        if (last > first)
+            imx_text_add(&out, "-%d", last);
+    }
+    return out.length;
+}
+
 size_t imbrex_info(char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };
