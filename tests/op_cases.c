@@ -10,15 +10,27 @@
 
 enum { OPS = 4, DTYPES = 3, ALGORITHMS = 5 };
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store", "pull" };
+static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store", "pull", "ring" };
 
-/* "pull" is one of ag_gemm alone. */
+/* "pull" and "ring" are of ag_gemm alone. */
 const char *op_cases_algorithm(const op_case *c, int i)
 {
     static const char *const over_nodes[] = { "hierarchical", "sequential" };
     if (c->nodes > 1)
         return i < 2 ? over_nodes[i] : NULL;
-    return i < 3 || strcmp(c->op, "ag_gemm") == 0 ? algorithms[i] : NULL;
+    return i < 3 || (i < ALGORITHMS && strcmp(c->op, "ag_gemm") == 0) ? algorithms[i] : NULL;
+}
+
+/* "ring" is not for tiles with rows of several ranks, and on GPUs not for what their copy engine
+ * cannot take: then it has to be refused. */
+static bool is_refused(imbrex_group *group, const op_case *c)
+{
+    if (strcmp(c->algorithm, "ring") != 0 || imbrex_group_size(group) == 1)
+        return false;
+    if (strncmp(imbrex_group_device(group), "cpu", 3) == 0)
+        return c->chunk_rows == 0;
+    return (c->chunk_rows == 0 && c->m <= 1024) || getenv("IMBREX_CUDA_ARCH") ||
+           c->dtype == IMBREX_F32 || c->k == 0 || c->k % 8 || (c->layout == IMBREX_KN && c->n % 8);
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -119,11 +131,16 @@ void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c,
 
 int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
 {
+    bool refused = is_refused(group, c);
+    *plan = NULL;
     imbrex_status status = case_plan(group, c, plan);
-    if (status == IMBREX_OK)
+    if (status == IMBREX_OK && !refused)
         return FINE;
-    op_image_complain("rank %d of %d: %s %s", imbrex_group_rank(group), imbrex_group_size(group),
-                      imbrex_status_name(status), imbrex_error());
+    if (status == IMBREX_UNSUPPORTED && refused && strstr(imbrex_error(), "choose \"store\""))
+        return FINE;
+    op_image_complain("rank %d of %d: %s%s %s", imbrex_group_rank(group), imbrex_group_size(group),
+                      refused ? "want UNSUPPORTED, have " : "", imbrex_status_name(status),
+                      imbrex_error());
     op_image_complain("  %s %s m=%lld n=%lld k=%lld b=%s %s", c->op, c->algorithm, (long long)c->m,
                       (long long)c->n, (long long)c->k, c->layout == IMBREX_NK ? "[n,k]" : "[k,n]",
                       dtypes[c->dtype]);
@@ -136,7 +153,7 @@ static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *fi
     const int64_t rows_of_run[RUNS] = { c->m, c->m / 2, c->m - 1, 1, c->m };
     imbrex_plan *plan;
     int made = op_cases_plan(group, c, &plan);
-    if (made != FINE)
+    if (made != FINE || !plan)
         return made;
     for (int i = 0; i < RUNS; i++) {
         int64_t m = rows_of_run[i];
@@ -266,6 +283,7 @@ static const op_case large[] = {
     { .m = 300, .n = 501, .k = 99, .dtype = IMBREX_F32, .layout = IMBREX_KN },
     { .m = 500, .n = 333, .k = 77, .dtype = IMBREX_BF16, .layout = IMBREX_KN, .bias = 1 },
     { .m = 2500, .n = 2304, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_NK },
+    { .m = 1400, .n = 712, .k = 1096, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
 };
 
 bool op_cases_get_large(int number, op_case *c)

@@ -51,7 +51,8 @@ bool op_walk_resume(op_walk *walk, int ranks);
 /* Says on stderr what a plan is and what was run. */
 void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m);
 
-/* Makes the plan, or says why it cannot be: 0, or 1: the group has failed, or 2: it has not. */
+/* Makes the plan, or says why it cannot be: 0, or 1: the group has failed, or 2: it has not.  NULL
+ * with 0: the library refused the algorithm, as it has to. */
 int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
 
 /* op_cases_all with matrices in memory of the group's device, of a walk (NULL: the whole table).

@@ -11,22 +11,24 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 2 };
+enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 3 };
 
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 
-/* Operator by operator, "copy" before "sequential"; then the products by "store". */
+/* Operator by operator, "copy" before "sequential"; then the products by "store",
+ * and ag_gemm by "ring". */
 static op_case case_of(int i)
 {
-    int op = i < PAIRS ? i / 2 : i - PAIRS + 2;
+    int op = i < PAIRS ? i / 2 : i < PAIRS + 2 ? i - PAIRS + 2 : 2;
     return (op_case){ .op = ops[op],
                       .m = 45,
                       .n = 24,
                       .k = op < 2 ? 0 : 16,
                       .dtype = i % 3 ? IMBREX_BF16 : IMBREX_F32,
-                      .algorithm = i >= PAIRS ? "store"
-                                   : i % 2    ? "sequential"
-                                              : "copy",
+                      .algorithm = i >= PAIRS + 2 ? "ring"
+                                   : i >= PAIRS   ? "store"
+                                   : i % 2        ? "sequential"
+                                                  : "copy",
                       .chunk_rows = 12,
                       .sms = i < PAIRS ? 0 : 2,
                       .gathered = op == 2 };
@@ -196,7 +198,7 @@ static int two_groups(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     for (int g = 0; g < 2; g++)
         RANK_OK(imbrex_group_create(&desc, &groups[g]));
     for (int i = 0; i < CASES; i += 2) {
-        int pair[2] = { i + 1, (i + 4) % CASES };
+        int pair[2] = { (i + 1) % CASES, (i + 4) % CASES };
         work w[2];
         if (begin(groups[0], case_of(pair[0]), &w[0]) || begin(groups[1], case_of(pair[1]), &w[1]))
             return 1;

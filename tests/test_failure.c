@@ -95,7 +95,8 @@ static void await_survivors(const int *count)
 static int go(imbrex_group *group, imbrex_plan *plan, const buffers *x)
 {
     await_survivors(&shared->ready);
-    bool slow = strcmp(shared->c.algorithm, "store") != 0; /* else the wire cannot be slowed */
+    bool slow = strcmp(shared->c.algorithm, "store") != 0 && /* else the wire cannot be slowed */
+                strcmp(shared->c.algorithm, "ring") != 0;
     if (slow && shared->fate != ABSENT && shared->fate != LEAVES) {
         RANK_OK(enqueue(plan, &shared->c, x, RUNS));
         usleep(60000); /* in the middle of the first or second run */
@@ -302,6 +303,11 @@ static void where_kernels_store(void **state)
     unsetenv("IMBREX_CPU_LINK");
     for (int i = 0; i < 4; i++) {
         set_stage(ops[i], "store", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
+        play_all(shared->fate, RANKS_PROCESSES);
+    }
+    /* Ranks wait for one that waits for the next, and so on to the victim. */
+    for (int i = 0; i < 2; i++) {
+        set_stage("ag_gemm", "ring", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
         play_all(shared->fate, RANKS_PROCESSES);
     }
     setenv("IMBREX_CPU_LINK", LINK, 1);

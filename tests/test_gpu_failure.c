@@ -295,6 +295,8 @@ static const scene scenes[] = {
     { "all_gather", "store", KILLED },
     { "reduce_scatter", "store", STOPPED },
     { "reduce_scatter", "store", LATE },
+    { "ag_gemm", "ring", STOPPED },
+    { "ag_gemm", "ring", LATE },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
 

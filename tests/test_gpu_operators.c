@@ -138,7 +138,7 @@ static int compare_algorithm(imbrex_group *gpu, const op_case *c, const op_image
     int worst = FINE;
     imbrex_plan *plan;
     int made = op_cases_plan(gpu, c, &plan);
-    if (made != FINE)
+    if (made != FINE || !plan)
         return made;
     for (int i = 0; i < COMPARED && worst != STUCK; i++) {
         op_image x =

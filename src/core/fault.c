@@ -51,6 +51,9 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     case IMX_SITE_NET:
         imx_text_add(text, "the network to or from rank %d", site->rank);
         break;
+    case IMX_SITE_PASS:
+        imx_text_add(text, "row %d of a by way of rank %d", site->index, site->rank);
+        break;
     default:
         imx_text_add(text, "its own product of chunk %d", site->index);
     }

@@ -10,7 +10,8 @@ enum {
     IMX_SITE_CHUNK,   /* rank's chunk has arrived; index: number within the rank */
     IMX_SITE_PART, /* rank's part of a chunk of the sum has arrived; index: number of the chunk */
     IMX_SITE_DONE, /* this rank's own product of a chunk is finished; index: number of the chunk */
-    IMX_SITE_NET   /* a step of the engine between nodes, with rank; index: -1 */
+    IMX_SITE_NET,  /* a step of the engine between nodes, with rank; index: -1 */
+    IMX_SITE_PASS  /* rank has passed rows of a on; index: row of the whole matrix */
 };
 
 #endif /* IMX_SITES_H */

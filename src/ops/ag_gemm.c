@@ -6,6 +6,9 @@
  * pull        caller   | show a, until all do | tiles of own rows | tiles of next rank's rows | ...
  *             second                            | fetch next rank's chunk 0 | flag | chunk 1 | ...
  *
+ * ring        caller   | tiles of own rows | tiles of next rank's rows, as they arrive | ...
+ *             (beside) | each tile row, on its first visit, on to rank before | ...
+ *
  * copy        caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
  *             second   | push chunk 0 to rank before | flag | chunk 1 | flag | ... | next | ...
  *
@@ -22,11 +25,17 @@
 enum { GEMM };
 
 static imbrex_status run_store(const imx_run *run);
+static imbrex_status run_ring(const imx_run *run);
+
+static bool forwards(const imbrex_plan *plan)
+{
+    return plan->algorithm->run == run_ring && plan->group->size > 1;
+}
 
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     bool pushes = plan->algorithm->run == run_store && plan->group->size > 1;
-    return (imx_gemm_args){
+    imx_gemm_args args = {
         .schedule = imx_plan_schedule(plan, m, plan->group->rank, 0),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
@@ -40,6 +49,12 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .push_pace = plan->config.push_pace,
         .plan = plan->number,
     };
+    if (forwards(plan)) {
+        args.sides |= IMX_GEMM_FORWARDS;
+        args.slices = imx_ring_slices(args.k);
+        args.slice_k = imx_ring_slice_k(args.k);
+    }
+    return args;
 }
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
@@ -49,12 +64,29 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     n->done = (size_t)plan->group->size * parts;
     if (n->signals)
         n->signals = n->done;
+    if (forwards(plan)) {
+        imx_gemm_args args = gemm_args(plan, plan->shape.m);
+        n->signals = (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) *
+                     (size_t)args.slices;
+    }
 }
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
-    return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
+    bool ring = forwards(plan);
+    if (ring && plan->config.merged)
+        return imx_fail(
+            IMBREX_UNSUPPORTED,
+            "\"ring\" passes on rows of one rank at a time, and with m = %lld tiles have "
+            "rows of several: choose \"store\", or give desc.chunk_rows",
+            (long long)plan->shape.m);
+    imbrex_status status = imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
+    if (ring && status == IMBREX_UNSUPPORTED)
+        return imx_fail(
+            status, "\"ring\" needs a GPU of compute capability 9.0, bf16 or f16, and rows of a "
+                    "and b that are multiples of 16 bytes: choose \"store\"");
+    return status;
 }
 
 static imx_gemm_args product(const imx_run *run, bool arriving)
@@ -160,6 +192,19 @@ static imbrex_status run_pull(const imx_run *run)
 }
 
 /* One kernel is the whole run; a gathered output is copied after it, before peers get credit. */
+static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
+{
+    if (!run->args->gathered) {
+        args->ahead = 1;
+        args->ended = imx_run_ended(run);
+        return multiply(run, args);
+    }
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run, args));
+    IMX_TRY(gathered(run, run->stream, true));
+    return imx_run_end(run);
+}
+
 static imbrex_status run_store(const imx_run *run)
 {
     if (!run->plan->shape.n || run->ranks == 1)
@@ -167,15 +212,15 @@ static imbrex_status run_store(const imx_run *run)
     imx_gemm_args args = product(run, true);
     args.push = run->args->a;
     args.counters = imx_run_counters(run);
-    if (!run->args->gathered) {
-        args.ahead = 1;
-        args.ended = imx_run_ended(run);
-        return multiply(run, &args);
-    }
-    IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run, &args));
-    IMX_TRY(gathered(run, run->stream, true));
-    return imx_run_end(run);
+    return run_kernel(run, &args);
+}
+
+static imbrex_status run_ring(const imx_run *run)
+{
+    if (!run->plan->shape.n || run->ranks == 1)
+        return run_sequential(run); /* no tile passes rows on, or there is nobody to pass them to */
+    imx_gemm_args args = product(run, true);
+    return run_kernel(run, &args);
 }
 
 const imx_op imx_op_ag_gemm = {
@@ -187,7 +232,8 @@ const imx_op imx_op_ag_gemm = {
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
                     { "pull", run_pull, .by_kernel = false },
-                    { "hierarchical", run_hierarchical, .over_nodes = true } },
+                    { "hierarchical", run_hierarchical, .over_nodes = true },
+                    { "ring", run_ring, .by_kernel = true } },
     .needs = needs,
     .prepare = prepare,
 };

@@ -14,6 +14,9 @@
  *            after chunk q of push_chunk_rows; GPUs take push_pace clock cycles or more for 64 KB
  *            of them, so that the product's loads get through.  own = -1: into its own, too; slice
  *            after slice, to all at once, raising signal s * team.size + rank
+ *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
+ *            columns under signals of their own, ready[...] as well as the rank before's.
+ *            schedule.first = own = team.rank; for several ranks, without bands
  *
  * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
  *   done     counters[chunk] counts a chunk's tiles; the last posts done[chunk].  NULL: nobody asks
@@ -34,6 +37,7 @@
 #include "../sites.h"
 #include "../team.h"
 #include "imbrex_device.h"
+#include "ring.h"
 #include "schedule.h"
 
 enum {
@@ -41,6 +45,7 @@ enum {
     IMX_GEMM_PUSHES = 2,
     IMX_GEMM_SCATTERS = 4,
     IMX_GEMM_STORES = 8,
+    IMX_GEMM_FORWARDS = 16,
 };
 
 typedef struct imx_gemm_args {

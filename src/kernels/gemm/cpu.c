@@ -81,12 +81,10 @@ static void add_span(const imbrexd_block *block, imbrex_span_kind kind, const ch
 }
 
 static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
-                       const uint64_t *signal, int rank, int number)
+                       const uint64_t *signal, int what, int rank, int number)
 {
     uint64_t use = imx_cpu_team_use(args);
-    imbrexd_site site = {
-        .plan = args->plan, .what = IMX_SITE_CHUNK, .rank = rank, .index = number
-    };
+    imbrexd_site site = { .plan = args->plan, .what = what, .rank = rank, .index = number };
 
     /* Only asks whether to record a wait; the wait itself loads again, with acquire. */
     if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= use)
@@ -97,14 +95,36 @@ static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
     return arrived;
 }
 
-/* Until the tile's chunk has arrived; 0: give up. */
-static int wait_chunk(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+/* What the tile waits for: its chunk, or its strip of the ring. */
+static int arrival_of(const imx_gemm_args *args, const imx_tile *tile)
 {
+    if (args->sides & IMX_GEMM_FORWARDS)
+        return imx_ring_strip(&args->schedule, tile->rank, (int)tile->rank_row, 0);
+    return tile->chunk;
+}
+
+/* One signal after the other, of one rank that passes rows on. */
+static int wait_strip(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    int strip = arrival_of(args, tile), from = imx_ring_from(&args->schedule);
+    for (int i = 0; i < args->slices; i++) {
+        if (!wait_signal(args, block, &args->ready[imx_ring_signal(strip, args->slices, i)],
+                         IMX_SITE_PASS, from, (int)tile->row))
+            return 0;
+    }
+    return 1;
+}
+
+/* Until the tile's rows of a have arrived; 0: give up. */
+static int wait_rows(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    if (args->sides & IMX_GEMM_FORWARDS)
+        return wait_strip(args, block, tile);
     if (args->own >= 0)
-        return wait_signal(args, block, &args->ready[tile->chunk], tile->rank,
+        return wait_signal(args, block, &args->ready[tile->chunk], IMX_SITE_CHUNK, tile->rank,
                            tile->chunk - tile->rank * args->schedule.chunks);
     for (int i = 0; i < args->slices * args->team.size; i++) {
-        if (!wait_signal(args, block, &args->ready[i], i % args->team.size, 0))
+        if (!wait_signal(args, block, &args->ready[i], IMX_SITE_CHUNK, i % args->team.size, 0))
             return 0;
     }
     return 1;
@@ -246,11 +266,15 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
         return;
     for (long long i = block->index; i < tiles; i += block->count) {
         imx_tile tile = imx_schedule_tile(s, i);
-        if (args->ready && tile.rank != args->own && tile.chunk != waited) {
-            if (!wait_chunk(args, block, &tile))
+        int arrival = arrival_of(args, &tile);
+        if (args->ready && tile.rank != args->own && arrival != waited) {
+            if (!wait_rows(args, block, &tile))
                 return;
-            waited = tile.chunk;
+            waited = arrival;
         }
+        if (args->sides & IMX_GEMM_FORWARDS &&
+            !imx_cpu_ring_pass(args, block, &tile, rows_of_a(args, &tile)))
+            return;
         if (!one_tile(args, block, &tile, i, &p))
             return;
     }

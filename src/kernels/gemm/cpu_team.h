@@ -16,6 +16,11 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
 /* Stores args.push into the peers' memory, chunk by chunk, each with its signal; 0: give up. */
 int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
 
+/* Where the tile is the first of its rows, passes them on, [rows, k], to the rank before; 0: give
+ * up. */
+int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
+                      const void *rows);
+
 /* Where STORES puts the tile: in the owner's slot for this rank, at the tile's first element. */
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int owner);
 

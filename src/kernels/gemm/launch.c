@@ -44,6 +44,8 @@ static const char *hooks_of(const imx_gemm_args *args)
     if (args->sides & IMX_GEMM_PUSHES)
         return args->own < 0 ? " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
                              : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH -DIMX_TEAM";
+    if (args->sides & IMX_GEMM_FORWARDS)
+        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_RING -DIMX_TEAM";
     if (args->own < 0)
         return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_SLICES";
     bool alone = args->schedule.ranks == 1;
@@ -129,7 +131,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     imx_tiling tiling = tiling_of(args, target->arch, blocks);
     if (tiling.form == IMX_GEMM_SM90)
         config_sm90(args, &tiling, config);
-    else
+    else if (!(args->sides & IMX_GEMM_FORWARDS)) /* which takes the copy engine */
         config_sm80(args, &tiling, target, blocks, config);
 }
 
@@ -155,6 +157,30 @@ static const void *slot_of(const imx_gemm_args *args, int owner)
     return imx_team_data(team, owner) + team->rank * args->slot_bytes;
 }
 
+static void add_c_maps(const imx_gemm_args *args, int box_cols, imx_cuda_launch *launch)
+{
+    const imx_schedule *s = &args->schedule;
+    if (!(args->sides & IMX_GEMM_STORES))
+        launch->maps[launch->map_count++] = map_of(args, args->c, s->m, s->n, 16, box_cols);
+    for (int r = 0; r < args->team.size && args->sides & IMX_GEMM_STORES; r++)
+        launch->maps[launch->map_count++] =
+            map_of(args, slot_of(args, r), imx_schedule_rows(s, r), s->n, 16, box_cols);
+}
+
+/* Where rows go on to, at each step of the ring but the last: one owner's rows, and none beyond
+ * them, which come at another time. */
+static void add_pass_maps(const imx_gemm_args *args, int box_rows, imx_cuda_launch *launch)
+{
+    const imx_schedule *s = &args->schedule;
+    const char *to = imx_team_data(&args->team, imx_ring_to(s));
+    for (int step = 0; step < s->ranks - 1; step++) {
+        int owner = imx_schedule_rank(s, step);
+        launch->maps[launch->map_count++] =
+            map_of(args, to + imx_schedule_row(s, owner) * args->k * 2, imx_schedule_rows(s, owner),
+                   args->k, box_rows, ATOM);
+    }
+}
+
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_gemm_args *args = untyped;
@@ -174,13 +200,12 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     launch->maps[2] =
         map_of(args, args->b, kn ? args->k : s->n, kn ? s->n : args->k, box[B_BOX_ROWS], ATOM);
     launch->map_count = 3;
-    if (s->n % 8)
-        return; /* by ordinary stores */
-    if (!(args->sides & IMX_GEMM_STORES))
-        launch->maps[launch->map_count++] = map_of(args, args->c, s->m, s->n, 16, box[C_BOX_COLS]);
-    for (int r = 0; r < args->team.size && args->sides & IMX_GEMM_STORES; r++)
-        launch->maps[launch->map_count++] =
-            map_of(args, slot_of(args, r), imx_schedule_rows(s, r), s->n, 16, box[C_BOX_COLS]);
+    if (s->n % 8 == 0) /* else by ordinary stores */
+        add_c_maps(args, box[C_BOX_COLS], launch);
+    if (args->sides & IMX_GEMM_FORWARDS) {
+        launch->map_count = 4; /* also where there is none of c */
+        add_pass_maps(args, box[A_BOX_ROWS], launch);
+    }
 }
 
 const imx_kernel imx_kernel_gemm = {

@@ -35,6 +35,7 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
+ *   IMX_RING    rows of a go on to the rank before, by a thread of the producer's second warp
  */
 #include "sm90_produce.cuh"
 #include "sm90_store.cuh"
@@ -303,7 +304,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
         for (uint32_t i = 0; i < IMX_STAGES; i++) {
             mbar_init(full_of(base, i), 1);
-            mbar_init(empty_of(base, i), CONSUMERS / TURNS * (IMX_CLUSTER_M + IMX_CLUSTER_N - 1));
+            mbar_init(empty_of(base, i),
+                      CONSUMERS / TURNS * (IMX_CLUSTER_M + IMX_CLUSTER_N - 1) + FORWARDERS);
         }
         for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
             mbar_init(turn_of(base, i), 1);
@@ -327,6 +329,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         if (threadIdx.x == 0)
             produce(args, &watch, &maps.a, &maps.gathered, &maps.b);
+#ifdef IMX_RING
+        else if (threadIdx.x == 32)
+            forward(args, &watch, maps.pass);
+#endif
 #ifdef IMX_PUSH
         else if (threadIdx.x >= 32 && !push(args, &watch, 2, (int)threadIdx.x / 32 - 1, 3))
             gave_up_here() = 1;

@@ -26,6 +26,11 @@
 #endif
 
 enum {
+#ifdef IMX_RING
+    FORWARDERS = 1,
+#else
+    FORWARDERS = 0,
+#endif
 #ifdef IMX_PINGPONG
     TURNS = 2,
 #else
@@ -76,9 +81,12 @@ enum {
     INFO_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES,
     INFO_BYTES = 32,
     NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
+    HERE_AT = NEXT_AT + 40, /* columns of a that are here, with IMX_RING */
     TILES_AT = NEXT_AT + 44,
     GAVE_UP_AT = NEXT_AT + 48,
-    STORED_AT = NEXT_AT + 52,
+    STORED_AT = NEXT_AT + 52, /* with IMX_STORE */
+    STRIP_AT = NEXT_AT + 52,  /* with IMX_RING: of the tile that is being loaded */
+    USE_AT = NEXT_AT + 56,    /* of the run, likewise */
     NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
@@ -94,7 +102,13 @@ typedef struct __attribute__((aligned(16))) tile_info {
     int rows;     /* of this block, to be stored; may be none, or less */
     int row, col; /* of c */
     int chunk;    /* or GAVE_UP */
-    int tiles;    /* of the chunk */
+#ifdef IMX_RING
+    int strip;    /* of this block's rows of a */
+    int pass;     /* step of the ring at which they are passed on; -1: they are not */
+    int pass_row; /* the first of them, among its owner's */
+#else
+    int tiles; /* of the chunk */
+#endif
 #ifdef IMX_STORE
     int owner; /* of the rows; row counts in those */
 #endif
@@ -107,6 +121,9 @@ typedef struct imx_gemm_maps {
     imx_tma_map c[IMX_TEAM_MOST];
 #else
     imx_tma_map c[1];
+#endif
+#ifdef IMX_RING
+    imx_tma_map pass[IMX_TEAM_MOST - 1]; /* of each step */
 #endif
 } imx_gemm_maps;
 

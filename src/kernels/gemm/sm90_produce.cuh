@@ -4,6 +4,7 @@
 #define IMX_SM90_PRODUCE_CUH
 
 #include "sm90_layout.cuh"
+#include "sm90_ring.cuh"
 #include "sm90_tile.h"
 #include "team.cuh"
 
@@ -43,6 +44,9 @@ IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *
 #endif
 #if defined(IMX_POST) || defined(IMX_STORE)
     w->info.tiles = t.chunk_tiles;
+#endif
+#ifdef IMX_RING
+    ring_note(args, t, &w->info);
 #endif
 #ifdef IMX_STORE
     w->info.row = t.rank_row + below;
@@ -108,6 +112,8 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #if defined(IMX_SLICES)
     const int all = 0x7fffffff;
     int ready_k = args.ready ? 0 : all; /* columns of a that are here */
+#elif defined(IMX_RING)
+    ring_use() = team_use(args);
 #elif defined(IMX_WAIT)
     int waited = -1, gave_up = 0;
 #endif
@@ -120,6 +126,8 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
                 load_b(b, w->info.col, early * TILE_K, base + early * STAGE_BYTES,
                        full_of(base, early));
         }
+#elif defined(IMX_RING)
+        ring_begin(args, w->info.strip, w->own);
 #elif defined(IMX_WAIT)
         if (args.ready && !w->own && w->info.chunk != waited && !gave_up) {
             waited = w->info.chunk;
@@ -133,9 +141,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
         }
 #endif
         const imx_tma_map *a = w->own ? own : gathered;
-        int a_row = w->a_row, col = w->info.col, k = 0, left = w->info.steps;
+        int a_row = w->a_row, col = w->info.col;
 
-        for (int i = 0; i < left; i++, k += TILE_K) {
+        for (int k = 0; k < (int)args.k; k += TILE_K) {
 #ifdef IMX_SLICES
             if (k >= ready_k) {
                 int there = team_slice(args, watch, ready_k / args.slice_k);
@@ -144,14 +152,17 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
                 if (!there)
                     gave_up_here() = 1;
             }
+#elif defined(IMX_RING)
+            if (k >= ring_here())
+                ring_wait(args, watch, a_row, k);
 #endif
             mbar_wait(empty_of(base, at.stage), at.phase);
-            if (i == 0)
+            if (k == 0)
                 *info_of(at.stage) = w->info;
             load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage),
                  &early);
             step(&at);
-            if (i == 0) {
+            if (k == 0) {
                 index += stride;
                 if (index < tiles_of())
                     work_at(args, index, steps, w);

@@ -138,6 +138,9 @@ IMX_FN void tma_store_commit(void)
 #define tma_store_wait_read(left) \
     asm volatile("cp.async.bulk.wait_group.read " #left ";" : : : "memory")
 
+/* Until all but `left` of this thread's groups are written. */
+#define tma_store_wait_but(left) asm volatile("cp.async.bulk.wait_group " #left ";" : : : "memory")
+
 /* Until all of this thread's groups are written. */
 IMX_FN void tma_store_wait(void)
 {
