@@ -15,98 +15,26 @@
 #include "backends/cuda/nvrtc.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
-#include "imbrex_device.h"
 #include "scratch.h"
+#include "shift.h"
 
-/* The same kernel as code of this program and as text. */
-#define BOTH(...)                    \
-    __VA_ARGS__                      \
-    static const char shift_text[] = \
-        "#include \"imbrex_device.h\"\n#line 1 \"shift\"\n" #__VA_ARGS__;
-
-/* out[n] of every rank = in[n] of the rank before it, by way of inbox, symmetric.  Block b sends
- * and receives its share under signal b; signal blocks + b says that it was read. */
-BOTH(
-    typedef struct shift_args {
-        const int *in;
-        int *out;
-        int *inbox;
-        int n;
-    } shift_args;
-
-    IMBREXD_KERNEL(shift, shift_args) {
-        int b = imbrexd_block_index(), blocks = imbrexd_block_count(), ranks = team->size;
-        int first = args->n * b / blocks, count = args->n * (b + 1) / blocks - first;
-        int next = (team->rank + 1) % ranks, before = (team->rank + ranks - 1) % ranks;
-        size_t bytes = (size_t)count * sizeof(int);
-        uint64_t use = imbrexd_use(team);
-        imbrexd_site sent = { team->kernel, IMBREXD_SITE_SIGNAL, before, b };
-        imbrexd_site read = { team->kernel, IMBREXD_SITE_SIGNAL, next, blocks + b };
-        int *shared = (int *)imbrexd_shared();
-        uint64_t *own = imbrexd_signal(team, team->rank, 0);
-
-        for (int i = 0; i < count; i++)
-            shared[i] = args->in[first + i];
-        if (!imbrexd_signal_wait(&team->watch, own + blocks + b, use - 1, read))
-            return;
-        imbrexd_put_block(imbrexd_peer(team, next, args->inbox + first), shared, bytes);
-        imbrexd_signal_post(imbrexd_signal(team, next, b), use);
-        if (!imbrexd_signal_wait(&team->watch, own + b, use, sent))
-            return;
-        imbrexd_put_block(args->out + first, args->inbox + first, bytes);
-        imbrexd_signal_post(imbrexd_signal(team, before, blocks + b), use);
-    })
-
-enum { N = 1000, BLOCKS = 5, LAUNCHES = 20, SHARED = (N / BLOCKS + 1) * sizeof(int) };
+enum { ROUNDS = 20, BLOCKS = SHIFT_BLOCKS };
 
 /* ---- what it computes ------------------------------------------------------------------------ */
 
-typedef struct way {
-    imbrex_kernel_desc desc;
-    bool cuda;
-} way;
-
-static int value(int rank, int launch, int i)
+static int shift_rounds(imbrex_group *group, void *ctx)
 {
-    return rank * 1000003 + launch * 4001 + i;
-}
-
-static int check(const int *out, int before, int launch)
-{
-    for (int i = 0; i < N; i++)
-        RANK_CHECK(out[i] == value(before, launch, i), "launch %d: out[%d] is %d, want %d", launch,
-                   i, out[i], value(before, launch, i));
-    return 0;
-}
-
-static int shift_round(imbrex_group *group, void *ctx)
-{
-    const way *w = ctx;
-    int rank = imbrex_group_rank(group), size = imbrex_group_size(group), failed = 0;
-    void *inbox;
-    int *in = malloc(N * sizeof *in), *out = calloc(N, sizeof *out);
-    RANK_OK(imbrex_mem_alloc(group, N * sizeof(int), &inbox));
-    imbrex_kernel_desc desc = w->desc;
-    desc.memory = (int *)inbox + 3; /* any address of it */
-    desc.signals = 2 * BLOCKS;
-    desc.shared_bytes = SHARED;
-    imbrex_kernel *kernel;
+    shift *s = calloc(1, sizeof *s);
     imbrex_stream other;
-    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    int failed = shift_open(s, group, ctx);
     RANK_OK(imbrex_stream_create(group, &other));
-    shift_args args = { .in = in, .out = out, .inbox = inbox, .n = N };
-    for (int launch = 0; launch < LAUNCHES && !failed; launch++) {
-        imbrex_stream on = launch % 3 ? NULL : other;
-        for (int i = 0; i < N; i++)
-            in[i] = value(rank, launch, i);
-        RANK_OK(imbrex_launch(kernel, BLOCKS, 256, &args, sizeof args, on));
-        RANK_OK(imbrex_stream_sync(group, on));
-        failed = check(out, (rank + size - 1) % size, launch);
+    for (int round = 0; round < ROUNDS && !failed; round++) {
+        imbrex_stream on = round % 3 ? NULL : other;
+        failed = shift_fill(s, round, on) || shift_launch(s, on) || shift_check(s, round, on);
     }
-    RANK_OK(imbrex_launch(kernel, BLOCKS, 32, &args, sizeof args, NULL));
-    imbrex_kernel_destroy(kernel); /* which waits for it */
-    free(in);
-    free(out);
+    failed = failed || shift_launch(s, NULL);
+    imbrex_kernel_destroy(s->kernel); /* which waits for it */
+    free(s);
     return failed;
 }
 
@@ -114,61 +42,48 @@ static void shifts(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
-        way w = { .desc = { .name = "shift" } };
+        imbrex_kernel_desc kernel = { .resident = i == 1 ? BLOCKS : 2 };
         if (i == 2)
-            w.desc.entry = IMBREXD_ENTRY(shift);
+            kernel.entry = shift_entry;
         else
-            w.desc.source = shift_text;
-        w.desc.resident = i == 1 ? BLOCKS : 2;
+            kernel.source = shift_text;
         for (int ranks = 1; ranks <= 4; ranks += 3) {
             ranks_desc desc = { .size = ranks };
-            assert_int_equal(ranks_run(&desc, shift_round, &w), 0);
+            assert_int_equal(ranks_run(&desc, shift_rounds, &kernel), 0);
         }
     }
     ranks_desc desc = { .size = 3, .processes = RANKS_PROCESSES };
-    way w = { .desc = { .name = "shift", .source = shift_text } };
-    assert_int_equal(ranks_run(&desc, shift_round, &w), 0);
+    imbrex_kernel_desc kernel = { .source = shift_text };
+    assert_int_equal(ranks_run(&desc, shift_rounds, &kernel), 0);
 }
 
 static void shifts_on_fake_gpus(void **state)
 {
     (void)state;
-    way w = { .desc = { .name = "shift", .source = shift_text }, .cuda = true };
+    imbrex_kernel_desc kernel = { .source = shift_text };
     ranks_desc desc = { .size = 3 };
-    assert_int_equal(fake_ranks_run(&desc, 3, shift_round, &w), 0);
+    assert_int_equal(fake_ranks_run(&desc, 3, shift_rounds, &kernel), 0);
 }
 
 /* ---- in a graph ------------------------------------------------------------------------------ */
 
 static int captured(imbrex_group *group, void *ctx)
 {
-    (void)ctx;
-    int rank = imbrex_group_rank(group), size = imbrex_group_size(group), failed = 0;
-    void *inbox;
-    static int in[2][N], out[2][N];
-    RANK_OK(imbrex_mem_alloc(group, N * sizeof(int), &inbox));
-    imbrex_kernel_desc desc = { .name = "shift",
-                                .source = shift_text,
-                                .memory = inbox,
-                                .signals = 2 * BLOCKS,
-                                .shared_bytes = SHARED };
-    imbrex_kernel *kernel;
+    shift *s = calloc(1, sizeof *s);
     imbrex_stream stream;
     fake_graph *graph;
-    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    int failed = shift_open(s, group, ctx);
     RANK_OK(imbrex_stream_create(group, &stream));
-    shift_args args = { .in = in[rank], .out = out[rank], .inbox = inbox, .n = N };
     RANK_CHECK(fake_graph_begin(stream) == 0, "no capture");
-    RANK_OK(imbrex_launch(kernel, BLOCKS, 64, &args, sizeof args, stream));
+    failed = failed || shift_launch(s, stream);
     RANK_CHECK(fake_graph_end(stream, &graph) == 0, "the capture failed");
-    for (int launch = 0; launch < 5 && !failed; launch++) {
-        for (int i = 0; i < N; i++)
-            in[rank][i] = value(rank, launch, i);
+    for (int round = 0; round < 5 && !failed; round++) {
+        failed = shift_fill(s, round, stream);
         fake_graph_launch(graph, stream);
-        RANK_OK(imbrex_stream_sync(group, stream));
-        failed = check(out[rank], (rank + size - 1) % size, launch);
+        failed = failed || shift_check(s, round, stream);
     }
     fake_graph_destroy(graph);
+    free(s);
     return failed; /* the group takes the kernel along */
 }
 
@@ -176,7 +91,8 @@ static void launches_are_captured(void **state)
 {
     (void)state;
     ranks_desc desc = { .size = 2 };
-    assert_int_equal(fake_ranks_run(&desc, 2, captured, NULL), 0);
+    imbrex_kernel_desc kernel = { .source = shift_text };
+    assert_int_equal(fake_ranks_run(&desc, 2, captured, &kernel), 0);
 }
 
 /* ---- what a wrong one is told ---------------------------------------------------------------- */
@@ -250,9 +166,10 @@ static void wrong_descs(imbrex_group *group, const char *device)
 static void wrong_launches(imbrex_group *group, const char *device)
 {
     imbrex_group *other = alone(device);
-    imbrex_kernel_desc desc = {
-        .name = "shift", .source = shift_text, .signals = 2 * BLOCKS, .shared_bytes = SHARED
-    };
+    imbrex_kernel_desc desc = { .name = "shift",
+                                .source = shift_text,
+                                .signals = SHIFT_SIGNALS,
+                                .shared_bytes = SHIFT_SHARED };
     imbrex_kernel *kernel = NULL;
     imbrex_stream foreign;
     int in[1] = { 7 }, out[1] = { 0 }, inbox[1];
@@ -315,7 +232,7 @@ static imbrex_status create_and_leave(const imbrex_kernel_desc *desc)
 static void without_a_compiler(void **state)
 {
     (void)state;
-    char before[512], unseen[sizeof shift_text + 20];
+    char before[512], unseen[4096];
     const char *cc = getenv("IMBREX_CC");
     snprintf(before, sizeof before, "%s", cc ? cc : "");
     snprintf(unseen, sizeof unseen, "/* anew */\n%s", shift_text); /* not in the cache */
@@ -323,7 +240,7 @@ static void without_a_compiler(void **state)
     said(create_and_leave(&(imbrex_kernel_desc){ .name = "shift", .source = unseen }),
          IMBREX_UNSUPPORTED, "/nowhere/cc");
     assert_int_equal(
-        create_and_leave(&(imbrex_kernel_desc){ .name = "shift", .entry = IMBREXD_ENTRY(shift) }),
+        create_and_leave(&(imbrex_kernel_desc){ .name = "shift", .entry = shift_entry }),
         IMBREX_OK);
     setenv("IMBREX_CC", before, 1);
 }
@@ -472,8 +389,8 @@ static int nobody_sends(imbrex_group *group, void *ctx)
     imbrex_kernel_desc desc = { .name = "shift",
                                 .source = shift_text,
                                 .memory = inbox,
-                                .signals = 2 * BLOCKS,
-                                .shared_bytes = SHARED };
+                                .signals = SHIFT_SIGNALS,
+                                .shared_bytes = SHIFT_SHARED };
     RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
     shift_args args = { in, out, inbox, BLOCKS };
     imbrex_status status;
@@ -530,7 +447,7 @@ static void any_call_fails(void **state)
 static int begin(void **state)
 {
     fake_ranks_begin();
-    fake_driver_add_kernel("shift", IMBREXD_ENTRY(shift));
+    fake_driver_add_kernel("shift", shift_entry);
     return scratch_make(state);
 }
 
