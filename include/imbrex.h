@@ -189,9 +189,11 @@ typedef enum imbrex_layout {
 
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
  * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
- * into the peers' memory themselves, on up to 16 ranks; "pull", of ag_gemm, meets and
- * lets each rank fetch what it wants next; "hierarchical" is for several nodes.  All cut the product into the same tiles and give the
- * same bits. */
+ * into the peers' memory themselves, on up to 16 ranks; "ring", of ag_gemm, on as many, passes a's
+ * rows on from rank to rank as tiles first read them, with chunk_rows given (on "cuda" also for m
+ * above 1024, and only in bf16 or f16 with aligned rows; else UNSUPPORTED); "pull", of ag_gemm,
+ * meets and lets each rank fetch what it wants next; "hierarchical" is for several nodes.  All cut
+ * the product into the same tiles and give the same bits. */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -236,7 +238,8 @@ typedef struct imbrex_args {
  *
  * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
  * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes; "pull" the
- * all-gather GEMM of Triton-distributed's paper. */
+ * all-gather GEMM of Triton-distributed's paper; "ring" the collective matmul of JAX Pallas's Mosaic
+ * GPU documentation. */
 IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,

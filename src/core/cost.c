@@ -83,6 +83,14 @@ static int push_pace(const sizes *z)
     return rate < 0.85 * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
 }
 
+/* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  Estimated,
+ * not measured: so it is never the choice. */
+static double ring(const imx_tune_input *in, const sizes *z)
+{
+    double sending = z->sent / STORE_RATE;
+    return 10 + 5 * (in->ranks - 1) + 0.05 * sending + most(sending - z->covering, 0);
+}
+
 void imx_cost_choose(const imx_tune_input *in, imx_config *config)
 {
     sizes z = sizes_of(in);
@@ -109,5 +117,7 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
         if (expected[i].us < expected[best].us)
             best = i;
     }
+    if (ag_gemm && !config->merged && in->ranks <= IMX_TEAM_MOST)
+        imx_text_add(&why, "; if asked for, ring %.0f", z.product + ring(in, &z));
     config->algorithm = expected[best].name;
 }
