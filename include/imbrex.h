@@ -238,8 +238,8 @@ typedef struct imbrex_args {
  *
  * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
  * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes; "pull" the
- * all-gather GEMM of Triton-distributed's paper; "ring" the collective matmul of JAX Pallas's Mosaic
- * GPU documentation. */
+ * all-gather GEMM of Triton-distributed's paper; "ring" the collective matrix multiplication of JAX
+ * Pallas's documentation. */
 IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,

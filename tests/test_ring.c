@@ -1,5 +1,5 @@
-/* test_ring.c - rows of a that go on from rank to rank beneath a product: who passes which on, under
- * which signals, and that nobody waits in a circle, whatever the number of blocks. */
+/* test_ring.c - rows of a that go on from rank to rank beneath a product: who passes which on,
+ * under which signals, and that nobody waits in a circle, whatever the number of blocks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
