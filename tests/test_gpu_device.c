@@ -49,40 +49,39 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 
 /* ---- the kernels ----------------------------------------------------------------------------- */
 
-/* Compiled once, before any process has seen the driver, for the first GPU's kind. */
+enum { CUBIN_MOST = 8 << 20 };
+
+/* Compiled once, for the first GPU's kind, by a child: the compiler may use the driver, and what
+ * has used it cannot have children that do. */
 static struct {
-    void *cubin;
-    int *arch; /* shared with the child that looks */
+    void *cubin; /* shared with the child */
+    int arch;
 } built;
 
-static int look_at_gpu(void *ctx)
+static int compile_main(void *ctx)
 {
     (void)ctx;
-    CUdevice gpu;
-    RANK_OK(imx_driver_open());
-    RANK_CHECK(imx_driver->cuDeviceGet(&gpu, 0) == CUDA_SUCCESS, "no GPU 0");
-    *built.arch = 10 * imx_cuda_attribute(gpu, CU_COMPUTE_CAPABILITY_MAJOR) +
-                  imx_cuda_attribute(gpu, CU_COMPUTE_CAPABILITY_MINOR);
+    size_t bytes;
+    void *cubin;
+    char *log = NULL;
+    const char *file = getenv("IMBREX_NVRTC");
+    RANK_OK(imx_nvrtc_open(file ? file : ""));
+    char *source = device_source_all("");
+    RANK_CHECK(source, "no source");
+    RANK_OK(imx_nvrtc_compile("device.cu", source, "", built.arch, &cubin, &bytes, &log));
+    RANK_CHECK(bytes <= CUBIN_MOST, "a cubin of %zu bytes", bytes);
+    memcpy(built.cubin, cubin, bytes);
+    free(source);
+    free(cubin);
+    free(log);
     return 0;
 }
 
 static int compile(void)
 {
-    size_t bytes;
-    char *log = NULL;
-    const char *file = getenv("IMBREX_NVRTC");
-    built.arch = gpu_shared(sizeof *built.arch);
-    if (gpu_isolated(look_at_gpu, NULL, 60))
-        return 1;
-    RANK_OK(imx_nvrtc_open(file ? file : ""));
-    char *source = device_source_all("");
-    RANK_CHECK(source, "no source");
-    imbrex_status status =
-        imx_nvrtc_compile("device.cu", source, "", *built.arch, &built.cubin, &bytes, &log);
-    free(source);
-    free(log);
-    RANK_OK(status);
-    return 0;
+    built.arch = gpu_arch();
+    built.cubin = gpu_shared(CUBIN_MOST);
+    return gpu_isolated(compile_main, NULL, LIMIT_S);
 }
 
 static int load(const char *name, CUmodule *module, CUfunction *function)
