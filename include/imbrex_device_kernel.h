@@ -50,8 +50,9 @@ IMBREXD_FN void *imbrexd_shared(void)
 #define IMBREXD_KERNEL(name, args_type)                                                         \
     static __device__ __forceinline__ void name##_body(const args_type *args,                   \
                                                        const imbrexd_team *team);               \
-    extern "C" __device__ char imbrexd_args_##name[sizeof(args_type)];                          \
+    extern "C" {                                                                                \
     __device__ char imbrexd_args_##name[sizeof(args_type)];                                     \
+    }                                                                                           \
     extern "C" __global__ void __launch_bounds__(IMBREXD_THREADS, 1)                            \
         name(const __grid_constant__ args_type args, const __grid_constant__ imbrexd_team team) \
     {                                                                                           \
