@@ -349,6 +349,46 @@ static void a_cut_ends_on_every_rank(void **state)
     assert_int_equal(run_with(4, 2, CUT_MS, ends_at_the_cut, NULL), 0);
 }
 
+/* ---- news ------------------------------------------------------------------------------------ */
+
+enum { NEWS_MS = 20000, NEWS_MOST_MS = 3000 };
+
+/* Rank 4, not the first of its node, ends all; nobody waits for a deadline. */
+static int hears_of_an_abort(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group);
+    imbrex_coll_desc desc = { .m = 60, .n = 16, .dtype = IMBREX_F32 };
+    float a[600] = { 0 }, c[1024];
+    imbrex_args args = { .a = a, .c = c };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
+    int64_t begin_ns = imbrexd_now_ns();
+    if (rank == 4)
+        imbrex_group_abort(group);
+    imbrex_status status = IMBREX_OK;
+    while (status == IMBREX_OK && imbrexd_now_ns() - begin_ns < NEWS_MS * (int64_t)1000000) {
+        status = imbrex_plan_run(plan, &args, NULL);
+        if (status == IMBREX_OK)
+            status = imbrex_stream_sync(group, NULL);
+    }
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "imbrex_group_abort"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(took_ms < NEWS_MOST_MS, "rank %d heard of it after %lld ms", rank,
+               (long long)took_ms);
+    if (rank < 3)
+        RANK_CHECK(strstr(imbrex_error(), "rank 4, on node 1 ("), "no node in '%s'",
+                   imbrex_error());
+    return 0;
+}
+
+static void news_travel_between_nodes(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(9, 3, NEWS_MS, hears_of_an_abort, NULL), 0);
+}
+
 /* ---- one rank of several processes, for test_network.py -------------------------------------- */
 
 enum { VOLUME_RUNS = 100, MODE_CUT_MS = 3000 };
@@ -434,6 +474,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(unequal_nodes_are_refused_by_name),
         cmocka_unit_test(barriers_span_nodes),
         cmocka_unit_test(a_cut_ends_on_every_rank),
+        cmocka_unit_test(news_travel_between_nodes),
     };
     imx_net_of_test = &net_threads;
     return cmocka_run_group_tests_name("nodes", tests, NULL, NULL);

@@ -146,6 +146,10 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     int first = fault->site.rank;
     if (first < 0)
         return;
+    if (!imx_nodes_here(&group->nodes, fault->rank)) { /* who can look at the waits there */
+        describe_node(group, first, text);
+        return;
+    }
     if (!imx_nodes_here(&group->nodes, first)) {
         describe_node(group, first, text);
         imx_text_add(text, ": is it stopped, busy, in another call or cut off?");
@@ -188,21 +192,36 @@ static bool is_written(const imbrexd_fault *fault)
     return state == 2;
 }
 
+const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank)
+{
+    const imx_nodes *nodes = &group->nodes;
+    return imx_nodes_here(nodes, rank) ? &imx_control_of(group, rank)->fault
+                                       : &imx_control_of(group, imx_nodes_leader(nodes))->foreign;
+}
+
 static imbrex_status report(const imbrex_group *group, int noticed_by)
 {
-    const imbrexd_fault *fault = &imx_control_of(group, noticed_by)->fault;
+    const imbrexd_fault *fault = imx_fault_of(group, noticed_by);
     if (!is_written(fault))
         return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
 
     bool own = noticed_by == group->rank;
-    const char *self = own ? " (this rank)" : "";
+    char self[128] = "";
+    imx_text whose = { .at = self, .size = sizeof self };
+    if (own)
+        imx_text_add(&whose, " (this rank)");
+    describe_node(group, noticed_by, &whose);
+    if (!imx_nodes_here(&group->nodes, noticed_by))
+        imx_text_add(&whose, ",");
     char words[400] = "";
     imx_text text = { .at = words, .size = sizeof words };
     if (fault->kind == IMBREXD_FAULT_ABORT)
         return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", noticed_by, self);
-    if (fault->kind == IMBREXD_FAULT_DEATH)
-        return imx_fail(IMBREX_PEER, "rank %d ended without leaving the group, as rank %d%s saw",
-                        fault->site.rank, noticed_by, self);
+    if (fault->kind == IMBREXD_FAULT_DEATH) {
+        describe_node(group, fault->site.rank, &text);
+        return imx_fail(IMBREX_PEER, "rank %d%s ended without leaving the group, as rank %d%s saw",
+                        fault->site.rank, words, noticed_by, self);
+    }
     if (fault->kind == IMBREXD_FAULT_UNREACHABLE)
         return imx_fail(IMBREX_INVALID,
                         "rank %d%s: kernel %s meets all ranks, but rank %d is on another node: use "

@@ -294,14 +294,15 @@ void imbrex_group_destroy(imbrex_group *group)
     if (group->control) /* release: what this rank wrote comes before its leaving */
         __atomic_store_n(&imx_control_of(group, group->rank)->left_ns, imbrexd_now_ns(),
                          __ATOMIC_RELEASE);
+    imx_news_close(group->news);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t])
             imx_group_transports[t]->close(group->transport[t]);
         free(group->peers[t]);
     }
+    imx_net_end(group);
     while (group->memories)
         imx_memory_free(group, group->memories);
-    imx_net_end(group);
     imx_bootstrap_destroy(group->own_bootstrap);
     imx_trace_free(group);
     imx_nodes_free(&group->nodes);

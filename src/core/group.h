@@ -5,6 +5,7 @@
 #include "backend.h"
 #include "bootstrap.h"
 #include "net.h"
+#include "news.h"
 #include "nodes.h"
 #include "transport.h"
 
@@ -25,6 +26,7 @@ typedef struct imx_control {
     int64_t left_ns;      /* when the rank destroyed its group in order; 0: it has not */
     uint64_t barrier_use; /* barriers that this rank has begun */
     imbrexd_fault fault;
+    imbrexd_fault foreign;           /* of another node's rank; on the first rank of this node */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t words[]; /* barrier[size], signals: barriers that rank r has come to; then
                          waiting[size + 1], see imbrexd_watch */
@@ -57,6 +59,8 @@ struct imbrex_group {
     const imx_net_kind *net_kind; /* between nodes; NULL: there is one node */
     imx_net *net;
     imx_net_facts net_facts;
+    bool net_was_stuck;    /* when it was closed */
+    imx_news *news;        /* NULL: there is one node, or another rank of this one has them */
     imx_memory *net_words; /* [nodes + 1] of 64 bits, that barriers send and receive */
 
     imx_symmetric *memories;
@@ -140,6 +144,9 @@ static inline int64_t imx_agree_run_m(uint64_t word)
 
 /* ---- fault.c --------------------------------------------------------------------------------- */
 
+/* The fault that rank noticed: its own, or what has been heard of it here. */
+const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank);
+
 /* OK, or why the group has failed.  Never blocks. */
 imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;
 
@@ -207,7 +214,8 @@ imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream) IMX_MUST_C
 /* Whether an engine that failed might still write into memory of the library: it stays then. */
 static inline bool imx_net_stuck(const imbrex_group *group)
 {
-    return group->net && group->net_kind->stuck && group->net_kind->stuck(group->net);
+    return group->net_was_stuck ||
+           (group->net && group->net_kind->stuck && group->net_kind->stuck(group->net));
 }
 
 /* ---- kernel.c -------------------------------------------------------------------------------- */

@@ -105,16 +105,17 @@ imbrex_status imx_net_begin(imbrex_group *group, const char *call, imbrex_status
     mine = group->net_kind->open(group->net);
     if (mine == IMBREX_OK)
         group->net_kind->facts(group->net, &group->net_facts);
-    return imx_agree(group, call, mine, NULL, 0);
+    IMX_TRY(imx_agree(group, call, mine, NULL, 0));
+    return imx_news_open(group, &group->news);
 }
 
 void imx_net_end(imbrex_group *group)
 {
-    bool stuck = imx_net_stuck(group);
+    group->net_was_stuck = imx_net_stuck(group);
     if (group->net)
         group->net_kind->close(group->net);
     group->net = NULL;
-    if (group->net_words && !stuck)
+    if (group->net_words && !group->net_was_stuck)
         group->backend->memory_release(group->net_words);
 }
 

@@ -84,8 +84,9 @@ typedef struct imx_net_kind {
     /* Collective over the group: connects the ranks.  On failure too, close follows. */
     imbrex_status (*open)(imx_net *net);
 
-    /* Local, and it never waits for a peer.  The device and its streams are gone: only what the
-     * engine has itself is left.  NULL is fine. */
+    /* Local, and it never waits for a peer.  The device and its streams are gone: what the engine
+     * has itself is left, and the watch, whose abort word says whether the group has failed.  NULL
+     * is fine. */
     void (*close)(imx_net *net);
 
     void (*facts)(const imx_net *net, imx_net_facts *facts); /* after open */

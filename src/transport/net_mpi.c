@@ -200,13 +200,6 @@ static imbrex_status net_open(imx_net *net)
     return status;
 }
 
-/* MPI_Comm_free is collective: where all is well MPI frees the communicator when it ends. */
-static void net_close(imx_net *net)
-{
-    if (net && !net->stuck)
-        free(net);
-}
-
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
@@ -238,6 +231,18 @@ static bool aborted(const imx_net *net)
 {
     const imbrexd_watch *watch = net->desc.watch;
     return __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
+}
+
+/* MPI_Comm_free is collective: where all is well MPI frees the communicator when it ends, where not
+ * all may be there to end it. */
+static void net_close(imx_net *net)
+{
+    if (!net)
+        return;
+    if (aborted(net))
+        __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
+    if (!net->stuck)
+        free(net);
 }
 
 /* Begins piece number `piece` of all operations that have one, receives first.  MPI keeps the order
