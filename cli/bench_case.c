@@ -217,8 +217,12 @@ static imbrex_status time_all(case_state *s)
                    s->setting->bar));
     if (!q->graph)
         TRY(take_host(s, warm, rounds));
-    for (int i = 0; i < s->count; i++)
-        s->result->figures[i].us = s->candidates[i].us / (q->graph ? GRAPH_CALLS : 1);
+    for (int i = 0; i < s->count; i++) {
+        bench_figure *figure = &s->result->figures[i];
+        figure->us = s->candidates[i].us / (q->graph ? GRAPH_CALLS : 1);
+        if (s->calls[i].plan) /* now with what a run has sent */
+            imbrex_plan_describe(s->calls[i].plan, figure->plan, sizeof figure->plan);
+    }
     s->result->count = s->count;
     return IMBREX_OK;
 }

@@ -89,6 +89,17 @@ static void words(const char *key, const char *value)
         fputs("null", stdout);
 }
 
+/* Bytes that rank 0 sends in a run, as a plan over nodes tells: within its node, and to others. */
+static void sent(const bench_figure *f, double *within, double *between)
+{
+    unsigned long long bytes[2];
+    const char *at = strstr(f->plan, "the latest run sent ");
+    bool told = at && sscanf(at, "the latest run sent %llu bytes within the node, %llu", &bytes[0],
+                             &bytes[1]) == 2;
+    *within = told ? (double)bytes[0] : (double)NAN;
+    *between = told ? (double)bytes[1] : (double)NAN;
+}
+
 static void json_candidate(const bench_result *r, const bench_figure *f)
 {
     printf("{ \"name\": ");
@@ -98,6 +109,10 @@ static void json_candidate(const bench_result *r, const bench_figure *f)
     number("over", f->us / r->figures[r->base].us);
     number("gflop_s", gflop_s(r, f));
     number("gb_s_received", gb_s(r, f));
+    double within, between;
+    sent(f, &within, &between);
+    number("bytes_within_node", within);
+    number("bytes_between_nodes", between);
     number("host_us", f->host_us);
     number("plan_ms", *f->plan ? f->plan_ms : (double)NAN);
     number("plan_again_ms", *f->plan ? f->plan_again_ms : (double)NAN);

@@ -52,6 +52,14 @@ class LogicalNodes(Case):
         self.assertIn("passed", out)
         self.assertIn("nodes of 2 x 1 ranks", out)
 
+    def test_bench_counts_bytes(self):
+        out = self.well(call([*MPIRUN, "-n", "4", TOOL, "bench", "reduce_scatter", "--m", "64",
+                              "--n", "32", "--rounds", "1", "--json"],
+                             env={"IMBREX_NODE_RANKS": "2"}))
+        for candidate in json.loads(out.strip().splitlines()[-1])["candidates"]:
+            self.assertEqual(candidate["bytes_between_nodes"], 16 * 32 * 4, candidate)
+            self.assertEqual(candidate["bytes_within_node"], 2 * 16 * 32 * 4, candidate)
+
     def test_map(self):
         out = self.well(call([*MPIRUN, "-n", "3", TOOL, "info", "--group"],
                              env={"IMBREX_NODE_RANKS": "2"}))
