@@ -14,6 +14,7 @@ static const double MEMORY_RATE = 4.0e6;
 static const double COPY_RATE = 280e3;  /* copy engine, to all peers in turn */
 static const double STORE_RATE = 350e3; /* stores of a kernel that does nothing else */
 static const double PUSH_MARGIN = 1.25; /* of the pace that just suffices */
+static const double PUSH_BEGINS = 12;   /* and skew between ranks */
 static const double CLOCK = 1600;       /* cycles: 1300 to 1980 */
 static const double MEET = 10;          /* all ranks tell all, and wait */
 
@@ -75,26 +76,33 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
            most(sending - z->covering, 0);
 }
 
-/* Each rank's rows are to be there when the product comes to them, and no sooner: the slower the
- * stores, the less they stand in the way of the product's loads. */
-static int push_pace(const sizes *z)
+/* Clock cycles for 64 KB of `bytes` that have so many us; 0: they can hardly come too fast. */
+static int pace(double bytes, double us)
 {
-    double rate = PUSH_MARGIN * z->sent / most(z->covering, 1);
+    double rate = PUSH_MARGIN * bytes / most(us, 1);
     return rate < 0.85 * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
 }
 
-/* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  Estimated,
- * not measured: so it is never the choice. */
-static double ring(const imx_tune_input *in, const sizes *z)
+/* Each rank's rows are to be there when the product comes to them, and no sooner: the slower the
+ * stores, the less they stand in the way of the product's loads.  It comes to the first peer's with
+ * the first wave of tiles that is not its own rows' (or hardly so). */
+static void set_pace(const imx_tune_input *in, const sizes *z, imx_config *config)
 {
-    double sending = z->sent / STORE_RATE;
-    return 10 + 5 * (in->ranks - 1) + 0.05 * sending + most(sending - z->covering, 0);
+    if (!in->product || in->scatters || config->merged)
+        return;
+    double ranks = in->ranks, at_once = config->tiles_at_once;
+    double rows = (double)imx_ceil_div(imx_ceil_div(in->shape.m, in->ranks), config->tile_rows);
+    double own = rows * (double)imx_ceil_div(in->shape.n, config->tile_cols);
+    double waves = (double)(int64_t)(own / at_once + 0.1);
+    double first = z->product * waves * at_once / (own * ranks);
+    config->push_pace[0] = pace(z->sent / (ranks - 1), first - PUSH_BEGINS);
+    config->push_pace[1] = pace(z->sent, z->covering);
 }
 
 void imx_cost_choose(const imx_tune_input *in, imx_config *config)
 {
     sizes z = sizes_of(in);
-    config->push_pace = in->product && !in->scatters && !config->merged ? push_pace(&z) : 0;
+    set_pace(in, &z, config);
     bool ag_gemm = in->product && !in->scatters;
     struct {
         const char *name;

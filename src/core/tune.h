@@ -32,10 +32,12 @@ typedef struct imx_config {
     int chunk_rows, tile_rows, tile_cols, group;
     int chunks;  /* most chunks of any rank */
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
-    int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
+    int slices, slice_k; /* merged: parts of a's columns under a signal each; width of the first */
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */
-    int push_pace; /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes; 0: any */
+    int tiles_at_once;   /* of a product on a GPU */
+    int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
+                          peer that needs them first and to the others; 0: any */
     int64_t piece_bytes; /* where a kernel only moves rows: what travels under one signal */
     int64_t line_bytes;  /* and the most, to all peers, that travels in lines (push/args.h) */
     int leave; /* of the blocks, where kernels of a second stream must run beside a product */

@@ -46,7 +46,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .slice_k = pushes ? plan->config.slice_k : (int)plan->shape.k,
         .push_chunk_rows = plan->config.chunk_rows,
         .push_chunks = plan->config.chunks,
-        .push_pace = plan->config.push_pace,
+        .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
         .plan = plan->number,
     };
     if (forwards(plan)) {

@@ -28,10 +28,13 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 
 #ifdef IMX_STORE
 
+#define NO_UNIT 0xffffffffu
+
 enum {
     FOLD_COLS = 8, /* elements of 16 bytes, a unit */
     UNITS = IMX_TILE_N / FOLD_COLS,
     PARTS_AT_ONCE = 4,
+    UNITS_AT_ONCE = 2, /* of a lane that has nothing else to do, and registers */
 };
 
 /* ---- who may read an own tile ---------------------------------------------------------------- */
@@ -83,74 +86,97 @@ IMX_FN void add_part(float (&sum)[FOLD_COLS], uint4 part, bool first)
     }
 }
 
-/* Unit number `at` of c: the parts, in rank order, and bias. */
-IMX_FN void fold_unit(const imx_gemm_args &args, uint32_t at)
+/* Units of c, `at` each (NO_UNIT: none): the parts, in rank order, and bias. */
+template <int count>
+IMX_FN void fold(const imx_gemm_args &args, const uint32_t (&at)[count])
 {
     int size = args.team.size;
-    const char *from = imx_team_data(&args.team, args.team.rank) + (int64_t)at * 16;
-    float sum[FOLD_COLS];
+    const char *from[count];
+    float sum[count][FOLD_COLS];
+#pragma unroll
+    for (int u = 0; u < count; u++)
+        from[u] = imx_team_data(&args.team, args.team.rank) + (int64_t)at[u] * 16;
 #pragma unroll 1
     for (int r = 0; r < size; r += PARTS_AT_ONCE) {
-        uint4 part[PARTS_AT_ONCE]; /* all under way before the first is added */
+        uint4 part[PARTS_AT_ONCE][count]; /* all under way before the first is added */
 #pragma unroll
-        for (int j = 0; j < PARTS_AT_ONCE; j++, from += args.slot_bytes)
-            part[j] = r + j < size ? imx_vector_load(from) : make_uint4(0, 0, 0, 0);
+        for (int j = 0; j < PARTS_AT_ONCE; j++) {
+#pragma unroll
+            for (int u = 0; u < count; u++) {
+                part[j][u] = make_uint4(0, 0, 0, 0);
+                if (r + j < size && (count == 1 || at[u] != NO_UNIT))
+                    part[j][u] = imx_vector_load(from[u]);
+                from[u] += args.slot_bytes;
+            }
+        }
 #pragma unroll
         for (int j = 0; j < PARTS_AT_ONCE; j++)
-            if (r + j < size)
-                add_part(sum, part[j], r + j == 0);
-    }
-    if (args.bias) {
-        int n = (int)args.schedule.n, col = (int)(at % ((uint32_t)n / FOLD_COLS)) * FOLD_COLS;
 #pragma unroll
-        for (int e = 0; e < FOLD_COLS; e++)
-            sum[e] += bias_at((const uint16_t *)args.bias, col + e, n);
+            for (int u = 0; u < count; u++)
+                if (r + j < size)
+                    add_part(sum[u], part[j][u], r + j == 0);
     }
-    ((uint4 *)args.c)[at] = make_uint4(pack(sum[0], sum[1]), pack(sum[2], sum[3]),
-                                        pack(sum[4], sum[5]), pack(sum[6], sum[7]));
+    int n = (int)args.schedule.n;
+#pragma unroll
+    for (int u = 0; u < count; u++) {
+        if (count > 1 && at[u] == NO_UNIT)
+            continue;
+        int col = args.bias ? (int)(at[u] % ((uint32_t)n / FOLD_COLS)) * FOLD_COLS : 0;
+#pragma unroll
+        for (int e = 0; e < FOLD_COLS && args.bias; e++)
+            sum[u][e] += bias_at((const uint16_t *)args.bias, col + e, n);
+        ((uint4 *)args.c)[at[u]] =
+            make_uint4(pack(sum[u][0], sum[u][1]), pack(sum[u][2], sum[u][3]),
+                       pack(sum[u][4], sum[u][5]), pack(sum[u][6], sum[u][7]));
+    }
+}
+
+/* One lane's units of [rows, IMX_TILE_N] from row, col of own rows on: number `first` and every
+ * step-th from there, `count` of them at once. */
+template <int count>
+IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
+{
+    uint32_t across = (uint32_t)args.schedule.n / FOLD_COLS;
+    uint32_t begin = (uint32_t)row * across + (uint32_t)col / FOLD_COLS;
+    int columns = (int)across - col / FOLD_COLS;
+#pragma unroll 1
+    for (int i = first; i < rows * UNITS; i += count * step) {
+        uint32_t at[count];
+#pragma unroll
+        for (int u = 0; u < count; u++) {
+            int number = i + u * step, r = number / UNITS, unit = number - r * UNITS;
+            at[u] = (count == 1 || r < rows) && unit < columns ? begin + (uint32_t)r * across + (uint32_t)unit
+                                               : NO_UNIT;
+        }
+        if (count > 1 || at[0] != NO_UNIT)
+            fold(args, at);
+    }
 }
 
 #else
 
-/* The same of as many as there are before column n, one by one. */
-IMX_FN void fold_unit(const imx_gemm_args &args, int row, int col)
-{
-    int n = (int)args.schedule.n;
-    int64_t at = (int64_t)row * n + col;
-    const char *from = imx_team_data(&args.team, args.team.rank) + at * 2;
-    for (int e = 0; e < FOLD_COLS && col + e < n; e++) {
-        float sum = unpack(((const volatile uint16_t *)from)[e]);
-        for (int r = 1; r < args.team.size; r++)
-            sum += unpack(((const volatile uint16_t *)(from + r * args.slot_bytes))[e]);
-        if (args.bias)
-            sum += bias_at((const uint16_t *)args.bias, col + e, n);
-        ((uint16_t *)args.c)[at + e] = (uint16_t)pack(sum, 0);
-    }
-}
-
-#endif
-
-/* One lane's units of [rows, IMX_TILE_N] from row, col of own rows on: number `first` and every
- * step-th from there. */
+/* The same element by element, since rows are not whole units. */
+template <int count>
 IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
 {
     int n = (int)args.schedule.n;
-#ifndef IMX_C_PLAIN
-    uint32_t at = (uint32_t)row * (uint32_t)(n / FOLD_COLS) + (uint32_t)col / FOLD_COLS;
-    int columns = (n - col) / FOLD_COLS;
-#endif
+    const char *slot = imx_team_data(&args.team, args.team.rank);
 #pragma unroll 1
-    for (int i = first; i < rows * UNITS; i += step) {
-        int r = i / UNITS, unit = i - r * UNITS;
-#ifndef IMX_C_PLAIN
-        if (unit < columns)
-            fold_unit(args, at + (uint32_t)(r * (n / FOLD_COLS) + unit));
-#else
-        if (col + unit * FOLD_COLS < n)
-            fold_unit(args, row + r, col + unit * FOLD_COLS);
-#endif
+    for (int i = first; i < rows * IMX_TILE_N; i += step) {
+        int r = i / IMX_TILE_N, at_col = col + i - r * IMX_TILE_N;
+        if (at_col >= n)
+            continue;
+        int64_t at = (int64_t)(row + r) * n + at_col;
+        float sum = unpack(*(const volatile uint16_t *)(slot + at * 2));
+        for (int p = 1; p < args.team.size; p++)
+            sum += unpack(*(const volatile uint16_t *)(slot + p * args.slot_bytes + at * 2));
+        if (args.bias)
+            sum += bias_at((const uint16_t *)args.bias, at_col, n);
+        ((uint16_t *)args.c)[at] = (uint16_t)pack(sum, 0);
     }
 }
+
+#endif
 
 /* ---- who folds ------------------------------------------------------------------------------- */
 
@@ -181,7 +207,7 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
         if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
-        fold_units(args, row, rows, col, thread_here() - 32, LANES);
+        fold_units<1>(args, row, rows, col, thread_here() - 32, LANES);
         imx_trace_end(IMX_TRACE_FOLD, t.rank, t.chunk);
     }
     return 1;
@@ -200,8 +226,8 @@ IMX_FN int fold_last(const imx_gemm_args &args, const imbrexd_watch *watch, cons
 #pragma unroll 1
     for (int h = 0; h < halves; h++) {
         int rows = note->rows - first_row - h * 64;
-        fold_units(args, note->row + first_row + h * 64, rows < 16 ? rows : 16, note->col,
-                   (int)threadIdx.x % 32, 32);
+        fold_units<UNITS_AT_ONCE>(args, note->row + first_row + h * 64, rows < 16 ? rows : 16,
+                                  note->col, (int)threadIdx.x % 32, 32);
     }
     imx_trace_end(IMX_TRACE_FOLD, note->owner, note->chunk);
     return 1;

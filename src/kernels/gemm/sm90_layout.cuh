@@ -41,6 +41,11 @@ enum {
 #else
     STORES = 0,
 #endif
+#ifdef IMX_SLICES
+    SLICES = 1,
+#else
+    SLICES = 0,
+#endif
     CLUSTER = IMX_CLUSTER_M * IMX_CLUSTER_N,
     TILE_K = 64,
     CONSUMERS = IMX_CONSUMERS,

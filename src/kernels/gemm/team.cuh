@@ -82,16 +82,46 @@ IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
 
 #ifdef IMX_SLICES
 
+#ifdef IMX_B_KN
+enum { LOOKS = 1 }; /* loads of b take more of the producer's few registers */
+#else
+enum { LOOKS = 4 };
+#endif
+
+/* Whether slice s of all ranks' rows is here; looks for several at once, since each look takes a
+ * while.  Relaxed: whoever is told yes puts a fence behind it. */
+IMX_TEAM_GPU bool team_sees_slice(const imx_gemm_args &args, uint64_t use, int s)
+{
+    const uint64_t *ready = &args.ready[s * args.team.size];
+    bool all = true;
+#pragma unroll 1
+    for (int r = 0; r < args.team.size; r += LOOKS) {
+        uint64_t have[LOOKS];
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++)
+            have[j] = r + j < args.team.size ? imbrexd_load_relaxed(&ready[r + j]) : use;
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++)
+            all &= have[j] >= use;
+    }
+    return all;
+}
+
 /* One thread: until slice s of all ranks' rows is here; 0: give up. */
 IMX_TEAM_GPU int team_slice(const imx_gemm_args &args, const imbrexd_watch *watch, int s)
 {
     uint64_t use = team_use(args);
+    int looks = 1000;
     imx_trace_begin(IMX_TRACE_CHUNK);
-    for (int r = 0; r < args.team.size; r++) {
+    while (looks && !team_sees_slice(args, use, s))
+        looks--;
+    /* Late: now with a deadline, and one after the other, so that it is known who is missing. */
+    for (int r = 0; r < args.team.size && !looks; r++) {
         imbrexd_site site = { args.plan, IMX_SITE_CHUNK, r, s };
         if (!imbrexd_signal_wait(watch, &args.ready[s * args.team.size + r], use, site))
             return 0;
     }
+    imbrexd_fence_post(); /* acquires, too: the slice comes after its signals */
     imx_trace_end(IMX_TRACE_CHUNK, -1, s);
     return 1;
 }
@@ -120,7 +150,7 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 #ifdef IMX_PUSH
 
-enum { PUSH_AT_ONCE = 2, PUSH_MAKES_UP = 8, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
+enum { PUSH_AT_ONCE = 2, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
 
 /* When a warp may push again, in clock cycles: the next burst is so far from the last one. */
 typedef struct push_pace {
@@ -134,18 +164,17 @@ IMX_TEAM_GPU uint32_t push_clock(void)
     return now;
 }
 
-/* apart: of all warps together bursts then leave at the pace that args ask for. */
-IMX_TEAM_GPU push_pace push_pace_begin(const imx_gemm_args &args, uint32_t warps)
+/* cycles: that all warps together take for 64 KB, or more. */
+IMX_TEAM_GPU push_pace push_pace_begin(int cycles, uint32_t warps)
 {
     const uint64_t burst = PUSH_AT_ONCE * 32 * PUSH_UNIT;
-    push_pace pace = { 0, (uint32_t)(warps * burst * (uint32_t)args.push_pace >> 16) };
+    push_pace pace = { 0, (uint32_t)(warps * burst * (uint32_t)cycles >> 16) };
     if (pace.apart)
         pace.due = push_clock();
     return pace;
 }
 
-/* Who has been held up makes up for a little of it: more would be the burst that this is
- * against. */
+/* Who has been held up does not make up for it: that would be the burst that this is against. */
 IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
 {
     if (!pace->apart)
@@ -153,9 +182,8 @@ IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
     while ((int32_t)(pace->due - push_clock()) > 0)
         __nanosleep(100);
     pace->due += pace->apart;
-    uint32_t least = push_clock() - PUSH_MAKES_UP * pace->apart;
-    if ((int32_t)(pace->due - least) < 0)
-        pace->due = least;
+    if ((int32_t)(pace->due - push_clock()) <= 0)
+        pace->due = push_clock();
 }
 
 /* This warp's share of the units: every so-many-th line of 32. */
@@ -201,11 +229,13 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
     warp += blockIdx.x * warps;
     warps *= gridDim.x;
-    push_pace pace = push_pace_begin(args, warps);
+    push_pace pace = push_pace_begin(args.push_pace[0], warps);
     for (int i = 0; i < (team.size - 1) * chunks; i++) {
         int q = i % chunks;
         if (q == 0)
             to = to ? to - 1 : team.size - 1;
+        if (i == chunks)
+            pace = push_pace_begin(args.push_pace[1], warps);
         int64_t row = (int64_t)q * args.push_chunk_rows, left = rows - row;
         int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
         char *theirs = imx_team_data(&team, to) + (first + row) * row_bytes;
@@ -264,8 +294,7 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
     warps *= gridDim.x;
     bool units = args.k % per_unit == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
     for (int s = 0; s < args.slices; s++) {
-        int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
-        int64_t cols = left < args.slice_k ? left : args.slice_k;
+        int64_t from = imx_gemm_slice(&args, s), cols = imx_gemm_slice(&args, s + 1) - from;
         if (units)
             push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
                               args.k / per_unit, first * (args.k / per_unit), warp, warps);
