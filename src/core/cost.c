@@ -72,8 +72,16 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
         return 6 + sending;
     if (config->merged)
         return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
-    return (in->scatters ? 5 + 0.3 * sending : 10 + 0.55 * sending) +
+    return (in->scatters ? 12 + 0.2 * sending : 12 + 0.15 * sending) +
            most(sending - z->covering, 0);
+}
+
+/* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  Estimated,
+ * not measured: so it is never the choice. */
+static double ring(const imx_tune_input *in, const sizes *z)
+{
+    double sending = z->sent / STORE_RATE;
+    return 10 + 5 * (in->ranks - 1) + 0.05 * sending + most(sending - z->covering, 0);
 }
 
 /* Clock cycles for 64 KB of `bytes` that have so many us; 0: they can hardly come too fast. */

@@ -72,8 +72,8 @@ typedef struct imx_gemm_args {
     imx_team team;
 } imx_gemm_args;
 
-/* Where slice s of all rows begins, its first column of a.  Each is twice as wide as the one before:
- * the product can begin soon, and few signals are needed for the rest. */
+/* Where slice s of all rows begins, its first column of a.  Each is twice as wide as the one
+ * before: the product can begin soon, and few signals are needed for the rest. */
 IMX_TEAM_FN int64_t imx_gemm_slice(const imx_gemm_args *args, int s)
 {
     int64_t at = args->slice_k * (((int64_t)1 << s) - 1);

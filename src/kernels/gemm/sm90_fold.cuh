@@ -145,8 +145,8 @@ IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, in
 #pragma unroll
         for (int u = 0; u < count; u++) {
             int number = i + u * step, r = number / UNITS, unit = number - r * UNITS;
-            at[u] = (count == 1 || r < rows) && unit < columns ? begin + (uint32_t)r * across + (uint32_t)unit
-                                               : NO_UNIT;
+            bool there = (count == 1 || r < rows) && unit < columns;
+            at[u] = there ? begin + (uint32_t)r * across + (uint32_t)unit : NO_UNIT;
         }
         if (count > 1 || at[0] != NO_UNIT)
             fold(args, at);
