@@ -278,6 +278,23 @@ static int wants_equal_nodes(imbrex_group *group, void *ctx)
     return 0;
 }
 
+static int wants_several_nodes(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *plan;
+    imbrex_gemm_desc desc = { .m = 8, .n = 8, .k = 8, .algorithm = "hierarchical" };
+    imbrex_status status = imbrex_plan_ag_gemm(group, &desc, &plan);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED && strstr(imbrex_error(), "on one"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+static void one_node_has_no_hierarchy(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(2, 0, 0, wants_several_nodes, NULL), 0);
+}
+
 static void unequal_nodes_are_refused_by_name(void **state)
 {
     (void)state;
@@ -472,6 +489,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_leaves_a_node_leaves_it_once),
         cmocka_unit_test(memory_is_reached_within_a_node),
         cmocka_unit_test(unequal_nodes_are_refused_by_name),
+        cmocka_unit_test(one_node_has_no_hierarchy),
         cmocka_unit_test(barriers_span_nodes),
         cmocka_unit_test(a_cut_ends_on_every_rank),
         cmocka_unit_test(news_travel_between_nodes),

@@ -166,7 +166,8 @@ class Python(unittest.TestCase):
                 mock.patch.dict(os.environ, IMBREX_CACHE_DIR=folder):
             for found, plan in on_ranks(work):
                 self.assertIn(("copy", 0), found)
-                self.assertGreater(min(found.values()), 0)
+                times = [us for us in found.values() if not isinstance(us, str)]
+                self.assertGreater(min(times), 0)
                 self.assertIn("(measured: ", plan)
 
     def test_structures_are_the_headers(self):

@@ -70,6 +70,10 @@ static imbrex_status find_algorithm(const imx_op *op, const char *source, const 
 static imbrex_status check_nodes(const imbrex_plan *plan, const char *source)
 {
     const imx_nodes *nodes = &plan->group->nodes;
+    if (nodes->count == 1 && plan->algorithm->on_nodes)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s is \"%s\", which is for ranks on several nodes, and these are on one",
+                        source, plan->algorithm->name);
     if (nodes->count == 1)
         return IMBREX_OK;
     if (!plan->algorithm->over_nodes)

@@ -30,7 +30,8 @@ typedef struct imx_algorithm {
     const char *name;
     imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
     bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
-    bool over_nodes; /* also on several nodes */
+    bool over_nodes; /* on several nodes */
+    bool on_nodes;   /* on several nodes alone */
 } imx_algorithm;
 
 enum { IMX_ALGORITHMS = 8, IMX_KERNELS = 4 };

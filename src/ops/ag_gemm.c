@@ -156,7 +156,7 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    return imx_plan_over_nodes(run->plan) ? run_across(run, true) : run_copy(run);
+    return run_across(run, true);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -232,7 +232,7 @@ const imx_op imx_op_ag_gemm = {
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
                     { "pull", run_pull, .by_kernel = false },
-                    { "hierarchical", run_hierarchical, .over_nodes = true },
+                    { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true },
                     { "ring", run_ring, .by_kernel = true } },
     .needs = needs,
     .prepare = prepare,

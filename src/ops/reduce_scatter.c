@@ -62,7 +62,7 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    return imx_plan_over_nodes(run->plan) ? run_across(run, true) : run_copy(run);
+    return run_across(run, true);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -87,7 +87,7 @@ const imx_op imx_op_reduce_scatter = {
     .algorithms = { { "copy", run_copy, .by_kernel = false },
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
-                    { "hierarchical", run_hierarchical, .over_nodes = true } },
+                    { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true } },
     .needs = needs,
     .prepare = prepare,
 };
