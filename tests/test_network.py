@@ -46,6 +46,12 @@ class LogicalNodes(Case):
     def test_table(self):
         self.well(call([*MPIRUN, "-n", "4", RANK, "table"], env={"IMBREX_NODE_RANKS": "2"}))
 
+    def test_bootstrap(self):
+        """imbrex_bootstrap_mpi, in a program that starts and ends MPI itself."""
+        out = self.well(call([*MPIRUN, "-n", "4", os.path.join(BUILD, "tests", "mpi_bootstrap")],
+                             env={"IMBREX_NODE_RANKS": "2"}))
+        self.assertEqual(len(re.findall(r"rank \d of 4 gathered", out)), 4, out)
+
     def test_mlp(self):
         out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",
                               "-n", "1", "-x", "IMBREX_NODE=blue", TOOL, *MLP]))
