@@ -136,23 +136,18 @@ static char *sum(const imx_run *run, int node)
            (size_t)node * imx_exchange_slot_bytes(run->plan);
 }
 
-/* What has come from other nodes lies after the sums, and its signals after those of the chunks. */
+/* What has come from other nodes lies after the sums. */
 static char *incoming(const imx_run *run, int node)
 {
     return sum(run, nodes_of(run)->count + node);
 }
 
-static uint64_t *incoming_signal(const imx_run *run, int node)
-{
-    return imx_run_done(run) + chunk_number(run, run->ranks + node, 0);
-}
-
 void imx_across_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
 {
-    size_t nodes = (size_t)plan->group->nodes.count, chunks = (size_t)plan->config.chunks;
+    size_t nodes = (size_t)plan->group->nodes.count;
     imx_exchange_scatter_needs(plan, needs);
     needs->local_bytes = sums_at(plan) + 2 * nodes * imx_exchange_slot_bytes(plan);
-    needs->done = ((size_t)plan->group->size + nodes) * chunks;
+    needs->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
 }
 
 static imx_reduce_args reduce_args(const imbrex_plan *plan, int kernel)
@@ -174,15 +169,17 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int kernel)
     };
 }
 
-/* What adds up beside a product takes no more than was left free for it; the rest is alone. */
+/* What adds up beside a product takes no more than was left free for it, and the engine keeps its
+ * part of that; the rest is alone. */
 imbrex_status imx_across_scatter_prepare(imbrex_plan *plan, int first)
 {
-    int all = plan->config.blocks, beside = plan->op->product && plan->config.leave > 0;
+    const imx_config *config = &plan->config;
+    int left = (int)imx_max(1, config->leave - plan->group->net_facts.units);
     for (int kernel = PARTS; kernel <= NODES; kernel++) {
         imx_reduce_args largest = reduce_args(plan, kernel);
-        int blocks = kernel == PARTS && beside ? plan->config.leave : all;
-        IMX_TRY(
-            imx_plan_prepare_blocks(plan, first + kernel, &imx_kernel_reduce, &largest, blocks));
+        bool beside = kernel == PARTS && plan->op->product && config->leave > 0;
+        IMX_TRY(imx_plan_prepare_blocks(plan, first + kernel, &imx_kernel_reduce, &largest,
+                                        beside ? left : config->blocks));
     }
     return IMBREX_OK;
 }
@@ -271,17 +268,19 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
             { .op = { .receives = true,
                       .rank = from,
                       .at = incoming(run, u) + chunk_at(run, q, width),
-                      .bytes = chunk_bytes(run, run->rank, q, width) },
-              .signal = q < imx_run_chunks(run, run->rank) ? incoming_signal(run, u) + q : NULL },
+                      .bytes = chunk_bytes(run, run->rank, q, width) } },
         };
         IMX_TRY(imx_run_step(run, lanes->net, transfers, 2));
     }
     return IMBREX_OK;
 }
 
-/* All nodes' sums of this rank's rows, as they arrive. */
-static imbrex_status add_nodes(const imx_run *run, int first)
+/* All nodes' sums of this rank's rows.  Only when the last of them is here: a kernel that waits for
+ * them on every multiprocessor might leave the engine none to bring them on. */
+static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int first)
 {
+    if (lanes->net != run->stream)
+        IMX_TRY(imx_run_hand_over(run, &run->plan->net, run->stream));
     imx_reduce_args args = reduce_args(run->plan, NODES);
     args.rows = imx_run_rows(run, run->rank);
     args.slots = incoming(run, 0);
@@ -289,7 +288,6 @@ static imbrex_status add_nodes(const imx_run *run, int first)
     args.bias = run->args->bias;
     args.c = run->args->c;
     args.use = run->use;
-    args.arrived = incoming_signal(run, 0);
     if (!args.rows || !args.n)
         return IMBREX_OK;
     return imx_run_launch(run, run->stream, first + NODES, &args, sizeof args);
@@ -306,5 +304,5 @@ imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int
     IMX_TRY(push_all(run, lanes->inner, nodes->own, matrix, done));
     IMX_TRY(
         add_up(run, run->stream, first, OWN, nodes->own, 0, imx_run_rows(run, run->rank), matrix));
-    return add_nodes(run, first);
+    return add_nodes(run, lanes, first);
 }
