@@ -450,6 +450,7 @@ static const imx_driver_calls driver = {
     .cuStreamDestroy = stream_destroy,
     .cuStreamSynchronize = stream_sync,
     .cuStreamWaitEvent = stream_wait,
+    .cuStreamIsCapturing = fake_stream_capturing,
     .cuEventCreate = event_create,
     .cuEventDestroy = event_destroy,
     .cuEventRecord = event_record,

@@ -136,7 +136,7 @@ static void note(const imx_trace_room *traces, int block, int what, int peer, in
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-typedef enum op_kind { COPY, SET, LAUNCH, RECORD, AWAIT } op_kind;
+typedef enum op_kind { COPY, SET, LAUNCH, CALL, RECORD, AWAIT } op_kind;
 
 struct CUevent_st {
     int refs;
@@ -153,6 +153,7 @@ typedef struct op {
     size_t bytes;
     int value;
     CUfunction function;
+    void (*call)(void *arg); /* with `to`, which it frees */
     int blocks;
     CUevent event;
     uint64_t version;
@@ -278,7 +279,9 @@ static void perform(CUstream stream, op *o)
         return;
     }
     pthread_mutex_unlock(&lock);
-    if (given_up(stream, o))
+    if (o->kind == CALL)
+        o->call(o->to);
+    else if (given_up(stream, o))
         ;
     else if (o->kind == COPY && o->bytes == sizeof(uint64_t) && (uintptr_t)o->to % 8 == 0)
         imbrexd_signal_post(o->to, *(const uint64_t *)o->from); /* a flag: one store */
@@ -366,6 +369,11 @@ CUresult fake_stream_copy(void *to, const void *from, size_t bytes, CUstream str
     return put_locked(stream, &(op){ .kind = COPY, .to = to, .from = from, .bytes = bytes });
 }
 
+CUresult fake_stream_call(CUstream stream, void (*fn)(void *arg), void *arg)
+{
+    return put_locked(stream, &(op){ .kind = CALL, .call = fn, .to = arg });
+}
+
 CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream)
 {
     return put_locked(stream, &(op){ .kind = SET, .to = at, .value = value, .bytes = bytes });
@@ -426,6 +434,15 @@ CUresult fake_stream_sync(CUstream named)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
     return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult fake_stream_capturing(CUstream named, int *state)
+{
+    CUstream stream = real(named);
+    pthread_mutex_lock(&lock);
+    *state = stream->graph != NULL;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@ int fake_stream_gpu(CUstream stream); /* -1: any */
 void fake_stream_destroy(CUstream stream);
 CUresult fake_stream_sync(CUstream stream);
 bool fake_stream_captures(void); /* this thread is in the middle of a capture */
+CUresult fake_stream_capturing(CUstream stream, int *state);
 
 CUevent fake_event_create(void);
 void fake_event_destroy(CUevent event);
@@ -18,6 +19,7 @@ CUresult fake_event_record(CUevent event, CUstream stream);
 CUresult fake_event_wait(CUevent event, CUstream stream);
 
 CUresult fake_stream_copy(void *to, const void *from, size_t bytes, CUstream stream);
+CUresult fake_stream_call(CUstream stream, void (*fn)(void *arg), void *arg);
 CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream);
 
 /* A kernel by its entry, or a caller's by its name, for free(); NULL if there is none.  Once traces

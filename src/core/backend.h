@@ -115,6 +115,13 @@ typedef struct imx_backend {
 
     void (*target)(const imx_device *device, imx_target *target);
 
+    /* Calls fn(ctx) while the device is the one that other libraries find to be this thread's.
+     * NULL: there is no such thing. */
+    imbrex_status (*within)(imx_device *device, imbrex_status (*fn)(void *ctx), void *ctx);
+
+    /* Whether a graph is being captured on the stream.  NULL: never. */
+    bool (*captures)(const imx_device *device, imbrex_stream stream);
+
     /* Adds in a word what lies between this device and that of a peer, by its target's id.  NULL:
      * nothing runs. */
     void (*link)(const imx_device *device, const char *id, imx_text *text);

@@ -356,6 +356,7 @@ size_t imbrex_info(char *text, size_t size)
     for (int i = 0; i < BACKENDS; i++)
         backends[i]->info(&out);
     imx_text_add(&out, "products on cpu: %s\n", imx_kernel_gemm.cpu_info());
+    imx_net_info(&out);
     imx_measured_info(&out);
     imx_env_info(&out);
     return out.length;

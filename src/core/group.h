@@ -211,6 +211,12 @@ void imx_net_end(imbrex_group *group);
  * until all nodes have. */
 imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream) IMX_MUST_CHECK;
 
+/* UNSUPPORTED if a graph is being captured on the stream and the engine's steps cannot be. */
+imbrex_status imx_net_check_stream(const imbrex_group *group, imbrex_stream stream) IMX_MUST_CHECK;
+
+/* Adds a line for each engine that is built in. */
+void imx_net_info(imx_text *text);
+
 /* Whether an engine that failed might still write into memory of the library: it stays then. */
 static inline bool imx_net_stuck(const imbrex_group *group)
 {

@@ -130,6 +130,8 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "so many ranks that follow each other form a node, as a trial on one host; 0: all")       \
     ROW(net, "IMBREX_NET", text, "",                                                              \
         "file of the library that carries data between nodes; unset: looked for")                 \
+    ROW(nccl, "IMBREX_NCCL", text, "",                                                            \
+        "file of NVIDIA's library between nodes of GPUs; unset: looked for")                      \
     ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
     ROW(bind, "IMBREX_BIND", text, "", "address that rank 0 listens on, if not loopback")         \
     ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \

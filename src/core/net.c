@@ -8,7 +8,7 @@
 const imx_net_kind *imx_net_of_test;
 
 /* Those that are built in; the one for CPUs is a library of its own. */
-static const imx_net_kind *const built_in[] = { NULL };
+static const imx_net_kind *const built_in[] = { &imx_net_nccl, NULL };
 
 #define TEXT(number)    TEXT_OF(number)
 #define TEXT_OF(number) #number
@@ -117,6 +117,26 @@ void imx_net_end(imbrex_group *group)
     group->net = NULL;
     if (group->net_words && !group->net_was_stuck)
         group->backend->memory_release(group->net_words);
+}
+
+imbrex_status imx_net_check_stream(const imbrex_group *group, imbrex_stream stream)
+{
+    if (!group->net || group->net_facts.capturable || !group->backend->captures ||
+        !group->backend->captures(group->device, stream))
+        return IMBREX_OK;
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "a graph is being captured on this stream, and what goes to other nodes over "
+                    "%s cannot be captured: enqueue it outside of graphs",
+                    group->net_facts.text);
+}
+
+void imx_net_info(imx_text *text)
+{
+    imx_env env;
+    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
+    (void)fell_back;
+    for (int i = 0; built_in[i]; i++)
+        built_in[i]->info(&env, text);
 }
 
 imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream)

@@ -32,7 +32,8 @@
  *             for anything else, and then lets the stream go.  After a fault no step does anything.
  *             An engine whose steps cannot look at the word themselves has a thread that does, and
  *             ends them (ncclCommAbort).
- *   capture   Steps of a capturable engine may be captured in a graph and replayed.
+ *   capture   Steps of a capturable engine may be captured in a graph and replayed.  Of another the
+ *             core refuses to enqueue any on a stream that is being captured.
  */
 #ifndef IMX_NET_H
 #define IMX_NET_H
@@ -41,7 +42,7 @@
 
 typedef struct imx_net imx_net; /* one rank's engine, opened; each kind has its own */
 
-enum { IMX_NET_OPS = 8, IMX_NET_ABI = 1 };
+enum { IMX_NET_OPS = 8, IMX_NET_ABI = 2 };
 
 typedef struct imx_net_op {
     bool receives; /* else sends */
@@ -98,10 +99,15 @@ typedef struct imx_net_kind {
     /* Whether, after a failure, bytes might still arrive in memory that a step named: the library
      * then keeps that memory until the process ends.  NULL: never. */
     bool (*stuck)(const imx_net *net);
+
+    /* Adds a line "key: value": what is here, or why not.  NULL: nothing. */
+    void (*info)(const imx_env *env, imx_text *text);
 } imx_net_kind;
 
 /* What a library of its own exports, under this name: a constant imx_net_kind. */
 #define IMX_NET_SYMBOL "imbrex_net_kind"
+
+extern const imx_net_kind imx_net_nccl;
 
 /* An engine that a test brings along, in the place of all others; else NULL. */
 extern const imx_net_kind *imx_net_of_test;

@@ -153,6 +153,7 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     imbrex_stream on = imx_stream_or_default(group, stream);
+    IMX_TRY(imx_net_check_stream(group, on));
     IMX_TRY(meet_in_node(group, on));
     if (group->nodes.count == 1)
         return IMBREX_OK;

@@ -217,6 +217,15 @@ static void target(const imx_device *device, imx_target *out)
              device->form);
 }
 
+static imbrex_status within(imx_device *device, imbrex_status (*fn)(void *ctx), void *ctx)
+{
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status = fn(ctx);
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
 /* Kernels get the watch by value and follow its pointers: the table of abort words is copied to
  * where they can read it; all else already lies in host memory that they see. */
 static void set_watch(imx_device *device, const imbrexd_watch *watch)
@@ -244,6 +253,8 @@ const imx_backend imx_backend_cuda = {
     .open = device_open,
     .close = device_close,
     .target = target,
+    .within = within,
+    .captures = imx_cuda_stream_captures,
     .link = imx_cuda_link,
     .memory_create = imx_cuda_memory_create,
     .memory_create_host = imx_cuda_memory_create_host,

@@ -98,6 +98,7 @@ imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *stream);
 void imx_cuda_stream_destroy(imx_device *device, imbrex_stream stream);
 void imx_cuda_stream_destroy_all(imx_device *device);
 imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream);
+bool imx_cuda_stream_captures(const imx_device *device, imbrex_stream stream);
 
 imbrex_status imx_cuda_event_create(imx_device *device, imx_event **event);
 void imx_cuda_event_destroy(imx_device *device, imx_event *event);

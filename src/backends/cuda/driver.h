@@ -57,6 +57,7 @@ enum { /* CUdevice_attribute */
 enum { CU_P2P_ACCESS_SUPPORTED = 2, CU_P2P_NATIVE_ATOMIC_SUPPORTED = 3 };
 enum { CU_FUNC_MAX_THREADS_PER_BLOCK = 0, CU_FUNC_SHARED_SIZE_BYTES = 1 };
 enum { CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, CU_FUNC_PREFERRED_SHARED_CARVEOUT = 9 };
+enum { CU_STREAM_CAPTURE_NONE = 0 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2 };
 
@@ -177,6 +178,7 @@ typedef struct CUtensorMap {
         (CUstream * stream, unsigned flags, int priority))                                        \
     ROW(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream))                                 \
     ROW(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream))                            \
+    ROW(cuStreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *state))                \
     ROW(cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned flags)) \
     ROW(cuEventCreate, "cuEventCreate", (CUevent * event, unsigned flags))                        \
     ROW(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                     \

@@ -85,6 +85,17 @@ imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream)
     return status;
 }
 
+bool imx_cuda_stream_captures(const imx_device *device, imbrex_stream stream)
+{
+    CUcontext before;
+    int state = CU_STREAM_CAPTURE_NONE;
+    if (imx_cuda_enter(device->context, &before) != IMBREX_OK)
+        return false;
+    CUresult asked = imx_driver->cuStreamIsCapturing((CUstream)stream, &state);
+    imx_cuda_leave(device->context, before);
+    return asked == CUDA_SUCCESS && state != CU_STREAM_CAPTURE_NONE;
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_event_create(imx_device *device, imx_event **out)
