@@ -1,0 +1,287 @@
+/* test_nccl.c - the engine between nodes of GPUs over a fake NCCL on a fake driver: what is found
+ * and what is refused, what the operators compute over it, and how it ends when it breaks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fake_driver.h"
+#include "fake_nccl.h"
+#include "fake_ranks.h"
+#include "kernels/kernels.h"
+#include "op_cases.h"
+#include "transport/nccl.h"
+
+static fake_nccl_state *nccl;
+
+/* ---- finding it ------------------------------------------------------------------------------ */
+
+static void is_refused(const char *file, const char *why)
+{
+    const imx_nccl_calls *calls = NULL;
+    assert_int_equal(imx_nccl_open(file, &calls), IMBREX_UNSUPPORTED);
+    assert_null(calls);
+    if (!strstr(imbrex_error(), why))
+        fail_msg("'%s' is not in '%s'", why, imbrex_error());
+}
+
+static void a_file_that_is_none_is_named(void **state)
+{
+    (void)state;
+    is_refused("/nowhere/libnccl.so.2", "IMBREX_NCCL is /nowhere/libnccl.so.2");
+    is_refused("libm.so.6", "lacks ncclGetVersion");
+}
+
+static void an_old_one_is_refused(void **state)
+{
+    (void)state;
+    nccl->version = 21713;
+    is_refused(getenv("IMBREX_NCCL"), "is NCCL 2.17.13: imbrex needs 2.18 or newer");
+    char info[16384];
+    imbrex_info(info, sizeof info);
+    assert_non_null(strstr(info, "between nodes of gpus: none: "));
+    nccl->version = 22809;
+    imbrex_info(info, sizeof info);
+    assert_non_null(strstr(info, "between nodes of gpus: NCCL 2.28.9, /"));
+}
+
+/* ---- operators ------------------------------------------------------------------------------- */
+
+static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, void *ctx)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", per_node);
+    setenv("IMBREX_NODE_RANKS", text, 1);
+    ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
+    nccl = fake_nccl_install();
+    int failed = fake_ranks_run(&desc, 2, run, ctx);
+    unsetenv("IMBREX_NODE_RANKS");
+    assert_int_equal(nccl->live, 0);
+    return failed;
+}
+
+static void operators_of_2_by_2(void **state)
+{
+    (void)state;
+    rank_main cases = imx_kernel_gemm.cuda_config ? op_cases_over_nodes : op_cases_collectives;
+    assert_int_equal(run_with(4, 2, 0, cases, NULL), 0);
+    assert_int_equal(nccl->aborts, 0);
+}
+
+static float memory[16][3][4096]; /* of each rank: a, b, c */
+
+static imbrex_args args_of(int rank)
+{
+    return (imbrex_args){ .a = memory[rank][0], .b = memory[rank][1], .c = memory[rank][2] };
+}
+
+static imbrex_status make_sum(imbrex_group *group, imbrex_plan **plan)
+{
+    imbrex_coll_desc desc = { .m = 24, .n = 16, .dtype = IMBREX_F32 };
+    return imbrex_plan_reduce_scatter(group, &desc, plan);
+}
+
+/* Barriers among leaders alone, and sums over three nodes: the engine counts what the formula
+ * says. */
+static int sums(imbrex_group *group, void *ctx)
+{
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    int nodes = *(const int *)ctx;
+    imbrex_plan *plan;
+    RANK_OK(make_sum(group, &plan));
+    for (int i = 0; i < 24 * 16; i++)
+        memory[rank][0][i] = (float)(i + 1000 * rank);
+    imbrex_args args = args_of(rank);
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+        RANK_OK(imbrex_barrier(group, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    for (int i = 0; i < 24 * 16 / ranks; i++) {
+        float want = (float)(ranks * (i + 24 * 16 / ranks * rank) + 500 * ranks * (ranks - 1));
+        RANK_CHECK(memory[rank][2][i] == want, "rank %d: element %d is %g, not %g", rank, i,
+                   (double)memory[rank][2][i], (double)want);
+    }
+    char text[600], part[64];
+    imbrex_plan_describe(plan, text, sizeof text);
+    snprintf(part, sizeof part, "%d to others", 24 * 16 * 4 / ranks * (nodes - 1));
+    RANK_CHECK(strstr(text, part) && strstr(text, "over NCCL 2.28.9"), "'%s' is not in '%s'", part,
+               text);
+    return 0;
+}
+
+static void sums_and_barriers_of_3_by_2(void **state)
+{
+    (void)state;
+    int nodes = 3;
+    assert_int_equal(run_with(6, 2, 0, sums, &nodes), 0);
+    /* the words that made the connections; three runs; three barriers, two words a leader */
+    uint64_t want = 6 * 2 * 8 + 3 * 2 * 24 * 16 * 4 + 3 * 3 * 2 * 8;
+    assert_int_equal(nccl->sent, want);
+}
+
+static int only_meets(imbrex_group *group, void *ctx)
+{
+    int *here = ctx;
+    for (int round = 1; round <= 10; round++) {
+        __atomic_add_fetch(here, 1, __ATOMIC_SEQ_CST);
+        RANK_OK(imbrex_barrier(group, NULL));
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        int seen = __atomic_load_n(here, __ATOMIC_SEQ_CST);
+        RANK_CHECK(seen >= round * 5, "%d ranks came to barrier %d", seen, round);
+    }
+    return 0;
+}
+
+static void barriers_of_3_and_2_ranks(void **state)
+{
+    (void)state;
+    int here = 0;
+    assert_int_equal(run_with(5, 3, 0, only_meets, &here), 0);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static int captures(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *plan;
+    imbrex_stream stream;
+    fake_graph *graph;
+    RANK_OK(make_sum(group, &plan));
+    RANK_OK(imbrex_stream_create(group, &stream));
+    imbrex_args args = args_of(imbrex_group_rank(group));
+    RANK_CHECK(fake_graph_begin(stream) == 0, "no capture");
+    imbrex_status run = imbrex_plan_run(plan, &args, stream);
+    RANK_CHECK(run == IMBREX_UNSUPPORTED && strstr(imbrex_error(), "cannot be captured"), "%s: %s",
+               imbrex_status_name(run), imbrex_error());
+    imbrex_status barrier = imbrex_barrier(group, stream);
+    RANK_CHECK(barrier == IMBREX_UNSUPPORTED, "%s", imbrex_status_name(barrier));
+    RANK_CHECK(fake_graph_end(stream, &graph) == 0, "the capture fails");
+    fake_graph_destroy(graph);
+    RANK_OK(imbrex_plan_run(plan, &args, stream)); /* nothing was enqueued: the group is well */
+    RANK_OK(imbrex_stream_sync(group, stream));
+    imbrex_stream_destroy(group, stream);
+    return 0;
+}
+
+static void a_capture_is_refused_and_harms_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(4, 2, 0, captures, NULL), 0);
+}
+
+/* ---- failure --------------------------------------------------------------------------------- */
+
+enum { LIMIT_MS = 500, MOST_MS = 10 * LIMIT_MS }; /* sanitizers and a full machine included */
+
+typedef struct mishap {
+    const char *call; /* that fails, with result */
+    int result;
+    bool cut;
+    int broken;
+    const char *says;
+    int here; /* ranks that have come to where it happens; atomic */
+} mishap;
+
+static int no_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const mishap *m = ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = LIMIT_MS };
+    imbrex_group *group = NULL;
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status != IMBREX_OK && !group, "rank %d: %s", rank, imbrex_status_name(status));
+    RANK_CHECK(strstr(imbrex_error(), m->says), "rank %d: '%s' is not in '%s'", rank, m->says,
+               imbrex_error());
+    return 0;
+}
+
+static void what_fails_as_nodes_are_connected_is_told(void **state)
+{
+    (void)state;
+    static const mishap all[] = {
+        { .call = "ncclGetUniqueId", .result = 3, .says = "fake error (3) as asked for" },
+        { .call = "ncclCommInitRankConfig", .result = 1, .says = "cannot connect the nodes" },
+        { .call = "ncclCommGetAsyncError", .result = 6, .says = "remote error (6)" },
+        { .call = "ncclSend", .result = 4, .says = "cannot send and receive: fake error (4)" },
+        { .call = "ncclGroupEnd", .result = 2, .says = "cannot send and receive" },
+        { .cut = true, .says = "NCCL 2.28.9" },
+    };
+    setenv("IMBREX_NODE_RANKS", "1", 1);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        mishap m = all[i];
+        ranks_desc desc = { .size = 2 };
+        nccl = fake_nccl_install();
+        nccl->fails = m.call;
+        nccl->result = m.result;
+        nccl->cut = m.cut;
+        fake_driver_install(2);
+        assert_int_equal(ranks_run_bare(&desc, no_group, &m), 0);
+        assert_int_equal(nccl->live, 0);
+        assert_int_equal(fake_driver_live(), 0);
+    }
+    unsetenv("IMBREX_NODE_RANKS");
+}
+
+static int ends(imbrex_group *group, void *ctx)
+{
+    mishap *m = ctx;
+    int rank = imbrex_group_rank(group);
+    imbrex_plan *plan;
+    RANK_OK(make_sum(group, &plan));
+    imbrex_args args = args_of(rank);
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    __atomic_add_fetch(&m->here, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&m->here, __ATOMIC_SEQ_CST) < imbrex_group_size(group))
+        usleep(1000);
+    __atomic_store_n(&nccl->cut, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&nccl->broken, m->broken, __ATOMIC_RELAXED);
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status = imbrex_plan_run(plan, &args, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_TIMEOUT || status == IMBREX_PEER || status == IMBREX_DEVICE,
+               "rank %d: %s", rank, imbrex_status_name(status));
+    RANK_CHECK(took_ms < MOST_MS, "rank %d: it took %lld ms", rank, (long long)took_ms);
+    status = imbrex_group_status(group);
+    RANK_CHECK(status != IMBREX_OK && strstr(imbrex_error(), m->says), "rank %d: '%s' is not in %s",
+               rank, m->says, imbrex_error());
+    return 0;
+}
+
+static void what_breaks_in_a_run_ends_on_every_rank(void **state)
+{
+    (void)state;
+    mishap all[] = { { .says = "on node " }, { .broken = NCCL_REMOTE_ERROR, .says = "on node " } };
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(run_with(4, 2, LIMIT_MS, ends, &all[i]), 0);
+        assert_int_equal(nccl->aborts, 4);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_that_is_none_is_named),
+        cmocka_unit_test(an_old_one_is_refused),
+        cmocka_unit_test(operators_of_2_by_2),
+        cmocka_unit_test(sums_and_barriers_of_3_by_2),
+        cmocka_unit_test(barriers_of_3_and_2_ranks),
+        cmocka_unit_test(a_capture_is_refused_and_harms_nothing),
+        cmocka_unit_test(what_fails_as_nodes_are_connected_is_told),
+        cmocka_unit_test(what_breaks_in_a_run_ends_on_every_rank),
+    };
+    fake_ranks_begin();
+    nccl = fake_nccl_install();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
+}
