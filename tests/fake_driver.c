@@ -235,6 +235,23 @@ static CUresult enable_peer(CUcontext owner, unsigned flags)
                : CUDA_SUCCESS;
 }
 
+/* All memory is of the kind that no copy has to wait for. */
+static CUresult pointer_attribute(void *value, int attribute, CUdeviceptr at)
+{
+    (void)at;
+    if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *(unsigned *)value = 2;
+    return CUDA_SUCCESS;
+}
+
+static CUresult is_capturing(CUstream stream, int *status)
+{
+    (void)stream;
+    *status = fake_stream_captures();
+    return CUDA_SUCCESS;
+}
+
 static CUresult host_register(void *at, size_t bytes, unsigned flags)
 {
     (void)at;
@@ -445,6 +462,8 @@ static const imx_driver_calls driver = {
     .cuMemHostRegister = host_register,
     .cuMemHostUnregister = host_unregister,
     .cuMemsetD8Async = memset_async,
+    .cuPointerGetAttribute = pointer_attribute,
+    .cuStreamIsCapturing = is_capturing,
     .cuMemcpyAsync = memcpy_async,
     .cuStreamCreateWithPriority = stream_create,
     .cuStreamDestroy = stream_destroy,

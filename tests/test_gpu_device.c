@@ -291,7 +291,16 @@ static int run_costs(const scene *s, imbrex_group *group, place *p, CUfunction f
     return 0;
 }
 
-static int with_kernel(const scene *s, imbrex_group *group)
+/* Until all ranks have come here: to load a module may take an idle GPU, which it is not once a
+ * kernel of another rank of this process waits for this one's. */
+static int meet(const imbrex_bootstrap *bootstrap, int size)
+{
+    char here = 1, all[16];
+    RANK_CHECK(size <= (int)sizeof all, "%d ranks", size);
+    return bootstrap && bootstrap->allgather(bootstrap->ctx, &here, all, 1);
+}
+
+static int with_kernel(const scene *s, const imbrex_bootstrap *bootstrap, imbrex_group *group)
 {
     place p;
     CUmodule module = NULL;
@@ -303,7 +312,8 @@ static int with_kernel(const scene *s, imbrex_group *group)
     CUresult made = imx_driver->cuStreamCreateWithPriority(&p.stream, CU_STREAM_NON_BLOCKING,
                                                            group->device->priority);
     RANK_CHECK(made == CUDA_SUCCESS, "cuStreamCreateWithPriority: %d", made);
-    int failed = load(s->kernel, &module, &function) || s->act(s, group, &p, function);
+    int failed = load(s->kernel, &module, &function) || meet(bootstrap, s->size) ||
+                 s->act(s, group, &p, function);
     CUresult destroyed = imx_driver->cuStreamDestroy(p.stream);
     (void)destroyed;
     CUresult unloaded = module ? imx_driver->cuModuleUnload(module) : CUDA_SUCCESS;
@@ -322,7 +332,7 @@ static int rank_main_of(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
         .timeout_ms = s->timeout_ms,
     };
     RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = with_kernel(s, group);
+    int failed = with_kernel(s, bootstrap, group);
     if (failed)
         imbrex_group_abort(group);
     imbrex_group_destroy(group);

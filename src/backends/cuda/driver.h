@@ -66,6 +66,7 @@ typedef struct CUuuid {
 } CUuuid;
 
 enum { CU_IPC_LAZY_ENABLE_PEER_ACCESS = 1 };
+enum { CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2 }; /* pageable memory of the host has none */
 
 typedef struct CUipcHandle {
     char bytes[64];
@@ -172,6 +173,9 @@ typedef struct CUtensorMap {
     ROW(cuMemHostUnregister, "cuMemHostUnregister", (void *at))                                   \
     ROW(cuMemsetD8Async, "cuMemsetD8Async",                                                       \
         (CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream))                     \
+    ROW(cuPointerGetAttribute, "cuPointerGetAttribute",                                           \
+        (void *value, int attribute, CUdeviceptr at))                                             \
+    ROW(cuStreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *status))               \
     ROW(cuMemcpyAsync, "cuMemcpyAsync",                                                           \
         (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                        \
     ROW(cuStreamCreateWithPriority, "cuStreamCreateWithPriority",                                 \

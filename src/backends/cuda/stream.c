@@ -146,6 +146,29 @@ imbrex_status imx_cuda_event_wait(imx_device *device, imx_event *event, imbrex_s
 
 /* ---- copies and signals ---------------------------------------------------------------------- */
 
+static bool is_pageable(const void *at)
+{
+    unsigned type;
+    return imx_driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                             (CUdeviceptr)(uintptr_t)at) != CUDA_SUCCESS;
+}
+
+/* A copy of pageable memory holds the driver's lock of the context until the stream has come to it,
+ * and with the lock all other ranks that are threads of this process: if the stream waits for one
+ * of them, for ever.  So the stream is waited for first, which holds nothing. */
+static imbrex_status wait_for_turn(const void *dst, const void *src, CUstream stream)
+{
+    int capturing = 0;
+    if (!is_pageable(dst) && !is_pageable(src))
+        return IMBREX_OK;
+    IMX_TRY(imx_driver_check(imx_driver->cuStreamIsCapturing(stream, &capturing),
+                             "cuStreamIsCapturing", "cannot look at a stream"));
+    if (capturing)
+        return IMBREX_OK;
+    return imx_driver_check(imx_driver->cuStreamSynchronize(stream), "cuStreamSynchronize",
+                            "cannot wait for a stream");
+}
+
 /* One address space: the driver sees by the addresses whose memory it is. */
 imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
                             imbrex_stream stream)
@@ -154,10 +177,13 @@ imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size
     if (!bytes)
         return IMBREX_OK;
     IMX_TRY(imx_cuda_enter(device->context, &before));
-    imbrex_status status = imx_driver_check(
+    imbrex_status status;
+    IMX_GOTO(wait_for_turn(dst, src, (CUstream)stream));
+    status = imx_driver_check(
         imx_driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes,
                                   (CUstream)stream),
         "cuMemcpyAsync", "cannot copy %zu bytes to or from rank %d", bytes, rank);
+fail:
     imx_cuda_leave(device->context, before);
     return status;
 }
