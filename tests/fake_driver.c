@@ -245,13 +245,6 @@ static CUresult pointer_attribute(void *value, int attribute, CUdeviceptr at)
     return CUDA_SUCCESS;
 }
 
-static CUresult is_capturing(CUstream stream, int *status)
-{
-    (void)stream;
-    *status = fake_stream_captures();
-    return CUDA_SUCCESS;
-}
-
 static CUresult host_register(void *at, size_t bytes, unsigned flags)
 {
     (void)at;
@@ -463,7 +456,6 @@ static const imx_driver_calls driver = {
     .cuMemHostUnregister = host_unregister,
     .cuMemsetD8Async = memset_async,
     .cuPointerGetAttribute = pointer_attribute,
-    .cuStreamIsCapturing = is_capturing,
     .cuMemcpyAsync = memcpy_async,
     .cuStreamCreateWithPriority = stream_create,
     .cuStreamDestroy = stream_destroy,

@@ -175,7 +175,6 @@ typedef struct CUtensorMap {
         (CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream))                     \
     ROW(cuPointerGetAttribute, "cuPointerGetAttribute",                                           \
         (void *value, int attribute, CUdeviceptr at))                                             \
-    ROW(cuStreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *status))               \
     ROW(cuMemcpyAsync, "cuMemcpyAsync",                                                           \
         (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                        \
     ROW(cuStreamCreateWithPriority, "cuStreamCreateWithPriority",                                 \
