@@ -151,13 +151,15 @@ static bool is_over(const step *s, const post *posts, int received, const bool *
     const imx_net_desc *desc = &s->net->desc;
     if (__atomic_load_n(desc->watch->abort[desc->rank], __ATOMIC_ACQUIRE))
         return true;
-    if (imbrexd_now_ns() < deadline_ns)
-        return false;
     imbrexd_site site = { .plan = s->channel, .what = IMX_SITE_NET, .rank = -1, .index = -1 };
     for (int i = 0; i < s->count && site.rank < 0; i++)
         site.rank = !s->ops[i].receives && !sent[i] ? s->ops[i].rank : -1;
     for (int i = 0; i < received && site.rank < 0; i++)
         site.rank = !posts[i].filled ? posts[i].from : -1;
+    int64_t now_ns = imbrexd_now_ns();
+    imbrexd_watch_note(desc->watch, site, now_ns);
+    if (now_ns < deadline_ns)
+        return false;
     imbrexd_fault_raise(desc->watch, IMBREXD_FAULT_DEADLINE, site, 0, 0);
     return true;
 }

@@ -32,6 +32,8 @@
  *             for anything else, and then lets the stream go.  After a fault no step does anything.
  *             An engine whose steps cannot look at the word themselves has a thread that does, and
  *             ends them (ncclCommAbort).
+ *             While a step waits on a thread, it notes for whom (imbrexd_watch_note), so that who
+ *             waits for this rank learns who holds up both.
  *   capture   Steps of a capturable engine may be captured in a graph and replayed.  Of another the
  *             core refuses to enqueue any on a stream that is being captured.
  */

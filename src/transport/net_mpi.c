@@ -218,13 +218,16 @@ static bool net_stuck(const imx_net *net)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void fail_step(const step *s, int op, int kind, int code)
+static imbrexd_site site_of(const step *s, int op)
 {
-    const imx_net_desc *desc = &s->net->desc;
-    imbrexd_site site = {
+    return (imbrexd_site){
         .plan = s->channel, .what = IMX_SITE_NET, .rank = s->ops[op].rank, .index = -1
     };
-    imbrexd_fault_raise(desc->watch, kind, site, (uint64_t)code, 0);
+}
+
+static void fail_step(const step *s, int op, int kind, int code)
+{
+    imbrexd_fault_raise(s->net->desc.watch, kind, site_of(s, op), (uint64_t)code, 0);
 }
 
 static bool aborted(const imx_net *net)
@@ -334,11 +337,14 @@ static bool fly(const step *s, flight *f)
         if (landed < 0 || aborted(s->net))
             return false;
         int64_t at_ns = now_ns();
+        int open = first_open(f);
+        if (open >= 0)
+            imbrexd_watch_note(s->net->desc.watch, site_of(s, open), at_ns);
         if (landed) {
             polls = 0;
             deadline_ns = at_ns + limit_ns;
         } else if (at_ns >= deadline_ns) {
-            fail_step(s, first_open(f), IMBREXD_FAULT_DEADLINE, 0);
+            fail_step(s, open, IMBREXD_FAULT_DEADLINE, 0);
             return false;
         }
     }
