@@ -358,7 +358,7 @@ int op_cases_collectives(imbrex_group *group, void *ctx)
     return check_all(group, 2, 1, NULL, NULL);
 }
 
-int op_cases_device(imbrex_group *group, void *walk)
+static int check_on_device(imbrex_group *group, int nodes, op_walk *walk)
 {
     size_t most = 0;
     op_case c;
@@ -368,5 +368,15 @@ int op_cases_device(imbrex_group *group, void *walk)
         most = bytes > most ? bytes : most;
     }
     RANK_OK(imbrex_mem_alloc(group, most, &device));
-    return check_all(group, OPS, 1, device, walk);
+    return check_all(group, OPS, nodes, device, walk);
+}
+
+int op_cases_device(imbrex_group *group, void *walk)
+{
+    return check_on_device(group, 1, walk);
+}
+
+int op_cases_device_over_nodes(imbrex_group *group, void *walk)
+{
+    return check_on_device(group, 2, walk);
 }

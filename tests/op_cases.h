@@ -59,4 +59,7 @@ int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
  * 1: the group has failed; 2: values were wrong, all cases were tried. */
 int op_cases_device(imbrex_group *group, void *walk);
 
+/* The same over several nodes. */
+int op_cases_device_over_nodes(imbrex_group *group, void *walk);
+
 #endif /* OP_CASES_H */

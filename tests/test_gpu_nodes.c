@@ -1,0 +1,223 @@
+/* test_gpu_nodes.c - the GPUs of this machine as two logical nodes, a process a rank, with NCCL
+ * between them by way of sockets: the table of operators, large products queued and compared bit by
+ * bit, and a rank that is killed.  On fake GPUs ranks are threads, and NCCL is a fake one. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake_nccl.h"
+#include "gpu.h"
+#include "imbrex_device.h"
+#include "op_cases.h"
+#include "op_image.h"
+
+enum { NODES = 2, LIMIT_S = 150, TIMEOUT_MS = 20000, KILLED_MS = 3000, RUNS = 8 };
+
+typedef struct job {
+    rank_main run;
+    int size;
+    int64_t timeout_ms;
+    int here; /* ranks that have come to where it happens; atomic */
+    op_walk walk;
+} job;
+
+static job *shared; /* by all ranks */
+
+/* A host's name of its own for each node: else NCCL would not take a network. */
+static void take_place(int rank)
+{
+    char node[16];
+    snprintf(node, sizeof node, "node%d", rank / (shared->size / NODES));
+    setenv("IMBREX_NODE", node, 1);
+    setenv("NCCL_HOSTID", node, 1);
+    setenv("NCCL_NET", "Socket", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+}
+
+static int one_rank(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    job *j = ctx;
+    if (!gpu_is_fake())
+        take_place(rank);
+    imbrex_group_desc desc = {
+        .bootstrap = bootstrap,
+        .device = gpu_of(rank, true),
+        .timeout_ms = j->timeout_ms,
+    };
+    imbrex_group *group;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    char text[300];
+    imbrex_group_describe(group, text, sizeof text);
+    if (rank == 0)
+        printf("  %s\n", text);
+    RANK_CHECK(strstr(text, "2 nodes over NCCL"), "%s", text);
+    int failed = j->run(group, j);
+    if (failed)
+        imbrex_group_abort(group);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static int all_ranks(void *ctx)
+{
+    job *j = ctx;
+    ranks_desc desc = { .size = j->size, .processes = !gpu_is_fake() };
+    if (gpu_is_fake()) {
+        char ranks[16];
+        snprintf(ranks, sizeof ranks, "%d", j->size / NODES);
+        setenv("IMBREX_NODE_RANKS", ranks, 1);
+        fake_nccl_install();
+    }
+    return ranks_run_bare(&desc, one_rank, j);
+}
+
+/* dies: so many ranks do, as they should. */
+static void run(const char *name, int size, rank_main main, int64_t timeout_ms, int dies)
+{
+    *shared = (job){ .run = main, .size = size, .timeout_ms = timeout_ms };
+    op_walk_table(&shared->walk);
+    if (gpu_is_fake()) /* all of it is in test_nccl.c */
+        op_walk_short(&shared->walk);
+    if (!gpu_wanted("%s, %d nodes of %d", name, NODES, size / NODES))
+        return;
+    int failed = gpu_isolated(all_ranks, shared, LIMIT_S);
+    if (failed != dies)
+        printf("  %d ranks failed, not %d\n", failed, dies);
+    gpu_report(failed != dies);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static int table(imbrex_group *group, void *ctx)
+{
+    job *j = ctx;
+    return op_cases_device_over_nodes(group, &j->walk);
+}
+
+/* ---- large products, queued ------------------------------------------------------------------ */
+
+static const op_case large[] = {
+    { .op = "gemm_rs", .m = 2048, .n = 2048, .k = 1024, .dtype = IMBREX_BF16, .bias = 1 },
+    { .op = "ag_gemm", .m = 2048, .n = 1024, .k = 2048, .dtype = IMBREX_BF16, .gathered = 1 },
+    { .op = "gemm_rs", .m = 3001, .n = 1000, .k = 264, .dtype = IMBREX_F16 },
+    { .op = "reduce_scatter", .m = 4099, .n = 1024, .dtype = IMBREX_F32 },
+    { .op = "all_gather", .m = 4099, .n = 1024, .dtype = IMBREX_BF16 },
+};
+
+static int run_queued(imbrex_group *group, const op_case *c, op_image *image)
+{
+    imbrex_plan *plan;
+    RANK_OK(case_plan(group, c, &plan));
+    imbrex_args args = op_image_args(c, image, c->m);
+    if (op_image_upload(group, image))
+        return 1;
+    for (int i = 0; i < RUNS; i++)
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    imbrex_plan_destroy(plan);
+    return op_image_download(group, image);
+}
+
+/* Overlapped is what sequential is, bit by bit. */
+static int compare(imbrex_group *group, op_case c)
+{
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    void *device;
+    if (gpu_is_fake()) {
+        c.m /= 64;
+        c.n /= 16;
+        c.k /= 8;
+    }
+    RANK_OK(imbrex_mem_alloc(group, op_image_bytes(&c, ranks), &device));
+    op_image image = op_image_take(&c, c.m, ranks, rank, device);
+    c.algorithm = "sequential";
+    if (run_queued(group, &c, &image))
+        return 1;
+    char *want = malloc(image.c.bytes + 1);
+    memcpy(want, image.host + image.c.at, image.c.bytes);
+    memset(image.host + image.c.at, 0xFF, image.c.bytes);
+    c.algorithm = "hierarchical";
+    if (run_queued(group, &c, &image))
+        return 1;
+    size_t at = 0, e = element_bytes(c.dtype);
+    while (at < image.c.bytes && want[at] == image.host[image.c.at + at])
+        at++;
+    RANK_CHECK(at == image.c.bytes, "rank %d, %s m=%lld: value %zu is %g, sequential gave %g", rank,
+               c.op, (long long)c.m, at / e,
+               element_get(c.dtype, image.host + image.c.at, (int64_t)(at / e)),
+               element_get(c.dtype, want, (int64_t)(at / e)));
+    RANK_CHECK(op_image_intact(&image), "rank %d, %s: it wrote beside a matrix", rank, c.op);
+    free(want);
+    op_image_drop(&image);
+    imbrex_mem_free(group, device);
+    return 0;
+}
+
+static int queued(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        if (compare(group, large[i]))
+            return 1;
+        RANK_OK(imbrex_barrier(group, NULL));
+        RANK_OK(imbrex_stream_sync(group, NULL));
+    }
+    return 0;
+}
+
+/* ---- a rank that is killed ------------------------------------------------------------------- */
+
+static int survives(imbrex_group *group, void *ctx)
+{
+    job *j = ctx;
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    const op_case c = { .op = "gemm_rs", .m = 2048, .n = 1024, .k = 512, .dtype = IMBREX_BF16 };
+    void *device;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_mem_alloc(group, op_image_bytes(&c, ranks), &device));
+    op_image image = op_image_take(&c, c.m, ranks, rank, device);
+    RANK_OK(case_plan(group, &c, &plan));
+    imbrex_args args = op_image_args(&c, &image, c.m);
+    if (op_image_upload(group, &image))
+        return 1;
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    __atomic_add_fetch(&j->here, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&j->here, __ATOMIC_SEQ_CST) < ranks)
+        usleep(1000);
+    if (rank == ranks - 1)
+        raise(SIGKILL);
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status = IMBREX_OK;
+    while (status == IMBREX_OK && imbrexd_now_ns() - begin_ns < 10 * KILLED_MS * 1000000LL) {
+        status = imbrex_plan_run(plan, &args, NULL);
+        if (status == IMBREX_OK)
+            status = imbrex_stream_sync(group, NULL);
+    }
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    printf("  rank %d, %s after %lld ms: %s\n", rank, imbrex_status_name(status),
+           (long long)took_ms, imbrex_error());
+    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "rank %d: %s", rank,
+               imbrex_status_name(status));
+    RANK_CHECK(took_ms < 2 * KILLED_MS, "rank %d: it took %lld ms", rank, (long long)took_ms);
+    op_image_drop(&image);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    gpu_begin(argc, argv);
+    int size = gpu_is_fake() || gpu_count() >= 4 ? 4 : NODES;
+    if (gpu_count() < NODES) {
+        printf("skipped: NCCL wants a GPU a rank, and here is one\n");
+        return 77;
+    }
+    shared = gpu_shared(sizeof *shared);
+    run("table", size, table, TIMEOUT_MS, 0);
+    run("queued", size, queued, TIMEOUT_MS, 0);
+    if (!gpu_is_fake())
+        run("a rank is killed", size, survives, KILLED_MS, 1);
+    return gpu_end();
+}
