@@ -90,7 +90,8 @@ enum {
     IMBREXD_FAULT_MISMATCH = 4, /* runs that differ: of rank site.rank, of the one that noticed */
     IMBREXD_FAULT_GAVE_UP = 5,  /* a part of a run is enqueued, the rest cannot be: its status */
     IMBREXD_FAULT_NET = 6,      /* the engine between nodes failed, with rank site.rank: its code */
-    IMBREXD_FAULT_UNREACHABLE = 7 /* a kernel's: site.rank is on another node */
+    IMBREXD_FAULT_UNREACHABLE = 7, /* a kernel's: site.rank is on another node */
+    IMBREXD_FAULT_PROTOCOL = 8     /* the checker's; the host has the words */
 };
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed

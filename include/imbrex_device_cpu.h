@@ -9,6 +9,27 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What the primitives tell a checker of protocols (IMBREX_CHECK). */
+typedef struct imbrexd_checker {
+    void (*post)(uint64_t *signal, uint64_t value, int adds); /* before it is there */
+    void (*wait)(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
+                 imbrexd_site site);
+    void (*held)(void); /* still */
+    void (*came)(int arrived);
+    void (*count)(uint32_t *counter, int last); /* before; again after, for the last one */
+    /* rows of bytes, each stride after the one before, are about to be read, or written */
+    void (*access)(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+} imbrexd_checker;
+
+/* The library's own; NULL, or without an address: nobody checks.  Set once, before kernels run. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const imbrexd_checker *imbrex_checker __attribute__((weak, visibility("hidden")));
+#ifdef __cplusplus
+}
+#endif
+
 /* Where the streams' spans go while imbrex_trace is on. */
 typedef struct imbrexd_trace {
     imbrex_span *spans;
@@ -49,6 +70,26 @@ IMBREXD_FN void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *span)
     size_t at = __atomic_fetch_add(&trace->count, 1, __ATOMIC_RELAXED);
     if (at < trace->capacity)
         trace->spans[at] = *span;
+}
+
+/* relaxed: what it points to is constant. */
+IMBREXD_FN const imbrexd_checker *imbrexd_check(void)
+{
+    return &imbrex_checker ? __atomic_load_n(&imbrex_checker, __ATOMIC_RELAXED) : NULL;
+}
+
+/* Rows of bytes, each stride after the one before, that the block now reads or writes: for the
+ * checker, which sees nothing else of plain loads and stores. */
+IMBREXD_FN void imbrexd_check_read(const void *at, size_t bytes, size_t stride, size_t rows)
+{
+    if (imbrexd_check())
+        imbrexd_check()->access(at, bytes, stride, rows, 0);
+}
+
+IMBREXD_FN void imbrexd_check_write(void *at, size_t bytes, size_t stride, size_t rows)
+{
+    if (imbrexd_check())
+        imbrexd_check()->access(at, bytes, stride, rows, 1);
 }
 
 /* ---- loads, stores, fences ------------------------------------------------------------------- */
@@ -194,6 +235,8 @@ IMBREXD_FN void imbrexd_signal_wake(uint64_t *signal)
 
 IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
+    if (imbrexd_check())
+        imbrexd_check()->post(signal, value, 0);
     imbrexd_store_release(signal, value);
     imbrexd_signal_wake(signal);
 }
@@ -208,6 +251,8 @@ IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
 /* Release, and acquire so that a wait which sees the last addend sees what all adders wrote. */
 IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
 {
+    if (imbrexd_check())
+        imbrexd_check()->post(signal, value, 1);
     __atomic_fetch_add(signal, value, __ATOMIC_ACQ_REL);
     imbrexd_signal_wake(signal);
 }
@@ -247,8 +292,8 @@ IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site
 /* Until the signal compares so with value: polls watch->spins times, then sleeps on the word,
  * because ranks may outnumber cores.  It wakes up every 10 ms to look at the abort word and the
  * clock.  Returns 1 when the value is there, 0 to give up. */
-IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
-                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
+IMBREXD_FN int imbrexd_signal_await(const imbrexd_watch *watch, const uint64_t *signal,
+                                    imbrexd_compare compare, uint64_t value, imbrexd_site site)
 {
     uint64_t have = imbrexd_load_acquire(signal);
     for (int32_t i = 0; !imbrexd_holds(have, compare, value) && i < watch->spins; i++) {
@@ -266,6 +311,8 @@ IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint6
             return 0;
         int64_t now_ns = imbrexd_now_ns();
         imbrexd_watch_note(watch, site, now_ns);
+        if (imbrexd_check())
+            imbrexd_check()->held();
         if (now_ns >= deadline) {
             imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
             return 0;
@@ -274,6 +321,19 @@ IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint6
         syscall(SYS_futex, (const uint32_t *)signal, FUTEX_WAIT, (uint32_t)have, &nap, NULL, 0);
     }
     return 1;
+}
+
+/* The same, watched by the checker if there is one. */
+IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
+                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
+{
+    const imbrexd_checker *checker = imbrexd_check();
+    if (!checker)
+        return imbrexd_signal_await(watch, signal, compare, value, site);
+    checker->wait(signal, compare, value, site);
+    int arrived = imbrexd_signal_await(watch, signal, compare, value, site);
+    checker->came(arrived);
+    return arrived;
 }
 
 IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
@@ -286,8 +346,12 @@ IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *s
  * acq_rel: whoever gets the 1 sees everything that the others wrote before they counted. */
 IMBREXD_FN int imbrexd_counter_last(uint32_t *counter, uint32_t last)
 {
+    if (imbrexd_check())
+        imbrexd_check()->count(counter, 0);
     if (__atomic_add_fetch(counter, 1, __ATOMIC_ACQ_REL) != last)
         return 0;
+    if (imbrexd_check())
+        imbrexd_check()->count(counter, 1);
     __atomic_store_n(counter, 0, __ATOMIC_RELAXED); /* the next use of the counter comes after this
                                                        kernel, in stream order */
     return 1;

@@ -236,6 +236,16 @@ static int wait_readers(const imx_gemm_args *args, const imbrexd_block *block, c
     return 1;
 }
 
+/* What the tile's product reads and writes in memory that others reach. */
+static void declare(const imx_gemm_args *args, const imx_tile *tile)
+{
+    size_t element = (size_t)imx_dtype_size(args->dtype);
+    size_t row_bytes = (size_t)args->k * element;
+    imbrexd_check_read(rows_of_a(args, tile), row_bytes, row_bytes, (size_t)tile->rows);
+    imbrexd_check_write(destination(args, tile), (size_t)tile->cols * element,
+                        (size_t)args->schedule.n * element, (size_t)tile->rows);
+}
+
 static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                     long long index, panels *p)
 {
@@ -243,6 +253,7 @@ static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const
     if (!wait_readers(args, block, tile))
         return 0;
     int64_t begin_ns = block->trace ? imbrexd_now_ns() : 0;
+    declare(args, tile);
     compute(args, tile, p);
     if (block->trace)
         add_span(block, IMBREX_SPAN_TILE, "tile", begin_ns, tile->rank, index);

@@ -12,6 +12,8 @@ static void copy_slice(const imx_gemm_args *args, const imx_tile *tile, const ch
     size_t at = (size_t)from * element, bytes = (size_t)cols * element;
     char *theirs = imx_team_data(&args->team, imx_ring_to(&args->schedule)) +
                    (size_t)tile->row * row_bytes + at;
+    imbrexd_check_read(rows + at, bytes, row_bytes, (size_t)tile->rows);
+    imbrexd_check_write(theirs, bytes, row_bytes, (size_t)tile->rows);
     for (int row = 0; row < tile->rows && bytes; row++)
         memcpy(theirs + (size_t)row * row_bytes, rows + (size_t)row * row_bytes + at, bytes);
 }

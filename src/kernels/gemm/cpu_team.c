@@ -34,6 +34,8 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
     size_t at = (size_t)row * row_bytes + (size_t)from * element;
     const char *mine = (const char *)args->push + at;
     char *theirs = imx_team_data(team, to) + (size_t)first_row(args, team->rank) * row_bytes + at;
+    imbrexd_check_read(mine, bytes, row_bytes, (size_t)rows);
+    imbrexd_check_write(theirs, bytes, row_bytes, (size_t)rows);
     if (bytes == row_bytes && rows && bytes)
         memcpy(theirs, mine, (size_t)rows * row_bytes);
     for (long long i = 0; i < rows && bytes < row_bytes; i++)
@@ -128,6 +130,10 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
     int64_t n = args->schedule.n;
     if (!wait_parts(args, block, tile))
         return 0;
+    size_t element = (size_t)imx_dtype_size(args->dtype);
+    for (int r = 0; r < team->size; r++)
+        imbrexd_check_read(slot_at(args, tile, team->rank, r), (size_t)tile->cols * element,
+                           (size_t)n * element, (size_t)tile->rows);
     for (int64_t row = 0; row < tile->rows; row++) {
         for (int64_t col = 0; col < tile->cols; col += STRIP) {
             int64_t at = row * n + col, count = tile->cols - col < STRIP ? tile->cols - col : STRIP;

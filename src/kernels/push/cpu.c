@@ -130,6 +130,7 @@ static void send_chunk(const push *p, int64_t q)
         int64_t bytes = chunk_bytes(p, sent_bytes(p, p->rank, to), q);
         if (bytes <= 0)
             continue;
+        imbrexd_check_write(place(p, to, p->rank) + at, (size_t)bytes, 0, 1);
         memcpy(place(p, to, p->rank) + at, sent(p, to) + at, (size_t)bytes);
         imbrexd_signal_post(
             imx_team_signal(&p->args->team, to, (int64_t)p->rank * p->args->chunks + q), p->use);
@@ -148,6 +149,8 @@ static int receive_chunk(const push *p, int64_t q)
             imx_team_signal(&args->team, p->rank, (int64_t)from * args->chunks + q);
         if (bytes > 0 && from != p->rank && !wait_share(p, signal, from, q))
             return 0;
+        if (bytes > 0 && from != p->rank)
+            imbrexd_check_read(place(p, p->rank, from) + at, (size_t)bytes, 0, 1);
         if (bytes > 0 && !args->reduces)
             take(p, from, at, bytes);
     }
@@ -177,6 +180,7 @@ static void send_lines(const push *p, int to)
     imx_push_line *lines = imx_push_lines(p->args, to, p->rank, p->use);
     const char *from = sent(p, to);
     int64_t bytes = sent_bytes(p, p->rank, to);
+    imbrexd_check_write(lines, (size_t)words(bytes) * sizeof *lines, 0, 1);
     for (int64_t i = 0; i < words(bytes); i++) {
         int64_t left = bytes - i * IMX_PUSH_WORD;
         memcpy(&lines[i].word, from + i * IMX_PUSH_WORD,
@@ -196,6 +200,8 @@ static void by_lines(const push *p)
         const imx_push_line *lines = imx_push_lines(p->args, p->rank, from, p->use);
         if (bytes && from != p->rank && !wait_share(p, &lines[words(bytes) - 1].use, from, -1))
             return;
+        if (from != p->rank)
+            imbrexd_check_read(lines, (size_t)words(bytes) * sizeof *lines, 0, 1);
         if (bytes && !p->args->reduces)
             take(p, from, 0, bytes);
     }

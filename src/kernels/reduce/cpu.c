@@ -50,6 +50,10 @@ static void reduce_strip(const imx_reduce_args *args, int64_t at, int64_t count,
 
 static void reduce_rows(const imx_reduce_args *args, int64_t first, int64_t rows)
 {
+    size_t bytes = (size_t)(rows * args->n) * (size_t)imx_dtype_size(args->dtype);
+    for (int r = 0; r < args->ranks; r++)
+        imbrexd_check_read(part(args, r, first * args->n), bytes, bytes, 1);
+
     /* Without a bias, which repeats with every row, the rows are one long vector. */
     int64_t n = args->bias ? args->n : args->n * rows;
     int64_t times = args->bias ? rows : 1;
