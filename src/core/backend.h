@@ -138,6 +138,11 @@ typedef struct imx_backend {
     imbrex_status (*memory_share)(imx_device *device, imx_memory *of_peer, imx_memory **memory);
     void (*memory_release)(imx_memory *memory); /* NULL is fine */
 
+    /* For a checker of protocols: only streams and kernels write there.  And what it says of a
+     * fault of a rank's, NULL: nothing.  Both NULL: there is no checker. */
+    void (*memory_own)(const imx_memory *memory);
+    const char *(*sentence)(imx_device *device, const imbrexd_fault *fault);
+
     /* The watch ends waits; set once, before the first stream.  It and what it points to outlive
      * the device. */
     void (*set_watch)(imx_device *device, const imbrexd_watch *watch);

@@ -245,6 +245,17 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
                         "rank %d%s could enqueue only a part of its run of %s: %s there",
                         noticed_by, self, words, imbrex_status_name(why));
     }
+    if (fault->kind == IMBREXD_FAULT_PROTOCOL) {
+        const char *sentence = group->backend->sentence(group->device, fault);
+        bool ours = fault->site.plan && fault->site.what < IMBREXD_SITE_SIGNAL;
+        if (ours)
+            describe_plan(group, fault->site.plan, &text);
+        else if (fault->site.plan)
+            imx_text_add(&text, "kernel %s", imx_kernel_name(group, fault->site.plan));
+        return imx_fail(
+            ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
+            sentence ? sentence : "a mistake", words[0] ? ", in " : "", words, noticed_by, self);
+    }
     describe_site(group, &fault->site, &text);
     if (fault->site.what != IMX_SITE_NET)
         imx_text_add(&text, " (the signal is %llu, not yet %llu)", (unsigned long long)fault->have,

@@ -124,6 +124,8 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "C compiler for kernels of one's own on CPU ranks; unset: cc, gcc or clang")              \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
         "sleep up to so many milliseconds before copies, posts and kernels, for tests")           \
+    ROW(check, "IMBREX_CHECK", number, "0",                                                       \
+        "1: watch the protocol of ranks that are threads of one process, on the CPU")             \
     ROW(node, "IMBREX_NODE", text, "",                                                            \
         "name of this rank's node; ranks of one host with different names are on several nodes")  \
     ROW(node_ranks, "IMBREX_NODE_RANKS", number, "0",                                             \

@@ -256,6 +256,16 @@ static imbrex_status take_local(imbrex_plan *plan)
     return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
 }
 
+/* Over nodes the engine writes there, too. */
+static void keep_own(const imbrex_plan *plan)
+{
+    const imbrex_group *group = plan->group;
+    if (!group->backend->memory_own || imx_plan_over_nodes(plan))
+        return;
+    group->backend->memory_own(plan->local);
+    group->backend->memory_own(plan->shared->memory[group->rank]);
+}
+
 static imbrex_status create(imbrex_plan *plan, const char *call, const imx_request *r,
                             imbrex_plan **out)
 {
@@ -263,7 +273,9 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
     IMX_TRY(settle(plan, call, r, mine));
     plan->offsets = lay_out(plan);
     mine = take_local(plan);
-    return imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared);
+    IMX_TRY(imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared));
+    keep_own(plan);
+    return IMBREX_OK;
 }
 
 imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,

@@ -42,7 +42,10 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
         return imx_fail(IMBREX_INVALID, "IMBREX_CPU_LINK is %g: want 0 or at least %g GB/s",
                         desc->env->cpu_link, LINK_LEAST);
     imx_device *device = NULL;
-    IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
+    imbrex_status status;
+    IMX_GOTO(imx_sys_alloc(1, sizeof *device, &device));
+    if (desc->env->check)
+        IMX_GOTO(imx_sys_alloc(1, sizeof *device->check, &device->check));
     device->env = desc->env;
     device->rank = desc->rank;
     device->local_size = desc->local_size;
@@ -51,12 +54,17 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     device->link_ns = desc->env->cpu_link > 0 ? 1 / desc->env->cpu_link : 0; /* GB/s is byte/ns */
     *out = device;
     return IMBREX_OK;
+fail:
+    free(device);
+    return status;
 }
 
 static void device_close(imx_device *device)
 {
     while (device && device->streams)
         imx_cpu_stream_destroy(device, device->streams);
+    if (device)
+        free(device->check);
     free(device);
 }
 
@@ -98,6 +106,8 @@ const imx_backend imx_backend_cpu = {
     .memory_import = imx_cpu_memory_import,
     .memory_share = imx_cpu_memory_share,
     .memory_release = imx_cpu_memory_release,
+    .memory_own = imx_check_memory_own,
+    .sentence = imx_check_sentence,
     .set_watch = set_watch,
     .set_trace = set_trace,
     .stream_create = imx_cpu_stream_create,

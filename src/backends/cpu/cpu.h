@@ -3,6 +3,7 @@
 #define IMX_CPU_H
 
 #include "../../core/backend.h"
+#include "check.h"
 
 typedef struct imx_cpu_stream imx_cpu_stream;
 
@@ -15,6 +16,7 @@ struct imx_device {
     const imbrexd_watch *watch;
     imbrexd_trace *trace;
     const imx_env *env;
+    imx_check_device *check; /* NULL: not checked */
     imx_cpu_stream *streams; /* all that live */
     int stream_count;        /* ever made: numbers them */
 };
@@ -85,6 +87,7 @@ typedef enum imx_cpu_kind {
 struct imx_event {
     uint32_t recorded; /* by the host: how often */
     uint32_t reached;  /* atomic, futex: the recording that a stream last came to */
+    imx_check_clock *clock;
 };
 
 typedef struct imx_cpu_entry {

@@ -90,6 +90,7 @@ imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory
         imx_cpu_memory_release(memory);
         return status;
     }
+    imx_check_memory(device, memory);
     *out = memory;
     return IMBREX_OK;
 fail:
@@ -109,8 +110,12 @@ imbrex_status imx_cpu_memory_export(imx_memory *memory, int *out)
 imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory *like,
                                     imx_memory **out)
 {
-    (void)device;
     struct stat found;
+    if (device->check)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "IMBREX_CHECK sees ranks that are threads of one "
+                        "process, and rank %d has peers in others",
+                        device->rank);
     if (fstat(fd, &found) != 0)
         return imx_fail_errno("cannot look at a peer's memory");
     if ((size_t)found.st_size < like->bytes) /* to touch it past its end would be SIGBUS */
@@ -134,6 +139,7 @@ void imx_cpu_memory_release(imx_memory *public)
     /* acq_rel: the last one unmaps after everything that the others did with the memory */
     if (!memory || __atomic_sub_fetch(&memory->refs, 1, __ATOMIC_ACQ_REL))
         return;
+    imx_check_memory_gone(public);
     munmap(public->base, public->bytes);
     if (memory->fd >= 0)
         close(memory->fd);

@@ -1,0 +1,172 @@
+/* check.h - the protocol checker (IMBREX_CHECK): which signal orders which access after which.
+ *
+ * Ranks are threads of one process, so that one checker sees them all.  Everything that runs, a
+ * stream's worker or a block's thread, has a vector clock; so have a signal's last values, a
+ * counter, an event.  A post hands the poster's clock to the value, a wait takes that of the first
+ * value that would have let it go, whatever it found there: what holds by the protocol counts, not
+ * what happened to hold.  Bytes of symmetric memory remember who wrote them last and who has read
+ * them since.
+ *
+ *     check.c        threads, clocks, what orders threads of one rank, reports
+ *     check_words.c  signals and counters
+ *     check_bytes.c  ranges
+ *     check_stuck.c  waits that nobody will satisfy
+ *
+ * All of it is under one lock.  A function without a thread is of the calling thread, and does
+ * nothing on one that is not watched.
+ */
+#ifndef IMX_CPU_CHECK_H
+#define IMX_CPU_CHECK_H
+
+#include "../../core/backend.h"
+
+enum { IMX_CHECK_THREADS = 256 }; /* that live at once, in a process */
+
+typedef struct imx_check_clock {
+    uint32_t at[IMX_CHECK_THREADS]; /* [t]: how far thread t is known to have come */
+} imx_check_clock;
+
+/* One access or post, for comparisons and for the sentence about it. */
+typedef struct imx_check_mark {
+    const char *what; /* "a copy", a kernel's name; NULL: there was none */
+    uint32_t thread, epoch;
+    int rank, stream, plan;
+} imx_check_mark;
+
+/* Of a device that is checked. */
+typedef struct imx_check_device {
+    imx_check_clock clock; /* what its host has waited for */
+    bool waits;            /* the host, for a stream */
+} imx_check_device;
+
+typedef struct imx_check_thread {
+    struct imx_check_thread *next;
+    const imx_device *device;
+    imx_check_clock clock;
+    uint32_t id;
+    int stream;
+    int plan;         /* of the latest signal */
+    const char *what; /* it does */
+    int work;         /* that it has not finished */
+    bool passive;     /* it waits for a thread of its own rank */
+    bool waiting;     /* for this: */
+    const uint64_t *signal;
+    imbrexd_compare compare;
+    uint64_t value;
+    imbrexd_site site;
+    uint64_t looked; /* imx_check.progress when it last looked whether all are stuck */
+} imx_check_thread;
+
+/* A word that was raised: its latest values, oldest first, or a counter. */
+enum { IMX_CHECK_VALUES = 6 };
+
+typedef struct imx_check_word {
+    bool adds; /* it is added to */
+    int count;
+    imx_check_mark last; /* who raised it */
+    struct {
+        uint64_t value;
+        imx_check_clock clock;
+    } values[IMX_CHECK_VALUES];
+} imx_check_word;
+
+enum { IMX_CHECK_READERS = 16 };
+
+/* Bytes [from, the next one's from) that share a history. */
+typedef struct imx_check_range {
+    size_t from;
+    imx_check_mark writer;
+    int reader_count;
+    imx_check_mark readers[IMX_CHECK_READERS];
+} imx_check_range;
+
+/* A piece of symmetric memory, or of a plan's own. */
+typedef struct imx_check_piece {
+    struct imx_check_piece *next;
+    char *base;
+    size_t bytes;
+    int rank;
+    bool own;               /* the library's: nobody but streams and kernels writes there */
+    imx_check_word **words; /* [bytes / 4] */
+    imx_check_range *ranges;
+    size_t range_count, range_room;
+} imx_check_piece;
+
+typedef struct imx_check_state {
+    imx_check_thread *threads;
+    imx_check_piece *pieces;
+    uint64_t progress; /* raised by everything that happens */
+} imx_check_state;
+
+extern imx_check_state imx_check;
+
+void imx_check_lock(void);
+void imx_check_unlock(void);
+
+/* ---- check.c --------------------------------------------------------------------------------- */
+
+/* A thread of the device, with work of its own from imx_check_work on; NULL where the device is not
+ * checked, and then all below do nothing. */
+imbrex_status imx_check_thread_begin(imx_device *device, int stream,
+                                     imx_check_thread **thread) IMX_MUST_CHECK;
+void imx_check_thread_end(imx_check_thread *thread); /* it has been joined */
+void imx_check_enter(imx_check_thread *thread);      /* the calling thread is it */
+imx_check_thread *imx_check_current(void);           /* the calling one; NULL: not watched */
+imx_check_thread *imx_check_self(void); /* locked; NULL: not watched, or its group has failed */
+
+void imx_check_work(imx_check_thread *thread, int more); /* has more to do, less; 0: begins */
+void imx_check_passive(bool passive);
+void imx_check_doing(const char *what, int plan); /* plan -1: as before */
+
+/* `to` goes on after what `from` did so far: blocks of a kernel. */
+void imx_check_order(imx_check_thread *from, imx_check_thread *to);
+
+/* Another stream's: kept in *clock, which imx_check_take frees, by the calling thread. */
+void imx_check_give(imx_check_clock **clock);
+void imx_check_take(imx_check_clock *const *clock);
+
+/* The device's thread waits for a stream, or no longer; done: the stream that it waited for. */
+void imx_check_host(imx_device *device, bool waits, imx_check_thread *done);
+
+/* With the lock held: this thread has found a mistake.  site.plan 0: the thread's. */
+void imx_check_report(const imx_check_thread *thread, imbrexd_site site, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The sentence about a fault of a rank's; NULL: there is none. */
+const char *imx_check_sentence(imx_device *device, const imbrexd_fault *fault);
+
+imx_check_mark imx_check_mark_of(const imx_check_thread *thread);
+void imx_check_join(imx_check_clock *into, const imx_check_clock *from);
+void imx_check_advance(imx_check_thread *thread); /* what follows is not what was handed over */
+
+static inline bool imx_check_before(const imx_check_mark *mark, const imx_check_thread *thread)
+{
+    return mark->epoch <= thread->clock.at[mark->thread];
+}
+
+/* "rank 1's copy (stream 2)" */
+void imx_check_name(const imx_check_mark *mark, char *text, size_t size);
+
+/* ---- check_words.c --------------------------------------------------------------------------- */
+
+void imx_check_post(uint64_t *signal, uint64_t value, int adds);
+void imx_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
+                    imbrexd_site site);
+void imx_check_came(int arrived);
+void imx_check_count(uint32_t *counter, int last);
+
+/* ---- check_bytes.c --------------------------------------------------------------------------- */
+
+void imx_check_memory(const imx_device *device, const imx_memory *memory);
+void imx_check_memory_own(const imx_memory *memory);
+void imx_check_memory_gone(const imx_memory *memory);
+imx_check_piece *imx_check_piece_of(const void *at); /* locked; NULL: of no symmetric memory */
+
+void imx_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+
+/* ---- check_stuck.c --------------------------------------------------------------------------- */
+
+/* The calling thread has waited for a while. */
+void imx_check_held(void);
+
+#endif /* IMX_CPU_CHECK_H */
