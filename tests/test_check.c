@@ -1,0 +1,395 @@
+/* test_check.c - the protocol checker: silent on every operator and algorithm, and it finds each
+ * mistake that a device seeds which stands before the CPU's and drops, moves or changes work. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "op_cases.h"
+#include "plan.h"
+#include "ranks.h"
+
+enum { RUNS = 5, RANKS_MOST = 8 };
+
+/* ---- the mistakes ---------------------------------------------------------------------------- */
+
+typedef enum mistake {
+    NONE,
+    MISSING_WAIT,
+    MISSING_CREDIT,
+    FLAG_FIRST,
+    WRONG_CHUNK,
+    EARLY_CREDIT,
+    WRONG_HALF,
+    STALE_USE,
+    SECOND_WRITER,
+    LOWERED,
+    COUNTER_OFF,
+    CYCLE,
+    SHORT_COPY,
+    LOST_CREDIT,
+    MISTAKES
+} mistake;
+
+typedef struct seed {
+    const char *name, *op, *algorithm;
+    const char *says; /* a part of the sentence */
+    const char * or ; /* or of this one, if the other side comes second; NULL: there is no other */
+} seed;
+
+static const char unordered[] = "no signal orders it after that",
+                  unread[] = "no credit orders it after that",
+                  unwritten[] = "which nobody has written", held[] = "that nobody will satisfy";
+
+static const seed seeds[MISTAKES] = {
+    [MISSING_WAIT] = { "a missing wait", "all_gather", "copy", unordered, unwritten },
+    [MISSING_CREDIT] = { "a missing credit", "all_gather", "copy", unread, unordered },
+    [FLAG_FIRST] = { "a flag before its data", "ag_gemm", "copy", unordered, unwritten },
+    [WRONG_CHUNK] = { "a wrong chunk", "ag_gemm", "copy", unwritten, unordered },
+    [EARLY_CREDIT] = { "an early credit", "reduce_scatter", "copy", unread, unordered },
+    [WRONG_HALF] = { "the wrong half", "reduce_scatter", "copy", unwritten, NULL },
+    [STALE_USE] = { "a stale use number", "all_gather", "copy", unordered, unwritten },
+    [SECOND_WRITER] = { "a second writer", "all_gather", "sequential", "has two writers", NULL },
+    [LOWERED] = { "a lowered signal", "ag_gemm", "copy", "lowers the signal", NULL },
+    [COUNTER_OFF] = { "a counter off by one", "gemm_rs", "copy", unordered, unwritten },
+    [CYCLE] = { "a wait cycle", "all_gather", "copy", held, NULL },
+    [SHORT_COPY] = { "a short copy", "gemm_rs", "copy", unwritten, NULL },
+    [LOST_CREDIT] = { "a credit that is never given", "gemm_rs", "copy", held, NULL },
+};
+
+/* What a rank's device knows besides the CPU's. */
+typedef struct faulty {
+    mistake what;
+    imbrex_plan *plan;
+    int copies; /* to peers, so far */
+    bool kept;  /* a copy, for later: */
+    void *dst;
+    const void *src;
+    size_t bytes;
+    int rank;
+} faulty;
+
+static _Thread_local faulty here; /* of the rank that enqueues */
+
+static imbrex_status plain(imx_device *device, imx_signal_op op, imbrex_stream stream)
+{
+    return imx_backend_cpu.signals(device, &op, 1, stream);
+}
+
+static uint64_t *credit_of(int holder, int giver)
+{
+    size_t half = (size_t)((here.plan->runs - 1) % 2) * here.plan->offsets.half_bytes;
+    return (uint64_t *)imx_memory_at(here.plan->shared, holder, half) + giver;
+}
+
+static bool is_credit(const imx_signal_op *op)
+{
+    int own = here.plan->group->rank;
+    return op->kind == IMX_POST && op->site.rank != own &&
+           op->signal == credit_of(op->site.rank, own);
+}
+
+static bool is_share(const imx_signal_op *op)
+{
+    return op->kind == IMX_WAIT &&
+           (op->site.what == IMX_SITE_CHUNK || op->site.what == IMX_SITE_PART);
+}
+
+static imbrex_status one_signal(imx_device *device, imx_signal_op op, imbrex_stream stream)
+{
+    bool wait = op.kind == IMX_WAIT, credit = wait && op.site.what == IMX_SITE_CREDIT;
+    bool data = !wait && op.site.rank != here.plan->group->rank && !is_credit(&op);
+    imx_signal_op more = op;
+    more.kind = IMX_POST;
+    if (here.what == MISSING_WAIT && is_share(&op))
+        return IMBREX_OK;
+    if (here.what == MISSING_CREDIT && credit)
+        return IMBREX_OK;
+    if (here.what == LOST_CREDIT && is_credit(&op))
+        return IMBREX_OK;
+    if (here.what == STALE_USE && is_share(&op))
+        op.add = UINT64_MAX;
+    if (here.what == EARLY_CREDIT && credit) {
+        more.signal = credit_of(op.site.rank, here.plan->group->rank);
+        more.add = 0;
+        IMX_TRY(plain(device, more, stream));
+    }
+    IMX_TRY(plain(device, op, stream));
+    if (here.what == SECOND_WRITER && is_share(&op)) {
+        more.site.rank = here.plan->group->rank;
+        return plain(device, more, stream);
+    }
+    if (here.what == LOWERED && data) {
+        more.add = UINT64_MAX;
+        return plain(device, more, stream);
+    }
+    if (here.kept && data) {
+        here.kept = false;
+        return imx_backend_cpu.copy(device, here.dst, here.src, here.bytes, here.rank, stream);
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status signals(imx_device *device, const imx_signal_op *ops, int count,
+                             imbrex_stream stream)
+{
+    for (int i = 0; i < count; i++)
+        IMX_TRY(one_signal(device, ops[i], stream));
+    return IMBREX_OK;
+}
+
+/* All ranks wait for what comes before they send anything. */
+static imbrex_status wait_first(imx_device *device, int rank, imbrex_stream stream)
+{
+    const imbrex_plan *plan = here.plan;
+    int half = (int)((plan->runs - 1) % 2);
+    imx_signal_op op = {
+        .kind = IMX_WAIT,
+        .signal = imx_memory_at(plan->shared, plan->group->rank,
+                                (size_t)half * plan->offsets.half_bytes + plan->offsets.signals),
+        .word = (uint64_t *)((char *)plan->local->base + (size_t)half * plan->offsets.local_bytes),
+        .site = { .plan = plan->number, .what = IMX_SITE_CHUNK, .rank = rank, .index = 0 },
+    };
+    op.signal += rank * plan->config.chunks;
+    return plain(device, op, stream);
+}
+
+static imbrex_status copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
+                          imbrex_stream stream)
+{
+    const imbrex_plan *plan = here.plan;
+    if (rank == plan->group->rank)
+        return imx_backend_cpu.copy(device, dst, src, bytes, rank, stream);
+    int number = here.copies++;
+    if (here.what == CYCLE && number == 0)
+        IMX_TRY(wait_first(device, rank, stream));
+    if (here.what == WRONG_CHUNK && number == 0)
+        dst = (char *)dst + bytes;
+    if (here.what == WRONG_HALF)
+        dst = (char *)dst + plan->offsets.half_bytes * (plan->runs % 2 ? 1 : -1);
+    if (here.what == SHORT_COPY)
+        bytes -= 2;
+    if (here.what == FLAG_FIRST) {
+        here.kept = true;
+        here.dst = dst;
+        here.src = src;
+        here.bytes = bytes;
+        here.rank = rank;
+        return IMBREX_OK;
+    }
+    return imx_backend_cpu.copy(device, dst, src, bytes, rank, stream);
+}
+
+/* The counter of the chunk that leaves first begins at one. */
+static imbrex_status launch(imx_device *device, imx_prepared *prepared, const void *args,
+                            size_t bytes, imbrex_stream stream)
+{
+    static const uint32_t one = 1;
+    const imx_gemm_args *gemm = args;
+    if (here.what == COUNTER_OFF && bytes == sizeof *gemm && gemm->counters && here.copies == 0) {
+        int next = (here.plan->group->rank + 1) % here.plan->group->size;
+        IMX_TRY(imx_backend_cpu.copy(device, gemm->counters + next * gemm->schedule.chunks, &one,
+                                     sizeof one, here.plan->group->rank, stream));
+    }
+    return imx_backend_cpu.launch(device, prepared, args, bytes, stream);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+typedef struct job {
+    op_case c;
+    mistake what;
+    imbrex_status status;
+    char said[RANKS_MOST][900];
+} job;
+
+/* Back to back, so that runs overlap. */
+static imbrex_status run_all(imbrex_group *group, const op_case *c, imbrex_plan *plan)
+{
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    op_sizes n = op_sizes_of(c, c->m, ranks, rank);
+    float *room = calloc((size_t)(n.a + n.b + n.c + n.gathered) + 1, sizeof *room);
+    imbrex_args args = {
+        .a = room,
+        .b = c->k ? room + n.a : NULL,
+        .c = room + n.a + n.b,
+        .gathered = c->gathered ? room + n.a + n.b + n.c : NULL,
+    };
+    /* With one row most ranks send nothing, and credits alone say who has read what. */
+    const int64_t rows[RUNS] = { c->m, 1, c->m, c->m - 5, c->m };
+    imbrex_status status = IMBREX_OK;
+    for (int run = 0; run < RUNS && status == IMBREX_OK; run++) {
+        args.m = rows[run];
+        status = imbrex_plan_run(plan, &args, NULL);
+    }
+    imbrex_status synced = imbrex_stream_sync(group, NULL);
+    free(room);
+    return status == IMBREX_OK ? synced : status;
+}
+
+static op_case case_of(const char *op, const char *algorithm)
+{
+    bool product = strstr(op, "gemm") != NULL;
+    return (op_case){ .op = op,
+                      .m = 45,
+                      .n = product ? 1100 : 24, /* two tiles wide */
+                      .k = product ? 6 : 0,
+                      .dtype = product ? IMBREX_BF16 : IMBREX_F32,
+                      .algorithm = algorithm,
+                      .chunk_rows = 4,
+                      .gathered = strcmp(op, "ag_gemm") == 0 };
+}
+
+static int silent(imbrex_group *group, void *ctx)
+{
+    const int *rows = ctx;
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+    for (int o = 0; o < 4; o++) {
+        op_case c = case_of(ops[o], NULL);
+        for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {
+            imbrex_plan *plan;
+            c.chunk_rows = *rows;
+            c.sms = *rows ? 3 : 1;
+            if (op_cases_plan(group, &c, &plan))
+                return 1;
+            if (!plan)
+                continue;
+            RANK_OK(run_all(group, &c, plan));
+            imbrex_plan_destroy(plan);
+        }
+    }
+    return 0;
+}
+
+static int seeded(imbrex_group *group, void *ctx)
+{
+    job *j = ctx;
+    imx_backend device = imx_backend_cpu;
+    device.copy = copy;
+    device.signals = signals;
+    device.launch = launch;
+    imbrex_plan *plan;
+    RANK_OK(case_plan(group, &j->c, &plan));
+    here = (faulty){ .what = j->what, .plan = plan };
+    group->backend = &device;
+    imbrex_status status = run_all(group, &j->c, plan);
+    group->backend = &imx_backend_cpu;
+    int rank = imbrex_group_rank(group);
+    snprintf(j->said[rank], sizeof j->said[rank], "%s: %s", imbrex_status_name(status),
+             status == IMBREX_OK ? "" : imbrex_error());
+    return 0; /* the group has failed: its plan goes with it */
+}
+
+/* The caller's own mistake: rank 1 takes what rank 0 puts there, and does not wait for it.  Whoever
+ * comes second notices. */
+static int callers(imbrex_group *group, void *ctx)
+{
+    bool *waits = ctx;
+    char *memory, out[64] = "", in[64] = "data";
+    RANK_OK(imbrex_mem_alloc(group, 128, (void **)&memory));
+    uint64_t *signal = (uint64_t *)(memory + 64);
+    if (imbrex_group_rank(group) == 0) {
+        RANK_OK(imbrex_put(group, memory, in, sizeof in, 1, NULL));
+        if (*waits)
+            RANK_OK(imbrex_signal_post(group, signal, 1, 1, NULL));
+    } else {
+        if (*waits)
+            RANK_OK(imbrex_signal_wait(group, signal, 1, NULL));
+        RANK_OK(imbrex_copy(group, out, memory, sizeof out, NULL));
+    }
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    for (int i = 0; !*waits && status == IMBREX_OK && i < 10000; i++) {
+        usleep(1000);
+        status = imbrex_group_status(group);
+    }
+    RANK_CHECK(status == (*waits ? IMBREX_OK : IMBREX_INVALID), "%s", imbrex_status_name(status));
+    RANK_CHECK(*waits || strstr(imbrex_error(), "orders it after that"), "%s", imbrex_error());
+    RANK_OK(*waits ? imbrex_barrier(group, NULL) : IMBREX_OK);
+    return 0;
+}
+
+/* ---- the tests ------------------------------------------------------------------------------- */
+
+static void originals(void **state)
+{
+    (void)state;
+    int rows[] = { 0, 4 }; /* of a chunk; 0: ranks are merged where they may */
+    for (int ranks = 1; ranks <= RANKS_MOST; ranks++) {
+        ranks_desc desc = { .size = ranks };
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(ranks_run(&desc, silent, &rows[i]), 0);
+    }
+}
+
+static bool fits(const seed *s, const char *said)
+{
+    return strstr(said, "IMBREX_INTERNAL") && strstr(said, "IMBREX_CHECK: ") &&
+           strstr(said, s->op) && (strstr(said, s->says) || (s->or &&strstr(said, s->or)));
+}
+
+static void mistakes(void **state)
+{
+    (void)state;
+    int missed = 0, step = RANKS_PROCESSES ? 1 : 3; /* thread sanitizer: ten times slower */
+    for (int ranks = 2; ranks <= RANKS_MOST; ranks += step) {
+        for (int what = NONE + 1; what < MISTAKES; what++) {
+            const seed *s = &seeds[what];
+            job j = { .c = case_of(s->op, s->algorithm), .what = (mistake)what };
+            ranks_desc desc = { .size = ranks };
+            assert_int_equal(ranks_run(&desc, seeded, &j), 0);
+            for (int r = 0; r < ranks; r++) {
+                if (fits(s, j.said[r]))
+                    continue;
+                fprintf(stderr, "%s among %d ranks: rank %d has \"%s\", want \"%s\"\n", s->name,
+                        ranks, r, j.said[r], s->says);
+                missed++;
+            }
+        }
+    }
+    assert_int_equal(missed, 0);
+}
+
+static void puts_and_copies(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    for (int waits = 0; waits < 2; waits++)
+        assert_int_equal(ranks_run(&desc, callers, &(bool){ waits }), 0);
+}
+
+/* Whose peers it cannot see, it does not watch. */
+static int apart(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)rank, (void)bootstrap, (void)ctx;
+    imbrex_group *group;
+    imbrex_group_desc desc = { .device = "cpu", .timeout_ms = 20000 };
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED || status == IMBREX_PEER, "%s",
+               imbrex_status_name(status));
+    RANK_CHECK(strstr(imbrex_error(), "IMBREX_CHECK"), "%s", imbrex_error());
+    return 0;
+}
+
+static void processes(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
+    ranks_desc desc = { .size = 2, .processes = true };
+    assert_int_equal(ranks_run_bare(&desc, apart, NULL), 0);
+}
+
+int main(void)
+{
+    setenv("IMBREX_CHECK", "1", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(originals),
+        cmocka_unit_test(mistakes),
+        cmocka_unit_test(puts_and_copies),
+        cmocka_unit_test(processes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
