@@ -76,6 +76,12 @@ imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_
     return alloc(group, call, IMBREX_OK, true, bytes, memory);
 }
 
+void imx_memory_own(const imbrex_group *group, const imx_memory *memory)
+{
+    if (group->backend->memory_own && group->nodes.count == 1)
+        group->backend->memory_own(memory);
+}
+
 void imx_memory_free(imbrex_group *group, imx_symmetric *memory)
 {
     for (imx_symmetric **at = &group->memories; memory && *at; at = &(*at)->next) {

@@ -256,16 +256,6 @@ static imbrex_status take_local(imbrex_plan *plan)
     return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
 }
 
-/* Over nodes the engine writes there, too. */
-static void keep_own(const imbrex_plan *plan)
-{
-    const imbrex_group *group = plan->group;
-    if (!group->backend->memory_own || imx_plan_over_nodes(plan))
-        return;
-    group->backend->memory_own(plan->local);
-    group->backend->memory_own(plan->shared->memory[group->rank]);
-}
-
 static imbrex_status create(imbrex_plan *plan, const char *call, const imx_request *r,
                             imbrex_plan **out)
 {
@@ -274,7 +264,8 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
     plan->offsets = lay_out(plan);
     mine = take_local(plan);
     IMX_TRY(imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared));
-    keep_own(plan);
+    imx_memory_own(plan->group, plan->local);
+    imx_memory_own(plan->group, plan->shared->memory[plan->group->rank]);
     return IMBREX_OK;
 }
 

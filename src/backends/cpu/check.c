@@ -10,23 +10,23 @@
 
 #include "cpu.h"
 
-imx_check_state imx_check;
+imx_cpu_check_state imx_cpu_check;
 
 const imbrexd_checker *imbrex_checker;
 
 static const imbrexd_checker hooks = {
-    .post = imx_check_post,
-    .wait = imx_check_wait,
-    .held = imx_check_held,
-    .came = imx_check_came,
-    .count = imx_check_count,
-    .access = imx_check_access,
+    .post = imx_cpu_check_post,
+    .wait = imx_cpu_check_wait,
+    .held = imx_cpu_check_held,
+    .came = imx_cpu_check_came,
+    .count = imx_cpu_check_count,
+    .access = imx_cpu_check_access,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t epochs[IMX_CHECK_THREADS]; /* the last of each thread; kept when it ends, so that
                                               the next of that number goes on from there */
-static _Thread_local imx_check_thread *self;
+static _Thread_local imx_cpu_check_thread *self;
 
 /* The latest sentences, found by the fault that they belong to. */
 enum { REPORTS = 16, SENTENCE = 700 };
@@ -36,12 +36,12 @@ static struct {
 } reports[REPORTS];
 static int report_count;
 
-void imx_check_lock(void)
+void imx_cpu_check_lock(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-void imx_check_unlock(void)
+void imx_cpu_check_unlock(void)
 {
     pthread_mutex_unlock(&lock);
 }
@@ -50,27 +50,27 @@ void imx_check_unlock(void)
 
 static bool is_taken(uint32_t id)
 {
-    for (const imx_check_thread *t = imx_check.threads; t; t = t->next) {
+    for (const imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next) {
         if (t->id == id)
             return true;
     }
     return false;
 }
 
-imbrex_status imx_check_thread_begin(imx_device *device, int stream, imx_check_thread **out)
+imbrex_status imx_cpu_check_thread_begin(imx_device *device, int stream, imx_cpu_check_thread **out)
 {
     *out = NULL;
     if (!device->check)
         return IMBREX_OK;
-    imx_check_thread *thread = NULL;
+    imx_cpu_check_thread *thread = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *thread, &thread));
     thread->device = device;
     thread->stream = stream;
-    imx_check_lock();
+    imx_cpu_check_lock();
     while (thread->id < IMX_CHECK_THREADS && is_taken(thread->id))
         thread->id++;
     if (thread->id == IMX_CHECK_THREADS) {
-        imx_check_unlock();
+        imx_cpu_check_unlock();
         free(thread);
         return imx_fail(IMBREX_UNSUPPORTED,
                         "IMBREX_CHECK watches at most %d streams and kernels' threads in a process",
@@ -78,76 +78,76 @@ imbrex_status imx_check_thread_begin(imx_device *device, int stream, imx_check_t
     }
     thread->clock = device->check->clock;
     thread->clock.at[thread->id] = ++epochs[thread->id];
-    thread->next = imx_check.threads;
-    imx_check.threads = thread;
+    thread->next = imx_cpu_check.threads;
+    imx_cpu_check.threads = thread;
     /* relaxed: a constant, which threads that were started later look at */
     __atomic_store_n(&imbrex_checker, &hooks, __ATOMIC_RELAXED);
-    imx_check_unlock();
+    imx_cpu_check_unlock();
     *out = thread;
     return IMBREX_OK;
 }
 
-void imx_check_thread_end(imx_check_thread *thread)
+void imx_cpu_check_thread_end(imx_cpu_check_thread *thread)
 {
     if (!thread)
         return;
-    imx_check_lock();
-    imx_check_join(&thread->device->check->clock, &thread->clock);
-    for (imx_check_thread **at = &imx_check.threads; *at; at = &(*at)->next) {
+    imx_cpu_check_lock();
+    imx_cpu_check_join(&thread->device->check->clock, &thread->clock);
+    for (imx_cpu_check_thread **at = &imx_cpu_check.threads; *at; at = &(*at)->next) {
         if (*at == thread) {
             *at = thread->next;
             break;
         }
     }
-    imx_check_unlock();
+    imx_cpu_check_unlock();
     free(thread);
 }
 
-void imx_check_enter(imx_check_thread *thread)
+void imx_cpu_check_enter(imx_cpu_check_thread *thread)
 {
     self = thread;
 }
 
-imx_check_thread *imx_check_current(void)
+imx_cpu_check_thread *imx_cpu_check_current(void)
 {
     return self;
 }
 
 /* After a fault nothing is in order any more. */
-imx_check_thread *imx_check_self(void)
+imx_cpu_check_thread *imx_cpu_check_self(void)
 {
     if (!self)
         return NULL;
-    imx_check.progress++;
+    imx_cpu_check.progress++;
     const imbrexd_watch *watch = self->device->watch;
     if (__atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE))
         return NULL; /* acquire as in every look at that word */
     return self;
 }
 
-void imx_check_work(imx_check_thread *thread, int more)
+void imx_cpu_check_work(imx_cpu_check_thread *thread, int more)
 {
     if (!thread)
         return;
-    imx_check_lock();
-    imx_check.progress++;
+    imx_cpu_check_lock();
+    imx_cpu_check.progress++;
     thread->work += more;
     if (!more) /* what the host had waited for when it gave this work comes before it */
-        imx_check_join(&thread->clock, &thread->device->check->clock);
-    imx_check_unlock();
+        imx_cpu_check_join(&thread->clock, &thread->device->check->clock);
+    imx_cpu_check_unlock();
 }
 
-void imx_check_passive(bool passive)
+void imx_cpu_check_passive(bool passive)
 {
     if (!self)
         return;
-    imx_check_lock();
-    imx_check.progress++;
+    imx_cpu_check_lock();
+    imx_cpu_check.progress++;
     self->passive = passive;
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }
 
-void imx_check_doing(const char *what, int plan)
+void imx_cpu_check_doing(const char *what, int plan)
 {
     if (!self)
         return;
@@ -157,70 +157,70 @@ void imx_check_doing(const char *what, int plan)
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-void imx_check_join(imx_check_clock *into, const imx_check_clock *from)
+void imx_cpu_check_join(imx_cpu_check_clock *into, const imx_cpu_check_clock *from)
 {
     for (int i = 0; i < IMX_CHECK_THREADS; i++)
         into->at[i] = into->at[i] > from->at[i] ? into->at[i] : from->at[i];
 }
 
-void imx_check_advance(imx_check_thread *thread)
+void imx_cpu_check_advance(imx_cpu_check_thread *thread)
 {
     thread->clock.at[thread->id] = ++epochs[thread->id];
 }
 
-void imx_check_order(imx_check_thread *from, imx_check_thread *to)
+void imx_cpu_check_order(imx_cpu_check_thread *from, imx_cpu_check_thread *to)
 {
     if (!from || !to)
         return;
-    imx_check_lock();
-    imx_check_join(&to->clock, &from->clock);
+    imx_cpu_check_lock();
+    imx_cpu_check_join(&to->clock, &from->clock);
     to->plan = from->plan;
     to->stream = from->stream;
-    imx_check_advance(from);
-    imx_check_unlock();
+    imx_cpu_check_advance(from);
+    imx_cpu_check_unlock();
 }
 
 /* Without memory for it nothing is handed over, which may be reported: better than silence. */
-void imx_check_give(imx_check_clock **clock)
+void imx_cpu_check_give(imx_cpu_check_clock **clock)
 {
     if (!self)
         return;
-    imx_check_lock();
+    imx_cpu_check_lock();
     if (!*clock)
         *clock = imx_sys.calloc(1, sizeof **clock);
     if (*clock)
-        imx_check_join(*clock, &self->clock);
-    imx_check_advance(self);
-    imx_check_unlock();
+        imx_cpu_check_join(*clock, &self->clock);
+    imx_cpu_check_advance(self);
+    imx_cpu_check_unlock();
 }
 
-void imx_check_take(imx_check_clock *const *clock)
+void imx_cpu_check_take(imx_cpu_check_clock *const *clock)
 {
     if (!self)
         return;
-    imx_check_lock();
+    imx_cpu_check_lock();
     if (*clock)
-        imx_check_join(&self->clock, *clock);
-    imx_check_unlock();
+        imx_cpu_check_join(&self->clock, *clock);
+    imx_cpu_check_unlock();
 }
 
-void imx_check_host(imx_device *device, bool waits, imx_check_thread *done)
+void imx_cpu_check_host(imx_device *device, bool waits, imx_cpu_check_thread *done)
 {
     if (!device->check)
         return;
-    imx_check_lock();
-    imx_check.progress++;
+    imx_cpu_check_lock();
+    imx_cpu_check.progress++;
     device->check->waits = waits;
     if (done)
-        imx_check_join(&device->check->clock, &done->clock);
-    imx_check_unlock();
+        imx_cpu_check_join(&device->check->clock, &done->clock);
+    imx_cpu_check_unlock();
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-imx_check_mark imx_check_mark_of(const imx_check_thread *thread)
+imx_cpu_check_mark imx_cpu_check_mark_of(const imx_cpu_check_thread *thread)
 {
-    return (imx_check_mark){
+    return (imx_cpu_check_mark){
         .what = thread->what ? thread->what : "a stream",
         .thread = thread->id,
         .epoch = thread->clock.at[thread->id],
@@ -230,7 +230,7 @@ imx_check_mark imx_check_mark_of(const imx_check_thread *thread)
     };
 }
 
-void imx_check_name(const imx_check_mark *mark, char *text, size_t size)
+void imx_cpu_check_name(const imx_cpu_check_mark *mark, char *text, size_t size)
 {
     snprintf(text, size, "%s of rank %d (stream %d%s", mark->what, mark->rank, mark->stream,
              mark->plan ? "" : ")");
@@ -241,7 +241,8 @@ void imx_check_name(const imx_check_mark *mark, char *text, size_t size)
 }
 
 /* The first mistake is the group's fault; the others' follow from it. */
-void imx_check_report(const imx_check_thread *thread, imbrexd_site site, const char *format, ...)
+void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site, const char *format,
+                          ...)
 {
     const imbrexd_watch *watch = thread->device->watch;
     int at = report_count++ % REPORTS;
@@ -254,16 +255,16 @@ void imx_check_report(const imx_check_thread *thread, imbrexd_site site, const c
     imbrexd_fault_raise(watch, IMBREXD_FAULT_PROTOCOL, site, 0, 0);
 }
 
-const char *imx_check_sentence(imx_device *device, const imbrexd_fault *fault)
+const char *imx_cpu_check_sentence(imx_device *device, const imbrexd_fault *fault)
 {
     (void)device;
     const char *text = NULL;
-    imx_check_lock();
+    imx_cpu_check_lock();
     for (int i = 1; i <= REPORTS && i <= report_count && !text; i++) {
         int at = (report_count - i) % REPORTS;
         if (reports[at].fault == fault)
             text = reports[at].text;
     }
-    imx_check_unlock();
+    imx_cpu_check_unlock();
     return text;
 }

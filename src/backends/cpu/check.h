@@ -22,27 +22,27 @@
 
 enum { IMX_CHECK_THREADS = 256 }; /* that live at once, in a process */
 
-typedef struct imx_check_clock {
+typedef struct imx_cpu_check_clock {
     uint32_t at[IMX_CHECK_THREADS]; /* [t]: how far thread t is known to have come */
-} imx_check_clock;
+} imx_cpu_check_clock;
 
 /* One access or post, for comparisons and for the sentence about it. */
-typedef struct imx_check_mark {
+typedef struct imx_cpu_check_mark {
     const char *what; /* "a copy", a kernel's name; NULL: there was none */
     uint32_t thread, epoch;
     int rank, stream, plan;
-} imx_check_mark;
+} imx_cpu_check_mark;
 
 /* Of a device that is checked. */
-typedef struct imx_check_device {
-    imx_check_clock clock; /* what its host has waited for */
-    bool waits;            /* the host, for a stream */
-} imx_check_device;
+typedef struct imx_cpu_check_device {
+    imx_cpu_check_clock clock; /* what its host has waited for */
+    bool waits;                /* the host, for a stream */
+} imx_cpu_check_device;
 
-typedef struct imx_check_thread {
-    struct imx_check_thread *next;
+typedef struct imx_cpu_check_thread {
+    struct imx_cpu_check_thread *next;
     const imx_device *device;
-    imx_check_clock clock;
+    imx_cpu_check_clock clock;
     uint32_t id;
     int stream;
     int plan;         /* of the latest signal */
@@ -54,119 +54,124 @@ typedef struct imx_check_thread {
     imbrexd_compare compare;
     uint64_t value;
     imbrexd_site site;
-    uint64_t looked; /* imx_check.progress when it last looked whether all are stuck */
-} imx_check_thread;
+    uint64_t looked; /* imx_cpu_check.progress when it last looked whether all are stuck */
+} imx_cpu_check_thread;
 
 /* A word that was raised: its latest values, oldest first, or a counter. */
 enum { IMX_CHECK_VALUES = 6 };
 
-typedef struct imx_check_word {
+typedef struct imx_cpu_check_word {
     bool adds; /* it is added to */
     int count;
-    imx_check_mark last; /* who raised it */
+    imx_cpu_check_mark last; /* who raised it */
     struct {
         uint64_t value;
-        imx_check_clock clock;
+        imx_cpu_check_clock clock;
     } values[IMX_CHECK_VALUES];
-} imx_check_word;
+} imx_cpu_check_word;
 
 enum { IMX_CHECK_READERS = 16 };
 
 /* Bytes [from, the next one's from) that share a history. */
-typedef struct imx_check_range {
+typedef struct imx_cpu_check_range {
     size_t from;
-    imx_check_mark writer;
+    imx_cpu_check_mark writer;
     int reader_count;
-    imx_check_mark readers[IMX_CHECK_READERS];
-} imx_check_range;
+    imx_cpu_check_mark readers[IMX_CHECK_READERS];
+} imx_cpu_check_range;
 
 /* A piece of symmetric memory, or of a plan's own. */
-typedef struct imx_check_piece {
-    struct imx_check_piece *next;
+typedef struct imx_cpu_check_piece {
+    struct imx_cpu_check_piece *next;
     char *base;
     size_t bytes;
     int rank;
-    bool own;               /* the library's: nobody but streams and kernels writes there */
-    imx_check_word **words; /* [bytes / 4] */
-    imx_check_range *ranges;
+    bool own;                   /* the library's: nobody but streams and kernels writes there */
+    imx_cpu_check_word **words; /* [bytes / 4] */
+    imx_cpu_check_range *ranges;
     size_t range_count, range_room;
-} imx_check_piece;
+} imx_cpu_check_piece;
 
-typedef struct imx_check_state {
-    imx_check_thread *threads;
-    imx_check_piece *pieces;
+typedef struct imx_cpu_check_state {
+    imx_cpu_check_thread *threads;
+    imx_cpu_check_piece *pieces;
     uint64_t progress; /* raised by everything that happens */
-} imx_check_state;
+} imx_cpu_check_state;
 
-extern imx_check_state imx_check;
+extern imx_cpu_check_state imx_cpu_check;
 
-void imx_check_lock(void);
-void imx_check_unlock(void);
+void imx_cpu_check_lock(void);
+void imx_cpu_check_unlock(void);
 
 /* ---- check.c --------------------------------------------------------------------------------- */
 
-/* A thread of the device, with work of its own from imx_check_work on; NULL where the device is not
- * checked, and then all below do nothing. */
-imbrex_status imx_check_thread_begin(imx_device *device, int stream,
-                                     imx_check_thread **thread) IMX_MUST_CHECK;
-void imx_check_thread_end(imx_check_thread *thread); /* it has been joined */
-void imx_check_enter(imx_check_thread *thread);      /* the calling thread is it */
-imx_check_thread *imx_check_current(void);           /* the calling one; NULL: not watched */
-imx_check_thread *imx_check_self(void); /* locked; NULL: not watched, or its group has failed */
+/* A thread of the device; NULL where the device is not checked, and then all below do nothing. */
+imbrex_status imx_cpu_check_thread_begin(imx_device *device, int stream,
+                                         imx_cpu_check_thread **thread) IMX_MUST_CHECK;
+void imx_cpu_check_thread_end(imx_cpu_check_thread *thread); /* it has been joined */
+void imx_cpu_check_enter(imx_cpu_check_thread *thread);      /* the calling thread is it */
+imx_cpu_check_thread *imx_cpu_check_current(void); /* the calling one; NULL: not watched */
 
-void imx_check_work(imx_check_thread *thread, int more); /* has more to do, less; 0: begins */
-void imx_check_passive(bool passive);
-void imx_check_doing(const char *what, int plan); /* plan -1: as before */
+/* The same with the lock held; NULL also where its group has failed. */
+imx_cpu_check_thread *imx_cpu_check_self(void);
+
+/* It has more pieces of work to do, or fewer; 0: it begins one. */
+void imx_cpu_check_work(imx_cpu_check_thread *thread, int more);
+void imx_cpu_check_passive(bool passive);
+void imx_cpu_check_doing(const char *what, int plan); /* plan -1: as before */
 
 /* `to` goes on after what `from` did so far: blocks of a kernel. */
-void imx_check_order(imx_check_thread *from, imx_check_thread *to);
+void imx_cpu_check_order(imx_cpu_check_thread *from, imx_cpu_check_thread *to);
 
-/* Another stream's: kept in *clock, which imx_check_take frees, by the calling thread. */
-void imx_check_give(imx_check_clock **clock);
-void imx_check_take(imx_check_clock *const *clock);
+/* Another stream's: kept in *clock, which imx_cpu_check_take frees, by the calling thread. */
+void imx_cpu_check_give(imx_cpu_check_clock **clock);
+void imx_cpu_check_take(imx_cpu_check_clock *const *clock);
 
 /* The device's thread waits for a stream, or no longer; done: the stream that it waited for. */
-void imx_check_host(imx_device *device, bool waits, imx_check_thread *done);
+void imx_cpu_check_host(imx_device *device, bool waits, imx_cpu_check_thread *done);
 
 /* With the lock held: this thread has found a mistake.  site.plan 0: the thread's. */
-void imx_check_report(const imx_check_thread *thread, imbrexd_site site, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site, const char *format,
+                          ...) __attribute__((format(printf, 3, 4)));
 
 /* The sentence about a fault of a rank's; NULL: there is none. */
-const char *imx_check_sentence(imx_device *device, const imbrexd_fault *fault);
+const char *imx_cpu_check_sentence(imx_device *device, const imbrexd_fault *fault);
 
-imx_check_mark imx_check_mark_of(const imx_check_thread *thread);
-void imx_check_join(imx_check_clock *into, const imx_check_clock *from);
-void imx_check_advance(imx_check_thread *thread); /* what follows is not what was handed over */
+imx_cpu_check_mark imx_cpu_check_mark_of(const imx_cpu_check_thread *thread);
+void imx_cpu_check_join(imx_cpu_check_clock *into, const imx_cpu_check_clock *from);
+void imx_cpu_check_advance(
+    imx_cpu_check_thread *thread); /* what follows is not what was handed over */
 
-static inline bool imx_check_before(const imx_check_mark *mark, const imx_check_thread *thread)
+static inline bool imx_cpu_check_before(const imx_cpu_check_mark *mark,
+                                        const imx_cpu_check_thread *thread)
 {
     return mark->epoch <= thread->clock.at[mark->thread];
 }
 
 /* "rank 1's copy (stream 2)" */
-void imx_check_name(const imx_check_mark *mark, char *text, size_t size);
+void imx_cpu_check_name(const imx_cpu_check_mark *mark, char *text, size_t size);
 
 /* ---- check_words.c --------------------------------------------------------------------------- */
 
-void imx_check_post(uint64_t *signal, uint64_t value, int adds);
-void imx_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                    imbrexd_site site);
-void imx_check_came(int arrived);
-void imx_check_count(uint32_t *counter, int last);
+void imx_cpu_check_post(uint64_t *signal, uint64_t value, int adds);
+void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
+                        imbrexd_site site);
+void imx_cpu_check_came(int arrived);
+void imx_cpu_check_count(uint32_t *counter, int last);
 
 /* ---- check_bytes.c --------------------------------------------------------------------------- */
 
-void imx_check_memory(const imx_device *device, const imx_memory *memory);
-void imx_check_memory_own(const imx_memory *memory);
-void imx_check_memory_gone(const imx_memory *memory);
-imx_check_piece *imx_check_piece_of(const void *at); /* locked; NULL: of no symmetric memory */
+void imx_cpu_check_memory(const imx_device *device, const imx_memory *memory);
+void imx_cpu_check_memory_own(const imx_memory *memory);
+void imx_cpu_check_memory_gone(const imx_memory *memory);
+imx_cpu_check_piece *
+imx_cpu_check_piece_of(const void *at); /* locked; NULL: of no symmetric memory */
 
-void imx_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+void imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
 
 /* ---- check_stuck.c --------------------------------------------------------------------------- */
 
 /* The calling thread has waited for a while. */
-void imx_check_held(void);
+void imx_cpu_check_held(void);
 
 #endif /* IMX_CPU_CHECK_H */

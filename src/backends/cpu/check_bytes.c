@@ -8,60 +8,60 @@
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Without memory for it, a piece goes unwatched. */
-void imx_check_memory(const imx_device *device, const imx_memory *memory)
+void imx_cpu_check_memory(const imx_device *device, const imx_memory *memory)
 {
     if (!device->check)
         return;
-    imx_check_piece *piece = imx_sys.calloc(1, sizeof *piece);
-    imx_check_word **words = imx_sys.calloc(memory->bytes / 4 + 1, sizeof *words);
-    imx_check_range *ranges = imx_sys.calloc(16, sizeof *ranges);
+    imx_cpu_check_piece *piece = imx_sys.calloc(1, sizeof *piece);
+    imx_cpu_check_word **words = imx_sys.calloc(memory->bytes / 4 + 1, sizeof *words);
+    imx_cpu_check_range *ranges = imx_sys.calloc(16, sizeof *ranges);
     if (!piece || !words || !ranges) {
         free(piece);
         free(words);
         free(ranges);
         return;
     }
-    *piece = (imx_check_piece){ .base = memory->base,
-                                .bytes = memory->bytes,
-                                .rank = device->rank,
-                                .words = words,
-                                .ranges = ranges,
-                                .range_count = 1,
-                                .range_room = 16 };
-    imx_check_lock();
-    piece->next = imx_check.pieces;
-    imx_check.pieces = piece;
-    imx_check_unlock();
+    *piece = (imx_cpu_check_piece){ .base = memory->base,
+                                    .bytes = memory->bytes,
+                                    .rank = device->rank,
+                                    .words = words,
+                                    .ranges = ranges,
+                                    .range_count = 1,
+                                    .range_room = 16 };
+    imx_cpu_check_lock();
+    piece->next = imx_cpu_check.pieces;
+    imx_cpu_check.pieces = piece;
+    imx_cpu_check_unlock();
 }
 
-imx_check_piece *imx_check_piece_of(const void *at)
+imx_cpu_check_piece *imx_cpu_check_piece_of(const void *at)
 {
-    imx_check_piece *piece = imx_check.pieces;
+    imx_cpu_check_piece *piece = imx_cpu_check.pieces;
     while (piece && ((const char *)at < piece->base ||
                      (size_t)((const char *)at - piece->base) >= piece->bytes))
         piece = piece->next;
     return piece;
 }
 
-void imx_check_memory_own(const imx_memory *memory)
+void imx_cpu_check_memory_own(const imx_memory *memory)
 {
-    imx_check_lock();
-    imx_check_piece *piece = imx_check_piece_of(memory->base);
+    imx_cpu_check_lock();
+    imx_cpu_check_piece *piece = imx_cpu_check_piece_of(memory->base);
     if (piece)
         piece->own = true;
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }
 
-void imx_check_memory_gone(const imx_memory *memory)
+void imx_cpu_check_memory_gone(const imx_memory *memory)
 {
-    imx_check_lock();
-    imx_check_piece **at = &imx_check.pieces;
+    imx_cpu_check_lock();
+    imx_cpu_check_piece **at = &imx_cpu_check.pieces;
     while (*at && (*at)->base != memory->base)
         at = &(*at)->next;
-    imx_check_piece *piece = *at;
+    imx_cpu_check_piece *piece = *at;
     if (piece)
         *at = piece->next;
-    imx_check_unlock();
+    imx_cpu_check_unlock();
     if (!piece)
         return;
     for (size_t i = 0; i < piece->bytes / 4; i++)
@@ -73,13 +73,13 @@ void imx_check_memory_gone(const imx_memory *memory)
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-static size_t end_of(const imx_check_piece *piece, size_t i)
+static size_t end_of(const imx_cpu_check_piece *piece, size_t i)
 {
     return i + 1 < piece->range_count ? piece->ranges[i + 1].from : piece->bytes;
 }
 
 /* The range that byte `at` lies in. */
-static size_t find(const imx_check_piece *piece, size_t at)
+static size_t find(const imx_cpu_check_piece *piece, size_t at)
 {
     size_t low = 0, high = piece->range_count;
     while (high - low > 1) {
@@ -94,13 +94,13 @@ static size_t find(const imx_check_piece *piece, size_t at)
 
 /* The number of the range that begins at `at`, cut if need be; without memory, the one that `at`
  * lies in. */
-static size_t cut(imx_check_piece *piece, size_t at)
+static size_t cut(imx_cpu_check_piece *piece, size_t at)
 {
     size_t i = find(piece, at);
     if (piece->ranges[i].from == at)
         return i;
     if (piece->range_count == piece->range_room) {
-        imx_check_range *more = imx_sys.calloc(2 * piece->range_room, sizeof *more);
+        imx_cpu_check_range *more = imx_sys.calloc(2 * piece->range_room, sizeof *more);
         if (!more)
             return i;
         memcpy(more, piece->ranges, piece->range_count * sizeof *more);
@@ -108,7 +108,7 @@ static size_t cut(imx_check_piece *piece, size_t at)
         piece->ranges = more;
         piece->range_room *= 2;
     }
-    imx_check_range *range = &piece->ranges[i];
+    imx_cpu_check_range *range = &piece->ranges[i];
     memmove(range + 1, range, (piece->range_count - i) * sizeof *range);
     piece->range_count++;
     range[1].from = at;
@@ -118,44 +118,44 @@ static size_t cut(imx_check_piece *piece, size_t at)
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
 typedef struct touching {
-    const imx_check_thread *thread;
-    const imx_check_piece *piece;
+    const imx_cpu_check_thread *thread;
+    const imx_cpu_check_piece *piece;
     size_t from, to;
     bool writes;
 } touching;
 
-static void complain(const touching *a, const char *what, const imx_check_mark *other,
+static void complain(const touching *a, const char *what, const imx_cpu_check_mark *other,
                      const char *why)
 {
     char who[120], whom[120] = "";
-    imx_check_mark mark = imx_check_mark_of(a->thread);
-    imx_check_name(&mark, who, sizeof who);
+    imx_cpu_check_mark mark = imx_cpu_check_mark_of(a->thread);
+    imx_cpu_check_name(&mark, who, sizeof who);
     if (other)
-        imx_check_name(other, whom, sizeof whom);
+        imx_cpu_check_name(other, whom, sizeof whom);
     imbrexd_site site = { .plan = mark.plan ? mark.plan
                                   : other   ? other->plan
                                             : 0,
                           .rank = a->piece->rank,
                           .index = -1 };
-    imx_check_report(a->thread, site, "%s %s bytes %zu to %zu of rank %d's memory%s%s%s", who,
-                     a->writes ? "writes" : "reads", a->from, a->to, a->piece->rank, what, whom,
-                     why);
+    imx_cpu_check_report(a->thread, site, "%s %s bytes %zu to %zu of rank %d's memory%s%s%s", who,
+                         a->writes ? "writes" : "reads", a->from, a->to, a->piece->rank, what, whom,
+                         why);
 }
 
 /* False: it is not in order, and was reported. */
-static bool check_range(const touching *a, const imx_check_range *range)
+static bool check_range(const touching *a, const imx_cpu_check_range *range)
 {
     if (!range->writer.what && !a->writes && a->piece->own) {
         complain(a, ", which nobody has written", NULL, "");
         return false;
     }
-    if (range->writer.what && !imx_check_before(&range->writer, a->thread)) {
+    if (range->writer.what && !imx_cpu_check_before(&range->writer, a->thread)) {
         complain(a, a->writes ? ", as does " : ", which were written by ", &range->writer,
                  ": no signal orders it after that");
         return false;
     }
     for (int i = 0; a->writes && i < range->reader_count; i++) {
-        if (imx_check_before(&range->readers[i], a->thread))
+        if (imx_cpu_check_before(&range->readers[i], a->thread))
             continue;
         complain(a, ", which were read by ", &range->readers[i],
                  ": no credit orders it after that");
@@ -166,30 +166,30 @@ static bool check_range(const touching *a, const imx_check_range *range)
 
 /* Readers that are known to have come before this one need not be kept: who comes after this one
  * comes after them. */
-static void add_reader(imx_check_range *range, const imx_check_thread *thread)
+static void add_reader(imx_cpu_check_range *range, const imx_cpu_check_thread *thread)
 {
     int kept = 0;
     for (int i = 0; i < range->reader_count; i++) {
-        if (!imx_check_before(&range->readers[i], thread))
+        if (!imx_cpu_check_before(&range->readers[i], thread))
             range->readers[kept++] = range->readers[i];
     }
     kept = kept == IMX_CHECK_READERS ? kept - 1 : kept;
-    range->readers[kept] = imx_check_mark_of(thread);
+    range->readers[kept] = imx_cpu_check_mark_of(thread);
     range->reader_count = kept + 1;
 }
 
-static bool touch(imx_check_piece *piece, const imx_check_thread *thread, size_t from, size_t to,
-                  bool writes)
+static bool touch(imx_cpu_check_piece *piece, const imx_cpu_check_thread *thread, size_t from,
+                  size_t to, bool writes)
 {
     for (size_t i = cut(piece, from); i < piece->range_count && piece->ranges[i].from < to; i++) {
         if (end_of(piece, i) > to)
             cut(piece, to);
-        imx_check_range *range = &piece->ranges[i];
+        imx_cpu_check_range *range = &piece->ranges[i];
         touching a = { thread, piece, range->from, end_of(piece, i), writes };
         if (!check_range(&a, range))
             return false;
         if (writes) {
-            range->writer = imx_check_mark_of(thread);
+            range->writer = imx_cpu_check_mark_of(thread);
             range->reader_count = 0;
         } else {
             add_reader(range, thread);
@@ -198,7 +198,7 @@ static bool touch(imx_check_piece *piece, const imx_check_thread *thread, size_t
     return true;
 }
 
-void imx_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes)
+void imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes)
 {
     if (!bytes || !rows)
         return;
@@ -206,13 +206,13 @@ void imx_check_access(const void *at, size_t bytes, size_t stride, size_t rows, 
         bytes *= rows;
         rows = 1;
     }
-    imx_check_lock();
-    const imx_check_thread *thread = imx_check_self();
-    imx_check_piece *piece = thread ? imx_check_piece_of(at) : NULL;
+    imx_cpu_check_lock();
+    const imx_cpu_check_thread *thread = imx_cpu_check_self();
+    imx_cpu_check_piece *piece = thread ? imx_cpu_check_piece_of(at) : NULL;
     size_t from = piece ? (size_t)((const char *)at - piece->base) : 0;
     for (size_t row = 0; piece && row < rows; row++, from += stride) {
         if (!touch(piece, thread, from, from + bytes, writes))
             break;
     }
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }

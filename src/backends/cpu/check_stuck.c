@@ -1,7 +1,7 @@
 /* check_stuck.c - finds waits that nobody will satisfy.
  *
- * A rank is stuck if its host waits for a stream, none of its threads runs, and one of them at least
- * waits for a stuck rank.  Ranks that are left when all others have been ruled out wait for ever. */
+ * A rank is stuck if its host waits for a stream, none of its threads runs, and those that wait do
+ * so for stuck ranks.  Ranks that are left when all others have been ruled out wait for ever. */
 #include <stdio.h>
 
 #include "check.h"
@@ -15,12 +15,12 @@ static const uint64_t *group_of(const imx_device *device)
     return device->watch->abort[0];
 }
 
-static bool is_held(const imx_check_thread *t)
+static bool is_held(const imx_cpu_check_thread *t)
 {
     return t->waiting && !imbrexd_holds(imbrexd_load_acquire(t->signal), t->compare, t->value);
 }
 
-static bool runs(const imx_check_thread *t)
+static bool runs(const imx_cpu_check_thread *t)
 {
     return t->work > 0 && !t->passive && !is_held(t);
 }
@@ -29,7 +29,7 @@ static bool runs(const imx_check_thread *t)
 static bool is_still(int rank, const uint64_t *group)
 {
     bool waits = false;
-    for (const imx_check_thread *t = imx_check.threads; t; t = t->next) {
+    for (const imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next) {
         if (t->device->rank != rank || group_of(t->device) != group)
             continue;
         if (runs(t) || !t->device->check->waits)
@@ -39,7 +39,7 @@ static bool is_still(int rank, const uint64_t *group)
     return waits;
 }
 
-static bool waits_for_stuck(const imx_check_thread *t, const bool *stuck, int size)
+static bool waits_for_stuck(const imx_cpu_check_thread *t, const bool *stuck, int size)
 {
     if (t->site.rank >= 0)
         return t->site.rank < size && stuck[t->site.rank];
@@ -54,7 +54,7 @@ static bool waits_for_stuck(const imx_check_thread *t, const bool *stuck, int si
 static bool rule_out(const uint64_t *group, bool *stuck, int size)
 {
     bool changed = false;
-    for (const imx_check_thread *t = imx_check.threads; t; t = t->next) {
+    for (const imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next) {
         int rank = t->device->rank;
         if (group_of(t->device) != group || !stuck[rank] || !is_held(t) ||
             waits_for_stuck(t, stuck, size))
@@ -65,18 +65,18 @@ static bool rule_out(const uint64_t *group, bool *stuck, int size)
     return changed;
 }
 
-static const imx_check_thread *waiting_thread(int rank, const uint64_t *group)
+static const imx_cpu_check_thread *waiting_thread(int rank, const uint64_t *group)
 {
-    const imx_check_thread *t = imx_check.threads;
+    const imx_cpu_check_thread *t = imx_cpu_check.threads;
     while (t && !(t->device->rank == rank && group_of(t->device) == group && is_held(t)))
         t = t->next;
     return t;
 }
 
-static void describe_cycle(const imx_check_thread *first, int size, imx_text *text)
+static void describe_cycle(const imx_cpu_check_thread *first, int size, imx_text *text)
 {
     bool seen[RANKS_MOST] = { false };
-    const imx_check_thread *t = first;
+    const imx_cpu_check_thread *t = first;
     for (int i = 0; i <= size && t; i++) {
         int rank = t->device->rank, next = t->site.rank;
         imx_text_add(text, "%s rank %d", next < 0 ? "anybody; so does" : "", rank);
@@ -92,12 +92,12 @@ static void describe_cycle(const imx_check_thread *first, int size, imx_text *te
     }
 }
 
-void imx_check_held(void)
+void imx_cpu_check_held(void)
 {
-    imx_check_lock();
-    uint64_t progress = imx_check.progress;
-    imx_check_thread *thread = imx_check_self();
-    imx_check.progress = progress; /* to look is none */
+    imx_cpu_check_lock();
+    uint64_t progress = imx_cpu_check.progress;
+    imx_cpu_check_thread *thread = imx_cpu_check_self();
+    imx_cpu_check.progress = progress; /* to look is none */
     int size = thread ? thread->device->watch->size : 0;
     bool stuck[RANKS_MOST];
     if (thread && thread->looked == progress && size <= RANKS_MOST && is_held(thread)) {
@@ -110,7 +110,7 @@ void imx_check_held(void)
             char words[400] = "";
             imx_text text = { .at = words, .size = sizeof words };
             describe_cycle(thread, size, &text);
-            imx_check_report(
+            imx_cpu_check_report(
                 thread, thread->site,
                 "a wait that nobody will satisfy (the signal is %llu, not yet %llu):%s",
                 (unsigned long long)imbrexd_load_acquire(thread->signal),
@@ -119,5 +119,5 @@ void imx_check_held(void)
     }
     if (thread)
         thread->looked = progress;
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }

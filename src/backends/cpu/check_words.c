@@ -6,18 +6,18 @@
 #include "cpu.h"
 
 /* NULL: not in symmetric memory, or no memory for it: then nothing is known of the word. */
-static imx_check_word *word_at(const void *at, bool make)
+static imx_cpu_check_word *word_at(const void *at, bool make)
 {
-    imx_check_piece *piece = imx_check_piece_of(at);
+    imx_cpu_check_piece *piece = imx_cpu_check_piece_of(at);
     if (!piece)
         return NULL;
-    imx_check_word **word = &piece->words[(size_t)((const char *)at - piece->base) / 4];
+    imx_cpu_check_word **word = &piece->words[(size_t)((const char *)at - piece->base) / 4];
     if (!*word && make)
         *word = imx_sys.calloc(1, sizeof **word);
     return *word;
 }
 
-static void remember(imx_check_word *word, uint64_t value, const imx_check_thread *thread)
+static void remember(imx_cpu_check_word *word, uint64_t value, const imx_cpu_check_thread *thread)
 {
     if (word->count == IMX_CHECK_VALUES) {
         memmove(word->values, word->values + 1, (IMX_CHECK_VALUES - 1) * sizeof word->values[0]);
@@ -27,67 +27,67 @@ static void remember(imx_check_word *word, uint64_t value, const imx_check_threa
     word->values[word->count].clock = thread->clock;
     /* A value that many made is made by all of them. */
     if (word->adds && word->count)
-        imx_check_join(&word->values[word->count].clock, &word->values[word->count - 1].clock);
+        imx_cpu_check_join(&word->values[word->count].clock, &word->values[word->count - 1].clock);
     word->count++;
 }
 
 /* Whether the thread may raise the word, which was raised before. */
-static bool is_its_writer(const imx_check_thread *thread, const imx_check_word *word,
+static bool is_its_writer(const imx_cpu_check_thread *thread, const imx_cpu_check_word *word,
                           const uint64_t *signal, uint64_t value, int adds)
 {
-    const imx_check_piece *piece = imx_check_piece_of(signal);
+    const imx_cpu_check_piece *piece = imx_cpu_check_piece_of(signal);
     char who[120], before[120];
-    imx_check_mark mark = imx_check_mark_of(thread);
-    imx_check_name(&mark, who, sizeof who);
-    imx_check_name(&word->last, before, sizeof before);
+    imx_cpu_check_mark mark = imx_cpu_check_mark_of(thread);
+    imx_cpu_check_name(&mark, who, sizeof who);
+    imx_cpu_check_name(&word->last, before, sizeof before);
     imbrexd_site site = { .rank = piece->rank, .index = -1 };
     size_t at = (size_t)((const char *)signal - piece->base);
     uint64_t have = word->values[word->count - 1].value;
     if (word->adds != (adds != 0))
-        imx_check_report(thread, site,
-                         "%s %s the signal at byte %zu of rank %d's memory, which %s %s: a word is "
-                         "posted by one, or a counter that all add to",
-                         who, adds ? "adds to" : "posts", at, piece->rank, before,
-                         adds ? "posted" : "added to");
+        imx_cpu_check_report(
+            thread, site,
+            "%s %s the signal at byte %zu of rank %d's memory, which %s %s: a word is "
+            "posted by one, or a counter that all add to",
+            who, adds ? "adds to" : "posts", at, piece->rank, before, adds ? "posted" : "added to");
     else if (!adds && value < have)
-        imx_check_report(thread, site,
-                         "%s lowers the signal at byte %zu of rank %d's memory from %llu to %llu",
-                         who, at, piece->rank, (unsigned long long)have, (unsigned long long)value);
-    else if (!adds && (word->last.rank != mark.rank || !imx_check_before(&word->last, thread)))
-        imx_check_report(thread, site,
-                         "the signal at byte %zu of rank %d's memory has two writers: %s, and "
-                         "before, %s",
-                         at, piece->rank, who, before);
+        imx_cpu_check_report(
+            thread, site, "%s lowers the signal at byte %zu of rank %d's memory from %llu to %llu",
+            who, at, piece->rank, (unsigned long long)have, (unsigned long long)value);
+    else if (!adds && (word->last.rank != mark.rank || !imx_cpu_check_before(&word->last, thread)))
+        imx_cpu_check_report(thread, site,
+                             "the signal at byte %zu of rank %d's memory has two writers: %s, and "
+                             "before, %s",
+                             at, piece->rank, who, before);
     else
         return true;
     return false;
 }
 
-void imx_check_post(uint64_t *signal, uint64_t value, int adds)
+void imx_cpu_check_post(uint64_t *signal, uint64_t value, int adds)
 {
-    imx_check_lock();
-    imx_check_thread *thread = imx_check_self();
-    imx_check_word *word = thread ? word_at(signal, true) : NULL;
+    imx_cpu_check_lock();
+    imx_cpu_check_thread *thread = imx_cpu_check_self();
+    imx_cpu_check_word *word = thread ? word_at(signal, true) : NULL;
     if (word && (!word->count || is_its_writer(thread, word, signal, value, adds))) {
         if (adds) /* relaxed: only the first time, before anybody has added */
             value += word->count ? word->values[word->count - 1].value
                                  : __atomic_load_n(signal, __ATOMIC_RELAXED);
         word->adds = adds;
         remember(word, value, thread);
-        word->last = imx_check_mark_of(thread);
+        word->last = imx_cpu_check_mark_of(thread);
     }
     if (thread)
-        imx_check_advance(thread);
-    imx_check_unlock();
+        imx_cpu_check_advance(thread);
+    imx_cpu_check_unlock();
 }
 
 /* ---- waits ----------------------------------------------------------------------------------- */
 
-void imx_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                    imbrexd_site site)
+void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
+                        imbrexd_site site)
 {
-    imx_check_lock();
-    imx_check_thread *thread = imx_check_self();
+    imx_cpu_check_lock();
+    imx_cpu_check_thread *thread = imx_cpu_check_self();
     if (thread) {
         thread->waiting = true;
         thread->signal = signal;
@@ -97,51 +97,51 @@ void imx_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t va
         if (site.plan && site.what < IMBREXD_SITE_SIGNAL)
             thread->plan = site.plan;
     }
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }
 
 /* A value that nobody here raised: by a kernel whose posts are not seen.  It may order anything. */
-static void take_all(imx_check_thread *thread)
+static void take_all(imx_cpu_check_thread *thread)
 {
-    for (const imx_check_thread *t = imx_check.threads; t; t = t->next)
-        imx_check_join(&thread->clock, &t->clock);
+    for (const imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next)
+        imx_cpu_check_join(&thread->clock, &t->clock);
 }
 
-static void take_value(imx_check_thread *thread)
+static void take_value(imx_cpu_check_thread *thread)
 {
-    const imx_check_word *word = word_at(thread->signal, false);
+    const imx_cpu_check_word *word = word_at(thread->signal, false);
     if (imbrexd_holds(0, thread->compare, thread->value))
         return; /* as it was at first */
     for (int i = 0; word && i < word->count; i++) {
         if (imbrexd_holds(word->values[i].value, thread->compare, thread->value)) {
-            imx_check_join(&thread->clock, &word->values[i].clock);
+            imx_cpu_check_join(&thread->clock, &word->values[i].clock);
             return;
         }
     }
     take_all(thread);
 }
 
-void imx_check_came(int arrived)
+void imx_cpu_check_came(int arrived)
 {
-    imx_check_lock();
-    imx_check_thread *thread = imx_check_self();
+    imx_cpu_check_lock();
+    imx_cpu_check_thread *thread = imx_cpu_check_self();
     if (thread && thread->waiting && arrived)
         take_value(thread);
     if (thread)
         thread->waiting = false;
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }
 
-void imx_check_count(uint32_t *counter, int last)
+void imx_cpu_check_count(uint32_t *counter, int last)
 {
-    imx_check_lock();
-    imx_check_thread *thread = imx_check_self();
-    imx_check_word *word = thread ? word_at(counter, true) : NULL;
+    imx_cpu_check_lock();
+    imx_cpu_check_thread *thread = imx_cpu_check_self();
+    imx_cpu_check_word *word = thread ? word_at(counter, true) : NULL;
     if (word && last) {
-        imx_check_join(&thread->clock, &word->values[0].clock);
+        imx_cpu_check_join(&thread->clock, &word->values[0].clock);
     } else if (word) {
-        imx_check_join(&word->values[0].clock, &thread->clock);
-        imx_check_advance(thread);
+        imx_cpu_check_join(&word->values[0].clock, &thread->clock);
+        imx_cpu_check_advance(thread);
     }
-    imx_check_unlock();
+    imx_cpu_check_unlock();
 }

@@ -16,9 +16,9 @@ struct imx_device {
     const imbrexd_watch *watch;
     imbrexd_trace *trace;
     const imx_env *env;
-    imx_check_device *check; /* NULL: not checked */
-    imx_cpu_stream *streams; /* all that live */
-    int stream_count;        /* ever made: numbers them */
+    imx_cpu_check_device *check; /* NULL: not checked */
+    imx_cpu_stream *streams;     /* all that live */
+    int stream_count;            /* ever made: numbers them */
 };
 
 /* Sleeps on word while it is still seen, until a wake; maybe shorter: look again. */
@@ -87,7 +87,7 @@ typedef enum imx_cpu_kind {
 struct imx_event {
     uint32_t recorded; /* by the host: how often */
     uint32_t reached;  /* atomic, futex: the recording that a stream last came to */
-    imx_check_clock *clock;
+    imx_cpu_check_clock *clock;
 };
 
 typedef struct imx_cpu_entry {

@@ -90,7 +90,7 @@ imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory
         imx_cpu_memory_release(memory);
         return status;
     }
-    imx_check_memory(device, memory);
+    imx_cpu_check_memory(device, memory);
     *out = memory;
     return IMBREX_OK;
 fail:
@@ -139,7 +139,7 @@ void imx_cpu_memory_release(imx_memory *public)
     /* acq_rel: the last one unmaps after everything that the others did with the memory */
     if (!memory || __atomic_sub_fetch(&memory->refs, 1, __ATOMIC_ACQ_REL))
         return;
-    imx_check_memory_gone(public);
+    imx_cpu_check_memory_gone(public);
     munmap(public->base, public->bytes);
     if (memory->fd >= 0)
         close(memory->fd);

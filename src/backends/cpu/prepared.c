@@ -11,7 +11,7 @@ typedef struct helper {
     unsigned long thread;
     bool started;
     uint32_t seed; /* of the chaos sleeps */
-    imx_check_thread *check;
+    imx_cpu_check_thread *check;
     imbrexd_block block;
 } helper;
 
@@ -32,7 +32,7 @@ struct imx_prepared {
 static void run_block(const imx_prepared *p, helper *self)
 {
     imx_cpu_chaos(p->device, &self->seed);
-    imx_check_doing(p->kernel->name, -1);
+    imx_cpu_check_doing(p->kernel->name, -1);
     p->kernel->cpu(p->args, &self->block);
 }
 
@@ -40,7 +40,7 @@ static void *help(void *arg)
 {
     helper *self = arg;
     imx_prepared *p = self->prepared;
-    imx_check_enter(self->check);
+    imx_cpu_check_enter(self->check);
     for (uint32_t seen = 0;;) {
         uint32_t launches; /* acquire: args and block were set before */
         while ((launches = __atomic_load_n(&p->launches, __ATOMIC_ACQUIRE)) == seen)
@@ -49,7 +49,7 @@ static void *help(void *arg)
         if (p->stop)
             return NULL;
         run_block(p, self);
-        imx_check_work(self->check, -1);
+        imx_cpu_check_work(self->check, -1);
         /* acq_rel: whoever sees 0 sees what every block wrote */
         if (__atomic_sub_fetch(&p->running, 1, __ATOMIC_ACQ_REL) == 0)
             imx_cpu_wake(&p->running);
@@ -76,21 +76,21 @@ void imx_cpu_prepared_run(imx_device *device, imx_prepared *p, const void *args,
             .trace = device->trace,
         };
     }
-    imx_check_thread *self = imx_check_current();
+    imx_cpu_check_thread *self = imx_cpu_check_current();
     for (int i = 1; i < p->blocks; i++) {
-        imx_check_order(self, p->helpers[i].check);
-        imx_check_work(p->helpers[i].check, 1);
+        imx_cpu_check_order(self, p->helpers[i].check);
+        imx_cpu_check_work(p->helpers[i].check, 1);
     }
     if (p->blocks > 1)
         start(p);
     run_block(p, &p->helpers[0]);
-    imx_check_passive(true);
+    imx_cpu_check_passive(true);
     uint32_t running;
     while (p->blocks > 1 && (running = __atomic_load_n(&p->running, __ATOMIC_ACQUIRE)) != 0)
         imx_cpu_sleep(&p->running, running);
-    imx_check_passive(false);
+    imx_cpu_check_passive(false);
     for (int i = 1; i < p->blocks; i++)
-        imx_check_order(p->helpers[i].check, self);
+        imx_cpu_check_order(p->helpers[i].check, self);
 }
 
 imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
@@ -118,7 +118,7 @@ imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, cons
     for (int i = 1; i < blocks; i++) {
         helper *h = &p->helpers[i];
         h->prepared = p;
-        IMX_GOTO(imx_check_thread_begin(device, -1, &h->check));
+        IMX_GOTO(imx_cpu_check_thread_begin(device, -1, &h->check));
         int error = imx_sys.thread_create(&h->thread, help, h);
         if (error) {
             status = imx_fail(IMBREX_SYSTEM, "cannot start thread %d of %d for %s: %s", i + 1,
@@ -145,7 +145,7 @@ void imx_cpu_prepared_destroy(imx_device *device, imx_prepared *p)
     for (int i = 1; p->helpers && i < p->blocks; i++) {
         if (p->helpers[i].started)
             pthread_join(p->helpers[i].thread, NULL);
-        imx_check_thread_end(p->helpers[i].check);
+        imx_cpu_check_thread_end(p->helpers[i].check);
     }
     free(p->helpers);
     free(p->scratch);

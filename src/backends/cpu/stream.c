@@ -20,7 +20,7 @@ struct imx_cpu_stream {
     imx_device *device;
     int number;
     unsigned long thread;
-    imx_check_thread *check;
+    imx_cpu_check_thread *check;
     imx_cpu_entry *ring; /* [ENTRIES] */
     _Alignas(64) uint32_t tail;
     uint32_t host_sleeps;
@@ -60,16 +60,16 @@ static void *work(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: the emulated wire sleeps for short times */
     uint32_t seed = (uint32_t)(stream->device->rank * 7919 + stream->number * 104729 + 1);
     uint32_t head = 0, tail = 0;
-    imx_check_enter(stream->check);
+    imx_cpu_check_enter(stream->check);
     for (bool stop = false; !stop;) {
         if (head == tail)
             tail = await_change(&stream->tail, tail, &stream->worker_sleeps);
         const imx_cpu_entry *entry = &stream->ring[head % ENTRIES];
         stop = entry->kind == IMX_CPU_STOP;
-        imx_check_work(stream->check, 0);
+        imx_cpu_check_work(stream->check, 0);
         if (!stop)
             imx_cpu_work(stream->device, stream->number, &seed, entry);
-        imx_check_work(stream->check, -1);
+        imx_cpu_check_work(stream->check, -1);
         publish(&stream->head, ++head, &stream->host_sleeps);
     }
     return NULL;
@@ -94,7 +94,7 @@ static imx_cpu_entry *reserve(imx_cpu_stream *stream, imx_cpu_kind kind)
 
 static void commit(imx_cpu_stream *stream)
 {
-    imx_check_work(stream->check, 1);
+    imx_cpu_check_work(stream->check, 1);
     publish(&stream->tail, stream->tail + 1, &stream->worker_sleeps);
 }
 
@@ -108,7 +108,7 @@ imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *out)
     stream->number = device->stream_count;
     imbrex_status status;
     IMX_GOTO(imx_sys_alloc(ENTRIES, sizeof *stream->ring, &stream->ring));
-    IMX_GOTO(imx_check_thread_begin(device, stream->number, &stream->check));
+    IMX_GOTO(imx_cpu_check_thread_begin(device, stream->number, &stream->check));
     int error = imx_sys.thread_create(&stream->thread, work, stream);
     if (error) {
         status = imx_fail(IMBREX_SYSTEM, "cannot start a stream's thread: %s", strerror(error));
@@ -120,7 +120,7 @@ imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *out)
     *out = stream;
     return IMBREX_OK;
 fail:
-    imx_check_thread_end(stream->check);
+    imx_cpu_check_thread_end(stream->check);
     free(stream->ring);
     free(stream);
     return status;
@@ -133,10 +133,10 @@ void imx_cpu_stream_destroy(imx_device *device, imbrex_stream handle)
         return;
     reserve(stream, IMX_CPU_STOP);
     commit(stream);
-    imx_check_host(device, true, NULL);
+    imx_cpu_check_host(device, true, NULL);
     pthread_join(stream->thread, NULL);
-    imx_check_host(device, false, NULL);
-    imx_check_thread_end(stream->check);
+    imx_cpu_check_host(device, false, NULL);
+    imx_cpu_check_thread_end(stream->check);
     for (imx_cpu_stream **at = &device->streams; *at; at = &(*at)->next) {
         if (*at == stream) {
             *at = stream->next;
@@ -150,9 +150,9 @@ void imx_cpu_stream_destroy(imx_device *device, imbrex_stream handle)
 imbrex_status imx_cpu_stream_sync(imx_device *device, imbrex_stream handle)
 {
     imx_cpu_stream *stream = handle;
-    imx_check_host(device, true, NULL);
+    imx_cpu_check_host(device, true, NULL);
     drain_to(stream, 0);
-    imx_check_host(device, false, stream->check);
+    imx_cpu_check_host(device, false, stream->check);
     return IMBREX_OK;
 }
 

@@ -50,9 +50,9 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
         .index = -1,
         .bytes = (int64_t)entry->copy.bytes,
     };
-    imx_check_doing("a copy", -1);
-    imx_check_access(entry->copy.src, entry->copy.bytes, 0, 1, 0);
-    imx_check_access(entry->copy.dst, entry->copy.bytes, 0, 1, 1);
+    imx_cpu_check_doing("a copy", -1);
+    imx_cpu_check_access(entry->copy.src, entry->copy.bytes, 0, 1, 0);
+    imx_cpu_check_access(entry->copy.dst, entry->copy.bytes, 0, 1, 1);
     if (entry->copy.bytes)
         memcpy(entry->copy.dst, entry->copy.src, entry->copy.bytes);
     if (device->link_ns > 0 && entry->copy.rank != device->rank)
@@ -64,7 +64,7 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
 static void signal(imx_device *device, int stream, uint32_t *seed, const imx_signal_op *op)
 {
     uint64_t value = (op->word ? *op->word : 0) + op->add;
-    imx_check_doing(op->kind == IMX_POST ? "a post" : "a wait", op->site.plan);
+    imx_cpu_check_doing(op->kind == IMX_POST ? "a post" : "a wait", op->site.plan);
     if (op->kind == IMX_POST) {
         if (op->site.rank != device->rank)
             imx_cpu_chaos(device, seed);
@@ -113,19 +113,19 @@ static void call(imx_device *device, int stream, const imx_cpu_entry *entry)
 /* Events order streams of one rank, so they hold also after an abort: nothing is freed early. */
 static void await(const imx_event *event, uint32_t recording)
 {
-    imx_check_passive(true);
+    imx_cpu_check_passive(true);
     uint32_t reached; /* acquire: what the recording stream did before is visible here */
     while ((int32_t)((reached = __atomic_load_n(&event->reached, __ATOMIC_ACQUIRE)) - recording) <
            0)
         imx_cpu_sleep(&event->reached, reached);
-    imx_check_passive(false);
-    imx_check_take(&event->clock);
+    imx_cpu_check_passive(false);
+    imx_cpu_check_take(&event->clock);
 }
 
 void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_entry *entry)
 {
     if (entry->kind == IMX_CPU_RECORD) {
-        imx_check_give(&entry->event.event->clock);
+        imx_cpu_check_give(&entry->event.event->clock);
         __atomic_store_n(&entry->event.event->reached, entry->event.recording, __ATOMIC_RELEASE);
         imx_cpu_wake(&entry->event.event->reached);
     } else if (entry->kind == IMX_CPU_AWAIT) {
