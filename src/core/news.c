@@ -220,7 +220,12 @@ static bool find_fault(const imbrex_group *group, message *m)
     const imbrexd_fault *fault = imx_fault_of(group, rank);
     if (__atomic_load_n(&fault->state, __ATOMIC_ACQUIRE) != 2)
         return false; /* its rank is writing it */
-    *m = (message){ .magic = MAGIC, .kind = FAULT, .rank = rank, .fault = *fault };
+    *m = (message){ .magic = MAGIC, .kind = FAULT, .rank = rank };
+    m->fault = (imbrexd_fault){
+        /* all but state, which whoever comes too late still tries to set */
+        .state = 2,          .kind = fault->kind, .rank = fault->rank,      .site = fault->site,
+        .have = fault->have, .want = fault->want, .when_ns = fault->when_ns
+    };
     return true;
 }
 

@@ -6,7 +6,7 @@
  *     node 1:  4 5 6 7         of a node are in one communicator: ending one waits for nobody on
  *     node 2:  8 9 ...         the host
  *
- * A step on its stream: | begun + 1, who the peer is | NCCL's kernel | ended = begun |
+ * A step on its stream: | begun + 1, with whom | NCCL's kernel | ended = begun |
  * where begun and ended are words of host memory, one pair a channel, which a small kernel writes.
  * A watcher, a thread, reads them, the group's abort word and NCCL's own state, and ends the
  * communicator where a step is stuck; for that it needs no call of CUDA's.
@@ -31,7 +31,7 @@ enum { UNITS = 4, SLOTS = 1024, POLLS = 200, NAP_NS = 50000, WATCH_NS = 2000000,
 /* Host memory, written on streams.  Channels SLOTS apart share one: of two such steps at once the
  * watcher may miss that one is stuck, but never takes one that is not for stuck. */
 typedef struct slot {
-    uint64_t begun, ended, peer;
+    uint64_t begun, ended, what; /* what: | channel | the peer's rank |, of 32 bits */
 } slot;
 
 /* What the watcher has seen of a slot: the step that is under way, and since when. */
@@ -100,12 +100,6 @@ static imbrex_status fail_call(const imx_net *net, const char *doing, int result
                     net->calls->ncclGetLastError(NULL));
 }
 
-static void raise_fault(const imx_net *net, int kind, int channel, int rank, int code)
-{
-    imbrexd_site site = { .plan = channel, .what = IMX_SITE_NET, .rank = rank, .index = -1 };
-    imbrexd_fault_raise(net->desc.watch, kind, site, (uint64_t)code, 0);
-}
-
 /* ---- the watcher ----------------------------------------------------------------------------- */
 
 static slot *slot_of(const imx_net *net, int i)
@@ -118,7 +112,7 @@ static bool is_under_way(imx_net *net, int i, int64_t now_ns, int64_t *since_ns)
 {
     slot *s = slot_of(net, i);
     sight *seen = &net->seen[i];
-    /* acquire, in this order: ended is never newer than begun, nor peer older than that */
+    /* acquire, in this order: ended is never newer than begun, nor what older than that */
     uint64_t ended = __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE);
     uint64_t begun = __atomic_load_n(&s->begun, __ATOMIC_ACQUIRE);
     if (begun != seen->begun)
@@ -127,13 +121,35 @@ static bool is_under_way(imx_net *net, int i, int64_t now_ns, int64_t *since_ns)
     return begun != ended;
 }
 
-/* The step that has been under way for longest; -1: there is none. */
+static uint64_t what_of(int channel, int rank)
+{
+    return (uint64_t)channel << 32 | (uint64_t)rank;
+}
+
+static imbrexd_site site_of(uint64_t what)
+{
+    return (imbrexd_site){ .plan = (int32_t)(what >> 32),
+                           .what = IMX_SITE_NET,
+                           .rank = (int32_t)(what & UINT32_MAX),
+                           .index = -1 };
+}
+
+static imbrexd_site site_of_slot(const imx_net *net, int i)
+{
+    return site_of(__atomic_load_n(&slot_of(net, i)->what, __ATOMIC_RELAXED));
+}
+
+/* The step that has been under way for longest; -1: there is none.  Of each it is noted that this
+ * rank waits for its peer. */
 static int oldest(imx_net *net, int64_t now_ns, int64_t *since_ns)
 {
     int used = __atomic_load_n(&net->used, __ATOMIC_ACQUIRE), found = -1;
     for (int i = 0; i < used; i++) {
         int64_t at_ns;
-        if (is_under_way(net, i, now_ns, &at_ns) && (found < 0 || at_ns < *since_ns)) {
+        if (!is_under_way(net, i, now_ns, &at_ns))
+            continue;
+        imbrexd_watch_note(net->desc.watch, site_of_slot(net, i), now_ns);
+        if (found < 0 || at_ns < *since_ns) {
             found = i;
             *since_ns = at_ns;
         }
@@ -161,11 +177,12 @@ static void look(imx_net *net)
     int i = oldest(net, now_ns, &since_ns);
     if (i < 0)
         return;
-    int rank = (int)__atomic_load_n(&slot_of(net, i)->peer, __ATOMIC_RELAXED), broken = ask(net);
+    int broken = ask(net);
+    imbrexd_site site = site_of_slot(net, i);
     if (broken != NCCL_SUCCESS)
-        raise_fault(net, IMBREXD_FAULT_NET, i, rank, broken);
+        imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_NET, site, (uint64_t)broken, 0);
     else if (now_ns - since_ns > net->desc.timeout_ms * 1000000)
-        raise_fault(net, IMBREXD_FAULT_DEADLINE, i, rank, 0);
+        imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_DEADLINE, site, 0, 0);
 }
 
 /* Its kernels leave their streams then, and its peers see the connection break. */
@@ -217,11 +234,11 @@ static int issue(const imx_net *net, const imx_net_op *ops, int count, imbrex_st
     return result == NCCL_IN_PROGRESS ? settle(net, net->comm, net->desc.timeout_ms) : result;
 }
 
-static imbrex_status begin(const imx_net *net, slot *s, int rank, imbrex_stream stream)
+static imbrex_status begin(const imx_net *net, slot *s, uint64_t what, imbrex_stream stream)
 {
     const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
     const imx_signal_op ops[] = {
-        { .kind = IMX_POST, .signal = &s->peer, .add = (uint64_t)rank, .site = site },
+        { .kind = IMX_POST, .signal = &s->what, .add = what, .site = site },
         { .kind = IMX_POST, .signal = &s->begun, .word = &s->begun, .add = 1, .site = site },
     };
     return net->desc.backend->signals(net->desc.device, ops, 2, stream);
@@ -248,12 +265,13 @@ static int peer_to_name(const imx_net_op *ops, int count)
 static imbrex_status enqueue(imx_net *net, int channel, const imx_net_op *ops, int count,
                              imbrex_stream stream)
 {
-    int at = channel % SLOTS, rank = peer_to_name(ops, count);
+    int at = channel % SLOTS;
+    uint64_t what = what_of(channel, peer_to_name(ops, count));
     if (aborted(net))
         return IMBREX_OK;
     if (at >= net->used) /* release: the slot's words are zero by now */
         __atomic_store_n(&net->used, at + 1, __ATOMIC_RELEASE);
-    IMX_TRY(begin(net, slot_of(net, at), rank, stream));
+    IMX_TRY(begin(net, slot_of(net, at), what, stream));
     pthread_mutex_lock(&net->lock);
     int result = net->comm ? issue(net, ops, count, stream) : NCCL_SUCCESS;
     pthread_mutex_unlock(&net->lock);
@@ -261,8 +279,8 @@ static imbrex_status enqueue(imx_net *net, int channel, const imx_net_op *ops, i
         return end(net, slot_of(net, at), stream);
     bool gave_up = result == NCCL_IN_PROGRESS;
     imbrex_status status = fail_call(net, "send and receive", result);
-    raise_fault(net, gave_up ? IMBREXD_FAULT_DEADLINE : IMBREXD_FAULT_NET, channel, rank,
-                gave_up ? 0 : result);
+    imbrexd_fault_raise(net->desc.watch, gave_up ? IMBREXD_FAULT_DEADLINE : IMBREXD_FAULT_NET,
+                        site_of(what), gave_up ? 0 : (uint64_t)result, 0);
     return status;
 }
 
