@@ -137,13 +137,14 @@ void imx_cpu_check_work(imx_cpu_check_thread *thread, int more)
     imx_cpu_check_unlock();
 }
 
-void imx_cpu_check_passive(bool passive)
+void imx_cpu_check_passive(const uint32_t *word, uint32_t until)
 {
     if (!self)
         return;
     imx_cpu_check_lock();
     imx_cpu_check.progress++;
-    self->passive = passive;
+    self->passive = word;
+    self->until = until;
     imx_cpu_check_unlock();
 }
 
@@ -204,15 +205,24 @@ void imx_cpu_check_take(imx_cpu_check_clock *const *clock)
     imx_cpu_check_unlock();
 }
 
-void imx_cpu_check_host(imx_device *device, bool waits, imx_cpu_check_thread *done)
+void imx_cpu_check_host_waits(imx_device *device, const imx_cpu_check_thread *stream)
 {
     if (!device->check)
         return;
     imx_cpu_check_lock();
     imx_cpu_check.progress++;
-    device->check->waits = waits;
-    if (done)
-        imx_cpu_check_join(&device->check->clock, &done->clock);
+    device->check->awaited = stream;
+    imx_cpu_check_unlock();
+}
+
+void imx_cpu_check_host_goes_on(imx_device *device, const imx_cpu_check_thread *stream)
+{
+    if (!device->check)
+        return;
+    imx_cpu_check_lock();
+    imx_cpu_check.progress++;
+    device->check->awaited = NULL;
+    imx_cpu_check_join(&device->check->clock, &stream->clock);
     imx_cpu_check_unlock();
 }
 

@@ -33,10 +33,12 @@ typedef struct imx_cpu_check_mark {
     int rank, stream, plan;
 } imx_cpu_check_mark;
 
+struct imx_cpu_check_thread;
+
 /* Of a device that is checked. */
 typedef struct imx_cpu_check_device {
-    imx_cpu_check_clock clock; /* what its host has waited for */
-    bool waits;                /* the host, for a stream */
+    imx_cpu_check_clock clock;                  /* what its host has waited for */
+    const struct imx_cpu_check_thread *awaited; /* by the host, until it has no work; NULL: none */
 } imx_cpu_check_device;
 
 typedef struct imx_cpu_check_thread {
@@ -45,11 +47,12 @@ typedef struct imx_cpu_check_thread {
     imx_cpu_check_clock clock;
     uint32_t id;
     int stream;
-    int plan;         /* of the latest signal */
-    const char *what; /* it does */
-    int work;         /* that it has not finished */
-    bool passive;     /* it waits for a thread of its own rank */
-    bool waiting;     /* for this: */
+    int plan;                /* of the latest signal */
+    const char *what;        /* it does */
+    int work;                /* that it has not finished */
+    const uint32_t *passive; /* it waits for one of its rank until this is `until`; NULL: no */
+    uint32_t until;
+    bool waiting; /* for this: */
     const uint64_t *signal;
     imbrexd_compare compare;
     uint64_t value;
@@ -117,7 +120,9 @@ imx_cpu_check_thread *imx_cpu_check_self(void);
 
 /* It has more pieces of work to do, or fewer; 0: it begins one. */
 void imx_cpu_check_work(imx_cpu_check_thread *thread, int more);
-void imx_cpu_check_passive(bool passive);
+/* The calling thread waits for a thread of its own rank, which brings word up or down to `until`
+ * before it has no work any more; NULL: no longer. */
+void imx_cpu_check_passive(const uint32_t *word, uint32_t until);
 void imx_cpu_check_doing(const char *what, int plan); /* plan -1: as before */
 
 /* `to` goes on after what `from` did so far: blocks of a kernel. */
@@ -127,8 +132,9 @@ void imx_cpu_check_order(imx_cpu_check_thread *from, imx_cpu_check_thread *to);
 void imx_cpu_check_give(imx_cpu_check_clock **clock);
 void imx_cpu_check_take(imx_cpu_check_clock *const *clock);
 
-/* The device's thread waits for a stream, or no longer; done: the stream that it waited for. */
-void imx_cpu_check_host(imx_device *device, bool waits, imx_cpu_check_thread *done);
+/* The device's host waits for a stream; then it has waited for it. */
+void imx_cpu_check_host_waits(imx_device *device, const imx_cpu_check_thread *stream);
+void imx_cpu_check_host_goes_on(imx_device *device, const imx_cpu_check_thread *stream);
 
 /* With the lock held: this thread has found a mistake.  site.plan 0: the thread's. */
 void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site, const char *format,

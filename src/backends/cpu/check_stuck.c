@@ -20,9 +20,18 @@ static bool is_held(const imx_cpu_check_thread *t)
     return t->waiting && !imbrexd_holds(imbrexd_load_acquire(t->signal), t->compare, t->value);
 }
 
+/* Not yet; whoever is being woken up runs.  Events have passed `until` where they were recorded
+ * again, blocks are counted down to it. */
+static bool is_passive(const imx_cpu_check_thread *t)
+{
+    return t->passive &&
+           (t->until ? (int32_t)(__atomic_load_n(t->passive, __ATOMIC_ACQUIRE) - t->until) < 0
+                     : __atomic_load_n(t->passive, __ATOMIC_ACQUIRE) != 0);
+}
+
 static bool runs(const imx_cpu_check_thread *t)
 {
-    return t->work > 0 && !t->passive && !is_held(t);
+    return t->work > 0 && !is_passive(t) && !is_held(t);
 }
 
 /* By itself, whoever it waits for. */
@@ -32,7 +41,8 @@ static bool is_still(int rank, const uint64_t *group)
     for (const imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next) {
         if (t->device->rank != rank || group_of(t->device) != group)
             continue;
-        if (runs(t) || !t->device->check->waits)
+        const imx_cpu_check_thread *awaited = t->device->check->awaited;
+        if (runs(t) || !awaited || !awaited->work)
             return false;
         waits = waits || is_held(t);
     }

@@ -49,10 +49,10 @@ static void *help(void *arg)
         if (p->stop)
             return NULL;
         run_block(p, self);
-        imx_cpu_check_work(self->check, -1);
         /* acq_rel: whoever sees 0 sees what every block wrote */
         if (__atomic_sub_fetch(&p->running, 1, __ATOMIC_ACQ_REL) == 0)
             imx_cpu_wake(&p->running);
+        imx_cpu_check_work(self->check, -1); /* only now: see imx_cpu_check_passive */
     }
 }
 
@@ -84,11 +84,11 @@ void imx_cpu_prepared_run(imx_device *device, imx_prepared *p, const void *args,
     if (p->blocks > 1)
         start(p);
     run_block(p, &p->helpers[0]);
-    imx_cpu_check_passive(true);
+    imx_cpu_check_passive(&p->running, 0);
     uint32_t running;
     while (p->blocks > 1 && (running = __atomic_load_n(&p->running, __ATOMIC_ACQUIRE)) != 0)
         imx_cpu_sleep(&p->running, running);
-    imx_cpu_check_passive(false);
+    imx_cpu_check_passive(NULL, 0);
     for (int i = 1; i < p->blocks; i++)
         imx_cpu_check_order(p->helpers[i].check, self);
 }

@@ -133,9 +133,9 @@ void imx_cpu_stream_destroy(imx_device *device, imbrex_stream handle)
         return;
     reserve(stream, IMX_CPU_STOP);
     commit(stream);
-    imx_cpu_check_host(device, true, NULL);
+    imx_cpu_check_host_waits(device, stream->check);
     pthread_join(stream->thread, NULL);
-    imx_cpu_check_host(device, false, NULL);
+    imx_cpu_check_host_goes_on(device, stream->check);
     imx_cpu_check_thread_end(stream->check);
     for (imx_cpu_stream **at = &device->streams; *at; at = &(*at)->next) {
         if (*at == stream) {
@@ -150,9 +150,9 @@ void imx_cpu_stream_destroy(imx_device *device, imbrex_stream handle)
 imbrex_status imx_cpu_stream_sync(imx_device *device, imbrex_stream handle)
 {
     imx_cpu_stream *stream = handle;
-    imx_cpu_check_host(device, true, NULL);
+    imx_cpu_check_host_waits(device, stream->check);
     drain_to(stream, 0);
-    imx_cpu_check_host(device, false, stream->check);
+    imx_cpu_check_host_goes_on(device, stream->check);
     return IMBREX_OK;
 }
 

@@ -113,12 +113,12 @@ static void call(imx_device *device, int stream, const imx_cpu_entry *entry)
 /* Events order streams of one rank, so they hold also after an abort: nothing is freed early. */
 static void await(const imx_event *event, uint32_t recording)
 {
-    imx_cpu_check_passive(true);
+    imx_cpu_check_passive(&event->reached, recording);
     uint32_t reached; /* acquire: what the recording stream did before is visible here */
     while ((int32_t)((reached = __atomic_load_n(&event->reached, __ATOMIC_ACQUIRE)) - recording) <
            0)
         imx_cpu_sleep(&event->reached, reached);
-    imx_cpu_check_passive(false);
+    imx_cpu_check_passive(NULL, 0);
     imx_cpu_check_take(&event->clock);
 }
 
