@@ -122,8 +122,7 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
         { "pull", z.product + copy(in, &z, config) + MEET },
     };
     int count = ag_gemm ? 4 : 3, best = 0;
-    /* That of collectives is for those who ask for it: it has not been measured on GPUs. */
-    bool may_store = in->ranks <= IMX_TEAM_MOST && in->product;
+    bool may_store = in->ranks <= IMX_TEAM_MOST;
     imx_text why = { .at = config->why, .size = sizeof config->why };
     imx_text_add(&why, "expected us:");
     for (int i = 0; i < count; i++) {

@@ -90,12 +90,9 @@ static void slice(const imx_tune_input *in, int64_t count, int64_t step, imx_con
     count = clamp(count, 1, SLICES_MOST);
     if (!config->merged || k < 2 * step)
         count = 1;
-    /* The first is slice_k wide, each of the others twice as wide as the one before. */
-    int64_t columns = imx_ceil_div(imx_ceil_div(imx_max(k, 1), (1 << count) - 1), step) * step;
-    while (count > 1 && columns * ((1 << (count - 1)) - 1) >= k)
-        count--;
-    config->slices = (int)count;
-    config->slice_k = (int)(count > 1 ? columns : k);
+    int64_t columns = imx_ceil_div(imx_ceil_div(imx_max(k, 1), count), step) * step;
+    config->slices = (int)imx_ceil_div(imx_max(k, 1), columns);
+    config->slice_k = (int)columns;
 }
 
 static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)

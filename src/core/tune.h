@@ -32,7 +32,7 @@ typedef struct imx_config {
     int chunk_rows, tile_rows, tile_cols, group;
     int chunks;  /* most chunks of any rank */
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
-    int slices, slice_k; /* merged: parts of a's columns under a signal each; width of the first */
+    int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */
     int tiles_at_once;   /* of a product on a GPU */

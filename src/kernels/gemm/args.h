@@ -6,9 +6,9 @@
  *   own      rows of rank `own` come from `a` ([rows, k], its own rows only), all others from
  *            `gathered` ([m, k]).  -1: all come from `gathered`
  *   ready    before the first load of a tile that is not own: wait until ready[chunk] is at the
- *            run's use.  NULL: all is here.  own = -1: all rows are one chunk, of slices of k
- *            (imx_gemm_slice); wait for ready[s * team.size + r] of all ranks r before the first
- *            load from slice s
+ *            run's use.  NULL: all is here.  own = -1: all rows are one chunk, of slices of slice_k
+ *            columns of a; wait for ready[s * team.size + r] of all ranks r before the first load
+ *            from slice s
  *   IMX_GEMM_PUSHES, push: this rank's rows, which the kernel itself stores into all peers'
  *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
  *            after chunk q of push_chunk_rows; GPUs take push_pace clock cycles or more for 64 KB
@@ -56,7 +56,7 @@ typedef struct imx_gemm_args {
     int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
     int leave;         /* multiprocessors that stay free for others */
     int own;
-    int slices, slice_k; /* slices >= 1; slice_k: of the first, a multiple of 64; one slice: k */
+    int slices, slice_k; /* slices >= 1; slice_k: a multiple of 64, but for one slice: k */
     int push_chunk_rows, push_chunks; /* push_chunks: stride of signals, as schedule.chunks */
     int push_pace[2];
     int ahead;
@@ -71,13 +71,5 @@ typedef struct imx_gemm_args {
     int64_t slot_bytes;
     imx_team team;
 } imx_gemm_args;
-
-/* Where slice s of all rows begins, its first column of a.  Each is twice as wide as the one
- * before: the product can begin soon, and few signals are needed for the rest. */
-IMX_TEAM_FN int64_t imx_gemm_slice(const imx_gemm_args *args, int s)
-{
-    int64_t at = args->slice_k * (((int64_t)1 << s) - 1);
-    return at < args->k ? at : args->k;
-}
 
 #endif /* IMX_GEMM_ARGS_H */

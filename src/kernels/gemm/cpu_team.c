@@ -57,7 +57,8 @@ static void push_slices(const imx_gemm_args *args, int to, long long rows)
 {
     const imx_team *team = &args->team;
     for (int s = 0; s < args->slices; s++) {
-        int64_t from = imx_gemm_slice(args, s), cols = imx_gemm_slice(args, s + 1) - from;
+        int64_t from = (int64_t)s * args->slice_k, left = args->k - from;
+        int64_t cols = s == args->slices - 1 ? left : args->slice_k;
         push_part(args, to, 0, rows, from, cols, (int64_t)s * team->size + team->rank);
     }
 }

@@ -99,15 +99,6 @@ IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col,
         --*early;
 }
 
-#ifdef IMX_SLICES
-/* The slice that begins at column k, as imx_gemm_slice has it: worked out, since registers are
- * few. */
-IMX_FN int slice_at(const imx_gemm_args &args, int k)
-{
-    return 31 - __clz((unsigned)k / (unsigned)args.slice_k + 1u);
-}
-#endif
-
 /* One thread.  The next tile is worked out while the ring is full anyway. */
 IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *own,
                     const imx_tma_map *gathered, const imx_tma_map *b)
@@ -155,9 +146,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
         for (int k = 0; k < (int)args.k; k += TILE_K) {
 #ifdef IMX_SLICES
             if (k >= ready_k) {
-                int there = team_slice(args, watch, slice_at(args, ready_k));
+                int there = team_slice(args, watch, ready_k / args.slice_k);
                 imbrexd_fence_tma();
-                ready_k = there ? 2 * ready_k + args.slice_k : all;
+                ready_k = there ? ready_k + args.slice_k : all;
                 if (!there)
                     gave_up_here() = 1;
             }

@@ -82,46 +82,16 @@ IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
 
 #ifdef IMX_SLICES
 
-#ifdef IMX_B_KN
-enum { LOOKS = 1 }; /* loads of b take more of the producer's few registers */
-#else
-enum { LOOKS = 4 };
-#endif
-
-/* Whether slice s of all ranks' rows is here; looks for several at once, since each look takes a
- * while.  Relaxed: whoever is told yes puts a fence behind it. */
-IMX_TEAM_GPU bool team_sees_slice(const imx_gemm_args &args, uint64_t use, int s)
-{
-    const uint64_t *ready = &args.ready[s * args.team.size];
-    bool all = true;
-#pragma unroll 1
-    for (int r = 0; r < args.team.size; r += LOOKS) {
-        uint64_t have[LOOKS];
-#pragma unroll
-        for (int j = 0; j < LOOKS; j++)
-            have[j] = r + j < args.team.size ? imbrexd_load_relaxed(&ready[r + j]) : use;
-#pragma unroll
-        for (int j = 0; j < LOOKS; j++)
-            all &= have[j] >= use;
-    }
-    return all;
-}
-
 /* One thread: until slice s of all ranks' rows is here; 0: give up. */
 IMX_TEAM_GPU int team_slice(const imx_gemm_args &args, const imbrexd_watch *watch, int s)
 {
     uint64_t use = team_use(args);
-    int looks = 1000;
     imx_trace_begin(IMX_TRACE_CHUNK);
-    while (looks && !team_sees_slice(args, use, s))
-        looks--;
-    /* Late: now with a deadline, and one after the other, so that it is known who is missing. */
-    for (int r = 0; r < args.team.size && !looks; r++) {
+    for (int r = 0; r < args.team.size; r++) {
         imbrexd_site site = { args.plan, IMX_SITE_CHUNK, r, s };
         if (!imbrexd_signal_wait(watch, &args.ready[s * args.team.size + r], use, site))
             return 0;
     }
-    imbrexd_fence_post(); /* acquires, too: the slice comes after its signals */
     imx_trace_end(IMX_TRACE_CHUNK, -1, s);
     return 1;
 }
@@ -294,7 +264,8 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
     warps *= gridDim.x;
     bool units = args.k % per_unit == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
     for (int s = 0; s < args.slices; s++) {
-        int64_t from = imx_gemm_slice(&args, s), cols = imx_gemm_slice(&args, s + 1) - from;
+        int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
+        int64_t cols = left < args.slice_k ? left : args.slice_k;
         if (units)
             push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
                               args.k / per_unit, first * (args.k / per_unit), warp, warps);
