@@ -211,8 +211,11 @@ static void note_figures(tuning *t, const candidate *best)
 
 static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *config)
 {
-    for (const imx_algorithm *a = t->op->algorithms; a->name; a++)
-        add(t, a->name, 0);
+    bool nodes = t->group->nodes.count > 1;
+    for (const imx_algorithm *a = t->op->algorithms; a->name; a++) {
+        if (nodes ? a->over_nodes : !a->on_nodes)
+            add(t, a->name, 0);
+    }
     IMX_TRY(time_field(t));
     const candidate *found = fastest(t, 0);
     if (!found)
