@@ -1,6 +1,7 @@
 /* gpu.c - finds GPUs or says that there are none, and reports cases one a line. */
 #include "gpu.h"
 
+#include <execinfo.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -53,11 +54,23 @@ static int count_main(void *ctx)
     return count_gpus();
 }
 
+/* Where it happened, for addr2line; no debugger is needed on the machine with the GPU. */
+static void say_where(int number)
+{
+    void *frames[32];
+    signal(number, SIG_DFL);
+    backtrace_symbols_fd(frames, backtrace(frames, 32), STDOUT_FILENO);
+    raise(number);
+}
+
 pid_t gpu_start(int (*run)(void *ctx), void *ctx, int limit_s)
 {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
+        struct sigaction now;
+        if (sigaction(SIGSEGV, NULL, &now) == 0 && now.sa_handler == SIG_DFL) /* no sanitizer's */
+            signal(SIGSEGV, say_where);
         alarm((unsigned)limit_s);
         int result = run(ctx);
         fflush(NULL);
