@@ -208,7 +208,7 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
         fold_units<1>(args, row, rows, col, thread_here() - 32, LANES);
-        imx_trace_end(IMX_TRACE_FOLD, t.rank, t.chunk);
+        imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     }
     return 1;
 }
@@ -229,7 +229,7 @@ IMX_FN int fold_last(const imx_gemm_args &args, const imbrexd_watch *watch, cons
         fold_units<UNITS_AT_ONCE>(args, note->row + first_row + h * 64, rows < 16 ? rows : 16,
                                   note->col, (int)threadIdx.x % 32, 32);
     }
-    imx_trace_end(IMX_TRACE_FOLD, note->owner, note->chunk);
+    imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
 }
 
