@@ -80,6 +80,8 @@ def _open():
     lib.imbrex_group_abort.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_destroy.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Args), ctypes.c_void_p]
+    lib.imbrex_silu_mul.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64,
+                                    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_plan_describe.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -153,6 +155,11 @@ class Group:
 
     def barrier(self, stream=None):
         _check(_lib.imbrex_barrier(self._handle, _stream(self.device, stream)))
+
+    def silu_mul(self, rows, cols, pair, out, dtype="bf16", stream=None):
+        """Enqueues out[rows, cols] = silu(pair[:, :cols]) * pair[:, cols:], pair[rows, 2*cols]."""
+        _check(_lib.imbrex_silu_mul(self._handle, DTYPES[dtype], rows, cols, _address(pair),
+                                    _address(out), _stream(self.device, stream)))
 
     def abort(self):
         _lib.imbrex_group_abort(self._handle)

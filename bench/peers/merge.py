@@ -6,7 +6,8 @@ candidate, each figure the candidate's time over that of the local product alone
 A file holds what `imbrex bench --json`, torch_peers.py --json or mpi_blas --json wrote, or figures
 from elsewhere, objects with op, m, n, k, ranks, dtype, name, over and source.  NAME stands before
 the names of the file's candidates.  m, n, k are of all ranks together, in the table and in figures
-from elsewhere.  Where two files say the same, the later one counts.
+from elsewhere; of mlp, n is the hidden size and k that of the feed-forward.  Where two files say
+the same, the later one counts.
 """
 import json
 import sys
@@ -47,7 +48,8 @@ def figures_of(value):
     elif isinstance(value.get("over"), dict):
         key = problem(*(value[word] for word in ("op", "m", "n", "k", "ranks", "dtype")))
         for name, over in value["over"].items():
-            yield key, name + (", graph" if value.get("graph") else ""), over, None
+            graph = value.get("graph") and name not in value.get("eager", ())
+            yield key, name + (", graph" if graph else ""), over, None
     elif "over" in value:
         key = problem(*(value[word] for word in ("op", "m", "n", "k", "ranks", "dtype")))
         yield key, value["name"], value["over"], value["source"]

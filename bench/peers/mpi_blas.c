@@ -12,13 +12,7 @@
 #include "bench_blas.h"
 #include "bench_call.h"
 #include "measure.h"
-
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "try.h"
 
 enum { BLAS, MPI, SEQUENTIAL, OVERLAPPED, CANDIDATES };
 
