@@ -14,7 +14,6 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/group.h"
 #include "kernels/gemm/args.h"
@@ -241,8 +240,7 @@ static imbrex_status open_all(bench *b)
     void *memory;
     IMX_TRY(imbrex_group_create(&desc, &b->group));
     IMX_TRY(share_open(b->group, sizeof(double), &b->share));
-    if (strncmp(imbrex_group_device(b->group), "cuda", 4) == 0)
-        IMX_TRY(cuda_timer_open(imbrex_group_device(b->group), &b->timer));
+    IMX_TRY(measure_clock(b->group, false, &b->timer));
     if (b->options.hooks) /* the same room, for another use */
         b->options.mb = (place_of(b, 4) - b->memory + WORDS * 8) / (b->options.parts + 1) / MB + 1;
     b->part_bytes = (size_t)b->options.mb * MB;

@@ -71,6 +71,11 @@ static int check_ops(const options_page *page, const bench_words *w, const bench
         if (!op->product && (w->bias || w->layout || w->k))
             return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
                                  op->name);
+        if (op->meets && (q->tune || w->algorithm || w->chunk_rows || w->sms))
+            return options_wrong(page,
+                                 "%s has no plan: --tune, --algorithm, --chunk-rows and --sms say "
+                                 "nothing",
+                                 op->name);
         if (op->alone && q->tune)
             return options_wrong(page, "%s is one product: --tune has nothing to choose", op->name);
         if (op->alone && (w->bias || w->algorithm || w->chunk_rows))
@@ -117,8 +122,10 @@ static int check_request(const options_page *page, const char *ops, bench_words 
     if (wrong < 0)
         return wrong;
     char error[300];
-    if (request->timeline && (request->count > 1 || request->shapes[0].op->alone))
-        return options_wrong(page, "--timeline shows one shape of one operator, and not gemm");
+    const bench_op *first = request->shapes[0].op;
+    if (request->timeline && (request->count > 1 || first->alone || first->meets))
+        return options_wrong(page, "--timeline shows one shape of one operator, and not %s",
+                             first->meets ? "barrier" : "gemm");
     if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
     request->peer = (bench_peer)index_of(peers, 3, w->peer);
@@ -185,14 +192,15 @@ int cli_bench(int argc, char **argv)
     };
     const options_page page = {
         .command = "bench",
-        .synopsis = "{ag_gemm | gemm_rs | gemm | all_gather | reduce_scatter}[,...] [options]",
+        .synopsis = "{ag_gemm | gemm_rs | gemm | all_gather | reduce_scatter | barrier}[,...] "
+                    "[options]",
         .about =
             "Times an operator on R ranks, in turn with\n\n"
             "  sequential  the same without overlap: communicate, then compute, or the other way\n"
             "  products    one rank's product alone, by the same code\n"
             "  blas        one rank's product alone, by one call of the BLAS (f32)\n"
             "  cublas      the same on a GPU, by the fastest of 8 ways that cuBLASLt proposes\n\n"
-            "gemm is one rank's product alone.",
+            "gemm is one rank's product alone; barrier is imbrex_barrier, and has no sizes.",
         .options = options,
         .notes =
             "m, n, k are one rank's product: c[m, n] = all_gather(a)[m, k] b, or a[m, k] b before "

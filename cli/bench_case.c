@@ -7,20 +7,11 @@
 
 #include "bench_blas.h"
 #include "bench_call.h"
-#include "bench_error.h"
-#include "cuda_graph.h"
+#include "failure.h"
+#include "try.h"
 
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
-
-/* A round of very short calls has several of them, so that it lasts about so long; on a GPU also of
- * long ones, as they follow each other in use: what the card's power allows for depends on it.  A
- * graph holds an even number, as runs of a plan take turns with two workspaces. */
-enum { ROUND_US = 1000, MOST_INNER = 16, LEAST_INNER_GPU = 4, GRAPH_CALLS = 10, HOST_ROUNDS = 7 };
+/* A graph holds an even number of calls, as runs of a plan take turns with two workspaces. */
+enum { GRAPH_CALLS = 10, HOST_ROUNDS = 7 };
 
 typedef struct case_state {
     bench_setting *setting;
@@ -117,14 +108,24 @@ static imbrex_status leave_out(case_state *s, const char *name, imbrex_status st
     if (!harmless)
         return status;
     if (imbrex_group_rank(s->setting->group) == 0)
-        fprintf(stderr, "imbrex bench: %s is left out: %s\n", name, bench_error(status));
+        fprintf(stderr, "imbrex bench: %s is left out: %s\n", name, failure_text(status));
     s->left_out++;
     return IMBREX_OK;
+}
+
+static imbrex_status meet(void *ctx)
+{
+    const bench_setting *setting = ctx;
+    return imbrex_barrier(setting->group, setting->stream);
 }
 
 static imbrex_status add_all(case_state *s)
 {
     const bench_request *q = s->setting->request;
+    if (s->shape->op->meets) {
+        add(s, s->shape->op->name, meet, s->setting, s->setting->group);
+        return IMBREX_OK;
+    }
     if (s->shape->op->product)
         TRY(add_yardstick(s));
     if (s->shape->op->alone)
@@ -140,31 +141,18 @@ static imbrex_status add_all(case_state *s)
             TRY(leave_out(s, name, status));
     }
     if (q->algorithm_count && s->count == before)
-        return bench_fail(IMBREX_UNSUPPORTED, "no algorithm is left to time");
+        return failure_note(IMBREX_UNSUPPORTED, "no algorithm is left to time");
     return IMBREX_OK;
 }
 
 /* ---- Timing ---------------------------------------------------------------------------------- */
-
-/* Calls in a round, the same on all ranks and for all candidates. */
-static imbrex_status choose_inner(case_state *s)
-{
-    candidate *last = &s->candidates[s->count - 1];
-    share *ranks = &s->setting->share;
-    last->inner = 1;
-    TRY(measure_by(s->setting->timer, ranks, last, 1, 1, 3, NULL));
-    double inner = last->us > 0 ? ROUND_US / last->us : MOST_INNER;
-    int least = s->setting->timer ? LEAST_INNER_GPU : 1;
-    s->result->inner = inner < least ? least : inner > MOST_INNER ? MOST_INNER : (int)inner;
-    return IMBREX_OK;
-}
 
 static imbrex_status note_host(case_state *s, int warm, int rounds)
 {
     for (int i = 0; i < s->count; i++) {
         s->candidates[i].inner = s->result->inner;
         if (s->calls[i].plan && !bench_call_note(&s->calls[i], s->result->inner, warm + rounds))
-            return bench_fail(IMBREX_NO_MEMORY, "out of memory");
+            return failure_note(IMBREX_NO_MEMORY, "out of memory");
     }
     return IMBREX_OK;
 }
@@ -181,18 +169,12 @@ static imbrex_status take_host(case_state *s, int warm, int rounds)
     return IMBREX_OK;
 }
 
-/* From here on a candidate's call is a replay of `inner` calls. */
 static imbrex_status capture_all(case_state *s)
 {
     s->result->inner = GRAPH_CALLS;
     for (int i = 0; i < s->count; i++) {
         candidate *c = &s->candidates[i];
-        imbrex_status status =
-            cuda_graph_capture(s->setting->stream, c->enqueue, c->ctx, GRAPH_CALLS, &s->graphs[i]);
-        if (status != IMBREX_OK)
-            return status;
-        c->enqueue = cuda_graph_run;
-        c->ctx = s->graphs[i];
+        TRY(measure_capture(s->setting->timer, c, GRAPH_CALLS, &s->graphs[i]));
         c->inner = 1;
     }
     return IMBREX_OK;
@@ -203,7 +185,7 @@ static imbrex_status time_all(case_state *s)
     const bench_request *q = s->setting->request;
     share *ranks = &s->setting->share;
     int warm = (int)q->warm, rounds = (int)q->rounds;
-    TRY(choose_inner(s));
+    TRY(measure_inner(s->setting->timer, ranks, &s->candidates[s->count - 1], &s->result->inner));
     if (q->graph) {
         TRY(note_host(s, warm, HOST_ROUNDS));
         TRY(measure_by(s->setting->timer, ranks, s->candidates, s->count, warm, HOST_ROUNDS, NULL));

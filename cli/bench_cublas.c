@@ -1,12 +1,7 @@
 /* bench_cublas.c - chooses among the ways, and runs the chosen one. */
 #include "bench_cublas.h"
 
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "try.h"
 
 enum { TRIES = 4 };
 

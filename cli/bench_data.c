@@ -5,13 +5,7 @@
 #include <string.h>
 
 #include "matrix.h"
-
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "try.h"
 
 /* All sets together are larger than the caches of most machines, and several times those of a GPU;
  * very small ones need not be. */

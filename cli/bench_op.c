@@ -11,6 +11,7 @@ static const bench_op ops[] = {
     { .name = "gemm", .product = true, .alone = true },
     { .name = "all_gather", .a_is_share = true, .coll = imbrex_plan_all_gather },
     { .name = "reduce_scatter", .coll = imbrex_plan_reduce_scatter },
+    { .name = "barrier", .meets = true },
 };
 
 enum { OPS = sizeof ops / sizeof *ops };

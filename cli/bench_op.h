@@ -13,6 +13,7 @@ typedef struct bench_op {
     bool product;    /* it multiplies by a b */
     bool a_is_share; /* a rank's a holds its own rows only */
     bool alone;      /* nothing travels: only the product of one rank, as its own group */
+    bool meets;      /* ranks meet and no more: there is no shape, and no plan */
     imbrex_status (*coll)(imbrex_group *, const imbrex_coll_desc *, imbrex_plan **);
     imbrex_status (*gemm)(imbrex_group *, const imbrex_gemm_desc *, imbrex_plan **);
 } bench_op;

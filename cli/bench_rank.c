@@ -2,20 +2,13 @@
 #include "bench_rank.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "bench_case.h"
-#include "bench_error.h"
 #include "bench_trace.h"
 #include "bench_tune.h"
 #include "cli.h"
-
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "failure.h"
+#include "try.h"
 
 typedef struct rank_state {
     const bench_request *request;
@@ -32,11 +25,10 @@ static bool multiplies(const bench_request *q)
     return false;
 }
 
-/* On a GPU: its clock, a stream that both groups use, and cuBLASLt. */
+/* On a GPU: a stream that both groups use, and cuBLASLt. */
 static imbrex_status equip_gpu(bench_setting *s)
 {
     const bench_request *q = s->request;
-    TRY(cuda_timer_open(imbrex_group_device(s->group), &s->timer));
     s->stream = cuda_timer_stream(s->timer);
     if (q->peer == BENCH_PEER_NONE || !multiplies(q))
         return IMBREX_OK;
@@ -47,7 +39,7 @@ static imbrex_status equip_gpu(bench_setting *s)
         return status;
     if (s->bar)
         fprintf(stderr, "imbrex bench: products are compared with our own: %s\n",
-                bench_error(status));
+                failure_text(status));
     return IMBREX_OK;
 }
 
@@ -61,15 +53,12 @@ static imbrex_status equip(rank_state *s)
     desc = (imbrex_group_desc){ .bootstrap = &one, .device = imbrex_group_device(setting->group) };
     TRY(imbrex_group_create(&desc, &setting->alone));
     TRY(share_open(setting->group, sizeof(double), &setting->share));
-    bool gpu = strncmp(imbrex_group_device(setting->group), "cuda", 4) == 0;
-    if (gpu)
+    TRY(measure_clock(setting->group, s->request->graph, &setting->timer));
+    if (setting->timer)
         return equip_gpu(setting);
     if (s->request->peer == BENCH_PEER_CUBLAS)
-        return bench_fail(IMBREX_UNSUPPORTED, "--peer cublas needs device cuda, not %s",
-                          imbrex_group_device(setting->group));
-    if (s->request->graph)
-        return bench_fail(IMBREX_UNSUPPORTED, "--graph needs device cuda, not %s",
-                          imbrex_group_device(setting->group));
+        return failure_note(IMBREX_UNSUPPORTED, "--peer cublas needs device cuda, not %s",
+                            imbrex_group_device(setting->group));
     return IMBREX_OK;
 }
 
@@ -101,7 +90,7 @@ static imbrex_status work(rank_state *s)
             if (s->setting.bar)
                 fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
                         q->shapes[i].op->name, (long long)q->shapes[i].m, (long long)q->shapes[i].n,
-                        (long long)q->shapes[i].k, bench_error(status));
+                        (long long)q->shapes[i].k, failure_text(status));
         } else if (s->setting.bar) {
             (q->json ? bench_report_json : bench_report_table)(&result);
             fflush(stdout); /* what stands stays, if a later shape ends the run */
@@ -118,7 +107,7 @@ int bench_rank(const bench_request *request)
     bench_setting *setting = &s.setting;
     imbrex_status status = work(&s);
     if (status != IMBREX_OK)
-        fprintf(stderr, "imbrex bench: %s\n", bench_error(status));
+        fprintf(stderr, "imbrex bench: %s\n", failure_text(status));
     cuda_blas_close(setting->cublas);
     if (setting->workspace)
         imbrex_mem_free(setting->alone, setting->workspace);

@@ -24,7 +24,9 @@ static double gb_s(const bench_result *r, const bench_figure *f)
 {
     bool alone = strcmp(f->name, "blas") == 0 || strcmp(f->name, "cublas") == 0 ||
                  strcmp(f->name, "products") == 0;
-    return alone || r->ranks == 1 ? (double)NAN : bench_op_bytes(r->shape, r->ranks) / f->us * 1e-3;
+    return alone || r->shape->op->meets || r->ranks == 1
+               ? (double)NAN
+               : bench_op_bytes(r->shape, r->ranks) / f->us * 1e-3;
 }
 
 /* ---- For people ------------------------------------------------------------------------------ */
@@ -125,8 +127,8 @@ void bench_report_json(const bench_result *r)
     const bench_shape *s = r->shape;
     printf("{ \"op\": \"%s\", \"ranks\": %d", s->op->name, r->ranks);
     words("device", r->device);
-    number("m", (double)s->m);
-    number("n", (double)s->n);
+    number("m", s->op->meets ? (double)NAN : (double)s->m);
+    number("n", s->op->meets ? (double)NAN : (double)s->n);
     number("k", s->op->product ? (double)s->k : (double)NAN);
     words("dtype", bench_dtype_names[s->dtype]);
     words("layout", s->op->product ? bench_layout_names[s->layout] : NULL);

@@ -39,8 +39,8 @@ static bool add(reader *r, const bench_op *op, const int64_t sizes[3])
     }
     bench_shape shape = *r->like;
     shape.op = op;
-    shape.m = sizes[0];
-    shape.n = sizes[1];
+    shape.m = op->meets ? 1 : sizes[0];
+    shape.n = op->meets ? 1 : sizes[1];
     shape.k = op->product ? sizes[2] : 0;
     int64_t *cut = op->alone ? NULL : op->product && op->a_is_share ? &shape.n : &shape.k;
     if (cut && op->product && *cut % r->total) {

@@ -4,17 +4,11 @@
 #include <stdlib.h>
 
 #include "bench_call.h"
-#include "bench_error.h"
+#include "failure.h"
 #include "spans.h"
 #include "timeline.h"
 #include "timeline_summary.h"
-
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "try.h"
 
 enum { SPANS = 100000, WARM = 3, CALLS = 3 };
 
@@ -131,7 +125,7 @@ static imbrex_status show(const picture *p)
     bool written = panels && room && draw(p, panels, room, error, sizeof error);
     free(panels);
     free(room);
-    return written ? IMBREX_OK : bench_fail(IMBREX_SYSTEM, "%s", error);
+    return written ? IMBREX_OK : failure_note(IMBREX_SYSTEM, "%s", error);
 }
 
 static imbrex_status work(picture *p)
@@ -139,7 +133,7 @@ static imbrex_status work(picture *p)
     const bench_request *q = p->setting->request;
     p->own = calloc(SPANS, sizeof *p->own);
     if (!p->own)
-        return bench_fail(IMBREX_NO_MEMORY, "out of memory");
+        return failure_note(IMBREX_NO_MEMORY, "out of memory");
     TRY(bench_data_open(p->setting->group, p->shape, &p->data));
     for (int i = 0; i < q->algorithm_count; i++) {
         imbrex_status status = trace_one(p, q->algorithms[i], &p->all[p->count]);

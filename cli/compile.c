@@ -102,6 +102,9 @@ static int read_shapes(const options_page *page, const char *ops, const request 
                            sizeof wrong))
         return options_wrong(page, "%s", wrong);
     for (int i = 0; i < shapes->count; i++) {
+        if (shapes->list[i].op->meets)
+            return options_wrong(page, "%s is no plan: there is nothing to compile",
+                                 shapes->list[i].op->name);
         if (shapes->list[i].op->alone)
             return options_wrong(page,
                                  "%s is no plan of its own: ag_gemm with --ranks 1 has the "

@@ -1,15 +1,9 @@
 /* cuda_blas.c - describes a row-major product to a library that thinks in columns. */
 #include "cuda_blas.h"
 
-#include "bench_error.h"
 #include "cuda_find.h"
-
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "failure.h"
+#include "try.h"
 
 enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
 enum { DESC_TRANSPOSE_A = 3, TRANSPOSED = 1, PREFERENCE_WORKSPACE_BYTES = 1 };
@@ -23,12 +17,12 @@ static imbrex_status load(void)
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", NULL };
     void *library = cuda_find_library("IMBREX_CUBLASLT", names);
     if (!library)
-        return bench_fail(IMBREX_UNSUPPORTED,
-                          "cuBLASLt is not found: set IMBREX_CUBLASLT to the file of "
-                          "libcublasLt.so.13 or .12, or time with --peer none");
+        return failure_note(IMBREX_UNSUPPORTED,
+                            "cuBLASLt is not found: set IMBREX_CUBLASLT to the file of "
+                            "libcublasLt.so.13 or .12, or time with --peer none");
 #define LOAD(name, gives, symbol, takes)                               \
     if (!(*(void **)&loaded.name = cuda_find_symbol(library, symbol))) \
-        return bench_fail(IMBREX_UNSUPPORTED, "this cuBLASLt lacks %s", symbol);
+        return failure_note(IMBREX_UNSUPPORTED, "this cuBLASLt lacks %s", symbol);
     CUDA_BLAS_TABLE(LOAD)
 #undef LOAD
     return IMBREX_OK;
@@ -36,7 +30,7 @@ static imbrex_status load(void)
 
 static imbrex_status check(int result, const char *call)
 {
-    return result ? bench_fail(IMBREX_DEVICE, "cuBLASLt: %s gives %d", call, result) : IMBREX_OK;
+    return result ? failure_note(IMBREX_DEVICE, "cuBLASLt: %s gives %d", call, result) : IMBREX_OK;
 }
 
 imbrex_status cuda_blas_open(cublasLtHandle_t *handle)
@@ -92,7 +86,7 @@ static imbrex_status ask(cuda_blas_product *p)
             p->ways[able++] = p->ways[i];
     p->count = able;
     if (status == IMBREX_OK && p->count < 1)
-        status = bench_fail(IMBREX_UNSUPPORTED, "cuBLASLt knows no way to compute this product");
+        status = failure_note(IMBREX_UNSUPPORTED, "cuBLASLt knows no way to compute this product");
     return status;
 }
 

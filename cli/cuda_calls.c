@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-#include "bench_error.h"
+#include "failure.h"
 
 const cuda_calls *cuda;
 
@@ -14,10 +14,11 @@ static imbrex_status load(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return bench_fail(IMBREX_UNSUPPORTED, "no NVIDIA driver to time with: %s", dlerror());
-#define LOAD(name, symbol, takes)                           \
-    if (!(*(void **)&loaded.name = dlsym(library, symbol))) \
-        return bench_fail(IMBREX_UNSUPPORTED, "the NVIDIA driver is too old: it lacks %s", symbol);
+        return failure_note(IMBREX_UNSUPPORTED, "no NVIDIA driver to time with: %s", dlerror());
+#define LOAD(name, symbol, takes)                                                            \
+    if (!(*(void **)&loaded.name = dlsym(library, symbol)))                                  \
+        return failure_note(IMBREX_UNSUPPORTED, "the NVIDIA driver is too old: it lacks %s", \
+                            symbol);
     CUDA_CALLS_TABLE(LOAD)
 #undef LOAD
     return IMBREX_OK;
@@ -41,5 +42,6 @@ imbrex_status cuda_calls_check(int result, const char *call)
         return IMBREX_OK;
     if (cuda->cuGetErrorName(result, &name) != 0)
         name = "an unknown error";
-    return bench_fail(IMBREX_DEVICE, "cannot time on the GPU: %s says %s (%d)", call, name, result);
+    return failure_note(IMBREX_DEVICE, "cannot time on the GPU: %s says %s (%d)", call, name,
+                        result);
 }

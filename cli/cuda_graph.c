@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "bench_error.h"
 #include "cuda_calls.h"
+#include "failure.h"
 
 struct cuda_graph {
     imbrex_stream stream;
@@ -37,7 +37,7 @@ imbrex_status cuda_graph_capture(imbrex_stream stream, imbrex_status (*enqueue)(
 {
     cuda_graph *graph = calloc(1, sizeof *graph);
     if (!graph)
-        return bench_fail(IMBREX_NO_MEMORY, "out of memory");
+        return failure_note(IMBREX_NO_MEMORY, "out of memory");
     graph->stream = stream;
     imbrex_status status = capture(graph, enqueue, ctx, count);
     if (status == IMBREX_OK)

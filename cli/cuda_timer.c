@@ -6,15 +6,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "bench_error.h"
 #include "cuda_calls.h"
-
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "failure.h"
+#include "try.h"
 
 enum { HOLD_S = 1 };
 
@@ -44,11 +38,11 @@ imbrex_status cuda_timer_open(const char *device, cuda_timer **out)
 {
     int index;
     if (sscanf(device, "cuda:%d", &index) != 1)
-        return bench_fail(IMBREX_UNSUPPORTED, "device %s has no clock of its own", device);
+        return failure_note(IMBREX_UNSUPPORTED, "device %s has no clock of its own", device);
     TRY(cuda_calls_open());
     cuda_timer *timer = calloc(1, sizeof *timer);
     if (!timer)
-        return bench_fail(IMBREX_NO_MEMORY, "out of memory");
+        return failure_note(IMBREX_NO_MEMORY, "out of memory");
     pthread_mutex_init(&timer->lock, NULL);
     pthread_cond_init(&timer->opened, NULL);
     imbrex_status status = equip(timer, index);

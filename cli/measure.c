@@ -2,7 +2,11 @@
 #include "measure.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+
+#include "failure.h"
+#include "try.h"
 
 static double now_us(void)
 {
@@ -20,6 +24,21 @@ static int ascending(const void *a, const void *b)
 /* So many calls are enqueued before the stream starts on the first: more than a GPU takes at once
  * would wait for it. */
 enum { CALLS_HELD = 8 };
+
+/* A round of very short calls has several of them, so that it lasts about so long; on a GPU also of
+ * long ones, as they follow each other in use: what the card's power allows for depends on it. */
+enum { ROUND_US = 1000, MOST_INNER = 16, LEAST_INNER_GPU = 4 };
+
+imbrex_status measure_clock(imbrex_group *group, bool graph, cuda_timer **timer)
+{
+    const char *device = imbrex_group_device(group);
+    if (strncmp(device, "cuda", 4) == 0)
+        return cuda_timer_open(device, timer);
+    *timer = NULL;
+    if (graph)
+        return failure_note(IMBREX_UNSUPPORTED, "--graph needs device cuda, not %s", device);
+    return IMBREX_OK;
+}
 
 static imbrex_status time_by_host(share *s, const candidate *c, double *us)
 {
@@ -97,4 +116,22 @@ imbrex_status measure_by(cuda_timer *timer, share *s, candidate *candidates, int
     }
     free(us);
     return status;
+}
+
+imbrex_status measure_inner(cuda_timer *timer, share *s, candidate *c, int *inner)
+{
+    int least = timer ? LEAST_INNER_GPU : 1;
+    c->inner = 1;
+    TRY(measure_by(timer, s, c, 1, 1, 3, NULL));
+    double wanted = c->us > 0 ? ROUND_US / c->us : MOST_INNER;
+    *inner = wanted < least ? least : wanted > MOST_INNER ? MOST_INNER : (int)wanted;
+    return IMBREX_OK;
+}
+
+imbrex_status measure_capture(cuda_timer *timer, candidate *c, int calls, cuda_graph **graph)
+{
+    TRY(cuda_graph_capture(cuda_timer_stream(timer), c->enqueue, c->ctx, calls, graph));
+    c->enqueue = cuda_graph_run;
+    c->ctx = *graph;
+    return IMBREX_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
+#include "cuda_graph.h"
 #include "cuda_timer.h"
 #include "progress.h"
 #include "share.h"
@@ -16,6 +17,17 @@ typedef struct candidate {
     int inner;           /* calls between two looks at the clock */
     double us;           /* out: of one call */
 } candidate;
+
+/* The clock of the group's device: a GPU's own, or NULL for the host's.  graph: whether calls are
+ * to be captured, which only GPUs can. */
+IMBREX_TRY measure_clock(imbrex_group *group, bool graph, cuda_timer **timer);
+
+/* Collective: calls of c that make a round, the same on all ranks. */
+IMBREX_TRY measure_inner(cuda_timer *timer, share *s, candidate *c, int *inner);
+
+/* From here on a call of c is a replay of `calls` calls, captured on the timer's stream, where one
+ * has run before.  Collective if a call is. */
+IMBREX_TRY measure_capture(cuda_timer *timer, candidate *c, int calls, cuda_graph **graph);
 
 /* Collective: every candidate runs `warm` times, then once in each of `rounds` rounds. */
 IMBREX_TRY measure(share *s, candidate *candidates, int count, int warm, int rounds, progress *bar);

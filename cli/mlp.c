@@ -119,6 +119,8 @@ int cli_mlp(int argc, char **argv)
           .help = "picture of what every stream did: .html, .svg, or .json\nfor Perfetto" },
         { "rounds", 0, .integer = &request.rounds, .metavar = "N", .min = 1, .max = 10000,
           .help = "how often each version is timed (9)" },
+        { "graph", 0, .flag = &request.graph,
+          .help = "on GPUs: capture each version as one CUDA graph, time and\ncheck its replays" },
         { "json", 0, .flag = &request.json, .help = "print JSON instead of the table" },
         { 0 },
     };

@@ -4,7 +4,7 @@
 
 #include "mlp_block.h"
 #include "mlp_check.h"
-#include "timeline.h"
+#include "spans.h"
 
 typedef struct mlp_result {
     const char *source; /* "model.safetensors, layer 3" */
@@ -14,6 +14,7 @@ typedef struct mlp_result {
     imbrex_dtype dtype;
     char gate_up[400], down[400]; /* imbrex_plan_describe */
     double products_us, sequential_us, overlapped_us;
+    bool device_clock, graph; /* how they were timed */
     bool checked;
     mlp_error error; /* of all ranks together */
 } mlp_result;
@@ -25,15 +26,8 @@ double mlp_hidden(const mlp_result *result);
 void mlp_print_table(const mlp_result *result);
 void mlp_print_json(const mlp_result *result);
 
-/* Two panels: one overlapped run above one sequential run.  Spans of all ranks, [ranks][most],
- * counts[ranks]. */
-typedef struct mlp_trace {
-    imbrex_span *spans;
-    size_t most;
-    size_t *counts;
-} mlp_trace;
-
-bool mlp_write_timeline(const mlp_result *result, const mlp_trace *overlapped,
-                        const mlp_trace *sequential, const char *path, char *error, size_t size);
+/* Two panels: one overlapped run above one sequential run. */
+bool mlp_write_timeline(const mlp_result *result, const spans *overlapped, const spans *sequential,
+                        const char *path, char *error, size_t size);
 
 #endif /* CLI_MLP_H */

@@ -61,10 +61,11 @@ imbrex_status mlp_block_run(void *ctx)
     const mlp_shape *s = &b->shape;
     imbrex_args first = { .a = b->on.x, .b = b->on.gate_up, .c = b->up };
     imbrex_args second = { .a = b->act, .b = b->on.down, .c = b->on.y };
-    imbrex_status status = imbrex_plan_run(b->gate_up, &first, NULL);
+    imbrex_status status = imbrex_plan_run(b->gate_up, &first, b->on.stream);
     if (status == IMBREX_OK)
-        status = imbrex_silu_mul(b->group, s->dtype, s->tokens, s->width, b->up, b->act, NULL);
+        status =
+            imbrex_silu_mul(b->group, s->dtype, s->tokens, s->width, b->up, b->act, b->on.stream);
     if (status == IMBREX_OK)
-        status = imbrex_plan_run(b->down, &second, NULL);
+        status = imbrex_plan_run(b->down, &second, b->on.stream);
     return status;
 }

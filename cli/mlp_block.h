@@ -13,12 +13,13 @@ typedef struct mlp_shape {
     imbrex_dtype dtype;
 } mlp_shape;
 
-/* Operands, all in memory of the group's device. */
+/* What a block runs on: all in memory of the group's device. */
 typedef struct mlp_operands {
-    const void *x;       /* [rows, H] */
-    const void *gate_up; /* [2W, H] */
-    const void *down;    /* [H, W] */
-    void *y;             /* [rows, H] */
+    const void *x;        /* [rows, H] */
+    const void *gate_up;  /* [2W, H] */
+    const void *down;     /* [H, W] */
+    void *y;              /* [rows, H] */
+    imbrex_stream stream; /* to run on; NULL: the group's default */
 } mlp_operands;
 
 typedef struct mlp_block {
@@ -35,7 +36,7 @@ IMBREX_TRY mlp_block_create(imbrex_group *group, const mlp_shape *shape, const c
                             int products, const mlp_operands *on, mlp_block *out);
 void mlp_block_destroy(mlp_block *block);
 
-/* Enqueues the block on the default stream; ctx is the mlp_block. */
+/* Enqueues the block on its stream; ctx is the mlp_block. */
 IMBREX_TRY mlp_block_run(void *ctx);
 
 #endif /* CLI_MLP_BLOCK_H */

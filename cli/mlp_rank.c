@@ -7,10 +7,13 @@
 #include <string.h>
 
 #include "cli.h"
+#include "failure.h"
 #include "measure.h"
 #include "mlp.h"
+#include "try.h"
 
 enum { SPANS = 20000, WARM = 2, TRACED = 7 };
+enum { PRODUCTS, SEQUENTIAL, OVERLAPPED, VERSIONS };
 
 /* All that a rank holds while it works; the blocks' operands lie in symmetric memory. */
 typedef struct rank_state {
@@ -22,7 +25,11 @@ typedef struct rank_state {
     int rank, ranks;
     int64_t row0, rows;
     void *x, *gate_up, *down, *y, *all_x, *all_y;
+    cuda_timer *timer; /* NULL: the host's clock, on the groups' default streams */
+    imbrex_stream stream;
     mlp_block overlapped, sequential, products;
+    candidate candidates[VERSIONS];
+    cuda_graph *graphs[VERSIONS];
     mlp_result result;
     progress bar, *shown; /* shown: &bar on rank 0, else NULL */
 } rank_state;
@@ -64,13 +71,6 @@ static imbrex_status load(rank_state *s, enum part part, int64_t rows, int64_t c
     return status;
 }
 
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
-
 static imbrex_status load_operands(rank_state *s)
 {
     int64_t t = s->shape.tokens, h = s->shape.hidden, w = s->shape.width;
@@ -93,8 +93,8 @@ static imbrex_status make_blocks(rank_state *s)
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
     imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
     TRY(imbrex_group_create(&desc, &s->alone));
-    mlp_operands on = { s->x, s->gate_up, s->down, s->y };
-    mlp_operands all = { s->all_x, s->gate_up, s->down, s->all_y };
+    mlp_operands on = { s->x, s->gate_up, s->down, s->y, s->stream };
+    mlp_operands all = { s->all_x, s->gate_up, s->down, s->all_y, s->stream };
     TRY(mlp_block_create(s->group, &s->shape, q->algorithm, 0, &on, &s->overlapped));
     TRY(mlp_block_create(s->group, &s->shape, "sequential", 0, &on, &s->sequential));
     TRY(mlp_block_create(s->alone, &s->shape, "sequential", 1, &all, &s->products));
@@ -103,37 +103,64 @@ static imbrex_status make_blocks(rank_state *s)
     return share_barrier(s->group);
 }
 
-static imbrex_status time_blocks(rank_state *s)
+/* A GPU's calls follow each other, and from the first round on they are replays, if asked for. */
+static imbrex_status prepare_gpu(rank_state *s)
 {
-    candidate candidates[] = {
-        { "products", mlp_block_run, &s->products, s->alone, 1, 0 },
-        { "sequential", mlp_block_run, &s->sequential, s->group, 1, 0 },
-        { "overlapped", mlp_block_run, &s->overlapped, s->group, 1, 0 },
-    };
-    TRY(measure(&s->share, candidates, 3, 2, (int)s->request->rounds, s->shown));
-    s->result.products_us = candidates[0].us;
-    s->result.sequential_us = candidates[1].us;
-    s->result.overlapped_us = candidates[2].us;
+    int inner;
+    TRY(measure_by(s->timer, &s->share, s->candidates, VERSIONS, 1, 1, NULL));
+    TRY(measure_inner(s->timer, &s->share, &s->candidates[OVERLAPPED], &inner));
+    TRY(share_barrier(s->group));
+    for (int i = 0; i < VERSIONS; i++) {
+        if (s->request->graph)
+            TRY(measure_capture(s->timer, &s->candidates[i], 1, &s->graphs[i]));
+        s->candidates[i].inner = inner;
+    }
     return IMBREX_OK;
 }
 
-/* The overlapped block's y, all ranks' rows, in host memory; the caller frees it. */
+static imbrex_status time_blocks(rank_state *s)
+{
+    const candidate versions[VERSIONS] = {
+        [PRODUCTS] = { "products", mlp_block_run, &s->products, s->alone, 1, 0 },
+        [SEQUENTIAL] = { "sequential", mlp_block_run, &s->sequential, s->group, 1, 0 },
+        [OVERLAPPED] = { "overlapped", mlp_block_run, &s->overlapped, s->group, 1, 0 },
+    };
+    memcpy(s->candidates, versions, sizeof versions);
+    if (s->timer)
+        TRY(prepare_gpu(s));
+    TRY(measure_by(s->timer, &s->share, s->candidates, VERSIONS, WARM, (int)s->request->rounds,
+                   s->shown));
+    s->result.products_us = s->candidates[PRODUCTS].us;
+    s->result.sequential_us = s->candidates[SEQUENTIAL].us;
+    s->result.overlapped_us = s->candidates[OVERLAPPED].us;
+    return IMBREX_OK;
+}
+
+/* One more call of the overlapped version, over a y of NaN; `whole` then gathers all rows. */
+static imbrex_status enqueue_whole(rank_state *s, imbrex_plan *whole, void *host, size_t bytes)
+{
+    const candidate *overlapped = &s->candidates[OVERLAPPED];
+    imbrex_args args = { .a = s->y, .c = s->all_y };
+    size_t own = (size_t)(s->rows * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
+    memset(host, 0xff, own);
+    TRY(imbrex_copy(s->group, s->y, host, own, s->stream));
+    TRY(overlapped->enqueue(overlapped->ctx));
+    TRY(imbrex_plan_run(whole, &args, s->stream));
+    return imbrex_copy(s->group, host, s->all_y, bytes, s->stream);
+}
+
+/* The overlapped version's y, all ranks' rows, in host memory; the caller frees it. */
 static imbrex_status collect(rank_state *s, void **host)
 {
     imbrex_coll_desc desc = { s->shape.tokens, s->shape.hidden, s->shape.dtype, NULL, 0, 0, { 0 } };
-    imbrex_plan *plan;
-    TRY(mlp_block_run(&s->overlapped));
-    TRY(imbrex_plan_all_gather(s->group, &desc, &plan));
-    imbrex_args args = { .a = s->y, .c = s->all_y };
+    imbrex_plan *whole;
+    TRY(imbrex_plan_all_gather(s->group, &desc, &whole));
     size_t bytes = (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
     *host = malloc(bytes + 1);
-    imbrex_status status = *host ? imbrex_plan_run(plan, &args, NULL) : IMBREX_NO_MEMORY;
-    if (status == IMBREX_OK)
-        status = imbrex_copy(s->group, *host, s->all_y, bytes, NULL);
-    if (status == IMBREX_OK)
-        status = imbrex_stream_sync(s->group, NULL);
-    imbrex_plan_destroy(plan);
-    return status;
+    imbrex_status status = *host ? enqueue_whole(s, whole, *host, bytes) : IMBREX_NO_MEMORY;
+    imbrex_status idle = imbrex_stream_sync(s->group, s->stream); /* done with host in any case */
+    imbrex_plan_destroy(whole);
+    return status == IMBREX_OK ? idle : status;
 }
 
 static imbrex_status check(rank_state *s, const char *y)
@@ -156,12 +183,6 @@ static imbrex_status check(rank_state *s, const char *y)
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
-static void trace_free(mlp_trace *trace)
-{
-    free(trace->spans);
-    free(trace->counts);
-}
-
 /* One run of the block under the tracer: this rank's spans into own[SPANS]. */
 static imbrex_status trace_once(rank_state *s, mlp_block *block, imbrex_span *own, size_t *count,
                                 double *us)
@@ -169,7 +190,7 @@ static imbrex_status trace_once(rank_state *s, mlp_block *block, imbrex_span *ow
     TRY(imbrex_trace(s->group, SPANS));
     TRY(share_barrier(s->group));
     TRY(mlp_block_run(block));
-    TRY(imbrex_stream_sync(s->group, NULL));
+    TRY(imbrex_stream_sync(s->group, s->stream));
     *count = imbrex_trace_spans(s->group, own, SPANS);
     TRY(imbrex_trace(s->group, 0));
     int64_t begin = INT64_MAX, end = 0;
@@ -180,30 +201,9 @@ static imbrex_status trace_once(rank_state *s, mlp_block *block, imbrex_span *ow
     return share_max(&s->share, *count ? (double)(end - begin) / 1000 : 0, us);
 }
 
-/* Every rank gets all ranks' spans. */
-static imbrex_status share_spans(rank_state *s, const imbrex_span *own, size_t count,
-                                 mlp_trace *out)
-{
-    double most; /* a number of spans is exact in a double */
-    TRY(share_max(&s->share, (double)count, &most));
-    out->most = (size_t)most + 1;
-    size_t bytes = out->most * sizeof *out->spans;
-    out->spans = calloc((size_t)s->ranks, bytes);
-    out->counts = calloc((size_t)s->ranks, sizeof *out->counts);
-    share room = { 0 };
-    imbrex_status status =
-        out->spans && out->counts ? share_open(s->group, bytes, &room) : IMBREX_NO_MEMORY;
-    if (status == IMBREX_OK)
-        status = share_all(&room, own, bytes, out->spans);
-    if (status == IMBREX_OK)
-        status = share_all(&s->share, &count, sizeof count, out->counts);
-    share_close(&room);
-    return status;
-}
-
 /* Traces a few runs and keeps the one that took most nearly the median time, so that the picture
  * shows what the figures say and not an accident. */
-static imbrex_status trace_block(rank_state *s, mlp_block *block, double median_us, mlp_trace *out)
+static imbrex_status trace_some(rank_state *s, mlp_block *block, double median_us, spans *out)
 {
     imbrex_span *kept = calloc(SPANS, sizeof *kept), *next = calloc(SPANS, sizeof *next);
     imbrex_status status = kept && next ? IMBREX_OK : IMBREX_NO_MEMORY;
@@ -222,25 +222,40 @@ static imbrex_status trace_block(rank_state *s, mlp_block *block, double median_
         }
     }
     if (status == IMBREX_OK)
-        status = share_spans(s, kept, count, out);
+        status = spans_share(s->group, kept, count, out);
     free(kept);
     free(next);
     return status;
 }
 
+/* On a GPU the block is made anew, while tracing is on: its kernels are then compiled to tell. */
+static imbrex_status trace_block(rank_state *s, mlp_block *block, const char *algorithm,
+                                 double median_us, spans *out)
+{
+    mlp_block telling = { 0 };
+    if (!s->timer)
+        return trace_some(s, block, median_us, out);
+    TRY(imbrex_trace(s->group, SPANS));
+    TRY(mlp_block_create(s->group, &s->shape, algorithm, 0, &block->on, &telling));
+    imbrex_status status = trace_some(s, &telling, median_us, out);
+    mlp_block_destroy(&telling);
+    return status;
+}
+
 static int picture(rank_state *s)
 {
-    mlp_trace overlapped = { 0 }, sequential = { 0 };
-    imbrex_status status = trace_block(s, &s->overlapped, s->result.overlapped_us, &overlapped);
+    spans overlapped = { 0 }, sequential = { 0 };
+    imbrex_status status =
+        trace_block(s, &s->overlapped, s->request->algorithm, s->result.overlapped_us, &overlapped);
     if (status == IMBREX_OK)
-        status = trace_block(s, &s->sequential, s->result.sequential_us, &sequential);
+        status = trace_block(s, &s->sequential, "sequential", s->result.sequential_us, &sequential);
     bool written = true;
     char error[512];
     if (status == IMBREX_OK && s->rank == 0)
         written = mlp_write_timeline(&s->result, &overlapped, &sequential, s->request->timeline,
                                      error, sizeof error);
-    trace_free(&overlapped);
-    trace_free(&sequential);
+    spans_free(&overlapped);
+    spans_free(&sequential);
     if (!written)
         fprintf(stderr, "imbrex mlp: %s\n", error);
     return status == IMBREX_OK && written ? CLI_OK : CLI_FAILED;
@@ -273,6 +288,10 @@ static imbrex_status begin(rank_state *s)
         .ffn = m->weights.ffn,
         .dtype = m->dtype,
     };
+    TRY(measure_clock(s->group, q->graph, &s->timer));
+    s->stream = s->timer ? cuda_timer_stream(s->timer) : NULL;
+    s->result.device_clock = s->timer != NULL;
+    s->result.graph = q->graph;
     s->shown = s->rank == 0 ? &s->bar : NULL;
     progress_begin(s->shown, "mlp", 4 + WARM + q->rounds);
     TRY(share_open(s->group, sizeof(mlp_error), &s->share));
@@ -331,17 +350,20 @@ int mlp_rank(const mlp_request *request)
         status = finish(&s, &code);
     if (status != IMBREX_OK) {
         progress_end(s.shown);
-        const char *why = imbrex_error()[0] ? imbrex_error() : "out of memory";
+        const char *why = failure_text(status);
         if (s.group)
             fprintf(stderr, "imbrex mlp: rank %d: %s\n", s.rank, why);
         else
             fprintf(stderr, "imbrex mlp: %s\n", why);
         code = cli_exit_code(status);
     }
+    for (int i = 0; i < VERSIONS; i++)
+        cuda_graph_destroy(s.graphs[i]);
     mlp_block_destroy(&s.products);
     mlp_block_destroy(&s.sequential);
     mlp_block_destroy(&s.overlapped);
     imbrex_group_destroy(s.alone);
     imbrex_group_destroy(s.group);
+    cuda_timer_close(s.timer);
     return code;
 }

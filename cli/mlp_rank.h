@@ -9,6 +9,7 @@ typedef struct mlp_request {
     const char *device, *algorithm; /* NULL: chosen */
     const char *output, *timeline;  /* files to write, or NULL */
     bool check, json;
+    bool graph; /* time CUDA graphs of a block each */
     int64_t rounds;
 } mlp_request;
 

@@ -57,6 +57,8 @@ void mlp_print_table(const mlp_result *r)
     printf("  gate, up   %s\n  down       %s\n", r->gate_up, r->down);
     if (wire())
         printf("  The wire between ranks is emulated: %s GB/s (IMBREX_CPU_LINK).\n", wire());
+    if (r->device_clock)
+        printf("  By the GPU's clock%s.\n", r->graph ? ", replays of a CUDA graph of each" : "");
     printf("\n  %-36s %10s %10s\n", "", "ms", "/ products");
     row(r, "products alone, no communication", r->products_us);
     row(r, "sequential: communicate, compute", r->sequential_us);
@@ -93,8 +95,10 @@ void mlp_print_json(const mlp_result *r)
     json_text("dtype", dtype_names[r->dtype]);
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
+    json_text("clock", r->device_clock ? "gpu" : "host");
     if (wire())
         json_text("emulated_link_gb_s", wire());
+    printf("  \"graph\": %s,\n", r->graph ? "true" : "false");
     printf("  \"ranks\": %d,\n  \"tokens\": %lld,\n  \"hidden\": %lld,\n  \"ffn\": %lld,\n",
            r->ranks, (long long)r->tokens, (long long)r->hidden, (long long)r->ffn);
     json_number("products_us", r->products_us, ",");
@@ -113,14 +117,8 @@ void mlp_print_json(const mlp_result *r)
     puts("}");
 }
 
-static void fill(const mlp_trace *trace, int ranks, timeline_rank *out)
-{
-    for (int r = 0; r < ranks; r++)
-        out[r] = (timeline_rank){ r, trace->spans + (size_t)r * trace->most, trace->counts[r] };
-}
-
-bool mlp_write_timeline(const mlp_result *r, const mlp_trace *overlapped,
-                        const mlp_trace *sequential, const char *path, char *error, size_t size)
+bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const spans *sequential,
+                        const char *path, char *error, size_t size)
 {
     char title[400], figures[4][80];
     snprintf(title, sizeof title,
@@ -141,8 +139,8 @@ bool mlp_write_timeline(const mlp_result *r, const mlp_trace *overlapped,
         snprintf(error, size, "out of memory");
         return false;
     }
-    fill(overlapped, r->ranks, ranks);
-    fill(sequential, r->ranks, ranks + r->ranks);
+    spans_ranks(overlapped, r->ranks, ranks);
+    spans_ranks(sequential, r->ranks, ranks + r->ranks);
     const timeline_panel panels[] = {
         { "overlapped", ranks, r->ranks },
         { "sequential", ranks + r->ranks, r->ranks },

@@ -5,12 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "try.h"
 
 enum { WORD = sizeof(float) };
 

@@ -3,12 +3,7 @@
 
 #include <stdlib.h>
 
-#define TRY(call)                          \
-    do {                                   \
-        imbrex_status try_status = (call); \
-        if (try_status != IMBREX_OK)       \
-            return try_status;             \
-    } while (0)
+#include "try.h"
 
 static imbrex_status gather(share *room, const void *mine, size_t bytes, void *all)
 {

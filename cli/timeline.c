@@ -107,7 +107,7 @@ static void write_panel(const layout *l, const layout_panel *p, int first, FILE 
                  p->panel->ranks[r].rank);
         write_name(file, "process", first + r, 0, name);
         for (int i = 0; i < p->row_count; i++) {
-            layout_row_label(l->timeline, p->rows[i].stream, p->rows[i].lane, name, sizeof name);
+            layout_row_label(l->timeline, &p->rows[i], name, sizeof name);
             write_name(file, "thread", first + r, p->rows[i].stream * LANES + p->rows[i].lane,
                        name);
         }

@@ -7,6 +7,19 @@
 
 enum { MERGE_ABOVE = 20000 }; /* spans of a panel */
 
+/* layout_row.has */
+enum { HAS_NETWORK = 1, HAS_COPY = 2, HAS_SUM = 4, HAS_OTHER = 8 };
+
+static unsigned bit_of(const imbrex_span *span)
+{
+    if (span->kind == IMBREX_SPAN_WAIT)
+        return 0;
+    if (span->kind == IMBREX_SPAN_COPY)
+        return layout_is_network(span) ? HAS_NETWORK : HAS_COPY;
+    bool sums = span->kind == IMBREX_SPAN_KERNEL && strcmp(span->name, "reduce") == 0;
+    return sums ? HAS_SUM : HAS_OTHER;
+}
+
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 static int by_stream(const void *a, const void *b)
@@ -28,13 +41,17 @@ static int find_row(const layout_panel *p, const imbrex_span *span)
 /* Keeps the rows sorted, so that find_row works at once. */
 static bool add_row(layout_panel *p, const imbrex_span *span)
 {
-    if (find_row(p, span) >= 0)
+    int found = find_row(p, span);
+    if (found >= 0) {
+        p->rows[found].has |= bit_of(span);
         return true;
+    }
     layout_row *more = realloc(p->rows, (size_t)(p->row_count + 1) * sizeof *more);
     if (!more)
         return false;
     p->rows = more;
-    more[p->row_count++] = (layout_row){ .stream = span->stream, .lane = span->lane };
+    more[p->row_count++] =
+        (layout_row){ .stream = span->stream, .lane = span->lane, .has = bit_of(span) };
     qsort(more, (size_t)p->row_count, sizeof *more, by_stream);
     return true;
 }
@@ -215,6 +232,7 @@ static bool measure(layout_panel *p)
 static void note_kind(layout *l, const imbrex_span *span, int rank)
 {
     l->has[span->kind] = true;
+    l->has_network = l->has_network || layout_is_network(span);
     l->has_own = l->has_own || (span->kind == IMBREX_SPAN_COPY && layout_is_own(span, rank));
     if (span->kind == IMBREX_SPAN_KERNEL && layout_name(l, span) == l->name_count &&
         l->name_count < LAYOUT_NAMES)
@@ -287,6 +305,11 @@ bool layout_is_own(const imbrex_span *span, int rank)
     return span->peer == rank || span->peer < 0;
 }
 
+bool layout_is_network(const imbrex_span *span)
+{
+    return span->kind == IMBREX_SPAN_COPY && strcmp(span->name, "network") == 0;
+}
+
 double layout_x(const layout *l, const layout_panel *p, int64_t ns)
 {
     return (double)(ns - p->begin_ns) / l->duration_ns * LAYOUT_PLOT;
@@ -313,11 +336,16 @@ int layout_name(const layout *l, const imbrex_span *span)
     return name;
 }
 
-void layout_row_label(const timeline *t, int stream, int lane, char *label, size_t size)
+void layout_row_label(const timeline *t, const layout_row *row, char *label, size_t size)
 {
     char name[64];
-    if (stream >= 0 && stream < t->stream_count)
+    int stream = row->stream, lane = row->lane;
+    if (row->has == HAS_NETWORK)
+        snprintf(name, sizeof name, "network");
+    else if (stream >= 0 && stream < t->stream_count)
         snprintf(name, sizeof name, "%s", t->streams[stream]);
+    else if (lane == 0 && (row->has == HAS_COPY || row->has == HAS_SUM))
+        snprintf(name, sizeof name, row->has == HAS_COPY ? "copies" : "sums");
     else
         snprintf(name, sizeof name, "stream %d", stream);
     if (lane == 0)
@@ -337,7 +365,8 @@ static void describe(const imbrex_span *span, int rank, char *text, size_t size)
         if (layout_is_own(span, rank))
             snprintf(text, size, "copy within the rank");
         else
-            snprintf(text, size, "copy to rank %d", span->peer);
+            snprintf(text, size, "%s to rank %d", layout_is_network(span) ? "network" : "copy",
+                     span->peer);
         break;
     case IMBREX_SPAN_WAIT:
         if (span->peer < 0)

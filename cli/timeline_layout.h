@@ -29,6 +29,7 @@ enum {
 
 typedef struct layout_row {
     int stream, lane;
+    unsigned has;     /* what is on it; bits of timeline_layout.c's own */
     double y, height; /* from the band's top */
 } layout_row;
 
@@ -60,6 +61,7 @@ typedef struct layout {
     int name_count;
     bool has[IMBREX_SPAN_TILE + 1]; /* kinds of spans */
     bool has_own;                   /* copies within a rank */
+    bool has_network;               /* to another node */
 } layout;
 
 /* NULL if out of memory.  merge: make one bar of neighbours that a picture cannot tell apart. */
@@ -78,8 +80,11 @@ bool layout_is_own(const imbrex_span *span, int rank);
 /* Number of a kernel's colour. */
 int layout_name(const layout *l, const imbrex_span *span);
 
-/* "compute", "compute, block 3". */
-void layout_row_label(const timeline *t, int stream, int lane, char *label, size_t size);
+/* The engine's between nodes. */
+bool layout_is_network(const imbrex_span *span);
+
+/* "compute", "compute, block 3"; of a stream that has no name, what is on it. */
+void layout_row_label(const timeline *t, const layout_row *row, char *label, size_t size);
 
 /* What a pointer on the bar shows: one line. */
 void layout_bar_title(const layout_panel *p, const layout_bar *bar, char *title, size_t size);
@@ -103,7 +108,7 @@ typedef struct svg_kind {
     char text[40];
 } svg_kind;
 
-enum { SVG_KINDS = 5 + LAYOUT_NAMES + 1 };
+enum { SVG_KINDS = 6 + LAYOUT_NAMES + 1 };
 
 void svg_panels(const layout *l, FILE *file, svg_use use);
 void svg_style(FILE *file);

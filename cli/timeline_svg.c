@@ -28,19 +28,20 @@ typedef struct colour {
 } colour;
 
 static const colour colours[] = {
-    { "bg", "fill", "#ffffff", "#12161b" },      { "band", "fill", "#f4f6f8", "#1b2128" },
-    { "grid", "stroke", "#dde2e8", "#2d353f" },  { "text", "fill", "#1c2430", "#e8ecf1" },
-    { "mute", "fill", "#5d6878", "#98a4b3" },    { "card", "fill", "#f4f6f8", "#1b2128" },
-    { "c", "fill", "#ee7f2d", "#f08a3c" },       { "o", "fill", "#f6c9a0", "#7d5433" },
-    { "t0", "fill", "#1d5fae", "#2f7fe0" },      { "t1", "fill", "#4b8ed6", "#2563a8" },
-    { "t2", "fill", "#72aae6", "#1f5089" },      { "k0", "fill", "#75869a", "#53657a" },
-    { "k1", "fill", "#2f9487", "#2c8f82" },      { "k2", "fill", "#8763b8", "#8462b5" },
-    { "k3", "fill", "#9c8a1f", "#94841f" },      { "k4", "fill", "#bd5577", "#b34d6e" },
-    { "k5", "fill", "#4d7c3a", "#557f42" },      { "k6", "fill", "#6b6b6b", "#6f6f6f" },
-    { "hatch", "stroke", "#b9c1cc", "#4a5563" }, { "edge", "stroke", "#f4f6f8", "#1b2128" },
-    { "end", "stroke", "#2e9e5b", "#3fbf73" },   { "gain", "fill", "#2e9e5b", "#3fbf73" },
-    { "lt", "fill", "#ffffff", "#ffffff" },      { "lc", "fill", "#3d1a00", "#2b1200" },
-    { "lw", "fill", "#5d6878", "#98a4b3" },      { "lg", "fill", "#1f7f46", "#5cd48d" },
+    { "bg", "fill", "#ffffff", "#12161b" },     { "band", "fill", "#f4f6f8", "#1b2128" },
+    { "grid", "stroke", "#dde2e8", "#2d353f" }, { "text", "fill", "#1c2430", "#e8ecf1" },
+    { "mute", "fill", "#5d6878", "#98a4b3" },   { "card", "fill", "#f4f6f8", "#1b2128" },
+    { "c", "fill", "#ee7f2d", "#f08a3c" },      { "n", "fill", "#c9412b", "#d9503a" },
+    { "o", "fill", "#f6c9a0", "#7d5433" },      { "t0", "fill", "#1d5fae", "#2f7fe0" },
+    { "t1", "fill", "#4b8ed6", "#2563a8" },     { "t2", "fill", "#72aae6", "#1f5089" },
+    { "k0", "fill", "#75869a", "#53657a" },     { "k1", "fill", "#2f9487", "#2c8f82" },
+    { "k2", "fill", "#8763b8", "#8462b5" },     { "k3", "fill", "#9c8a1f", "#94841f" },
+    { "k4", "fill", "#bd5577", "#b34d6e" },     { "k5", "fill", "#4d7c3a", "#557f42" },
+    { "k6", "fill", "#6b6b6b", "#6f6f6f" },     { "hatch", "stroke", "#b9c1cc", "#4a5563" },
+    { "edge", "stroke", "#f4f6f8", "#1b2128" }, { "end", "stroke", "#2e9e5b", "#3fbf73" },
+    { "gain", "fill", "#2e9e5b", "#3fbf73" },   { "lt", "fill", "#ffffff", "#ffffff" },
+    { "lc", "fill", "#3d1a00", "#2b1200" },     { "lw", "fill", "#5d6878", "#98a4b3" },
+    { "lg", "fill", "#1f7f46", "#5cd48d" },
 };
 
 void svg_style(FILE *file)
@@ -77,7 +78,10 @@ static void class_of(const layout *l, const layout_panel *p, const layout_bar *b
     int rank = p->panel->ranks[bar->rank].rank;
     switch (span->kind) {
     case IMBREX_SPAN_COPY:
-        snprintf(class, 4, "%s", layout_is_own(span, rank) ? "o" : "c");
+        snprintf(class, 4, "%s",
+                 layout_is_own(span, rank) ? "o"
+                 : layout_is_network(span) ? "n"
+                                           : "c");
         break;
     case IMBREX_SPAN_WAIT:
         snprintf(class, 4, "w");
@@ -96,6 +100,8 @@ int svg_legend(const layout *l, svg_kind kinds[SVG_KINDS])
     int count = 0;
     if (l->has[IMBREX_SPAN_COPY])
         kinds[count++] = (svg_kind){ "c", "copy to a peer" };
+    if (l->has_network)
+        kinds[count++] = (svg_kind){ "n", "network, to another node" };
     if (l->has_own)
         kinds[count++] = (svg_kind){ "o", "own copy" };
     if (l->has[IMBREX_SPAN_TILE]) {
@@ -305,7 +311,7 @@ static void draw_row_labels(const layout *l, const layout_panel *p, int rank, FI
         if (row->lane > 0 && first && (only || row->height < NAMED_HEIGHT))
             snprintf(label, sizeof label, only ? "tiles" : "tiles, by block");
         else
-            layout_row_label(l->timeline, row->stream, row->lane, label, sizeof label);
+            layout_row_label(l->timeline, row, label, sizeof label);
         fprintf(file,
                 "<text class=\"mute\" x=\"%d\" y=\"%.1f\" font-size=\"11\" "
                 "text-anchor=\"end\">",

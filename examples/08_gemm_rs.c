@@ -86,18 +86,13 @@ static void one_run(void *ctx)
         check(imbrex_signal_post(r->group, &args->added[r->rank], args->run, from, NULL));
 }
 
-static int count_wrong(const run *r)
+static float wanted(const void *ctx, int i)
 {
-    static float c[ROWS * N];
-    int wrong = 0;
-    example_read(r->group, c, r->args.c, sizeof c);
-    for (int i = 0; i < ROWS * N; i++) {
-        float sum = 0;
-        for (int from = 0; from < r->ranks; from++)
-            sum += tile_wanted(from, r->rank * ROWS + i / N, from + 9, i % N);
-        wrong += c[i] != sum;
-    }
-    return wrong;
+    const run *r = ctx;
+    float sum = 0;
+    for (int from = 0; from < r->ranks; from++)
+        sum += tile_wanted(from, r->rank * ROWS + i / N, from + 9, i % N);
+    return sum;
 }
 
 int main(int argc, char **argv)
@@ -123,12 +118,14 @@ int main(int argc, char **argv)
     r.add = EXAMPLE_KERNEL(r.group, add, .memory = NULL);
     check(imbrex_stream_create(r.group, &r.copies));
 
+    one_run(&r);
+    int wrong = example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
     double us = example_time(r.group, one_run, &r);
-    int wrong = count_wrong(&r);
+    wrong += example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
     check(imbrex_stream_sync(r.group, r.copies)); /* from here on the other stream copies */
     r.overlapped = 0;
     double sequential_us = example_time(r.group, one_run, &r);
-    wrong += count_wrong(&r);
+    wrong += example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
     example_say(r.group, "product + reduce_scatter", us, sequential_us);
     return example_end(r.group, wrong);
 }

@@ -55,7 +55,7 @@ IMBREXD_KERNEL(ring, ring_args)
 #ifndef KERNEL
 #include "example.h"
 
-enum { RANKS_MOST = 64, SHARD_BYTES = ROWS * K * sizeof(float) };
+enum { SHARD_BYTES = ROWS * K * sizeof(float) };
 
 typedef struct run {
     imbrex_group *group;
@@ -81,14 +81,10 @@ static void sequential(void *ctx)
     check(imbrex_launch(r->alone, TILES, 256, &r->args, sizeof r->args, NULL));
 }
 
-static int count_wrong(const run *r)
+static float wanted(const void *ctx, int i)
 {
-    static float c[RANKS_MOST * ROWS * N];
-    int wrong = 0;
-    example_read(r->group, c, r->args.c, (size_t)r->ranks * ROWS * N * sizeof(float));
-    for (int i = 0; i < r->ranks * ROWS * N; i++)
-        wrong += c[i] != tile_wanted(0, i / N, r->rank + 1, i % N);
-    return wrong;
+    const run *r = ctx;
+    return tile_wanted(0, i / N, r->rank + 1, i % N);
 }
 
 int main(int argc, char **argv)
@@ -109,11 +105,13 @@ int main(int argc, char **argv)
                        .shared_bytes = TILE * K * sizeof(float));
     r.alone = EXAMPLE_KERNEL(r.group, ring, .shared_bytes = TILE * K * sizeof(float));
 
+    overlapped(&r);
+    int wrong = example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
     double us = example_time(r.group, overlapped, &r);
-    int wrong = count_wrong(&r);
+    wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
     r.args.alone = 1;
     double sequential_us = example_time(r.group, sequential, &r);
-    wrong += count_wrong(&r);
+    wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
     example_say(r.group, "ring collective matmul", us, sequential_us);
     return example_end(r.group, wrong);
 }

@@ -19,13 +19,45 @@ static inline void check(imbrex_status status)
     }
 }
 
-/* "--device cuda", or the CPU. */
+/* Ends the program with the exit code that test runners take for "skipped". */
+static inline void example_skip(const char *why)
+{
+    printf("skipped: %s\n", why);
+    exit(77);
+}
+
+/* "--device cuda", or the CPU.  What this machine lacks, such as an engine between nodes, is no
+ * fault of the example's. */
 static inline imbrex_group *example_begin(int argc, char **argv)
 {
     const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cpu";
     imbrex_group *group;
-    check(imbrex_group_create(&(imbrex_group_desc){ .device = device }, &group));
+    imbrex_status status = imbrex_group_create(&(imbrex_group_desc){ .device = device }, &group);
+    if (status == IMBREX_UNSUPPORTED)
+        example_skip(imbrex_error());
+    check(status);
     return group;
+}
+
+/* Where this rank stands among nodes that have as many ranks each. */
+typedef struct example_place {
+    int rank, ranks;
+    int node, nodes;
+    int local, mates; /* its number within its node, of so many */
+} example_place;
+
+static inline example_place example_find_place(const imbrex_group *group)
+{
+    example_place p = { .rank = imbrex_group_rank(group), .ranks = imbrex_group_size(group) };
+    p.node = imbrex_group_node(group, p.rank);
+    p.nodes = imbrex_group_node(group, p.ranks - 1) + 1;
+    p.mates = p.ranks / p.nodes;
+    p.local = p.rank - p.node * p.mates;
+    for (int r = 0; r < p.ranks; r++) {
+        if (p.ranks % p.nodes || imbrex_group_node(group, r) != r / p.mates)
+            example_skip("it wants as many ranks on each node");
+    }
+    return p;
 }
 
 /* A kernel that the same file holds, for CPUs in entry and for GPUs as text.  desc: the rest. */
@@ -60,6 +92,27 @@ static inline void example_read(imbrex_group *group, void *to, const void *memor
 {
     check(imbrex_copy(group, to, memory, bytes, NULL));
     check(imbrex_stream_sync(group, NULL));
+}
+
+/* How many of count floats in memory of the group's device are not what wanted says; the first of
+ * them is told.  After the first run that shows a wait that is missing: later ones find the right
+ * values of those before. */
+static inline int example_wrong(imbrex_group *group, const float *memory, int count,
+                                float (*wanted)(const void *ctx, int i), const void *ctx)
+{
+    float *got = malloc((size_t)count * sizeof *got);
+    int wrong = 0;
+    if (!got)
+        exit(EXIT_FAILURE);
+    example_read(group, got, memory, (size_t)count * sizeof *got);
+    for (int i = 0; i < count; i++) {
+        float want = wanted(ctx, i);
+        if (got[i] != want && !wrong++)
+            fprintf(stderr, "rank %d: element %d is %g, should be %g\n", imbrex_group_rank(group),
+                    i, (double)got[i], (double)want);
+    }
+    free(got);
+    return wrong;
 }
 
 /* Microseconds a run takes, of some that follow each other; the first is not counted. */

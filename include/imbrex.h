@@ -31,6 +31,11 @@
  *               On "cpu" a stream holds 512 copies, posts, waits and kernels (a run is several):
  *               with so many unfinished, enqueuing blocks until the oldest is done, at the latest
  *               by its deadline.  One thread that enqueues for several ranks must stay below that.
+ *   Graph       On "cuda", inside a node, what is enqueued can be captured in a CUDA graph and
+ *               replayed: all ranks replay equally often, in the same order.  What is promised
+ *               about different streams holds outside of captures and within one; that a replay
+ *               does not run at once with other runs of its plans is for the caller to see to, for
+ *               example by one stream for both.
  *   Node        The ranks that reach each other's memory: those of one host, or of one IMBREX_NODE
  *               on it, which follow each other in rank order.  Over several nodes, plans are
  *               "hierarchical" or "sequential", want as many ranks on each, and an engine carries
@@ -125,6 +130,10 @@ IMBREX_API void imbrex_group_destroy(imbrex_group *group);
 IMBREX_API int imbrex_group_rank(const imbrex_group *group);
 IMBREX_API int imbrex_group_size(const imbrex_group *group);
 
+/* The node that rank is on: they are numbered from 0, in the order of their ranks.  -1: there is no
+ * such rank. */
+IMBREX_API int imbrex_group_node(const imbrex_group *group, int rank);
+
 /* The device of this rank in a form that a desc takes, "cuda:1".  Lives as long as the group. */
 IMBREX_API const char *imbrex_group_device(const imbrex_group *group);
 
@@ -154,11 +163,12 @@ IMBREX_TRY imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr);
 IMBREX_API void imbrex_mem_free(imbrex_group *group, void *ptr);
 
 /* Where rank's copy of ptr is mapped here; NULL if rank is on another node, which imbrex_put and
- * imbrex_signal_post do not reach either.  ptr lies anywhere in memory from imbrex_mem_alloc.
- * Local. */
+ * imbrex_signal_post do not reach either, but imbrex_exchange.  ptr lies anywhere in memory from
+ * imbrex_mem_alloc.  Local. */
 IMBREX_TRY imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer);
 
-/* Copies bytes within this rank: host or device memory, not overlapping. */
+/* Copies bytes within this rank: host or device memory, not overlapping.  On a GPU, memory of the
+ * host that is not pinned makes this, and imbrex_put, wait until the stream has come to it. */
 IMBREX_TRY imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t bytes,
                        imbrex_stream stream);
 
@@ -179,6 +189,26 @@ IMBREX_TRY imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, uint6
  * visible.  All ranks enqueue their barriers in the same order, each on one stream at a time. */
 IMBREX_TRY imbrex_barrier(imbrex_group *group, imbrex_stream stream);
 
+/* What goes one way between this rank and the one that has the same number within another node. */
+typedef struct imbrex_transfer {
+    int rank;         /* that one */
+    const void *send; /* memory of the group's device; NULL: this rank receives */
+    void *recv;       /* symmetric memory, which overlaps nothing else here; NULL: it sends */
+    size_t bytes;     /* the same on both ranks; 0: nothing goes */
+} imbrex_transfer;
+
+/* Between nodes: holds the stream until all that the transfers send may be written again and all
+ * that they receive is here.  They begin together, and none waits for another; count: at most 8.
+ * Kernels and other streams of this rank learn of it by a post to its own signal, behind it.
+ *
+ * The n-th send to a rank meets its n-th receive from here.  Exchanges of a group follow each
+ * other, also on different streams; all ranks enqueue those that they take part in, their barriers
+ * and their runs in one order.  A rank that never comes is TIMEOUT.  UNSUPPORTED: the other rank is
+ * on this node, which is imbrex_put's, or has another number within its own; or a graph is being
+ * captured and the engine cannot be. */
+IMBREX_TRY imbrex_exchange(imbrex_group *group, const imbrex_transfer *transfers, int count,
+                           imbrex_stream stream);
+
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
 typedef enum imbrex_dtype { IMBREX_BF16, IMBREX_F16, IMBREX_F32 } imbrex_dtype;
@@ -189,7 +219,9 @@ typedef enum imbrex_layout {
 
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
  * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
- * into the peers' memory themselves, on up to 16 ranks; "ring", of ag_gemm, on as many, passes a's
+ * into the peers' memory themselves, on up to 16 ranks; "ll", of all_gather, on as many, stores
+ * data together with flags, for small shares (and takes 4 to 8 times the whole matrix in memory);
+ * "ring", of ag_gemm, on as many, passes a's
  * rows on from rank to rank as tiles first read them, with chunk_rows given (on "cuda" also for m
  * above 1024, and only in bf16 or f16 with aligned rows; else UNSUPPORTED); "pull", of ag_gemm,
  * meets and lets each rank fetch what it wants next; "hierarchical" is for several nodes.  All cut
@@ -296,7 +328,7 @@ IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows
  *
  *     #include "imbrex_device.h"
  *     typedef struct { float *x; int n; } scale_args;
- *     IMBREXD_KERNEL(scale, scale_args) { ... args->x[i] ... imbrexd_signal_wait(...) ... }
+ *     IMBREXD_KERNEL(scale, scale_args) { ... args->x[i] ... imbrexd_wait(team, ...) ... }
  *
  * On "cuda" its text is CUDA C for the GPU's own architecture; on "cpu" it is C, for the compiler
  * in IMBREX_CC, or else cc, gcc or clang.  What was compiled once is kept on disk. */
@@ -318,7 +350,9 @@ typedef struct imbrex_kernel_desc {
                             after them.  0: IMBREX_CPU_THREADS */
     size_t shared_bytes; /* of a block's own memory, imbrexd_shared; at most 232448, or what the GPU
                             has */
-    uint64_t reserved[6];
+    const imbrex_gemm_desc *gemm; /* the library's product, which the text has hooks for
+                                     (imbrex_gemm.h); NULL: the text is the kernel */
+    uint64_t reserved[5];
 } imbrex_kernel_desc;
 
 /* Collective; compiles and loads, so that a launch need not.  INVALID if the text does not compile:
@@ -332,6 +366,25 @@ IMBREX_TRY imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc *d
  * the kernel and the signal. */
 IMBREX_TRY imbrex_launch(imbrex_kernel *kernel, int grid, int block, const void *args,
                          size_t args_bytes, imbrex_stream stream);
+
+/* What one launch of a kernel with a product multiplies: c = a * b, by ranks' rows. */
+typedef struct imbrex_gemm_operands {
+    const void *a;   /* [m, k] */
+    const void *own; /* [rows, k]: this rank's rows of a lie here, and need no wait; NULL: in a */
+    const void *b;   /* [n, k] or [k, n] */
+    void *const *c;  /* [ranks]: c[r][rows of r, n], in this rank's memory or a peer's */
+    int64_t m;       /* rows of this launch, alike on all ranks; 0: the desc's m */
+    int first;       /* rank whose rows come first; the next ranks' follow */
+    uint32_t reserved[7];
+} imbrex_gemm_operands;
+
+/* As imbrex_launch, for a kernel that was made with desc.gemm: m, n and k of that are at least 1,
+ * its algorithm NULL, and bias is the hooks' to add.  On "cuda" such kernels want compute
+ * capability 9.0, bf16 or f16, and rows of a and b of a multiple of 16 bytes, else UNSUPPORTED;
+ * operands are aligned as a plan's.  All ranks on one node, at most 16.  Blocks are as many as
+ * gemm.sms allows; desc.resident and desc.shared_bytes are not looked at. */
+IMBREX_TRY imbrex_launch_gemm(imbrex_kernel *kernel, const imbrex_gemm_operands *operands,
+                              const void *args, size_t args_bytes, imbrex_stream stream);
 
 /* Local.  Waits until this rank's launches of the kernel are done. */
 IMBREX_API void imbrex_kernel_destroy(imbrex_kernel *kernel);

@@ -18,7 +18,7 @@
  *     imbrexd_notify_block(signal, value, op)                after all that the block stored
  *     imbrexd_wait(team, signal, value, from)                one thread, until *signal >= value
  *     imbrexd_wait_until(team, signal, compare, value, from) IMBREXD_EQ NE GT GE LT LE
- *     imbrexd_wait_block(team, signals, count, value, from)  the block, until all are >= value
+ *     imbrexd_wait_warp / _block(team, signals, count, value, from)  until all are >= value
  *   all ranks, or those of the node: one block of each, with all its threads
  *     imbrexd_barrier_all / _node(team)                      what all put before is there
  *     imbrexd_sync_all / _node(team)                         all have come, no more
@@ -91,7 +91,8 @@ enum {
     IMBREXD_FAULT_GAVE_UP = 5,  /* a part of a run is enqueued, the rest cannot be: its status */
     IMBREXD_FAULT_NET = 6,      /* the engine between nodes failed, with rank site.rank: its code */
     IMBREXD_FAULT_UNREACHABLE = 7, /* a kernel's: site.rank is on another node */
-    IMBREXD_FAULT_PROTOCOL = 8     /* the checker's; the host has the words */
+    IMBREXD_FAULT_PROTOCOL = 8,    /* the checker's; the host has the words */
+    IMBREXD_FAULT_OUTSIDE = 9      /* a kernel asked for what is not there: see imbrexd_inside */
 };
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed

@@ -17,11 +17,14 @@ typedef struct imbrexd_checker {
     void (*held)(void); /* still */
     void (*came)(int arrived);
     void (*count)(uint32_t *counter, int last); /* before; again after, for the last one */
-    /* rows of bytes, each stride after the one before, are about to be read, or written */
-    void (*access)(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+    /* rows of bytes, each stride after the one before, are about to be read, or written; 0: a
+     * mistake, better left */
+    int (*access)(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+    void (*fence)(void); /* a fence or an acquire by hand: it may order anything */
 } imbrexd_checker;
 
-/* The library's own; NULL, or without an address: nobody checks.  Set once, before kernels run. */
+/* The library's own; NULL: nobody checks.  Without an address, outside of it: a kernel's own, which
+ * the library fills in.  Both are set once, before kernels run. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -29,6 +32,8 @@ extern const imbrexd_checker *imbrex_checker __attribute__((weak, visibility("hi
 #ifdef __cplusplus
 }
 #endif
+
+static const imbrexd_checker *imbrexd_own_checker;
 
 /* Where the streams' spans go while imbrex_trace is on. */
 typedef struct imbrexd_trace {
@@ -75,28 +80,42 @@ IMBREXD_FN void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *span)
 /* relaxed: what it points to is constant. */
 IMBREXD_FN const imbrexd_checker *imbrexd_check(void)
 {
-    return &imbrex_checker ? __atomic_load_n(&imbrex_checker, __ATOMIC_RELAXED) : NULL;
+    const imbrexd_checker *const *at = &imbrex_checker ? &imbrex_checker : &imbrexd_own_checker;
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
 }
 
 /* Rows of bytes, each stride after the one before, that the block now reads or writes: for the
- * checker, which sees nothing else of plain loads and stores. */
-IMBREXD_FN void imbrexd_check_read(const void *at, size_t bytes, size_t stride, size_t rows)
+ * checker, which sees nothing else of plain loads and stores.  0: it has found a mistake, and the
+ * group has failed. */
+IMBREXD_FN int imbrexd_check_read(const void *at, size_t bytes, size_t stride, size_t rows)
 {
-    if (imbrexd_check())
-        imbrexd_check()->access(at, bytes, stride, rows, 0);
+    return !imbrexd_check() || imbrexd_check()->access(at, bytes, stride, rows, 0);
 }
 
-IMBREXD_FN void imbrexd_check_write(void *at, size_t bytes, size_t stride, size_t rows)
+IMBREXD_FN int imbrexd_check_write(void *at, size_t bytes, size_t stride, size_t rows)
+{
+    return !imbrexd_check() || imbrexd_check()->access(at, bytes, stride, rows, 1);
+}
+
+IMBREXD_FN void imbrexd_check_fence(void)
 {
     if (imbrexd_check())
-        imbrexd_check()->access(at, bytes, stride, rows, 1);
+        imbrexd_check()->fence();
 }
 
 /* ---- loads, stores, fences ------------------------------------------------------------------- */
 
-IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
+/* As imbrexd_load_acquire, by those who tell the checker themselves. */
+IMBREXD_FN uint64_t imbrexd_look(const uint64_t *at)
 {
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
+{
+    uint64_t value = imbrexd_look(at);
+    imbrexd_check_fence();
+    return value;
 }
 
 IMBREXD_FN void imbrexd_store_release(uint64_t *at, uint64_t value)
@@ -142,6 +161,7 @@ IMBREXD_FN void imbrexd_quiet(void)
 #else
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
+    imbrexd_check_fence();
 }
 
 IMBREXD_FN void imbrexd_fence_post(void)
@@ -150,6 +170,7 @@ IMBREXD_FN void imbrexd_fence_post(void)
     imbrexd_quiet();
 #else
     __atomic_thread_fence(__ATOMIC_ACQ_REL);
+    imbrexd_check_fence();
 #endif
 }
 
@@ -182,18 +203,28 @@ IMBREXD_FN int imbrexd_order_of_load(imbrexd_order order)
                                                                 : __ATOMIC_RELAXED;
 }
 
+IMBREXD_FN void imbrexd_check_order(imbrexd_order order)
+{
+    if (order == IMBREXD_ACQUIRE || order == IMBREXD_ACQ_REL)
+        imbrexd_check_fence();
+}
+
 IMBREXD_FN uint32_t imbrexd_atomic_add_u32(uint32_t *at, uint32_t value, imbrexd_order order,
                                            imbrexd_scope scope)
 {
     (void)scope;
-    return __atomic_fetch_add(at, value, imbrexd_order_of(order));
+    uint32_t before = __atomic_fetch_add(at, value, imbrexd_order_of(order));
+    imbrexd_check_order(order);
+    return before;
 }
 
 IMBREXD_FN uint64_t imbrexd_atomic_add_u64(uint64_t *at, uint64_t value, imbrexd_order order,
                                            imbrexd_scope scope)
 {
     (void)scope;
-    return __atomic_fetch_add(at, value, imbrexd_order_of(order));
+    uint64_t before = __atomic_fetch_add(at, value, imbrexd_order_of(order));
+    imbrexd_check_order(order);
+    return before;
 }
 
 IMBREXD_FN uint32_t imbrexd_atomic_cas_u32(uint32_t *at, uint32_t want, uint32_t value,
@@ -202,6 +233,7 @@ IMBREXD_FN uint32_t imbrexd_atomic_cas_u32(uint32_t *at, uint32_t want, uint32_t
     (void)scope;
     __atomic_compare_exchange_n(at, &want, value, 0, imbrexd_order_of(order),
                                 imbrexd_order_of_load(order));
+    imbrexd_check_order(order);
     return want;
 }
 
@@ -211,6 +243,7 @@ IMBREXD_FN uint64_t imbrexd_atomic_cas_u64(uint64_t *at, uint64_t want, uint64_t
     (void)scope;
     __atomic_compare_exchange_n(at, &want, value, 0, imbrexd_order_of(order),
                                 imbrexd_order_of_load(order));
+    imbrexd_check_order(order);
     return want;
 }
 
@@ -281,6 +314,18 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
     }
 }
 
+/* 1 if there is such a rank and have, an offset or a number, is below most (bytes of the piece,
+ * signals); else ends all waits, so that the host can say so. */
+IMBREXD_FN int imbrexd_inside(const imbrexd_team *team, int what, int rank, int index, size_t have,
+                              size_t most)
+{
+    if (rank >= 0 && rank < team->size && have < most)
+        return 1;
+    imbrexd_site site = { team->kernel, what, rank, index };
+    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_OUTSIDE, site, have, most);
+    return 0;
+}
+
 /* Notes that this rank is held.  relaxed: a time by itself, nothing is read on its strength. */
 IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
 {
@@ -295,19 +340,19 @@ IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site
 IMBREXD_FN int imbrexd_signal_await(const imbrexd_watch *watch, const uint64_t *signal,
                                     imbrexd_compare compare, uint64_t value, imbrexd_site site)
 {
-    uint64_t have = imbrexd_load_acquire(signal);
+    uint64_t have = imbrexd_look(signal);
     for (int32_t i = 0; !imbrexd_holds(have, compare, value) && i < watch->spins; i++) {
         if (i % 64 == 63)
             sched_yield();
-        have = imbrexd_load_acquire(signal);
+        have = imbrexd_look(signal);
     }
     if (imbrexd_holds(have, compare, value))
         return 1;
 
     const struct timespec nap = { 0, 10000000 };
     int64_t deadline = imbrexd_now_ns() + watch->timeout_ns;
-    while (!imbrexd_holds(have = imbrexd_load_acquire(signal), compare, value)) {
-        if (imbrexd_load_acquire(watch->abort[watch->rank]))
+    while (!imbrexd_holds(have = imbrexd_look(signal), compare, value)) {
+        if (imbrexd_look(watch->abort[watch->rank]))
             return 0;
         int64_t now_ns = imbrexd_now_ns();
         imbrexd_watch_note(watch, site, now_ns);
@@ -340,6 +385,12 @@ IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *s
                                    uint64_t value, imbrexd_site site)
 {
     return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, site);
+}
+
+IMBREXD_FN int imbrexd_signal_wait_napping(const imbrexd_watch *watch, const uint64_t *signal,
+                                           uint64_t value, imbrexd_site site)
+{
+    return imbrexd_signal_wait(watch, signal, value, site);
 }
 
 /* Adds one to a counter of last and, for the one that makes it full, empties it and returns 1.
@@ -400,7 +451,7 @@ IMBREXD_FN void imbrexd_copy_part(void *dst, const void *src, size_t bytes, size
 {
     (void)lane;
     (void)lanes;
-    if (bytes)
+    if (bytes && imbrexd_check_read(src, bytes, 0, 1) && imbrexd_check_write(dst, bytes, 0, 1))
         memcpy(dst, src, bytes);
 }
 

@@ -65,10 +65,13 @@ IMBREXD_FN void imbrexd_quiet(void)
     asm volatile("fence.sc.sys;" : : : "memory");
 }
 
+/* The fence makes the relaxed store a release (PTX ISA, memory consistency model: a fence and the
+ * strong write behind it are a release pattern), also of what a barrier brought this thread to
+ * know.  A store that releases by itself would be a second fence, as long as the first. */
 IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
     imbrexd_fence_post();
-    imbrexd_store_release(signal, value);
+    imbrexd_store_relaxed(signal, value);
 }
 
 /* Orders nothing. */
@@ -101,11 +104,13 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
     }
 }
 
-/* Until the signal compares so with value.  Looks at the clock and at the abort word, which lie far
- * away, once in a thousand polls.  Returns 1 when the value is there, 0 to give up.  Inlined with
- * all it calls: around a call, a kernel short of registers would spill. */
-IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
-                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
+/* Until the signal compares so with value; nap_ns: between polls, or 0.  Looks at the clock and at
+ * the abort word, which lie far away, once in a thousand polls.  Returns 1 when the value is there,
+ * 0 to give up.  Inlined with all it calls: around a call, a kernel short of registers would spill.
+ */
+IMBREXD_FN int imbrexd_signal_poll(const imbrexd_watch *watch, const uint64_t *signal,
+                                   imbrexd_compare compare, uint64_t value, imbrexd_site site,
+                                   unsigned nap_ns)
 {
     if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
         return 1;
@@ -114,6 +119,8 @@ IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint6
         for (int i = 0; i < 1000; i++) {
             if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
                 return 1;
+            if (nap_ns)
+                __nanosleep(nap_ns);
         }
         if (imbrexd_load_acquire(watch->abort[watch->rank]))
             return 0;
@@ -125,10 +132,23 @@ IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint6
     }
 }
 
+IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
+                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
+{
+    return imbrexd_signal_poll(watch, signal, compare, value, site, 0);
+}
+
 IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
                                    uint64_t value, imbrexd_site site)
 {
     return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, site);
+}
+
+/* For many who wait for one word, and would keep its writer waiting. */
+IMBREXD_FN int imbrexd_signal_wait_napping(const imbrexd_watch *watch, const uint64_t *signal,
+                                           uint64_t value, imbrexd_site site)
+{
+    return imbrexd_signal_poll(watch, signal, IMBREXD_GE, value, site, 500);
 }
 
 /* Adds one to a counter of this GPU and, for the one that makes it `last`, empties it and returns
@@ -260,7 +280,7 @@ IMBREXD_FN void imbrexd_red_release_gpu(uint64_t *at, uint64_t value)
 IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
 {
     imbrexd_fence_post();
-    imbrexd_red_release(signal, value);
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" : : "l"(signal), "l"(value) : "memory");
 }
 
 /* Thread number lane of lanes: in the widest words that both sides are aligned to; the rest, and
@@ -327,8 +347,17 @@ IMBREXD_FN int imbrexd_all_block(int mine)
     return __syncthreads_and(mine);
 }
 
-/* Between polls, and of those that last long, CPUs do more. */
+/* CPUs do more between polls, of those that last long, and for a checker. */
 IMBREXD_FN void imbrexd_yield(void) {}
+
+IMBREXD_FN void imbrexd_check_fence(void) {}
+
+IMBREXD_FN int imbrexd_inside(const imbrexd_team *team, int what, int rank, int index, size_t have,
+                              size_t most)
+{
+    (void)team, (void)what, (void)rank, (void)index, (void)have, (void)most;
+    return 1;
+}
 
 IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
 {

@@ -69,6 +69,8 @@ typedef struct imbrexd_entry {
     void (*run)(const void *args, const imbrexd_team *team, const imbrexd_block *block);
     size_t args_bytes;
     int threads_most;
+    const imbrexd_checker **checker;
+    const struct imbrexd_hooks *hooks; /* of a product, imbrex_gemm.h; then run is NULL */
 } imbrexd_entry;
 
 /* Where this thread is. */
@@ -106,7 +108,8 @@ IMBREXD_FN void *imbrexd_shared(void)
     }                                                                                              \
     IMBREXD_EXTERN IMBREX_API const imbrexd_entry imbrexd_entry_##name;                            \
     IMBREX_API const imbrexd_entry imbrexd_entry_##name = { name##_run, sizeof(args_type),         \
-                                                            IMBREXD_THREADS };                     \
+                                                            IMBREXD_THREADS, &imbrexd_own_checker, \
+                                                            NULL };                                \
     static void name##_body(const args_type *args, const imbrexd_team *team)
 
 #endif

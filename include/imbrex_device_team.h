@@ -6,16 +6,25 @@
 
 /* ---- who and where --------------------------------------------------------------------------- */
 
-/* Where rank has what is at `at` here, an address in this rank's piece; NULL: on another node. */
+/* Where rank has what is at `at` here, an address in this rank's piece; NULL: on another node.
+ * Another address is a fault on CPU ranks, and the answer something that is there; GPUs do not
+ * look. */
 IMBREXD_FN void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
 {
+    size_t offset = (size_t)at - (size_t)team->base[team->rank];
+    if (!imbrexd_inside(team, IMBREXD_SITE_DATA, rank, -1, offset, team->bytes))
+        return team->bytes ? (void *)team->base[team->rank] : (void *)at;
     char *base = team->base[rank];
-    return base ? base + ((const char *)at - team->base[team->rank]) : NULL;
+    return base ? base + offset : NULL;
 }
 
-/* Signal number index of the team's on rank, which this rank reaches. */
+/* Signal number index of the team's on rank, which this rank reaches.  Where the own ones begin may
+ * be asked for also if there are none. */
 IMBREXD_FN uint64_t *imbrexd_signal(const imbrexd_team *team, int rank, int index)
 {
+    size_t most = (size_t)team->signal_count + (rank == team->rank && !team->signal_count);
+    if (!imbrexd_inside(team, IMBREXD_SITE_SIGNAL, rank, index, (size_t)index, most))
+        return team->words[team->rank]; /* any: all waits have ended */
     return team->words[rank] + IMBREXD_TEAM_WORDS(team->size) + index;
 }
 
@@ -170,7 +179,8 @@ IMBREXD_FN void imbrexd_notify_block(uint64_t *signal, uint64_t value, imbrexd_o
 /* Which of the team's signals on this rank it is; -1: another word. */
 IMBREXD_FN int imbrexd_signal_index(const imbrexd_team *team, const uint64_t *signal)
 {
-    size_t index = (size_t)(signal - imbrexd_signal(team, team->rank, 0));
+    const uint64_t *first = team->words[team->rank] + IMBREXD_TEAM_WORDS(team->size);
+    size_t index = (size_t)(signal - first);
     return index < (size_t)team->signal_count ? (int)index : -1;
 }
 
@@ -189,6 +199,20 @@ IMBREXD_FN int imbrexd_wait(const imbrexd_team *team, const uint64_t *signal, ui
                             int from)
 {
     return imbrexd_wait_until(team, signal, IMBREXD_GE, value, from);
+}
+
+/* All threads of a warp, until each of count signals is at least value; all get the same answer.
+ * Patiently: they look every half a microsecond, so that many warps may wait for one word. */
+IMBREXD_FN int imbrexd_wait_warp(const imbrexd_team *team, const uint64_t *signals, int count,
+                                 uint64_t value, int from)
+{
+    int there = 1, step = (int)imbrexd_lanes();
+    for (int i = (int)(imbrexd_thread() % imbrexd_lanes()); i < count; i += step) {
+        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from,
+                                            imbrexd_signal_index(team, &signals[i]));
+        there &= imbrexd_signal_wait_napping(&team->watch, &signals[i], value, site);
+    }
+    return imbrexd_all_warp(there);
 }
 
 /* All threads of the block, until each of count signals is at least value.  All get the same
@@ -212,14 +236,15 @@ IMBREXD_FN int imbrexd_wait_block(const imbrexd_team *team, const uint64_t *sign
 enum { IMBREXD_MEET_ALL, IMBREXD_MEET_NODE, IMBREXD_BROADCAST };
 
 /* Raises this rank's count of such meetings and returns it.  All threads of the block call; what
- * they stored before comes before what any of them posts next. */
+ * they stored before comes before what any of them posts next.  relaxed: a number by itself, and
+ * whoever calls next comes after this block. */
 IMBREXD_FN uint64_t imbrexd_epoch_next(const imbrexd_team *team, int row)
 {
     uint64_t *at = team->words[team->rank] + 3 * team->size + row;
-    uint64_t epoch = imbrexd_load_acquire_gpu(at) + 1;
+    uint64_t epoch = imbrexd_load_relaxed(at) + 1;
     imbrexd_sync_block(); /* all have read it */
     if (imbrexd_thread() == 0)
-        imbrexd_store_release_gpu(at, epoch);
+        imbrexd_store_relaxed(at, epoch);
     return epoch;
 }
 
@@ -368,6 +393,7 @@ IMBREXD_FN int imbrexd_ll_unpack_part(const imbrexd_team *team, void *dst, const
         there = imbrexd_ll_wait(&team->watch, &ll[i], flag, site, &word);
         data[i] = word;
     }
+    imbrexd_check_fence(); /* the checker knows no flags */
     return there;
 }
 

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fake_function.h"
 #include "fake_memory.h"
 #include "fake_nvrtc.h"
 #include "fake_stream.h"
@@ -32,7 +33,10 @@ static struct {
     int reached[GPUS_MOST][GPUS_MOST];
     int attributes[ATTRIBUTES];
     struct CUctx_st contexts[GPUS_MOST];
-    int live, compiled, encoded;
+    CUdeviceptr pageable; /* one range; all other memory is of a kind that no copy waits for */
+    size_t pageable_bytes;
+    int live, compiled, encoded, asked;
+    int local_bytes, stack_bytes; /* that a kernel's thread wants, and has */
     int countdown;
     const char *failed;
 } fake;
@@ -235,11 +239,11 @@ static CUresult enable_peer(CUcontext owner, unsigned flags)
                : CUDA_SUCCESS;
 }
 
-/* All memory is of the kind that no copy has to wait for. */
+/* The real one knows no pageable memory. */
 static CUresult pointer_attribute(void *value, int attribute, CUdeviceptr at)
 {
-    (void)at;
-    if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+    count(&fake.asked, 1);
+    if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || at - fake.pageable < fake.pageable_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     *(unsigned *)value = 2;
     return CUDA_SUCCESS;
@@ -363,8 +367,32 @@ static CUresult get_function(CUfunction *function, CUmodule module, const char *
 static CUresult function_attribute(int *value, int which, CUfunction function)
 {
     (void)function;
-    *value = which == CU_FUNC_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+    *value = which == CU_FUNC_MAX_THREADS_PER_BLOCK ? 1024
+             : which == CU_FUNC_LOCAL_SIZE_BYTES    ? fake.local_bytes
+                                                    : 0;
     return fake_driver_in_context("cuFuncGetAttribute");
+}
+
+static CUresult function_load(CUfunction function)
+{
+    FAKE_TRY(fake_driver_outside_capture("cuFuncLoad"));
+    *fake_function_loaded(function) = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_limit(size_t *value, int which)
+{
+    *value = (size_t)__atomic_load_n(&fake.stack_bytes, __ATOMIC_RELAXED);
+    FAKE_TRY(which == CU_LIMIT_STACK_SIZE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return fake_driver_in_context("cuCtxGetLimit");
+}
+
+static CUresult set_limit(int which, size_t value)
+{
+    FAKE_TRY(which == CU_LIMIT_STACK_SIZE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    FAKE_TRY(fake_driver_outside_capture("cuCtxSetLimit"));
+    __atomic_store_n(&fake.stack_bytes, (int)value, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
 }
 
 static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name)
@@ -388,6 +416,8 @@ static CUresult set_function(CUfunction function, int which, int value)
                : CUDA_SUCCESS;
 }
 
+static _Thread_local int launched;
+
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **params,
                        void **extra)
 {
@@ -395,11 +425,17 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     int gpu = fake_stream_gpu(config->stream);
     if (gpu >= 0 && current != &fake.contexts[gpu])
         return CUDA_ERROR_INVALID_HANDLE;
+    if (!*fake_function_loaded(function) ||
+        fake.local_bytes > __atomic_load_n(&fake.stack_bytes, __ATOMIC_RELAXED)) {
+        fprintf(stderr, "cuLaunchKernelEx: would wait for an idle GPU\n");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     unsigned cluster = config->attribute_count ? config->attributes[0].value.cluster[0] : 1;
     if (extra || !config->grid[0] || config->grid[0] % cluster || config->block[0] > 1024)
         return CUDA_ERROR_INVALID_VALUE;
-    return fake_function_launch(function, (int)config->grid[0], config->shared_bytes, params,
-                                config->stream);
+    launched++;
+    return fake_stream_launch(function, (int)config->grid[0], config->shared_bytes, params,
+                              config->stream);
 }
 
 /* The rules of the manual that a caller can break. */
@@ -435,6 +471,8 @@ static const imx_driver_calls driver = {
     .cuDevicePrimaryCtxRelease = release,
     .cuCtxGetCurrent = get_current,
     .cuCtxSetCurrent = set_current,
+    .cuCtxGetLimit = get_limit,
+    .cuCtxSetLimit = set_limit,
     .cuCtxGetStreamPriorityRange = priorities,
     .cuMemGetAllocationGranularity = fake_memory_granularity,
     .cuMemCreate = fake_memory_create,
@@ -461,7 +499,7 @@ static const imx_driver_calls driver = {
     .cuStreamDestroy = stream_destroy,
     .cuStreamSynchronize = stream_sync,
     .cuStreamWaitEvent = stream_wait,
-    .cuStreamIsCapturing = fake_stream_capturing,
+    .cuStreamGetCaptureInfo = fake_stream_capture,
     .cuEventCreate = event_create,
     .cuEventDestroy = event_destroy,
     .cuEventRecord = event_record,
@@ -471,6 +509,7 @@ static const imx_driver_calls driver = {
     .cuModuleGetGlobal = get_global,
     .cuFuncGetAttribute = function_attribute,
     .cuFuncSetAttribute = set_function,
+    .cuFuncLoad = function_load,
     .cuLaunchKernelEx = launch,
     .cuTensorMapEncodeTiled = encode,
 };
@@ -482,6 +521,7 @@ void fake_driver_install(int gpus)
     memset(&fake, 0, sizeof fake);
     fake.gpus = gpus;
     fake.links = 1;
+    fake.stack_bytes = 1024;
     for (int i = 0; i < GPUS_MOST; i++)
         fake.contexts[i].gpu = i;
     fake.attributes[CU_MULTIPROCESSOR_COUNT] = 12;
@@ -509,6 +549,17 @@ void fake_driver_refuse_descriptors(void)
     fake.refuses = 1;
 }
 
+void fake_driver_set_local(int bytes)
+{
+    fake.local_bytes = bytes;
+}
+
+void fake_driver_set_pageable(const void *at, size_t bytes)
+{
+    fake.pageable = (CUdeviceptr)(uintptr_t)at;
+    fake.pageable_bytes = bytes;
+}
+
 void fake_driver_fail(int n)
 {
     fake.failed = NULL;
@@ -530,7 +581,17 @@ int fake_driver_compiled(void)
     return fake.compiled;
 }
 
+int fake_driver_launched(void)
+{
+    return launched;
+}
+
 int fake_driver_encoded(void)
 {
     return fake.encoded;
+}
+
+int fake_driver_asked(void)
+{
+    return fake.asked;
 }

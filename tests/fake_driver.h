@@ -18,6 +18,11 @@ void fake_driver_set_links(int reached); /* whether GPUs reach each other */
 
 void fake_driver_refuse_descriptors(void); /* of memory, whatever the attributes say */
 
+void fake_driver_set_local(int bytes); /* local memory of each kernel's thread */
+
+/* The host's memory in this range is pageable; else all memory is pinned or a GPU's. */
+void fake_driver_set_pageable(const void *at, size_t bytes);
+
 /* The n-th call from now on that can fail does; 0: none.  failed: which one did, or NULL. */
 void fake_driver_fail(int n);
 const char *fake_driver_failed(void);
@@ -29,6 +34,8 @@ enum { FAKE_CLOCK_BEHIND_NS = 1000000000 };
 int fake_driver_live(void);
 int fake_driver_compiled(void); /* kernels since install */
 int fake_driver_encoded(void);  /* tensor maps since install */
+int fake_driver_asked(void);    /* whose memory a pointer is, since install */
+int fake_driver_launched(void); /* kernels, by the calling thread, ever */
 
 /* A caller's kernel of this name runs so, on every fake GPU from now on. */
 void fake_driver_add_kernel(const char *name, const struct imbrexd_entry *entry);

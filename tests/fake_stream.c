@@ -3,122 +3,16 @@
 #include "fake_stream.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/cuda/clock.h"
-#include "backends/cuda/signals.h"
 #include "fake_driver.h"
-#include "kernels/gemm/args.h"
-#include "kernels/kernels.h"
-#include "kernels/push/args.h"
-#include "kernels/reduce/args.h"
-#include "kernels/silu_mul/args.h"
+#include "fake_function.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-/* ---- kernels --------------------------------------------------------------------------------- */
-
-struct CUfunc_st {
-    const char *prefix; /* of its entries */
-    const imx_kernel *kernel;
-    size_t args_bytes;
-    const imx_trace_room *traces;
-    const imbrexd_entry *entry; /* a caller's; kernel is NULL */
-};
-
-/* The CPU form of the backend's own kernel. */
-static void signals(const void *untyped, const imbrexd_block *block)
-{
-    const imx_signals_args *args = untyped;
-    for (int i = 0; i < args->count; i++) {
-        const imx_signals_op *op = &args->ops[i];
-        uint64_t value = (op->word ? *op->word : 0) + op->add;
-        if (op->kind == IMX_SIGNALS_POST)
-            imbrexd_signal_post(op->signal, value);
-        else if (!imbrexd_signal_wait(block->watch, op->signal, value, op->site))
-            return;
-    }
-}
-
-static void tell_time(const void *untyped, const imbrexd_block *block)
-{
-    const imx_clock_args *args = untyped;
-    (void)block;
-    for (uint64_t i = 1; i <= args->questions; i++) {
-        int64_t begin_ns = imbrexd_now_ns();
-        while (imbrexd_load_acquire(args->asked) < i) {
-            if (imbrexd_now_ns() - begin_ns > (int64_t)args->limit_ns)
-                return;
-            sched_yield(); /* who asks may be waiting for this processor */
-        }
-        *args->now = (uint64_t)(imbrexd_now_ns() - FAKE_CLOCK_BEHIND_NS);
-        imbrexd_store_release(args->answered, i);
-    }
-}
-
-static const imx_kernel clock_kernel = { .name = "clock", .cpu = tell_time };
-static const imx_kernel signals_kernel = { .name = "signals", .cpu = signals };
-
-static const struct CUfunc_st functions[] = {
-    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL, NULL },
-    { "imx_signals", &signals_kernel, sizeof(imx_signals_args), NULL, NULL },
-    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL, NULL },
-    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL },
-    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL },
-    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args), NULL, NULL },
-};
-
-enum { CALLERS_MOST = 8 };
-static struct CUfunc_st callers[CALLERS_MOST];
-static int caller_count;
-
-void fake_driver_add_kernel(const char *name, const imbrexd_entry *entry)
-{
-    if (caller_count == CALLERS_MOST)
-        abort();
-    callers[caller_count++] = (struct CUfunc_st){ name, NULL, entry->args_bytes, NULL, entry };
-}
-
-static const struct CUfunc_st *find_caller(const char *name)
-{
-    for (int i = 0; i < caller_count; i++) {
-        if (strcmp(name, callers[i].prefix) == 0)
-            return &callers[i];
-    }
-    return NULL;
-}
-
-size_t fake_function_args_bytes(const char *array)
-{
-    static const char prefix[] = "imbrexd_args_";
-    bool is_one = strncmp(array, prefix, sizeof prefix - 1) == 0;
-    const struct CUfunc_st *caller = is_one ? find_caller(array + sizeof prefix - 1) : NULL;
-    return caller ? caller->args_bytes : 0;
-}
-
-static const struct CUfunc_st *find_function(const char *entry)
-{
-    const struct CUfunc_st *found = find_caller(entry);
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0] && !found; i++) {
-        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) == 0)
-            found = &functions[i];
-    }
-    return found;
-}
-
-CUfunction fake_function_make(const char *entry, const imx_trace_room *traces)
-{
-    const struct CUfunc_st *found = find_function(entry);
-    if (!found)
-        return NULL;
-    CUfunction function = malloc(sizeof *function);
-    *function = *found;
-    function->traces = traces;
-    return function;
-}
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* As trace.cuh does it. */
 static void note(const imx_trace_room *traces, int block, int what, int peer, int64_t begin_ns)
@@ -183,12 +77,13 @@ enum { SLOTS = 16 };
 
 struct fake_graph {
     bool open; /* the capture goes on */
-    int slots;
+    int number, slots;
     op_list lists[SLOTS];
     CUstream streams[SLOTS]; /* being captured; then: that replay; [0] is the caller's */
 };
 
 static _Thread_local int captures;
+static int graph_count; /* begun so far, of all threads */
 
 bool fake_stream_captures(void)
 {
@@ -201,7 +96,6 @@ static void event_drop(CUevent event)
         free(event);
 }
 
-/* One block of a launch. */
 typedef struct fake_block {
     const op *launch;
     pthread_t thread;
@@ -260,7 +154,7 @@ static bool given_up(CUstream stream, const op *o)
     if (o->kind == LAUNCH)
         stream->watch = o->watch;
     const imbrexd_watch *watch = &stream->watch;
-    bool signals = o->kind == LAUNCH && o->function->kernel == &signals_kernel;
+    bool signals = o->kind == LAUNCH && o->function->kernel == &fake_signals_kernel;
     return watch->abort && !signals &&
            __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
 }
@@ -379,11 +273,11 @@ CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream)
     return put_locked(stream, &(op){ .kind = SET, .to = at, .value = value, .bytes = bytes });
 }
 
-CUresult fake_function_launch(CUfunction function, int blocks, size_t shared_bytes, void **params,
-                              CUstream stream)
+CUresult fake_stream_launch(CUfunction function, int blocks, size_t shared_bytes, void **params,
+                            CUstream stream)
 {
     op o = { .kind = LAUNCH, .function = function, .blocks = blocks, .shared_bytes = shared_bytes };
-    memcpy(o.args, params[0], function->args_bytes);
+    o.blocks += fake_function_args(function, params[0], o.args);
     if (function->entry)
         memcpy(&o.team, params[1], sizeof o.team);
     memcpy(&o.watch, function->entry ? &o.team.watch : params[1], sizeof o.watch);
@@ -436,13 +330,15 @@ CUresult fake_stream_sync(CUstream named)
     return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult fake_stream_capturing(CUstream named, int *state)
+CUresult fake_stream_capture(CUstream named, int *state, uint64_t *number, void **graph,
+                             const void **after, size_t *after_count)
 {
     CUstream stream = real(named);
     pthread_mutex_lock(&lock);
-    *state = stream->graph != NULL;
+    *state = stream->graph ? CU_STREAM_CAPTURE_ACTIVE : CU_STREAM_CAPTURE_NONE;
+    *number = stream->graph ? (uint64_t)stream->graph->number : 0;
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
+    return graph || after || after_count ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -517,6 +413,7 @@ int fake_graph_begin(imbrex_stream handle)
     for (int i = 0; i < SLOTS; i++)
         graph->lists[i].end = &graph->lists[i].first;
     pthread_mutex_lock(&lock);
+    graph->number = graph_count++;
     graph->open = true;
     graph->slots = 1;
     graph->streams[0] = stream;

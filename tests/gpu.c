@@ -1,12 +1,15 @@
 /* gpu.c - finds GPUs or says that there are none, and reports cases one a line. */
 #include "gpu.h"
 
+#include <dirent.h>
 #include <execinfo.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,9 +61,51 @@ static int count_main(void *ctx)
 static void say_where(int number)
 {
     void *frames[32];
-    signal(number, SIG_DFL);
     backtrace_symbols_fd(frames, backtrace(frames, 32), STDOUT_FILENO);
-    raise(number);
+    if (number == SIGSEGV) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+/* Where each thread stands, one after the other. */
+static void say_all(void)
+{
+    struct dirent *entry;
+    DIR *threads = opendir("/proc/self/task");
+    while (threads && (entry = readdir(threads))) {
+        long id = strtol(entry->d_name, NULL, 10);
+        if (id == 0 || id == syscall(SYS_gettid))
+            continue;
+        printf("  thread %ld:\n", id);
+        fflush(stdout);
+        syscall(SYS_tgkill, getpid(), id, SIGUSR1);
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    }
+    if (threads)
+        closedir(threads);
+}
+
+static void *look_after(void *ctx)
+{
+    nanosleep(&(struct timespec){ .tv_sec = *(const int *)ctx }, NULL);
+    printf("  not done after %d s; its threads:\n", *(const int *)ctx);
+    say_all();
+    return NULL;
+}
+
+/* IMBREX_TEST_STACKS=SECONDS: a case that takes longer says once what its threads are at. */
+static void watch_over(void)
+{
+    static int after_s;
+    pthread_t thread;
+    const char *set = getenv("IMBREX_TEST_STACKS");
+    after_s = set ? atoi(set) : 0;
+    if (after_s <= 0)
+        return;
+    signal(SIGUSR1, say_where);
+    if (pthread_create(&thread, NULL, look_after, &after_s) == 0)
+        pthread_detach(thread);
 }
 
 pid_t gpu_start(int (*run)(void *ctx), void *ctx, int limit_s)
@@ -71,6 +116,7 @@ pid_t gpu_start(int (*run)(void *ctx), void *ctx, int limit_s)
         struct sigaction now;
         if (sigaction(SIGSEGV, NULL, &now) == 0 && now.sa_handler == SIG_DFL) /* no sanitizer's */
             signal(SIGSEGV, say_where);
+        watch_over();
         alarm((unsigned)limit_s);
         int result = run(ctx);
         fflush(NULL);

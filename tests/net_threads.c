@@ -13,7 +13,7 @@
 /* A receive that is open, or was filled and not yet taken back by its rank. */
 typedef struct post {
     struct post *next;
-    int from, to, channel;
+    int from, to, channel, lane;
     void *at;
     size_t bytes;
     bool filled;
@@ -25,6 +25,8 @@ static struct {
     post *posts;
     uint64_t sent[NET_THREADS_RANKS];
     bool cut[NET_THREADS_RANKS][NET_THREADS_RANKS];
+    int hold, under_way[NET_THREADS_RANKS];
+    bool released[NET_THREADS_RANKS];
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 struct imx_net {
@@ -33,7 +35,7 @@ struct imx_net {
 
 typedef struct step {
     const imx_net *net;
-    int channel, count;
+    int channel, lane, count;
     imx_net_op ops[IMX_NET_OPS];
 } step;
 
@@ -42,6 +44,15 @@ void net_threads_reset(void)
     pthread_mutex_lock(&table.lock);
     memset(table.sent, 0, sizeof table.sent);
     memset(table.cut, 0, sizeof table.cut);
+    table.hold = 0;
+    pthread_mutex_unlock(&table.lock);
+}
+
+void net_threads_hold(int steps)
+{
+    pthread_mutex_lock(&table.lock);
+    table.hold = steps;
+    memset(table.released, 0, sizeof table.released);
     pthread_mutex_unlock(&table.lock);
 }
 
@@ -84,7 +95,7 @@ static void net_close(imx_net *net)
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
-    snprintf(facts->text, sizeof facts->text, "threads");
+    *facts = (imx_net_facts){ .text = "threads", .lanes = IMX_NET_LANES };
 }
 
 static void append(post *p)
@@ -106,10 +117,11 @@ static void drop(post *p)
 }
 
 /* The oldest open receive that the send meets. */
-static post *find(int from, const imx_net_op *op, int channel)
+static post *find(int from, const imx_net_op *op, const step *s)
 {
     for (post *p = table.posts; p; p = p->next) {
-        if (!p->filled && p->from == from && p->to == op->rank && p->channel == channel)
+        if (!p->filled && p->from == from && p->to == op->rank && p->channel == s->channel &&
+            p->lane == s->lane)
             return p;
     }
     return NULL;
@@ -119,11 +131,13 @@ static post *find(int from, const imx_net_op *op, int channel)
 static int send_some(const step *s, bool *sent)
 {
     int rank = s->net->desc.rank, left = 0;
+    table.released[rank] = table.released[rank] || table.under_way[rank] >= table.hold;
     for (int i = 0; i < s->count; i++) {
         const imx_net_op *op = &s->ops[i];
         if (op->receives || sent[i])
             continue;
-        post *p = table.cut[rank][op->rank] ? NULL : find(rank, op, s->channel);
+        bool held = table.cut[rank][op->rank] || !table.released[rank];
+        post *p = held ? NULL : find(rank, op, s);
         if (!p || p->bytes != op->bytes) {
             left++;
             continue;
@@ -172,12 +186,13 @@ static void run_step(const void *args)
     int received = 0;
     int64_t deadline_ns = imbrexd_now_ns() + s->net->desc.timeout_ms * 1000000;
     pthread_mutex_lock(&table.lock);
+    table.under_way[s->net->desc.rank]++;
     for (int i = 0; i < s->count; i++) {
         const imx_net_op *op = &s->ops[i];
         if (!op->receives)
             continue;
-        posts[received] =
-            (post){ NULL, op->rank, s->net->desc.rank, s->channel, op->at, op->bytes, false };
+        posts[received] = (post){ NULL,    op->rank, s->net->desc.rank, s->channel,
+                                  s->lane, op->at,   op->bytes,         false };
         append(&posts[received++]);
     }
     pthread_cond_broadcast(&table.changed);
@@ -193,13 +208,14 @@ static void run_step(const void *args)
     }
     for (int i = 0; i < received; i++)
         drop(&posts[i]);
+    table.under_way[s->net->desc.rank]--;
     pthread_mutex_unlock(&table.lock);
 }
 
-static imbrex_status net_step(imx_net *net, int channel, const imx_net_op *ops, int count,
+static imbrex_status net_step(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,
                               imbrex_stream stream)
 {
-    step s = { .net = net, .channel = channel, .count = count };
+    step s = { .net = net, .channel = channel, .lane = lane, .count = count };
     memcpy(s.ops, ops, (size_t)count * sizeof *ops);
     imbrex_span span = { .kind = IMBREX_SPAN_COPY, .name = "net", .peer = ops[0].rank };
     return net->desc.backend->call(net->desc.device, run_step, &s, sizeof s, &span, stream);

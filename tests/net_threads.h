@@ -13,6 +13,9 @@ extern const imx_net_kind net_threads;
 void net_threads_reset(void);
 uint64_t net_threads_sent(int rank);
 
+/* Nothing is sent by a rank before it has so many steps under way at once. */
+void net_threads_hold(int steps);
+
 /* From now on nothing goes between these two ranks. */
 void net_threads_cut(int rank, int other);
 

@@ -5,20 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "imbrex_device.h"
 #include "op_image.h"
 #include "ranks.h"
 
 enum { OPS = 4, DTYPES = 3, ALGORITHMS = 5 };
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-static const char *const algorithms[ALGORITHMS] = { "copy", "sequential", "store", "pull", "ring" };
+static const char *const algorithms[] = { "copy", "sequential", "store" };
+static const char *const more[OPS][ALGORITHMS - 3] = { [0] = { "ll" }, [2] = { "pull", "ring" } };
 
-/* "pull" and "ring" are of ag_gemm alone. */
 const char *op_cases_algorithm(const op_case *c, int i)
 {
     static const char *const over_nodes[] = { "hierarchical", "sequential" };
     if (c->nodes > 1)
         return i < 2 ? over_nodes[i] : NULL;
-    return i < 3 || (i < ALGORITHMS && strcmp(c->op, "ag_gemm") == 0) ? algorithms[i] : NULL;
+    for (int op = 0; op < OPS && i >= 3 && i < ALGORITHMS; op++) {
+        if (strcmp(c->op, ops[op]) == 0)
+            return more[op][i - 3];
+    }
+    return i < 3 ? algorithms[i] : NULL;
 }
 
 /* "ring" is not for tiles with rows of several ranks, and on GPUs not for what their copy engine
@@ -227,7 +232,8 @@ bool op_walk_resume(op_walk *walk, int ranks)
     walk->given_up |= bit_of(last->op, last->algorithm);
     walk->from = last->number;
     fprintf(stderr, "    the group failed at case %d: without %s's \"%s\" from here on\n",
-            last->number, ops[last->op], algorithms[last->algorithm]);
+            last->number, ops[last->op],
+            op_cases_algorithm(&(op_case){ .op = ops[last->op] }, last->algorithm));
     return true;
 }
 
@@ -324,12 +330,22 @@ void op_walk_large(op_walk *walk)
     *walk = (op_walk){ .op_of = large_op };
 }
 
+/* Whether case i is beyond the walk.  Rank 0 looks at the clock, before a case that nobody ends
+ * without it: the others see the end when they come to the next one. */
+static bool walk_is_over(imbrex_group *group, op_walk *walk, int i)
+{
+    int to = __atomic_load_n(&walk->to, __ATOMIC_ACQUIRE);
+    if (!to && walk->until_ns && imbrex_group_rank(group) == 0 && imbrexd_now_ns() > walk->until_ns)
+        __atomic_store_n(&walk->to, i + 1, __ATOMIC_RELEASE);
+    return to && i >= to;
+}
+
 static int check_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
 {
     int worst = FINE;
     op_case c;
     for (int i = walk ? walk->from : 0; op_cases_get(i, &c) && worst != STUCK; i++) {
-        if (walk && walk->to && i >= walk->to)
+        if (walk && walk_is_over(group, walk, i))
             break;
         c.nodes = nodes;
         int how = table_op(i) < last_op ? check_case(group, c, i, device, walk) : FINE;

@@ -28,7 +28,8 @@ typedef struct op_place {
 
 typedef struct op_walk {
     int (*op_of)(int number);
-    int from, to;      /* case to begin with, and to end before; to = 0: all */
+    int from, to;      /* case to begin with, and to end before; to = 0: all.  Atomic */
+    int64_t until_ns;  /* on rank 0's clock: no case begins after it; 0: there is time */
     int ended;         /* ranks that have come to the end; atomic */
     uint64_t given_up; /* a bit an operator's algorithm */
     op_place at[16];   /* of each rank */

@@ -1,4 +1,4 @@
-/* shift.c - the kernel of shift.h, both as code of this program and as text. */
+/* shift.c - the kernel of shift.h, both as code of this program and as text; and a wrong one. */
 #include "shift.h"
 
 #define BOTH(...)                                                                 \
@@ -32,6 +32,11 @@ BOTH(IMBREXD_KERNEL(shift, shift_args) {
     imbrexd_put_block(args->out + first, args->inbox + first, bytes);
     imbrexd_signal_post(imbrexd_signal(team, before, blocks + b), use);
 })
+
+#define WRONG(name) "int wrong_" name " = nobody_has_declared_" name ";\n"
+
+const char wrong_text[] = WRONG("one") WRONG("two") WRONG("three") WRONG("four") WRONG("five")
+    WRONG("six") WRONG("seven") WRONG("eight") WRONG("nine") "#error\n";
 
 const imbrexd_entry *const shift_entry = IMBREXD_ENTRY(shift);
 

@@ -19,6 +19,9 @@ typedef struct shift_args {
 extern const char shift_text[]; /* of the kernel shift, which takes them */
 extern const imbrexd_entry *const shift_entry;
 
+/* No kernel for any compiler: lines 1 to 9 are wrong.  The fake one looks for the tenth. */
+extern const char wrong_text[];
+
 /* Its signals and its blocks' memory. */
 enum { SHIFT_SIGNALS = 2 * SHIFT_BLOCKS, SHIFT_SHARED = (SHIFT_N / SHIFT_BLOCKS + 1) * 4 };
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "imbrex_device.h"
+#include "imx.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -118,6 +119,61 @@ static int descs(imbrex_group *group, void *ctx)
     if (expect("mem_alloc", imbrex_mem_alloc(group, rank == ODD ? 100 : 200, &memory), IMBREX_PEER,
                "imbrex_mem_alloc: bytes differs between ranks: 200 on rank 0, 100 on rank 1"))
         return 1;
+    return works(group);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+typedef struct kernel_args {
+    int *at;
+} kernel_args;
+
+IMBREXD_KERNEL(nothing, kernel_args)
+{
+    (void)args, (void)team;
+}
+
+static _Thread_local bool lacks_memory;
+
+static void *no_memory_once(size_t count, size_t bytes)
+{
+    bool lacks = lacks_memory;
+    lacks_memory = false;
+    return lacks ? NULL : calloc(count, bytes);
+}
+
+static int kernels(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool odd = imbrex_group_rank(group) == ODD;
+    char *memory, *larger;
+    imbrex_kernel *kernel = NULL;
+    RANK_OK(imbrex_mem_alloc(group, 4096, (void **)&memory));
+    RANK_OK(imbrex_mem_alloc(group, 8192, (void **)&larger));
+    imbrex_kernel_desc desc = {
+        .name = "nothing", .entry = IMBREXD_ENTRY(nothing), .signals = 4, .memory = memory
+    };
+    imbrex_kernel_desc signals = desc, none = desc, other = desc;
+    signals.signals += odd;
+    if (expect("signals", imbrex_kernel_create(group, &signals, &kernel), IMBREX_PEER,
+               "desc.signals differs between ranks: 4 on rank 0, 5 on rank 1"))
+        return 1;
+    none.memory = odd ? NULL : memory;
+    if (expect("no memory", imbrex_kernel_create(group, &none, &kernel), IMBREX_PEER,
+               "desc.memory's piece differs between ranks: 4096 on rank 0, 0 on rank 1"))
+        return 1;
+    other.memory = odd ? larger : memory;
+    if (expect("another piece", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
+               "desc.memory's piece differs between ranks: 4096 on rank 0, 8192 on rank 1"))
+        return 1;
+    imx_sys.calloc = no_memory_once;
+    lacks_memory = odd;
+    if (expect("a rank without memory", imbrex_kernel_create(group, &desc, &kernel),
+               odd ? IMBREX_NO_MEMORY : IMBREX_PEER, odd ? "memory" : "rank 1 failed: "))
+        return 1;
+    kernel_args args = { NULL };
+    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    RANK_OK(imbrex_launch(kernel, 1, 1, &args, sizeof args, NULL));
     return works(group);
 }
 
@@ -310,6 +366,13 @@ static void descs_differ(void **state)
     on_2_and_3(descs);
 }
 
+static void kernels_differ(void **state)
+{
+    (void)state;
+    on_2_and_3(kernels);
+    imx_sys.calloc = calloc;
+}
+
 static void a_rank_is_elsewhere(void **state)
 {
     (void)state;
@@ -361,10 +424,10 @@ static void group_descs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descs_differ),   cmocka_unit_test(a_rank_is_elsewhere),
-        cmocka_unit_test(rows_differ),    cmocka_unit_test(plans_differ),
-        cmocka_unit_test(runs_are_alike), cmocka_unit_test(group_descs),
-        cmocka_unit_test(bootstraps),
+        cmocka_unit_test(descs_differ),        cmocka_unit_test(kernels_differ),
+        cmocka_unit_test(a_rank_is_elsewhere), cmocka_unit_test(rows_differ),
+        cmocka_unit_test(plans_differ),        cmocka_unit_test(runs_are_alike),
+        cmocka_unit_test(group_descs),         cmocka_unit_test(bootstraps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

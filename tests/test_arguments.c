@@ -194,6 +194,10 @@ static int one_sided(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_copy(group, own, own + 50, 50, NULL));
     RANK_OK(imbrex_copy(group, own + 50, own, 50, NULL));
 
+    UNSUPPORTED("which is on this rank's node (", imbrex_exchange, group,
+                &(imbrex_transfer){ .send = own, .bytes = 1 }, 1, NULL);
+    RANK_OK(imbrex_exchange(group, NULL, 0, NULL));
+
     INVALID("is not 8-byte aligned", imbrex_signal_post, group, odd, 1, 0, NULL);
     INVALID("is not 8-byte aligned", imbrex_signal_wait, group, odd, 1, NULL);
     INVALID("signal and 8 bytes from there", imbrex_signal_post, group, last, 1, 0, NULL);
@@ -311,6 +315,7 @@ static int nulls(imbrex_group *group, void *ctx)
     INVALID(no_group, imbrex_signal_wait, NULL, &word, 1, NULL);
     INVALID("signal, ", imbrex_signal_wait, group, NULL, 1, NULL);
     INVALID(no_group, imbrex_barrier, NULL, NULL);
+    INVALID(no_group, imbrex_exchange, NULL, NULL, 0, NULL);
     INVALID(no_group, imbrex_silu_mul, NULL, IMBREX_F32, 0, 0, NULL, NULL, NULL);
     INVALID(no_group, imbrex_group_status, NULL);
     INVALID(no_group, imbrex_trace, NULL, 1);

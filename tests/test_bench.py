@@ -10,7 +10,7 @@ import unittest
 TOOL = os.environ.get("IMBREX_TOOL")
 ROUNDS = ["--rounds", "3", "--warm", "1"]
 OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
-NAMES = "ag_gemm, gemm_rs, gemm, all_gather, reduce_scatter"
+NAMES = "ag_gemm, gemm_rs, gemm, all_gather, reduce_scatter, barrier"
 
 
 def bench(*words, **environment):
@@ -138,6 +138,14 @@ class Bench(unittest.TestCase):
         parsed, _ = self.result("gemm", "--m", "40", "--n", "24", "--k", "16", "--ranks", "2")
         self.assertEqual(parsed["ranks"], 2)
 
+    def test_barrier_has_no_shape(self):
+        parsed, candidates = self.result("barrier", "--ranks", "3", "--m", "5")
+        self.assertEqual([parsed[key] for key in ("op", "ranks", "m", "n", "k", "base")],
+                         ["barrier", 3, None, None, None, "barrier"])
+        self.assertEqual(list(candidates), ["barrier"])
+        self.assertGreater(candidates["barrier"]["us"], 0)
+        self.assertIsNone(candidates["barrier"]["gb_s_received"])
+
     def test_several_shapes_and_operators(self):
         rows = self.lines("ag_gemm,all_gather", "--shapes", "64,32,16; 8,8,8 ;gemm_rs:16,8,4")
         self.assertEqual([(r["op"], r["m"], r["n"], r["k"]) for r in rows],
@@ -177,6 +185,7 @@ class Bench(unittest.TestCase):
                 (["gather"], "no operator 'gather': want one of " + NAMES),
                 (["gemm", "--algorithm", "copy"], "gemm is one product"),
                 (["gemm", "--tune"], "gemm is one product: --tune has nothing to choose"),
+                (["barrier", "--algorithm", "copy"], "barrier has no plan"),
                 (["ag_gemm", "--shapes", "1,2"], "shape '1,2': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,2,3,4"], "shape '1,2,3,4': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,0,3"], "shape '1,0,3': want m,n,k"),

@@ -1,12 +1,10 @@
-/* test_bench_cuda.c - what `imbrex bench` does on a GPU, on fake ones: its clock holds and times a
- * stream, its product by cuBLASLt is row-major, all of it runs on several ranks and in graphs. */
+/* test_bench_cuda.c - what `imbrex bench` and `imbrex mlp` do on a GPU, on fake ones: their clock
+ * holds and times a stream, the product by cuBLASLt is row-major, all of it runs on several ranks
+ * and in graphs. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,209 +13,21 @@
 
 #include <cmocka.h>
 
-#include "bench_error.h"
 #include "bench_rank.h"
 #include "cuda_blas.h"
 #include "cuda_calls.h"
-#include "cuda_graph.h"
 #include "cuda_timer.h"
+#include "failure.h"
+#include "fake_calls.h"
 #include "fake_cublas.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
-#include "fake_stream.h"
 #include "launch.h"
+#include "mlp_rank.h"
 
-/* ---- A driver -------------------------------------------------------------------------------- */
+/* ---- The clock ------------------------------------------------------------------------------- */
 
-enum { ELAPSED_MS = 2, HELD = 1 + 1 + 2 /* a context, a stream, events */ };
-
-static struct {
-    int live, records, graphs;
-    const char *failing;
-    pthread_t holder;
-    bool held;
-} driver;
-
-static int fails(const char *call)
-{
-    return driver.failing && strcmp(driver.failing, call) == 0 ? 2 : 0;
-}
-
-static int init(unsigned flags)
-{
-    return (int)flags;
-}
-
-static int error_name(int error, const char **name)
-{
-    *name = "CUDA_ERROR_OUT_OF_MEMORY";
-    return error != 2;
-}
-
-static int device_get(int *gpu, int index)
-{
-    *gpu = 10 + index;
-    return fails("cuDeviceGet");
-}
-
-static int retain(CUcontext *context, int gpu)
-{
-    if (fails("cuDevicePrimaryCtxRetain"))
-        return 2;
-    *context = (CUcontext)(uintptr_t)gpu;
-    driver.live++;
-    return 0;
-}
-
-static int release(int gpu)
-{
-    assert_in_range(gpu, 10, 20);
-    driver.live--;
-    return 0;
-}
-
-static int set_current(CUcontext context)
-{
-    assert_non_null(context);
-    return fails("cuCtxSetCurrent");
-}
-
-static int stream_create(imbrex_stream *stream, unsigned flags)
-{
-    assert_int_equal(flags, 1); /* CU_STREAM_NON_BLOCKING */
-    driver.live++;
-    return fake_stream_create((CUstream *)stream);
-}
-
-static int stream_destroy(imbrex_stream stream)
-{
-    driver.live--;
-    fake_stream_destroy((CUstream)stream);
-    return 0;
-}
-
-static int event_create(CUevent *event, unsigned flags)
-{
-    assert_int_equal(flags, 0);
-    if (fails("cuEventCreate"))
-        return 2;
-    *event = malloc(1);
-    driver.live++;
-    return 0;
-}
-
-static int event_destroy(CUevent event)
-{
-    free(event);
-    driver.live--;
-    return 0;
-}
-
-static int event_record(CUevent event, imbrex_stream stream)
-{
-    assert_non_null(stream);
-    assert_non_null(event);
-    driver.records++;
-    return fails("cuEventRecord");
-}
-
-/* The stream is idle: what held it must have let it go. */
-static void join(void)
-{
-    if (driver.held)
-        pthread_join(driver.holder, NULL);
-    driver.held = false;
-}
-
-static int event_elapsed(float *ms, CUevent begin, CUevent end)
-{
-    assert_ptr_not_equal(begin, end);
-    join();
-    *ms = ELAPSED_MS;
-    return fails("cuEventElapsedTime");
-}
-
-typedef struct host_call {
-    void (*function)(void *ctx);
-    void *ctx;
-} host_call;
-
-static void *call_back(void *ctx)
-{
-    host_call call = *(host_call *)ctx;
-    free(ctx);
-    call.function(call.ctx);
-    return NULL;
-}
-
-static int launch_host(imbrex_stream stream, void (*function)(void *), void *ctx)
-{
-    assert_non_null(stream);
-    host_call *call = malloc(sizeof *call);
-    *call = (host_call){ function, ctx };
-    join();
-    driver.held = true;
-    return pthread_create(&driver.holder, NULL, call_back, call);
-}
-
-static int capture_begin(imbrex_stream stream, int mode)
-{
-    assert_int_equal(mode, 1);
-    return fake_graph_begin(stream);
-}
-
-static int capture_end(imbrex_stream stream, CUgraph *graph)
-{
-    driver.graphs++;
-    return fake_graph_end(stream, (fake_graph **)graph);
-}
-
-static int instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
-{
-    *out = (CUgraphExec)graph;
-    return (int)flags || fails("cuGraphInstantiate");
-}
-
-static int graph_launch(CUgraphExec graph, imbrex_stream stream)
-{
-    fake_graph_launch((fake_graph *)graph, stream);
-    return 0;
-}
-
-static int exec_destroy(CUgraphExec graph)
-{
-    assert_non_null(graph);
-    return 0;
-}
-
-static int graph_destroy(CUgraph graph)
-{
-    fake_graph_destroy((fake_graph *)graph);
-    driver.graphs--;
-    return 0;
-}
-
-static const cuda_calls fake_calls = {
-    .cuInit = init,
-    .cuGetErrorName = error_name,
-    .cuDeviceGet = device_get,
-    .cuDevicePrimaryCtxRetain = retain,
-    .cuDevicePrimaryCtxRelease = release,
-    .cuCtxSetCurrent = set_current,
-    .cuStreamCreate = stream_create,
-    .cuStreamDestroy = stream_destroy,
-    .cuEventCreate = event_create,
-    .cuEventDestroy = event_destroy,
-    .cuEventRecord = event_record,
-    .cuEventElapsedTime = event_elapsed,
-    .cuLaunchHostFunc = launch_host,
-    .cuStreamBeginCapture = capture_begin,
-    .cuStreamEndCapture = capture_end,
-    .cuGraphInstantiate = instantiate,
-    .cuGraphLaunch = graph_launch,
-    .cuGraphExecDestroy = exec_destroy,
-    .cuGraphDestroy = graph_destroy,
-};
+enum { HELD = 1 + 1 + 2 /* a context, a stream, events */ };
 
 static double now_ms(void)
 {
@@ -232,7 +42,7 @@ static void the_clock_holds_and_times(void **state)
     cuda_timer *timer;
     double us, begin = now_ms();
     assert_int_equal(cuda_timer_open("cuda:3", &timer), IMBREX_OK);
-    assert_int_equal(driver.live, HELD);
+    assert_int_equal(fake_calls.live, HELD);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(cuda_timer_hold(timer), IMBREX_OK);
         assert_int_equal(cuda_timer_begin(timer), IMBREX_OK);
@@ -240,15 +50,15 @@ static void the_clock_holds_and_times(void **state)
         cuda_timer_release(timer);
         cuda_timer_release(timer); /* harmless */
         assert_int_equal(cuda_timer_us(timer, &us), IMBREX_OK);
-        assert_true(us == 1e3 * ELAPSED_MS);
+        assert_true(us == 1e3 * FAKE_ELAPSED_MS);
     }
     assert_true(now_ms() - begin < 900);
     begin = now_ms();
     assert_int_equal(cuda_timer_hold(timer), IMBREX_OK);
-    join(); /* nobody releases it */
+    fake_calls_join(); /* nobody releases it */
     assert_in_range((int)(now_ms() - begin), 900, 20000);
     cuda_timer_close(timer);
-    assert_int_equal(driver.live, 0);
+    assert_int_equal(fake_calls.live, 0);
 }
 
 static void a_clock_that_fails_says_why(void **state)
@@ -258,18 +68,18 @@ static void a_clock_that_fails_says_why(void **state)
                                          "cuCtxSetCurrent", "cuEventCreate" };
     cuda_timer *timer = NULL;
     for (int i = 0; i < 4; i++) {
-        driver.failing = calls[i];
+        fake_calls.failing = calls[i];
         assert_int_equal(cuda_timer_open("cuda:0", &timer), IMBREX_DEVICE);
         char expected[128];
         snprintf(expected, sizeof expected,
                  "cannot time on the GPU: %s says CUDA_ERROR_OUT_OF_MEMORY (2)", calls[i]);
-        assert_string_equal(bench_error(IMBREX_DEVICE), expected);
+        assert_string_equal(failure_text(IMBREX_DEVICE), expected);
         assert_null(timer);
-        assert_int_equal(driver.live, 0);
+        assert_int_equal(fake_calls.live, 0);
     }
-    driver.failing = NULL;
+    fake_calls.failing = NULL;
     assert_int_equal(cuda_timer_open("cpu:0", &timer), IMBREX_UNSUPPORTED);
-    assert_string_equal(bench_error(IMBREX_UNSUPPORTED), "device cpu:0 has no clock of its own");
+    assert_string_equal(failure_text(IMBREX_UNSUPPORTED), "device cpu:0 has no clock of its own");
 }
 
 /* ---- cuBLASLt -------------------------------------------------------------------------------- */
@@ -331,7 +141,7 @@ static void types_are_the_librarys(void **state)
         fake_cublas.ways = 0;
         assert_int_equal(cuda_blas_prepare(handle, &shape, workspace, &product),
                          IMBREX_UNSUPPORTED);
-        assert_string_equal(bench_error(IMBREX_UNSUPPORTED),
+        assert_string_equal(failure_text(IMBREX_UNSUPPORTED),
                             "cuBLASLt knows no way to compute this product");
         cuda_blas_finish(&product);
     }
@@ -341,17 +151,21 @@ static void types_are_the_librarys(void **state)
 
 /* ---- All of it, on fake GPUs ----------------------------------------------------------------- */
 
+static bool is_clean(void)
+{
+    return fake_calls.live == 0 && fake_calls.graphs == 0 && fake_cublas.live == 0 &&
+           fake_driver_live() == 0;
+}
+
 static int rank_main_of_bench(int rank, void *ctx)
 {
     (void)rank;
     int code = bench_rank(ctx);
-    bool clean =
-        driver.live == 0 && driver.graphs == 0 && fake_cublas.live == 0 && fake_driver_live() == 0;
-    return code ? code : clean ? 0 : 99;
+    return code ? code : is_clean() ? 0 : 99;
 }
 
 /* What rank 0 prints. */
-static char *output_of(const bench_request *request, int ranks)
+static char *output_of(int (*run)(int rank, void *ctx), const void *request, int ranks)
 {
     char path[] = "/tmp/imbrex-bench-XXXXXX";
     int file = mkstemp(path), out = dup(STDOUT_FILENO);
@@ -359,7 +173,7 @@ static char *output_of(const bench_request *request, int ranks)
     launch.timeout_s = 120;
     fflush(stdout);
     dup2(file, STDOUT_FILENO);
-    int code = launch_ranks(&launch, rank_main_of_bench, (void *)request);
+    int code = launch_ranks(&launch, run, (void *)request);
     fflush(stdout);
     dup2(out, STDOUT_FILENO);
     off_t length = lseek(file, 0, SEEK_END);
@@ -428,7 +242,7 @@ static void ranks_time_by_the_gpus_clock(void **state)
                                          NULL };
     fake_cublas.ways = 4;
     fake_driver_install(2);
-    check_output(output_of(&q, 2), 3, words);
+    check_output(output_of(rank_main_of_bench, &q, 2), 3, words);
 }
 
 static void ranks_replay_graphs(void **state)
@@ -440,7 +254,7 @@ static void ranks_replay_graphs(void **state)
     q.graph = true;
     fake_cublas.ways = 1;
     fake_driver_install(2);
-    check_output(output_of(&q, 2), 3, words);
+    check_output(output_of(rank_main_of_bench, &q, 2), 3, words);
 }
 
 /* The product that every GPU runs, beside cuBLASLt. */
@@ -457,7 +271,7 @@ static void f16_in_the_general_form(void **state)
     fake_cublas.ways = 1;
     fake_driver_install(1);
     setenv("IMBREX_CUDA_ARCH", "80", 1);
-    check_output(output_of(&q, 1), 1, words);
+    check_output(output_of(rank_main_of_bench, &q, 1), 1, words);
     unsetenv("IMBREX_CUDA_ARCH");
 }
 
@@ -468,7 +282,23 @@ static void our_own_product_is_a_yardstick(void **state)
     static const char *const words[] = { "\"base\": \"products\"", NULL };
     q.peer = BENCH_PEER_NONE;
     fake_driver_install(1);
-    check_output(output_of(&q, 1), 3, words);
+    check_output(output_of(rank_main_of_bench, &q, 1), 3, words);
+}
+
+/* Removes the file. */
+static void check_drawing(const char *path, const char *const *words)
+{
+    static char drawn[1 << 20];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t length = fread(drawn, 1, sizeof drawn - 1, file);
+    drawn[length] = 0;
+    fclose(file);
+    unlink(path);
+    assert_in_range(length, 1000, sizeof drawn - 1);
+    for (; *words; words++)
+        if (!strstr(drawn, *words))
+            fail_msg("no %s in the picture, of %zu bytes", *words, length);
 }
 
 static void a_call_is_drawn(void **state)
@@ -478,26 +308,82 @@ static void a_call_is_drawn(void **state)
     close(mkstemps(path, 4));
     bench_request q = request();
     static const char *const words[] = { "copy: one call, us", "\n   0 ", "\n   1 ", NULL };
+    static const char *const drawn[] = { "rank 1", "kernel gemm", "to rank 1", NULL };
     q.json = false;
     q.timeline = path;
     q.shapes += 1;
     q.count = 1;
     fake_cublas.ways = 1;
     fake_driver_install(2);
-    char *text = output_of(&q, 2), *from = strstr(text, "copy: one call");
+    char *text = output_of(rank_main_of_bench, &q, 2), *from = strstr(text, "copy: one call");
     assert_non_null(from);
     memmove(text, from, strlen(from) + 1);
     check_output(text, 4, words);
-    static char drawn[1 << 20];
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    size_t length = fread(drawn, 1, sizeof drawn - 1, file);
-    assert_in_range(length, 1000, sizeof drawn - 1);
-    assert_non_null(strstr(drawn, "rank 1"));
-    assert_non_null(strstr(drawn, "kernel gemm"));
-    assert_non_null(strstr(drawn, "to rank 1"));
-    fclose(file);
-    unlink(path);
+    check_drawing(path, drawn);
+}
+
+/* ---- The MLP --------------------------------------------------------------------------------- */
+
+enum { MLP_ROUNDS = 3, MLP_WARM = 2, MLP_INNER = 4, VERSIONS = 3 };
+
+static int rank_main_of_mlp(int rank, void *ctx)
+{
+    const mlp_request *q = ctx;
+    int code = mlp_rank(q);
+    int replays = q->graph ? VERSIONS * (MLP_WARM + MLP_ROUNDS) * MLP_INNER + 1 : 0;
+    if (fake_calls.replays != replays)
+        fprintf(stderr, "rank %d: %d replays, not %d\n", rank, fake_calls.replays, replays);
+    return code ? code : fake_calls.replays != replays ? 98 : is_clean() ? 0 : 99;
+}
+
+/* With --graph what is timed, and what --check compares, are replays: it fails on the NaN that y
+ * holds before if one does nothing. */
+static void an_mlp_is_timed_by_the_gpus_clock(void **state)
+{
+    (void)state;
+    mlp_model model;
+    st_error error;
+    mlp_source source = { .random = "40,72,24", .dtype = "bf16" };
+    mlp_request q = { .model = &model, .device = "cuda", .check = true, .json = true };
+    q.rounds = MLP_ROUNDS;
+    assert_true(mlp_model_open(&source, &model, &error));
+    static const struct {
+        bool graph;
+        const char *algorithm;
+    } cases[] = { { false, NULL }, { true, NULL }, { true, "copy" } };
+    for (int i = 0; i < 3; i++) {
+        q.graph = cases[i].graph;
+        q.algorithm = cases[i].algorithm;
+        const char *const words[] = { "\"clock\": \"gpu\"",
+                                      q.graph ? "\"graph\": true" : "\"graph\": false",
+                                      "\"products_us\": 500,",
+                                      "\"sequential_us\": 500,",
+                                      "\"overlapped_us\": 500,",
+                                      "\"passed\": true",
+                                      NULL };
+        fake_driver_install(2);
+        char *text = output_of(rank_main_of_mlp, &q, 2);
+        check_output(text, 24, words);
+    }
+    mlp_model_close(&model);
+}
+
+static void an_mlp_is_drawn(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/imbrex-timeline-XXXXXX.svg";
+    close(mkstemps(path, 4));
+    mlp_model model;
+    st_error error;
+    mlp_source source = { .random = "40,72,24", .dtype = "bf16" };
+    mlp_request q = { .model = &model, .device = "cuda", .timeline = path, .rounds = 1 };
+    static const char *const words[] = { "kernel gemm", "sequential", "overlapped", "rank 1",
+                                         NULL };
+    assert_true(mlp_model_open(&source, &model, &error));
+    fake_driver_install(2);
+    free(output_of(rank_main_of_mlp, &q, 2));
+    check_drawing(path, words);
+    mlp_model_close(&model);
 }
 
 int main(void)
@@ -512,8 +398,10 @@ int main(void)
         cmocka_unit_test(f16_in_the_general_form),
         cmocka_unit_test(our_own_product_is_a_yardstick),
         cmocka_unit_test(a_call_is_drawn),
+        cmocka_unit_test(an_mlp_is_timed_by_the_gpus_clock),
+        cmocka_unit_test(an_mlp_is_drawn),
     };
-    cuda = &fake_calls;
+    cuda = &fake_calls_table;
     cublas = &fake_cublas_calls;
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,24 +11,30 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 3 };
+enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 5 };
 
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 
-/* Operator by operator, "copy" before "sequential"; then the products by "store",
- * and ag_gemm by "ring". */
+/* Operator by operator, "copy" before "sequential"; then what kernels do by themselves. */
 static op_case case_of(int i)
 {
-    int op = i < PAIRS ? i / 2 : i < PAIRS + 2 ? i - PAIRS + 2 : 2;
+    static const struct {
+        int op;
+        const char *algorithm;
+        int64_t n;
+    } others[CASES - PAIRS] = {
+        { 2, "store", 24 }, { 3, "store", 24 }, { 2, "ring", 24 },
+        { 0, "ll", 24 },    { 0, "ll", 400 }, /* in lines */
+    };
+    int op = i < PAIRS ? i / 2 : others[i - PAIRS].op;
     return (op_case){ .op = ops[op],
                       .m = 45,
-                      .n = 24,
+                      .n = i < PAIRS ? 24 : others[i - PAIRS].n,
                       .k = op < 2 ? 0 : 16,
                       .dtype = i % 3 ? IMBREX_BF16 : IMBREX_F32,
-                      .algorithm = i >= PAIRS + 2 ? "ring"
-                                   : i >= PAIRS   ? "store"
-                                   : i % 2        ? "sequential"
-                                                  : "copy",
+                      .algorithm = i >= PAIRS ? others[i - PAIRS].algorithm
+                                   : i % 2    ? "sequential"
+                                              : "copy",
                       .chunk_rows = 12,
                       .sms = i < PAIRS ? 0 : 2,
                       .gathered = op == 2 };

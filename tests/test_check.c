@@ -314,6 +314,129 @@ static int callers(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* ---- a caller's kernel ----------------------------------------------------------------------- */
+
+/* What each rank has goes to the next one's inbox, and out of it.  Signal 0: it is there, 1: it may
+ * come again, 2: nobody's. */
+static const char pass_text[] =
+    "#include \"imbrex_device.h\"\n"
+    "enum { NO_CREDIT = 1, FLAG_FIRST, NO_WAIT, EARLY_CREDIT, CYCLE, LOWERED, TWO_WRITERS, PAST,\n"
+    "       LESS, BY_HAND, HOST_READS };\n"
+    "typedef struct { const int *in; int *inbox, *out; } pass_args;\n"
+    "IMBREXD_KERNEL(pass, pass_args)\n"
+    "{\n"
+    "    int next = (team->rank + 1) % team->size;\n"
+    "    int before = (team->rank + team->size - 1) % team->size;\n"
+    "    uint64_t use = imbrexd_use(team), *own = imbrexd_signal(team, team->rank, 0);\n"
+    "    uint64_t *there = imbrexd_signal(team, next, 0), *back = imbrexd_signal(team, before, "
+    "1);\n"
+    "    if (DOES < NO_CREDIT || (DOES > NO_CREDIT && DOES < BY_HAND)) {\n"
+    "        if (!imbrexd_wait(team, own + 1, use - 1, next))\n"
+    "            return;\n"
+    "    } else if (DOES == BY_HAND) {\n"
+    "        while (imbrexd_load_acquire(own + 1) < use - 1)\n"
+    "            imbrexd_yield();\n"
+    "    }\n"
+    "    if (DOES == CYCLE && !imbrexd_wait(team, own, use, before))\n"
+    "        return;\n"
+    "    if (DOES == FLAG_FIRST)\n"
+    "        imbrexd_signal_post(there, use);\n"
+    "    imbrexd_put_block(imbrexd_peer(team, next, args->inbox), args->in,\n"
+    "                      DOES == PAST ? 8192 : 64);\n"
+    "    if (DOES == LESS) {\n"
+    "        imbrexd_signal_add(there, 2);\n"
+    "        imbrexd_signal_add(there, (uint64_t)-1);\n"
+    "    } else if (DOES == BY_HAND) {\n"
+    "        imbrexd_quiet();\n"
+    "        imbrexd_store_release(there, use);\n"
+    "        while (imbrexd_load_acquire(own) < use)\n"
+    "            imbrexd_yield();\n"
+    "    } else if (DOES != FLAG_FIRST) {\n"
+    "        imbrexd_notify_block(there, use, IMBREXD_SET);\n"
+    "    }\n"
+    "    if (DOES == LOWERED)\n"
+    "        imbrexd_signal_post(there, use - 1);\n"
+    "    if (DOES == TWO_WRITERS) {\n"
+    "        imbrexd_signal_post(own + 2, use);\n"
+    "        imbrexd_signal_post(there + 2, use);\n"
+    "    }\n"
+    "    if (DOES == EARLY_CREDIT)\n"
+    "        imbrexd_signal_post(back, use);\n"
+    "    if (DOES != NO_WAIT && DOES != BY_HAND && !imbrexd_wait(team, own, use, before))\n"
+    "        return;\n"
+    "    if (DOES == HOST_READS)\n"
+    "        return;\n"
+    "    imbrexd_get_block(args->out, args->inbox, 64);\n"
+    "    if (DOES == BY_HAND)\n"
+    "        imbrexd_red_release(back, 1);\n"
+    "    else if (DOES != EARLY_CREDIT)\n"
+    "        imbrexd_notify_block(back, use, IMBREXD_SET);\n"
+    "}\n";
+
+enum { PASSES = 8, HOST_READS = 11 };
+
+static const struct {
+    const char *name, *says, * or ; /* says NULL: nothing is wrong */
+} passes[] = {
+    { "a kernel as it should be", NULL, NULL },
+    { "a kernel's missing credit", unread, unordered },
+    { "a kernel's flag before its data", unordered, unread },
+    { "a kernel's missing wait", unordered, unread },
+    { "a kernel's early credit", unread, unordered },
+    { "a wait cycle of kernels", held, NULL },
+    { "a kernel's lowered signal", "lowers the signal", NULL },
+    { "a kernel's second writer", "has two writers", NULL },
+    { "a kernel's put past the end", "past its end", NULL },
+    { "a counter that a kernel lowers", "lowers the signal", NULL },
+    { "a kernel with loads and stores of its own", NULL, NULL },
+    { "a kernel that only waits for what the host reads", NULL, NULL },
+};
+
+static int passing(imbrex_group *group, void *ctx)
+{
+    int does = *(const int *)ctx, host[16];
+    char options[32];
+    void *in, *inbox, *out;
+    RANK_OK(imbrex_mem_alloc(group, 8192, &in));
+    RANK_OK(imbrex_mem_alloc(group, 4096, &inbox));
+    RANK_OK(imbrex_mem_alloc(group, 4096, &out));
+    snprintf(options, sizeof options, "-DDOES=%d", does);
+    imbrex_kernel *kernel;
+    imbrex_kernel_desc desc = {
+        .name = "pass", .source = pass_text, .options = options, .memory = inbox, .signals = 3
+    };
+    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    void *args[] = { in, inbox, out };
+    imbrex_status status = IMBREX_OK;
+    for (int run = 0; run < PASSES && status == IMBREX_OK; run++) {
+        status = imbrex_launch(kernel, 1, 1, args, sizeof args, NULL);
+        if (status == IMBREX_OK && does == HOST_READS)
+            status = imbrex_copy(group, host, inbox, sizeof host, NULL);
+        if (status == IMBREX_OK && does == HOST_READS)
+            status = imbrex_barrier(group, NULL);
+    }
+    imbrex_status synced = imbrex_stream_sync(group, NULL);
+    status = status == IMBREX_OK ? synced : status;
+    const char *says = passes[does].says, * or = passes[does].or ;
+    bool fits = says ? status == IMBREX_INVALID && strstr(imbrex_error(), "IMBREX_CHECK: ") &&
+                           (strstr(imbrex_error(), says) || (or &&strstr(imbrex_error(), or))) &&
+                           strstr(imbrex_error(), "pass")
+                     : status == IMBREX_OK;
+    RANK_CHECK(fits, "%s: %s, \"%s\", want \"%s\"", passes[does].name, imbrex_status_name(status),
+               status == IMBREX_OK ? "" : imbrex_error(), says ? says : "");
+    return 0;
+}
+
+static void kernels_of_callers(void **state)
+{
+    (void)state;
+    for (int does = 0; does < (int)(sizeof passes / sizeof passes[0]); does++) {
+        ranks_desc desc = { .size = 2 + does % 2 };
+        if (!UNDER_TSAN || !passes[does].says)
+            assert_int_equal(ranks_run(&desc, passing, &does), 0);
+    }
+}
+
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 static void originals(void **state)
@@ -391,9 +514,8 @@ int main(void)
 {
     setenv("IMBREX_CHECK", "1", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(originals),
-        cmocka_unit_test(mistakes),
-        cmocka_unit_test(puts_and_copies),
+        cmocka_unit_test(originals),       cmocka_unit_test(mistakes),
+        cmocka_unit_test(puts_and_copies), cmocka_unit_test(kernels_of_callers),
         cmocka_unit_test(processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

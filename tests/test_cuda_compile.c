@@ -15,6 +15,7 @@
 #include "core/source.h"
 #include "core/tune.h"
 #include "kernels/gemm/args.h"
+#include "kernels/ll/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 #include "kernels/silu_mul/args.h"
@@ -151,6 +152,21 @@ static void push(void **state)
     }
 }
 
+/* Every number of ranks has its own number of units under way, every grid its own blocks. */
+static void ll(void **state)
+{
+    (void)state;
+    static const int ranks[] = { 2, 4, 6, 8, 16 };
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
+        for (int lines = 0; lines < 2; lines++) {
+            imx_ll_args args = { .ranks = ranks[i], .lines = lines, .most = 64 << 20 };
+            try(&imx_kernel_ll, &args);
+        }
+    }
+    imx_ll_args small = { .ranks = 4, .most = 64 << 10 };
+    try(&imx_kernel_ll, &small);
+}
+
 static void silu_mul(void **state)
 {
     (void)state;
@@ -208,9 +224,10 @@ static void gemm(void **state)
     enum { SIDES = sizeof sides / sizeof sides[0] };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
+            bool whole = dtype == IMBREX_BF16 && layout == IMBREX_NK; /* else one each */
             for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++) {
                 for (int target = 0; target < TARGETS; target++)
-                    for (int side = 0; side < (dtype == IMBREX_BF16 ? SIDES : 1); side++)
+                    for (int side = 0; side < (whole ? SIDES : 1); side++)
                         try_gemm(shapes[i], dtype, layout, sides[(i + dtype + side) % SIDES],
                                  target, 1);
             }
@@ -319,10 +336,15 @@ int main(void)
 {
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signals), cmocka_unit_test(reduce),
-        cmocka_unit_test(push),    cmocka_unit_test(silu_mul),
-        cmocka_unit_test(gemm),    cmocka_unit_test(ring),
-        cmocka_unit_test(traces),  cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(push),
+        cmocka_unit_test(ll),
+        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(ring),
+        cmocka_unit_test(traces),
+        cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

@@ -151,10 +151,11 @@ static int unreachable(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     (void)ctx;
     imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = 2000 };
-    imbrex_group *group;
+    imbrex_group *group = NULL;
     void *memory;
-    RANK_OK(imbrex_group_create(&desc, &group)); /* its memory is the host's */
-    imbrex_status status = imbrex_mem_alloc(group, 100, &memory);
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    if (status == IMBREX_OK)
+        status = imbrex_mem_alloc(group, 100, &memory);
     RANK_CHECK(status == IMBREX_UNSUPPORTED || status == IMBREX_PEER, "rank %d: %s: %s", rank,
                imbrex_status_name(status), imbrex_error());
     RANK_CHECK(strstr(imbrex_error(), "cannot reach each other"), "%s", imbrex_error());
@@ -179,6 +180,43 @@ static void gpus_without_links(void **state)
     assert_non_null(strstr(info, "gpu 1 to: 0 NVLink\n"));
     desc.size = 1;
     assert_int_equal(fake_ranks_run(&desc, 1, nothing, NULL), 0);
+}
+
+/* ---- barriers -------------------------------------------------------------------------------- */
+
+/* Everyone's word is here after a barrier: one kernel, as long as its signals fit in one. */
+static int barriers(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group);
+    int want = 1 + 2 * (ranks - 1) > IMX_SIGNALS_MOST ? 2 : 1;
+    uint64_t *words, here[16];
+    RANK_OK(imbrex_mem_alloc(group, sizeof here, (void **)&words));
+    for (uint64_t i = 1; i <= 20; i++) {
+        for (int to = 0; to < ranks; to++)
+            RANK_OK(imbrex_put(group, words + rank, &i, sizeof i, to, NULL));
+        int before = fake_driver_launched();
+        RANK_OK(imbrex_barrier(group, NULL));
+        int launched = fake_driver_launched() - before;
+        RANK_CHECK(launched == want, "%d ranks: %d kernels, want %d", ranks, launched, want);
+        RANK_OK(imbrex_copy(group, here, words, sizeof here, NULL));
+        RANK_OK(imbrex_barrier(group, NULL));
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        for (int r = 0; r < ranks; r++)
+            RANK_CHECK(here[r] == i, "barrier %d: rank %d's word is %d", (int)i, r, (int)here[r]);
+    }
+    imbrex_mem_free(group, words);
+    return 0;
+}
+
+static void a_barrier_is_one_kernel(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 1, 2, 4, 8, 9 };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        ranks_desc desc = { .size = sizes[i] };
+        assert_int_equal(fake_ranks_run(&desc, 4, barriers, NULL), 0);
+    }
 }
 
 /* ---- whatever fails -------------------------------------------------------------------------- */
@@ -299,44 +337,72 @@ static void the_callers_context_stays(void **state)
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-enum { ROWS = 48, COLS = 5, REPLAYS = 5 };
+enum { ROWS = 48, COLS = 5, REPLAYS = 5, CAPTURES = 3 };
 
-/* A captured reduce_scatter and all_gather, replayed with new inputs in the same buffers. */
+/* A reduce_scatter and an all_gather, in turn. */
+typedef struct pair {
+    imbrex_group *group;
+    imbrex_plan *scatter, *gather;
+    float a[ROWS * COLS], part[ROWS * COLS], all[ROWS * COLS];
+} pair;
+
+static int pair_run(pair *p, imbrex_stream stream)
+{
+    RANK_OK(imbrex_plan_run(p->scatter, &(imbrex_args){ .a = p->a, .c = p->part }, stream));
+    RANK_OK(imbrex_plan_run(p->gather, &(imbrex_args){ .a = p->part, .c = p->all }, stream));
+    return 0;
+}
+
+/* Runs them outside of graphs, or as a graph, with inputs that are new each time. */
+static int pair_check(pair *p, fake_graph *graph, imbrex_stream stream, int round)
+{
+    int rank = imbrex_group_rank(p->group), ranks = imbrex_group_size(p->group);
+    for (int i = 0; i < ROWS * COLS; i++)
+        p->a[i] = (float)(round + 1) * (float)(rank + 1) + (float)i;
+    if (graph)
+        fake_graph_launch(graph, stream);
+    else if (pair_run(p, stream))
+        return 1;
+    RANK_OK(imbrex_stream_sync(p->group, stream));
+    for (int i = 0; i < ROWS * COLS; i++) {
+        float want = (float)((round + 1) * ranks * (ranks + 1) / 2 + ranks * i);
+        RANK_CHECK(p->all[i] == want, "rank %d, round %d: element %d is %g, want %g", rank, round,
+                   i, p->all[i], want);
+    }
+    return 0;
+}
+
+/* Captured on streams that the plans have not run on, while their latest runs were elsewhere, in
+ * another capture or in none. */
 static int captured(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
-    float a[ROWS * COLS] = { 0 }, part[ROWS * COLS] = { 0 }, all[ROWS * COLS] = { 0 };
+    pair p = { .group = group };
     imbrex_coll_desc desc = {
         .m = ROWS, .n = COLS, .dtype = IMBREX_F32, .algorithm = "copy", .chunk_rows = 4
     };
-    imbrex_plan *scatter, *gather;
-    imbrex_stream stream;
-    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &scatter));
-    RANK_OK(imbrex_plan_all_gather(group, &desc, &gather));
-    RANK_OK(imbrex_stream_create(group, &stream));
-    fake_graph *graph;
-    RANK_CHECK(fake_graph_begin(stream) == 0, "no capture");
-    for (int run = 0; run < 2; run++) { /* both halves */
-        RANK_OK(imbrex_plan_run(scatter, &(imbrex_args){ .a = a, .c = part }, stream));
-        RANK_OK(imbrex_plan_run(gather, &(imbrex_args){ .a = part, .c = all }, stream));
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &p.scatter));
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &p.gather));
+    imbrex_stream streams[CAPTURES];
+    fake_graph *graphs[CAPTURES];
+    int round = 0;
+    for (int i = 0; i < CAPTURES; i++) {
+        RANK_OK(imbrex_stream_create(group, &streams[i]));
+        RANK_CHECK(i == 1 || pair_check(&p, NULL, NULL, round++) == 0, "outside of graphs");
+        RANK_CHECK(fake_graph_begin(streams[i]) == 0, "no capture");
+        int failed = pair_run(&p, streams[i]) || pair_run(&p, streams[i]); /* both halves */
+        int ended = fake_graph_end(streams[i], &graphs[i]);
+        RANK_CHECK(ended == 0 && !failed, "capture %d ends with %d", i, ended);
     }
-    int ended = fake_graph_end(stream, &graph);
-    RANK_CHECK(ended == 0, "the capture ends with %d", ended);
     for (int replay = 0; replay < REPLAYS; replay++) {
-        for (int i = 0; i < ROWS * COLS; i++)
-            a[i] = (float)(replay + 1) * (float)(rank + 1) + (float)i;
-        fake_graph_launch(graph, stream);
-        RANK_OK(imbrex_stream_sync(group, stream));
-        for (int i = 0; i < ROWS * COLS; i++) {
-            float want = (float)((replay + 1) * ranks * (ranks + 1) / 2 + ranks * i);
-            RANK_CHECK(all[i] == want, "rank %d, replay %d: element %d is %g, want %g", rank,
-                       replay, i, all[i], want);
-        }
+        for (int i = 0; i < CAPTURES; i++)
+            RANK_CHECK(pair_check(&p, graphs[i], streams[i], round++) == 0, "graph %d", i);
+        RANK_CHECK(pair_check(&p, NULL, NULL, round++) == 0, "after replay %d", replay);
     }
-    imbrex_plan_destroy(scatter);
-    imbrex_plan_destroy(gather);
-    fake_graph_destroy(graph);
+    imbrex_plan_destroy(p.scatter);
+    imbrex_plan_destroy(p.gather);
+    for (int i = 0; i < CAPTURES; i++)
+        fake_graph_destroy(graphs[i]);
     return 0;
 }
 
@@ -470,6 +536,7 @@ int main(void)
         cmocka_unit_test(runs_are_captured),
         cmocka_unit_test(the_default_stream_is_a_stream),
         cmocka_unit_test(tensor_maps_are_kept),
+        cmocka_unit_test(a_barrier_is_one_kernel),
         cmocka_unit_test(any_call_fails_among_two),
         cmocka_unit_test(any_call_fails),
     };

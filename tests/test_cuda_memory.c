@@ -1,5 +1,6 @@
-/* test_cuda_memory.c - GPU memory where its descriptors are refused, on a fake driver: that cudaIpc
- * takes over and says so, that operators are right on it, and that nothing leaks whatever fails. */
+/* test_cuda_memory.c - GPU memory on a fake driver: which mappings ranks of one process share;
+ * where descriptors are refused, that cudaIpc takes over and says so, that operators are right on
+ * it, and that nothing leaks whatever fails. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,6 +131,44 @@ static int put_among(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* Every rank leaves in its memory where it has it itself.  ctx: how many GPUs there are. */
+static int compare_mappings(imbrex_group *group, void *ctx)
+{
+    int rank = imbrex_group_rank(group), size = imbrex_group_size(group), gpus = *(const int *)ctx;
+    void *memory, *peer, *theirs;
+    RANK_OK(imbrex_mem_alloc(group, sizeof memory, &memory));
+    RANK_OK(imbrex_put(group, memory, &memory, sizeof memory, rank, NULL));
+    RANK_OK(imbrex_barrier(group, NULL));
+    for (int r = 0; r < size; r++) {
+        bool same_gpu = r % gpus == rank % gpus;
+        RANK_OK(imbrex_mem_peer(group, memory, r, &peer));
+        RANK_OK(imbrex_copy(group, &theirs, peer, sizeof theirs, NULL));
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        RANK_CHECK((theirs == peer) == same_gpu, "rank %d has rank %d's memory at %p, itself at %p",
+                   rank, r, peer, theirs);
+    }
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    if (rank == 0) /* leaves the others' mappings of it as they are */
+        imbrex_mem_free(group, memory);
+    RANK_OK(imbrex_barrier(group, NULL));
+    if (rank > 0) {
+        RANK_OK(imbrex_mem_peer(group, memory, 0, &peer));
+        RANK_OK(imbrex_copy(group, &theirs, peer, sizeof theirs, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+/* Of another GPU's memory no two threads change one mapping. */
+static void one_mapping_a_gpu(void **state)
+{
+    (void)state;
+    for (int gpus = 1; gpus <= 3; gpus++)
+        assert_int_equal(fake_ranks_run(&(ranks_desc){ .size = 4 }, gpus, compare_mappings, &gpus),
+                         0);
+}
+
 static void on_ipc(const ranks_desc *desc, int gpus, rank_main main_of_rank)
 {
     setenv("IMBREX_CUDA_MEMORY", "ipc", 1);
@@ -219,11 +258,9 @@ static void any_call_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(which_kind_and_why),
-        cmocka_unit_test(what_is_asked_for_is_not_replaced),
-        cmocka_unit_test(threads),
-        cmocka_unit_test(processes),
-        cmocka_unit_test(ranks_need_not_agree),
+        cmocka_unit_test(which_kind_and_why), cmocka_unit_test(what_is_asked_for_is_not_replaced),
+        cmocka_unit_test(one_mapping_a_gpu),  cmocka_unit_test(threads),
+        cmocka_unit_test(processes),          cmocka_unit_test(ranks_need_not_agree),
         cmocka_unit_test(any_call_fails),
     };
     fake_ranks_begin();

@@ -41,6 +41,7 @@ static int find_place(imbrex_group *group, place *p)
     p->team = (imbrexd_team){ .rank = imbrex_group_rank(group),
                               .size = imbrex_group_size(group),
                               .base = p->base,
+                              .bytes = sizeof(piece),
                               .words = p->words,
                               .watch = group->watch };
     for (int r = 0; r < p->team.size; r++) {

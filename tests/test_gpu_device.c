@@ -90,6 +90,7 @@ static int load(const char *name, CUmodule *module, CUfunction *function)
     RANK_CHECK(result == CUDA_SUCCESS, "cuModuleLoadData: %d", result);
     result = imx_driver->cuModuleGetFunction(function, *module, name);
     RANK_CHECK(result == CUDA_SUCCESS, "no kernel %s: %d", name, result);
+    RANK_OK(imx_cuda_function_ready(*function, name, 0));
     return 0;
 }
 
@@ -125,11 +126,22 @@ static CUresult fake_function(CUfunction *function, CUmodule module, const char 
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+static bool is_case(CUfunction function)
+{
+    const device_case *c = (const device_case *)function;
+    return c >= cases && c < cases + CASES;
+}
+
+static CUresult fake_function_load(CUfunction function)
+{
+    return is_case(function) ? CUDA_SUCCESS : fake->cuFuncLoad(function);
+}
+
 static CUresult fake_launch(const CUlaunchConfig *config, CUfunction function, void **params,
                             void **extra)
 {
     const device_case *c = (const device_case *)function;
-    if (c < cases || c >= cases + CASES)
+    if (!is_case(function))
         return fake->cuLaunchKernelEx(config, function, params, extra);
     c->on_cpu(*(const imbrexd_team *)params[0], *(arena **)params[1], *(outcome **)params[2],
               *(const uint64_t *)params[3]);
@@ -145,6 +157,7 @@ static void extend_fake(void)
     table.cuModuleUnload = fake_unload;
     table.cuModuleGetFunction = fake_function;
     table.cuLaunchKernelEx = fake_launch;
+    table.cuFuncLoad = fake_function_load;
     imx_driver = &table;
     built.cubin = &fake_cubin;
 }

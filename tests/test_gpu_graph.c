@@ -21,6 +21,14 @@ typedef struct block {
 } block;
 
 static const block blocks[] = {
+    { .name = "all_gather, ll in words",
+      .first = { .op = "all_gather", .m = 18, .n = 65, .algorithm = "ll" },
+      .replays = 5000,
+      .replays_fake = 80 },
+    { .name = "all_gather, ll in lines",
+      .first = { .op = "all_gather", .m = 300, .n = 256, .algorithm = "ll" },
+      .replays = 5000,
+      .replays_fake = 80 },
     { .name = "ag_gemm, copy",
       .first = { .op = "ag_gemm",
                  .m = 300,
@@ -83,7 +91,7 @@ static const block blocks[] = {
 typedef struct act {
     imbrex_group *group;
     const block *block;
-    imbrex_stream stream;
+    imbrex_stream stream, other; /* runs and replays; captures, as PyTorch has it */
     imbrex_plan *first, *second;
     op_image x, y; /* of the two; a of y is the gate's result */
     char *a[SETS]; /* device: what x.a is to be */
@@ -100,6 +108,7 @@ static int take(act *t)
     int ranks = imbrex_group_size(t->group), r = imbrex_group_rank(t->group);
     void *at;
     RANK_OK(imbrex_stream_create(t->group, &t->stream));
+    RANK_OK(imbrex_stream_create(t->group, &t->other));
     RANK_OK(case_plan(t->group, &b->first, &t->first));
     RANK_OK(imbrex_mem_alloc(t->group, op_image_bytes(&b->first, ranks), &at));
     t->x = op_image_take(&b->first, b->first.m, ranks, r, at);
@@ -137,17 +146,17 @@ static int take_sets(act *t)
     return 0;
 }
 
-static int enqueue(act *t)
+static int enqueue(act *t, imbrex_stream stream)
 {
     const block *b = t->block;
     imbrex_args args = op_image_args(&b->first, &t->x, b->first.m);
-    RANK_OK(imbrex_plan_run(t->first, &args, t->stream));
+    RANK_OK(imbrex_plan_run(t->first, &args, stream));
     if (!t->second)
         return 0;
     RANK_OK(imbrex_silu_mul(t->group, b->first.dtype, b->first.m, b->first.n / 2,
-                            t->x.device + t->x.c.at, t->y.device + t->y.a.at, t->stream));
+                            t->x.device + t->x.c.at, t->y.device + t->y.a.at, stream));
     args = op_image_args(&b->second, &t->y, b->second.m);
-    RANK_OK(imbrex_plan_run(t->second, &args, t->stream));
+    RANK_OK(imbrex_plan_run(t->second, &args, stream));
     return 0;
 }
 
@@ -171,7 +180,7 @@ static int fetch(act *t, const char *from, char *to)
 static int record(act *t)
 {
     for (int s = 0; s < SETS; s++) {
-        if (set_input(t, s) || enqueue(t) || fetch(t, t->out, t->want[s]))
+        if (set_input(t, s) || enqueue(t, t->stream) || fetch(t, t->out, t->want[s]))
             return 1;
     }
     return 0;
@@ -221,10 +230,10 @@ static int perform(act *t)
 {
     if (take(t) || take_sets(t) || record(t))
         return 1;
-    if (gpu_graph_begin(t->stream))
+    if (gpu_graph_begin(t->other))
         return 1;
-    int failed = enqueue(t); /* a capture that was begun has to be ended */
-    if (gpu_graph_end(t->stream, &t->graph) || failed)
+    int failed = enqueue(t, t->other); /* a capture that was begun has to be ended */
+    if (gpu_graph_end(t->other, &t->graph) || failed)
         return 1;
     /* Runs of their own before, between and after replays take the other half, or the same. */
     return replay(t) || record(t) || replay(t);

@@ -1,18 +1,25 @@
 /* test_gpu_nodes.c - the GPUs of this machine as two logical nodes, a process a rank, with NCCL
  * between them by way of sockets: the table of operators, large products queued and compared bit by
- * bit, and a rank that is killed.  On fake GPUs ranks are threads, and NCCL is a fake one. */
+ * bit, the caller's own exchanges, and a rank that is killed.  On fake GPUs ranks are threads, and
+ * NCCL is a fake one. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include "exchange_cases.h"
 #include "fake_nccl.h"
 #include "gpu.h"
 #include "imbrex_device.h"
 #include "op_cases.h"
 #include "op_image.h"
 
-enum { NODES = 2, LIMIT_S = 150, TIMEOUT_MS = 20000, KILLED_MS = 3000, RUNS = 8 };
+enum { NODES = 2, TIMEOUT_MS = 20000, KILLED_MS = 3000, RUNS = 8 };
+
+/* All of it ends within a minute, whatever breaks: what is quick first, then the table for as long
+ * as there is time.  IMBREX_TEST_SECONDS gives it more. */
+enum { SECONDS = 55, QUEUED_S = 30, KILLED_S = 15, ONE_CASE_S = 5 };
 
 typedef struct job {
     rank_main run;
@@ -23,6 +30,13 @@ typedef struct job {
 } job;
 
 static job *shared; /* by all ranks */
+static int64_t end_ns;
+
+static int seconds_left(int most)
+{
+    int left = (int)((end_ns - imbrexd_now_ns()) / 1000000000);
+    return left > most ? most : left < 1 ? 1 : left;
+}
 
 /* A host's name of its own for each node: else NCCL would not take a network. */
 static void take_place(int rank)
@@ -39,8 +53,10 @@ static void take_place(int rank)
 static int one_rank(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     job *j = ctx;
-    if (!gpu_is_fake())
+    if (!gpu_is_fake()) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the case's time is up */
         take_place(rank);
+    }
     imbrex_group_desc desc = {
         .bootstrap = bootstrap,
         .device = gpu_of(rank, true),
@@ -74,16 +90,19 @@ static int all_ranks(void *ctx)
 }
 
 /* dies: so many ranks do, as they should. */
-static void run(const char *name, int size, rank_main main, int64_t timeout_ms, int dies)
+static void run(const char *name, int size, rank_main main, int64_t timeout_ms, int limit_s,
+                int dies)
 {
     *shared = (job){ .run = main, .size = size, .timeout_ms = timeout_ms };
     op_walk_table(&shared->walk);
     if (gpu_is_fake()) /* all of it is in test_nccl.c */
         op_walk_short(&shared->walk);
+    else
+        shared->walk.until_ns = end_ns - ONE_CASE_S * 1000000000LL;
     if (!gpu_wanted("%s, %d nodes of %d", name, NODES, size / NODES))
         return;
-    int failed = gpu_isolated(all_ranks, shared, LIMIT_S);
-    if (failed != dies)
+    int failed = gpu_isolated(all_ranks, shared, seconds_left(limit_s));
+    if (failed != dies && failed != GPU_DIED)
         printf("  %d ranks failed, not %d\n", failed, dies);
     gpu_report(failed != dies);
 }
@@ -93,7 +112,13 @@ static void run(const char *name, int size, rank_main main, int64_t timeout_ms, 
 static int table(imbrex_group *group, void *ctx)
 {
     job *j = ctx;
-    return op_cases_device_over_nodes(group, &j->walk);
+    int failed = op_cases_device_over_nodes(group, &j->walk), all = 0;
+    op_case c;
+    while (op_cases_get(all, &c))
+        all++;
+    if (imbrex_group_rank(group) == 0)
+        printf("  %d cases of %d\n", j->walk.to ? j->walk.to : all, all);
+    return failed;
 }
 
 /* ---- large products, queued ------------------------------------------------------------------ */
@@ -105,6 +130,8 @@ static const op_case large[] = {
     { .op = "reduce_scatter", .m = 4099, .n = 1024, .dtype = IMBREX_F32 },
     { .op = "all_gather", .m = 4099, .n = 1024, .dtype = IMBREX_BF16 },
 };
+
+static const char *const dtype_names[] = { "bf16", "f16", "f32" };
 
 static int run_queued(imbrex_group *group, const op_case *c, op_image *image)
 {
@@ -133,6 +160,7 @@ static int compare(imbrex_group *group, op_case c)
     RANK_OK(imbrex_mem_alloc(group, op_image_bytes(&c, ranks), &device));
     op_image image = op_image_take(&c, c.m, ranks, rank, device);
     c.algorithm = "sequential";
+    int64_t begin_ns = imbrexd_now_ns();
     if (run_queued(group, &c, &image))
         return 1;
     char *want = malloc(image.c.bytes + 1);
@@ -149,6 +177,10 @@ static int compare(imbrex_group *group, op_case c)
                element_get(c.dtype, image.host + image.c.at, (int64_t)(at / e)),
                element_get(c.dtype, want, (int64_t)(at / e)));
     RANK_CHECK(op_image_intact(&image), "rank %d, %s: it wrote beside a matrix", rank, c.op);
+    if (rank == 0)
+        printf("  %s m=%lld n=%lld k=%lld %s: %d runs of each, the same bits, %.1f s\n", c.op,
+               (long long)c.m, (long long)c.n, (long long)c.k, dtype_names[c.dtype], RUNS,
+               1e-9 * (double)(imbrexd_now_ns() - begin_ns));
     free(want);
     op_image_drop(&image);
     imbrex_mem_free(group, device);
@@ -215,9 +247,14 @@ int main(int argc, char **argv)
         return 77;
     }
     shared = gpu_shared(sizeof *shared);
-    run("table", size, table, TIMEOUT_MS, 0);
-    run("queued", size, queued, TIMEOUT_MS, 0);
+    const char *seconds = getenv("IMBREX_TEST_SECONDS");
+    bool in_time = !seconds && !gpu_is_fake();
+    int total_s = seconds ? atoi(seconds) : in_time ? SECONDS : 300;
+    end_ns = imbrexd_now_ns() + total_s * 1000000000LL;
+    run("queued", size, queued, TIMEOUT_MS, in_time ? QUEUED_S : total_s, 0);
+    run("exchange", size, exchange_cases, TIMEOUT_MS, in_time ? KILLED_S : total_s, 0);
     if (!gpu_is_fake())
-        run("a rank is killed", size, survives, KILLED_MS, 1);
+        run("a rank is killed", size, survives, KILLED_MS, KILLED_S, 1);
+    run("table", size, table, TIMEOUT_MS, total_s, 0);
     return gpu_end();
 }

@@ -71,7 +71,7 @@ static int mistakes(imbrex_group *group)
     const shift_args *args = &s->args;
     imbrex_kernel_desc absent = { .name = "absent", .source = shift_text };
     failed = failed || said(imbrex_kernel_create(group, &absent, &none), "no kernel absent");
-    imbrex_kernel_desc wrong = { .name = "wrong", .source = "#error\n", .file = "wrong.cu" };
+    imbrex_kernel_desc wrong = { .name = "wrong", .source = wrong_text, .file = "wrong.cu" };
     failed = failed || said(imbrex_kernel_create(group, &wrong, &none),
                             gpu_is_fake() ? "kernel.cu(3): error" : "wrong.cu(1): error");
     failed = failed ||

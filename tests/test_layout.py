@@ -17,7 +17,7 @@ CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 # Who may include what, first match wins.  * is a name, ** a path, {own} the file's folder.
 PUBLIC = ["include/*.h"]
 CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
-             "src/kernels/kernels.h", "src/kernels/team.h"]
+             "src/kernels/kernels.h", "src/kernels/team.h", "src/kernels/user.h"]
 TRACE = ["src/kernels/trace.h"]  # what traced kernels write and a backend reads
 RULES = [
     # file, sees, but never
@@ -28,11 +28,12 @@ RULES = [
                                           "src/kernels/sites.h", "{own}/*"], "**/transport.h"),
     ("src/transport/**", PUBLIC + ["include/imbrex_mpi.h", "src/core/*", "src/transport/*",
                                    "src/kernels/sites.h"], None),
-    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "src/kernels/team.h", "{own}/*.h"],
-     None),
+    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "src/kernels/team.h",
+                                       "src/kernels/user.h", "{own}/*.h"], None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
     ("src/kernels/*.cuh", PUBLIC + TRACE + ["src/kernels/team.h"], None),
+    ("src/kernels/kernels.h", PUBLIC + ["src/kernels/user.h"], None),
     ("src/kernels/*", PUBLIC, None),
     ("cli/**", ["include/imbrex.h", "cli/*"], None),
     ("examples/**", PUBLIC + ["examples/*.h"], None),
@@ -265,6 +266,14 @@ class Layout(unittest.TestCase):
         self.none(["%s:%d is wider than 100 columns" % (path, number)
                    for path in tracked(*CODE, "**.py", "**CMakeLists.txt", "script/*", "cmake/*")
                    for number, line in enumerate(read(path).splitlines(), 1) if len(line) > 100])
+
+    def test_helpers_without_cmocka(self):
+        """Where there is no cmocka the tests for GPUs are built, with what they link."""
+        left_out = re.search(r'EXCLUDE REGEX "/\(([a-z_|]*)\)', read("tests/CMakeLists.txt"))
+        self.none([path for path in tracked("tests/*.c")
+                   if not os.path.basename(path).startswith("test_")
+                   and "#include <cmocka.h>" in read(path)
+                   and os.path.basename(path)[:-2] not in left_out.group(1).split("|")])
 
 
 if __name__ == "__main__":

@@ -68,6 +68,10 @@ class Merge(unittest.TestCase):
         self.assertEqual([row["MPI + blas"] for row in rows], ["1.500", "2.000"])
         self.assertEqual([row["imbrex"] for row in rows], ["1.100", "1.250"])
 
+    def test_who_could_not_be_captured(self):
+        rows, _ = self.table(("", json.dumps(dict(TORCH, graph=True, eager=["nccl"]))))
+        self.assertEqual((rows[0]["cublas, graph"], rows[0]["nccl"]), ("1.000", "1.800"))
+
     def test_the_later_file_counts(self):
         later = dict(BENCH, candidates=[{"name": "copy", "us": 103, "over": 1.03}])
         rows, _ = self.table(("", json.dumps(BENCH)), ("", json.dumps(later)))

@@ -106,6 +106,7 @@ class Mlp(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         result = json.loads(done.stdout)
         self.assertTrue(result["passed"])
+        self.assertEqual((result["clock"], result["graph"]), ("host", False))
         y = (read_bf16(self.path("y.safetensors"), "y") if dtype == "bf16"
              else load_file(self.path("y.safetensors"))["y"])
         self.assertEqual(y.shape, want.shape)
@@ -279,6 +280,8 @@ class Mlp(unittest.TestCase):
             (2, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
             (2, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
             (2, ["mlp", "--random", "8,8,8", "--device", "cpu:7"], "cpu:7"),
+            (2, ["mlp", "--random", "8,8,8", "--device", "cpu", "--graph"],
+             "--graph needs device cuda, not cpu:"),
             (1, ["mlp", "--weights", w, "--layer", "1", "--input", x], "no layer 1"),
             (1, ["mlp", "--weights", self.path("none"), "--input", x], "none"),
             (1, ["mlp", "--weights", w, "--input", self.path("narrow.safetensors"),

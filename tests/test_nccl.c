@@ -230,6 +230,46 @@ static void what_fails_as_nodes_are_connected_is_told(void **state)
     unsetenv("IMBREX_NODE_RANKS");
 }
 
+/* What a rank may lack it lacks before the others rely on it. */
+static _Thread_local bool lacks_memory; /* for the names of communicators */
+static void *(*real_calloc)(size_t count, size_t bytes);
+
+static void *fail_calloc(size_t count, size_t bytes)
+{
+    bool fails = lacks_memory && bytes == sizeof(ncclUniqueId);
+    return fails ? NULL : real_calloc(count, bytes);
+}
+
+static int lacks_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    lacks_memory = rank == 1;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = LIMIT_MS };
+    imbrex_group *group = NULL;
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == IMBREX_NO_MEMORY || status == IMBREX_PEER, "rank %d: %s", rank,
+               imbrex_status_name(status));
+    RANK_CHECK(strstr(imbrex_error(), rank == 1 ? "2 times 128 bytes" : "rank 1"), "rank %d: %s",
+               rank, imbrex_error());
+    return 0;
+}
+
+static void memory_is_taken_before_ranks_connect(void **state)
+{
+    (void)state;
+    setenv("IMBREX_NODE_RANKS", "1", 1);
+    ranks_desc desc = { .size = 2, .meeting_s = 3 };
+    nccl = fake_nccl_install();
+    fake_driver_install(2);
+    real_calloc = imx_sys.calloc;
+    imx_sys.calloc = fail_calloc;
+    int failed = ranks_run_bare(&desc, lacks_group, NULL);
+    imx_sys.calloc = real_calloc;
+    unsetenv("IMBREX_NODE_RANKS");
+    assert_int_equal(failed, 0);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
 static int ends(imbrex_group *group, void *ctx)
 {
     mishap *m = ctx;
@@ -279,6 +319,7 @@ int main(void)
         cmocka_unit_test(barriers_of_3_and_2_ranks),
         cmocka_unit_test(a_capture_is_refused_and_harms_nothing),
         cmocka_unit_test(what_fails_as_nodes_are_connected_is_told),
+        cmocka_unit_test(memory_is_taken_before_ranks_connect),
         cmocka_unit_test(what_breaks_in_a_run_ends_on_every_rank),
     };
     fake_ranks_begin();

@@ -6,11 +6,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
@@ -31,7 +31,7 @@ MPIRUN = ["mpirun", "--bind-to", "none", "--oversubscribe"]
 
 def call(command, timeout=150, env=None):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          timeout=timeout, env={**ENVIRONMENT, **(env or {})})
+                          errors="replace", timeout=timeout, env={**ENVIRONMENT, **(env or {})})
 
 
 class Case(unittest.TestCase):
@@ -46,11 +46,26 @@ class LogicalNodes(Case):
     def test_table(self):
         self.well(call([*MPIRUN, "-n", "4", RANK, "table"], env={"IMBREX_NODE_RANKS": "2"}))
 
+    def test_exchange(self):
+        self.well(call([*MPIRUN, "-n", "6", RANK, "exchange"], env={"IMBREX_NODE_RANKS": "2"}))
+
     def test_bootstrap(self):
         """imbrex_bootstrap_mpi, in a program that starts and ends MPI itself."""
         out = self.well(call([*MPIRUN, "-n", "4", os.path.join(BUILD, "tests", "mpi_bootstrap")],
                              env={"IMBREX_NODE_RANKS": "2"}))
         self.assertEqual(len(re.findall(r"rank \d of 4 gathered", out)), 4, out)
+
+    def test_large(self):
+        """Rows of more than one piece."""
+        out = self.well(call([*MPIRUN, "-n", "2", os.path.join(BUILD, "tests", "mpi_bootstrap"),
+                              "large"], env={"IMBREX_NODE_RANKS": "1"}))
+        self.assertEqual(len(re.findall(r"rank \d of 2 gathered", out)), 2, out)
+
+    def test_late(self):
+        """What comes after a rank has given up meeting is not written to its memory."""
+        done = call([*MPIRUN, "-n", "2", os.path.join(BUILD, "tests", "mpi_bootstrap"), "late"],
+                    env={"IMBREX_TIMEOUT_MS": "300"})
+        self.assertIn("rank 0 gave up", done.stdout, done.stderr)
 
     def test_mlp(self):
         out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",
@@ -140,6 +155,15 @@ class Wires:
     def cut(self):
         ip("-n", self.switch, "link", "set", "data0", "down")
 
+    def kill(self, node, program):
+        pids = subprocess.run(["ip", "netns", "pids", self.name(node)], check=True,
+                              stdout=subprocess.PIPE, text=True).stdout.split()
+        for pid in pids:
+            with open("/proc/%s/cmdline" % pid, "rb") as file:
+                name = file.read().split(b"\0")[0]
+            if os.path.basename(name.decode()) == program:
+                os.kill(int(pid), signal.SIGKILL)
+
     def sent(self):
         """Bytes that have left the nodes on the data wires."""
         text = subprocess.run(["ip", "-j", "-s", "-n", self.switch, "link"], check=True,
@@ -181,16 +205,23 @@ class Namespaces(Case):
         self.assertIn("passed", out)
         self.assertIn("nodes of 2 x 2 ranks", out)
 
+        self.volume(wires)
+
+    def volume(self, wires):
+        """What the ranks say that they sent is the formula: every row of a leaves every node but
+        its owner's, once.  The wires saw that, and headers."""
         before = wires.sent()
         out = self.well(call(wires.command(RANK, "volume")))
         payload = sum(int(n) for n in re.findall(r"sent (\d+)", out))
         travelled = wires.sent() - before
-        self.assertEqual(payload, 100 * 1024 * 256 * 4)  # once: half of a each way
+        self.assertEqual(payload, (wires.nodes - 1) * 100 * 1024 * 256 * 4)
         self.assertGreater(travelled, payload)
         self.assertLess(travelled, payload * 1.1)
 
     def test_three_nodes(self):
-        self.well(call(self.wires(3).command(RANK, "table")))
+        wires = self.wires(3)
+        self.well(call(wires.command(RANK, "table")))
+        self.volume(wires)
 
     def bench(self, wires, op, width):
         """Seconds of products alone, one after the other with the wire, and overlapped.  What
@@ -204,13 +235,12 @@ class Namespaces(Case):
 
     def test_overlap(self):
         """Where the wire takes half of the sequential version's time, overlap takes most of that
-        away: 0.65 of it is left at most.  The width is chosen so, which takes a few tries.  Where
-        the four ranks have less than a core each, products and network take them from each other,
-        and 0.8 has to do."""
+        away: 0.65 of it is left at most.  The width is chosen so, which takes a few tries, the more
+        the less the machine is the test's own."""
         wires = self.wires(2)
         wires.shape()
         width, seen, best = {"ag_gemm": 384, "gemm_rs": 384}, [], 9
-        for op in 3 * ["gemm_rs", "ag_gemm"]:
+        for op in 4 * ["gemm_rs", "ag_gemm"]:
             products, sequential, overlapped = self.bench(wires, op, width[op])
             share, ratio = 1 - products / sequential, overlapped / sequential
             seen.append("%s, width %d: products %.3f s, with the wire %.3f s (%.0f %% on it), "
@@ -223,7 +253,25 @@ class Namespaces(Case):
             factor = max(sequential - products, products / 4) / products
             width[op] = max(64, min(2048, int(width[op] * factor)))
         print("\n".join(seen))
-        self.assertLessEqual(best, 0.65 if os.cpu_count() >= 4 else 0.8, "\n" + "\n".join(seen))
+        self.assertLessEqual(best, 0.65, "\n" + "\n".join(seen))
+
+    def test_node_dies(self):
+        """The ranks of a node are killed: the others end by themselves and name it, if the launcher
+        lets them (docs/nodes.md)."""
+        wires = self.wires(2)
+        timer = threading.Timer(3, wires.kill, [1, os.path.basename(RANK)])
+        timer.start()
+        self.addCleanup(timer.cancel)
+        done = call(["timeout", "15", *wires.command(
+            "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "orte_enable_recovery", "1",
+            RANK, "cut")])
+        ends = re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
+        self.assertEqual(sorted(end[0] for end in ends), ["0", "1"],
+                         "\n%s\n%s" % (done.stdout, done.stderr))
+        for _, status, ms, sentence in ends:
+            self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)
+            self.assertLess(int(ms), 6000, sentence)
+            self.assertRegex(sentence, r"on node 1 \(")
 
     def test_cut(self):
         """Every rank ends, with the status that says so, naming a node, and in time."""
@@ -231,9 +279,10 @@ class Namespaces(Case):
         timer = threading.Timer(3, wires.cut)
         timer.start()
         self.addCleanup(timer.cancel)
-        begin = time.monotonic()
-        done = call(wires.command("--mca", "orte_abort_on_non_zero_status", "0", RANK, "cut"))
-        took = time.monotonic() - begin
+        # The launcher is not to end one rank because another was a little sooner; it would stay.
+        done = call(["timeout", "15", *wires.command(
+            "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "orte_enable_recovery", "1",
+            RANK, "cut")])
         ends = re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
         self.assertEqual(sorted(end[0] for end in ends), ["0", "1", "2", "3"],
                          "\n%s\n%s" % (done.stdout, done.stderr))
@@ -241,7 +290,6 @@ class Namespaces(Case):
             self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)
             self.assertLess(int(ms), 6000, sentence)
             self.assertRegex(sentence, r"on node [01] \(")
-        self.assertLess(took, 30)
 
 
 if __name__ == "__main__":

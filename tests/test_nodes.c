@@ -8,8 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <arpa/inet.h>
 #include <cmocka.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "exchange_cases.h"
 #include "net_threads.h"
 #include "nodes.h"
 #include "op_cases.h"
@@ -78,6 +83,8 @@ static void ranks_of_a_node_follow_each_other(void **state)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
+static int held; /* net_threads_hold, of the next run */
+
 static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, void *ctx)
 {
     char text[16];
@@ -85,6 +92,8 @@ static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, 
     setenv("IMBREX_NODE_RANKS", text, 1);
     ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
     net_threads_reset();
+    net_threads_hold(held);
+    held = 0;
     int failed = ranks_run(&desc, run, ctx);
     unsetenv("IMBREX_NODE_RANKS");
     return failed;
@@ -112,6 +121,44 @@ static void operators_of_4_by_1(void **state)
 {
     (void)state;
     assert_int_equal(run_with(4, 1, 0, op_cases_over_nodes, NULL), 0);
+}
+
+/* ---- steps that are under way at once -------------------------------------------------------- */
+
+/* The engine sends nothing before a rank has a step in each of its lanes. */
+static int steps_overlap(imbrex_group *group, void *ctx)
+{
+    const op_case *c = ctx;
+    imbrex_plan *plan;
+    float *memory = calloc(3 * 4096, sizeof *memory);
+    imbrex_args args = { .a = memory, .c = memory + 8192 };
+    if (c->k)
+        args.b = memory + 4096;
+    RANK_OK(case_plan(group, c, &plan));
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_OK(imbrex_group_status(group));
+    imbrex_plan_destroy(plan);
+    free(memory);
+    return 0;
+}
+
+static void a_step_begins_before_the_last_one_is_over(void **state)
+{
+    (void)state;
+    static op_case cases[] = {
+        { .op = "all_gather", .m = 64, .n = 16, .dtype = IMBREX_F32, .chunk_rows = 4 },
+        { .op = "reduce_scatter", .m = 64, .n = 16, .dtype = IMBREX_F32, .chunk_rows = 4 },
+        { .op = "ag_gemm", .m = 64, .n = 16, .k = 8, .dtype = IMBREX_F32, .chunk_rows = 4 },
+        { .op = "gemm_rs", .m = 64, .n = 16, .k = 8, .dtype = IMBREX_F32, .chunk_rows = 4 },
+        /* a chunk a rank: the next one is of the next node */
+        { .op = "all_gather", .m = 6, .n = 16, .dtype = IMBREX_F32, .chunk_rows = 4 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int nodes = i == 4 ? 3 : 2;
+        held = IMX_NET_LANES;
+        assert_int_equal(run_with(2 * nodes, 2, 2000, steps_overlap, &cases[i]), 0);
+    }
 }
 
 /* ---- the order of sums ----------------------------------------------------------------------- */
@@ -406,6 +453,56 @@ static void news_travel_between_nodes(void **state)
     assert_int_equal(run_with(9, 3, NEWS_MS, hears_of_an_abort, NULL), 0);
 }
 
+/* ---- rank 0 cannot be reached ---------------------------------------------------------------- */
+
+/* A door at which nobody answers, though it is there: its queue is full. */
+static struct sockaddr_in dead_end;
+static int64_t called_ns; /* atomic; by rank 2, the first of node 1 */
+static int (*real_connect)(int fd, const struct sockaddr *address, unsigned length);
+
+static int connect_to_dead_end(int fd, const struct sockaddr *address, unsigned length)
+{
+    __atomic_store_n(&called_ns, called_ns ? called_ns : imbrexd_now_ns(), __ATOMIC_RELAXED);
+    return address->sa_family == AF_INET
+               ? real_connect(fd, (const struct sockaddr *)&dead_end, sizeof dead_end)
+               : real_connect(fd, address, length);
+}
+
+/* It waits half of the group's limit, not 1000 ms for each of rank 0's addresses. */
+static int meets_soon(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    if (imbrex_group_rank(group) == 2) {
+        int64_t begin_ns = __atomic_load_n(&called_ns, __ATOMIC_RELAXED);
+        int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+        RANK_CHECK(begin_ns && took_ms < 900, "calling rank 0 took %lld ms", (long long)took_ms);
+    }
+    return 0;
+}
+
+static void a_group_meets_without_news(void **state)
+{
+    (void)state;
+    socklen_t length = sizeof dead_end;
+    int fds[8], listener = socket(AF_INET, SOCK_STREAM, 0);
+    dead_end =
+        (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    assert_int_equal(bind(listener, (struct sockaddr *)&dead_end, length), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&dead_end, &length), 0);
+    for (int i = 0; i < 8; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(fds[i], (struct sockaddr *)&dead_end, length);
+    }
+    real_connect = imx_sys.connect;
+    imx_sys.connect = connect_to_dead_end;
+    assert_int_equal(run_with(4, 2, 100, meets_soon, NULL), 0);
+    imx_sys.connect = real_connect;
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+    close(listener);
+}
+
 /* ---- one rank of several processes, for test_network.py -------------------------------------- */
 
 enum { VOLUME_RUNS = 100, MODE_CUT_MS = 3000 };
@@ -469,6 +566,8 @@ static int rank_of_processes(const char *mode)
 {
     if (strcmp(mode, "table") == 0)
         return with_group(op_cases_over_nodes, 0);
+    if (strcmp(mode, "exchange") == 0)
+        return with_group(exchange_cases, 0);
     if (strcmp(mode, "volume") == 0)
         return with_group(mode_volume, 0);
     return with_group(mode_cut, MODE_CUT_MS);
@@ -485,6 +584,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(operators_of_3_by_2),
         cmocka_unit_test(operators_of_2_by_3),
         cmocka_unit_test(operators_of_4_by_1),
+        cmocka_unit_test(a_step_begins_before_the_last_one_is_over),
         cmocka_unit_test(the_order_of_sums_is_fixed),
         cmocka_unit_test(what_leaves_a_node_leaves_it_once),
         cmocka_unit_test(memory_is_reached_within_a_node),
@@ -493,6 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(barriers_span_nodes),
         cmocka_unit_test(a_cut_ends_on_every_rank),
         cmocka_unit_test(news_travel_between_nodes),
+        cmocka_unit_test(a_group_meets_without_news),
     };
     imx_net_of_test = &net_threads;
     return cmocka_run_group_tests_name("nodes", tests, NULL, NULL);

@@ -2,6 +2,7 @@
 what of bench/peers/torch_peers.py runs without PyTorch."""
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import io
 import os
@@ -138,6 +139,16 @@ class Python(unittest.TestCase):
             numpy.testing.assert_array_equal(c, whole[:30])
             self.near(mine, RANKS * whole[rows_of(rank, m)])
 
+    def test_silu_mul(self):
+        pair, out = random(5, 7, 6), numpy.full((7, 3), numpy.nan, "f")
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            group.silu_mul(7, 3, pair, out, dtype="f32")
+            group.sync()
+            with self.assertRaisesRegex(imbrex.Error, "in is NULL"):
+                group.silu_mul(7, 3, None, out, dtype="f32")
+        gate = pair[:, :3].astype("d")
+        self.near(out, gate / (1 + numpy.exp(-gate)) * pair[:, 3:])
+
     def test_errors_are_the_librarys(self):
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
             self.assertEqual(group.device[:3], "cpu")
@@ -201,6 +212,7 @@ class TorchPeers(unittest.TestCase):
         self.assertEqual(of("1,2,3; gemm_rs:4,5,6", "ag_gemm"), [(1, 2, 3)])
         self.assertEqual(of("1,2,3;gemm_rs:4,5,6", "gemm_rs"), [(1, 2, 3), (4, 5, 6)])
         self.assertIn((8192, 28672, 8192), of(None, "ag_gemm"))
+        self.assertIn((16384, 8192, 28672), of(None, "mlp"))
 
     def test_sets_exceed_a_cache_or_are_one(self):
         self.assertEqual(self.peers.sets_for(1), 8)
@@ -219,6 +231,61 @@ class TorchPeers(unittest.TestCase):
         self.assertEqual(words[0], ["m", "n", "k", "cublas", "us", "imbrex", "nccl+cublas"])
         self.assertEqual(words[1][4:], ["10.0", "11.0", "(1.100)", "-", "graph"])
         self.assertEqual(words[2][4:], ["10.0", "-", "20.0", "(2.000)", "WRONG:", "imbrex"])
+
+    def test_who_cannot_be_captured_is_timed_without_and_named(self):
+        def fail():
+            raise imbrex.Error("IMBREX_INVALID", "no capture")
+
+        def break_off():
+            try:
+                fail()
+            except imbrex.Error:
+                raise RuntimeError("the capture was broken off")
+
+        def candidate(name, call, capture):
+            return types.SimpleNamespace(name=name, call=call, capture=capture, graph="half")
+        self.peers.torch.cuda = types.SimpleNamespace(synchronize=lambda: None)
+        ranks, said = types.SimpleNamespace(rank=2, all=lambda good: good), io.StringIO()
+        able, eager, lost = (candidate("able", fail, lambda: None),
+                             candidate("eager", lambda: None, break_off),
+                             candidate("lost", fail, break_off))
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(self.peers.capture_all(ranks, [able, eager, lost]), [able, eager])
+        self.assertEqual((able.graph, eager.graph), ("half", None))
+        self.assertIn("rank 2: eager cannot be captured: no capture; then the capture was broken "
+                      "off\n", said.getvalue())
+        row = {"op": "mlp", "m": 16, "n": 32, "k": 8, "us": {"cublas": 10, "eager": 11},
+               "over": {"cublas": 1, "eager": 1.1}, "graph": True, "eager": ["eager"], "wrong": []}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.peers.table([row])
+        self.assertIn("graph, but eager: eager", out.getvalue())
+
+    def test_mlp(self):
+        m, hidden, width = 18, 10, 4
+        x = random(1, m, hidden)
+        weights = [(random(2 + r, 2 * width, hidden), random(9 + r, hidden, width))
+                   for r in range(RANKS)]
+        want = 0
+        for gate_up, down in weights:
+            up = (x @ gate_up.T).astype("d")
+            gate = up[:, :width] / (1 + numpy.exp(-up[:, :width]))
+            want = want + (gate * up[:, width:]) @ down.T
+
+        def work(group, rank):
+            for name in ("ag_gemm", "gemm_rs", "silu_mul"):
+                setattr(group, name, functools.partial(getattr(group, name), dtype="f32"))
+            plan = self.peers.MlpPlan(group, m, hidden, width, None)
+            self.assertIn("ag_gemm m=18 n=8 k=10", plan.describe())
+            self.assertIn("; gemm_rs m=18 n=10 k=4", plan.describe())
+            y, own = numpy.full((m // RANKS, hidden), numpy.nan, "f"), x[rows_of(rank, m)].copy()
+            up, act = numpy.zeros((m, 2 * width), "f"), numpy.zeros((m, width), "f")
+            plan.run(own, weights[rank][0], y, weights[rank][1], up, act, None)
+            group.sync()  # until here all of them have to live
+            plan.close()
+            return y
+        for rank, y in enumerate(on_ranks(work)):
+            numpy.testing.assert_allclose(y, want[rows_of(rank, m)], rtol=0, atol=1e-3)
 
 
 if __name__ == "__main__":

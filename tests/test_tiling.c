@@ -67,6 +67,9 @@ static void few_rows_take_narrow_tiles(void **state)
     check(65, 4096, 4096, 1, 0, 64);
     check(64, 7168, 8192, 1, 0, 64);
     check(16, 7168, 8192, 1, 0, 64);
+    check(64, 14336, 8192, 1, 0, 112); /* not two tiles for some blocks and one for others */
+    check(16, 14336, 8192, 1, 0, 112);
+    check(64, 14336, 8192, 1, 1, 64);
 }
 
 static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)

@@ -104,6 +104,51 @@ static void assert_parses(const char *program)
         fail_msg("'%s' does not parse", path);
 }
 
+/* Steps of the engine between nodes, and beside them what else a plan over nodes has. */
+static const imbrex_span over_nodes[] = {
+    { 100 * MS, 109 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "gemm" },
+    { 101 * MS, 103 * MS, IMBREX_SPAN_COPY, 1, 0, 1, 0, 4000, "copy" },
+    { 103 * MS, 104 * MS, IMBREX_SPAN_KERNEL, 7, 0, -1, -1, 0, "reduce" },
+    { 104 * MS, 108 * MS, IMBREX_SPAN_COPY, 8, 0, 2, -1, 4000, "network" },
+    { 105 * MS, 109 * MS, IMBREX_SPAN_COPY, 9, 0, 2, -1, 4000, "network" },
+    { 105 * MS, 106 * MS, IMBREX_SPAN_COPY, 10, 0, 1, 0, 4000, "copy" },
+};
+
+static void the_network_has_rows_of_its_own(void **state)
+{
+    (void)state;
+    const timeline_rank rank = { 0, over_nodes, 6 };
+    const timeline_panel panel = { "hierarchical", &rank, 1 };
+    timeline t = both;
+    t.panels = &panel;
+    t.panel_count = 1;
+    char *text = write_and_read(&t, "nodes.svg");
+    assert_count(text, ">network<", 2);
+    assert_count(text, ">sums<", 1);
+    assert_count(text, ">copies<", 2);        /* by its number, and by what is on it */
+    assert_count(text, "<rect class=\"n", 3); /* and one in the legend */
+    assert_contains(text, "network, to another node");
+    assert_contains(text, "network to rank 2");
+    free(text);
+}
+
+/* One stream does it all. */
+static void what_computes_is_no_network(void **state)
+{
+    (void)state;
+    imbrex_span spans[2] = { over_nodes[0], over_nodes[3] };
+    spans[1].stream = 0;
+    const timeline_rank rank = { 0, spans, 2 };
+    const timeline_panel panel = { "sequential", &rank, 1 };
+    timeline t = both;
+    t.panels = &panel;
+    t.panel_count = 1;
+    char *text = write_and_read(&t, "one.svg");
+    assert_count(text, ">network<", 0);
+    assert_count(text, ">compute<", 1);
+    free(text);
+}
+
 /* ---- Traces ---------------------------------------------------------------------------------- */
 
 static void trace_has_every_span(void **state)
@@ -384,6 +429,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trace_has_every_span),
+        cmocka_unit_test(the_network_has_rows_of_its_own),
+        cmocka_unit_test(what_computes_is_no_network),
         cmocka_unit_test(trace_of_one_panel_names_ranks_only),
         cmocka_unit_test(picture_shows_all),
         cmocka_unit_test(page_shows_all),

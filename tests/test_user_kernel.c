@@ -124,6 +124,10 @@ static const char broken[] = "#include \"imbrex_device.h\"\n"
                              "    y = args->z;\n"
                              "}\n";
 
+#define SEVEN_WORDS "-DA -DB\t-DC\n-DD -DE  -DF -DG "
+static const char many_words[] =
+    SEVEN_WORDS SEVEN_WORDS SEVEN_WORDS SEVEN_WORDS SEVEN_WORDS SEVEN_WORDS SEVEN_WORDS;
+
 static void wrong_descs(imbrex_group *group, const char *device)
 {
     static const struct {
@@ -141,6 +145,9 @@ static void wrong_descs(imbrex_group *group, const char *device)
         { { .name = "shift", .source = shift_text, .shared_bytes = 232449 },
           IMBREX_INVALID,
           "shared_bytes" },
+        { { .name = "shift", .source = shift_text, .options = many_words },
+          IMBREX_INVALID,
+          "desc.options has 49 words" },
         { { .name = "shift", .source = shift_text, .memory = (void *)rows },
           IMBREX_INVALID,
           "desc.memory" },
@@ -156,7 +163,7 @@ static void wrong_descs(imbrex_group *group, const char *device)
     said(imbrex_kernel_create(group, &desc, NULL), IMBREX_INVALID, "kernel is NULL");
     said(imbrex_kernel_create(NULL, &desc, &kernel), IMBREX_INVALID, "group is NULL");
     if (strcmp(device, "cuda") == 0) { /* the fake compiler sees a bare #error, and no more */
-        imbrex_kernel_desc wrong = { .name = "wrong", .source = "#error\n", .file = "a/wrong.cu" };
+        imbrex_kernel_desc wrong = { .name = "wrong", .source = wrong_text, .file = "a/wrong.cu" };
         said(imbrex_kernel_create(group, &wrong, &kernel), IMBREX_INVALID,
              "kernel wrong for sm_90:\nkernel.cu(3): error: something else");
     }
@@ -199,6 +206,10 @@ static void wrong_on_cpu(void **state)
     imbrex_kernel *kernel;
     imbrex_kernel_desc desc = { .name = "wrong", .source = broken, .file = "some where/wrong.c" };
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "some where/wrong.c:9:");
+    desc.source = wrong_text;
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "some where/wrong.c:1:");
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "some where/wrong.c:9:");
+    desc.source = broken;
     desc.options = "-DSAY";
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "some where/wrong.c:7:");
     desc.options = "-DSAY=$(touch,hacked);touch hacked"; /* there is no shell */
@@ -266,28 +277,40 @@ static void what_is_kept(void **state)
     scratch_write("cc", script, strlen(script));
     assert_int_equal(chmod(scratch_path("cc"), 0700), 0);
     setenv("IMBREX_CC", scratch_path("cc"), 1);
-    static const char text[] = "#include \"imbrex_device.h\"\n#include \"mine.h\"\n"
-                               "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE; }\n";
-    static const char *const headers[] = {
-        "typedef struct { int *out; } kept_args;\n#define VALUE 1\n",
-        "typedef struct { int *out; } kept_args;\n#define VALUE 2\n",
-    };
+    static const char text[] = "#include \"imbrex_device.h\"\n#include \"in/mine.h\"\n"
+                               "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE + MORE; }\n";
+    static const char mine[] = "#include \"value.h\"\ntypedef struct { int *out; } kept_args;\n";
+    static const char *const values[] = { "#define VALUE 1\n", "#define VALUE 2\n" };
+    static const char *const more[] = { "#define MORE 0\n", "#define MORE 10\n" };
+    char here[4096], options[4300];
+    assert_non_null(getcwd(here, sizeof here));
     scratch_write("kept.c", text, sizeof text - 1);
-    for (int i = 0; i < 4; i++) { /* new, kept; its header has changed: new, kept */
-        scratch_write("mine.h", headers[i / 2], strlen(headers[i / 2]));
+    scratch_directory("in");
+    scratch_write("in/mine.h", mine, sizeof mine - 1);
+    scratch_directory("elsewhere"); /* where headers of the same names are nobody's */
+    scratch_directory("elsewhere/in");
+    scratch_write("elsewhere/in/mine.h", "#error\n", 7);
+    assert_int_equal(chdir(scratch_path("elsewhere")), 0);
+    snprintf(options, sizeof options, "-include %s", scratch_path("more.h"));
+    for (int i = 0; i < 6; i++) { /* new, kept; one header has changed, then the other */
+        scratch_write("value.h", values[i >= 2], strlen(values[i >= 2]));
+        scratch_write("more.h", more[i >= 4], strlen(more[i >= 4]));
         imbrex_group *group = alone("cpu");
         imbrex_kernel *kernel;
-        imbrex_kernel_desc desc = { .name = "kept", .file = scratch_path("kept.c") };
+        imbrex_kernel_desc desc = { .name = "kept",
+                                    .file = scratch_path("kept.c"),
+                                    .options = options };
         int out = 0, *at = &out;
         imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);
         if (status != IMBREX_OK)
             fail_msg("%s", imbrex_error());
         assert_int_equal(imbrex_launch(kernel, 1, 1, &at, sizeof at, NULL), IMBREX_OK);
         assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK);
-        assert_int_equal(out, i / 2 + 1);
+        assert_int_equal(out, (i >= 2 ? 2 : 1) + (i >= 4 ? 10 : 0));
         assert_int_equal(runs(), i / 2 + 1);
         imbrex_group_destroy(group);
     }
+    assert_int_equal(chdir(here), 0);
     setenv("IMBREX_CC", before, 1);
 }
 
@@ -311,7 +334,7 @@ static void compile_examples(imbrex_group *group)
 {
     glob_t found;
     assert_int_equal(glob(source_of("examples/[0-9]*.c"), 0, NULL, &found), 0);
-    assert_true(found.gl_pathc >= 5);
+    assert_true(found.gl_pathc >= 10);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         imbrex_kernel *kernel = NULL;
         imbrex_kernel_desc desc = { .name = "any",
@@ -349,6 +372,15 @@ static void nvcc_compiles(void **state)
     }
 }
 
+static const char with_c[] = "#include <math.h>\n#include <string.h>\n"
+                             "#include \"imbrex_device.h\"\n"
+                             "typedef struct { float *to; float x; } with_c_args;\n"
+                             "IMBREXD_KERNEL(with_c, with_c_args)\n"
+                             "{\n"
+                             "    float y = expf(args->x) + sqrtf(args->x);\n"
+                             "    memcpy(args->to, &y, sizeof y);\n"
+                             "}\n";
+
 /* For a GPU that is not here, by the real compiler. */
 static void compiles_for_gpus(void **state)
 {
@@ -368,11 +400,85 @@ static void compiles_for_gpus(void **state)
             fail_msg("%s", imbrex_error());
         said(imbrex_launch(kernel, 1, 32, &desc, 0, NULL), IMBREX_UNSUPPORTED, "only compiles");
         imbrex_kernel_destroy(kernel);
+        desc = (imbrex_kernel_desc){ .name = "with_c", .source = with_c };
+        if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
+            fail_msg("%s", imbrex_error());
         desc = (imbrex_kernel_desc){ .name = "wrong", .source = broken, .file = "a b/wrong.cu" };
+        said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "a b/wrong.cu(9): error");
+        desc.source = wrong_text;
+        said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "a b/wrong.cu(1): error");
         said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "a b/wrong.cu(9): error");
         if (i == 1)
             compile_examples(group);
         imbrex_group_destroy(group);
+    }
+}
+
+/* ---- what is not there ----------------------------------------------------------------------- */
+
+static const char outside_text[] =
+    "#include \"imbrex_device.h\"\n"
+    "typedef struct { char *at; int rank, index; } outside_args;\n"
+    "IMBREXD_KERNEL(outside, outside_args)\n"
+    "{\n"
+    "    if (args->at)\n"
+    "        *(char *)imbrexd_peer(team, args->rank, args->at) = 1;\n"
+    "    else\n"
+    "        imbrexd_signal_post(imbrexd_signal(team, args->rank, args->index), 1);\n"
+    "}\n";
+
+/* Errors and no crashes: the last row is what is there. */
+static int asks_outside(imbrex_group *group, void *ctx)
+{
+    static const struct {
+        bool none, other, signal; /* no desc.memory, another piece's address, a signal's */
+        int past, rank, index;
+        const char *says; /* NULL: nothing */
+    } rows[] = {
+        { .none = true, .says = "kernel outside calls imbrexd_peer and was made without desc" },
+        { .other = true, .says = "which has 4096: one kernel reaches one piece" },
+        { .past = 4096, .says = "for an address 4096 bytes from" },
+        { .past = -1, .says = "for an address -1 bytes from" },
+        { .rank = 2, .says = "imbrexd_peer for rank 2 of 2" },
+        { .signal = true, .rank = -1, .says = "imbrexd_signal for rank -1 of 2" },
+        { .signal = true, .index = 3, .says = "for signal 3, and desc.signals is 3" },
+        { .signal = true, .index = -1, .says = "for signal -1, and" },
+        { .past = 4095, .rank = 1, .index = 2 },
+    };
+    enum { ROWS = sizeof rows / sizeof rows[0] };
+    int row = *(const int *)ctx % ROWS;
+    char *memory, *other;
+    imbrex_kernel *kernel;
+    RANK_OK(imbrex_mem_alloc(group, 4096, (void **)&memory));
+    RANK_OK(imbrex_mem_alloc(group, 4096, (void **)&other));
+    imbrex_kernel_desc desc = { .name = "outside",
+                                .source = outside_text,
+                                .memory = rows[row].none ? NULL : memory,
+                                .signals = 3 };
+    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    struct {
+        char *at;
+        int rank, index;
+    } args = { rows[row].signal  ? NULL
+               : rows[row].other ? other
+                                 : memory + rows[row].past,
+               rows[row].rank, rows[row].index };
+    imbrex_status status = imbrex_launch(kernel, 1, 1, &args, sizeof args, NULL);
+    if (status == IMBREX_OK) /* no peer has been told before */
+        status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK(status == (rows[row].says ? IMBREX_INVALID : IMBREX_OK), "row %d: %s", row,
+               imbrex_status_name(status));
+    RANK_CHECK(!rows[row].says || strstr(imbrex_error(), rows[row].says), "\"%s\", want \"%s\"",
+               imbrex_error(), rows[row].says);
+    return 0;
+}
+
+static void what_is_not_there(void **state)
+{
+    (void)state;
+    for (int row = 0; row < 9; row++) {
+        ranks_desc desc = { .size = 2 };
+        assert_int_equal(ranks_run(&desc, asks_outside, &row), 0);
     }
 }
 
@@ -469,6 +575,7 @@ int main(void)
         cmocka_unit_test(what_is_kept),
         cmocka_unit_test(compiles_for_gpus),
         cmocka_unit_test(nvcc_compiles),
+        cmocka_unit_test(what_is_not_there),
         cmocka_unit_test(deadlines),
         cmocka_unit_test(any_call_fails),
     };

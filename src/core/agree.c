@@ -52,8 +52,9 @@ static imbrex_status differs(const imx_field *field, int64_t first, int64_t othe
                     field->name, values[0], values[1], rank);
 }
 
+/* said: the whole of what this rank's detail begins with. */
 static imbrex_status compare(const imbrex_group *group, const proposal *all,
-                             const imx_field *fields)
+                             const imx_field *fields, const char *said)
 {
     const proposal *mine = &all[group->rank];
     for (int r = 0; r < group->size; r++) {
@@ -63,13 +64,13 @@ static imbrex_status compare(const imbrex_group *group, const proposal *all,
                             all[0].call, all[r].call, r);
     }
     if (is_own(mine->status))
-        return imx_fail(mine->status, "%s", mine->detail);
+        return imx_fail(mine->status, "%s", said);
     for (int r = 0; r < group->size; r++) {
         if (is_own(all[r].status))
             return imx_fail(IMBREX_PEER, "rank %d failed: %s", r, all[r].detail);
     }
     if (mine->status != IMBREX_OK)
-        return imx_fail(mine->status, "%s", mine->detail);
+        return imx_fail(mine->status, "%s", said);
     for (int r = 0; r < group->size; r++) {
         if (all[r].status != IMBREX_OK)
             return imx_fail(IMBREX_PEER, "rank %d failed: %s", r, all[r].detail);
@@ -99,19 +100,22 @@ imbrex_status imx_agree_noted(imbrex_group *group, const char *call, imbrex_stat
                               const imx_field *fields, int count, void *note)
 {
     proposal own = { .status = mine, .count = count };
+    char said[IMX_STATUS_BYTES] = "";
     strncpy(own.call, call, sizeof own.call - 1);
     for (int i = 0; i < count; i++)
         own.value[i] = fields[i].value;
     if (mine != IMBREX_OK)
-        strncpy(own.detail, imx_status_detail(), sizeof own.detail - 1);
+        snprintf(said, sizeof said, "%s", imx_status_detail());
+    if (mine != IMBREX_OK)
+        snprintf(own.detail, sizeof own.detail, "%.*s", IMX_AGREE_NOTE - 1, said);
     else
         memcpy(own.detail, note, sizeof own.detail);
 
     proposal *all = group->proposals;
     imbrex_status met = imx_agree_allgather(group, &own, all, sizeof own);
     if (met != IMBREX_OK)
-        return is_own(mine) ? imx_fail(mine, "%s", own.detail) : met;
-    IMX_TRY(compare(group, all, fields));
+        return is_own(mine) ? imx_fail(mine, "%s", said) : met;
+    IMX_TRY(compare(group, all, fields, said));
     memcpy(note, all[0].detail, sizeof all[0].detail);
     return IMBREX_OK;
 }

@@ -10,8 +10,9 @@
  *             API calls imbrex_stream.
  *   event     marks a place in one stream that another stream can wait for.  Recording again moves
  *             the mark.
- *   signals   a few posts and waits, carried out in order.  A value is *word + add, read when the
- *             stream gets there, so that a replay of captured work carries new values.
+ *   signals   a few posts and waits, carried out in order, but for those that may go beside the one
+ *             before.  A value is *word + add, read when the stream gets there, so that a replay of
+ *             captured work carries new values.
  *   prepared  a kernel made ready when a plan is made: compiled, loaded, scratch taken.  A kernel
  *             is a folder under kernels/, known here by its table row only.
  *
@@ -23,6 +24,8 @@
  */
 #ifndef IMX_BACKEND_H
 #define IMX_BACKEND_H
+
+#include <string.h>
 
 #include "../kernels/kernels.h"
 #include "cache.h"
@@ -67,9 +70,12 @@ typedef struct imx_signal_op {
     const uint64_t *word; /* own memory, or NULL for 0 */
     uint64_t add;         /* the value is *word + add */
     imbrexd_site site;    /* WAIT: what to say if it never comes; POST: rank: whose memory */
+    bool beside;          /* the op before it in the call need not be over, only its value there */
 } imx_signal_op;
 
-enum { IMX_ARGS_BYTES = 384 }; /* most that a kernel's args may have */
+enum { IMX_SIGNALS_MOST = 16 }; /* that a device carries out as one piece of work, at least */
+
+enum { IMX_ARGS_BYTES = 768 }; /* most that a kernel's args may have */
 
 /* A kernel of the caller's, see imbrex_kernel_desc. */
 typedef struct imx_user_desc {
@@ -82,6 +88,9 @@ typedef struct imx_user_desc {
     const imbrexd_entry *entry;
     size_t shared_bytes;
     int resident;
+    const imx_kernel *product; /* that the text has hooks for; NULL: it is a kernel by itself */
+    const void *largest;       /* args of the product, as in prepare */
+    int blocks;                /* likewise */
 } imx_user_desc;
 
 /* What a kernel turned out to be. */
@@ -94,11 +103,28 @@ typedef struct imx_user_launch {
     int grid, block;
     const void *args; /* copied */
     size_t args_bytes;
+    const void *product; /* its args, copied; NULL: there is none */
+    size_t product_bytes;
     const imbrexd_team *team; /* its watch is the backend's to fill in; outlives the launch */
     imx_event *after;         /* to be waited for on the stream; NULL: nothing */
 } imx_user_launch;
 
-enum { IMX_USER_ARGS_BYTES = 256 }; /* most that a caller's kernel may take */
+enum { IMX_USER_WORDS = 48 };   /* most that the options of a caller's kernel may have */
+#define IMX_USER_BLANKS " \t\n" /* between them */
+
+/* What a product with hooks is launched with: its args, and imx_user_args behind them.  Returns its
+ * bytes, at most IMX_ARGS_BYTES. */
+static inline size_t imx_user_join(const imx_user_launch *launch, const imbrexd_watch *watch,
+                                   const struct imbrexd_hooks *hooks, void *to)
+{
+    imx_user_args user = { .team = *launch->team, .hooks = hooks };
+    size_t at = imx_align(launch->product_bytes, 16);
+    user.team.watch = *watch;
+    memcpy(user.args, launch->args, launch->args_bytes);
+    memcpy(to, launch->product, launch->product_bytes);
+    memcpy((char *)to + at, &user, sizeof user);
+    return at + sizeof user;
+}
 
 typedef struct imx_backend {
     const char *name; /* "cpu" */
@@ -119,12 +145,15 @@ typedef struct imx_backend {
      * NULL: there is no such thing. */
     imbrex_status (*within)(imx_device *device, imbrex_status (*fn)(void *ctx), void *ctx);
 
-    /* Whether a graph is being captured on the stream.  NULL: never. */
-    bool (*captures)(const imx_device *device, imbrex_stream stream);
+    /* The number of the graph that is being captured on the stream; 0: none.  NULL: never one. */
+    uint64_t (*capture)(const imx_device *device, imbrex_stream stream);
 
     /* Adds in a word what lies between this device and that of a peer, by its target's id.  NULL:
      * nothing runs. */
     void (*link)(const imx_device *device, const char *id, imx_text *text);
+
+    /* Whether 128 aligned bytes that a kernel stores there at once arrive at once. */
+    imbrex_status (*whole_lines)(const imx_device *device, const char *id, bool *whole);
 
     imbrex_status (*memory_create)(imx_device *device, size_t bytes, imx_memory **memory);
     /* Memory that processors and all devices of the node read and write at one address, with loads
@@ -165,6 +194,10 @@ typedef struct imx_backend {
     /* To or from a peer's memory, or within one's own; rank says whose. */
     imbrex_status (*copy)(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
                           imbrex_stream stream);
+    /* The same where memory may also be the host's, for which it may block until the stream is
+     * idle.  NULL: copy is that. */
+    imbrex_status (*copy_any)(imx_device *device, void *dst, const void *src, size_t bytes,
+                              int rank, imbrex_stream stream);
     imbrex_status (*signals)(imx_device *device, const imx_signal_op *ops, int count,
                              imbrex_stream stream);
 

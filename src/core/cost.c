@@ -11,12 +11,15 @@
 /* In microseconds, and bytes or operations in one of them. */
 static const double PRODUCT_RATE = 700e6, PRODUCT_RATE_F32 = 60e6; /* operations */
 static const double MEMORY_RATE = 4.0e6;
-static const double COPY_RATE = 280e3;  /* copy engine, to all peers in turn */
-static const double STORE_RATE = 350e3; /* stores of a kernel that does nothing else */
-static const double PUSH_MARGIN = 1.25; /* of the pace that just suffices */
-static const double PUSH_BEGINS = 12;   /* and skew between ranks */
-static const double CLOCK = 1600;       /* cycles: 1300 to 1980 */
-static const double MEET = 10;          /* all ranks tell all, and wait */
+static const double COPY_RATE = 280e3;        /* copy engine, to all peers in turn */
+static const double STORE_RATE = 350e3;       /* stores of a kernel that does nothing else */
+static const double PUSH_MARGIN = 1.25;       /* of the pace that just suffices */
+static const double SLICE_MARGIN = 0.4;       /* of the time that a tile takes for a slice */
+static const double PUSH_BEGINS = 12;         /* and skew between ranks */
+static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
+static const double MEET = 10;                /* all ranks tell all, and wait */
+static const double LL_BEGINS = 2.2;          /* between two */
+static const double LL_BYTES_MOST = 64 << 10; /* of a share: measured up to there */
 
 typedef struct sizes {
     double product;  /* of one rank */
@@ -84,6 +87,12 @@ static double ring(const imx_tune_input *in, const sizes *z)
     return 10 + 5 * (in->ranks - 1) + 0.05 * sending + most(sending - z->covering, 0);
 }
 
+/* As words, the longer ones of its two forms. */
+static double ll(const sizes *z)
+{
+    return LL_BEGINS + 2 * z->sent / STORE_RATE;
+}
+
 /* Clock cycles for 64 KB of `bytes` that have so many us; 0: they can hardly come too fast. */
 static int pace(double bytes, double us)
 {
@@ -91,13 +100,28 @@ static int pace(double bytes, double us)
     return rate < 0.85 * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
 }
 
+/* A slice is to be there when the first tiles have come so far, but must not stand in the way of
+ * the one before, which they wait for. */
+static void set_slices_pace(const imx_tune_input *in, const sizes *z, imx_config *config)
+{
+    int64_t tiles =
+        imx_ceil_div(in->shape.m, config->tile_rows) * imx_ceil_div(in->shape.n, config->tile_cols);
+    double waves = (double)imx_ceil_div(tiles, config->tiles_at_once);
+    double sending = z->sent / STORE_RATE, covering = SLICE_MARGIN * z->product / waves;
+    config->push_pace[0] = (int)(most(sending, covering) / config->slices * CLOCK);
+}
+
 /* Each rank's rows are to be there when the product comes to them, and no sooner: the slower the
  * stores, the less they stand in the way of the product's loads.  It comes to the first peer's with
  * the first wave of tiles that is not its own rows' (or hardly so). */
 static void set_pace(const imx_tune_input *in, const sizes *z, imx_config *config)
 {
-    if (!in->product || in->scatters || config->merged)
+    if (!in->product || in->scatters)
         return;
+    if (config->merged) {
+        set_slices_pace(in, z, config);
+        return;
+    }
     double ranks = in->ranks, at_once = config->tiles_at_once;
     double rows = (double)imx_ceil_div(imx_ceil_div(in->shape.m, in->ranks), config->tile_rows);
     double own = rows * (double)imx_ceil_div(in->shape.n, config->tile_cols);
@@ -111,28 +135,30 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
 {
     sizes z = sizes_of(in);
     set_pace(in, &z, config);
-    bool ag_gemm = in->product && !in->scatters;
+    bool ag_gemm = in->product && !in->scatters, by_kernel = in->ranks <= IMX_TEAM_MOST;
+    bool small = z.sent <= LL_BYTES_MOST * (in->ranks - 1);
     struct {
         const char *name;
         double us;
+        bool may;
     } expected[] = {
-        { "copy", z.product + copy(in, &z, config) },
-        { "sequential", z.product + sequential(in, &z) },
-        { "store", z.product + store(in, &z, config) },
-        { "pull", z.product + copy(in, &z, config) + MEET },
+        { "copy", z.product + copy(in, &z, config), true },
+        { "sequential", z.product + sequential(in, &z), true },
+        { "store", z.product + store(in, &z, config), by_kernel },
+        { "pull", z.product + copy(in, &z, config) + MEET, ag_gemm },
+        { "ll", ll(&z), by_kernel && small && !in->product && !in->scatters },
     };
-    int count = ag_gemm ? 4 : 3, best = 0;
-    bool may_store = in->ranks <= IMX_TEAM_MOST;
+    int count = sizeof expected / sizeof expected[0], best = 0;
     imx_text why = { .at = config->why, .size = sizeof config->why };
     imx_text_add(&why, "expected us:");
     for (int i = 0; i < count; i++) {
-        if (i == 2 && !may_store)
+        if (!expected[i].may)
             continue;
         imx_text_add(&why, " %s %.0f", expected[i].name, expected[i].us);
         if (expected[i].us < expected[best].us)
             best = i;
     }
-    if (ag_gemm && !config->merged && in->ranks <= IMX_TEAM_MOST)
+    if (ag_gemm && !config->merged && by_kernel)
         imx_text_add(&why, "; if asked for, ring %.0f", z.product + ring(in, &z));
     config->algorithm = expected[best].name;
 }

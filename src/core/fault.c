@@ -43,10 +43,14 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
         imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
         break;
     case IMX_SITE_CHUNK:
-        imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
+        if (site->index >= 0)
+            imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
+        else
+            imx_text_add(text, "the rows of rank %d", site->rank);
         break;
     case IMX_SITE_PART:
-        imx_text_add(text, "rank %d's part of chunk %d", site->rank, site->index);
+        imx_text_add(text, "rank %d's part of ", site->rank);
+        imx_text_add(text, site->index >= 0 ? "chunk %d" : "the sum", site->index);
         break;
     case IMX_SITE_NET:
         imx_text_add(text, "the network to or from rank %d", site->rank);
@@ -58,10 +62,32 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
         imx_text_add(text, "its own product of chunk %d", site->index);
     }
     imx_text_add(text, " in ");
-    if (site->plan)
+    if (site->what == IMX_SITE_NET && site->plan == IMX_NET_EXCHANGES)
+        imx_text_add(text, "imbrex_exchange");
+    else if (site->plan)
         describe_plan(group, site->plan, text);
     else
         imx_text_add(text, "imbrex_barrier");
+}
+
+/* What a kernel asked for that is not there. */
+static void describe_outside(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    bool signal = fault->site.what == IMBREXD_SITE_SIGNAL;
+    imx_text_add(text, "kernel %s calls %s ", imx_kernel_name(group, fault->site.plan),
+                 signal ? "imbrexd_signal" : "imbrexd_peer");
+    if (fault->site.rank < 0 || fault->site.rank >= group->size)
+        imx_text_add(text, "for rank %d of %d", fault->site.rank, group->size);
+    else if (signal)
+        imx_text_add(text, "for signal %d, and desc.signals is %llu", fault->site.index,
+                     (unsigned long long)fault->want);
+    else if (!fault->want)
+        imx_text_add(text, "and was made without desc.memory");
+    else
+        imx_text_add(text,
+                     "for an address %lld bytes from where desc.memory's piece begins, which has "
+                     "%llu: one kernel reaches one piece of imbrex_mem_alloc",
+                     (long long)fault->have, (unsigned long long)fault->want);
 }
 
 /* ", on node 1 (c05)", if it is another node than this rank's. */
@@ -228,6 +254,10 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
                         "imbrexd_barrier_node and the like",
                         noticed_by, self, imx_kernel_name(group, fault->site.plan),
                         fault->site.rank);
+    if (fault->kind == IMBREXD_FAULT_OUTSIDE) {
+        describe_outside(group, fault, &text);
+        return imx_fail(IMBREX_INVALID, "rank %d%s: %s", noticed_by, self, words);
+    }
     if (fault->kind == IMBREXD_FAULT_NET) {
         describe_node(group, fault->site.rank, &text);
         return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",

@@ -141,6 +141,23 @@ static imbrex_status count_sharers(imbrex_group *group)
     return IMBREX_OK;
 }
 
+/* What one rank finds is not enough: both ends must know the form in which data comes. */
+static imbrex_status look_at_links(imbrex_group *group)
+{
+    imbrex_status mine = IMBREX_OK;
+    bool own = true, *all = group->proposals;
+    for (int r = 0; r < group->size && own && mine == IMBREX_OK; r++) {
+        if (r != group->rank && imx_nodes_here(&group->nodes, r))
+            mine = group->backend->whole_lines(group->device, group->targets[r].id, &own);
+    }
+    IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
+    IMX_TRY(imx_agree_allgather(group, &own, all, sizeof own));
+    group->whole_lines = true;
+    for (int r = 0; r < group->size; r++)
+        group->whole_lines = group->whole_lines && all[r];
+    return IMBREX_OK;
+}
+
 static imbrex_status allgather(void *ctx, const void *send, void *recv, size_t bytes)
 {
     return imx_agree_allgather(ctx, send, recv, bytes);
@@ -256,13 +273,14 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
     mine = group->backend->open(&device, &group->device);
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
     IMX_TRY(count_sharers(group));
+    IMX_TRY(look_at_links(group));
     IMX_TRY(open_transports(group));
     IMX_TRY(imx_memory_alloc_host(group, call, imx_control_bytes(group->size), &group->control));
     mine = set_watch(group);
     if (mine == IMBREX_OK)
         mine = group->backend->stream_create(group->device, &group->stream);
     if (mine == IMBREX_OK)
-        mine = imx_stream_begin_silu_mul(group);
+        mine = imx_stream_begin(group);
     return imx_net_begin(group, call, mine);
 }
 
@@ -288,7 +306,7 @@ void imbrex_group_destroy(imbrex_group *group)
     while (group->plans)
         imbrex_plan_destroy(group->plans);
     imx_kernel_destroy_all(group);
-    imx_stream_end_silu_mul(group);
+    imx_stream_end(group);
     if (group->device)
         group->backend->close(group->device);
     if (group->control) /* release: what this rank wrote comes before its leaving */
@@ -320,6 +338,11 @@ int imbrex_group_rank(const imbrex_group *group)
 int imbrex_group_size(const imbrex_group *group)
 {
     return group->size;
+}
+
+int imbrex_group_node(const imbrex_group *group, int rank)
+{
+    return rank >= 0 && rank < group->size ? group->nodes.of[rank] : -1;
 }
 
 const char *imbrex_group_device(const imbrex_group *group)

@@ -8,6 +8,7 @@
 #include "news.h"
 #include "nodes.h"
 #include "transport.h"
+#include "turn.h"
 
 /* Memory that exists once on every rank; the ranks of one node map each other's. */
 typedef struct imx_symmetric {
@@ -50,8 +51,9 @@ struct imbrex_group {
 
     const imx_backend *backend;
     imx_device *device;
-    char device_name[24];                     /* "cuda:1" */
-    imx_target *targets;                      /* [size]: the ranks' */
+    char device_name[24]; /* "cuda:1" */
+    imx_target *targets;  /* [size]: the ranks' */
+    bool whole_lines; /* between all ranks of a node, see imx_backend: the same on all of them */
     bool needed[IMX_TRANSPORTS];              /* by any two ranks: the same on all of them */
     bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */
     imx_transport *transport[IMX_TRANSPORTS]; /* NULL if not needed */
@@ -74,8 +76,7 @@ struct imbrex_group {
     uint64_t runs;          /* of all plans, enqueued so far: numbers them */
     int kernel_count;       /* of the caller's, made so far: numbers them */
     imx_prepared *silu_mul; /* made with the group */
-    imx_event *silu_mul_done;
-    imbrex_stream silu_mul_stream; /* the latest it was on */
+    imx_turn silu_mul_turn, exchange_turn;
     imbrexd_trace *trace;
 };
 
@@ -242,10 +243,15 @@ static inline imbrex_stream imx_stream_or_default(const imbrex_group *group, imb
     return stream ? stream : group->stream;
 }
 
-/* Makes imbrex_silu_mul ready. */
-imbrex_status imx_stream_begin_silu_mul(imbrex_group *group) IMX_MUST_CHECK;
+/* A copy where either memory may be any that the caller has.  Plans' runs call the backend's copy,
+ * which does not look whose it is. */
+imbrex_status imx_stream_copy(const imbrex_group *group, void *dst, const void *src, size_t bytes,
+                              int rank, imbrex_stream stream) IMX_MUST_CHECK;
 
-/* Waits until the last imbrex_silu_mul is done and frees what it needed. */
-void imx_stream_end_silu_mul(imbrex_group *group);
+/* Makes imbrex_silu_mul and imbrex_exchange ready. */
+imbrex_status imx_stream_begin(imbrex_group *group) IMX_MUST_CHECK;
+
+/* Waits until the last of each is done and frees what they needed. */
+void imx_stream_end(imbrex_group *group);
 
 #endif /* IMX_GROUP_H */

@@ -59,6 +59,8 @@ imbrex_status imx_status_need(const void *argument, const char *name,
 /* The sentence without the function's name: what one rank tells the others. */
 const char *imx_status_detail(void);
 
+enum { IMX_STATUS_BYTES = 2048 }; /* of a sentence at most, and what a compiler said */
+
 /* A string written into a caller's buffer as snprintf does: never past size; length: the whole. */
 typedef struct imx_text {
     char *at;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "group.h"
+#include "product.h"
 #include "user_source.h"
 
 enum { SIGNALS_MOST = 1 << 20, RESIDENT_MOST = 1024, THREADS_MOST = 1024, SHARED_MOST = 232448 };
@@ -18,12 +19,12 @@ enum { SIGNALS_MOST = 1 << 20, RESIDENT_MOST = 1024, THREADS_MOST = 1024, SHARED
 struct imbrex_kernel {
     imbrex_kernel *next; /* of all groups */
     imbrex_group *group;
+    imx_product *product; /* NULL: it has none */
     imx_user *user;
     imx_user_facts facts;
     imx_symmetric *words;
     imx_memory *table;
-    imx_event *done;
-    imbrex_stream stream; /* the latest it was on; NULL: not launched yet */
+    imx_turn turn;
     imbrexd_team team;
     char name[64];
 };
@@ -90,6 +91,14 @@ void imx_kernel_destroy_all(imbrex_group *group)
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
+static int count_words(const char *options)
+{
+    int count = 0;
+    for (const char *at = options; at && *(at += strspn(at, IMX_USER_BLANKS)); count++)
+        at += strcspn(at, IMX_USER_BLANKS);
+    return count;
+}
+
 static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out)
 {
     IMX_TRY(imx_status_need(d, "desc", "want one, at least with a name and a source"));
@@ -110,6 +119,9 @@ static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out
     if (d->shared_bytes > SHARED_MOST)
         return imx_fail(IMBREX_INVALID, "desc.shared_bytes is %zu: no GPU's block has more than %d",
                         d->shared_bytes, SHARED_MOST);
+    if (count_words(d->options) > IMX_USER_WORDS)
+        return imx_fail(IMBREX_INVALID, "desc.options has %d words: want at most %d",
+                        count_words(d->options), IMX_USER_WORDS);
     for (size_t i = 0; i < sizeof d->reserved / sizeof d->reserved[0]; i++) {
         if (d->reserved[i])
             return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%zu] is not zero", i);
@@ -122,6 +134,8 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
 {
     imbrex_group *group = k->group;
     const char *options = d->options ? d->options : "";
+    if (d->gemm)
+        IMX_TRY(imx_product_create(group, d->gemm, k->name, &k->product));
     imx_user_source source;
     IMX_TRY(imx_user_source_read(d->name, d->source, d->file, options, &source));
     imx_target target;
@@ -137,6 +151,9 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
         .entry = d->entry,
         .shared_bytes = d->shared_bytes,
         .resident = d->resident ? d->resident : (int)imx_min(target.units, RESIDENT_MOST),
+        .product = k->product ? &imx_kernel_gemm : NULL,
+        .largest = k->product ? &k->product->args : NULL,
+        .blocks = k->product ? k->product->blocks : 0,
     };
     imbrex_status status = group->backend->user_prepare(group->device, &desc, &k->user, &k->facts);
     imx_user_source_free(&source);
@@ -171,8 +188,8 @@ static imbrex_status fill_table(imbrex_kernel *k, const void *memory)
         table[size + (size_t)r] = (uintptr_t)imx_memory_at(k->words, r, 0);
     }
     table[2 * size] = 1; /* use: of the first launch */
-    imbrex_status status = group->backend->copy(group->device, k->table->base, table, bytes,
-                                                group->rank, group->stream);
+    imbrex_status status =
+        imx_stream_copy(group, k->table->base, table, bytes, group->rank, group->stream);
     if (status == IMBREX_OK)
         status = group->backend->stream_sync(group->device, group->stream);
     free(table);
@@ -185,7 +202,7 @@ static imbrex_status make_team(imbrex_kernel *k, const imbrex_kernel_desc *d)
     imbrex_group *group = k->group;
     imbrex_status status = fill_table(k, d->memory);
     if (status == IMBREX_OK)
-        status = group->backend->event_create(group->device, &k->done);
+        status = imx_turn_create(group, &k->turn);
     IMX_TRY(status);
     uint64_t *table = k->table->base;
     k->team.rank = group->rank;
@@ -210,11 +227,15 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
         mine = prepare(k, d);
     if (mine == IMBREX_OK)
         mine = find_memory(k, d->memory);
-    imx_field fields[] = {
+    const imx_symmetric *piece = mine == IMBREX_OK ? imx_memory_piece(group, d->memory) : NULL;
+    imx_field fields[4 + IMX_PRODUCT_FIELDS] = {
         { .name = "desc.signals", .value = mine == IMBREX_OK ? d->signals : 0 },
         { .name = "the size of its args", .value = (int64_t)k->facts.args_bytes },
+        { .name = "the size of desc.memory's piece", .value = piece ? (int64_t)piece->bytes : 0 },
+        { .name = "whether there is a desc.gemm", .value = k->product != NULL },
     };
-    IMX_TRY(imx_agree(group, call, mine, fields, 2));
+    int count = 4 + imx_product_fields(k->product, fields + 4);
+    IMX_TRY(imx_agree(group, call, mine, fields, count));
     if (!group->backend->user_launch)
         return IMBREX_OK;
     size_t words = IMBREXD_TEAM_WORDS(group->size) + (size_t)d->signals;
@@ -229,10 +250,13 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_kernel *k = NULL;
-    IMX_TRY(imx_sys_alloc(1, sizeof *k, &k));
+    int number = ++group->kernel_count; /* alike on all ranks, also where one has no memory */
+    imbrex_status mine = imx_sys_alloc(1, sizeof *k, &k);
+    if (mine != IMBREX_OK)
+        return imx_agree(group, __func__, mine, NULL, 0);
     k->group = group;
-    k->team.kernel = ++group->kernel_count;
-    imbrex_status mine = check_desc(desc, out);
+    k->team.kernel = number;
+    mine = check_desc(desc, out);
     if (mine == IMBREX_OK)
         strcpy(k->name, desc->name);
     add(k);
@@ -250,26 +274,27 @@ void imbrex_kernel_destroy(imbrex_kernel *k)
         return;
     imbrex_group *group = k->group;
     const imx_backend *backend = group->backend;
-    if (k->stream) {
-        imbrex_status waited = backend->event_wait(group->device, k->done, group->stream);
-        if (waited == IMBREX_OK)
-            waited = backend->stream_sync(group->device, group->stream);
-        (void)waited;
-    }
+    imx_turn_destroy(group, &k->turn, group->stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
-    if (k->done)
-        backend->event_destroy(group->device, k->done);
     if (k->table)
         backend->memory_release(k->table);
     imx_memory_free(group, k->words);
+    imx_product_destroy(group, k->product);
     free(k);
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static imbrex_status check_launch(const imbrex_kernel *k, int grid, int block, const void *args,
-                                  size_t args_bytes)
+static imbrex_status check_args(const imbrex_kernel *k, const void *args, size_t args_bytes)
+{
+    if (args_bytes != k->facts.args_bytes)
+        return imx_fail(IMBREX_INVALID, "args_bytes is %zu: kernel %s takes %zu", args_bytes,
+                        k->name, k->facts.args_bytes);
+    return args ? IMBREX_OK : imx_fail(IMBREX_INVALID, "args is NULL");
+}
+
+static imbrex_status check_blocks(const imbrex_kernel *k, int grid, int block)
 {
     if (grid < 1)
         return imx_fail(IMBREX_INVALID, "grid is %d: kernel %s needs at least 1 block", grid,
@@ -279,34 +304,61 @@ static imbrex_status check_launch(const imbrex_kernel *k, int grid, int block, c
         return imx_fail(IMBREX_INVALID,
                         "block is %d: a block of kernel %s has from 1 to %d threads", block,
                         k->name, most);
-    if (args_bytes != k->facts.args_bytes)
-        return imx_fail(IMBREX_INVALID, "args_bytes is %zu: kernel %s takes %zu", args_bytes,
-                        k->name, k->facts.args_bytes);
-    return args ? IMBREX_OK : imx_fail(IMBREX_INVALID, "args is NULL");
+    return IMBREX_OK;
+}
+
+/* Whether the kernel lives, and is of the kind that the call launches. */
+static imbrex_status check_kernel(const imbrex_kernel *k, bool product)
+{
+    IMX_TRY(imx_status_need(k, "kernel", "did imbrex_kernel_create fail?"));
+    if (!is_alive(k))
+        return imx_fail(IMBREX_INVALID, "kernel, %p, was destroyed, by itself or with its group",
+                        (const void *)k);
+    const imbrex_group *group = k->group;
+    IMX_TRY(imx_fault_check(group));
+    if (!group->backend->user_launch)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "device %s only compiles: what is to run needs "
+                        "\"cuda\" or \"cpu\"",
+                        group->device_name);
+    if (product != (k->product != NULL))
+        return imx_fail(IMBREX_INVALID, "kernel %s was made %s desc.gemm: want %s", k->name,
+                        product ? "without" : "with",
+                        product ? "imbrex_launch" : "imbrex_launch_gemm");
+    return IMBREX_OK;
+}
+
+static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, imbrex_stream stream)
+{
+    imbrex_group *group = k->group;
+    imbrex_stream on = imx_stream_or_default(group, stream);
+    launch->team = &k->team;
+    launch->after = imx_turn_begin(group, &k->turn, on);
+    IMX_TRY(group->backend->user_launch(group->device, k->user, launch, on));
+    return imx_turn_end(group, &k->turn, on);
 }
 
 imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *args,
                             size_t args_bytes, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_status_need(k, "kernel", "did imbrex_kernel_create fail?"));
-    if (!is_alive(k))
-        return imx_fail(IMBREX_INVALID, "kernel, %p, was destroyed, by itself or with its group",
-                        (const void *)k);
-    imbrex_group *group = k->group;
-    const imx_backend *backend = group->backend;
-    IMX_TRY(imx_fault_check(group));
-    if (!backend->user_launch)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "device %s only compiles: what is to run needs "
-                        "\"cuda\" or \"cpu\"",
-                        group->device_name);
-    IMX_TRY(check_launch(k, grid, block, args, args_bytes));
-    imbrex_stream on = imx_stream_or_default(group, stream);
-    imx_user_launch launch = { grid, block, args, args_bytes, &k->team, NULL };
-    if (k->stream && k->stream != on)
-        launch.after = k->done;
-    IMX_TRY(backend->user_launch(group->device, k->user, &launch, on));
-    k->stream = on;
-    return backend->event_record(group->device, k->done, on);
+    IMX_TRY(check_kernel(k, false));
+    IMX_TRY(check_blocks(k, grid, block));
+    IMX_TRY(check_args(k, args, args_bytes));
+    imx_user_launch launch = { grid, block, args, args_bytes, .product = NULL };
+    return enqueue(k, &launch, stream);
+}
+
+imbrex_status imbrex_launch_gemm(imbrex_kernel *k, const imbrex_gemm_operands *operands,
+                                 const void *args, size_t args_bytes, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(check_kernel(k, true));
+    IMX_TRY(check_args(k, args, args_bytes));
+    imx_gemm_args product;
+    IMX_TRY(imx_product_args(k->product, k->group, operands, &product));
+    imx_user_launch launch = {
+        .args = args, .args_bytes = args_bytes, .product = &product, .product_bytes = sizeof product
+    };
+    return enqueue(k, &launch, stream);
 }

@@ -121,8 +121,8 @@ void imx_net_end(imbrex_group *group)
 
 imbrex_status imx_net_check_stream(const imbrex_group *group, imbrex_stream stream)
 {
-    if (!group->net || group->net_facts.capturable || !group->backend->captures ||
-        !group->backend->captures(group->device, stream))
+    if (!group->net || group->net_facts.capturable || !group->backend->capture ||
+        !group->backend->capture(group->device, stream))
         return IMBREX_OK;
     return imx_fail(IMBREX_UNSUPPORTED,
                     "a graph is being captured on this stream, and what goes to other nodes over "
@@ -150,7 +150,7 @@ imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream)
             { false, nodes->first[to], &words[nodes->count], sizeof *words },
             { true, nodes->first[from], &words[from], sizeof *words },
         };
-        IMX_TRY(group->net_kind->step(group->net, 0, ops, 2, stream));
+        IMX_TRY(group->net_kind->step(group->net, 0, 0, ops, 2, stream));
     }
     return IMBREX_OK;
 }

@@ -16,12 +16,14 @@
  *   group     The operations of a step are issued as one group: no one of them may wait for another
  *             to be over.  (NCCL is two-sided: ncclGroupStart and ncclGroupEnd around all of them.
  *             A one-sided engine puts for each send and waits for each receive.)
- *   match     Between two ranks and in one channel, the n-th send meets the n-th receive, and both
- *             have the same number of bytes.  All ranks enqueue their steps in one order that holds
- *             for the whole group, so steps never wait for each other in a circle.
- *   channel   The number of the plan whose step it is; 0: the group's own.  Steps of two channels
- *             may be under way at once, on two streams; an engine that knows no channels (NCCL)
- *             relies on the one order.
+ *   match     Between two ranks and in one lane of a channel, the n-th send meets the n-th receive,
+ *             and both have the same number of bytes.  All ranks enqueue their steps in one order
+ *             that holds for the whole group, so steps never wait for each other in a circle.
+ *   channel   The number of the plan whose step it is; 0: barriers; IMX_NET_EXCHANGES: the caller's
+ *             own.  Steps of two channels may be under way at once, on two streams; an engine that
+ *             knows no channels (NCCL) relies on the one order.
+ *   lane      As many steps of a plan may be under way at once as the engine has lanes, each on a
+ *             stream of its own: while the last bytes of one arrive the next one has begun.
  *   memory    Of this rank's device, of any alignment.  What is received lies in memory of the
  *             library, never in the caller's.
  *   end       Every step ends: with its bytes, or when this rank's abort word (*watch->abort[rank])
@@ -44,7 +46,7 @@
 
 typedef struct imx_net imx_net; /* one rank's engine, opened; each kind has its own */
 
-enum { IMX_NET_OPS = 8, IMX_NET_ABI = 2 };
+enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_EXCHANGES = 32767, IMX_NET_ABI = 3 };
 
 typedef struct imx_net_op {
     bool receives; /* else sends */
@@ -73,6 +75,7 @@ typedef struct imx_net_facts {
     char text[96];   /* for people: "NCCL 2.28.3" */
     bool capturable; /* see above */
     int units;       /* multiprocessors that a step holds: a product beside it leaves them free */
+    int lanes;       /* 1 to IMX_NET_LANES, alike on all ranks */
 } imx_net_facts;
 
 typedef struct imx_net_kind {
@@ -95,7 +98,7 @@ typedef struct imx_net_kind {
     void (*facts)(const imx_net *net, imx_net_facts *facts); /* after open */
 
     /* Enqueues one step; count from 1 to IMX_NET_OPS.  ops is copied. */
-    imbrex_status (*step)(imx_net *net, int channel, const imx_net_op *ops, int count,
+    imbrex_status (*step)(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,
                           imbrex_stream stream);
 
     /* Whether, after a failure, bytes might still arrive in memory that a step named: the library

@@ -110,12 +110,12 @@ static bool receive_message(int fd, message *m)
     return got == IMX_SOCKET_DONE && m->magic == MAGIC;
 }
 
-/* The first address that answers; -1: none does. */
-static int call_rank_0(const offer *o, int rank)
+/* The first address that answers; -1: none does, and the others have waited long enough to meet. */
+static int call_rank_0(const imbrex_group *group, const offer *o)
 {
-    message hello = { .magic = MAGIC, .kind = HELLO, .rank = rank };
+    message hello = { .magic = MAGIC, .kind = HELLO, .rank = group->rank };
     memcpy(hello.key, o->key, sizeof hello.key);
-    int64_t deadline = imx_socket_deadline(TRIES_MS);
+    int64_t deadline = imx_socket_deadline(imx_min(TRIES_MS, group->timeout_ms / 2));
     for (int i = 0; i < o->count; i++) {
         imx_socket_address address = address_of(o->addresses[i], o->port);
         int fd;
@@ -292,7 +292,7 @@ static imbrex_status connect_all(imbrex_group *group, imx_news *news, int listen
 {
     IMX_TRY(imx_agree_allgather(group, mine, offers, sizeof *mine));
     if (news && group->rank > 0)
-        news->wires[0].fd = call_rank_0(&offers[0], group->rank);
+        news->wires[0].fd = call_rank_0(group, &offers[0]);
     int32_t called = news && group->rank > 0 && news->wires[0].fd >= 0;
     int32_t *calls = (int32_t *)(void *)offers; /* done with */
     offer first = offers[0];

@@ -37,8 +37,7 @@ static uint16_t shortened(float value, imbrex_dtype dtype)
 
 static imbrex_status copy(const imx_operands *o, void *dst, const void *src, size_t bytes)
 {
-    const imbrex_group *group = o->group;
-    return group->backend->copy(group->device, dst, src, bytes, group->rank, group->stream);
+    return imx_stream_copy(o->group, dst, src, bytes, o->group->rank, o->group->stream);
 }
 
 static imbrex_status drain(const imx_operands *o)
@@ -62,10 +61,9 @@ static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype)
     imbrex_status status = copy(o, base, host, count * element);
     for (size_t done = count * element; done < all && status == IMBREX_OK; done *= 2)
         status = copy(o, base + done, base, done < all - done ? done : all - done);
-    if (status == IMBREX_OK)
-        status = drain(o);
+    imbrex_status drained = drain(o); /* also of what came before a copy that failed */
     free(host);
-    return status;
+    return status == IMBREX_OK ? drained : status;
 }
 
 imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const imx_shape *shape,

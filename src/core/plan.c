@@ -222,24 +222,23 @@ static imx_offsets lay_out(const imbrex_plan *plan)
 
 static imbrex_status take_sides(imbrex_plan *plan)
 {
-    const imx_backend *backend = plan->group->backend;
-    imx_device *device = plan->group->device;
-    imx_side *const sides[] = { &plan->add, &plan->net };
-    for (int i = 0; i < 2 && plan->group->nodes.count > 1; i++) {
-        IMX_TRY(backend->stream_create(device, &sides[i]->stream));
-        IMX_TRY(backend->event_create(device, &sides[i]->event));
+    const imbrex_group *group = plan->group;
+    if (group->nodes.count > 1)
+        plan->side_count = IMX_SIDE_NET + (int)imx_max(1, group->net_facts.lanes);
+    for (int i = 0; i < plan->side_count; i++) {
+        imx_side *side = &plan->sides[i];
+        IMX_TRY(group->backend->stream_create(group->device, &side->stream));
+        IMX_TRY(group->backend->event_create(group->device, &side->event));
     }
     return IMBREX_OK;
 }
 
 static void drop_sides(imbrex_plan *plan)
 {
-    const imx_backend *backend = plan->group->backend;
-    imx_device *device = plan->group->device;
-    const imx_side *const sides[] = { &plan->add, &plan->net };
-    for (int i = 0; i < 2; i++) {
-        backend->stream_destroy(device, sides[i]->stream);
-        backend->event_destroy(device, sides[i]->event);
+    const imbrex_group *group = plan->group;
+    for (int i = 0; i < plan->side_count; i++) {
+        group->backend->stream_destroy(group->device, plan->sides[i].stream);
+        group->backend->event_destroy(group->device, plan->sides[i].event);
     }
 }
 
@@ -247,12 +246,12 @@ static imbrex_status take_local(imbrex_plan *plan)
 {
     const imx_backend *backend = plan->group->backend;
     imx_device *device = plan->group->device;
-    IMX_TRY(take_sides(plan));
     IMX_TRY(backend->memory_create(device, 2 * plan->offsets.local_bytes, &plan->local));
     IMX_TRY(backend->stream_create(device, &plan->comm));
+    IMX_TRY(take_sides(plan));
     IMX_TRY(backend->event_create(device, &plan->fork));
     IMX_TRY(backend->event_create(device, &plan->join));
-    IMX_TRY(backend->event_create(device, &plan->finished));
+    IMX_TRY(imx_turn_create(plan->group, &plan->turn));
     return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
 }
 
@@ -338,16 +337,11 @@ void imbrex_plan_destroy(imbrex_plan *plan)
     if (!plan)
         return;
     imbrex_group *group = plan->group;
-    /* The second stream waits for the latest run, and its end waits for the stream to drain. */
-    imbrex_status waited =
-        plan->runs ? group->backend->event_wait(group->device, plan->finished, plan->comm)
-                   : IMBREX_OK;
-    (void)waited;
+    imx_turn_destroy(group, &plan->turn, plan->comm);
     group->backend->stream_destroy(group->device, plan->comm);
     drop_sides(plan);
     group->backend->event_destroy(group->device, plan->fork);
     group->backend->event_destroy(group->device, plan->join);
-    group->backend->event_destroy(group->device, plan->finished);
     for (int i = 0; i < IMX_KERNELS; i++)
         group->backend->prepared_destroy(group->device, plan->kernels[i]);
     imx_memory_free(group, plan->shared);
@@ -494,9 +488,9 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
 
 static imbrex_status enqueue(const imx_run *run)
 {
-    const imbrex_plan *plan = run->plan;
+    imbrex_plan *plan = run->plan;
     IMX_TRY(plan->algorithm->run(run));
-    return plan->group->backend->event_record(plan->group->device, plan->finished, run->stream);
+    return imx_turn_end(plan->group, &plan->turn, run->stream);
 }
 
 /* Part of a run is enqueued and the rest cannot be: no peer's wait for it would end, and no event
@@ -509,10 +503,8 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
     imx_fault_give_up(group, run->plan->number, status);
     imbrex_status drained = group->backend->stream_sync(group->device, run->stream);
     drained = group->backend->stream_sync(group->device, run->plan->comm);
-    if (run->plan->net.stream) {
-        drained = group->backend->stream_sync(group->device, run->plan->add.stream);
-        drained = group->backend->stream_sync(group->device, run->plan->net.stream);
-    }
+    for (int i = 0; i < run->plan->side_count; i++)
+        drained = group->backend->stream_sync(group->device, run->plan->sides[i].stream);
     (void)drained;
     return imx_fail(status, "%s", why);
 }
@@ -539,10 +531,8 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
         (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
-    if (plan->runs && plan->stream != run.stream)
-        IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->finished, run.stream));
+    IMX_TRY(imx_turn_take(plan->group, &plan->turn, run.stream));
     IMX_TRY(imx_agree_run(plan->group, plan->number, m));
-    plan->stream = run.stream;
     plan->runs++;
     plan->sent_inside = plan->sent_between = 0;
     imbrex_status status = enqueue(&run);

@@ -71,11 +71,14 @@ typedef struct imx_offsets {
     size_t done, counters, ended, local, local_bytes; /* local; use lies at 0 */
 } imx_offsets;
 
-/* One more stream, and an event that only this stream records. */
+/* One more stream, and an event that only this stream records.  On several nodes a plan has one
+ * that adds parts up, and one for each of the engine's lanes. */
 typedef struct imx_side {
     imbrex_stream stream;
     imx_event *event;
 } imx_side;
+
+enum { IMX_SIDE_ADD, IMX_SIDE_NET, IMX_SIDES = IMX_SIDE_NET + IMX_NET_LANES };
 
 struct imbrex_plan {
     imbrex_plan *next;
@@ -91,9 +94,9 @@ struct imbrex_plan {
     imx_memory *local;
     imbrex_stream comm; /* the second stream */
     imx_event *fork, *join;
-    imx_side add, net;    /* on several nodes: what adds parts up, and the engine's steps */
-    imx_event *finished;  /* the latest run */
-    imbrex_stream stream; /* that it was on */
+    imx_side sides[IMX_SIDES];
+    int side_count; /* 0 on one node */
+    imx_turn turn;  /* of runs */
     imx_prepared *kernels[IMX_KERNELS];
     uint64_t runs;                      /* enqueued so far: its parity picks the half */
     uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
@@ -176,15 +179,16 @@ imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *s
 imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *signal, int what,
                            int rank, int index) IMX_MUST_CHECK;
 
-/* One step of the engine between nodes: when it is over, raises the signals, one's own, to *use. A
- * transfer without bytes or without signal leaves that out; all of them together: nothing. */
+/* One step of the engine between nodes, in one of its lanes: when it is over, raises the signals,
+ * one's own, to *use.  A transfer without bytes or without signal leaves that out; all of them
+ * together: nothing. */
 typedef struct imx_transfer {
     imx_net_op op;
     uint64_t *signal; /* NULL: none */
 } imx_transfer;
 
-imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, const imx_transfer *transfers,
-                           int count) IMX_MUST_CHECK;
+imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
+                           const imx_transfer *transfers, int count) IMX_MUST_CHECK;
 
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes) IMX_MUST_CHECK;

@@ -97,22 +97,17 @@ imbrex_status imx_run_fork(const imx_run *run)
 {
     const imbrex_plan *plan = run->plan;
     IMX_TRY(hand_over(run, plan->fork, run->stream, plan->comm));
-    for (int i = 0; i < 2; i++) {
-        const imx_side *side = i ? &plan->net : &plan->add;
-        if (side->stream)
-            IMX_TRY(
-                plan->group->backend->event_wait(plan->group->device, plan->fork, side->stream));
-    }
+    for (int i = 0; i < plan->side_count; i++)
+        IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->fork,
+                                                 plan->sides[i].stream));
     return IMBREX_OK;
 }
 
 imbrex_status imx_run_join(const imx_run *run)
 {
     const imbrex_plan *plan = run->plan;
-    if (plan->add.stream)
-        IMX_TRY(imx_run_hand_over(run, &plan->add, run->stream));
-    if (plan->net.stream)
-        IMX_TRY(imx_run_hand_over(run, &plan->net, run->stream));
+    for (int i = 0; i < plan->side_count; i++)
+        IMX_TRY(imx_run_hand_over(run, &plan->sides[i], run->stream));
     return hand_over(run, plan->join, plan->comm, run->stream);
 }
 
@@ -159,8 +154,8 @@ static uint64_t *credit(const imx_run *run, int holder, int giver)
     return (uint64_t *)shared_at(run, holder, 0) + giver;
 }
 
-imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, const imx_transfer *transfers,
-                           int count)
+imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
+                           const imx_transfer *transfers, int count)
 {
     const imbrex_group *group = run->plan->group;
     imx_net_op ops[IMX_NET_OPS];
@@ -180,7 +175,7 @@ imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, const imx_t
         run->plan->sent_between += t->op.receives ? 0 : t->op.bytes;
     }
     if (moved)
-        IMX_TRY(group->net_kind->step(group->net, run->plan->number, ops, moved, stream));
+        IMX_TRY(group->net_kind->step(group->net, run->plan->number, lane, ops, moved, stream));
     return raised ? signals(run, stream, posts, raised) : IMBREX_OK;
 }
 
@@ -194,7 +189,7 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
 
 /* Signals of one call, which on some devices is a kernel's launch. */
 typedef struct batch {
-    imx_signal_op ops[8];
+    imx_signal_op ops[IMX_SIGNALS_MOST];
     int count;
 } batch;
 
@@ -247,6 +242,7 @@ imbrex_status imx_run_begin(const imx_run *run)
             .word = run->use,
             .add = UINT64_MAX, /* -1: the use before this one */
             .site = { .what = IMX_SITE_CREDIT, .rank = peer, .index = -1 },
+            .beside = true,
         };
         IMX_TRY(add(run, &b, wait));
     }
@@ -267,6 +263,7 @@ imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
             .signal = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride,
             .word = run->use,
             .site = { .what = what, .rank = peer, .index = 0 },
+            .beside = i > 1,
         };
         IMX_TRY(add(run, &b, wait));
     }

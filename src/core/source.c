@@ -6,6 +6,7 @@
  */
 #include "source.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,17 @@ const imx_source_file *imx_source_find(const char *name)
             return &imx_source_files[i];
     }
     return NULL;
+}
+
+void imx_source_line(const char *file, char line[IMX_SOURCE_LINE])
+{
+    size_t at = (size_t)sprintf(line, "#line 1 \"");
+    for (const char *c = file; *c && at < IMX_SOURCE_LINE - 8; c++) {
+        if (*c == '"' || *c == '\\')
+            line[at++] = '\\';
+        line[at++] = *c == '\n' ? ' ' : *c;
+    }
+    memcpy(line + at, "\"\n", 3);
 }
 
 /* folder of `from` + name, with "x/.." taken out; false: too long, or above the root. */

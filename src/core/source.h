@@ -14,6 +14,10 @@ typedef struct imx_source_file {
 extern const imx_source_file imx_source_files[];
 extern const size_t imx_source_file_count;
 
+/* `#line 1 "file"` and a newline: quotes, backslashes and line ends could end it early. */
+enum { IMX_SOURCE_LINE = 800 };
+void imx_source_line(const char *file, char line[IMX_SOURCE_LINE]);
+
 const imx_source_file *imx_source_find(const char *name); /* NULL: there is none */
 
 /* The named file, every #include "..." replaced by that file's text, with #line so that messages

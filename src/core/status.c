@@ -7,9 +7,9 @@
 #include "imx.h"
 
 static _Thread_local struct {
-    const char *function; /* the public one that this thread is in */
-    char text[2048];      /* "function: sentence", or what a compiler said */
-    size_t detail;        /* where the sentence starts */
+    const char *function;        /* the public one that this thread is in */
+    char text[IMX_STATUS_BYTES]; /* "function: sentence" */
+    size_t detail;               /* where the sentence starts */
 } last;
 
 void imx_status_enter(const char *function)

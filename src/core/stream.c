@@ -1,4 +1,5 @@
 /* stream.c - the public calls that enqueue one thing: checks, then the backend. */
+#include <stdio.h>
 #include <string.h>
 
 #include "../kernels/silu_mul/args.h"
@@ -27,6 +28,14 @@ imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
     return imx_fault_check(group);
 }
 
+imbrex_status imx_stream_copy(const imbrex_group *group, void *dst, const void *src, size_t bytes,
+                              int rank, imbrex_stream stream)
+{
+    const imx_backend *backend = group->backend;
+    return (backend->copy_any ? backend->copy_any : backend->copy)(group->device, dst, src, bytes,
+                                                                   rank, stream);
+}
+
 static imbrex_status check_copy(const void *dst, const void *src, size_t bytes)
 {
     if (bytes && (!dst || !src))
@@ -47,8 +56,8 @@ imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     IMX_TRY(check_copy(dst, src, bytes));
-    return group->backend->copy(group->device, dst, src, bytes, group->rank,
-                                imx_stream_or_default(group, stream));
+    return imx_stream_copy(group, dst, src, bytes, group->rank,
+                           imx_stream_or_default(group, stream));
 }
 
 static imbrex_status need_here(const imbrex_group *group, int rank)
@@ -74,8 +83,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
     IMX_TRY(need_here(group, rank));
-    return group->backend->copy(group->device, peer, src, bytes, rank,
-                                imx_stream_or_default(group, stream));
+    return imx_stream_copy(group, peer, src, bytes, rank, imx_stream_or_default(group, stream));
 }
 
 static imbrex_status find_signal(imbrex_group *group, const uint64_t *signal, int rank,
@@ -116,34 +124,39 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
     return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
 }
 
-/* All of a node tell all: one post and one wait a peer.  R is small inside a node, and this is one
- * latency; a dissemination barrier would be log2(R) of them. */
+/* All of a node tell all: one post and one wait a peer, all posts at once, then all waits.  R is
+ * small inside a node, and this is one latency; a dissemination barrier would be log2(R). */
 static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
 {
+    const imx_nodes *nodes = &group->nodes;
     imx_control *own = imx_control_of(group, group->rank);
-    imx_signal_op begin = {
+    imx_signal_op ops[IMX_SIGNALS_MOST];
+    int count = 0;
+    ops[count++] = (imx_signal_op){
         .kind = IMX_POST,
         .signal = &own->barrier_use,
         .word = &own->barrier_use,
         .add = 1,
         .site = { .rank = group->rank, .index = -1 },
     };
-    IMX_TRY(group->backend->signals(group->device, &begin, 1, stream));
-    const imx_nodes *nodes = &group->nodes;
     for (int kind = IMX_POST; kind <= IMX_WAIT; kind++) {
         for (int i = 1; i < nodes->ranks; i++) {
             int peer = imx_nodes_leader(nodes) + (nodes->local + i) % nodes->ranks;
-            imx_signal_op op = {
+            ops[count++] = (imx_signal_op){
                 .kind = (imx_signal_kind)kind,
                 .signal = kind == IMX_POST ? imx_control_barrier(group, peer) + group->rank
                                            : imx_control_barrier(group, group->rank) + peer,
                 .word = &own->barrier_use,
                 .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
+                .beside = kind == IMX_POST || i > 1,
             };
-            IMX_TRY(group->backend->signals(group->device, &op, 1, stream));
+            if (count < IMX_SIGNALS_MOST)
+                continue;
+            IMX_TRY(group->backend->signals(group->device, ops, count, stream));
+            count = 0;
         }
     }
-    return IMBREX_OK;
+    return count ? group->backend->signals(group->device, ops, count, stream) : IMBREX_OK;
 }
 
 /* Over nodes: each node meets, then their first ranks do, then each node again, to hear of it. */
@@ -161,43 +174,126 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
     return meet_in_node(group, on);
 }
 
+/* ---- one at a time --------------------------------------------------------------------------- */
+
 /* With the group, not at its first use: nothing may be loaded while kernels of this or another rank
  * wait for each other. */
-imbrex_status imx_stream_begin_silu_mul(imbrex_group *group)
+imbrex_status imx_stream_begin(imbrex_group *group)
 {
     imx_silu_mul_args any = { 0 };
     imx_target target;
     group->backend->target(group->device, &target);
-    IMX_TRY(group->backend->event_create(group->device, &group->silu_mul_done));
+    if (group->nodes.count > 1)
+        IMX_TRY(imx_turn_create(group, &group->exchange_turn));
+    IMX_TRY(imx_turn_create(group, &group->silu_mul_turn));
     return group->backend->prepare(group->device, &imx_kernel_silu_mul, &any,
                                    (int)imx_max(1, target.units / group->sharers),
                                    &group->silu_mul);
 }
 
-/* One prepared kernel for all streams, which runs on one at a time. */
-static imbrex_status ready_silu_mul(imbrex_group *group, imbrex_stream on)
+void imx_stream_end(imbrex_group *group)
 {
-    imbrex_stream before = group->silu_mul_stream;
-    group->silu_mul_stream = on;
-    if (!before || before == on)
-        return IMBREX_OK;
-    return group->backend->event_wait(group->device, group->silu_mul_done, on);
-}
-
-void imx_stream_end_silu_mul(imbrex_group *group)
-{
-    if (group->silu_mul_stream) {
-        imbrex_status waited =
-            group->backend->event_wait(group->device, group->silu_mul_done, group->stream);
-        if (waited == IMBREX_OK)
-            waited = group->backend->stream_sync(group->device, group->stream);
-        (void)waited;
-    }
-    if (group->silu_mul_done)
-        group->backend->event_destroy(group->device, group->silu_mul_done);
+    imx_turn_destroy(group, &group->exchange_turn, group->stream);
+    imx_turn_destroy(group, &group->silu_mul_turn, group->stream);
     if (group->silu_mul)
         group->backend->prepared_destroy(group->device, group->silu_mul);
 }
+
+/* ---- between nodes --------------------------------------------------------------------------- */
+
+/* Whether the ranks can be joined by every engine: NCCL's communicators have one rank a node. */
+static imbrex_status check_other(const imbrex_group *group, int i, int rank)
+{
+    const imx_nodes *nodes = &group->nodes;
+    if (rank < 0 || rank >= group->size)
+        return imx_fail(IMBREX_INVALID, "transfers[%d].rank is %d: the group has ranks 0 to %d", i,
+                        rank, group->size - 1);
+    int node = nodes->of[rank], number = rank - nodes->first[node];
+    if (node == nodes->own)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "transfers[%d].rank is %d, which is on this rank's node (%s): use "
+                        "imbrex_put there",
+                        i, rank, nodes->name[node]);
+    if (number != nodes->local)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "transfers[%d].rank is %d, number %d within its node, and this rank is "
+                        "number %d within its own: want the same number",
+                        i, rank, number, nodes->local);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_transfer(imbrex_group *group, int i, const imbrex_transfer *t,
+                                    imx_net_op *op)
+{
+    char what[32];
+    void *own;
+    IMX_TRY(check_other(group, i, t->rank));
+    if (t->bytes && !t->send == !t->recv)
+        return imx_fail(IMBREX_INVALID, "transfers[%d].send and .recv are %s: want one of them", i,
+                        t->send ? "both given" : "both NULL");
+    if (t->bytes > PTRDIFF_MAX)
+        return imx_fail(IMBREX_INVALID, "transfers[%d].bytes is %zu: want at most %td", i, t->bytes,
+                        (ptrdiff_t)PTRDIFF_MAX);
+    snprintf(what, sizeof what, "transfers[%d].recv", i);
+    if (t->bytes && t->recv)
+        IMX_TRY(imx_memory_find(group, what, t->recv, t->bytes, group->rank, &own));
+    *op = (imx_net_op){ .receives = t->recv != NULL,
+                        .rank = t->rank,
+                        .at = t->recv ? t->recv : (void *)(uintptr_t)t->send,
+                        .bytes = t->bytes };
+    return IMBREX_OK;
+}
+
+static bool overlap(const imx_net_op *a, const imx_net_op *b)
+{
+    uintptr_t at = (uintptr_t)a->at, other = (uintptr_t)b->at;
+    return at < other ? other - at < a->bytes : at - other < b->bytes;
+}
+
+static imbrex_status check_overlap(const imx_net_op *ops, int count)
+{
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++) {
+            if ((ops[i].receives || ops[j].receives) && overlap(&ops[i], &ops[j]))
+                return imx_fail(IMBREX_INVALID,
+                                "two transfers overlap, at %p and %p, with %zu and "
+                                "%zu bytes, and one receives",
+                                ops[j].at, ops[i].at, ops[j].bytes, ops[i].bytes);
+        }
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transfers, int count,
+                              imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_fault_check(group));
+    if (count < 0 || count > IMX_NET_OPS)
+        return imx_fail(IMBREX_INVALID, "count is %d: want from 0 to %d", count, IMX_NET_OPS);
+    if (count)
+        IMX_TRY(imx_status_need(transfers, "transfers", "want count of them"));
+    imx_net_op ops[IMX_NET_OPS];
+    int moved = 0;
+    for (int i = 0; i < count; i++) {
+        IMX_TRY(check_transfer(group, i, &transfers[i], &ops[moved]));
+        moved += transfers[i].bytes > 0;
+    }
+    IMX_TRY(check_overlap(ops, moved));
+    if (!moved)
+        return IMBREX_OK;
+    if (!group->net)
+        return imx_fail(IMBREX_UNSUPPORTED, "device %s only compiles: it sends nothing",
+                        group->device_name);
+    imbrex_stream on = imx_stream_or_default(group, stream);
+    IMX_TRY(imx_net_check_stream(group, on));
+    IMX_TRY(imx_turn_take(group, &group->exchange_turn, on));
+    IMX_TRY(group->net_kind->step(group->net, IMX_NET_EXCHANGES, 0, ops, moved, on));
+    return imx_turn_end(group, &group->exchange_turn, on);
+}
+
+/* ---- silu_mul -------------------------------------------------------------------------------- */
 
 static imbrex_status check_silu_mul(const imx_silu_mul_args *args)
 {
@@ -237,7 +333,7 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
     };
     IMX_TRY(check_silu_mul(&args));
     imbrex_stream on = imx_stream_or_default(group, stream);
-    IMX_TRY(ready_silu_mul(group, on));
+    IMX_TRY(imx_turn_take(group, &group->silu_mul_turn, on));
     IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, on));
-    return group->backend->event_record(group->device, group->silu_mul_done, on);
+    return imx_turn_end(group, &group->silu_mul_turn, on);
 }

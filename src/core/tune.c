@@ -25,6 +25,10 @@ enum {
      * to wait once. */
     LINE_BYTES_CPU = 16 << 10,
     LINE_BYTES_CUDA = 1 << 20,
+    /* Bytes to 3 peers, and what they take at 380 GB/s, in words and in lines: 4 KB a rank 24 and
+     * 13 KB, 0.06 and 0.03 us; 16 KB 98 and 52, 0.26 and 0.14; 64 KB 393 and 210, 1.03 and 0.55.
+     * Lines cost a vote of a warp for each look.  To be measured. */
+    LL_LINE_BYTES = 8 << 10,
     /* A product fills a multiprocessor's registers to the last warp: what waits on the second
      * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
     UNITS_FOR_WAITS = 4,
@@ -37,7 +41,7 @@ enum {
     MERGED_ROWS_CPU = 8,     /* of a rank */
     NETWORK_CHUNKS = 8,      /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
-    SLICES_MOST = 4,
+    SLICES_MOST = 8,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
     SLICE_STEP = 64,
     /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
@@ -65,6 +69,7 @@ static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *confi
     int64_t chunk = imx_min(imx_min(in->chunk_rows, rows) * row_bytes, PIECE_BYTES_MOST);
     config->line_bytes = in->arch ? LINE_BYTES_CUDA : LINE_BYTES_CPU;
     config->piece_bytes = in->arch ? PIECE_BYTES_CUDA : PIECE_BYTES_CPU;
+    config->ll_line_bytes = LL_LINE_BYTES;
     if (in->chunk_rows) { /* chunks were asked for */
         config->line_bytes = 0;
         config->piece_bytes = imx_ceil_div(imx_max(1, chunk), PIECE_STEP) * PIECE_STEP;
@@ -142,6 +147,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         .ranks = config->merged ? 1 : in->ranks,
         .sms = config->blocks,
         .scatters = in->scatters,
+        .hooks = in->hooks,
     };
     imx_tiling tiling = { .tile_rows = 1, .tile_cols = 1, .group = 1 };
     if (in->product)

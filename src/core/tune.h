@@ -15,6 +15,7 @@ typedef struct imx_tune_input {
     imx_shape shape;
     bool product;  /* the operator multiplies */
     bool scatters; /* c goes to its rows' owners; else a comes from them */
+    bool hooks;    /* the product is of a caller's kernel */
     int ranks;
     int nodes;          /* that they are on */
     int net_units;      /* of the device, that the engine between nodes takes */
@@ -37,9 +38,12 @@ typedef struct imx_config {
     int leave_copies;    /* of the blocks, where copies must run beside a product */
     int tiles_at_once;   /* of a product on a GPU */
     int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
-                          peer that needs them first and to the others; 0: any */
+                          peer that needs them first and to the others; merged: [0] between the
+                          begins of slices; 0: any */
     int64_t piece_bytes; /* where a kernel only moves rows: what travels under one signal */
     int64_t line_bytes;  /* and the most, to all peers, that travels in lines (push/args.h) */
+    int64_t ll_line_bytes; /* where data carries its flags: shares from here on do so in lines, if
+                              these arrive whole (ll/args.h) */
     int leave; /* of the blocks, where kernels of a second stream must run beside a product */
     int blocks;
 } imx_config;

@@ -2,7 +2,8 @@
  * cache: a header that changed makes another kernel.
  *
  * Which #include takes effect only the compiler knows.  All of them count here, also those in
- * comments: a file too many costs a compilation now and then, one too few would run old code. */
+ * comments: a file too many costs a compilation now and then, one too few would run old code.  What
+ * is more than fits here is therefore compiled each time. */
 #include "user_source.h"
 
 #include <errno.h>
@@ -10,9 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend.h"
 #include "source.h"
 
-enum { TEXT_BYTES_MOST = 16 << 20, PATH_MOST = 512, FILES_MOST = 256, FOLDERS_MOST = 32 };
+enum { TEXT_BYTES_MOST = 16 << 20, PATH_MOST = 512, FILES_MOST = 256 };
+enum { FOLDERS_MOST = IMX_USER_WORDS + 1 };
 
 /* All of a file and a NUL, or NULL with errno. */
 static char *read_file(const char *path, size_t *bytes)
@@ -48,30 +51,38 @@ static char *read_file(const char *path, size_t *bytes)
 
 typedef struct scan {
     imx_cache_key key;
-    char folders[FOLDERS_MOST][PATH_MOST]; /* the first: of the file that includes */
+    char folders[FOLDERS_MOST][PATH_MOST]; /* the first: of the text */
     int folder_count;
     char seen[FILES_MOST][PATH_MOST];
     int seen_count;
+    bool too_much; /* something was left out */
 } scan;
 
-/* "-I folder", "-Ifolder" and the like. */
-static void take_folders(scan *s, const char *options)
+/* "-I folder", "-Ifolder" and the like, or for files, "-include file". */
+static void take_words(scan *s, const char *options, const char *const *flags, int count,
+                       void (*take)(scan *s, const char *word, size_t length))
 {
-    static const char *const flags[] = { "--include-path=", "-isystem", "-iquote", "-I" };
     bool next = false;
     for (const char *at = options; *at;) {
-        at += strspn(at, " \t\n");
-        size_t length = strcspn(at, " \t\n"), skip = 0;
-        for (int i = 0; i < 4 && !next && !skip; i++) {
+        at += strspn(at, IMX_USER_BLANKS);
+        size_t length = strcspn(at, IMX_USER_BLANKS), skip = 0;
+        for (int i = 0; i < count && !next && !skip; i++) {
             if (strncmp(at, flags[i], strlen(flags[i])) == 0)
                 skip = strlen(flags[i]);
         }
-        if ((next || skip) && length > skip && s->folder_count < FOLDERS_MOST)
-            snprintf(s->folders[s->folder_count++], PATH_MOST, "%.*s", (int)(length - skip),
-                     at + skip);
+        if ((next || skip) && length > skip)
+            take(s, at + skip, length - skip);
         next = skip && length == skip;
         at += length;
     }
+}
+
+static void take_folder(scan *s, const char *word, size_t length)
+{
+    if (length >= PATH_MOST)
+        s->too_much = true;
+    else
+        snprintf(s->folders[s->folder_count++], PATH_MOST, "%.*s", (int)length, word);
 }
 
 /* The name in a line `#include <name>` or "name"; 0: it is another line. */
@@ -92,28 +103,46 @@ static size_t included(const char *line, const char **name)
 
 static void scan_text(scan *s, const char *folder, const char *text, size_t bytes);
 
-/* Where a file named so is, among the folders.  One that is nowhere is the compiler's own. */
+/* False: there is no such file. */
+static bool scan_file(scan *s, const char *folder, const char *name, size_t length)
+{
+    char path[PATH_MOST];
+    size_t bytes = 0;
+    bool whole = *name == '/';
+    if (snprintf(path, sizeof path, "%s%s%.*s", whole ? "" : folder, whole ? "" : "/", (int)length,
+                 name) >= PATH_MOST ||
+        s->seen_count == FILES_MOST) {
+        s->too_much = true;
+        return false;
+    }
+    for (int k = 0; k < s->seen_count; k++) {
+        if (strcmp(path, s->seen[k]) == 0)
+            return true;
+    }
+    char *text = read_file(path, &bytes);
+    if (!text) {
+        s->too_much = s->too_much || errno == EFBIG;
+        return false;
+    }
+    memcpy(s->seen[s->seen_count++], path, sizeof path);
+    *strrchr(path, '/') = '\0';
+    scan_text(s, path, text, bytes);
+    free(text);
+    return true;
+}
+
+/* Beside the file that includes it, else in one of the folders.  One that is nowhere is the
+ * compiler's own. */
 static void scan_name(scan *s, const char *folder, const char *name, size_t length)
 {
-    for (int i = 0; i < s->folder_count; i++) {
-        char path[PATH_MOST];
-        size_t bytes = 0;
-        if (snprintf(path, sizeof path, "%s/%.*s", i ? s->folders[i] : folder, (int)length, name) >=
-            PATH_MOST)
-            continue;
-        for (int k = 0; k < s->seen_count; k++) {
-            if (strcmp(path, s->seen[k]) == 0)
-                return;
-        }
-        char *text = s->seen_count < FILES_MOST ? read_file(path, &bytes) : NULL;
-        if (!text)
-            continue;
-        memcpy(s->seen[s->seen_count++], path, sizeof path);
-        *strrchr(path, '/') = '\0';
-        scan_text(s, path, text, bytes);
-        free(text);
-        return;
-    }
+    bool found = scan_file(s, folder, name, length);
+    for (int i = 0; i < s->folder_count && !found; i++)
+        found = scan_file(s, s->folders[i], name, length);
+}
+
+static void scan_word(scan *s, const char *word, size_t length)
+{
+    scan_name(s, ".", word, length);
 }
 
 static void scan_text(scan *s, const char *folder, const char *text, size_t bytes)
@@ -132,8 +161,11 @@ static imbrex_status find_key(const char *name, const char *options, imx_user_so
 {
     scan *s = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *s, &s));
-    s->folder_count = 1;
-    take_folders(s, options);
+    static const char *const of_folders[] = { "--include-path=", "-isystem", "-iquote", "-I" };
+    static const char *const of_files[] = { "--pre-include=", "-include=", "-include", "-imacros" };
+    take_folder(s, source->folder, strlen(source->folder));
+    take_words(s, options, of_folders, 4, take_folder);
+    take_words(s, options, of_files, 4, scan_word);
     imx_cache_key_add(&s->key, name, strlen(name) + 1);
     imx_cache_key_add(&s->key, options, strlen(options) + 1);
     imx_cache_key_add(&s->key, source->file, strlen(source->file) + 1); /* it is in messages */
@@ -142,6 +174,9 @@ static imbrex_status find_key(const char *name, const char *options, imx_user_so
             imx_cache_key_add(&s->key, imx_source_files[i].text, imx_source_files[i].bytes);
     }
     scan_text(s, source->folder, source->text, source->bytes);
+    int64_t now_ns = imbrexd_now_ns();
+    if (s->too_much)
+        imx_cache_key_add(&s->key, &now_ns, sizeof now_ns);
     source->key = s->key;
     free(s);
     return IMBREX_OK;

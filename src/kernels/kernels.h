@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "imbrex_device.h"
+#include "user.h"
 
 /* ---- CUDA: what a backend compiles and launches without knowing the kernel ------------------- */
 
@@ -66,6 +67,7 @@ typedef struct imx_kernel {
 } imx_kernel;
 
 extern const imx_kernel imx_kernel_gemm;     /* gemm/args.h */
+extern const imx_kernel imx_kernel_ll;       /* ll/args.h */
 extern const imx_kernel imx_kernel_push;     /* push/args.h */
 extern const imx_kernel imx_kernel_reduce;   /* reduce/args.h */
 extern const imx_kernel imx_kernel_silu_mul; /* silu_mul/args.h */

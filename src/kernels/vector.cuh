@@ -74,6 +74,35 @@ IMX_VECTOR_FN void imx_vector_put(int dtype, void *array, int64_t index, float x
         ((uint16_t *)array)[index] = imx_vector_narrow16(dtype, x);
 }
 
+/* ---- 8 bytes --------------------------------------------------------------------------------- */
+
+/* Up to 8 bytes at an element's address, of which `left` are there. */
+IMX_VECTOR_FN uint64_t imx_vector_load_word(const char *at, int64_t left)
+{
+    if (((uintptr_t)at & 7) == 0 && left >= 8)
+        return *(const volatile uint64_t *)at;
+    uint64_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (2 * i < left)
+            word |= (uint64_t)((const volatile uint16_t *)at)[i] << 16 * i;
+    }
+    return word;
+}
+
+IMX_VECTOR_FN void imx_vector_store_word(char *at, uint64_t word, int64_t left)
+{
+    if (((uintptr_t)at & 7) == 0 && left >= 8) {
+        *(uint64_t *)at = word;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (2 * i < left)
+            ((uint16_t *)at)[i] = (uint16_t)(word >> 16 * i);
+    }
+}
+
 /* ---- 16 bytes -------------------------------------------------------------------------------- */
 
 /* Coherent, in program order: the memory may have been written by another agent while this kernel

@@ -52,9 +52,22 @@ static int most_chunks(const imx_run *run, int rank, int other)
 imx_lanes imx_across_lanes(const imx_run *run, bool overlapped)
 {
     const imbrex_plan *plan = run->plan;
-    if (overlapped)
-        return (imx_lanes){ plan->comm, plan->add.stream, plan->net.stream };
-    return (imx_lanes){ run->stream, run->stream, run->stream };
+    if (!overlapped)
+        return (imx_lanes){ run->stream, run->stream, { run->stream }, 1 };
+    imx_lanes lanes = {
+        .inner = plan->comm,
+        .add = plan->sides[IMX_SIDE_ADD].stream,
+        .nets = plan->side_count - IMX_SIDE_NET,
+    };
+    for (int i = 0; i < lanes.nets; i++)
+        lanes.net[i] = plan->sides[IMX_SIDE_NET + i].stream;
+    return lanes;
+}
+
+/* The lane of chunk q of whoever sends to the node i further on, alike at both ends. */
+static int lane_of(const imx_run *run, const imx_lanes *lanes, int i, int q)
+{
+    return (i * run->plan->config.chunks + q) % lanes->nets;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -75,8 +88,8 @@ static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, 
 }
 
 /* Own chunks to the node that comes to them `i` nodes after its own; theirs from the other side. */
-static imbrex_status swap_shards(const imx_run *run, imbrex_stream stream, int i, const char *shard,
-                                 int64_t width)
+static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int i,
+                                 const char *shard, int64_t width)
 {
     int to = counterpart(nodes_of(run), -i), from = counterpart(nodes_of(run), i);
     for (int q = 0; q < most_chunks(run, run->rank, from); q++) {
@@ -92,7 +105,8 @@ static imbrex_status swap_shards(const imx_run *run, imbrex_stream stream, int i
                             ? imx_run_signal(run, run->rank) + chunk_number(run, from, q)
                             : NULL },
         };
-        IMX_TRY(imx_run_step(run, stream, transfers, 2));
+        int lane = lane_of(run, lanes, i, q);
+        IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, 2));
     }
     return IMBREX_OK;
 }
@@ -105,7 +119,7 @@ imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, cons
         IMX_TRY(spread(run, lanes->inner, run->rank, q,
                        (const char *)shard + chunk_at(run, q, width), width));
     for (int i = 1; i < nodes->count; i++)
-        IMX_TRY(swap_shards(run, lanes->net, i, shard, width));
+        IMX_TRY(swap_shards(run, lanes, i, shard, width));
     for (int i = 1; i < nodes->count; i++) {
         int from = counterpart(nodes, i);
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
@@ -251,6 +265,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
     int to = counterpart(nodes, i), from = counterpart(nodes, -i);
     int t = nodes->of[to], u = nodes->of[from];
     for (int q = 0; q < most_chunks(run, to, run->rank); q++) {
+        int lane = lane_of(run, lanes, i, q);
         if (q < imx_run_chunks(run, to)) {
             int number = chunk_number(run, to, q);
             if (done)
@@ -258,8 +273,8 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
                     imx_run_wait(run, lanes->add, done + number, IMX_SITE_DONE, run->rank, number));
             IMX_TRY(add_up(run, lanes->add, first, PARTS, t, q, imx_run_chunk_rows(run, to, q),
                            matrix));
-            if (lanes->add != lanes->net)
-                IMX_TRY(imx_run_hand_over(run, &run->plan->add, lanes->net));
+            if (lanes->add != lanes->net[lane])
+                IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_ADD], lanes->net[lane]));
         }
         const imx_transfer transfers[] = {
             { .op = { .rank = to,
@@ -270,7 +285,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
                       .at = incoming(run, u) + chunk_at(run, q, width),
                       .bytes = chunk_bytes(run, run->rank, q, width) } },
         };
-        IMX_TRY(imx_run_step(run, lanes->net, transfers, 2));
+        IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, 2));
     }
     return IMBREX_OK;
 }
@@ -279,8 +294,8 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
  * them on every multiprocessor might leave the engine none to bring them on. */
 static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int first)
 {
-    if (lanes->net != run->stream)
-        IMX_TRY(imx_run_hand_over(run, &run->plan->net, run->stream));
+    for (int i = 0; i < lanes->nets && lanes->net[i] != run->stream; i++)
+        IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_NET + i], run->stream));
     imx_reduce_args args = reduce_args(run->plan, NODES);
     args.rows = imx_run_rows(run, run->rank);
     args.slots = incoming(run, 0);

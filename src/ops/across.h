@@ -5,13 +5,15 @@
  * gather, as its streams run side by side:
  *
  *     inner   | own rows to the ranks of this node | chunk 0 from node + 1, to them | chunk 1 | ...
- *     net     | own chunk 0 to node - 1, theirs from node + 1 | chunk 1 | ... | node -+ 2 | ...
+ *     net     | own chunk 0 to node - 1, theirs from node + 1 | chunk 2 | ... | node -+ 2 | ...
+ *     net     | chunk 1 | chunk 3 | ...
  *
  * scatter:
  *
  *     inner   | rows of node + 1 to whose they are here, chunk by chunk | node + 2 | ... | own node
  *     add     |        | add up chunk 0 for node + 1 | chunk 1 | ...  | node + 2 | ...
- *     net     |                                 | that to node + 1, from node - 1 | chunk 1 | ...
+ *     net     |                                 | that to node + 1, from node - 1 | chunk 2 | ...
+ *     net     |                                            | chunk 1 | chunk 3 | ...
  *     caller                                            own node's rows added up, then all nodes' |
  *
  * In the plan's shared data, per half, gather is as in exchange.h.  Scatter has
@@ -27,9 +29,11 @@
 
 #include "exchange.h"
 
-/* The streams of the two movements; all the same: one thing after the other. */
+/* The streams of the two movements; all the same: one thing after the other.  net: of the engine's
+ * lanes, whose steps go to them in turn. */
 typedef struct imx_lanes {
-    imbrex_stream inner, add, net;
+    imbrex_stream inner, add, net[IMX_NET_LANES];
+    int nets;
 } imx_lanes;
 
 imx_lanes imx_across_lanes(const imx_run *run, bool overlapped);

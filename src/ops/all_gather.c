@@ -9,15 +9,48 @@
  *
  * store       caller   | one kernel: half of its threads store own rows at all peers and at c, the
  *                        others put what arrives into c |
+ *
+ * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
+ *                        peers and looks for theirs until they are here |
  */
+#include "../kernels/ll/args.h"
 #include "across.h"
 
-enum { PUSH };
+enum { PUSH, LL = PUSH }; /* of a plan's kernels */
 
 static imbrex_status run_store(const imx_run *run);
+static imbrex_status run_ll(const imx_run *run);
+
+static bool goes_by_ll(const imbrex_plan *plan)
+{
+    return plan->algorithm->run == run_ll && plan->group->size > 1;
+}
+
+static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m)
+{
+    int ranks = plan->group->size;
+    int64_t row_bytes = plan->shape.n * (int64_t)imx_dtype_bytes(plan->shape.dtype);
+    int64_t most = imx_ceil_div(plan->shape.m, ranks) * row_bytes;
+    bool lines = plan->group->whole_lines && most >= plan->config.ll_line_bytes;
+    return (imx_ll_args){
+        .m = m,
+        .row_bytes = row_bytes,
+        .most = imx_ceil_div(m, ranks) * row_bytes,
+        .ranks = ranks,
+        .lines = lines,
+        .plan = plan->number,
+        .part_bytes = imx_ll_part_bytes(lines, most),
+    };
+}
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
+    if (goes_by_ll(plan)) {
+        imx_ll_args largest = ll_args(plan, plan->shape.m);
+        n->data_bytes = 2 * (size_t)plan->group->size * (size_t)largest.part_bytes;
+        n->done = (size_t)plan->config.blocks;
+        return;
+    }
     imx_exchange_gather_needs(plan, plan->shape.n, n);
     if (plan->algorithm->run == run_store)
         imx_exchange_push_needs(plan, n);
@@ -25,6 +58,10 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
+    if (goes_by_ll(plan)) {
+        imx_ll_args largest = ll_args(plan, plan->shape.m);
+        return imx_plan_prepare(plan, LL, &imx_kernel_ll, &largest);
+    }
     if (plan->algorithm->run != run_store || plan->group->size == 1)
         return IMBREX_OK;
     return imx_exchange_push_prepare(plan, PUSH, false);
@@ -78,12 +115,27 @@ static imbrex_status run_store(const imx_run *run)
     return run->ranks == 1 ? run_sequential(run) : imx_exchange_push(run, PUSH, false);
 }
 
+static imbrex_status run_ll(const imx_run *run)
+{
+    if (run->ranks == 1)
+        return run_sequential(run);
+    imx_ll_args args = ll_args(run->plan, run->m);
+    args.from = run->args->a;
+    args.to = run->args->c;
+    args.uses = imx_run_done(run);
+    args.team = imx_run_team(run);
+    if (!args.most)
+        return IMBREX_OK; /* for no rank there is anything to do */
+    return imx_run_launch(run, run->stream, LL, &args, sizeof args);
+}
+
 const imx_op imx_op_all_gather = {
     .name = "all_gather",
     .a_is_share = true,
     .algorithms = { { "copy", run_copy, .by_kernel = false },
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
+                    { "ll", run_ll, .by_kernel = true },
                     { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true } },
     .needs = needs,
     .prepare = prepare,

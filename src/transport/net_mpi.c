@@ -18,7 +18,14 @@
 #include "../core/net.h"
 #include "../kernels/sites.h"
 
-enum { POLLS = 200, NAP_NS = 50000, LINGER_NS = 100000000, PIECE_BYTES = 1 << 30 };
+/* PIECE: what has to arrive within the group's timeout_ms, since MPI does not tell of less. */
+enum { LINGER_NS = 100000000, PIECE_BYTES = 16 << 20 };
+
+/* Between two looks: so many yields, then naps that double every NAPS.  Bytes go on their way
+ * meanwhile, from one kernel's buffer to the other's, which hold what a nap takes.  A watch that
+ * lets its waits spin for less than SPINS_ALONE knows that there are fewer cores than threads. */
+enum { SPINS_ALONE = 1000 };
+enum { YIELDS = 200, YIELDS_CROWDED = 5, NAPS = 8, NAP_NS = 20000, NAP_DOUBLES_MOST = 4 };
 
 /* What all groups of the process share. */
 static struct {
@@ -29,13 +36,14 @@ static struct {
 struct imx_net {
     imx_net_desc desc;
     MPI_Comm comm; /* its ranks are the group's */
+    int *world;    /* [size]: of each rank, in MPI's world */
     bool stuck;    /* atomic */
 };
 
 /* One entry of a stream. */
 typedef struct step {
     imx_net *net;
-    int channel, count;
+    int channel, lane, count;
     imx_net_op ops[IMX_NET_OPS];
 } step;
 
@@ -52,13 +60,16 @@ static int64_t now_ns(void)
     return imbrexd_now_ns();
 }
 
-static void nap(int *polls)
+/* A thread that yields where others want the core too waits for all their time slices. */
+static void nap(int *polls, bool crowded)
 {
-    const struct timespec time = { .tv_nsec = NAP_NS };
-    if (++*polls < POLLS)
+    int naps = ++*polls - (crowded ? YIELDS_CROWDED : YIELDS);
+    if (naps < 0) {
         sched_yield();
-    else
-        nanosleep(&time, NULL);
+        return;
+    }
+    const struct timespec time = { .tv_nsec = NAP_NS << imx_min(naps / NAPS, NAP_DOUBLES_MOST) };
+    nanosleep(&time, NULL);
 }
 
 static int64_t bootstrap_limit_ns(void)
@@ -68,22 +79,42 @@ static int64_t bootstrap_limit_ns(void)
     return (ms > 0 ? ms : 30000) * 1000000;
 }
 
-/* The communicator as an integer, which MPI has a form for, fits into ctx and needs no memory. */
+static int wait_for_all(MPI_Request *request)
+{
+    int64_t deadline_ns = now_ns() + bootstrap_limit_ns();
+    for (int done = 0, polls = 0; !done; nap(&polls, true)) {
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            return 1;
+        if (!done && now_ns() >= deadline_ns)
+            return 2;
+    }
+    return 0;
+}
+
+/* The communicator as an integer, which MPI has a form for, fits into ctx.  Memory of its own: a
+ * gathering that has been given up may still write to it, whenever MPI is called again. */
 static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
 {
     MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)(intptr_t)ctx);
     MPI_Request request;
-    if (bytes > INT32_MAX || MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
-                                            comm, &request) != MPI_SUCCESS)
+    int size;
+    if (bytes > INT32_MAX || MPI_Comm_size(comm, &size) != MPI_SUCCESS)
         return 1;
-    int64_t deadline_ns = now_ns() + bootstrap_limit_ns();
-    for (int done = 0, polls = 0; !done; nap(&polls)) {
-        bool good = MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
-        if (good && (done || now_ns() < deadline_ns))
-            continue;
+    char *all = malloc(bytes * ((size_t)size + 1) + 1);
+    if (!all)
+        return 1;
+    char *own = all + bytes * (size_t)size;
+    memcpy(own, send, bytes);
+    int failed = MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm,
+                                &request) != MPI_SUCCESS;
+    if (!failed)
+        failed = wait_for_all(&request);
+    if (failed) {
         __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
-        return good ? 2 : 1;
+        return failed;
     }
+    memcpy(recv, all, bytes * (size_t)size);
+    free(all);
     return 0;
 }
 
@@ -127,6 +158,7 @@ static imbrex_status start_mpi(const imx_net_desc *desc)
             return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
         mpi.started = true;
         atexit(end_mpi);
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     }
     if (level == MPI_THREAD_MULTIPLE)
         return IMBREX_OK;
@@ -146,6 +178,11 @@ static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
         return desc->fail(IMBREX_NO_MEMORY, "no memory for MPI's part of a group");
     net->desc = *desc;
     net->comm = MPI_COMM_NULL;
+    net->world = calloc((size_t)desc->size, sizeof *net->world);
+    if (!net->world) {
+        free(net);
+        return desc->fail(IMBREX_NO_MEMORY, "no memory for %d ranks", desc->size);
+    }
     *out = net;
     return IMBREX_OK;
 }
@@ -166,10 +203,10 @@ static imbrex_status check_world(const imx_net_desc *desc, const int *world, int
     return IMBREX_OK;
 }
 
-static imbrex_status connect(imx_net *net, int *world)
+static imbrex_status net_open(imx_net *net)
 {
     const imx_net_desc *desc = &net->desc;
-    int own = 0, size = 0;
+    int *world = net->world, own = 0, size = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &own);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     imbrex_status status = desc->allgather(desc->ctx, &own, world, sizeof own);
@@ -190,16 +227,6 @@ static imbrex_status connect(imx_net *net, int *world)
                : desc->fail(IMBREX_PEER, "MPI cannot connect the ranks: error %d", error);
 }
 
-static imbrex_status net_open(imx_net *net)
-{
-    int *world = calloc((size_t)net->desc.size, sizeof *world);
-    if (!world)
-        return net->desc.fail(IMBREX_NO_MEMORY, "no memory for %d ranks", net->desc.size);
-    imbrex_status status = connect(net, world);
-    free(world);
-    return status;
-}
-
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
@@ -207,7 +234,7 @@ static void net_facts(const imx_net *net, imx_net_facts *facts)
     int length;
     MPI_Get_library_version(version, &length);
     version[strcspn(version, ",\n")] = '\0';
-    *facts = (imx_net_facts){ .units = 0 };
+    *facts = (imx_net_facts){ .lanes = IMX_NET_LANES };
     snprintf(facts->text, sizeof facts->text, "%.90s", version);
 }
 
@@ -236,22 +263,35 @@ static bool aborted(const imx_net *net)
     return __atomic_load_n(watch->abort[watch->rank], __ATOMIC_ACQUIRE) != 0;
 }
 
-/* MPI_Comm_free is collective: where all is well MPI frees the communicator when it ends, where not
- * all may be there to end it. */
+/* MPI_Comm_free is "collective, but anticipated to be local" (MPI 3.1, 6.4.3): not where the group
+ * has failed, since then it might wait for who is gone. */
 static void net_close(imx_net *net)
 {
+    int ended = 0;
     if (!net)
         return;
     if (aborted(net))
         __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
+    else if (net->comm != MPI_COMM_NULL && MPI_Finalized(&ended) == MPI_SUCCESS && !ended)
+        MPI_Comm_free(&net->comm);
+    free(net->world);
     if (!net->stuck)
         free(net);
+}
+
+enum { TAG_MOST = 32767 }; /* what every MPI allows */
+
+static int tag_of(const step *s)
+{
+    return s->channel == IMX_NET_EXCHANGES ? TAG_MOST
+                                           : (s->channel * IMX_NET_LANES + s->lane) % TAG_MOST;
 }
 
 /* Begins piece number `piece` of all operations that have one, receives first.  MPI keeps the order
  * of messages between two ranks with one tag, so that pieces and steps meet their own kind. */
 static bool depart(const step *s, int64_t piece, flight *f)
 {
+    int tag = tag_of(s);
     for (int i = 0; i < IMX_NET_OPS; i++)
         f->requests[i] = MPI_REQUEST_NULL;
     for (int kind = 1; kind >= 0; kind--) {
@@ -262,9 +302,9 @@ static bool depart(const step *s, int64_t piece, flight *f)
             if (op->receives != kind || left <= 0)
                 continue;
             f->bytes[i] = kind ? bytes : -1;
-            int error = kind ? MPI_Irecv((char *)op->at + at, bytes, MPI_BYTE, op->rank, s->channel,
+            int error = kind ? MPI_Irecv((char *)op->at + at, bytes, MPI_BYTE, op->rank, tag,
                                          s->net->comm, &f->requests[i])
-                             : MPI_Isend((char *)op->at + at, bytes, MPI_BYTE, op->rank, s->channel,
+                             : MPI_Isend((char *)op->at + at, bytes, MPI_BYTE, op->rank, tag,
                                          s->net->comm, &f->requests[i]);
             if (error != MPI_SUCCESS) {
                 fail_step(s, i, IMBREXD_FAULT_NET, error);
@@ -316,7 +356,7 @@ static void take_back(const step *s, flight *f)
         if (f->requests[i] != MPI_REQUEST_NULL && s->ops[i].receives)
             MPI_Cancel(&f->requests[i]);
     }
-    for (int i, polls = 0; (i = first_open(f)) >= 0 && now_ns() < until_ns; nap(&polls)) {
+    for (int i, polls = 0; (i = first_open(f)) >= 0 && now_ns() < until_ns; nap(&polls, true)) {
         for (; i < s->count; i++) {
             int done;
             if (f->requests[i] != MPI_REQUEST_NULL &&
@@ -331,15 +371,17 @@ static void take_back(const step *s, flight *f)
 /* Until all have landed; false: the step has failed. */
 static bool fly(const step *s, flight *f)
 {
+    const imbrexd_watch *watch = s->net->desc.watch;
     int64_t limit_ns = s->net->desc.timeout_ms * 1000000, deadline_ns = now_ns() + limit_ns;
-    for (int polls = 0; first_open(f) >= 0; nap(&polls)) {
+    bool crowded = watch->spins < SPINS_ALONE;
+    for (int polls = 0; first_open(f) >= 0; nap(&polls, crowded)) {
         int landed = look(s, f);
         if (landed < 0 || aborted(s->net))
             return false;
         int64_t at_ns = now_ns();
         int open = first_open(f);
         if (open >= 0)
-            imbrexd_watch_note(s->net->desc.watch, site_of(s, open), at_ns);
+            imbrexd_watch_note(watch, site_of(s, open), at_ns);
         if (landed) {
             polls = 0;
             deadline_ns = at_ns + limit_ns;
@@ -368,10 +410,10 @@ static void run_step(const void *args)
     }
 }
 
-static imbrex_status net_step(imx_net *net, int channel, const imx_net_op *ops, int count,
+static imbrex_status net_step(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,
                               imbrex_stream stream)
 {
-    step s = { .net = net, .channel = channel % 32768, .count = count };
+    step s = { .net = net, .channel = channel, .lane = lane, .count = count };
     imbrex_span span = {
         .kind = IMBREX_SPAN_COPY, .peer = ops[0].rank, .index = -1, .name = "network"
     };

@@ -46,6 +46,7 @@ struct imx_net {
     int *peer_of; /* [size]: a rank's number in the communicator; -1: it is in another lane */
     int lane_size, lane_rank, leader; /* the lane's first rank */
     ncclUniqueId id;                  /* the leader's: of the communicator */
+    ncclUniqueId *ids;                /* [size]: what all ranks have */
     imx_memory *words;                /* slot[SLOTS] */
     int used;                         /* slots so far; atomic */
     imbrex_stream stream;             /* of the first exchange, as its words are */
@@ -284,9 +285,10 @@ static imbrex_status enqueue(imx_net *net, int channel, const imx_net_op *ops, i
     return status;
 }
 
-static imbrex_status net_step(imx_net *net, int channel, const imx_net_op *ops, int count,
+static imbrex_status net_step(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,
                               imbrex_stream stream)
 {
+    (void)lane; /* there is one: a communicator runs its steps one after the other */
     for (int i = 0; i < count; i++) {
         if (net->peer_of[ops[i].rank] < 0)
             return imx_fail(IMBREX_INTERNAL, "rank %d has no connection to rank %d over NCCL",
@@ -327,6 +329,7 @@ static imbrex_status equip(imx_net *net)
     imx_device *device = net->desc.device;
     IMX_TRY(imx_nccl_open(net->desc.env->nccl, &net->calls));
     IMX_TRY(find_lane(net));
+    IMX_TRY(imx_sys_alloc((size_t)net->desc.size, sizeof *net->ids, &net->ids));
     IMX_TRY(backend->memory_create_host(device, SLOTS * sizeof(slot), &net->words));
     IMX_TRY(backend->memory_create(device, (size_t)net->lane_size * sizeof(uint64_t), &net->trial));
     IMX_TRY(backend->stream_create(device, &net->stream));
@@ -423,15 +426,12 @@ static imbrex_status connect(imx_net *net)
 static imbrex_status net_open(imx_net *net)
 {
     const imx_net_desc *desc = &net->desc;
-    ncclUniqueId *ids = NULL;
     imbrex_status status;
-    IMX_GOTO(imx_sys_alloc((size_t)desc->size, sizeof *ids, &ids));
-    IMX_GOTO(desc->allgather(desc->ctx, &net->id, ids, sizeof net->id));
-    net->id = ids[net->leader];
+    IMX_GOTO(desc->allgather(desc->ctx, &net->id, net->ids, sizeof net->id));
+    net->id = net->ids[net->leader];
     if (net->lane_size > 1)
         IMX_GOTO(connect(net));
 fail:
-    free(ids);
     if (status != IMBREX_OK)
         end_comm(net);
     desc->backend->stream_destroy(desc->device, net->stream);
@@ -462,13 +462,14 @@ static void net_close(imx_net *net)
     net->desc.backend->memory_release(net->trial);
     pthread_mutex_destroy(&net->lock);
     free(net->peer_of);
+    free(net->ids);
     free(net);
 }
 
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
-    *facts = (imx_net_facts){ .capturable = false, .units = UNITS };
+    *facts = (imx_net_facts){ .capturable = false, .units = UNITS, .lanes = 1 };
     snprintf(facts->text, sizeof facts->text, "NCCL %s", imx_nccl_version());
 }
 

@@ -1,8 +1,13 @@
 /* bootstrap.c - ranks of a program that has started MPI itself meet over it, and gather over nodes:
  *
- *     IMBREX_NODE_RANKS=2 mpirun -n 4 mpi_bootstrap
+ *     IMBREX_NODE_RANKS=2 mpirun -n 4 mpi_bootstrap          what was made is freed
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap large    more than is sent at once
+ *     mpirun -n 2 mpi_bootstrap late                         the last rank comes too late
  */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "imbrex_mpi.h"
 
@@ -15,43 +20,128 @@
         }                                                                             \
     } while (0)
 
-enum { MOST = 64 };
+/* ---- what the library asks of MPI ------------------------------------------------------------ */
 
-/* Every rank brings its number; all get them in order. */
-static int gather(const imbrex_bootstrap *bootstrap)
+static int made, freed;
+static int largest; /* atomic: streams send at once */
+
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out)
+{
+    made++;
+    return PMPI_Comm_create_group(comm, group, tag, out);
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    freed++;
+    return PMPI_Comm_free(comm);
+}
+
+int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    int before = __atomic_load_n(&largest, __ATOMIC_RELAXED);
+    while (count > before && !__atomic_compare_exchange_n(&largest, &before, count, 0,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+    return PMPI_Isend(at, count, type, to, tag, comm, request);
+}
+
+/* ---- gathering ------------------------------------------------------------------------------- */
+
+/* Every rank brings `count` numbers that begin with its own; all get them in order. */
+static int gather(const imbrex_bootstrap *bootstrap, int count)
 {
     imbrex_group *group;
     imbrex_plan *plan;
     imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
     CHECK(imbrex_group_create(&desc, &group));
-    float own = (float)bootstrap->rank, all[MOST] = { 0 };
-    imbrex_coll_desc numbers = { .m = bootstrap->size, .n = 1, .dtype = IMBREX_F32 };
+    int size = bootstrap->size, rank = bootstrap->rank, wrong = 0;
+    float *own = malloc((size_t)count * sizeof *own);
+    float *all = calloc((size_t)count * (size_t)size, sizeof *all);
+    for (int i = 0; i < count; i++)
+        own[i] = (float)(rank + i);
+    imbrex_coll_desc numbers = { .m = size, .n = count, .dtype = IMBREX_F32 };
     CHECK(imbrex_plan_all_gather(group, &numbers, &plan));
-    CHECK(imbrex_plan_run(plan, &(imbrex_args){ .a = &own, .c = all }, NULL));
+    CHECK(imbrex_plan_run(plan, &(imbrex_args){ .a = own, .c = all }, NULL));
     CHECK(imbrex_barrier(group, NULL));
     CHECK(imbrex_stream_sync(group, NULL));
-    for (int r = 0; r < bootstrap->size; r++) {
-        if (all[r] != (float)r) {
-            fprintf(stderr, "rank %d has %g from rank %d\n", bootstrap->rank, (double)all[r], r);
-            return 1;
-        }
+    for (int r = 0; r < size; r++) {
+        for (int i = 0; i < count; i++)
+            wrong += all[(size_t)r * (size_t)count + (size_t)i] != (float)(r + i);
     }
+    if (wrong)
+        fprintf(stderr, "rank %d has %d wrong numbers\n", rank, wrong);
+    free(own);
+    free(all);
     imbrex_plan_destroy(plan);
     imbrex_group_destroy(group);
-    return 0;
+    return wrong > 0;
+}
+
+static int several_groups(const imbrex_bootstrap *bootstrap)
+{
+    for (int i = 0; i < 2; i++) { /* a second group meets over the same */
+        if (gather(bootstrap, 1))
+            return 1;
+    }
+    if (made != 2 || freed != made)
+        fprintf(stderr, "%d communicators were made, %d freed\n", made, freed);
+    return made != 2 || freed != made;
+}
+
+static int large(const imbrex_bootstrap *bootstrap)
+{
+    enum { COUNT = 5 << 20, MOST = 16 << 20 }; /* 20 MiB a rank */
+    int failed = gather(bootstrap, COUNT);
+    if (largest != MOST)
+        fprintf(stderr, "%d bytes were sent at once, not %d\n", largest, MOST);
+    return failed || largest != MOST;
+}
+
+/* Who gave up gets nothing any more, in memory that may be somebody else's by now. */
+static int late(const imbrex_bootstrap *bootstrap)
+{
+    enum { NONE = -1, WORDS = 1024 };
+    static int own[WORDS], all[2 * WORDS];
+    memset(all, NONE, sizeof all);
+    if (bootstrap->rank == 1)
+        usleep(1000000);
+    int failed = bootstrap->allgather(bootstrap->ctx, own, all, sizeof own);
+    if (bootstrap->rank == 1) {
+        usleep(500000);
+        _exit(0);
+    }
+    if (!failed)
+        fprintf(stderr, "nobody was late\n");
+    for (int i = 0, flag; i < 100; i++) {
+        usleep(10000);
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    }
+    int written = 0;
+    for (int i = 0; i < 2 * WORDS; i++)
+        written += all[i] != NONE;
+    if (written)
+        fprintf(stderr, "%d words came after the end\n", written);
+    if (failed && !written)
+        printf("rank 0 gave up\n");
+    fflush(stdout);
+    _exit(!failed || written);
 }
 
 int main(int argc, char **argv)
 {
-    int level, failed = 0;
+    int level;
     imbrex_bootstrap bootstrap;
+    const char *mode = argc > 1 ? argv[1] : "";
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     CHECK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
-    for (int i = 0; i < 2 && !failed; i++) /* a second group meets over the same */
-        failed = gather(&bootstrap);
-    if (!failed) {
-        printf("rank %d of %d gathered\n", bootstrap.rank, bootstrap.size);
-        MPI_Finalize();
-    }
-    return failed;
+    int failed = strcmp(mode, "late") == 0    ? late(&bootstrap)
+                 : strcmp(mode, "large") == 0 ? large(&bootstrap)
+                                              : several_groups(&bootstrap);
+    if (failed)
+        return failed;
+    printf("rank %d of %d gathered\n", bootstrap.rank, bootstrap.size);
+    MPI_Finalize();
+    return 0;
 }

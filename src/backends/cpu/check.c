@@ -21,6 +21,7 @@ static const imbrexd_checker hooks = {
     .came = imx_cpu_check_came,
     .count = imx_cpu_check_count,
     .access = imx_cpu_check_access,
+    .fence = imx_cpu_check_fence,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -93,6 +94,7 @@ void imx_cpu_check_thread_end(imx_cpu_check_thread *thread)
         return;
     imx_cpu_check_lock();
     imx_cpu_check_join(&thread->device->check->clock, &thread->clock);
+    imx_cpu_check_join(&imx_cpu_check.ended, &thread->clock);
     for (imx_cpu_check_thread **at = &imx_cpu_check.threads; *at; at = &(*at)->next) {
         if (*at == thread) {
             *at = thread->next;
@@ -154,6 +156,31 @@ void imx_cpu_check_doing(const char *what, int plan)
         return;
     self->what = what;
     self->plan = plan >= 0 ? plan : self->plan;
+}
+
+const char *imx_cpu_check_keep(const char *name)
+{
+    static struct kept {
+        struct kept *next;
+        char name[];
+    } * all;
+    imx_cpu_check_lock();
+    struct kept *k = all;
+    while (k && strcmp(k->name, name) != 0)
+        k = k->next;
+    if (!k && (k = imx_sys.calloc(1, sizeof *k + strlen(name) + 1))) {
+        strcpy(k->name, name);
+        k->next = all;
+        all = k;
+    }
+    imx_cpu_check_unlock();
+    return k ? k->name : "a kernel";
+}
+
+/* relaxed: see above. */
+void imx_cpu_check_lend(const imbrexd_checker **checker)
+{
+    __atomic_store_n(checker, __atomic_load_n(&imbrex_checker, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 
 /* ---- clocks ---------------------------------------------------------------------------------- */

@@ -98,7 +98,8 @@ typedef struct imx_cpu_check_piece {
 typedef struct imx_cpu_check_state {
     imx_cpu_check_thread *threads;
     imx_cpu_check_piece *pieces;
-    uint64_t progress; /* raised by everything that happens */
+    uint64_t progress;         /* raised by everything that happens */
+    imx_cpu_check_clock ended; /* what threads did that are no more */
 } imx_cpu_check_state;
 
 extern imx_cpu_check_state imx_cpu_check;
@@ -127,6 +128,12 @@ void imx_cpu_check_doing(const char *what, int plan); /* plan -1: as before */
 
 /* `to` goes on after what `from` did so far: blocks of a kernel. */
 void imx_cpu_check_order(imx_cpu_check_thread *from, imx_cpu_check_thread *to);
+
+/* The same name, which is there for good: reports may name a kernel that is gone. */
+const char *imx_cpu_check_keep(const char *name);
+
+/* A kernel that is not of the library's own build finds the checker here, if there is one. */
+void imx_cpu_check_lend(const imbrexd_checker **checker);
 
 /* Another stream's: kept in *clock, which imx_cpu_check_take frees, by the calling thread. */
 void imx_cpu_check_give(imx_cpu_check_clock **clock);
@@ -164,6 +171,7 @@ void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_
                         imbrexd_site site);
 void imx_cpu_check_came(int arrived);
 void imx_cpu_check_count(uint32_t *counter, int last);
+void imx_cpu_check_fence(void);
 
 /* ---- check_bytes.c --------------------------------------------------------------------------- */
 
@@ -173,7 +181,7 @@ void imx_cpu_check_memory_gone(const imx_memory *memory);
 imx_cpu_check_piece *
 imx_cpu_check_piece_of(const void *at); /* locked; NULL: of no symmetric memory */
 
-void imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+int imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
 
 /* ---- check_stuck.c --------------------------------------------------------------------------- */
 

@@ -181,6 +181,10 @@ static void add_reader(imx_cpu_check_range *range, const imx_cpu_check_thread *t
 static bool touch(imx_cpu_check_piece *piece, const imx_cpu_check_thread *thread, size_t from,
                   size_t to, bool writes)
 {
+    if (to > piece->bytes) {
+        complain(&(touching){ thread, piece, from, to, writes }, ", past its end", NULL, "");
+        return false;
+    }
     for (size_t i = cut(piece, from); i < piece->range_count && piece->ranges[i].from < to; i++) {
         if (end_of(piece, i) > to)
             cut(piece, to);
@@ -198,10 +202,10 @@ static bool touch(imx_cpu_check_piece *piece, const imx_cpu_check_thread *thread
     return true;
 }
 
-void imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes)
+int imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes)
 {
     if (!bytes || !rows)
-        return;
+        return 1;
     if (bytes == stride) {
         bytes *= rows;
         rows = 1;
@@ -210,9 +214,9 @@ void imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t ro
     const imx_cpu_check_thread *thread = imx_cpu_check_self();
     imx_cpu_check_piece *piece = thread ? imx_cpu_check_piece_of(at) : NULL;
     size_t from = piece ? (size_t)((const char *)at - piece->base) : 0;
-    for (size_t row = 0; piece && row < rows; row++, from += stride) {
-        if (!touch(piece, thread, from, from + bytes, writes))
-            break;
-    }
+    bool fine = true;
+    for (size_t row = 0; piece && fine && row < rows; row++, from += stride)
+        fine = touch(piece, thread, from, from + bytes, writes);
     imx_cpu_check_unlock();
+    return fine;
 }

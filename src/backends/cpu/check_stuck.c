@@ -17,7 +17,7 @@ static const uint64_t *group_of(const imx_device *device)
 
 static bool is_held(const imx_cpu_check_thread *t)
 {
-    return t->waiting && !imbrexd_holds(imbrexd_load_acquire(t->signal), t->compare, t->value);
+    return t->waiting && !imbrexd_holds(imbrexd_look(t->signal), t->compare, t->value);
 }
 
 /* Not yet; whoever is being woken up runs.  Events have passed `until` where they were recorded
@@ -123,8 +123,8 @@ void imx_cpu_check_held(void)
             imx_cpu_check_report(
                 thread, thread->site,
                 "a wait that nobody will satisfy (the signal is %llu, not yet %llu):%s",
-                (unsigned long long)imbrexd_load_acquire(thread->signal),
-                (unsigned long long)thread->value, words);
+                (unsigned long long)imbrexd_look(thread->signal), (unsigned long long)thread->value,
+                words);
         }
     }
     if (thread)

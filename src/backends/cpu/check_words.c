@@ -42,17 +42,17 @@ static bool is_its_writer(const imx_cpu_check_thread *thread, const imx_cpu_chec
     imx_cpu_check_name(&word->last, before, sizeof before);
     imbrexd_site site = { .rank = piece->rank, .index = -1 };
     size_t at = (size_t)((const char *)signal - piece->base);
-    uint64_t have = word->values[word->count - 1].value;
+    uint64_t have = word->values[word->count - 1].value, next = adds ? have + value : value;
     if (word->adds != (adds != 0))
         imx_cpu_check_report(
             thread, site,
             "%s %s the signal at byte %zu of rank %d's memory, which %s %s: a word is "
             "posted by one, or a counter that all add to",
             who, adds ? "adds to" : "posts", at, piece->rank, before, adds ? "posted" : "added to");
-    else if (!adds && value < have)
+    else if (next < have)
         imx_cpu_check_report(
             thread, site, "%s lowers the signal at byte %zu of rank %d's memory from %llu to %llu",
-            who, at, piece->rank, (unsigned long long)have, (unsigned long long)value);
+            who, at, piece->rank, (unsigned long long)have, (unsigned long long)next);
     else if (!adds && (word->last.rank != mark.rank || !imx_cpu_check_before(&word->last, thread)))
         imx_cpu_check_report(thread, site,
                              "the signal at byte %zu of rank %d's memory has two writers: %s, and "
@@ -100,11 +100,25 @@ void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_
     imx_cpu_check_unlock();
 }
 
-/* A value that nobody here raised: by a kernel whose posts are not seen.  It may order anything. */
+/* A value that nobody here raised, a fence: it may order anything that was done so far. */
 static void take_all(imx_cpu_check_thread *thread)
 {
-    for (const imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next)
+    imx_cpu_check_join(&thread->clock, &imx_cpu_check.ended);
+    for (imx_cpu_check_thread *t = imx_cpu_check.threads; t; t = t->next) {
+        if (t == thread)
+            continue;
         imx_cpu_check_join(&thread->clock, &t->clock);
+        imx_cpu_check_advance(t);
+    }
+}
+
+void imx_cpu_check_fence(void)
+{
+    imx_cpu_check_lock();
+    imx_cpu_check_thread *thread = imx_cpu_check_self();
+    if (thread)
+        take_all(thread);
+    imx_cpu_check_unlock();
 }
 
 static void take_value(imx_cpu_check_thread *thread)

@@ -1,8 +1,9 @@
 /* compiler.c - runs the machine's C compiler, without a shell: a word is a word, whatever is in it.
  *
- * The text goes in as standard input, after a #line that gives it the caller's name; messages come
- * out into a file in memory.  Only the object needs a folder, which is gone when the call returns;
- * imbrex_device.h and what belongs to it are put there first, so that no install is needed. */
+ * Text and object lie in a folder that is gone when the call returns, beside imbrex_device.h and
+ * what belongs to it, so that no install is needed.  The text begins with a #line that gives it the
+ * caller's name.  It is no standard input: what that includes is looked for in the program's
+ * own folder first.  Messages come out into a file in memory. */
 #define _GNU_SOURCE
 #include "compiler.h"
 
@@ -23,7 +24,7 @@
 
 extern char **environ;
 
-enum { WORDS_MOST = 80, PATH_MOST = 400, LIMIT_MS = 120000, SAID_MOST = 1800 };
+enum { PATH_MOST = 400, LIMIT_MS = 120000, SAID_MOST = 1800 };
 
 /* A kernel and the library that runs it must be of one kind. */
 #if defined(__has_feature)
@@ -36,20 +37,22 @@ enum { WORDS_MOST = 80, PATH_MOST = 400, LIMIT_MS = 120000, SAID_MOST = 1800 };
 #elif defined(__SANITIZE_ADDRESS__) || SANITIZES(address)
 #define OWN_OPTION "-fsanitize=address"
 #else
-#define OWN_OPTION "-fvisibility=hidden"
+#define OWN_OPTION "-pthread"
 #endif
 
-static const char *const options[] = { "-std=gnu11", "-O2",      "-g",      "-shared",
-                                       "-fPIC",      OWN_OPTION, "-pthread" };
-enum { OPTIONS = sizeof options / sizeof options[0] };
+/* hidden: else a function of the kernel's would be the program's, or libc's, of that name. */
+static const char *const options[] = { "-std=gnu11", "-O2",     "-g",
+                                       "-shared",    "-fPIC",   "-fvisibility=hidden",
+                                       OWN_OPTION,   "-pthread" };
+enum { OPTIONS = sizeof options / sizeof options[0], WORDS_MOST = OPTIONS + IMX_USER_WORDS + 16 };
 
 typedef struct job {
     const imx_user_desc *desc;
     char folder[64];
-    char object[80];
+    char text[80], object[80];
     char include[PATH_MOST];
     char *words; /* the caller's options, cut at the blanks */
-    int in, said;
+    int said;
     pid_t pid;
 } job;
 
@@ -66,7 +69,7 @@ static imbrex_status write_all(int fd, const char *from, size_t bytes)
     return IMBREX_OK;
 }
 
-/* Files in the folder are the headers and the object, nothing else. */
+/* Files in the folder are the headers, the text and the object, nothing else. */
 static void remove_folder(const job *j)
 {
     char path[PATH_MOST];
@@ -75,8 +78,21 @@ static void remove_folder(const job *j)
         if (!strchr(imx_source_files[i].name, '/'))
             unlink(path);
     }
+    unlink(j->text);
     unlink(j->object);
     rmdir(j->folder);
+}
+
+static imbrex_status put_file(const char *path, const char *first, const char *text, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return imx_fail_errno("cannot write %s", path);
+    imbrex_status status = write_all(fd, first, strlen(first));
+    if (status == IMBREX_OK)
+        status = write_all(fd, text, bytes);
+    close(fd);
+    return status;
 }
 
 static imbrex_status put_headers(const job *j)
@@ -87,26 +103,9 @@ static imbrex_status put_headers(const job *j)
         if (strchr(header->name, '/'))
             continue;
         snprintf(path, sizeof path, "%s/%s", j->folder, header->name);
-        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (fd < 0)
-            return imx_fail_errno("cannot write %s", path);
-        imbrex_status status = write_all(fd, header->text, header->bytes);
-        close(fd);
-        IMX_TRY(status);
+        IMX_TRY(put_file(path, "", header->text, header->bytes));
     }
     return IMBREX_OK;
-}
-
-/* A C string: quotes, backslashes and line ends could end it early. */
-static void add_line(const char *file, char line[2 * PATH_MOST])
-{
-    size_t at = (size_t)sprintf(line, "#line 1 \"");
-    for (const char *c = file; *c && at < 2 * PATH_MOST - 8; c++) {
-        if (*c == '"' || *c == '\\')
-            line[at++] = '\\';
-        line[at++] = *c == '\n' ? ' ' : *c;
-    }
-    memcpy(line + at, "\"\n", 3);
 }
 
 static imbrex_status begin(job *j)
@@ -120,24 +119,19 @@ static imbrex_status begin(job *j)
         j->folder[0] = '\0';
         return status;
     }
+    snprintf(j->text, sizeof j->text, "%s/kernel.c", j->folder);
     snprintf(j->object, sizeof j->object, "%s/kernel.so", j->folder);
     snprintf(j->include, sizeof j->include, "-I%s", j->folder);
     IMX_TRY(put_headers(j));
-    j->in = imx_sys.memfd_create("kernel.c", MFD_CLOEXEC);
+    char line[IMX_SOURCE_LINE];
+    imx_source_line(j->desc->file, line);
+    IMX_TRY(put_file(j->text, line, j->desc->text, j->desc->text_bytes));
     j->said = imx_sys.memfd_create("messages", MFD_CLOEXEC);
-    if (j->in < 0 || j->said < 0)
-        return imx_fail_errno("cannot create a file in memory (memfd)");
-    char line[2 * PATH_MOST];
-    add_line(j->desc->file, line);
-    IMX_TRY(write_all(j->in, line, strlen(line)));
-    IMX_TRY(write_all(j->in, j->desc->text, j->desc->text_bytes));
-    return lseek(j->in, 0, SEEK_SET) ? imx_fail_errno("cannot rewind a file in memory") : IMBREX_OK;
+    return j->said < 0 ? imx_fail_errno("cannot create a file in memory (memfd)") : IMBREX_OK;
 }
 
 static void end(job *j)
 {
-    if (j->in >= 0)
-        close(j->in);
     if (j->said >= 0)
         close(j->said);
     if (j->folder[0])
@@ -165,9 +159,9 @@ static int spawn(job *j, const char *compiler, const char *const *words)
         posix_spawn_file_actions_destroy(&files);
         return error;
     }
-    posix_spawn_file_actions_adddup2(&files, j->in, 0);
     posix_spawn_file_actions_adddup2(&files, j->said, 1);
     posix_spawn_file_actions_adddup2(&files, j->said, 2);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0); /* last: it may be 0 */
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &usual);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -177,25 +171,28 @@ static int spawn(job *j, const char *compiler, const char *const *words)
     return error;
 }
 
-static int fill_words(job *j, const char *compiler, const char **words)
+/* The caller's words stand behind the text, where libraries have to. */
+static void fill_words(job *j, const char *compiler, const char *words[WORDS_MOST])
 {
     int count = 0;
     words[count++] = compiler;
     for (int i = 0; i < OPTIONS; i++)
         words[count++] = options[i];
-    char *rest = NULL;
-    for (char *word = strtok_r(j->words, " \t\n", &rest); word && count < WORDS_MOST - 10;
-         word = strtok_r(NULL, " \t\n", &rest))
-        words[count++] = word;
     words[count++] = "-iquote";
     words[count++] = j->desc->folder;
-    words[count++] = j->include;
     words[count++] = "-o";
     words[count++] = j->object;
     words[count++] = "-xc";
-    words[count++] = "-";
+    words[count++] = j->text;
+    words[count++] = "-xnone";
+    char *rest = NULL;
+    int last = count + IMX_USER_WORDS;
+    for (char *word = strtok_r(j->words, IMX_USER_BLANKS, &rest); word && count < last;
+         word = strtok_r(NULL, IMX_USER_BLANKS, &rest))
+        words[count++] = word;
+    words[count++] = j->include;
+    words[count++] = "-lm";
     words[count] = NULL;
-    return count;
 }
 
 /* Where there is none of the name, the next is tried. */
@@ -282,7 +279,7 @@ fail:
 imbrex_status imx_compiler_run(const char *wanted, const imx_user_desc *desc, void **image,
                                size_t *bytes)
 {
-    job j = { .desc = desc, .in = -1, .said = -1 };
+    job j = { .desc = desc, .said = -1 };
     const char *compiler = NULL;
     bool well = false;
     imbrex_status status;

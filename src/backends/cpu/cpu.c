@@ -84,6 +84,15 @@ static void link_to(const imx_device *device, const char *id, imx_text *text)
         imx_text_add(text, "memory");
 }
 
+/* Their uses are stored last. */
+static imbrex_status whole_lines(const imx_device *device, const char *id, bool *whole)
+{
+    (void)device;
+    (void)id;
+    *whole = true;
+    return IMBREX_OK;
+}
+
 static void set_watch(imx_device *device, const imbrexd_watch *watch)
 {
     device->watch = watch;
@@ -101,6 +110,7 @@ const imx_backend imx_backend_cpu = {
     .close = device_close,
     .target = target,
     .link = link_to,
+    .whole_lines = whole_lines,
     .memory_create = imx_cpu_memory_create,
     .memory_export = imx_cpu_memory_export,
     .memory_import = imx_cpu_memory_import,

@@ -27,6 +27,7 @@ struct imx_user {
 typedef struct task_args {
     const imbrexd_entry *entry;
     const imbrexd_team *team;
+    const char *name;
     int grid;
     _Alignas(16) char args[IMX_USER_ARGS_BYTES];
 } task_args;
@@ -38,6 +39,7 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
     const task_args *tasks = untyped;
     imbrexd_block block = *thread;
     block.count = tasks->grid;
+    imx_cpu_check_doing(tasks->name, 0);
     for (; block.index < tasks->grid; block.index += thread->count)
         tasks->entry->run(tasks->args, tasks->team, &block);
 }
@@ -95,6 +97,20 @@ static imbrex_status build(const imx_device *device, const imx_user_desc *desc, 
     return IMBREX_OK;
 }
 
+/* A product's hooks, where there is a product, and only there. */
+static imbrex_status check_hooks(const imx_user_desc *desc, const imbrexd_entry *entry)
+{
+    if (desc->product && !entry->hooks)
+        return imx_fail(IMBREX_INVALID,
+                        "kernel %s has no hooks for the product of desc.gemm: want #define "
+                        "IMBREXD_GEMM_NAME %s and #include \"imbrex_gemm_kernel.h\"",
+                        desc->name, desc->name);
+    if (!desc->product && entry->hooks)
+        return imx_fail(IMBREX_INVALID, "kernel %s is hooks for a product: want its desc.gemm",
+                        desc->name);
+    return IMBREX_OK;
+}
+
 static imbrex_status find_code(const imx_device *device, const imx_user_desc *desc, imx_user *user)
 {
     void *image = NULL;
@@ -118,14 +134,25 @@ imbrex_status imx_cpu_user_prepare(imx_device *device, const imx_user_desc *desc
     user->fd = -1;
     snprintf(user->name, sizeof user->name, "%s", desc->name);
     user->kernel = (imx_kernel){
-        .name = user->name,
+        .name = device->check ? imx_cpu_check_keep(desc->name) : user->name,
         .cpu = run_tasks,
         .cpu_scratch = scratch_of,
     };
     imbrex_status status;
     IMX_GOTO(find_code(device, desc, user));
-    IMX_GOTO(imx_cpu_prepare(device, &user->kernel, &desc->shared_bytes, desc->resident,
-                             &user->prepared));
+    IMX_GOTO(check_hooks(desc, user->entry));
+    imx_cpu_check_lend(user->entry->checker);
+    if (desc->product) {
+        const char *name = user->kernel.name;
+        user->kernel = *desc->product;
+        user->kernel.name = name;
+        IMX_GOTO(imx_cpu_prepare(device, &user->kernel, desc->largest,
+                                 desc->blocks + (user->entry->hooks->beside != NULL),
+                                 &user->prepared));
+    } else {
+        IMX_GOTO(imx_cpu_prepare(device, &user->kernel, &desc->shared_bytes, desc->resident,
+                                 &user->prepared));
+    }
     *facts = (imx_user_facts){ user->entry->args_bytes, user->entry->threads_most };
     *out = user;
     return IMBREX_OK;
@@ -157,7 +184,14 @@ imbrex_status imx_cpu_user_launch(imx_device *device, imx_user *user, const imx_
                         user->name);
     if (launch->after)
         IMX_TRY(imx_cpu_event_wait(device, launch->after, stream));
-    task_args tasks = { .entry = user->entry, .team = launch->team, .grid = launch->grid };
+    if (launch->product) {
+        _Alignas(16) char args[IMX_ARGS_BYTES];
+        size_t bytes = imx_user_join(launch, device->watch, user->entry->hooks, args);
+        return imx_cpu_launch(device, user->prepared, args, bytes, stream);
+    }
+    task_args tasks = {
+        .entry = user->entry, .team = launch->team, .name = user->kernel.name, .grid = launch->grid
+    };
     memcpy(tasks.args, launch->args, launch->args_bytes);
     return imx_cpu_launch(device, user->prepared, &tasks, sizeof tasks, stream);
 }

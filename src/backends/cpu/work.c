@@ -51,9 +51,8 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
         .bytes = (int64_t)entry->copy.bytes,
     };
     imx_cpu_check_doing("a copy", -1);
-    imx_cpu_check_access(entry->copy.src, entry->copy.bytes, 0, 1, 0);
-    imx_cpu_check_access(entry->copy.dst, entry->copy.bytes, 0, 1, 1);
-    if (entry->copy.bytes)
+    if (entry->copy.bytes && imx_cpu_check_access(entry->copy.src, entry->copy.bytes, 0, 1, 0) &&
+        imx_cpu_check_access(entry->copy.dst, entry->copy.bytes, 0, 1, 1))
         memcpy(entry->copy.dst, entry->copy.src, entry->copy.bytes);
     if (device->link_ns > 0 && entry->copy.rank != device->rank)
         sleep_for(device, (int64_t)((double)entry->copy.bytes * device->link_ns));

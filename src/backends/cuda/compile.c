@@ -252,6 +252,15 @@ static imbrex_status launch(imx_device *device, imx_prepared *prepared, const vo
 
 /* ---- streams and events: names without substance --------------------------------------------- */
 
+/* The form that needs it is then compiled too. */
+static imbrex_status whole_lines(const imx_device *device, const char *id, bool *whole)
+{
+    (void)device;
+    (void)id;
+    *whole = true;
+    return IMBREX_OK;
+}
+
 static void set_watch(imx_device *device, const imbrexd_watch *watch)
 {
     device->watch = *watch;
@@ -309,6 +318,7 @@ const imx_backend imx_backend_compile = {
     .open = device_open,
     .close = device_close,
     .target = target,
+    .whole_lines = whole_lines,
     .memory_create = memory_create,
     .memory_export = memory_export,
     .memory_import = memory_import,

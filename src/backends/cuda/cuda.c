@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "nvrtc.h"
+#include "signals.h"
 
 /* ---- the current context --------------------------------------------------------------------- */
 
@@ -117,6 +118,36 @@ static imbrex_status describe(imx_device *device, const imx_env *env)
                             "cannot identify GPU %d", device->gpu);
 }
 
+/* The driver loads its own kernels, and takes what it stages copies through, when they are first
+ * used: so all of them are used now, before anybody waits on the GPU. */
+static imbrex_status warm_up(imx_device *device, const imx_device_desc *desc)
+{
+    enum { HALF = 1 << 20 };
+    imx_memory *memory = NULL;
+    char *host = NULL;
+    IMX_TRY(imx_sys_alloc(1, HALF, &host));
+    imbrex_status status;
+    IMX_GOTO(imx_cuda_memory_create(device, 2 * HALF, &memory)); /* which clears it */
+    char *base = memory->base;
+    const struct {
+        char *to, *from;
+        size_t bytes;
+    } copies[] = {
+        { base, base + HALF, 8 }, { base, base + HALF, HALF }, { base + 1, base + HALF + 2, 99 },
+        { base, host, 8 },        { base, host, HALF },        { host, base, 8 },
+        { host, base, HALF },
+    };
+    for (size_t i = 0; i < sizeof copies / sizeof copies[0] && status == IMBREX_OK; i++)
+        status = imx_cuda_copy(device, copies[i].to, copies[i].from, copies[i].bytes, desc->rank,
+                               device->setup);
+    imbrex_status drained = imx_cuda_stream_sync(device, device->setup);
+    status = status == IMBREX_OK ? drained : status;
+fail:
+    imx_cuda_memory_release(memory);
+    free(host);
+    return status;
+}
+
 /* With the context current: what the backend itself needs of the GPU. */
 static imbrex_status equip(imx_device *device, const imx_device_desc *desc)
 {
@@ -130,9 +161,14 @@ static imbrex_status equip(imx_device *device, const imx_device_desc *desc)
                                         &device->abort_table));
     imx_text why = { .at = device->memory_why, .size = sizeof device->memory_why };
     IMX_TRY(imx_cuda_ipc_choose(device->gpu, desc->env, &device->ipc, &why));
+    IMX_TRY(warm_up(device, desc));
     IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
     imx_folder_find(desc->env->cache_dir, &device->cache);
-    return imx_cuda_prepare(device, &imx_cuda_signals_kernel, NULL, 1, &device->signals);
+    IMX_TRY(imx_cuda_prepare(device, &imx_cuda_signals_kernel, NULL, 1, &device->signals));
+    imx_signals_args nothing = { 0 };
+    IMX_TRY(
+        imx_cuda_kernel_launch(device, device->signals, &nothing, sizeof nothing, device->setup));
+    return imx_cuda_stream_sync(device, device->setup);
 }
 
 static void device_close(imx_device *device)
@@ -254,8 +290,9 @@ const imx_backend imx_backend_cuda = {
     .close = device_close,
     .target = target,
     .within = within,
-    .captures = imx_cuda_stream_captures,
+    .capture = imx_cuda_stream_capture,
     .link = imx_cuda_link,
+    .whole_lines = imx_cuda_whole_lines,
     .memory_create = imx_cuda_memory_create,
     .memory_create_host = imx_cuda_memory_create_host,
     .memory_export = imx_cuda_memory_export,
@@ -273,6 +310,7 @@ const imx_backend imx_backend_cuda = {
     .event_record = imx_cuda_event_record,
     .event_wait = imx_cuda_event_wait,
     .copy = imx_cuda_copy,
+    .copy_any = imx_cuda_copy_any,
     .signals = imx_cuda_signals,
     .prepare = imx_cuda_prepare,
     .prepared_destroy = imx_cuda_prepared_destroy,

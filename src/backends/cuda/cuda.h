@@ -63,6 +63,10 @@ CUresult imx_cuda_identify(CUdevice gpu, char id[IMX_CUDA_ID]);
 /* What lies between a device and the GPU of that id, in a word. */
 void imx_cuda_link(const imx_device *device, const char *id, imx_text *text);
 
+/* Over NVLink alone.  No manual says so; NCCL's protocol LL128 rests on it (its
+ * src/graph/tuning.cc). */
+imbrex_status imx_cuda_whole_lines(const imx_device *device, const char *id, bool *whole);
+
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
 imbrex_status imx_cuda_memory_create(imx_device *device, size_t bytes, imx_memory **memory);
@@ -98,7 +102,7 @@ imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *stream);
 void imx_cuda_stream_destroy(imx_device *device, imbrex_stream stream);
 void imx_cuda_stream_destroy_all(imx_device *device);
 imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream);
-bool imx_cuda_stream_captures(const imx_device *device, imbrex_stream stream);
+uint64_t imx_cuda_stream_capture(const imx_device *device, imbrex_stream stream);
 
 imbrex_status imx_cuda_event_create(imx_device *device, imx_event **event);
 void imx_cuda_event_destroy(imx_device *device, imx_event *event);
@@ -107,6 +111,8 @@ imbrex_status imx_cuda_event_wait(imx_device *device, imx_event *event, imbrex_s
 
 imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
                             imbrex_stream stream);
+imbrex_status imx_cuda_copy_any(imx_device *device, void *dst, const void *src, size_t bytes,
+                                int rank, imbrex_stream stream);
 imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
                                imbrex_stream stream);
 
@@ -119,6 +125,10 @@ extern const imx_kernel imx_cuda_signals_kernel, imx_cuda_clock_kernel;
 
 imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
                                int blocks, imx_prepared **prepared);
+/* The product of a kernel of the caller's, with its text's hooks; *args_bytes: that the text takes.
+ */
+imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *desc,
+                                     imx_prepared **prepared, size_t *args_bytes) IMX_MUST_CHECK;
 void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *prepared);
 imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared, const void *args,
                                      size_t args_bytes, imbrex_stream stream);
@@ -152,6 +162,15 @@ imbrex_status imx_cuda_user_prepare(imx_device *device, const imx_user_desc *des
 void imx_cuda_user_destroy(imx_device *device, imx_user *user);
 imbrex_status imx_cuda_user_launch(imx_device *device, imx_user *user,
                                    const imx_user_launch *launch, imbrex_stream stream);
+
+/* The cubin of a kernel's text, out of the cache or compiled; config: of the product that it has
+ * hooks for, or NULL.  Free it. */
+imbrex_status imx_cuda_user_build(const imx_device *device, const imx_user_desc *desc,
+                                  const imx_cuda_config *config, void **cubin,
+                                  size_t *bytes) IMX_MUST_CHECK;
+
+/* The bytes of the args that IMBREXD_KERNEL or imbrex_gemm_kernel.h noted in the module. */
+CUresult imx_cuda_user_args(CUmodule module, const char *name, size_t *args_bytes);
 
 /* As imx_cuda_user_prepare, but only into the cache. */
 imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *desc, imx_user **user,

@@ -30,6 +30,9 @@ static imbrex_status load(void)
                         symbol, VERSION_LEAST / 1000, VERSION_LEAST % 1000 / 10);
     IMX_DRIVER_TABLE(LOAD)
 #undef LOAD
+#define LOAD(name, symbol, takes) *(void **)&loaded.name = dlsym(library, symbol);
+    IMX_DRIVER_LATER_TABLE(LOAD)
+#undef LOAD
     return IMBREX_OK;
 }
 

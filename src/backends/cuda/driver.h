@@ -55,9 +55,14 @@ enum { /* CUdevice_attribute */
 };
 
 enum { CU_P2P_ACCESS_SUPPORTED = 2, CU_P2P_NATIVE_ATOMIC_SUPPORTED = 3 };
-enum { CU_FUNC_MAX_THREADS_PER_BLOCK = 0, CU_FUNC_SHARED_SIZE_BYTES = 1 };
+enum {
+    CU_FUNC_MAX_THREADS_PER_BLOCK = 0,
+    CU_FUNC_SHARED_SIZE_BYTES = 1,
+    CU_FUNC_LOCAL_SIZE_BYTES = 3
+};
+enum { CU_LIMIT_STACK_SIZE = 0 };
 enum { CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, CU_FUNC_PREFERRED_SHARED_CARVEOUT = 9 };
-enum { CU_STREAM_CAPTURE_NONE = 0 };
+enum { CU_STREAM_CAPTURE_NONE = 0, CU_STREAM_CAPTURE_ACTIVE = 1 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2 };
 
@@ -141,6 +146,8 @@ typedef struct CUtensorMap {
     ROW(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (CUdevice device))             \
     ROW(cuCtxGetCurrent, "cuCtxGetCurrent", (CUcontext * context))                                \
     ROW(cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext context))                                  \
+    ROW(cuCtxGetLimit, "cuCtxGetLimit", (size_t * value, int which))                              \
+    ROW(cuCtxSetLimit, "cuCtxSetLimit", (int which, size_t value))                                \
     ROW(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))  \
     ROW(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity",                           \
         (size_t * bytes, const CUmemAllocationProp *prop, int which))                             \
@@ -181,7 +188,9 @@ typedef struct CUtensorMap {
         (CUstream * stream, unsigned flags, int priority))                                        \
     ROW(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream))                                 \
     ROW(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream))                            \
-    ROW(cuStreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *state))                \
+    ROW(cuStreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2",                                      \
+        (CUstream stream, int *state, uint64_t *number, void **graph, const void **after,         \
+         size_t *after_count))                                                                    \
     ROW(cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned flags)) \
     ROW(cuEventCreate, "cuEventCreate", (CUevent * event, unsigned flags))                        \
     ROW(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                     \
@@ -201,9 +210,13 @@ typedef struct CUtensorMap {
          const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,           \
          int interleave, int swizzle, int l2_promotion, int fill))
 
+/* NULL where the driver is older than these. */
+#define IMX_DRIVER_LATER_TABLE(ROW) ROW(cuFuncLoad, "cuFuncLoad", (CUfunction function))
+
 typedef struct imx_driver_calls {
 #define IMX_DRIVER_FIELD(name, symbol, takes) CUresult(*name) takes;
     IMX_DRIVER_TABLE(IMX_DRIVER_FIELD)
+    IMX_DRIVER_LATER_TABLE(IMX_DRIVER_FIELD)
 #undef IMX_DRIVER_FIELD
 } imx_driver_calls;
 

@@ -39,6 +39,8 @@ static void add_gpu(imx_text *text, int index, CUdevice gpu)
                  lacks ? "; cannot be used: " : "", lacks ? lacks : "");
 }
 
+static const char NVLINK[] = "NVLink";
+
 /* Atomics between GPUs work over NVLink and not over PCIe. */
 static const char *link_between(CUdevice from, CUdevice to)
 {
@@ -46,7 +48,7 @@ static const char *link_between(CUdevice from, CUdevice to)
     if (imx_driver->cuDeviceGetP2PAttribute(&reaches, CU_P2P_ACCESS_SUPPORTED, from, to) ||
         imx_driver->cuDeviceGetP2PAttribute(&atomics, CU_P2P_NATIVE_ATOMIC_SUPPORTED, from, to))
         return "unknown";
-    return !reaches ? "NOT REACHED" : atomics ? "NVLink" : "PCIe, slow";
+    return !reaches ? "NOT REACHED" : atomics ? NVLINK : "PCIe, slow";
 }
 
 CUresult imx_cuda_identify(CUdevice gpu, char id[IMX_CUDA_ID])
@@ -59,20 +61,39 @@ CUresult imx_cuda_identify(CUdevice gpu, char id[IMX_CUDA_ID])
     return got;
 }
 
-void imx_cuda_link(const imx_device *device, const char *id, imx_text *text)
+/* The GPU of that id, or -1: one that this process does not see. */
+static CUresult find_gpu(const char *id, CUdevice *found)
 {
     char other[IMX_CUDA_ID];
     int count = 0;
-    const char *link = "unknown"; /* a GPU that this process does not see */
-    if (imx_driver->cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        count = 0;
-    for (int i = 0; i < count; i++) {
+    CUresult failed = imx_driver->cuDeviceGetCount(&count);
+    *found = -1;
+    for (int i = 0; i < count && failed == CUDA_SUCCESS && *found < 0; i++) {
         CUdevice gpu;
-        if (imx_driver->cuDeviceGet(&gpu, i) == CUDA_SUCCESS &&
-            imx_cuda_identify(gpu, other) == CUDA_SUCCESS && strcmp(id, other) == 0)
-            link = gpu == device->gpu ? "one GPU" : link_between(device->gpu, gpu);
+        failed = imx_driver->cuDeviceGet(&gpu, i);
+        if (failed == CUDA_SUCCESS)
+            failed = imx_cuda_identify(gpu, other);
+        if (failed == CUDA_SUCCESS && strcmp(id, other) == 0)
+            *found = gpu;
     }
+    return failed;
+}
+
+void imx_cuda_link(const imx_device *device, const char *id, imx_text *text)
+{
+    CUdevice gpu;
+    const char *link = "unknown";
+    if (find_gpu(id, &gpu) == CUDA_SUCCESS && gpu >= 0)
+        link = gpu == device->gpu ? "one GPU" : link_between(device->gpu, gpu);
     imx_text_add(text, "%s", link);
+}
+
+imbrex_status imx_cuda_whole_lines(const imx_device *device, const char *id, bool *whole)
+{
+    CUdevice gpu;
+    IMX_TRY(imx_driver_check(find_gpu(id, &gpu), "cuDeviceGetUuid", "cannot find a peer's GPU"));
+    *whole = gpu >= 0 && gpu != device->gpu && link_between(device->gpu, gpu) == NVLINK;
+    return IMBREX_OK;
 }
 
 static void add_links(imx_text *text, const CUdevice *gpus, int count, int index)

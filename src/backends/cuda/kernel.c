@@ -56,8 +56,32 @@ const imx_kernel imx_cuda_signals_kernel = {
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
+/* What a thread spills to.  At the launch of a kernel that wants more of it than any before, the
+ * driver waits for all that runs in the context. */
+static imbrex_status make_local_room(CUfunction function, const char *name)
+{
+    int wanted = 0;
+    size_t have = 0;
+    IMX_TRY(imx_driver_check(
+        imx_driver->cuFuncGetAttribute(&wanted, CU_FUNC_LOCAL_SIZE_BYTES, function),
+        "cuFuncGetAttribute", "cannot look at kernel %s", name));
+    IMX_TRY(imx_driver_check(imx_driver->cuCtxGetLimit(&have, CU_LIMIT_STACK_SIZE), "cuCtxGetLimit",
+                             "cannot look at the GPU's local memory"));
+    if ((size_t)wanted <= have)
+        return IMBREX_OK;
+    return imx_driver_check(imx_driver->cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)wanted),
+                            "cuCtxSetLimit", "no %d bytes of local memory for kernel %s", wanted,
+                            name);
+}
+
+/* All that a launch would else catch up on, during which it could wait for kernels of other ranks,
+ * and they for this one. */
 imbrex_status imx_cuda_function_ready(CUfunction function, const char *name, size_t shared_bytes)
 {
+    if (imx_driver->cuFuncLoad) /* older drivers have loaded it when they gave it */
+        IMX_TRY(imx_driver_check(imx_driver->cuFuncLoad(function), "cuFuncLoad",
+                                 "the GPU does not take kernel %s", name));
+    IMX_TRY(make_local_room(function, name));
     /* All kernels ask for the same split between cache and shared memory: a multiprocessor changes
      * it only when it is idle, so a kernel with another would never start beneath one that waits
      * for it. */
@@ -106,11 +130,19 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
     return IMBREX_OK;
 }
 
-static imbrex_status build_and_load(imx_device *device, imx_prepared *p)
+static imbrex_status build(imx_device *device, const imx_prepared *p, const imx_user_desc *hooks,
+                           void **cubin)
+{
+    size_t bytes = 0;
+    if (hooks)
+        return imx_cuda_user_build(device, hooks, &p->config, cubin, &bytes);
+    return imx_cuda_build(&device->cache, &p->config, device->arch, cubin, &bytes, NULL);
+}
+
+static imbrex_status build_and_load(imx_device *device, imx_prepared *p, const imx_user_desc *hooks)
 {
     void *cubin = NULL;
-    size_t bytes = 0;
-    IMX_TRY(imx_cuda_build(&device->cache, &p->config, device->arch, &cubin, &bytes, NULL));
+    IMX_TRY(build(device, p, hooks, &cubin));
     CUcontext before;
     imbrex_status status = imx_cuda_enter(device->context, &before);
     if (status == IMBREX_OK) {
@@ -124,8 +156,8 @@ static imbrex_status build_and_load(imx_device *device, imx_prepared *p)
     return status;
 }
 
-imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
-                               int blocks, imx_prepared **out)
+static imbrex_status prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
+                             int blocks, const imx_user_desc *hooks, imx_prepared **out)
 {
     if (!kernel->cuda_config)
         return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for GPUs in this build",
@@ -137,11 +169,45 @@ imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, con
     p->kernel = kernel;
     imbrex_status status;
     IMX_GOTO(configure(device, p, largest, blocks));
-    IMX_GOTO(build_and_load(device, p));
+    IMX_GOTO(build_and_load(device, p, hooks));
     *out = p;
     return IMBREX_OK;
 fail:
     imx_cuda_prepared_destroy(device, p);
+    return status;
+}
+
+imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, const void *largest,
+                               int blocks, imx_prepared **out)
+{
+    return prepare(device, kernel, largest, blocks, NULL, out);
+}
+
+static imbrex_status find_args(imx_device *device, const imx_prepared *p, const imx_user_desc *desc,
+                               size_t *args_bytes)
+{
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    CUresult found = imx_cuda_user_args(p->module, desc->name, args_bytes);
+    imx_cuda_leave(device->context, before);
+    if (found == CUDA_ERROR_NOT_FOUND)
+        return imx_fail(IMBREX_INVALID,
+                        "%s has no hooks of kernel %s: want #define IMBREXD_GEMM_NAME %s in it, or "
+                        "another desc.name",
+                        desc->file, desc->name, desc->name);
+    return imx_driver_check(found, "cuModuleGetGlobal", "cannot load kernel %s", desc->name);
+}
+
+imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *desc,
+                                     imx_prepared **out, size_t *args_bytes)
+{
+    imx_prepared *p = NULL;
+    IMX_TRY(prepare(device, desc->product, desc->largest, desc->blocks, desc, &p));
+    imbrex_status status = find_args(device, p, desc, args_bytes);
+    if (status == IMBREX_OK)
+        *out = p;
+    else
+        imx_cuda_prepared_destroy(device, p);
     return status;
 }
 
@@ -246,11 +312,15 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const 
     };
     CUcontext before;
     IMX_TRY(imx_cuda_enter(device->context, &before));
-    imbrex_status status =
-        imx_driver_check(imx_driver->cuLaunchKernelEx(&config, p->function, params, NULL),
-                         "cuLaunchKernelEx", "cannot launch kernel %s with %d blocks of %d threads",
-                         p->kernel->name, launch.blocks, p->config.threads);
+    CUresult launched = imx_driver->cuLaunchKernelEx(&config, p->function, params, NULL);
     imx_cuda_leave(device->context, before);
+    if (launched == CUDA_ERROR_INVALID_HANDLE)
+        return imx_fail(IMBREX_INVALID,
+                        "stream, %p, is not one of GPU %d, where kernel %s was loaded", stream,
+                        device->gpu, p->kernel->name);
+    imbrex_status status = imx_driver_check(launched, "cuLaunchKernelEx",
+                                            "cannot launch kernel %s with %d blocks of %d threads",
+                                            p->kernel->name, launch.blocks, p->config.threads);
     imx_cuda_trace_launched(device, p->ring, stream);
     return status;
 }

@@ -1,14 +1,16 @@
 /* memory.c - memory that all ranks of a node reach.
  *
  *     device   an allocation of one GPU (cuMemCreate), mapped at an address of its own; another
- *              process maps it through a file descriptor.  Ranks of one process share the mapping:
- *              addresses are the same on all GPUs of a process, so a second GPU needs the right to
- *              use it (cuMemSetAccess) and nothing else.
+ *              process maps it through a file descriptor, another GPU's rank of this process by the
+ *              handle itself.  Ranks on one GPU share the mapping; all other mappings are one
+ *              rank's, which alone gives its GPU the right to use it and takes it away.
  *              Where descriptors are refused it is cuMemAlloc's and travels as ipc.c has it, and
  *              the device says why.
  *     host     a memfd that is registered with the driver: processors and all GPUs use one address.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -29,10 +31,28 @@ typedef struct cuda_memory {
     bool taken, opened; /* as ipc.c has it: here, or by a peer */
 } cuda_memory;
 
+/* Held around all calls that map memory or take mappings away.  Threads that do so beside each
+ * other, each on a GPU of its own, made driver 580 free memory of its own twice.  None of these
+ * calls waits for a kernel (tests/test_gpu_waits.c). */
+static pthread_mutex_t mapping = PTHREAD_MUTEX_INITIALIZER;
+
 /* Calls that only undo: their results tell nothing that anybody could act on. */
 static void undo(CUresult ignored)
 {
     (void)ignored;
+}
+
+static void unmap(const cuda_memory *m)
+{
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)m->public.base;
+    pthread_mutex_lock(&mapping);
+    if (m->mapped)
+        undo(imx_driver->cuMemUnmap(at, m->room));
+    if (m->reserved)
+        undo(imx_driver->cuMemAddressFree(at, m->room));
+    if (m->allocated)
+        undo(imx_driver->cuMemRelease(m->handle));
+    pthread_mutex_unlock(&mapping);
 }
 
 static void destroy(cuda_memory *m)
@@ -46,12 +66,8 @@ static void destroy(cuda_memory *m)
         undo(imx_driver->cuMemFree(at));
     if (m->opened)
         undo(imx_driver->cuIpcCloseMemHandle(at));
-    if (m->mapped)
-        undo(imx_driver->cuMemUnmap(at, m->room));
-    if (m->reserved)
-        undo(imx_driver->cuMemAddressFree(at, m->room));
-    if (m->allocated)
-        undo(imx_driver->cuMemRelease(m->handle));
+    if (m->mapped || m->reserved || m->allocated)
+        unmap(m);
     if (m->host && m->public.base)
         munmap(m->public.base, m->public.bytes);
     if (m->fd >= 0)
@@ -107,7 +123,7 @@ static CUmemAllocationProp shareable(const imx_device *device)
     };
 }
 
-static imbrex_status allow(const imx_device *device, const cuda_memory *m)
+static imbrex_status allow(const imx_device *device, const cuda_memory *m, const char *whose)
 {
     CUmemAccessDesc access = {
         .location = { .type = CU_MEM_LOCATION_DEVICE, .id = device->gpu },
@@ -115,7 +131,7 @@ static imbrex_status allow(const imx_device *device, const cuda_memory *m)
     };
     return imx_driver_check(
         imx_driver->cuMemSetAccess((CUdeviceptr)(uintptr_t)m->public.base, m->room, &access, 1),
-        "cuMemSetAccess", "GPU %d cannot use memory of GPU %d", device->gpu, m->gpu);
+        "cuMemSetAccess", "GPU %d cannot use %s memory", device->gpu, whose);
 }
 
 static imbrex_status round_up(const imx_device *device, size_t bytes, size_t *room)
@@ -128,8 +144,7 @@ static imbrex_status round_up(const imx_device *device, size_t bytes, size_t *ro
     return IMBREX_OK;
 }
 
-/* Gives the handle an address that this device may use. */
-static imbrex_status map(const imx_device *device, cuda_memory *m)
+static imbrex_status map_alone(const imx_device *device, cuda_memory *m, const char *whose)
 {
     size_t room = 0;
     CUdeviceptr at = 0;
@@ -143,7 +158,16 @@ static imbrex_status map(const imx_device *device, cuda_memory *m)
     IMX_TRY(imx_driver_check(imx_driver->cuMemMap(at, room, 0, m->handle, 0), "cuMemMap",
                              "cannot map %zu bytes of GPU memory", room));
     m->mapped = true;
-    return allow(device, m);
+    return allow(device, m, whose);
+}
+
+/* Gives the handle an address that this device may use; whose it is is for the sentence. */
+static imbrex_status map(const imx_device *device, cuda_memory *m, const char *whose)
+{
+    pthread_mutex_lock(&mapping);
+    imbrex_status status = map_alone(device, m, whose);
+    pthread_mutex_unlock(&mapping);
+    return status;
 }
 
 /* On a stream of our own: the default one would wait for the caller's. */
@@ -170,11 +194,14 @@ static imbrex_status create(imx_device *device, cuda_memory *m)
     CUmemAllocationProp prop = shareable(device);
     size_t room = 0;
     IMX_TRY(round_up(device, m->public.bytes, &room));
-    IMX_TRY(imx_driver_check(imx_driver->cuMemCreate(&m->handle, room, &prop, 0), "cuMemCreate",
+    pthread_mutex_lock(&mapping);
+    CUresult created = imx_driver->cuMemCreate(&m->handle, room, &prop, 0);
+    pthread_mutex_unlock(&mapping);
+    IMX_TRY(imx_driver_check(created, "cuMemCreate",
                              "cannot take %zu bytes of GPU %d that other processes can map", room,
                              device->gpu));
     m->allocated = true;
-    IMX_TRY(map(device, m));
+    IMX_TRY(map(device, m, "its own"));
     return zero(device, m);
 }
 
@@ -225,9 +252,11 @@ imbrex_status imx_cuda_memory_create_host(imx_device *device, size_t bytes, imx_
 
 static imbrex_status descriptor(const cuda_memory *m, int *fd)
 {
-    return imx_driver_check(
-        imx_driver->cuMemExportToShareableHandle(fd, m->handle, CU_MEM_POSIX_FD, 0),
-        "cuMemExportToShareableHandle", "cannot make a descriptor of GPU memory");
+    pthread_mutex_lock(&mapping);
+    CUresult made = imx_driver->cuMemExportToShareableHandle(fd, m->handle, CU_MEM_POSIX_FD, 0);
+    pthread_mutex_unlock(&mapping);
+    return imx_driver_check(made, "cuMemExportToShareableHandle",
+                            "cannot make a descriptor of GPU memory");
 }
 
 imbrex_status imx_cuda_memory_export(imx_memory *memory, int *out)
@@ -272,14 +301,16 @@ static imbrex_status import(imx_device *device, int fd, bool host, cuda_memory *
     CUipcHandle handle;
     if (imx_cuda_ipc_carries(fd, &handle))
         return open_handle(device, handle, m);
-    IMX_TRY(imx_driver_check(imx_driver->cuMemImportFromShareableHandle(
-                                 &m->handle, (void *)(intptr_t)fd, CU_MEM_POSIX_FD),
-                             "cuMemImportFromShareableHandle",
+    pthread_mutex_lock(&mapping);
+    CUresult imported = imx_driver->cuMemImportFromShareableHandle(&m->handle, (void *)(intptr_t)fd,
+                                                                   CU_MEM_POSIX_FD);
+    pthread_mutex_unlock(&mapping);
+    IMX_TRY(imx_driver_check(imported, "cuMemImportFromShareableHandle",
                              "GPU %d cannot take a peer's memory by its descriptor; "
                              "IMBREX_CUDA_MEMORY=ipc on all ranks goes another way",
                              device->gpu));
     m->allocated = true;
-    return map(device, m);
+    return map(device, m, "a peer's");
 }
 
 imbrex_status imx_cuda_memory_import(imx_device *device, int fd, const imx_memory *like,
@@ -301,11 +332,27 @@ static imbrex_status reach(const imx_device *device, const cuda_memory *m)
     return status;
 }
 
+/* Another GPU's memory gets a mapping of this rank's own, which keeps the memory as long as it
+ * lasts: what ranks in threads of their own change is then never one mapping. */
+static imbrex_status map_beside(imx_device *device, const cuda_memory *of, imx_memory **out)
+{
+    cuda_memory *m = NULL;
+    CUcontext before = NULL;
+    char whose[24];
+    snprintf(whose, sizeof whose, "GPU %d's", of->gpu);
+    IMX_TRY(begin(device, of->public.bytes, &m, &before));
+    m->handle = of->handle;
+    return finish(device, m, before, map(device, m, whose), out);
+}
+
 imbrex_status imx_cuda_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **out)
 {
     cuda_memory *m = (cuda_memory *)of_peer;
-    if (!m->host && m->gpu != device->gpu)
-        IMX_TRY(m->taken ? reach(device, m) : allow(device, m));
+    bool foreign = !m->host && m->gpu != device->gpu;
+    if (foreign && !m->taken)
+        return map_beside(device, m, out);
+    if (foreign)
+        IMX_TRY(reach(device, m));
     /* relaxed: the owner holds its own reference until all ranks have theirs */
     __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
     *out = of_peer;

@@ -17,7 +17,7 @@ static imx_nvrtc_calls loaded; /* filled once and then only read */
 static char found_at[512];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-enum { VERSION_LEAST = 12000, OPTIONS_MOST = 64 };
+enum { VERSION_LEAST = 12000, OPTIONS_MOST = IMX_USER_WORDS + 48 };
 
 /* ---- finding it ------------------------------------------------------------------------------ */
 
@@ -144,7 +144,7 @@ static void end(job *j)
     free(j->cubin);
 }
 
-enum { HEADERS_MOST = 16 };
+enum { HEADERS_MOST = 24 };
 
 /* The headers of the C library, which are not there; and for a caller's kernel imbrex_device.h and
  * what belongs to it, which the library's own kernels hold in their text. */
@@ -186,8 +186,8 @@ static imbrex_status run(job *j, const char *options, const char *folder, int ar
     IMX_TRY(imx_sys_alloc(1, strlen(options) + 1, &j->words));
     strcpy(j->words, options);
     char *rest = NULL;
-    for (char *word = strtok_r(j->words, " ", &rest); word && count < OPTIONS_MOST;
-         word = strtok_r(NULL, " ", &rest))
+    for (char *word = strtok_r(j->words, IMX_USER_BLANKS, &rest); word && count < OPTIONS_MOST;
+         word = strtok_r(NULL, IMX_USER_BLANKS, &rest))
         list[count++] = word;
     *result = imx_nvrtc->nvrtcCompileProgram(j->program, count, list);
     return IMBREX_OK;

@@ -1,6 +1,5 @@
-/* signals.cu - posts and waits of a stream: one warp, of which one thread works, in order.  Small
- * enough in registers, and without shared memory, to become resident beneath a kernel that fills
- * the GPU.
+/* signals.cu - posts and waits of a stream: one warp, a lane an op.  Small enough in registers, and
+ * without shared memory, to become resident beneath a kernel that fills the GPU.
  *
  * Posts go through also after an abort: to look at the abort word first would cost each of them a
  * trip to host memory, and whoever is let go by one finds the group failed.
@@ -11,16 +10,24 @@ extern "C" __global__ void __launch_bounds__(32, 1)
     imx_signals(const __grid_constant__ imx_signals_args args,
                 const __grid_constant__ imbrexd_watch watch)
 {
-    if (threadIdx.x != 0)
-        return;
-    for (int i = 0; i < args.count; i++) {
-        const imx_signals_op *op = &args.ops[i];
-        uint64_t value = op->add;
-        if (op->word)
-            value += *(const volatile uint64_t *)op->word;
-        if (op->kind == IMX_SIGNALS_POST)
-            imbrexd_signal_post(op->signal, value);
-        else if (!imbrexd_signal_wait(&watch, op->signal, value, op->site))
+    int lane = (int)threadIdx.x;
+    const imx_signals_op *op = &args.ops[lane < args.count ? lane : 0];
+    uint64_t value = op->add;
+    if (op->word)
+        value += *(const volatile uint64_t *)op->word;
+    __syncwarp(); /* all values are there before a post raises one's own word */
+    int steps = args.count ? args.ops[args.count - 1].step + 1 : 0;
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+        int there = 1;
+        if (lane < args.count && op->step == step) {
+            if (op->kind == IMX_SIGNALS_POST)
+                imbrexd_signal_post(op->signal, value);
+            else
+                there = imbrexd_signal_wait(&watch, op->signal, value, op->site);
+        }
+        __syncwarp(); /* a vote alone orders no memory */
+        if (!__all_sync(0xffffffffu, there))
             return; /* the group has failed: what would follow must not be let go */
     }
 }

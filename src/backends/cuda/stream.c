@@ -85,15 +85,20 @@ imbrex_status imx_cuda_stream_sync(imx_device *device, imbrex_stream stream)
     return status;
 }
 
-bool imx_cuda_stream_captures(const imx_device *device, imbrex_stream stream)
+/* A capture that has failed has no number any more, and what is enqueued there fails, too. */
+uint64_t imx_cuda_stream_capture(const imx_device *device, imbrex_stream stream)
 {
     CUcontext before;
     int state = CU_STREAM_CAPTURE_NONE;
+    uint64_t number = 0;
     if (imx_cuda_enter(device->context, &before) != IMBREX_OK)
-        return false;
-    CUresult asked = imx_driver->cuStreamIsCapturing((CUstream)stream, &state);
+        return 0;
+    CUresult asked =
+        imx_driver->cuStreamGetCaptureInfo((CUstream)stream, &state, &number, NULL, NULL, NULL);
     imx_cuda_leave(device->context, before);
-    return asked == CUDA_SUCCESS && state != CU_STREAM_CAPTURE_NONE;
+    if (asked != CUDA_SUCCESS || state == CU_STREAM_CAPTURE_NONE)
+        return 0;
+    return state == CU_STREAM_CAPTURE_ACTIVE ? number + 1 : UINT64_MAX;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -146,6 +151,22 @@ imbrex_status imx_cuda_event_wait(imx_device *device, imx_event *event, imbrex_s
 
 /* ---- copies and signals ---------------------------------------------------------------------- */
 
+/* One address space: the driver sees by the addresses whose memory it is. */
+imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
+                            imbrex_stream stream)
+{
+    CUcontext before;
+    if (!bytes)
+        return IMBREX_OK;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status = imx_driver_check(
+        imx_driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes,
+                                  (CUstream)stream),
+        "cuMemcpyAsync", "cannot copy %zu bytes to or from rank %d", bytes, rank);
+    imx_cuda_leave(device->context, before);
+    return status;
+}
+
 static bool is_pageable(const void *at)
 {
     unsigned type;
@@ -156,47 +177,45 @@ static bool is_pageable(const void *at)
 /* A copy of pageable memory holds the driver's lock of the context until the stream has come to it,
  * and with the lock all other ranks that are threads of this process: if the stream waits for one
  * of them, for ever.  So the stream is waited for first, which holds nothing. */
-static imbrex_status wait_for_turn(const void *dst, const void *src, CUstream stream)
-{
-    int capturing = 0;
-    if (!is_pageable(dst) && !is_pageable(src))
-        return IMBREX_OK;
-    IMX_TRY(imx_driver_check(imx_driver->cuStreamIsCapturing(stream, &capturing),
-                             "cuStreamIsCapturing", "cannot look at a stream"));
-    if (capturing)
-        return IMBREX_OK;
-    return imx_driver_check(imx_driver->cuStreamSynchronize(stream), "cuStreamSynchronize",
-                            "cannot wait for a stream");
-}
-
-/* One address space: the driver sees by the addresses whose memory it is. */
-imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size_t bytes, int rank,
-                            imbrex_stream stream)
+imbrex_status imx_cuda_copy_any(imx_device *device, void *dst, const void *src, size_t bytes,
+                                int rank, imbrex_stream stream)
 {
     CUcontext before;
     if (!bytes)
         return IMBREX_OK;
     IMX_TRY(imx_cuda_enter(device->context, &before));
-    imbrex_status status;
-    IMX_GOTO(wait_for_turn(dst, src, (CUstream)stream));
-    status = imx_driver_check(
-        imx_driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes,
-                                  (CUstream)stream),
-        "cuMemcpyAsync", "cannot copy %zu bytes to or from rank %d", bytes, rank);
-fail:
+    bool pageable = is_pageable(dst) || is_pageable(src);
     imx_cuda_leave(device->context, before);
-    return status;
+    if (pageable && !imx_cuda_stream_capture(device, stream))
+        IMX_TRY(imx_cuda_stream_sync(device, stream));
+    return imx_cuda_copy(device, dst, src, bytes, rank, stream);
 }
 
-static imx_signals_op for_kernel(const imx_signal_op *op)
+/* The op as the kernel's next one, whose values are all read first: one that an op before it raises
+ * is raised here.  false: it has to be another launch's. */
+static bool add_op(imx_signals_args *args, const imx_signal_op *op)
 {
-    return (imx_signals_op){
+    imx_signals_op *next = &args->ops[args->count];
+    if (args->count == IMX_SIGNALS_ROOM)
+        return false;
+    *next = (imx_signals_op){
         .signal = op->signal,
         .word = op->word,
         .add = op->add,
         .site = op->site,
         .kind = op->kind == IMX_POST ? IMX_SIGNALS_POST : IMX_SIGNALS_WAIT,
+        .step = args->count ? args->ops[args->count - 1].step + !op->beside : 0,
     };
+    for (int i = 0; i < args->count && op->word; i++) {
+        const imx_signals_op *raise = &args->ops[i];
+        if (raise->signal != op->word || raise->kind != IMX_SIGNALS_POST)
+            continue;
+        if (raise->word != op->word)
+            return false;
+        next->add = op->add + raise->add;
+    }
+    args->count++;
+    return true;
 }
 
 /* A plan's post of its use number is an 8-byte copy of that word: the copy engine needs no room on
@@ -218,8 +237,8 @@ imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int
             continue;
         }
         imx_signals_args args = { 0 };
-        for (; done < count && args.count < IMX_SIGNALS_MOST && !is_copy(&ops[done]); done++)
-            args.ops[args.count++] = for_kernel(&ops[done]);
+        while (done < count && !is_copy(&ops[done]) && add_op(&args, &ops[done]))
+            done++;
         IMX_TRY(imx_cuda_kernel_launch(device, device->signals, &args, sizeof args, stream));
     }
     return IMBREX_OK;

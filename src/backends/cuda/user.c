@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../core/source.h"
 #include "cuda.h"
 #include "nvrtc.h"
 
 struct imx_user {
     CUmodule module;
     CUfunction function;
+    imx_prepared *prepared; /* a product with hooks, in the place of both; or NULL */
     size_t shared_bytes;
     char name[64];
 };
@@ -21,12 +23,70 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-static imbrex_status build(const imx_device *device, const imx_user_desc *desc, void **cubin,
-                           size_t *bytes)
+/* The product's pipeline, then the caller's text: neither sees the other's names and macros but for
+ * the hooks', which imbrex_gemm.h declares before both. */
+static imbrex_status join(const imx_user_desc *desc, const imx_cuda_config *config, char **text)
+{
+    static const char head[] = "#include \"imbrex_gemm.h\"\n"
+                               "namespace imx_pipeline {\n";
+    static const char tail[] =
+        "\n#ifndef IMBREX_GEMM_KERNEL_H\n"
+        "#error \"desc.gemm wants hooks: #include \\\"imbrex_gemm_kernel.h\\\" behind them\"\n"
+        "#endif\n";
+    char line[IMX_SOURCE_LINE];
+    char *pipeline = NULL;
+    imx_source_line(desc->file, line);
+    IMX_TRY(imx_source_expand(config->source, &pipeline));
+    size_t bytes = sizeof head + strlen(pipeline) + sizeof line + desc->text_bytes + sizeof tail;
+    imbrex_status status = imx_sys_alloc(1, bytes + 16, text);
+    if (status == IMBREX_OK)
+        snprintf(*text, bytes + 16, "%s%s\n}\n%s%s%s", head, pipeline, line, desc->text, tail);
+    free(pipeline);
+    return status;
+}
+
+static imbrex_status compile(const imx_device *device, const imx_user_desc *desc,
+                             const imx_cuda_config *config, void **cubin, size_t *bytes)
+{
+    if (!config)
+        return imx_nvrtc_compile_user(desc, device->arch, cubin, bytes);
+    char *text = NULL, *options = NULL;
+    size_t length = strlen(config->options) + strlen(desc->options) + 2;
+    imbrex_status status;
+    IMX_GOTO(join(desc, config, &text));
+    IMX_GOTO(imx_sys_alloc(1, length, &options));
+    snprintf(options, length, "%s %s", config->options, desc->options);
+    imx_user_desc joined = *desc;
+    joined.text = text;
+    joined.options = options;
+    IMX_GOTO(imx_nvrtc_compile_user(&joined, device->arch, cubin, bytes));
+fail:
+    free(text);
+    free(options);
+    return status;
+}
+
+static imbrex_status add_pipeline(const imx_cuda_config *config, imx_cache_key *key)
+{
+    char *pipeline = NULL;
+    IMX_TRY(imx_source_expand(config->source, &pipeline));
+    imx_cache_key_add(key, pipeline, strlen(pipeline));
+    imx_cache_key_add(key, config->options, strlen(config->options) + 1);
+    free(pipeline);
+    return IMBREX_OK;
+}
+
+static imbrex_status build(const imx_device *device, const imx_user_desc *desc,
+                           const imx_cuda_config *config, void **cubin, size_t *bytes)
 {
     if (!desc->text)
         return imx_fail(IMBREX_INVALID, "desc.source and desc.file are NULL: want one, in CUDA C");
     if (ends_with(desc->file, ".cubin")) {
+        if (config)
+            return imx_fail(IMBREX_INVALID,
+                            "%s has a desc.gemm, whose pipeline is compiled with the hooks: want "
+                            "their text",
+                            desc->file);
         IMX_TRY(imx_sys_alloc(1, desc->text_bytes + 1, cubin));
         memcpy(*cubin, desc->text, desc->text_bytes);
         *bytes = desc->text_bytes;
@@ -35,20 +95,22 @@ static imbrex_status build(const imx_device *device, const imx_user_desc *desc, 
     imx_cache_key key = desc->key;
     int numbers[] = { device->arch, imx_nvrtc_version() };
     imx_cache_key_add(&key, numbers, sizeof numbers);
+    if (config)
+        IMX_TRY(add_pipeline(config, &key));
     if (imx_cache_load(&device->cache, &key, cubin, bytes))
         return IMBREX_OK;
-    IMX_TRY(imx_nvrtc_compile_user(desc, device->arch, cubin, bytes));
+    IMX_TRY(compile(device, desc, config, cubin, bytes));
     imx_cache_store(&device->cache, &key, *cubin, *bytes);
     return IMBREX_OK;
 }
 
 /* One at a time: ranks of one process want the same kernel; the second finds it in the cache. */
-static imbrex_status build_alone(const imx_device *device, const imx_user_desc *desc, void **cubin,
-                                 size_t *bytes)
+imbrex_status imx_cuda_user_build(const imx_device *device, const imx_user_desc *desc,
+                                  const imx_cuda_config *config, void **cubin, size_t *bytes)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    imbrex_status status = build(device, desc, cubin, bytes);
+    imbrex_status status = build(device, desc, config, cubin, bytes);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -58,9 +120,14 @@ imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *des
 {
     void *cubin = NULL;
     size_t bytes = 0;
+    imx_cuda_config config = { 0 };
     (void)user;
     (void)facts;
-    IMX_TRY(build_alone(device, desc, &cubin, &bytes));
+    if (desc->product) {
+        const imx_cuda_target form = { device->form, device->shared_bytes_most };
+        desc->product->cuda_config(desc->largest, &form, desc->blocks, &config);
+    }
+    IMX_TRY(imx_cuda_user_build(device, desc, desc->product ? &config : NULL, &cubin, &bytes));
     free(cubin);
     return IMBREX_OK;
 }
@@ -73,19 +140,24 @@ static imbrex_status attribute(const imx_user *user, int which, int *value)
                             "cuFuncGetAttribute", "cannot look at kernel %s", user->name);
 }
 
-/* IMBREXD_KERNEL leaves an array that is as large as the args. */
-static imbrex_status find_entry(imx_user *user, const char *file, size_t *args_bytes)
+/* An array that is as large as the args. */
+CUresult imx_cuda_user_args(CUmodule module, const char *name, size_t *args_bytes)
 {
     char array[96];
     CUdeviceptr at = 0;
-    snprintf(array, sizeof array, "imbrexd_args_%s", user->name);
-    CUresult found = imx_driver->cuModuleGetGlobal(&at, args_bytes, user->module, array);
+    snprintf(array, sizeof array, "imbrexd_args_%s", name);
+    return imx_driver->cuModuleGetGlobal(&at, args_bytes, module, array);
+}
+
+static imbrex_status find_entry(imx_user *user, const char *file, size_t *args_bytes)
+{
+    CUresult found = imx_cuda_user_args(user->module, user->name, args_bytes);
     if (found == CUDA_SUCCESS)
         found = imx_driver->cuModuleGetFunction(&user->function, user->module, user->name);
     if (found == CUDA_ERROR_NOT_FOUND)
         return imx_fail(IMBREX_INVALID,
                         "%s has no kernel %s: want IMBREXD_KERNEL(%s, ...) in it, or another "
-                        "desc.name",
+                        "desc.name, or the desc.gemm that it is hooks for",
                         file, user->name, user->name);
     return imx_driver_check(found, "cuModuleGetFunction", "cannot load kernel %s", user->name);
 }
@@ -126,7 +198,13 @@ imbrex_status imx_cuda_user_prepare(imx_device *device, const imx_user_desc *des
     snprintf(user->name, sizeof user->name, "%s", desc->name);
     user->shared_bytes = desc->shared_bytes;
     imbrex_status status;
-    IMX_GOTO(build_alone(device, desc, &cubin, &bytes));
+    if (desc->product) {
+        IMX_GOTO(imx_cuda_prepare_hooks(device, desc, &user->prepared, &facts->args_bytes));
+        facts->threads_most = 1;
+        *out = user;
+        return IMBREX_OK;
+    }
+    IMX_GOTO(imx_cuda_user_build(device, desc, NULL, &cubin, &bytes));
     IMX_GOTO(imx_cuda_enter(device->context, &before));
     status = load(device, user, desc->file, cubin, facts);
     imx_cuda_leave(device->context, before);
@@ -144,6 +222,8 @@ fail:
 void imx_cuda_user_destroy(imx_device *device, imx_user *user)
 {
     CUcontext before;
+    if (user)
+        imx_cuda_prepared_destroy(device, user->prepared);
     if (user && user->module && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
         CUresult unloaded = imx_driver->cuModuleUnload(user->module);
         (void)unloaded;
@@ -159,6 +239,11 @@ imbrex_status imx_cuda_user_launch(imx_device *device, imx_user *user,
 {
     if (launch->after)
         IMX_TRY(imx_cuda_event_wait(device, launch->after, stream));
+    if (launch->product) {
+        _Alignas(16) char args[IMX_ARGS_BYTES];
+        size_t bytes = imx_user_join(launch, &device->watch, NULL, args);
+        return imx_cuda_kernel_launch(device, user->prepared, args, bytes, stream);
+    }
     imbrexd_team team = *launch->team;
     team.watch = device->watch;
     void *params[] = { (void *)launch->args, &team };

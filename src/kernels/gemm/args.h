@@ -13,8 +13,9 @@
  *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
  *            after chunk q of push_chunk_rows; GPUs take push_pace clock cycles or more for 64 KB
  *            of them, [0] to the rank before, [1] to the others, so that the product's loads get
- *            through.  own = -1: into its own, too; slice
- *            after slice, to all at once, raising signal s * team.size + rank
+ *            through.  own = -1: into its own, too; slice after slice, to all at once, raising
+ *            signal s * team.size + rank; on GPUs push_pace[0] cycles or more from one slice's
+ *            begin to the next one's
  *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
  *            columns under signals of their own, ready[...] as well as the rank before's.
  *            schedule.first = own = team.rank; for several ranks, without bands
@@ -29,6 +30,10 @@
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
  *            order in float32, then bias
  *
+ *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
+ *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
+ *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
+ *
  * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
  * before it writes there (or, where peers read c, for all).  ended != NULL: it ends the run too:
  * its last block advances *use and gives every peer its credit. */
@@ -37,6 +42,7 @@
 
 #include "../sites.h"
 #include "../team.h"
+#include "../user.h"
 #include "imbrex_device.h"
 #include "ring.h"
 #include "schedule.h"
@@ -47,6 +53,7 @@ enum {
     IMX_GEMM_SCATTERS = 4,
     IMX_GEMM_STORES = 8,
     IMX_GEMM_FORWARDS = 16,
+    IMX_GEMM_HOOKS = 32,
 };
 
 typedef struct imx_gemm_args {
@@ -71,5 +78,10 @@ typedef struct imx_gemm_args {
     int64_t slot_bytes;
     imx_team team;
 } imx_gemm_args;
+
+typedef struct imx_gemm_user_args {
+    imx_gemm_args gemm;
+    imx_user_args user;
+} imx_gemm_user_args;
 
 #endif /* IMX_GEMM_ARGS_H */

@@ -211,14 +211,13 @@ static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
         imx_dtype_narrow(args->dtype, p->c + i * tile->cols, (uint16_t *)c + i * n, tile->cols);
 }
 
-/* Counts the tile; the chunk's last posts. */
-static void count_tile(const imx_gemm_args *args, const imx_tile *tile)
+/* Whether the tile is the chunk's last. */
+static int count_tile(const imx_gemm_args *args, const imx_tile *tile)
 {
     const imx_schedule *s = &args->schedule;
     int number = tile->chunk - tile->rank * s->chunks;
     uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile->rank, number);
-    if (imbrexd_counter_last(&args->counters[tile->chunk], tiles))
-        imx_cpu_team_post(args, tile);
+    return imbrexd_counter_last(&args->counters[tile->chunk], tiles);
 }
 
 /* Before the tile's first store, if it goes into memory of others or others read it: until they
@@ -246,27 +245,101 @@ static void declare(const imx_gemm_args *args, const imx_tile *tile)
                         (size_t)args->schedule.n * element, (size_t)tile->rows);
 }
 
+static void one_product(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
+                        long long index, panels *p)
+{
+    int64_t begin_ns = block->trace ? imbrexd_now_ns() : 0;
+    declare(args, tile);
+    compute(args, tile, p);
+    if (block->trace)
+        add_span(block, IMBREX_SPAN_TILE, "tile", begin_ns, tile->rank, index);
+}
+
 static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                     long long index, panels *p)
 {
     bool folds = args->sides & IMX_GEMM_STORES && tile->rank == args->team.rank;
     if (!wait_readers(args, block, tile))
         return 0;
-    int64_t begin_ns = block->trace ? imbrexd_now_ns() : 0;
-    declare(args, tile);
-    compute(args, tile, p);
-    if (block->trace)
-        add_span(block, IMBREX_SPAN_TILE, "tile", begin_ns, tile->rank, index);
+    one_product(args, block, tile, index, p);
     if (folds)
         return imx_cpu_team_fold(args, block, tile);
-    if (args->done || args->sides & IMX_GEMM_STORES)
-        count_tile(args, tile);
+    if ((args->done || args->sides & IMX_GEMM_STORES) && count_tile(args, tile))
+        imx_cpu_team_post(args, tile);
     return 1;
 }
+
+/* ---- with hooks of the caller's -------------------------------------------------------------- */
+
+static imbrexd_gemm gemm_of(const imx_gemm_args *args)
+{
+    const imx_schedule *s = &args->schedule;
+    return (imbrexd_gemm){ .m = s->m,
+                           .n = s->n,
+                           .k = args->k,
+                           .ranks = s->ranks,
+                           .first = s->first,
+                           .chunk_rows = s->chunk_rows,
+                           .chunks = s->chunks,
+                           .dtype = args->dtype,
+                           .tiles = (uint32_t)imx_schedule_tiles(s),
+                           .add = imx_cpu_team_add };
+}
+
+/* Tiles index, index + count, ...; 0: gave up. */
+static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm,
+                        const imbrexd_block *block, int count)
+{
+    const imx_user_args *user = &args->user;
+    const struct imbrexd_hooks *hooks = user->hooks;
+    const imx_schedule *s = &args->gemm.schedule;
+    panels p = panels_in(&args->gemm, block->scratch);
+    long long tiles = imx_schedule_tiles(s);
+    int waited = -1;
+    if (block->index < tiles && !hooks->begin(user->args, &user->team, gemm))
+        return 0;
+    for (long long i = block->index; i < tiles; i += count) {
+        imx_tile tile =
+            imx_schedule_tile(s, hooks->order(user->args, &user->team, gemm, (unsigned)i));
+        int chunk = tile.chunk - tile.rank * s->chunks;
+        if (tile.rank != args->gemm.own && tile.chunk != waited &&
+            !hooks->wait(user->args, &user->team, gemm, tile.rank, chunk))
+            return 0;
+        waited = tile.rank != args->gemm.own ? tile.chunk : waited;
+        one_product(&args->gemm, block, &tile, i, &p);
+        if (count_tile(&args->gemm, &tile))
+            hooks->done(user->args, &user->team, gemm, tile.rank, chunk);
+    }
+    return 1;
+}
+
+/* One block more than multiply runs beside the product: on a GPU those are warps. */
+static void run_hooked(const imx_gemm_user_args *args, const imbrexd_block *block)
+{
+    const imx_user_args *user = &args->user;
+    const struct imbrexd_hooks *hooks = user->hooks;
+    const imbrexd_gemm gemm = gemm_of(&args->gemm);
+    int count = block->count - (hooks->beside != NULL);
+    uint64_t *use = (uint64_t *)user->team.use;
+    hooks->enter(block);
+    if (block->index < count ? !hooked_tiles(args, &gemm, block, count)
+                             : !hooks->beside(user->args, &user->team, &gemm, 0, 1))
+        return;
+    if (!imbrexd_counter_last((uint32_t *)(use + 1), (uint32_t)block->count)) /* behind the use */
+        return;
+    hooks->end(user->args, &user->team, &gemm);
+    *use += 1;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_gemm_args *args = untyped;
+    if (args->sides & IMX_GEMM_HOOKS) {
+        run_hooked(untyped, block);
+        return;
+    }
     const imx_schedule *s = &args->schedule;
     panels p = panels_in(args, block->scratch);
     long long tiles = imx_schedule_tiles(s);

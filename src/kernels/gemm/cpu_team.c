@@ -156,3 +156,22 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
     }
     return 1;
 }
+
+void imx_cpu_team_add(int dtype, void *to, const void *parts, size_t stride_bytes, int count,
+                      int64_t elements)
+{
+    float sum[STRIP];
+    size_t bytes = (size_t)(elements * imx_dtype_size(dtype));
+    if (!elements || !imbrexd_check_read(parts, bytes, stride_bytes, (size_t)count) ||
+        !imbrexd_check_write(to, bytes, bytes, 1))
+        return;
+    for (int64_t at = 0; at < elements; at += STRIP) {
+        int64_t here = elements - at < STRIP ? elements - at : STRIP;
+        imx_dtype_widen(dtype, imx_dtype_at(dtype, parts, at), sum, here);
+        for (int r = 1; r < count; r++)
+            imx_dtype_add(dtype,
+                          imx_dtype_at(dtype, (const char *)parts + (size_t)r * stride_bytes, at),
+                          sum, here);
+        imx_dtype_narrow(dtype, sum, (char *)to + at * imx_dtype_size(dtype), here);
+    }
+}

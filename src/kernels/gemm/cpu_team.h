@@ -31,4 +31,8 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);
  * them into c; 0: give up. */
 int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
 
+/* imbrexd_gemm.add. */
+void imx_cpu_team_add(int dtype, void *to, const void *parts, size_t stride_bytes, int count,
+                      int64_t elements);
+
 #endif /* IMX_CPU_TEAM_H */

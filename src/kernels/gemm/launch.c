@@ -28,6 +28,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
         .ranks = s->ranks,
         .sms = blocks,
         .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
+        .hooks = (args->sides & IMX_GEMM_HOOKS) != 0,
     };
     return imx_tiling_choose(&input);
 }
@@ -36,6 +37,8 @@ static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
  * whether their pointers are set. */
 static const char *hooks_of(const imx_gemm_args *args)
 {
+    if (args->sides & IMX_GEMM_HOOKS)
+        return " -DIMX_OWN -DIMX_WAIT -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
     if (args->sides & IMX_GEMM_STORES)
         return " -DIMX_BIAS -DIMX_STORE -DIMX_TEAM";
     if (args->sides & IMX_GEMM_SCATTERS) /* merged: peers may come and read */
@@ -63,7 +66,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .cluster = c->cluster_m * c->cluster_n,
         .threads = c->threads,
         .early = true,
-        .traces = true,
+        .traces = !(args->sides & IMX_GEMM_HOOKS),
         .shared_bytes = c->shared_bytes,
         .kept[FORM] = IMX_GEMM_SM90,
         .kept[A_BOX_ROWS] = c->a_rows / c->cluster_n,
@@ -131,7 +134,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     imx_tiling tiling = tiling_of(args, target->arch, blocks);
     if (tiling.form == IMX_GEMM_SM90)
         config_sm90(args, &tiling, config);
-    else if (!(args->sides & IMX_GEMM_FORWARDS)) /* which takes the copy engine */
+    else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS))) /* Hopper's form has those */
         config_sm80(args, &tiling, target, blocks, config);
 }
 

@@ -406,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_let_go();
     imx_trace_open();
 #ifdef IMX_PUSH
-    push(args, &watch, ELEMENT, threadIdx.x / 32, THREADS / 32);
+    push(args, &watch, ELEMENT, push_by(0, THREADS / 32));
 #endif
 
     if (!wait_readers(args, &watch))

@@ -196,15 +196,6 @@ IMX_FN void fold_unit(const imx_gemm_args &args, const char *slots, int64_t at, 
     *(uint4 *)((char *)args.c + at * ELEMENT) = imx_vector_narrow(IMX_DTYPE, sum);
 }
 
-/* The thread, read where it stands: what is made of it is not worth a register through the
- * products. */
-IMX_FN int thread_here(void)
-{
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
-
 /* All threads, after a barrier behind the tile's stores and the wait for the peers' parts: this
  * rank's own part lies among them, in its slot. */
 IMX_FN void fold_tile(const imx_gemm_args &args, const imx_tile &tile)
@@ -213,7 +204,7 @@ IMX_FN void fold_tile(const imx_gemm_args &args, const imx_tile &tile)
     int64_t n = args.schedule.n;
     const char *slots = imx_team_data(&args.team, args.team.rank);
     bool aligned = imx_vector_aligned(args.c) && n % PER_UNIT == 0;
-    int thread = thread_here(), col = thread % UNITS * PER_UNIT;
+    int thread = (int)thread_here(), col = thread % UNITS * PER_UNIT;
 #pragma unroll 1
     for (int row = thread / UNITS; row < tile.rows; row += THREADS / UNITS) {
         int64_t at = (tile.rank_row + row) * n + tile.col + col;

@@ -35,6 +35,7 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
+ *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
  *   IMX_RING    rows of a go on to the rank before, by a thread of the producer's second warp
  */
 #include "sm90_produce.cuh"
@@ -212,9 +213,9 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         skip(&at, (uint32_t)steps_of(args));
     }
 
-#if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
+#ifdef IMX_HOOK_BEGIN
     /* While the first loads are on their way.  Peers are seldom that far behind. */
-    gave_up = !team_credits(args, watch);
+    gave_up = !hook_begin(args, watch);
     if (gave_up)
         gave_up_here() = 1;
     imbrexd_fence_tma();
@@ -273,7 +274,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #ifndef IMX_PINGPONG
     if (waiting)
         store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
-#ifdef IMX_STORE
+#ifdef IMX_FOLD
     __syncwarp(); /* what its first lane has seen stored, the others read */
     if (waiting && !fold_last(args, watch, note_of(now ^ 1), row, HALVES))
         gave_up_here() = 1;
@@ -285,19 +286,27 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
+#ifdef IMX_HOOKS
+#define IMX_PARAMS imx_gemm_user_args
+#else
+#define IMX_PARAMS imx_gemm_args
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_CLUSTER_M * IMX_CLUSTER_N > 1
     __cluster_dims__(IMX_CLUSTER_M *IMX_CLUSTER_N, 1, 1)
 #endif
-        imx_gemm(const __grid_constant__ imx_gemm_args args,
+        imx_gemm(const __grid_constant__ IMX_PARAMS params,
                  const __grid_constant__ imbrexd_watch watch,
                  const __grid_constant__ imx_gemm_maps maps)
 {
+    const imx_gemm_args &args = (const imx_gemm_args &)params; /* which come first */
     uint32_t base = shared_base();
     if (threadIdx.x == 0) {
         gave_up_here() = 0;
-#ifdef IMX_STORE
-        stored_own() = 0;
+#ifdef IMX_FOLD
+        for (int i = 0; i < CONSUMERS * 4; i++)
+            ((uint32_t *)(shared + STORED_AT))[i] = 0;
 #endif
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b);
@@ -319,6 +328,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         cluster_barrier();
     else
         __syncthreads();
+    if (threadIdx.x == 0)
+        prefetch_b(&maps.b);
     imx_grid_wait();
     imx_grid_let_go();
     imx_trace_open();
@@ -333,11 +344,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         else if (threadIdx.x == 32)
             forward(args, &watch, maps.pass);
 #endif
-#ifdef IMX_PUSH
-        else if (threadIdx.x >= 32 && !push(args, &watch, 2, (int)threadIdx.x / 32 - 1, 3))
-            gave_up_here() = 1;
-#elif defined(IMX_STORE)
-        else if (threadIdx.x >= 32 && !fold_tiles(args, &watch))
+#ifdef IMX_HOOK_BESIDE
+        else if (threadIdx.x >= 32 && !hook_beside(args, &watch))
             gave_up_here() = 1;
 #endif
     } else {
@@ -352,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     else
         __syncthreads();
     if (threadIdx.x < 32 && !gave_up_here())
-        team_end(args);
+        hook_end(args);
 #endif
     imx_trace_close();
 }

@@ -1,4 +1,4 @@
-/* sm90_fold.cuh - with IMX_STORE: tiles of a rank's own rows become c, once all parts of them lie
+/* sm90_fold.cuh - with IMX_FOLD: tiles of a rank's own rows become c, once all parts of them lie
  * in its slots.
  *
  *     consumers     | products of own tile 0 | of own tile 1       | of own tile 2       | fold 2
@@ -26,7 +26,7 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 }
 #endif
 
-#ifdef IMX_STORE
+#ifdef IMX_FOLD
 
 #define NO_UNIT 0xffffffffu
 
@@ -39,35 +39,41 @@ enum {
 
 /* ---- who may read an own tile ---------------------------------------------------------------- */
 
-/* How many warps have stored how many own tiles, in all. */
-IMX_FN uint32_t &stored_own(void)
+/* How many own tiles a consumer warp has stored.  Each warp counts for itself: where tiles are
+ * short one may be tiles ahead of another, and a common count could not tell. */
+IMX_FN uint32_t stored_of(int warp)
 {
-    return *(uint32_t *)(shared + STORED_AT);
+    return shared_base() + STORED_AT + warp * 4;
 }
 
 /* One lane of a warp: its share of an own tile lies in this rank's slot.  Release: the slot's data
  * comes first. */
 IMX_FN void count_own(void)
 {
-    asm volatile("red.release.cta.shared.add.u32 [%0], 1;" : : "r"(shared_base() + STORED_AT)
+    asm volatile("red.release.cta.shared.add.u32 [%0], 1;"
+                 :
+                 : "r"(stored_of((int)thread_here() / 32 - 4))
                  : "memory");
 }
 
-/* One warp: until all warps have stored `tiles` own tiles, which nothing holds up but other blocks'
- * loads; 0: they gave up. */
+/* Until all consumers have stored `tiles` own tiles, which nothing holds up but other blocks'
+ * loads; 0: they gave up.  Every lane looks for itself: votes take registers that there are not. */
 IMX_FN int own_stored(uint32_t tiles)
 {
-    uint32_t stored;
-    do {
+#pragma unroll 1
+    for (int warp = 0; warp < CONSUMERS * 4;) {
+        uint32_t stored;
         asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
                      : "=r"(stored)
-                     : "r"(shared_base() + STORED_AT)
+                     : "r"(stored_of(warp))
                      : "memory");
         if (gave_up_here())
             return 0;
-        if (stored < tiles * CONSUMERS * 4)
+        if (stored >= tiles)
+            warp++;
+        else
             __nanosleep(500);
-    } while (stored < tiles * CONSUMERS * 4);
+    }
     return 1;
 }
 
@@ -180,14 +186,6 @@ IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, in
 
 /* ---- who folds ------------------------------------------------------------------------------- */
 
-/* The thread, worked out where it stands: a volatile read that the compiler does not move. */
-IMX_FN int thread_here(void)
-{
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
-
 /* One of the idle warps, which are those of the producer but its first: its share of this block's
  * own tiles, but for the block's last.  0: gave up. */
 IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
@@ -207,7 +205,7 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
         if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
-        fold_units<1>(args, row, rows, col, thread_here() - 32, LANES);
+        fold_units<1>(args, row, rows, col, (int)thread_here() - 32, LANES);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     }
     return 1;

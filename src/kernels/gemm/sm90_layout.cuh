@@ -19,6 +19,9 @@
 #if defined(IMX_PINGPONG) && defined(IMX_STORE)
 #error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
 #endif
+#if defined(IMX_STORE) && !defined(IMX_HOOKS)
+#define IMX_FOLD /* own tiles are added to what comes from the peers */
+#endif
 #if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
 #define IMX_CONSUMERS 2
 #else
@@ -30,6 +33,11 @@ enum {
     FORWARDERS = 1,
 #else
     FORWARDERS = 0,
+#endif
+#ifdef IMX_HOOKS
+    HOOKS = 1,
+#else
+    HOOKS = 0,
 #endif
 #ifdef IMX_PINGPONG
     TURNS = 2,
@@ -89,15 +97,21 @@ enum {
     HERE_AT = NEXT_AT + 40, /* columns of a that are here, with IMX_RING */
     TILES_AT = NEXT_AT + 44,
     GAVE_UP_AT = NEXT_AT + 48,
-    STORED_AT = NEXT_AT + 52, /* with IMX_STORE */
     STRIP_AT = NEXT_AT + 52,  /* with IMX_RING: of the tile that is being loaded */
     USE_AT = NEXT_AT + 56,    /* of the run, likewise */
-    NOTES_AT = NEXT_AT + 64, /* each warp's own: the tile in its registers, and the one before */
+    STORED_AT = NEXT_AT + 64, /* with IMX_FOLD: own tiles that each consumer warp has stored */
+    NOTES_AT = NEXT_AT + 96, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = STORES || IMX_TILE_N <= 64 ? 56 : 40,
+    PRODUCER_REGISTERS = HOOKS ? 72 : STORES || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
+#if defined(IMX_SLICES) || IMX_TILE_M == 64
+    PREFETCH_BYTES = 160 << 10, /* of b, a block, beyond what its stages take */
+    PREFETCH_STEPS = IMX_STAGES + PREFETCH_BYTES / (B_BYTES / IMX_CLUSTER_M),
+#else
+    PREFETCH_STEPS = 0,
+#endif
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };
 

@@ -3,6 +3,7 @@
 #ifndef IMX_SM90_PRODUCE_CUH
 #define IMX_SM90_PRODUCE_CUH
 
+#include "sm90_hooks.cuh"
 #include "sm90_layout.cuh"
 #include "sm90_ring.cuh"
 #include "sm90_tile.h"
@@ -29,7 +30,8 @@ IMX_FN unsigned tiles_in(const imx_gemm_args &args)
 IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *w)
 {
     w->info.steps = steps;
-    imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
+    imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS,
+                                       hook_order(args, index));
     int below = block_m() * IMX_TILE_M;
     w->info.row = t.row + below;
     w->info.col = t.col + block_n() * IMX_TILE_N;
@@ -87,6 +89,25 @@ IMX_FN void load_b(const imx_tma_map *b, int col, int k, uint32_t to, uint32_t b
 #endif
 }
 
+/* One thread, before the kernel ahead of this one has ended: where few rows are multiplied all
+ * depends on how soon b is read, and b need wait for nobody.  Should that kernel still write to it,
+ * the cache has what it wrote. */
+IMX_FN void prefetch_b(const imx_tma_map *b)
+{
+    const work *w = (const work *)(shared + NEXT_AT);
+    int b_part = block_m() * B_SHARE;
+    if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
+        return;
+    for (int i = 0; i < PREFETCH_STEPS && i < w->info.steps; i++) {
+#ifdef IMX_B_KN
+        for (int j = 0; j < B_BYTES / 8192; j++)
+            tma_prefetch(b, w->info.col + 64 * j, i * TILE_K + b_part);
+#else
+        tma_prefetch(b, i * TILE_K, w->info.col + b_part);
+#endif
+    }
+}
+
 /* A stage's a and b; b may be on its way: bytes may well come before they are expected. */
 IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col, int k, uint32_t to,
                  uint32_t bar, int *early)
@@ -129,9 +150,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #elif defined(IMX_RING)
         ring_begin(args, w->info.strip, w->own);
 #elif defined(IMX_WAIT)
-        if (args.ready && !w->own && w->info.chunk != waited && !gave_up) {
+        if (hook_waits(args) && !w->own && w->info.chunk != waited && !gave_up) {
             waited = w->info.chunk;
-            gave_up = !team_chunk(args, watch, waited);
+            gave_up = !hook_wait(args, watch, waited);
             imbrexd_fence_tma();
         }
         /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */

@@ -110,6 +110,15 @@ IMX_FN void tma_load(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t
                  : "memory");
 }
 
+/* Into the L2 cache only: changes nothing that anybody could see. */
+IMX_FN void tma_prefetch(const imx_tma_map *map, int x, int y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];"
+                 :
+                 : "l"(map), "r"(x), "r"(y)
+                 : "memory");
+}
+
 /* To the same place, and counted at the same barrier, in every block of the cluster in mask. */
 IMX_FN void tma_load_multicast(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar,
                                uint16_t mask)

@@ -9,6 +9,7 @@
 #define IMX_SM90_STORE_CUH
 
 #include "sm90_fold.cuh"
+#include "sm90_hooks.cuh"
 #include "sm90_layout.cuh"
 #include "team.cuh"
 
@@ -161,7 +162,7 @@ IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
     if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!STORES && !args.done))
         return;
     tma_store_wait();
-#ifdef IMX_STORE
+#ifdef IMX_FOLD
     if (note->owner == args.team.rank) {
         count_own();
         return;
@@ -173,13 +174,7 @@ IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
     uint32_t last = (uint32_t)(note->tiles * CLUSTER * CONSUMERS / TURNS * 4);
     if (!imbrexd_counter_last(&args.counters[chunk], last))
         return;
-#if defined(IMX_STORE)
-    team_post_owner(args, note->owner, chunk);
-#elif defined(IMX_TEAM)
-    team_post_all(args, chunk);
-#else
-    imbrexd_signal_post(&args.done[chunk], *args.use);
-#endif
+    hook_done(args, note, chunk);
 }
 
 #endif

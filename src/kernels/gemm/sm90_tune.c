@@ -15,6 +15,8 @@ enum {
     GROUP_ROWS = 2048,    /* of c: a's rows of a group stay in the L2 cache */
     ROWS_TINY = 16,       /* up to here zero rows beyond m cost more than they are worth */
     ROWS_SMALL = 64,
+    COLS_SMALL = 64,
+    COLS_SMALL_MOST = 128,
     ROWS_FEW = 128, /* a large tile would waste the half that they do not fill */
 };
 
@@ -51,7 +53,7 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t warps = (size_t)consumers(c) * 4;
     size_t pieces =
         warps * (c->pingpong ? 1 : 2) * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c->tile_n);
-    size_t notes = (size_t)c->stages * 32 + 64 + warps * 2 * 32;
+    size_t notes = (size_t)c->stages * 32 + 96 + warps * 2 * 32;
     size_t barriers = (size_t)c->stages * 16 + (c->pingpong ? 16 : 0);
     return (size_t)c->stages * stage + pieces + notes + barriers;
 }
@@ -72,7 +74,7 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
  * stores to peers leave no registers for the widest tile. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
-    if (!in->scatters || in->ranks == 1)
+    if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;
     return !c->pingpong && (in->n % 8 == 0 || c->tile_n < 256);
 }
@@ -95,16 +97,34 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .a_rows = 128 };
 }
 
+/* The columns of b that the busiest block reads. */
+static int64_t busiest(const imx_sm90_input *in, int tile_m, int tile_n)
+{
+    int64_t cols = in->b_kn ? ceil_div(tile_n, ATOM) * ATOM : tile_n;
+    return ceil_div(tiles(in, tile_m, tile_n), in->sms) * cols;
+}
+
+/* The narrowest tiles that share b out evenly. */
+static int small_cols(const imx_sm90_input *in, int tile_m)
+{
+    int best = COLS_SMALL;
+    for (int cols = best + 16; cols <= COLS_SMALL_MOST && !in->scatters; cols += 16) {
+        if (busiest(in, tile_m, cols) < busiest(in, tile_m, best))
+            best = cols;
+    }
+    return best;
+}
+
 /* One row of narrow tiles.  Of clusters of four a GPU has room for ten in eleven blocks only: where
  * all blocks are wanted at once they go in twos. */
 static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 {
     imx_sm90_config c = { .tile_m = rows <= ROWS_SMALL ? 64 : 128,
-                          .tile_n = 64,
                           .wg_m = 64,
                           .stages = 13,
                           .cluster_m = 1,
                           .a_rows = rows <= ROWS_SMALL ? 64 : 128 };
+    c.tile_n = small_cols(in, c.tile_m);
     int64_t blocks = tiles(in, c.tile_m, c.tile_n);
     c.cluster_n = blocks <= in->sms * 10 / 11 ? 4 : 2;
     if (rows <= ROWS_TINY) {

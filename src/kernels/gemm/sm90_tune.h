@@ -12,6 +12,7 @@ typedef struct imx_sm90_input {
     int sms;         /* blocks that may run side by side */
     int b_kn;        /* b is [k, n] */
     int scatters;    /* tiles go to their rows' owners */
+    int hooks;       /* likewise, and also of one rank */
 } imx_sm90_input;
 
 /* The names are those of sm90.cu's options. */

@@ -10,6 +10,15 @@
 
 #define IMX_TEAM_GPU static __device__ __forceinline__
 
+/* The thread, worked out where it stands: a volatile read that the compiler does not move, where it
+ * has no register to keep it in. */
+IMX_TEAM_GPU uint32_t thread_here(void)
+{
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 /* The use of this run. */
 IMX_TEAM_GPU uint64_t team_use(const imx_gemm_args &args)
 {
@@ -60,9 +69,9 @@ IMX_TEAM_GPU int team_parts(const imx_gemm_args &args, const imbrexd_watch *watc
 IMX_TEAM_GPU void team_post_owner(const imx_gemm_args &args, int owner, int chunk)
 {
     int chunks = args.schedule.chunks;
-    imbrexd_signal_post(imx_team_signal(&args.team, owner,
-                                        args.team.rank * chunks + chunk - owner * chunks),
-                        team_use(args));
+    imbrexd_signal_post(
+        imx_team_signal(&args.team, owner, args.team.rank * chunks + chunk - owner * chunks),
+        team_use(args));
 }
 
 /* The same where the chunk stays here: tells all who read it.  One fence for all posts, which would
@@ -74,8 +83,8 @@ IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
     imbrexd_fence_post();
     for (int r = 0; r < team.size; r++) {
         if (r != team.rank)
-            *(volatile uint64_t *)imx_team_signal(
-                &team, r, team.rank * args.schedule.chunks + chunk) = use;
+            *(volatile uint64_t *)imx_team_signal(&team, r,
+                                                  team.rank * args.schedule.chunks + chunk) = use;
     }
     *(volatile uint64_t *)&args.done[chunk] = use;
 }
@@ -189,36 +198,81 @@ IMX_TEAM_GPU void push_halves(char *to, const char *from, int64_t halves, uint32
         *((uint16_t *)to + i) = *((const uint16_t *)from + i);
 }
 
-/* One warp of `warps` of this block, and of all blocks: its share of every chunk to every peer, the
- * rank's before first.  Whoever brings the last share of a chunk posts its signal. */
+/* Which warps of every block push. */
+typedef struct push_warps {
+    uint32_t first, count;
+} push_warps;
+
+IMX_TEAM_GPU push_warps push_by(uint32_t first, uint32_t count)
+{
+    push_warps warps = { first, count };
+    return warps;
+}
+
+/* This warp's number among those of all blocks, and how many there are. */
+IMX_TEAM_GPU uint32_t push_number(push_warps warps)
+{
+    return blockIdx.x * warps.count + thread_here() / 32 - warps.first;
+}
+
+IMX_TEAM_GPU uint32_t push_count(push_warps warps)
+{
+    return gridDim.x * warps.count;
+}
+
+/* Whether all of the block's warps that push say so.  If only some went on, they would wait for the
+ * others in push_last. */
+IMX_TEAM_GPU int push_agree(int mine, push_warps warps)
+{
+    int all;
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "setp.ne.s32 p, %1, 0;\n\t"
+                 "bar.red.and.pred p, 1, %2, p;\n\t"
+                 "selp.s32 %0, 1, 0, p;\n\t}"
+                 : "=r"(all)
+                 : "r"(mine), "r"(warps.count * 32)
+                 : "memory");
+    return all;
+}
+
+/* Each of the block's warps that push, when it has stored its share: one thread tells for all of
+ * them, and is told whether the block is the last of the grid. */
+IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
+{
+    __syncwarp();
+    asm volatile("bar.sync 1, %0;" : : "r"(warps.count * 32) : "memory");
+    if (thread_here() != warps.first * 32)
+        return 0;
+    imbrexd_fence_post(); /* the way to the peers does not lie within this GPU */
+    return imbrexd_counter_last(counter, gridDim.x);
+}
+
+/* One of all blocks' warps that push: its share of every chunk to every peer, the rank's before
+ * first.  Whoever brings the last share of a chunk posts its signal. */
 IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int64_t first,
-                              int64_t rows, uint32_t warp, uint32_t warps)
+                              int64_t rows, push_warps warps)
 {
     const imx_team &team = args.team;
     int chunks = (int)((rows + args.push_chunk_rows - 1) / args.push_chunk_rows), to = team.rank;
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
-    warp += blockIdx.x * warps;
-    warps *= gridDim.x;
-    push_pace pace = push_pace_begin(args.push_pace[0], warps);
+    uint32_t number = push_number(warps), all = push_count(warps);
+    push_pace pace = push_pace_begin(args.push_pace[0], all);
     for (int i = 0; i < (team.size - 1) * chunks; i++) {
         int q = i % chunks;
         if (q == 0)
             to = to ? to - 1 : team.size - 1;
         if (i == chunks)
-            pace = push_pace_begin(args.push_pace[1], warps);
+            pace = push_pace_begin(args.push_pace[1], all);
         int64_t row = (int64_t)q * args.push_chunk_rows, left = rows - row;
         int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
         char *theirs = imx_team_data(&team, to) + (first + row) * row_bytes;
         const char *mine = (const char *)args.push + row * row_bytes;
         imx_trace_begin(IMX_TRACE_PUSH);
         if (units)
-            push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), warp, warps, &pace);
+            push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, &pace);
         else
-            push_halves(theirs, mine, bytes / 2, warp, warps);
-        imbrexd_fence_post(); /* the way to the peer does not lie within this GPU */
-        __syncwarp();
-        if (threadIdx.x % 32 == 0 &&
-            imbrexd_counter_last(&args.counters[to * args.push_chunks + q], warps))
+            push_halves(theirs, mine, bytes / 2, number, all);
+        if (push_last(&args.counters[to * args.push_chunks + q], warps))
             imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
                                 team_use(args));
         imx_trace_end(IMX_TRACE_PUSH, to, q);
@@ -228,11 +282,12 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
 /* A slice, row by row, to all ranks: [rows, columns] of units, rows `stride` units apart. */
 template <typename unit>
 IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, int64_t at, uint32_t rows, uint32_t columns,
-                             int64_t stride, int64_t first, uint32_t warp, uint32_t warps)
+                             int64_t stride, int64_t first, push_warps warps)
 {
     const unit *mine = (const unit *)args.push + at;
-    uint32_t units = rows * columns, step = warps * 32;
-    for (uint32_t i = warp * 32 + threadIdx.x % 32; i < units; i += SLICE_AT_ONCE * step) {
+    uint32_t units = rows * columns, step = push_count(warps) * 32;
+    for (uint32_t i = push_number(warps) * 32 + threadIdx.x % 32; i < units;
+         i += SLICE_AT_ONCE * step) {
         unit value[SLICE_AT_ONCE];
         uint32_t from[SLICE_AT_ONCE]; /* a rank has too few rows for more */
 #pragma unroll
@@ -242,66 +297,66 @@ IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, int64_t at, uint32_t row
             if (unit_at < units)
                 value[j] = mine[from[j]];
         }
-        for (int r = 0; r < args.team.size; r++) {
+        int r = args.team.rank; /* the last: not all ranks store to the same one at once */
+        do {
+            r = r + 1 < args.team.size ? r + 1 : 0;
             unit *theirs = (unit *)imx_team_data(&args.team, r) + first + at;
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
                 if (i + j * step < units)
                     theirs[from[j]] = value[j];
             }
-        }
+        } while (r != args.team.rank);
     }
 }
 
-/* One slice after the other, each to all ranks at once, also where there are no rows. */
+/* One slice after the other, each to all ranks at once, also where there are no rows; the next one
+ * not before its time, or it would stand in the way of this one. */
 IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t first, int64_t rows,
-                              uint32_t warp, uint32_t warps)
+                              push_warps warps)
 {
     const imx_team &team = args.team;
-    int lane = (int)threadIdx.x % 32;
     int per_unit = PUSH_UNIT / element;
-    warp += blockIdx.x * warps;
-    warps *= gridDim.x;
+    uint32_t due = push_clock();
     bool units = args.k % per_unit == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
-    for (int s = 0; s < args.slices; s++) {
+    for (int s = 0; s < args.slices; s++, due += (uint32_t)args.push_pace[0]) {
         int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
         int64_t cols = left < args.slice_k ? left : args.slice_k;
+        while ((int32_t)(due - push_clock()) > 0)
+            __nanosleep(100);
         if (units)
             push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
-                              args.k / per_unit, first * (args.k / per_unit), warp, warps);
+                              args.k / per_unit, first * (args.k / per_unit), warps);
         else if (element == 4)
-            push_slice<uint32_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
-                                 first * args.k, warp, warps);
+            push_slice<uint32_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k, first * args.k,
+                                 warps);
         else
-            push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k,
-                                 first * args.k, warp, warps);
-        imbrexd_fence_post();
-        __syncwarp();
-        int last = lane == 0 && imbrexd_counter_last(&args.counters[s], warps);
-        if (!__shfl_sync(0xffffffffu, last, 0))
+            push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k, first * args.k,
+                                 warps);
+        if (!push_last(&args.counters[s], warps))
             continue;
-        __syncwarp(); /* and the others see what lane 0 saw */
-        for (int r = lane; r < team.size; r += 32)
-            imbrexd_signal_post(imx_team_signal(&team, r, s * team.size + team.rank),
-                                team_use(args));
+        imbrexd_fence_post(); /* one for all posts, which would else wait for each other */
+        for (int r = 0; r < team.size; r++)
+            imbrexd_signal_post_relaxed(imx_team_signal(&team, r, s * team.size + team.rank),
+                                        team_use(args));
     }
 }
 
-/* By each of `warps` warps of every block; this is number `warp`.  0: gave up. */
-IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int element, int warp,
-                       int warps)
+/* One of the warps that push; 0: it gave up. */
+IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int element,
+                      push_warps warps)
 {
     const imx_team &team = args.team;
-    if (!team_credits(args, watch))
+    if (!push_agree(team_credits(args, watch), warps))
         return 0;
     int64_t m = args.schedule.m;
     int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
 #ifdef IMX_SLICES
     imx_trace_begin(IMX_TRACE_PUSH);
-    push_slices(args, element, first, rows, (uint32_t)warp, (uint32_t)warps);
+    push_slices(args, element, first, rows, warps);
     imx_trace_end(IMX_TRACE_PUSH, -1, -1);
 #else
-    push_chunks(args, args.k * element, first, rows, (uint32_t)warp, (uint32_t)warps);
+    push_chunks(args, args.k * element, first, rows, warps);
 #endif
     return 1;
 }

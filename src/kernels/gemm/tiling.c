@@ -21,6 +21,12 @@ static bool is_sm90(const imx_tiling_input *in)
     return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0;
 }
 
+int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout)
+{
+    const imx_tiling_input in = { .arch = arch, .n = n, .k = k, .dtype = dtype, .layout = layout };
+    return is_sm90(&in);
+}
+
 /* 128 x 256 of a warp's 64 x 64 ask shared memory for 5 bytes where 128 x 128 of 64 x 32 ask for 8,
  * which is more than it gives at the speed of the tensor cores.  Not where that takes more
  * registers than there are (f32, and a scattered product of b as [k, n]), and not where it leaves
@@ -45,6 +51,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .sms = in->sms,
             .b_kn = in->layout == IMBREX_KN,
             .scatters = in->scatters,
+            .hooks = in->hooks,
         };
         t.form = IMX_GEMM_SM90;
         t.sm90 = imx_sm90_tune(&sm90);

@@ -14,6 +14,7 @@ typedef struct imx_tiling_input {
     int ranks;         /* how the rows are cut */
     int sms;           /* blocks that may run side by side */
     int scatters;      /* rows of c go to their owners */
+    int hooks;         /* likewise, and also of one rank: with hooks of a caller's */
 } imx_tiling_input;
 
 typedef struct imx_tiling {
@@ -24,5 +25,8 @@ typedef struct imx_tiling {
 } imx_tiling;
 
 imx_tiling imx_tiling_choose(const imx_tiling_input *input);
+
+/* Whether a product has a form that takes a caller's hooks. */
+int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout);
 
 #endif /* IMX_TILING_H */

@@ -85,33 +85,6 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Up to 8 bytes, of which `left` are there. */
-PUSH_FN uint64_t load_word(const char *at, int64_t left)
-{
-    if (((uintptr_t)at & 7) == 0 && left >= IMX_PUSH_WORD)
-        return *(const volatile uint64_t *)at;
-    uint64_t word = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (2 * i < left)
-            word |= (uint64_t)((const volatile uint16_t *)at)[i] << 16 * i;
-    }
-    return word;
-}
-
-PUSH_FN void store_word(char *at, uint64_t word, int64_t left)
-{
-    if (((uintptr_t)at & 7) == 0 && left >= IMX_PUSH_WORD) {
-        *(uint64_t *)at = word;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (2 * i < left)
-            ((uint16_t *)at)[i] = (uint16_t)(word >> 16 * i);
-    }
-}
-
 /* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees the
  * use sees the word.  So nothing else need be ordered. */
 PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t use)
@@ -142,7 +115,7 @@ PUSH_FN void load_words(const imx_push_args &args, int64_t i, int first, uint64_
 #pragma unroll
     for (int j = 0; j < WORDS; j++) {
         int64_t left = first + j < SHARES ? sent_bytes(args, args.team.rank, first + j) - at : 0;
-        word[j] = left > 0 ? load_word(sent(args, first + j) + at, left) : 0;
+        word[j] = left > 0 ? imx_vector_load_word(sent(args, first + j) + at, left) : 0;
     }
 }
 
@@ -159,7 +132,8 @@ PUSH_FN void store_words(const imx_push_args &args, int64_t i, int first, const 
     }
     int64_t left = share_bytes(args, args.team.rank) - at;
     if (!IMX_REDUCES && left > 0)
-        store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0], left);
+        imx_vector_store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0],
+                              left);
 }
 
 /* Whether rank sends this one a word number i. */
@@ -238,7 +212,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
     int64_t at = i * IMX_PUSH_WORD, left = share_bytes(args, args.team.rank) - at;
     if (left <= 0)
         return 1;
-    uint64_t own = load_word(sent(args, args.team.rank) + at, left), word[AT_ONCE];
+    uint64_t own = imx_vector_load_word(sent(args, args.team.rank) + at, left), word[AT_ONCE];
     float sum[4];
 #pragma unroll 1
     for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
@@ -252,7 +226,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
     }
     uint64_t rounded = imx_vector_word(IMX_DTYPE, sum[0], sum[1]) |
                        (uint64_t)imx_vector_word(IMX_DTYPE, sum[2], sum[3]) << 32;
-    store_word((char *)args.to + at, rounded, left);
+    imx_vector_store_word((char *)args.to + at, rounded, left);
     return 1;
 }
 
@@ -271,7 +245,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             if (comes(args, first + j, i))
-                store_word((char *)args.to + first_byte(args, first + j) + at, word[j],
+                imx_vector_store_word((char *)args.to + first_byte(args, first + j) + at, word[j],
                            share_bytes(args, first + j) - at);
         }
     }

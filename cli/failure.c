@@ -1,5 +1,5 @@
-/* bench_error.c - one sentence of this process. */
-#include "bench_error.h"
+/* failure.c - one sentence of this process. */
+#include "failure.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 static char sentence[512];
 static bool ours;
 
-imbrex_status bench_fail(imbrex_status status, const char *format, ...)
+imbrex_status failure_note(imbrex_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -18,7 +18,7 @@ imbrex_status bench_fail(imbrex_status status, const char *format, ...)
     return status;
 }
 
-const char *bench_error(imbrex_status status)
+const char *failure_text(imbrex_status status)
 {
     bool mine = ours;
     ours = false;

@@ -1,0 +1,15 @@
+/* failure.h - the last failure of a command in a sentence: its own, or the library's. */
+#ifndef CLI_FAILURE_H
+#define CLI_FAILURE_H
+
+#include "imbrex.h"
+
+/* Keeps the sentence and returns status. */
+IMBREX_TRY failure_note(imbrex_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The sentence of failure_note if there was one since the last look, else imbrex_error(), or for a
+ * status without either its name.  Valid until the next failure_note. */
+const char *failure_text(imbrex_status status);
+
+#endif /* CLI_FAILURE_H */

@@ -1,0 +1,1 @@
+/* math.h - for kernels that are C on CPUs; NVRTC knows its functions by themselves. */

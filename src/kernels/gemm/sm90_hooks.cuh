@@ -1,0 +1,211 @@
+/* sm90_hooks.cuh - what sm90.cu's pipeline calls in between: one set of names, filled with what the
+ * library's own operators do there (team.cuh, sm90_fold.cuh), or, with IMX_HOOKS, with the hooks of
+ * a kernel of the caller's (imbrex_gemm.h), whose text comes after this one.
+ *
+ *     hook_order      which tile comes next                    by one thread
+ *     hook_begin      before the first store                   by every warp of the consumers
+ *     hook_wait       before a chunk's first load              by the producer
+ *     hook_done       a chunk is stored                        by the one who stored its last
+ *     hook_beside     for the producer's idle warps            by each of the three
+ *     hook_end        the block has ended                      by its first warp
+ */
+#ifndef IMX_SM90_HOOKS_CUH
+#define IMX_SM90_HOOKS_CUH
+
+#include "sm90_fold.cuh"
+#include "sm90_layout.cuh"
+#include "team.cuh"
+
+enum { BESIDE_WARPS = 3 };
+
+#ifdef IMX_HOOKS
+
+#define IMX_HOOK_BEGIN
+#define IMX_HOOK_BESIDE
+
+IMX_FN const imx_user_args &user_of(const imx_gemm_args &args)
+{
+    return ((const imx_gemm_user_args &)args).user;
+}
+
+IMX_FN imbrexd_gemm gemm_of(const imx_gemm_args &args)
+{
+    const imx_schedule &s = args.schedule;
+    imbrexd_gemm gemm = { s.m,          s.n,      args.k,     s.ranks,    s.first,
+                          s.chunk_rows, s.chunks, args.dtype, tiles_of(), NULL };
+    return gemm;
+}
+
+IMX_FN unsigned hook_order(const imx_gemm_args &args, unsigned index)
+{
+    const imbrexd_gemm gemm = gemm_of(args);
+    return imbrexd_hook_order(user_of(args).args, &user_of(args).team, &gemm, index);
+}
+
+IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *)
+{
+    const imbrexd_gemm gemm = gemm_of(args);
+    return imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm);
+}
+
+IMX_FN bool hook_waits(const imx_gemm_args &)
+{
+    return true;
+}
+
+IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *, int chunk)
+{
+    const imbrexd_gemm gemm = gemm_of(args);
+    int rank = chunk / gemm.chunks;
+    return imbrexd_hook_wait(user_of(args).args, &user_of(args).team, &gemm, rank,
+                             chunk - rank * gemm.chunks);
+}
+
+IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
+{
+    const imbrexd_gemm gemm = gemm_of(args);
+    imbrexd_hook_done(user_of(args).args, &user_of(args).team, &gemm, note->owner,
+                      chunk - note->owner * gemm.chunks);
+}
+
+IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *)
+{
+    const imbrexd_gemm gemm = gemm_of(args);
+    return imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
+                               blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
+                               gridDim.x * (BESIDE_WARPS * 32));
+}
+
+/* The counter lies behind the use; see imbrexd_kernel_end. */
+IMX_FN void hook_end(const imx_gemm_args &args)
+{
+    const imbrexd_team *team = &user_of(args).team;
+    uint64_t *use = (uint64_t *)team->use;
+    if (threadIdx.x != 0 || !imbrexd_counter_last((uint32_t *)(use + 1), gridDim.x))
+        return;
+    const imbrexd_gemm gemm = gemm_of(args);
+    imbrexd_hook_end(user_of(args).args, team, &gemm);
+    *use += 1;
+}
+
+/* ---- imbrexd_gemm_add ------------------------------------------------------------------------ */
+
+enum { ADD_AT_ONCE = 4 };
+
+/* 32 bits wherever they do: the producer's warps have few registers. */
+IMX_FN void add_units(int dtype, char *to, const char *parts, size_t stride, int count,
+                      unsigned units, unsigned thread, unsigned threads)
+{
+#pragma unroll 1
+    for (unsigned u = thread; u < units; u += threads) {
+        const char *from = parts + (size_t)u * 16;
+        float sum[8];
+#pragma unroll 1
+        for (int r = 0; r < count; r += ADD_AT_ONCE) {
+            uint4 part[ADD_AT_ONCE]; /* all under way before the first is added */
+#pragma unroll
+            for (int j = 0; j < ADD_AT_ONCE; j++) {
+                if (r + j < count)
+                    part[j] = imx_vector_load(from);
+                from += stride;
+            }
+#pragma unroll
+            for (int j = 0; j < ADD_AT_ONCE; j++)
+                if (r + j < count)
+                    imx_vector_add(dtype, sum, part[j], r + j == 0);
+        }
+        *(uint4 *)(to + (size_t)u * 16) = imx_vector_narrow(dtype, sum);
+    }
+}
+
+/* 16 bytes at a time where all parts allow it; the rest one by one. */
+IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int64_t elements,
+                     unsigned thread, unsigned threads)
+{
+#ifdef IMX_F16
+    const int dtype = IMBREX_F16;
+#else
+    const int dtype = IMBREX_BF16;
+#endif
+    bool whole = (((size_t)to | (size_t)parts | stride) & 15) == 0;
+    unsigned units = whole ? (unsigned)(elements / 8) : 0, rest = (unsigned)elements - units * 8;
+    add_units(dtype, (char *)to, (const char *)parts, stride, count, units, thread, threads);
+#pragma unroll 1
+    for (unsigned i = thread; i < rest; i += threads) {
+        const char *from = (const char *)parts + ((size_t)units * 8 + i) * 2;
+        float sum = imx_vector_get(dtype, from, 0);
+#pragma unroll 1
+        for (int r = 1; r < count; r++)
+            sum += imx_vector_get(dtype, from += stride, 0);
+        imx_vector_put(dtype, to, (int64_t)units * 8 + i, sum);
+    }
+}
+
+#else
+
+#if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
+#define IMX_HOOK_BEGIN
+#endif
+#if defined(IMX_PUSH) || defined(IMX_STORE)
+#define IMX_HOOK_BESIDE
+#endif
+
+IMX_FN unsigned hook_order(const imx_gemm_args &, unsigned index)
+{
+    return index;
+}
+
+#ifdef IMX_HOOK_BEGIN
+IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    return team_credits(args, watch);
+}
+#endif
+
+#if defined(IMX_WAIT) && !defined(IMX_SLICES)
+IMX_FN bool hook_waits(const imx_gemm_args &args)
+{
+    return args.ready != NULL;
+}
+
+IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
+{
+    return team_chunk(args, watch, chunk);
+}
+#endif
+
+#if defined(IMX_POST) || defined(IMX_STORE)
+IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
+{
+    (void)note;
+#if defined(IMX_STORE)
+    team_post_owner(args, note->owner, chunk);
+#elif defined(IMX_TEAM)
+    team_post_all(args, chunk);
+#else
+    imbrexd_signal_post(&args.done[chunk], *args.use);
+#endif
+}
+#endif
+
+#ifdef IMX_HOOK_BESIDE
+IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+#ifdef IMX_PUSH
+    return push(args, watch, 2, push_by(1, BESIDE_WARPS));
+#else
+    return fold_tiles(args, watch);
+#endif
+}
+#endif
+
+#ifdef IMX_TEAM
+IMX_FN void hook_end(const imx_gemm_args &args)
+{
+    team_end(args);
+}
+#endif
+
+#endif
+
+#endif /* IMX_SM90_HOOKS_CUH */

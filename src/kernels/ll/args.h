@@ -1,0 +1,79 @@
+/* args.h - the contract of the ll kernel: one launch is a whole all_gather of small shares, where
+ * data carries its own flag.  from[rows, row_bytes], this rank's rows, go to all peers;
+ * to[m, row_bytes] becomes the rows of all ranks.
+ *
+ * A share travels in units of 16 bytes, in one of two forms:
+ *
+ *   words   4 bytes and a flag, the low half of the run's use, come together: only what is stored
+ *           as one 8-byte word must arrive as one.  A unit is two of them; twice the bytes
+ *   lines   120 bytes and the use, in 8 units which 8 threads of a warp store at once: what they
+ *           store must arrive as one line of 128 bytes.  1.07 times the bytes.  On CPUs the use is
+ *           stored last
+ *
+ * so there is no fence, no signal and no credit.  Unit i of rank r's share, in a run whose use is
+ * u, is number i of part (u % 2) * ranks + r of the receiver's data; parts of part_bytes, the same
+ * for all runs of a plan, so that where a flag lies there never was data.  A share has a unit, or a
+ * line, even if it is empty.
+ *
+ * Why nobody overwrites what was not read: a part is written again two uses of its half later.  A
+ * rank that has come so far has ended a run in between, for which it had to read every peer's share
+ * (hence the empty ones); and a peer sends that share only after it has ended the run before, with
+ * all that it had to read there.
+ *
+ * A word that no run has written for exactly 2^32 uses of its half would pass for a new one: that
+ * is a plan which ran with few rows alone for half a day, and then with more in one certain run.
+ *
+ * Each block has its own copy of the use, and raises it: all blocks of the grid take part in every
+ * run, those without units too.
+ */
+#ifndef IMX_LL_ARGS_H
+#define IMX_LL_ARGS_H
+
+#include "../sites.h"
+#include "../team.h"
+#include "imbrex_device.h"
+
+typedef struct imx_ll_args {
+    int64_t m, row_bytes;
+    int64_t most; /* bytes of the longest share */
+    int ranks;    /* these two are fixed when the kernel is made, and so is the grid */
+    int lines;    /* else words */
+    int plan;     /* for the site of a wait */
+    int64_t part_bytes;
+    const void *from;
+    void *to;
+    uint64_t *uses; /* [blocks] */
+    imx_team team;
+} imx_ll_args;
+
+typedef struct imx_ll_unit {
+    uint64_t first, second;
+} imx_ll_unit;
+
+enum {
+    IMX_LL_WORD = 8,
+    IMX_LL_UNITS = 8,
+    IMX_LL_LINE = 120
+}; /* bytes of data: of a unit, a line */
+
+/* Of a share. */
+IMX_TEAM_FN int64_t imx_ll_units(int lines, int64_t bytes)
+{
+    int64_t each = lines ? IMX_LL_LINE : IMX_LL_WORD, count = (bytes + each - 1) / each;
+    return (count > 0 ? count : 1) * (lines ? IMX_LL_UNITS : 1);
+}
+
+IMX_TEAM_FN int64_t imx_ll_part_bytes(int lines, int64_t share)
+{
+    int64_t line = (int64_t)sizeof(imx_ll_unit) * IMX_LL_UNITS;
+    return (imx_ll_units(lines, share) * (int64_t)sizeof(imx_ll_unit) + line - 1) / line * line;
+}
+
+/* Where `holder` keeps the units of `of`. */
+IMX_TEAM_FN imx_ll_unit *imx_ll_part(const imx_ll_args *args, int holder, int of, uint64_t use)
+{
+    int64_t part = (int64_t)(use & 1) * args->team.size + of;
+    return (imx_ll_unit *)(imx_team_data(&args->team, holder) + part * args->part_bytes);
+}
+
+#endif /* IMX_LL_ARGS_H */

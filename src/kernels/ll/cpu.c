@@ -1,0 +1,138 @@
+/* cpu.c - the ll kernel on CPU ranks, all of it by block 0. */
+#include <string.h>
+
+#include "args.h"
+
+void imx_ll_cpu(const void *args, const imbrexd_block *block);
+
+typedef struct ll {
+    const imx_ll_args *args;
+    const imbrexd_block *block;
+    int rank, ranks;
+    uint64_t use;
+} ll;
+
+/* Of rank's rows, from the first of all. */
+static int64_t first_byte(const ll *p, int rank)
+{
+    return rank * p->args->m / p->ranks * p->args->row_bytes;
+}
+
+static int64_t share_bytes(const ll *p, int rank)
+{
+    return first_byte(p, rank + 1) - first_byte(p, rank);
+}
+
+static imbrexd_site site_of(const ll *p, int rank)
+{
+    return (
+        imbrexd_site){ .plan = p->args->plan, .what = IMX_SITE_CHUNK, .rank = rank, .index = -1 };
+}
+
+/* Bytes of a share's piece at `at`, where pieces have `each`; 0: there are none. */
+static size_t piece(int64_t bytes, int64_t at, int64_t each)
+{
+    int64_t left = bytes - at;
+    return left <= 0 ? 0 : (size_t)(left < each ? left : each);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+enum { HALF = 4 }; /* bytes of data in a word */
+
+static int64_t words(int64_t bytes)
+{
+    return 2 * imx_ll_units(0, bytes);
+}
+
+/* relaxed: data and flag are one word. */
+static void send_words(const ll *p, int to)
+{
+    uint64_t *word = &imx_ll_part(p->args, to, p->rank, p->use)->first;
+    int64_t bytes = share_bytes(p, p->rank);
+    for (int64_t i = 0; i < words(bytes); i++) {
+        uint32_t data = 0;
+        memcpy(&data, (const char *)p->args->from + i * HALF, piece(bytes, i * HALF, HALF));
+        imbrexd_store_relaxed(&word[i], p->use << 32 | data);
+    }
+}
+
+static int take_words(const ll *p, int from)
+{
+    const uint64_t *word = &imx_ll_part(p->args, p->rank, from, p->use)->first;
+    int64_t bytes = share_bytes(p, from);
+    char *to = (char *)p->args->to + first_byte(p, from);
+    for (int64_t i = 0; i < words(bytes); i++) {
+        uint32_t data;
+        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->use, site_of(p, from), &data))
+            return 0;
+        memcpy(to + i * HALF, &data, piece(bytes, i * HALF, HALF));
+    }
+    return 1;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+typedef struct line {
+    char data[IMX_LL_LINE];
+    uint64_t use;
+} line;
+
+static int64_t lines(int64_t bytes)
+{
+    return imx_ll_units(1, bytes) / IMX_LL_UNITS;
+}
+
+/* Release, acquire: the use comes after its line's data.  Only the last one is posted, for whoever
+ * sleeps, and says that all are there. */
+static void send_lines(const ll *p, int to)
+{
+    line *at = (line *)imx_ll_part(p->args, to, p->rank, p->use);
+    int64_t bytes = share_bytes(p, p->rank), count = lines(bytes);
+    imbrexd_check_write(at, IMX_LL_LINE, sizeof *at, (size_t)count);
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(at[i].data, (const char *)p->args->from + i * IMX_LL_LINE,
+               piece(bytes, i * IMX_LL_LINE, IMX_LL_LINE));
+        if (i < count - 1)
+            imbrexd_store_release(&at[i].use, p->use);
+    }
+    imbrexd_signal_post(&at[count - 1].use, p->use);
+}
+
+static int take_lines(const ll *p, int from)
+{
+    const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->use);
+    int64_t bytes = share_bytes(p, from), count = lines(bytes);
+    char *to = (char *)p->args->to + first_byte(p, from);
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].use, p->use, site_of(p, from)))
+        return 0;
+    imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        memcpy(to + i * IMX_LL_LINE, at[i].data, piece(bytes, i * IMX_LL_LINE, IMX_LL_LINE));
+    return 1;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
+{
+    const imx_ll_args *args = untyped;
+    if (block->index)
+        return;
+    ll p = {
+        .args = args,
+        .block = block,
+        .rank = args->team.rank,
+        .ranks = args->team.size,
+        .use = ++*args->uses,
+    };
+    for (int i = 1; i < p.ranks; i++)
+        (args->lines ? send_lines : send_words)(&p, (p.rank + i) % p.ranks);
+    if (share_bytes(&p, p.rank))
+        memcpy((char *)args->to + first_byte(&p, p.rank), args->from,
+               (size_t)share_bytes(&p, p.rank));
+    for (int i = p.ranks - 1; i >= 1; i--) {
+        if (!(args->lines ? take_lines : take_words)(&p, (p.rank + i) % p.ranks))
+            return;
+    }
+}

@@ -1,0 +1,46 @@
+/* launch.c - the ll kernel's table row, and how it is launched on GPUs. */
+#include <stdio.h>
+
+#include "args.h"
+#include "kernels/kernels.h"
+
+void imx_ll_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
+
+/* Small blocks, so that shares of some KB are on many multiprocessors: each can send but a part of
+ * what the links take.  Larger ones where there are no more multiprocessors. */
+enum { THREADS = 128, THREADS_MOST = 512 };
+
+static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config)
+{
+    const imx_ll_args *args = largest;
+    int64_t units = imx_ll_units(args->lines, args->most);
+    int threads = units > (int64_t)blocks * THREADS ? THREADS_MOST : THREADS;
+    int64_t wanted = (units + threads - 1) / threads;
+    *config = (imx_cuda_config){
+        .source = "kernels/ll/sm80.cu",
+        .entry = "imx_ll",
+        .blocks = wanted < blocks ? (int)wanted : blocks,
+        .cluster = 1,
+        .threads = threads,
+        .early = target->arch >= 90,
+        .traces = true,
+    };
+    snprintf(config->options, sizeof config->options,
+             "-DIMX_RANKS=%d -DIMX_LINES=%d -DIMX_THREADS=%d", args->ranks, args->lines, threads);
+}
+
+/* All blocks, whatever the run has for them: each counts the uses. */
+static void cuda_launch(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch)
+{
+    (void)args;
+    launch->blocks = config->blocks;
+    launch->map_count = 0;
+}
+
+const imx_kernel imx_kernel_ll = {
+    .name = "ll",
+    .cpu = imx_ll_cpu,
+    .cuda_config = cuda_config,
+    .cuda_launch = cuda_launch,
+};

@@ -1,0 +1,252 @@
+/* sm80.cu - the ll kernel on NVIDIA GPUs.
+ *
+ *     IMX_RANKS   ranks of the team        IMX_LINES   1: lines, 0: words
+ *     IMX_THREADS of a block
+ *
+ * A thread stores its unit of this rank's share at all peers, then looks at the same unit of every
+ * peer's share here until it has come, and puts it into its place: one way between GPUs, and no
+ * block waits for another.
+ */
+#include "../grid.cuh"
+#include "../trace.cuh"
+#include "../vector.cuh"
+#include "args.h"
+
+#define LL_FN static __device__ __forceinline__
+
+enum { AT_ONCE = IMX_RANKS <= 6 ? IMX_RANKS - 1 : 5 }; /* peers, whose units are looked at */
+
+/* Of rank's rows, from the first of all. */
+LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
+{
+    return rank * args.m / IMX_RANKS * args.row_bytes;
+}
+
+LL_FN int64_t share_bytes(const imx_ll_args &args, int rank)
+{
+    return first_byte(args, rank + 1) - first_byte(args, rank);
+}
+
+/* i = 1, 2, ...: each rank begins with another one. */
+LL_FN int peer(const imx_ll_args &args, int i)
+{
+    int r = args.team.rank + i;
+    return r < IMX_RANKS ? r : r - IMX_RANKS;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* The first byte of a share that unit i carries. */
+LL_FN int64_t data_at(int64_t i)
+{
+    return IMX_LINES ? i / IMX_LL_UNITS * IMX_LL_LINE + i % IMX_LL_UNITS * (2 * IMX_LL_WORD)
+                     : i * IMX_LL_WORD;
+}
+
+/* Whether its second word is the line's use. */
+LL_FN bool is_flag(int64_t i)
+{
+    return IMX_LINES && i % IMX_LL_UNITS == IMX_LL_UNITS - 1;
+}
+
+/* The data of unit i of a share. */
+LL_FN imx_ll_unit load_data(const char *from, int64_t bytes, int64_t i)
+{
+    int64_t at = data_at(i), left = bytes - at;
+    imx_ll_unit data = { 0, 0 };
+    if (left > 0)
+        data.first = imx_vector_load_word(from + at, left);
+    if (IMX_LINES && left > IMX_LL_WORD && !is_flag(i))
+        data.second = imx_vector_load_word(from + at + IMX_LL_WORD, left - IMX_LL_WORD);
+    return data;
+}
+
+LL_FN void store_data(char *to, int64_t bytes, int64_t i, imx_ll_unit data)
+{
+    int64_t at = data_at(i), left = bytes - at;
+    if (left > 0)
+        imx_vector_store_word(to + at, data.first, left);
+    if (IMX_LINES && left > IMX_LL_WORD && !is_flag(i))
+        imx_vector_store_word(to + at + IMX_LL_WORD, data.second, left - IMX_LL_WORD);
+}
+
+/* With its flags, as it travels; and back. */
+LL_FN imx_ll_unit pack(int64_t i, imx_ll_unit data, uint64_t use)
+{
+    if (IMX_LINES)
+        return is_flag(i) ? imx_ll_unit{ data.first, use } : data;
+    return imx_ll_unit{ use << 32 | (uint32_t)data.first, use << 32 | data.first >> 32 };
+}
+
+LL_FN imx_ll_unit unpack(imx_ll_unit unit)
+{
+    if (IMX_LINES)
+        return unit;
+    return imx_ll_unit{ (uint32_t)unit.first | unit.second << 32, 0 };
+}
+
+LL_FN bool is_here(int64_t i, imx_ll_unit unit, uint64_t use)
+{
+    if (IMX_LINES)
+        return !is_flag(i) || unit.second == use;
+    return unit.first >> 32 == (uint32_t)use && unit.second >> 32 == (uint32_t)use;
+}
+
+LL_FN void store_unit(imx_ll_unit *at, imx_ll_unit unit)
+{
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(at), "l"(unit.first), "l"(unit.second)
+                 : "memory");
+}
+
+LL_FN imx_ll_unit load_unit(const imx_ll_unit *at)
+{
+    imx_ll_unit unit;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(unit.first), "=l"(unit.second)
+                 : "l"(at)
+                 : "memory");
+    return unit;
+}
+
+/* ---- what comes ------------------------------------------------------------------------------ */
+
+/* In lines a warp's threads go on together: what one of them saw of a line's use is true of what
+ * all of them read with the same instruction. */
+LL_FN int together(int mine)
+{
+    return IMX_LINES ? __all_sync(0xffffffffu, mine) : mine;
+}
+
+/* Whether the share of peer p has a unit i. */
+LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
+{
+    return p < IMX_RANKS && i < imx_ll_units(IMX_LINES, share_bytes(args, peer(args, p)));
+}
+
+LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, int64_t i, uint64_t use)
+{
+    return imx_ll_part(&args, args.team.rank, peer(args, p), use) + i;
+}
+
+/* Units i of AT_ONCE peers from `first` on; 0: not all that come are there yet. */
+LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t use, int first, imx_ll_unit *unit)
+{
+    int there = 1;
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+        if (comes(args, first + j, i))
+            unit[j] = load_unit(arrival(args, first + j, i, use));
+    }
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+        if (comes(args, first + j, i))
+            there &= is_here(i, unit[j], use);
+    }
+    return together(there);
+}
+
+/* Until they are, with an eye on the clock; 0: give up. */
+LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use,
+                     int first)
+{
+    int there = 1;
+#pragma unroll 1
+    for (int p = first; p < first + AT_ONCE && there; p++) {
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, p < IMX_RANKS ? peer(args, p) : -1, -1 };
+        uint32_t data;
+        if (!comes(args, p, i))
+            continue;
+        const imx_ll_unit *unit = arrival(args, p, i, use);
+        if (is_flag(i))
+            there = imbrexd_signal_wait(&watch, &unit->second, use, site);
+        else if (!IMX_LINES)
+            there = imbrexd_ll_wait(&watch, &unit->first, (uint32_t)use, site, &data) &&
+                    imbrexd_ll_wait(&watch, &unit->second, (uint32_t)use, site, &data);
+    }
+    return together(there);
+}
+
+/* The same as look, until all are there.  The clock is far away. */
+LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use,
+               int first, imx_ll_unit *unit)
+{
+    enum { LOOKS = 2000 };
+#pragma unroll 1
+    for (int looks = 0; !look(args, i, use, first, unit); looks++) {
+        if (looks >= LOOKS && !wait_units(args, watch, i, use, first))
+            return 0;
+    }
+    return 1;
+}
+
+/* Units i of all peers, each to its place; 0: gave up. */
+LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use)
+{
+    imx_ll_unit unit[AT_ONCE];
+#pragma unroll 1
+    for (int first = 1; first < IMX_RANKS; first += AT_ONCE) {
+        if (!take(args, watch, i, use, first, unit))
+            return 0;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (!comes(args, first + j, i))
+                continue;
+            int from = peer(args, first + j);
+            store_data((char *)args.to + first_byte(args, from), share_bytes(args, from), i,
+                       unpack(unit[j]));
+        }
+    }
+    return 1;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t use, imx_ll_unit data)
+{
+    imx_ll_unit unit = pack(i, data, use);
+#pragma unroll
+    for (int p = 1; p < IMX_RANKS; p++)
+        store_unit(imx_ll_part(&args, peer(args, p), args.team.rank, use) + i, unit);
+    store_data((char *)args.to + first_byte(args, args.team.rank),
+               share_bytes(args, args.team.rank), i, data);
+}
+
+/* The first unit and the use are under way together.  Whole warps go round: in lines their threads
+ * store, load and vote together. */
+LL_FN void gather(const imx_ll_args &args, const imbrexd_watch &watch)
+{
+    int64_t step = (int64_t)gridDim.x * IMX_THREADS, lane = threadIdx.x % 32;
+    int64_t first = (int64_t)blockIdx.x * IMX_THREADS + threadIdx.x;
+    int64_t bytes = share_bytes(args, args.team.rank), units = imx_ll_units(IMX_LINES, bytes);
+    imx_ll_unit data = load_data((const char *)args.from, bytes, first);
+    uint64_t *at = &args.uses[blockIdx.x];
+    uint64_t use = *(volatile uint64_t *)at + 1;
+
+    for (int64_t i = first; i - lane < units; i += step) {
+        if (i != first)
+            data = load_data((const char *)args.from, bytes, i);
+        __syncwarp();
+        if (i < units)
+            send(args, i, use, data);
+    }
+    __syncthreads(); /* all threads have read the use */
+    if (threadIdx.x == 0)
+        *(volatile uint64_t *)at = use;
+    for (int64_t i = first; i - lane < imx_ll_units(IMX_LINES, args.most); i += step) {
+        __syncwarp();
+        if (!receive(args, watch, i, use))
+            return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
+    imx_ll(const __grid_constant__ imx_ll_args args, const __grid_constant__ imbrexd_watch watch)
+{
+    imx_grid_wait();
+    imx_grid_let_go();
+    imx_trace_open();
+    gather(args, watch);
+    imx_trace_close();
+}

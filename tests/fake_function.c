@@ -1,0 +1,130 @@
+/* fake_function.c - the kernels that fake GPUs run: the CPU forms of the library's, those of the
+ * backend's own, and callers'. */
+#include "fake_function.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cuda/clock.h"
+#include "backends/cuda/signals.h"
+#include "fake_driver.h"
+#include "kernels/gemm/args.h"
+#include "kernels/kernels.h"
+#include "kernels/ll/args.h"
+#include "kernels/push/args.h"
+#include "kernels/reduce/args.h"
+#include "kernels/silu_mul/args.h"
+
+static void signals(const void *untyped, const imbrexd_block *block)
+{
+    const imx_signals_args *args = untyped;
+    uint64_t value[IMX_SIGNALS_ROOM];
+    for (int i = 0; i < args->count; i++)
+        value[i] = (args->ops[i].word ? *args->ops[i].word : 0) + args->ops[i].add;
+    for (int i = 0; i < args->count; i++) {
+        const imx_signals_op *op = &args->ops[i];
+        if (op->kind == IMX_SIGNALS_POST)
+            imbrexd_signal_post(op->signal, value[i]);
+        else if (!imbrexd_signal_wait(block->watch, op->signal, value[i], op->site))
+            return;
+    }
+}
+
+static void tell_time(const void *untyped, const imbrexd_block *block)
+{
+    const imx_clock_args *args = untyped;
+    (void)block;
+    for (uint64_t i = 1; i <= args->questions; i++) {
+        int64_t begin_ns = imbrexd_now_ns();
+        while (imbrexd_load_acquire(args->asked) < i) {
+            if (imbrexd_now_ns() - begin_ns > (int64_t)args->limit_ns)
+                return;
+            sched_yield(); /* who asks may be waiting for this processor */
+        }
+        *args->now = (uint64_t)(imbrexd_now_ns() - FAKE_CLOCK_BEHIND_NS);
+        imbrexd_store_release(args->answered, i);
+    }
+}
+
+static const imx_kernel clock_kernel = { .name = "clock", .cpu = tell_time };
+const imx_kernel fake_signals_kernel = { .name = "signals", .cpu = signals };
+
+static const struct CUfunc_st functions[] = {
+    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL, NULL, false },
+    { "imx_signals", &fake_signals_kernel, sizeof(imx_signals_args), NULL, NULL, false },
+    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL, NULL, false },
+    { "imx_ll", &imx_kernel_ll, sizeof(imx_ll_args), NULL, NULL, false },
+    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL, false },
+    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false },
+    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args), NULL, NULL, false },
+};
+
+enum { CALLERS_MOST = 8 };
+static struct CUfunc_st callers[CALLERS_MOST];
+static int caller_count;
+
+void fake_driver_add_kernel(const char *name, const imbrexd_entry *entry)
+{
+    if (caller_count == CALLERS_MOST)
+        abort();
+    callers[caller_count++] = (struct CUfunc_st){ name, NULL, entry->args_bytes, NULL, entry, 0 };
+}
+
+static const struct CUfunc_st *find_caller(const char *name)
+{
+    for (int i = 0; i < caller_count; i++) {
+        if (strcmp(name, callers[i].prefix) == 0)
+            return &callers[i];
+    }
+    return NULL;
+}
+
+size_t fake_function_args_bytes(const char *array)
+{
+    static const char prefix[] = "imbrexd_args_";
+    bool is_one = strncmp(array, prefix, sizeof prefix - 1) == 0;
+    const struct CUfunc_st *caller = is_one ? find_caller(array + sizeof prefix - 1) : NULL;
+    return caller ? caller->args_bytes : 0;
+}
+
+static const struct CUfunc_st *find_function(const char *entry)
+{
+    const struct CUfunc_st *found = find_caller(entry);
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0] && !found; i++) {
+        if (strncmp(entry, functions[i].prefix, strlen(functions[i].prefix)) == 0)
+            found = &functions[i];
+    }
+    return found;
+}
+
+CUfunction fake_function_make(const char *entry, const imx_trace_room *traces)
+{
+    const struct CUfunc_st *found = find_function(entry);
+    if (!found)
+        return NULL;
+    CUfunction function = malloc(sizeof *function);
+    *function = *found;
+    function->traces = traces;
+    return function;
+}
+
+bool *fake_function_loaded(CUfunction function)
+{
+    return &function->loaded;
+}
+
+/* A compiled pipeline has one text's hooks in it; what runs beside it is a block here. */
+int fake_function_args(CUfunction function, const void *from, void *to)
+{
+    const imx_gemm_args *gemm = from;
+    memcpy(to, from, function->args_bytes);
+    if (function->kernel != &imx_kernel_gemm || !(gemm->sides & IMX_GEMM_HOOKS))
+        return 0;
+    imx_gemm_user_args *args = memcpy(to, from, sizeof *args);
+    for (int i = 0; i < caller_count && !args->user.hooks; i++)
+        args->user.hooks = callers[i].entry->hooks;
+    if (!args->user.hooks)
+        abort();
+    return args->user.hooks->beside != NULL;
+}

@@ -1,0 +1,176 @@
+/* test_cuda_waits.c - what the CUDA backend's calls wait for, on a fake driver: copies of pageable
+ * memory for their stream, and launches for nothing. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fake_driver.h"
+#include "fake_ranks.h"
+#include "fake_stream.h"
+#include "imbrex_device.h"
+
+static imbrex_status create(imbrex_group **group)
+{
+    static const imbrex_bootstrap alone = { .rank = 0, .size = 1 };
+    imbrex_group_desc desc = { .bootstrap = &alone, .device = "cuda", .timeout_ms = 2000 };
+    return imbrex_group_create(&desc, group);
+}
+
+enum { ROWS = 48, COLS = 5, RUNS = 5 };
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static int runs_ask_nothing(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    float a[ROWS * COLS] = { 0 }, part[ROWS * COLS] = { 0 };
+    imbrex_coll_desc desc = { .m = ROWS, .n = COLS, .dtype = IMBREX_F32, .algorithm = "copy" };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_reduce_scatter(group, &desc, &plan));
+    for (int run = 0; run < RUNS; run++)
+        RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = part }, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(fake_driver_asked() == 0, "%d questions whose memory it is", fake_driver_asked());
+    imbrex_plan_destroy(plan);
+    return 0;
+}
+
+static void runs_ask_for_no_attributes(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(fake_ranks_run(&desc, 1, runs_ask_nothing, NULL), 0);
+}
+
+typedef struct gate {
+    int64_t limit_ns;
+    uint64_t open, passed;
+} gate;
+
+static void pass(void *arg)
+{
+    gate *g = arg;
+    int64_t begin_ns = imbrexd_now_ns();
+    while (!imbrexd_load_acquire(&g->open) && imbrexd_now_ns() - begin_ns < g->limit_ns)
+        usleep(1000);
+    imbrexd_store_release(&g->passed, 1);
+}
+
+/* Whether a copy behind a gate returns only once the gate has been passed. */
+static bool copy_waits(imbrex_group *group, imbrex_stream stream, bool put, void *dst,
+                       const void *src, bool want)
+{
+    gate g = { .limit_ns = want ? 30000000 : 2000000000 };
+    assert_int_equal(fake_stream_call(stream, pass, &g), CUDA_SUCCESS);
+    assert_int_equal(put ? imbrex_put(group, dst, src, 64, 0, stream)
+                         : imbrex_copy(group, dst, src, 64, stream),
+                     IMBREX_OK);
+    bool waited = imbrexd_load_acquire(&g.passed);
+    imbrexd_store_release(&g.open, 1);
+    assert_int_equal(imbrex_stream_sync(group, stream), IMBREX_OK);
+    return waited;
+}
+
+static void pageable_copies_wait(void **state)
+{
+    (void)state;
+    static char pageable[64], pinned[64];
+    imbrex_group *group;
+    imbrex_stream stream;
+    void *symmetric;
+    fake_graph *graph;
+    fake_driver_install(1);
+    fake_driver_set_pageable(pageable, sizeof pageable);
+    assert_int_equal(create(&group), IMBREX_OK);
+    assert_int_equal(imbrex_stream_create(group, &stream), IMBREX_OK);
+    assert_int_equal(imbrex_mem_alloc(group, 64, &symmetric), IMBREX_OK);
+    const struct {
+        bool put, waits;
+        void *dst;
+        const void *src;
+    } rows[] = {
+        { false, false, symmetric, pinned },  { true, false, symmetric, pinned },
+        { false, true, symmetric, pageable }, { false, true, pageable, symmetric },
+        { true, true, symmetric, pageable },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        bool waited =
+            copy_waits(group, stream, rows[i].put, rows[i].dst, rows[i].src, rows[i].waits);
+        if (waited != rows[i].waits)
+            fail_msg("row %zu: waited: %d, want %d", i, waited, rows[i].waits);
+    }
+    assert_int_equal(fake_graph_begin(stream), 0); /* where nobody can wait */
+    assert_int_equal(imbrex_copy(group, symmetric, pageable, 64, stream), IMBREX_OK);
+    assert_int_equal(fake_graph_end(stream, &graph), 0);
+    fake_graph_destroy(graph);
+    imbrex_group_destroy(group);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static void run_and_launch(void)
+{
+    float a[ROWS * COLS] = { 0 }, part[ROWS * COLS] = { 0 };
+    imbrex_coll_desc desc = { .m = ROWS, .n = COLS, .dtype = IMBREX_F32 };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    assert_int_equal(create(&group), IMBREX_OK);
+    assert_int_equal(imbrex_plan_reduce_scatter(group, &desc, &plan), IMBREX_OK);
+    imbrex_args args = { .a = a, .c = part };
+    assert_int_equal(imbrex_plan_run(plan, &args, NULL), IMBREX_OK);
+    assert_int_equal(imbrex_silu_mul(group, IMBREX_F32, 4, 3, a, part, NULL), IMBREX_OK);
+    assert_int_equal(imbrex_barrier(group, NULL), IMBREX_OK);
+    assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK);
+    imbrex_group_destroy(group);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+/* The fake refuses a launch for which a real GPU would have to be idle. */
+static void a_launch_has_nothing_to_catch_up_on(void **state)
+{
+    (void)state;
+    fake_driver_install(1);
+    fake_driver_set_local(5000);
+    run_and_launch();
+}
+
+static const imx_driver_calls *newer;
+
+static CUresult get_loaded(CUfunction *function, CUmodule module, const char *name)
+{
+    CUresult got = newer->cuModuleGetFunction(function, module, name);
+    return got == CUDA_SUCCESS ? newer->cuFuncLoad(*function) : got;
+}
+
+static void older_drivers_load_what_they_give(void **state)
+{
+    (void)state;
+    fake_driver_install(1);
+    newer = imx_driver;
+    imx_driver_calls older = *imx_driver;
+    older.cuFuncLoad = NULL;
+    older.cuModuleGetFunction = get_loaded;
+    imx_driver = &older;
+    run_and_launch();
+    imx_driver = newer;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_ask_for_no_attributes),
+        cmocka_unit_test(pageable_copies_wait),
+        cmocka_unit_test(a_launch_has_nothing_to_catch_up_on),
+        cmocka_unit_test(older_drivers_load_what_they_give),
+    };
+    fake_ranks_begin();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
+}

@@ -1,0 +1,325 @@
+/* test_gemm_hooks.c - kernels of the caller's around the library's product: on CPU ranks, on the
+ * fake driver's GPUs and through the real compiler; what a wrong one is told. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backends/cuda/nvrtc.h"
+#include "fake_driver.h"
+#include "fake_ranks.h"
+#include "hooks.h"
+#include "scratch.h"
+
+/* ---- what it computes ------------------------------------------------------------------------ */
+
+static int run_case(imbrex_group *group, void *ctx)
+{
+    return hooks_run(group, ctx);
+}
+
+static const hooks_case cases[] = {
+    { .gemm = { .m = 100, .n = 64, .k = 48, .chunk_rows = 16 }, .text = true, .runs = 4 },
+    { .gemm = { .m = 100, .n = 64, .k = 48, .chunk_rows = 16 }, .backwards = true, .runs = 4 },
+    { .gemm = { .m = 33,
+                .n = 70,
+                .k = 24,
+                .dtype = IMBREX_F16,
+                .layout = IMBREX_KN,
+                .chunk_rows = 4,
+                .sms = 3 },
+      .runs = 4 },
+    { .gemm = { .m = 57, .n = 31, .k = 19, .dtype = IMBREX_F32, .chunk_rows = 8, .sms = 1 },
+      .runs = 4 },
+    { .gemm = { .m = 4, .n = 9, .k = 8, .chunk_rows = 8 }, .runs = 2 }, /* ranks without rows */
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static void same_as_the_library(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 5; ranks += 2) {
+        for (int i = 0; i < CASES; i++) {
+            ranks_desc desc = { .size = ranks };
+            assert_int_equal(ranks_run(&desc, run_case, (void *)&cases[i]), 0);
+        }
+    }
+    ranks_desc desc = { .size = 3, .processes = RANKS_PROCESSES };
+    assert_int_equal(ranks_run(&desc, run_case, (void *)&cases[0]), 0);
+}
+
+static void same_on_fake_gpus(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        hooks_case c = cases[1];
+        c.backwards = i;
+        c.gemm.sms = 4;
+        ranks_desc desc = { .size = 1 + 2 * i };
+        assert_int_equal(fake_ranks_run(&desc, 3, run_case, &c), 0);
+    }
+}
+
+/* ---- what a checker sees --------------------------------------------------------------------- */
+
+static const hooks_case wrong[] = {
+    { .options = "-DHOOKS_NO_WAIT", .says = "orders it after that" },
+    { .options = "-DHOOKS_NO_CREDIT", .says = "orders it after that" },
+    { .options = "-DHOOKS_OLD_PARTS", .says = "orders it after that" },
+};
+
+static void mistakes_are_found(void **state)
+{
+    (void)state;
+    setenv("IMBREX_CHECK", "1", 1);
+    ranks_desc desc = { .size = 3 };
+    for (int i = 0; i < CASES; i++) {
+        hooks_case c = cases[i];
+        c.text = true;
+        assert_int_equal(ranks_run(&desc, run_case, &c), 0);
+    }
+    /* Thread sanitizer, under which there are no processes, says itself that they are races. */
+    for (size_t i = 0; RANKS_PROCESSES && i < sizeof wrong / sizeof wrong[0]; i++) {
+        hooks_case c = wrong[i];
+        c.gemm = cases[0].gemm;
+        c.text = true;
+        c.runs = 6;
+        assert_int_equal(ranks_run(&desc, run_case, &c), 0);
+    }
+    unsetenv("IMBREX_CHECK");
+}
+
+/* ---- what a wrong one is told ---------------------------------------------------------------- */
+
+static imbrex_group *alone(const char *device)
+{
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group *group = NULL;
+    imbrex_group_desc desc = { .bootstrap = &one, .device = device, .timeout_ms = 300 };
+    if (imbrex_group_create(&desc, &group) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
+    return group;
+}
+
+static void said(imbrex_status got, imbrex_status want, const char *words)
+{
+    if (got != want || !strstr(imbrex_error(), words))
+        fail_msg("%s: %s\nwant %s with \"%s\"", imbrex_status_name(got), imbrex_error(),
+                 imbrex_status_name(want), words);
+}
+
+static const char plain[] = "#include \"imbrex_device.h\"\n"
+                            "typedef struct { int x; } args_t;\n"
+                            "IMBREXD_KERNEL(hooked, args_t) { (void)args; (void)team; }\n";
+static const char absent[] = "#include \"imbrex_gemm.h\"\n"
+                             "typedef struct { int x; } args_t;\n"
+                             "#define IMBREXD_GEMM_NAME hooked\n"
+                             "#define IMBREXD_GEMM_ARGS args_t\n"
+                             "#define IMBREXD_GEMM_DONE nobody\n"
+                             "#include \"imbrex_gemm_kernel.h\"\n";
+static const char nameless[] = "#include \"imbrex_gemm_kernel.h\"\n";
+
+#define SHAPE .m = 64, .n = 64, .k = 64
+
+static void wrong_kernels(imbrex_group *group, bool cuda)
+{
+    static const imbrex_gemm_desc shape = { SHAPE };
+    static const struct {
+        imbrex_gemm_desc gemm;
+        imbrex_status status;
+        const char *words;
+    } rows[] = {
+        { { .m = 64, .n = 64 }, IMBREX_INVALID, "64 x 64 x 0" },
+        { { .m = -1, .n = 64, .k = 64 }, IMBREX_INVALID, "desc.m is -1" },
+        { { SHAPE, .dtype = (imbrex_dtype)7 }, IMBREX_INVALID, "desc.dtype is 7" },
+        { { SHAPE, .algorithm = "copy" }, IMBREX_INVALID, "hooks are the algorithm" },
+        { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved[0]" },
+        { { SHAPE, .sms = 1 << 20 }, IMBREX_UNSUPPORTED, "sms are 1048576" },
+    };
+    static const imbrex_gemm_desc odd[] = { { SHAPE, .dtype = IMBREX_F32 },
+                                            { .m = 64, .n = 64, .k = 63 } };
+    imbrex_kernel *kernel = NULL;
+    imbrex_kernel_desc desc = { .name = "hooked", .file = hooks_file() };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        desc.gemm = &rows[i].gemm;
+        said(imbrex_kernel_create(group, &desc, &kernel), rows[i].status, rows[i].words);
+    }
+    for (int i = 0; i < 2 && cuda; i++) {
+        desc.gemm = &odd[i];
+        said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_UNSUPPORTED, "wants an sm_90");
+    }
+    desc.gemm = &shape;
+    desc.name = "other";
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "kernel other");
+    assert_null(kernel);
+}
+
+static void wrong_texts(imbrex_group *group, const char *error)
+{
+    static const imbrex_gemm_desc shape = { SHAPE };
+    imbrex_kernel *kernel = NULL;
+    imbrex_kernel_desc desc = { .name = "hooked", .gemm = &shape, .file = "a/b.c" };
+    desc.source = plain;
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "imbrex_gemm_kernel.h");
+    desc.source = absent;
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "nobody");
+    desc.source = nameless;
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "IMBREXD_GEMM_NAME");
+    desc.source = "int x = here;\n";
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, error);
+    assert_null(kernel);
+}
+
+static void wrong_launches(imbrex_group *group, const char *device)
+{
+    static const imbrex_gemm_desc shape = { SHAPE };
+    static _Alignas(256) uint16_t room[64 * 64];
+    imbrex_group *other = alone(device);
+    imbrex_kernel *kernel = NULL;
+    imbrex_stream foreign;
+    imbrex_kernel_desc desc = { .name = "hooked", .file = hooks_file(), .gemm = &shape };
+    void *c[] = { room }, *none[] = { NULL };
+    const imbrex_gemm_operands good = { .a = room, .b = room, .c = c };
+    const char args[256] = "";
+    const size_t bytes = hooks_entry->args_bytes;
+    assert_int_equal(imbrex_stream_create(other, &foreign), IMBREX_OK);
+    if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
+    const struct {
+        imbrex_gemm_operands operands;
+        imbrex_status status;
+        const char *words;
+    } rows[] = {
+        { { .b = room, .c = c }, IMBREX_INVALID, "operands.a is NULL" },
+        { { .a = room, .c = c }, IMBREX_INVALID, "operands.b is NULL" },
+        { { .a = room, .b = room }, IMBREX_INVALID, "operands.c is NULL" },
+        { { .a = room, .b = room, .c = none }, IMBREX_INVALID, "operands.c[0] is NULL" },
+        { { .a = (char *)room + 1, .b = room, .c = c }, IMBREX_INVALID, "not aligned" },
+        { { .a = room, .b = room, .c = c, .m = 65 }, IMBREX_INVALID, "operands.m is 65" },
+        { { .a = room, .b = room, .c = c, .first = 1 }, IMBREX_INVALID, "operands.first is 1" },
+        { { .a = room, .b = room, .c = c, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        said(imbrex_launch_gemm(kernel, &rows[i].operands, args, bytes, NULL), rows[i].status,
+             rows[i].words);
+    said(imbrex_launch_gemm(NULL, &good, args, bytes, NULL), IMBREX_INVALID, "kernel is NULL");
+    said(imbrex_launch_gemm(kernel, NULL, args, bytes, NULL), IMBREX_INVALID, "operands is");
+    said(imbrex_launch_gemm(kernel, &good, args, 8, NULL), IMBREX_INVALID, "args_bytes is 8");
+    said(imbrex_launch_gemm(kernel, &good, NULL, bytes, NULL), IMBREX_INVALID, "args is NULL");
+    said(imbrex_launch_gemm(kernel, &good, args, bytes, foreign), IMBREX_INVALID, "not one of");
+    said(imbrex_launch(kernel, 1, 1, args, bytes, NULL), IMBREX_INVALID, "want imbrex_launch_gemm");
+    assert_int_equal(imbrex_group_status(group), IMBREX_OK);
+    imbrex_kernel_destroy(kernel);
+    said(imbrex_launch_gemm(kernel, &good, args, bytes, NULL), IMBREX_INVALID, "destroyed");
+    imbrex_group_destroy(other);
+}
+
+static void wrong_on_cpu(void **state)
+{
+    (void)state;
+    imbrex_group *group = alone("cpu");
+    imbrex_kernel *kernel = NULL;
+    wrong_kernels(group, false);
+    wrong_texts(group, "a/b.c:1:");
+    wrong_launches(group, "cpu");
+    imbrex_kernel_desc desc = { .name = "hooked", .entry = hooks_entry };
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "want its desc.gemm");
+    imbrex_group_destroy(group);
+}
+
+static void wrong_on_fake_gpus(void **state)
+{
+    (void)state;
+    fake_driver_install(2);
+    imbrex_group *group = alone("cuda:0");
+    wrong_kernels(group, true);
+    wrong_launches(group, "cuda:1");
+    imbrex_group_destroy(group);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+/* A meeting finds ranks that want different products. */
+static int disagree(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_kernel *kernel;
+    imbrex_gemm_desc shape = { SHAPE };
+    shape.n += imbrex_group_rank(group);
+    imbrex_kernel_desc desc = { .name = "hooked", .entry = hooks_entry, .gemm = &shape };
+    imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);
+    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "desc.gemm's n"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+static void ranks_that_disagree(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, disagree, NULL), 0);
+}
+
+/* ---- the real compiler ----------------------------------------------------------------------- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+static void compiles_for_gpus(void **state)
+{
+    (void)state;
+    static const imbrex_gemm_desc shapes[] = {
+        { .m = 8192, .n = 8192, .k = 2048 },
+        { .m = 8192, .n = 8191, .k = 2048, .dtype = IMBREX_F16 },
+        { .m = 60, .n = 4096, .k = 1024, .layout = IMBREX_KN },
+    };
+    imx_nvrtc = NULL;
+    if (SANITIZED || imx_nvrtc_open("") != IMBREX_OK) {
+        print_message("%s\n", imbrex_error());
+        skip();
+    }
+    imbrex_group *group = alone("compile:90");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        imbrex_kernel *kernel;
+        imbrex_kernel_desc desc = { .name = "hooked", .file = hooks_file(), .gemm = &shapes[i] };
+        if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
+            fail_msg("%s", imbrex_error());
+    }
+    wrong_texts(group, "a/b.c(1): error");
+    imbrex_group_destroy(group);
+    group = alone("compile:80");
+    imbrex_kernel *kernel;
+    imbrex_kernel_desc desc = { .name = "hooked", .file = hooks_file(), .gemm = &shapes[0] };
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_UNSUPPORTED, "wants an sm_90");
+    imbrex_group_destroy(group);
+}
+
+static int begin(void **state)
+{
+    fake_ranks_begin();
+    fake_driver_add_kernel("hooked", hooks_entry);
+    return scratch_make(state);
+}
+
+static int finish(void **state)
+{
+    fake_ranks_end();
+    return scratch_remove(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_as_the_library), cmocka_unit_test(same_on_fake_gpus),
+        cmocka_unit_test(mistakes_are_found),  cmocka_unit_test(wrong_on_cpu),
+        cmocka_unit_test(wrong_on_fake_gpus),  cmocka_unit_test(ranks_that_disagree),
+        cmocka_unit_test(compiles_for_gpus),
+    };
+    return cmocka_run_group_tests(tests, begin, finish);
+}
