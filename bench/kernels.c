@@ -280,7 +280,7 @@ static void report_hooks(const bench *b)
         double tflop_s = 2e-6 * (double)o->m * (double)o->n * (double)o->k / c->us;
         if (o->json)
             printf("{ \"hooks\": \"%s\", \"device\": \"%s\", \"m\": %lld, \"n\": %lld, "
-                   "\"k\": %lld, \"us\": %.3f, \"tflop_s\": %.3f, \"of_plain\": %.4f }\n",
+                   "\"k\": %lld, \"us\": %.6g, \"tflop_s\": %.6g, \"of_plain\": %.6g }\n",
                    c->name, imbrex_group_device(b->group), (long long)o->m, (long long)o->n,
                    (long long)o->k, c->us, tflop_s, over);
         else
@@ -300,7 +300,7 @@ static void report(const bench *b)
         double gb_s = b->calls[i].bytes / c->us * 1e-3;
         if (b->options.json)
             printf("{ \"kernel\": \"%s\", \"device\": \"%s\", \"parts\": %lld, \"mb\": %lld, "
-                   "\"us\": %.3f, \"gb_s\": %.3f, \"of_copy\": %.4f }\n",
+                   "\"us\": %.6g, \"gb_s\": %.6g, \"of_copy\": %.6g }\n",
                    c->name, imbrex_group_device(b->group), (long long)b->options.parts,
                    (long long)b->options.mb, c->us, gb_s, gb_s / copied);
         else
