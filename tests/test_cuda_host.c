@@ -485,20 +485,26 @@ static void maps_launch(const void *untyped, const imx_cuda_config *config, imx_
     launch->maps[1].address = NULL;
 }
 
+static imx_device *open_alone(void)
+{
+    imx_env env;
+    imx_device *device;
+    fake_driver_install(1);
+    assert_int_equal(imx_env_read(&env), IMBREX_OK);
+    imx_device_desc desc = { .index = 0, .size = 1, .local_size = 1, .env = &env };
+    assert_int_equal(imx_backend_cuda.open(&desc, &device), IMBREX_OK);
+    return device;
+}
+
 static void tensor_maps_are_kept(void **state)
 {
     (void)state;
     static _Alignas(16) char buffers[8][16];
     imx_kernel kernel = { .name = "maps", .cuda_config = maps_config, .cuda_launch = maps_launch };
-    imx_env env;
-    fake_driver_install(1);
-    assert_int_equal(imx_env_read(&env), IMBREX_OK);
-    imx_device_desc desc = { .index = 0, .size = 1, .local_size = 1, .env = &env };
     const imx_backend *b = &imx_backend_cuda;
-    imx_device *device;
+    imx_device *device = open_alone();
     imx_prepared *prepared;
     imbrex_stream stream;
-    assert_int_equal(b->open(&desc, &device), IMBREX_OK);
     assert_int_equal(b->stream_create(device, &stream), IMBREX_OK);
     assert_int_equal(b->prepare(device, &kernel, NULL, 4, &prepared), IMBREX_OK);
     imx_reduce_args args = { .chunk_rows = 1 };
@@ -522,6 +528,36 @@ static void tensor_maps_are_kept(void **state)
     assert_int_equal(fake_driver_live(), 0);
 }
 
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static void streams_are_used_again(void **state)
+{
+    (void)state;
+    const imx_backend *b = &imx_backend_cuda;
+    imx_device *device = open_alone();
+    imbrex_stream one, two, again;
+    fake_graph *graph;
+    assert_int_equal(b->stream_create(device, &one), IMBREX_OK);
+    assert_int_equal(b->stream_create(device, &two), IMBREX_OK);
+    assert_ptr_not_equal(one, two);
+    int live = fake_driver_live();
+    for (int i = 0; i < 100; i++) {
+        b->stream_destroy(device, two);
+        assert_int_equal(b->stream_create(device, &again), IMBREX_OK);
+        assert_ptr_equal(again, two);
+    }
+    assert_int_equal(fake_driver_live(), live);
+    assert_int_equal(fake_graph_begin(two), 0);
+    b->stream_destroy(device, two); /* but not by what a capture holds */
+    assert_int_equal(b->stream_create(device, &again), IMBREX_OK);
+    assert_ptr_not_equal(again, two);
+    assert_ptr_not_equal(again, one);
+    assert_int_equal(fake_graph_end(two, &graph), 0);
+    fake_graph_destroy(graph);
+    b->close(device);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,6 +572,7 @@ int main(void)
         cmocka_unit_test(runs_are_captured),
         cmocka_unit_test(the_default_stream_is_a_stream),
         cmocka_unit_test(tensor_maps_are_kept),
+        cmocka_unit_test(streams_are_used_again),
         cmocka_unit_test(a_barrier_is_one_kernel),
         cmocka_unit_test(any_call_fails_among_two),
         cmocka_unit_test(any_call_fails),

@@ -23,8 +23,8 @@ struct imx_device {
     bool counted;             /* among the ranks of this process on this GPU */
     int priority;             /* of streams: the highest */
     CUstream setup;           /* the backend's own: fills new memory */
-    imx_cuda_stream *streams; /* all that live */
-    int stream_count;         /* all that were ever made */
+    imx_cuda_stream *streams; /* all that were made */
+    int stream_count;
     imx_folder cache;
     imx_memory *abort_table; /* host memory: watch.abort */
     imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */

@@ -4,13 +4,17 @@
 #include "cuda.h"
 #include "signals.h"
 
-struct imx_cuda_stream { /* only so that close finds those that are left */
+/* All that were made until the device is closed.  The driver deals streams out to the hardware's few
+ * queues as it makes them, round and round: made anew with every plan, one would soon stand in a
+ * queue behind a kernel that waits for it.  So they are used again. */
+struct imx_cuda_stream {
     imx_cuda_stream *next;
     CUstream handle;
     int number; /* in order of creation */
+    bool idle;  /* nobody's */
 };
 
-imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *out)
+static imbrex_status make(imx_device *device, imx_cuda_stream **out)
 {
     imx_cuda_stream *stream = NULL;
     CUcontext before;
@@ -26,11 +30,23 @@ imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *out)
     stream->next = device->streams;
     stream->number = device->stream_count++;
     device->streams = stream;
-    *out = (imbrex_stream)stream->handle;
+    *out = stream;
     return IMBREX_OK;
 fail:
     free(stream);
     return status;
+}
+
+imbrex_status imx_cuda_stream_create(imx_device *device, imbrex_stream *out)
+{
+    imx_cuda_stream *stream = device->streams;
+    while (stream && !stream->idle)
+        stream = stream->next;
+    if (!stream)
+        IMX_TRY(make(device, &stream));
+    stream->idle = false;
+    *out = (imbrex_stream)stream->handle;
+    return IMBREX_OK;
 }
 
 int imx_cuda_stream_number(const imx_device *device, imbrex_stream handle)
@@ -42,27 +58,24 @@ int imx_cuda_stream_number(const imx_device *device, imbrex_stream handle)
 }
 
 /* What is enqueued ends by itself: every wait in it has a deadline. */
-static void drain_and_destroy(CUstream stream)
+static void drain(CUstream stream)
 {
     CUresult drained = imx_driver->cuStreamSynchronize(stream);
-    CUresult destroyed = imx_driver->cuStreamDestroy(stream);
     (void)drained;
-    (void)destroyed;
 }
 
+/* A stream that a capture has taken in stays in it until that ends. */
 void imx_cuda_stream_destroy(imx_device *device, imbrex_stream handle)
 {
-    imx_cuda_stream **at = &device->streams;
-    while (*at && (imbrex_stream)(*at)->handle != handle)
-        at = &(*at)->next;
-    imx_cuda_stream *stream = *at;
+    imx_cuda_stream *stream = device->streams;
+    while (stream && (imbrex_stream)stream->handle != handle)
+        stream = stream->next;
     CUcontext before;
     if (!handle || !stream || imx_cuda_enter(device->context, &before) != IMBREX_OK)
         return;
-    *at = stream->next;
-    drain_and_destroy(stream->handle);
+    drain(stream->handle);
+    stream->idle = !imx_cuda_stream_capture(device, handle);
     imx_cuda_leave(device->context, before);
-    free(stream);
 }
 
 void imx_cuda_stream_destroy_all(imx_device *device)
@@ -70,7 +83,9 @@ void imx_cuda_stream_destroy_all(imx_device *device)
     while (device->streams) {
         imx_cuda_stream *stream = device->streams;
         device->streams = stream->next;
-        drain_and_destroy(stream->handle);
+        drain(stream->handle);
+        CUresult destroyed = imx_driver->cuStreamDestroy(stream->handle);
+        (void)destroyed;
         free(stream);
     }
 }
