@@ -221,11 +221,11 @@ typedef enum imbrex_layout {
  * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
  * into the peers' memory themselves, on up to 16 ranks; "ll", of all_gather, on as many, stores
  * data together with flags, for small shares (and takes 4 to 8 times the whole matrix in memory);
- * "ring", of ag_gemm, on as many, passes a's
- * rows on from rank to rank as tiles first read them, with chunk_rows given (on "cuda" also for m
- * above 1024, and only in bf16 or f16 with aligned rows; else UNSUPPORTED); "pull", of ag_gemm,
- * meets and lets each rank fetch what it wants next; "hierarchical" is for several nodes.  All cut
- * the product into the same tiles and give the same bits. */
+ * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as tiles first read them,
+ * with chunk_rows given (on "cuda" also for m above 1024, and only in bf16 or f16 with aligned rows;
+ * else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
+ * "hierarchical" is for several nodes.  All cut the product into the same tiles and give the same
+ * bits. */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */

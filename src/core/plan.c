@@ -452,7 +452,7 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
         return imx_fail(IMBREX_INVALID, "args.gathered must be NULL for %s", op->name);
 
     int rank = plan->group->rank, ranks = plan->group->size;
-    int64_t share = (rank + 1) * m / ranks - rank * m / ranks;
+    int64_t share = imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank);
     int64_t width = op->product ? s->k : s->n;
     const extent in[] = {
         { "a", args->a, (op->a_is_share ? share : m) * width },

@@ -3,7 +3,7 @@
 
 int64_t imx_run_row(const imx_run *run, int rank)
 {
-    return rank * run->m / run->ranks;
+    return imx_team_row(run->m, run->ranks, rank);
 }
 
 int64_t imx_run_rows(const imx_run *run, int rank)

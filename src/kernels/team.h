@@ -23,6 +23,12 @@ typedef struct imx_team {
 #define IMX_TEAM_FN static inline
 #endif
 
+/* The first of a rank's rows, of m that so many ranks share: how rows are cut everywhere. */
+IMX_TEAM_FN int64_t imx_team_row(int64_t m, int ranks, int rank)
+{
+    return rank * m / ranks;
+}
+
 /* Where `holder` keeps what `giver` has read. */
 IMX_TEAM_FN uint64_t *imx_team_credit(const imx_team *team, int holder, int giver)
 {

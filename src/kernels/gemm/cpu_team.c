@@ -21,7 +21,7 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
 /* How many ranks' rows the run cuts c into; the schedule's may be merged. */
 static long long first_row(const imx_gemm_args *args, int rank)
 {
-    return rank * args->schedule.m / args->team.size;
+    return imx_team_row(args->schedule.m, args->team.size, rank);
 }
 
 /* Rows and columns [from, from + cols) of this rank's share, to a peer; then its signal. */

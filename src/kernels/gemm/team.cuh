@@ -350,7 +350,8 @@ IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int
     if (!push_agree(team_credits(args, watch), warps))
         return 0;
     int64_t m = args.schedule.m;
-    int64_t first = team.rank * m / team.size, rows = (team.rank + 1) * m / team.size - first;
+    int64_t first = imx_team_row(m, team.size, team.rank);
+    int64_t rows = imx_team_row(m, team.size, team.rank + 1) - first;
 #ifdef IMX_SLICES
     imx_trace_begin(IMX_TRACE_PUSH);
     push_slices(args, element, first, rows, warps);

@@ -15,7 +15,7 @@ typedef struct ll {
 /* Of rank's rows, from the first of all. */
 static int64_t first_byte(const ll *p, int rank)
 {
-    return rank * p->args->m / p->ranks * p->args->row_bytes;
+    return imx_team_row(p->args->m, p->ranks, rank) * p->args->row_bytes;
 }
 
 static int64_t share_bytes(const ll *p, int rank)

@@ -19,7 +19,7 @@ enum { AT_ONCE = IMX_RANKS <= 6 ? IMX_RANKS - 1 : 5 }; /* peers, whose units are
 /* Of rank's rows, from the first of all. */
 LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
 {
-    return rank * args.m / IMX_RANKS * args.row_bytes;
+    return imx_team_row(args.m, IMX_RANKS, rank) * args.row_bytes;
 }
 
 LL_FN int64_t share_bytes(const imx_ll_args &args, int rank)

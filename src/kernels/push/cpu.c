@@ -18,7 +18,7 @@ typedef struct push {
 /* Of rank's rows, from the first of all. */
 static int64_t first_byte(const push *p, int rank)
 {
-    return rank * p->args->m / p->ranks * p->args->row_bytes;
+    return imx_team_row(p->args->m, p->ranks, rank) * p->args->row_bytes;
 }
 
 static int64_t share_bytes(const push *p, int rank)

@@ -20,7 +20,7 @@ enum { AT_ONCE = 4 }; /* units of a thread, or ranks, that are under way */
 /* Of rank's rows, from the first of all. */
 PUSH_FN int64_t first_byte(const imx_push_args &args, int rank)
 {
-    return rank * args.m / IMX_RANKS * args.row_bytes;
+    return imx_team_row(args.m, IMX_RANKS, rank) * args.row_bytes;
 }
 
 PUSH_FN int64_t share_bytes(const imx_push_args &args, int rank)
@@ -246,7 +246,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
         for (int j = 0; j < AT_ONCE; j++) {
             if (comes(args, first + j, i))
                 imx_vector_store_word((char *)args.to + first_byte(args, first + j) + at, word[j],
-                           share_bytes(args, first + j) - at);
+                                      share_bytes(args, first + j) - at);
         }
     }
     return 1;
@@ -375,8 +375,8 @@ PUSH_FN void send_chunks(const imx_push_args &args, uint64_t use, uint32_t threa
         send_chunk<unit>(args, q, thread);
         asm volatile("bar.sync 1, %0;" : : "r"((int)SENDERS) : "memory");
         if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, team.rank, lane), q) > 0)
-            imbrexd_signal_post(
-                imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q), use);
+            imbrexd_signal_post(imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q),
+                                use);
         imx_trace_end(IMX_TRACE_PUSH, -1, (int)q);
     }
 }
