@@ -33,15 +33,15 @@ static int add_file(imx_text *text, const char *name)
 
 char *device_source(const char *first, const char *const *files, int count)
 {
-    char *header, *whole = malloc(TEXT_MOST);
+    const imx_source *header;
+    char *whole = malloc(TEXT_MOST);
     if (!whole || imx_source_expand("imbrex_device.h", &header) != IMBREX_OK) {
         fprintf(stderr, "%s\n", imbrex_error());
         free(whole);
         return NULL;
     }
     imx_text text = { .at = whole, .size = TEXT_MOST };
-    imx_text_add(&text, "%s\n%s", first, header);
-    free(header);
+    imx_text_add(&text, "%s\n%s", first, header->text);
     int failed = 0;
     for (int i = 0; i < count && !failed; i++)
         failed = add_file(&text, files[i]);

@@ -298,10 +298,11 @@ static void signals(void **state)
 static void errors_name_file_and_line(void **state)
 {
     (void)state;
-    char *text;
+    const imx_source *source;
     void *cubin;
     size_t bytes;
-    assert_int_equal(imx_source_expand("kernels/silu_mul/sm80.cu", &text), IMBREX_OK);
+    assert_int_equal(imx_source_expand("kernels/silu_mul/sm80.cu", &source), IMBREX_OK);
+    char *text = strdup(source->text);
     char *word = strstr(text, "expf");
     assert_non_null(word);
     memcpy(word, "eexp", 4);
@@ -322,14 +323,17 @@ static void errors_name_file_and_line(void **state)
 static void each_kernel_has_its_own_args(void **state)
 {
     (void)state;
-    char *text;
-    assert_int_equal(imx_source_expand("kernels/reduce/sm80.cu", &text), IMBREX_OK);
+    const imx_source *source, *again;
+    assert_int_equal(imx_source_expand("kernels/reduce/sm80.cu", &source), IMBREX_OK);
+    const char *text = source->text;
+    assert_int_equal(source->bytes, strlen(text));
     assert_non_null(strstr(text, "#line 1 \"kernels/reduce/args.h\"\n"));
     assert_non_null(strstr(text, "#line 1 \"kernels/sites.h\"\n")); /* "../sites.h" */
     assert_non_null(strstr(text, "#line 1 \"imbrex_device_cuda.h\"\n"));
     assert_null(strstr(text, "imx_gemm_args"));
-    free(text);
-    assert_int_equal(imx_source_expand("kernels/none.cu", &text), IMBREX_INTERNAL);
+    assert_int_equal(imx_source_expand("kernels/reduce/sm80.cu", &again), IMBREX_OK);
+    assert_ptr_equal(again, source);
+    assert_int_equal(imx_source_expand("kernels/none.cu", &again), IMBREX_INTERNAL);
 }
 
 int main(void)

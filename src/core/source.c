@@ -6,6 +6,7 @@
  */
 #include "source.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,21 +103,48 @@ static imbrex_status expand(const imx_source_file *file, int depth, imx_text *ou
     return IMBREX_OK;
 }
 
-imbrex_status imx_source_expand(const char *name, char **text)
+typedef struct kept {
+    struct kept *next;
+    imx_source source;
+    char text[];
+} kept;
+
+static imbrex_status put_together(const imx_source_file *file, kept **out)
 {
+    imx_text measure = { 0 };
+    IMX_TRY(expand(file, 0, &measure));
+    kept *k = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *k + measure.length + 1, &k));
+    imx_text text = { .at = k->text, .size = measure.length + 1 };
+    imbrex_status status;
+    IMX_GOTO(expand(file, 0, &text));
+    k->source = (imx_source){ .name = file->name, .text = k->text, .bytes = measure.length };
+    imx_cache_key_add(&k->source.key, k->text, measure.length);
+    *out = k;
+    return IMBREX_OK;
+fail:
+    free(k);
+    return status;
+}
+
+imbrex_status imx_source_expand(const char *name, const imx_source **source)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static kept *all;
     const imx_source_file *file = imx_source_find(name);
     if (!file)
         return imx_fail(IMBREX_INTERNAL, "this build holds no kernel source %s", name);
-    imx_text measure = { 0 };
-    IMX_TRY(expand(file, 0, &measure));
-    char *whole = NULL;
-    IMX_TRY(imx_sys_alloc(1, measure.length + 1, &whole));
-    imx_text out = { .at = whole, .size = measure.length + 1 };
-    imbrex_status status;
-    IMX_GOTO(expand(file, 0, &out));
-    *text = whole;
-    return IMBREX_OK;
-fail:
-    free(whole);
+    imbrex_status status = IMBREX_OK;
+    pthread_mutex_lock(&lock);
+    kept *k = all;
+    while (k && k->source.name != file->name)
+        k = k->next;
+    if (!k && (status = put_together(file, &k)) == IMBREX_OK) {
+        k->next = all;
+        all = k;
+    }
+    pthread_mutex_unlock(&lock);
+    if (status == IMBREX_OK)
+        *source = &k->source;
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef IMX_SOURCE_H
 #define IMX_SOURCE_H
 
+#include "cache.h"
 #include "imx.h"
 
 typedef struct imx_source_file {
@@ -20,8 +21,16 @@ void imx_source_line(const char *file, char line[IMX_SOURCE_LINE]);
 
 const imx_source_file *imx_source_find(const char *name); /* NULL: there is none */
 
-/* The named file, every #include "..." replaced by that file's text, with #line so that messages
- * name the right file and line.  Free *text with free(). */
-imbrex_status imx_source_expand(const char *name, char **text) IMX_MUST_CHECK;
+/* A file, every #include "..." replaced by that file's text, with #line so that messages name the
+ * right file and line. */
+typedef struct imx_source {
+    const char *name;
+    const char *text;
+    size_t bytes;
+    imx_cache_key key; /* of the text alone */
+} imx_source;
+
+/* Put together when first asked for, and there for good. */
+imbrex_status imx_source_expand(const char *name, const imx_source **source) IMX_MUST_CHECK;
 
 #endif /* IMX_SOURCE_H */

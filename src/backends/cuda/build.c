@@ -1,6 +1,5 @@
 /* build.c - from a kernel's config to its cubin. */
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../../core/source.h"
@@ -8,11 +7,10 @@
 #include "nvrtc.h"
 
 /* All that the cubin depends on.  The source's text holds all that it includes. */
-static imx_cache_key key_of(const imx_cuda_config *config, int arch, const char *text)
+static imx_cache_key key_of(const imx_cuda_config *config, int arch, const imx_source *source)
 {
-    imx_cache_key key = { { 0, 0 } };
+    imx_cache_key key = source->key;
     int numbers[] = { arch, imx_nvrtc_version() };
-    imx_cache_key_add(&key, text, strlen(text));
     imx_cache_key_add(&key, config->options, strlen(config->options));
     imx_cache_key_add(&key, config->entry, strlen(config->entry));
     imx_cache_key_add(&key, numbers, sizeof numbers);
@@ -20,12 +18,13 @@ static imx_cache_key key_of(const imx_cuda_config *config, int arch, const char 
 }
 
 static imbrex_status build(const imx_folder *cache, const imx_cuda_config *config, int arch,
-                           const char *text, void **cubin, size_t *bytes, char **log)
+                           const imx_source *source, void **cubin, size_t *bytes, char **log)
 {
-    imx_cache_key key = key_of(config, arch, text);
+    imx_cache_key key = key_of(config, arch, source);
     if (imx_cache_load(cache, &key, cubin, bytes))
         return IMBREX_OK;
-    IMX_TRY(imx_nvrtc_compile(config->source, text, config->options, arch, cubin, bytes, log));
+    IMX_TRY(
+        imx_nvrtc_compile(config->source, source->text, config->options, arch, cubin, bytes, log));
     imx_cache_store(cache, &key, *cubin, *bytes);
     return IMBREX_OK;
 }
@@ -35,13 +34,12 @@ imbrex_status imx_cuda_build(const imx_folder *cache, const imx_cuda_config *con
                              void **cubin, size_t *bytes, char **log)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    char *text = NULL;
+    const imx_source *source;
     if (log)
         *log = NULL;
-    IMX_TRY(imx_source_expand(config->source, &text));
+    IMX_TRY(imx_source_expand(config->source, &source));
     pthread_mutex_lock(&lock);
-    imbrex_status status = build(cache, config, arch, text, cubin, bytes, log);
+    imbrex_status status = build(cache, config, arch, source, cubin, bytes, log);
     pthread_mutex_unlock(&lock);
-    free(text);
     return status;
 }

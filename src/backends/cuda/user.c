@@ -34,15 +34,13 @@ static imbrex_status join(const imx_user_desc *desc, const imx_cuda_config *conf
         "#error \"desc.gemm wants hooks: #include \\\"imbrex_gemm_kernel.h\\\" behind them\"\n"
         "#endif\n";
     char line[IMX_SOURCE_LINE];
-    char *pipeline = NULL;
+    const imx_source *pipeline;
     imx_source_line(desc->file, line);
     IMX_TRY(imx_source_expand(config->source, &pipeline));
-    size_t bytes = sizeof head + strlen(pipeline) + sizeof line + desc->text_bytes + sizeof tail;
-    imbrex_status status = imx_sys_alloc(1, bytes + 16, text);
-    if (status == IMBREX_OK)
-        snprintf(*text, bytes + 16, "%s%s\n}\n%s%s%s", head, pipeline, line, desc->text, tail);
-    free(pipeline);
-    return status;
+    size_t bytes = sizeof head + pipeline->bytes + sizeof line + desc->text_bytes + sizeof tail;
+    IMX_TRY(imx_sys_alloc(1, bytes + 16, text));
+    snprintf(*text, bytes + 16, "%s%s\n}\n%s%s%s", head, pipeline->text, line, desc->text, tail);
+    return IMBREX_OK;
 }
 
 static imbrex_status compile(const imx_device *device, const imx_user_desc *desc,
@@ -68,11 +66,10 @@ fail:
 
 static imbrex_status add_pipeline(const imx_cuda_config *config, imx_cache_key *key)
 {
-    char *pipeline = NULL;
+    const imx_source *pipeline;
     IMX_TRY(imx_source_expand(config->source, &pipeline));
-    imx_cache_key_add(key, pipeline, strlen(pipeline));
+    imx_cache_key_add(key, &pipeline->key, sizeof pipeline->key);
     imx_cache_key_add(key, config->options, strlen(config->options) + 1);
-    free(pipeline);
     return IMBREX_OK;
 }
 
