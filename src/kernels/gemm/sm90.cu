@@ -203,8 +203,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
     unsigned stride = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER;
     float d[HALVES][IMX_ACC];
     uint32_t packed[HALVES][IMX_ACC / 2];
-    uint32_t now = 0;       /* parity of this tile's note */
-    bool waiting = false;   /* the tile before, in packed */
+    uint32_t now = 0;     /* parity of this tile's note */
+    bool waiting = false; /* the tile before, in packed */
     bool gave_up = false;
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
@@ -321,18 +321,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         mbar_init_fence();
     } else if (threadIdx.x == 32) {
         tiles_of() = tiles_in(args);
-        if (blockIdx.x / CLUSTER < tiles_of())
-            work_at(args, blockIdx.x / CLUSTER, steps_of(args), (work *)(shared + NEXT_AT));
+        if (!HOOKS)
+            first_work(args);
     }
     if (CLUSTER > 1)
         cluster_barrier();
     else
         __syncthreads();
-    if (threadIdx.x == 0)
+    if (!HOOKS && threadIdx.x == 0)
         prefetch_b(&maps.b);
     imx_grid_wait();
     imx_grid_let_go();
     imx_trace_open();
+    if (HOOKS) { /* the caller's order may depend on what the kernel ahead wrote */
+        if (threadIdx.x == 32)
+            first_work(args);
+        __syncthreads();
+    }
 
     if (threadIdx.x < 128) {
 #if IMX_CONSUMERS > 1

@@ -63,6 +63,7 @@ IMX_FN int own_stored(uint32_t tiles)
 #pragma unroll 1
     for (int warp = 0; warp < CONSUMERS * 4;) {
         uint32_t stored;
+        __syncwarp(); /* together, all see the same */
         asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
                      : "=r"(stored)
                      : "r"(stored_of(warp))

@@ -45,7 +45,8 @@ IMX_FN unsigned hook_order(const imx_gemm_args &args, unsigned index)
 IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *)
 {
     const imbrexd_gemm gemm = gemm_of(args);
-    return imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm);
+    /* One answer: a warp's lanes go on together. */
+    return imbrexd_all_warp(imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm));
 }
 
 IMX_FN bool hook_waits(const imx_gemm_args &)

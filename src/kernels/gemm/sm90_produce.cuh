@@ -56,6 +56,13 @@ IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *
 #endif
 }
 
+/* One thread: the block's first tile, if it has one. */
+IMX_FN void first_work(const imx_gemm_args &args)
+{
+    if (blockIdx.x / CLUSTER < tiles_of())
+        work_at(args, blockIdx.x / CLUSTER, steps_of(args), (work *)(shared + NEXT_AT));
+}
+
 /* To this block, or to the same place in all blocks in mask. */
 IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar, int blocks,
                        int mask)

@@ -140,6 +140,8 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
         __syncwarp();
         store_plain(args, home_of(args, note), row, rows, col, piece);
         __syncwarp();
+        if (lane == 0)
+            tma_store_commit(); /* of nothing: whoever waits counts one a piece */
     }
 }
 

@@ -236,7 +236,7 @@ LL_FN void gather(const imx_ll_args &args, const imbrexd_watch &watch)
         *(volatile uint64_t *)at = use;
     for (int64_t i = first; i - lane < imx_ll_units(IMX_LINES, args.most); i += step) {
         __syncwarp();
-        if (!receive(args, watch, i, use))
+        if (!__all_sync(0xffffffffu, receive(args, watch, i, use)))
             return;
     }
 }

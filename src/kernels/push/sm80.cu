@@ -86,22 +86,27 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 /* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees the
- * use sees the word.  So nothing else need be ordered. */
+ * use sees the word.  So nothing else need be ordered.  PTX promises it of .b128, since version 8.3;
+ * of a vector, which is the same instruction of the machine, it does not. */
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203
+#define STORE_16 \
+    "{\n\t.reg .b128 x;\n\tmov.b128 x, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], x;\n\t}"
+#define LOAD_16 \
+    "{\n\t.reg .b128 x;\n\tld.relaxed.sys.global.b128 x, [%2];\n\tmov.b128 {%0, %1}, x;\n\t}"
+#else
+#define STORE_16 "st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+#define LOAD_16  "ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+#endif
+
 PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t use)
 {
-    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
-                 :
-                 : "l"(at), "l"(word), "l"(use)
-                 : "memory");
+    asm volatile(STORE_16 : : "l"(at), "l"(word), "l"(use) : "memory");
 }
 
 PUSH_FN imx_push_line load_line(const imx_push_line *at)
 {
     imx_push_line line;
-    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(line.word), "=l"(line.use)
-                 : "l"(at)
-                 : "memory");
+    asm volatile(LOAD_16 : "=l"(line.word), "=l"(line.use) : "l"(at) : "memory");
     return line;
 }
 
