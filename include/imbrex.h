@@ -222,8 +222,8 @@ typedef enum imbrex_layout {
  * into the peers' memory themselves, on up to 16 ranks; "ll", of all_gather, on as many, stores
  * data together with flags, for small shares (and takes 4 to 8 times the whole matrix in memory);
  * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as tiles first read them,
- * with chunk_rows given (on "cuda" also for m above 1024, and only in bf16 or f16 with aligned rows;
- * else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
+ * with chunk_rows given (on "cuda" also for m above 1024, and only in bf16 or f16 with aligned
+ * rows; else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
  * "hierarchical" is for several nodes.  All cut the product into the same tiles and give the same
  * bits. */
 typedef struct imbrex_gemm_desc {

@@ -4,9 +4,9 @@
 #include "cuda.h"
 #include "signals.h"
 
-/* All that were made until the device is closed.  The driver deals streams out to the hardware's few
- * queues as it makes them, round and round: made anew with every plan, one would soon stand in a
- * queue behind a kernel that waits for it.  So they are used again. */
+/* All that were made until the device is closed.  The driver deals streams out to the hardware's
+ * few queues as it makes them, round and round: made anew with every plan, one would soon stand in
+ * a queue behind a kernel that waits for it.  So they are used again. */
 struct imx_cuda_stream {
     imx_cuda_stream *next;
     CUstream handle;

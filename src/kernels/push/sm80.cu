@@ -86,8 +86,8 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 /* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees the
- * use sees the word.  So nothing else need be ordered.  PTX promises it of .b128, since version 8.3;
- * of a vector, which is the same instruction of the machine, it does not. */
+ * use sees the word.  So nothing else need be ordered.  PTX promises it of .b128, since version
+ * 8.3; of a vector, which is the same instruction of the machine, it does not. */
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203
 #define STORE_16 \
     "{\n\t.reg .b128 x;\n\tmov.b128 x, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], x;\n\t}"
