@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 #include <glob.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/cuda/nvrtc.h"
@@ -253,64 +252,6 @@ static void without_a_compiler(void **state)
     assert_int_equal(
         create_and_leave(&(imbrex_kernel_desc){ .name = "shift", .entry = shift_entry }),
         IMBREX_OK);
-    setenv("IMBREX_CC", before, 1);
-}
-
-/* A compiler that notes each of its runs. */
-static int runs(void)
-{
-    size_t bytes = 0;
-    unsigned char *log = scratch_read("log", &bytes);
-    free(log);
-    return (int)bytes;
-}
-
-static void what_is_kept(void **state)
-{
-    (void)state;
-    const char *cc = getenv("IMBREX_CC");
-    char script[1024], before[512];
-    snprintf(before, sizeof before, "%s", cc ? cc : "");
-    snprintf(script, sizeof script, "#!/bin/sh\nprintf x >>%s\nexec %s \"$@\"\n",
-             scratch_path("log"), *before ? before : "cc");
-    scratch_write("log", "", 0);
-    scratch_write("cc", script, strlen(script));
-    assert_int_equal(chmod(scratch_path("cc"), 0700), 0);
-    setenv("IMBREX_CC", scratch_path("cc"), 1);
-    static const char text[] = "#include \"imbrex_device.h\"\n#include \"in/mine.h\"\n"
-                               "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE + MORE; }\n";
-    static const char mine[] = "#include \"value.h\"\ntypedef struct { int *out; } kept_args;\n";
-    static const char *const values[] = { "#define VALUE 1\n", "#define VALUE 2\n" };
-    static const char *const more[] = { "#define MORE 0\n", "#define MORE 10\n" };
-    char here[4096], options[4300];
-    assert_non_null(getcwd(here, sizeof here));
-    scratch_write("kept.c", text, sizeof text - 1);
-    scratch_directory("in");
-    scratch_write("in/mine.h", mine, sizeof mine - 1);
-    scratch_directory("elsewhere"); /* where headers of the same names are nobody's */
-    scratch_directory("elsewhere/in");
-    scratch_write("elsewhere/in/mine.h", "#error\n", 7);
-    assert_int_equal(chdir(scratch_path("elsewhere")), 0);
-    snprintf(options, sizeof options, "-include %s", scratch_path("more.h"));
-    for (int i = 0; i < 6; i++) { /* new, kept; one header has changed, then the other */
-        scratch_write("value.h", values[i >= 2], strlen(values[i >= 2]));
-        scratch_write("more.h", more[i >= 4], strlen(more[i >= 4]));
-        imbrex_group *group = alone("cpu");
-        imbrex_kernel *kernel;
-        imbrex_kernel_desc desc = { .name = "kept",
-                                    .file = scratch_path("kept.c"),
-                                    .options = options };
-        int out = 0, *at = &out;
-        imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);
-        if (status != IMBREX_OK)
-            fail_msg("%s", imbrex_error());
-        assert_int_equal(imbrex_launch(kernel, 1, 1, &at, sizeof at, NULL), IMBREX_OK);
-        assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK);
-        assert_int_equal(out, (i >= 2 ? 2 : 1) + (i >= 4 ? 10 : 0));
-        assert_int_equal(runs(), i / 2 + 1);
-        imbrex_group_destroy(group);
-    }
-    assert_int_equal(chdir(here), 0);
     setenv("IMBREX_CC", before, 1);
 }
 
@@ -572,7 +513,6 @@ int main(void)
         cmocka_unit_test(wrong_on_cpu),
         cmocka_unit_test(wrong_on_fake_gpus),
         cmocka_unit_test(without_a_compiler),
-        cmocka_unit_test(what_is_kept),
         cmocka_unit_test(compiles_for_gpus),
         cmocka_unit_test(nvcc_compiles),
         cmocka_unit_test(what_is_not_there),

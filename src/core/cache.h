@@ -1,7 +1,8 @@
 /* cache.h - compiled kernels on disk, so that they are compiled once and not at every start.
  *
  * One file an image (a cubin, a shared object), named by its key.  A file is only used if its
- * header, key and digest are right; otherwise the kernel is compiled again and the file replaced.
+ * header, key and digest are right, and a shared object only if it loads; otherwise the kernel is
+ * compiled again and the file replaced.
  * The cache never fails a call: without a folder there is none, and `imbrex info` says why.
  */
 #ifndef IMX_CACHE_H

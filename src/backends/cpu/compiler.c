@@ -14,11 +14,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 
 #include "../../core/source.h"
 
@@ -294,9 +299,42 @@ fail:
     return status;
 }
 
-void imx_compiler_key(const char *compiler, imx_cache_key *key)
+/* ---- the key --------------------------------------------------------------------------------- */
+
+/* A home may be that of many machines.  What is linked against a libc may ask an older one for what
+ * it has not. */
+static void add_machine(imx_cache_key *key)
+{
+    struct utsname machine = { .machine = "" };
+    const size_t pointer = sizeof(void *);
+    if (uname(&machine) == 0)
+        imx_cache_key_add(key, machine.machine, strlen(machine.machine) + 1);
+    imx_cache_key_add(key, &pointer, sizeof pointer);
+#ifdef __GLIBC__
+    imx_cache_key_add(key, gnu_get_libc_version(), strlen(gnu_get_libc_version()) + 1);
+#endif
+}
+
+/* What is said of the first processor, but for what changes as it runs. */
+static void add_processor(const char *root, imx_cache_key *key)
+{
+    char path[PATH_MOST], line[512];
+    snprintf(path, sizeof path, "%s/proc/cpuinfo", root);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file) && line[0] != '\n') {
+        if (strncmp(line, "cpu MHz", 7) != 0 && strncasecmp(line, "bogomips", 8) != 0)
+            imx_cache_key_add(key, line, strlen(line));
+    }
+    if (file)
+        fclose(file);
+}
+
+void imx_compiler_key(const char *compiler, const char *words, const char *root, imx_cache_key *key)
 {
     imx_cache_key_add(key, compiler, strlen(compiler) + 1);
     for (int i = 0; i < OPTIONS; i++)
         imx_cache_key_add(key, options[i], strlen(options[i]) + 1);
+    add_machine(key);
+    if (strstr(words, "=native")) /* -march=, -mcpu=, -mtune= */
+        add_processor(root, key);
 }

@@ -10,7 +10,10 @@
 imbrex_status imx_compiler_run(const char *compiler, const imx_user_desc *desc, void **image,
                                size_t *bytes) IMX_MUST_CHECK;
 
-/* What the image depends on besides the desc: the compiler's name and our own options. */
-void imx_compiler_key(const char *compiler, imx_cache_key *key);
+/* What the image depends on besides the desc: the compiler's name, our own options, the machine,
+ * and where the caller's options are for this very processor, which one that is.  root stands
+ * before "/proc": "", or a test's folder. */
+void imx_compiler_key(const char *compiler, const char *words, const char *root,
+                      imx_cache_key *key);
 
 #endif /* IMX_CPU_COMPILER_H */

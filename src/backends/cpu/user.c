@@ -51,8 +51,19 @@ static size_t scratch_of(const void *shared_bytes)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+static void unload(imx_user *user)
+{
+    if (user->object)
+        dlclose(user->object);
+    if (user->fd >= 0)
+        close(user->fd);
+    user->object = NULL;
+    user->fd = -1;
+}
+
 static imbrex_status load(imx_user *user, const void *image, size_t bytes)
 {
+    unload(user); /* what is left of one that did not load */
     user->fd = imx_sys.memfd_create(user->name, MFD_CLOEXEC);
     if (user->fd < 0)
         return imx_fail_errno("cannot create a file in memory (memfd)");
@@ -83,18 +94,34 @@ static imbrex_status find_entry(imx_user *user, const char *file)
     return IMBREX_OK;
 }
 
-static imbrex_status build(const imx_device *device, const imx_user_desc *desc, void **image,
-                           size_t *bytes)
+static bool load_kept(imx_user *user, const imx_folder *folder, const imx_cache_key *key)
+{
+    void *image = NULL;
+    size_t bytes = 0;
+    if (!imx_cache_load(folder, key, &image, &bytes))
+        return false;
+    bool loaded = load(user, image, bytes) == IMBREX_OK;
+    free(image);
+    return loaded;
+}
+
+/* What is kept and does not load, another machine's maybe, is compiled anew, and replaced. */
+static imbrex_status build(const imx_device *device, const imx_user_desc *desc, imx_user *user)
 {
     imx_cache_key key = desc->key;
     imx_folder folder;
+    void *image = NULL;
+    size_t bytes = 0;
     imx_folder_find(device->env->cache_dir, &folder);
-    imx_compiler_key(device->env->cc, &key);
-    if (imx_cache_load(&folder, &key, image, bytes))
+    imx_compiler_key(device->env->cc, desc->options, "", &key);
+    if (load_kept(user, &folder, &key))
         return IMBREX_OK;
-    IMX_TRY(imx_compiler_run(device->env->cc, desc, image, bytes));
-    imx_cache_store(&folder, &key, *image, *bytes);
-    return IMBREX_OK;
+    IMX_TRY(imx_compiler_run(device->env->cc, desc, &image, &bytes));
+    imbrex_status status = load(user, image, bytes);
+    if (status == IMBREX_OK)
+        imx_cache_store(&folder, &key, image, bytes);
+    free(image);
+    return status;
 }
 
 /* A product's hooks, where there is a product, and only there. */
@@ -113,17 +140,13 @@ static imbrex_status check_hooks(const imx_user_desc *desc, const imbrexd_entry 
 
 static imbrex_status find_code(const imx_device *device, const imx_user_desc *desc, imx_user *user)
 {
-    void *image = NULL;
-    size_t bytes = 0;
     user->entry = desc->entry;
     if (user->entry)
         return IMBREX_OK;
     if (!desc->text)
         return imx_fail(IMBREX_INVALID, "desc.source, desc.file and desc.entry are NULL: want one");
-    IMX_TRY(build(device, desc, &image, &bytes));
-    imbrex_status status = load(user, image, bytes);
-    free(image);
-    return status == IMBREX_OK ? find_entry(user, desc->file) : status;
+    IMX_TRY(build(device, desc, user));
+    return find_entry(user, desc->file);
 }
 
 imbrex_status imx_cpu_user_prepare(imx_device *device, const imx_user_desc *desc, imx_user **out,
@@ -166,10 +189,7 @@ void imx_cpu_user_destroy(imx_device *device, imx_user *user)
     if (!user)
         return;
     imx_cpu_prepared_destroy(device, user->prepared);
-    if (user->object)
-        dlclose(user->object);
-    if (user->fd >= 0)
-        close(user->fd);
+    unload(user);
     free(user);
 }
 

@@ -1,0 +1,190 @@
+/* test_kept_kernels.c - kernels of the caller's on CPU ranks that were compiled once: what makes
+ * another of one, and what becomes of a file that is of no use. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <glob.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backends/cpu/compiler.h"
+#include "cache.h"
+#include "scratch.h"
+
+/* ---- a compiler that notes each of its runs -------------------------------------------------- */
+
+static char compiler[512], cache[512];
+
+static void put(const char *name, const char *text)
+{
+    scratch_write(name, text, strlen(text));
+}
+
+static int runs(void)
+{
+    size_t bytes = 0;
+    unsigned char *log = scratch_read("log", &bytes);
+    free(log);
+    return (int)bytes;
+}
+
+static void keep(const char *variable, char *before, size_t size)
+{
+    const char *value = getenv(variable);
+    snprintf(before, size, "%s", value ? value : "");
+}
+
+static int begin(void **state)
+{
+    char script[1024];
+    int failed = scratch_make(state);
+    keep("IMBREX_CC", compiler, sizeof compiler);
+    keep("IMBREX_CACHE_DIR", cache, sizeof cache);
+    snprintf(script, sizeof script, "#!/bin/sh\nprintf x >>%s\nexec %s \"$@\"\n",
+             scratch_path("log"), *compiler ? compiler : "cc");
+    put("log", "");
+    put("cc", script);
+    failed |= chmod(scratch_path("cc"), 0700);
+    failed |= mkdir(scratch_path("cache"), 0700);
+    failed |= setenv("IMBREX_CC", scratch_path("cc"), 1);
+    return failed | setenv("IMBREX_CACHE_DIR", scratch_path("cache"), 1);
+}
+
+static int end(void **state)
+{
+    setenv("IMBREX_CC", compiler, 1);
+    setenv("IMBREX_CACHE_DIR", cache, 1);
+    return scratch_remove(state);
+}
+
+/* What the kernel `kept` in a file leaves at args->out. */
+static int value_of(const char *name, const char *options)
+{
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group *group = NULL;
+    imbrex_group_desc alone = { .bootstrap = &one, .device = "cpu", .timeout_ms = 1000 };
+    assert_int_equal(imbrex_group_create(&alone, &group), IMBREX_OK);
+    imbrex_kernel *kernel;
+    imbrex_kernel_desc desc = { .name = "kept", .file = scratch_path(name), .options = options };
+    int out = 0, *at = &out;
+    if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
+    assert_int_equal(imbrex_launch(kernel, 1, 1, &at, sizeof at, NULL), IMBREX_OK);
+    assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK);
+    imbrex_group_destroy(group);
+    return out;
+}
+
+/* ---- what it includes ------------------------------------------------------------------------ */
+
+#define ARGS   "typedef struct { int *out; } kept_args;\n"
+#define DEVICE "#include \"imbrex_device.h\"\n"
+
+static void headers_that_change(void **state)
+{
+    (void)state;
+    static const char text[] = DEVICE "#include \"in/mine.h\"\n"
+                                      "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE + "
+                                      "MORE; }\n";
+    char here[4096], options[4300];
+    assert_non_null(getcwd(here, sizeof here));
+    put("kept.c", text);
+    scratch_directory("in");
+    put("in/mine.h", "#include \"value.h\"\n" ARGS);
+    scratch_directory("elsewhere"); /* where headers of the same names are nobody's */
+    scratch_directory("elsewhere/in");
+    put("elsewhere/in/mine.h", "#error\n");
+    assert_int_equal(chdir(scratch_path("elsewhere")), 0);
+    snprintf(options, sizeof options, "-include %s", scratch_path("more.h"));
+    int before = runs();
+    for (int i = 0; i < 6; i++) { /* new, kept; one header has changed, then the other */
+        put("value.h", i >= 2 ? "#define VALUE 2\n" : "#define VALUE 1\n");
+        put("more.h", i >= 4 ? "#define MORE 10\n" : "#define MORE 0 \n");
+        assert_int_equal(value_of("kept.c", options), (i >= 2 ? 2 : 1) + (i >= 4 ? 10 : 0));
+        assert_int_equal(runs() - before, i / 2 + 1);
+    }
+    assert_int_equal(chdir(here), 0);
+}
+
+/* ---- files of no use ------------------------------------------------------------------------- */
+
+/* Puts into every file of the cache an image that does not load. */
+static void spoil(void)
+{
+    static const char image[] = "the object of another machine";
+    imx_folder folder;
+    glob_t found;
+    char all[600];
+    imx_folder_find(scratch_path("cache"), &folder);
+    assert_string_equal(folder.why, "");
+    snprintf(all, sizeof all, "%s/*.kernel", folder.path);
+    assert_int_equal(glob(all, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        imx_cache_key key; /* is in its name */
+        const char *name = strrchr(found.gl_pathv[i], '/') + 1;
+        unsigned long long words[2];
+        assert_int_equal(sscanf(name, "%16llx%16llx", &words[0], &words[1]), 2);
+        key = (imx_cache_key){ { words[0], words[1] } };
+        imx_cache_store(&folder, &key, image, sizeof image);
+    }
+    globfree(&found);
+}
+
+static void what_does_not_load_is_replaced(void **state)
+{
+    (void)state;
+    put("plain.c", DEVICE ARGS "IMBREXD_KERNEL(kept, kept_args) { *args->out = 7; }\n");
+    int before = runs();
+    assert_int_equal(value_of("plain.c", NULL), 7);
+    assert_int_equal(runs() - before, 1);
+    spoil();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(value_of("plain.c", NULL), 7);
+        assert_int_equal(runs() - before, 2);
+    }
+}
+
+/* ---- machines -------------------------------------------------------------------------------- */
+
+static imx_cache_key key_on(const char *processor, const char *options)
+{
+    char text[400];
+    imx_cache_key key = { { 0 } };
+    snprintf(text, sizeof text, "processor : 0\n%s\n\nprocessor : 1\nmodel name : any\n",
+             processor);
+    put("proc/cpuinfo", text);
+    imx_compiler_key("cc", options, scratch_path("."), &key);
+    return key;
+}
+
+static bool alike(const char *one, const char *other, const char *options)
+{
+    imx_cache_key a = key_on(one, options), b = key_on(other, options);
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void processors(void **state)
+{
+    (void)state;
+    scratch_directory("proc");
+    assert_true(alike("flags : sse avx", "flags : sse", "-O3 -DX=1"));
+    assert_false(alike("flags : sse avx", "flags : sse    ", "-O3 -march=native"));
+    assert_false(alike("Features : sve", "Features : fp ", "-mcpu=native"));
+    assert_true(alike("cpu MHz : 1200", "cpu MHz : 3100", "-march=native"));
+    assert_true(alike("BogoMIPS : 10", "BogoMIPS : 11", "-march=native"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(headers_that_change),
+        cmocka_unit_test(what_does_not_load_is_replaced),
+        cmocka_unit_test(processors),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
