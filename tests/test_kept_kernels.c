@@ -111,6 +111,44 @@ static void headers_that_change(void **state)
     assert_int_equal(chdir(here), 0);
 }
 
+/* Of two files of one name a compiler takes what it likes, and <> is not "". */
+static void headers_of_one_name(void **state)
+{
+    (void)state;
+    static const char *const quotes[] = { "<both.h>", "\"both.h\"" };
+    char options[600], text[400];
+    scratch_directory("inc");
+    put("both.h", "#define BESIDE 1\n#define VALUE 1\n");
+    snprintf(options, sizeof options, "-I %s", scratch_path("inc"));
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, DEVICE ARGS "#include %s\n#ifdef BESIDE\n", quotes[i]);
+        strcat(text, "#include_next <both.h>\n#endif\n"
+                     "IMBREXD_KERNEL(kept, kept_args) { *args->out = NEXT; }\n");
+        put("both.c", text);
+        for (int value = 1; value <= 3; value++) {
+            snprintf(text, sizeof text, "#define NEXT %d\n", value);
+            put("inc/both.h", text);
+            assert_int_equal(value_of("both.c", options), value);
+        }
+    }
+    int before = runs();
+    assert_int_equal(value_of("both.c", options), 3);
+    assert_int_equal(runs(), before);
+}
+
+static void headers_that_a_macro_names(void **state)
+{
+    (void)state;
+    char options[600];
+    put("macro.c", DEVICE ARGS "#include CONFIG_H\n"
+                               "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE; }\n");
+    snprintf(options, sizeof options, "-DCONFIG_H=\"%s\"", scratch_path("config.h"));
+    for (int i = 1; i <= 2; i++) {
+        put("config.h", i == 1 ? "#define VALUE 1\n" : "#define VALUE 2\n");
+        assert_int_equal(value_of("macro.c", options), i);
+    }
+}
+
 /* ---- files of no use ------------------------------------------------------------------------- */
 
 /* Puts into every file of the cache an image that does not load. */
@@ -183,6 +221,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(headers_that_change),
+        cmocka_unit_test(headers_of_one_name),
+        cmocka_unit_test(headers_that_a_macro_names),
         cmocka_unit_test(what_does_not_load_is_replaced),
         cmocka_unit_test(processors),
     };

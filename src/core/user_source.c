@@ -1,11 +1,13 @@
 /* user_source.c - reads a caller's kernel, and every file that it includes into the key of the
  * cache: a header that changed makes another kernel.
  *
- * Which #include takes effect only the compiler knows.  All of them count here, also those in
- * comments: a file too many costs a compilation now and then, one too few would run old code.  What
- * is more than fits here is therefore compiled each time. */
+ * Which #include takes effect only the compiler knows, and which of several files of its name.  All
+ * of them count here, also those in comments: a file too many costs a compilation now and then, one
+ * too few would run old code.  What is more than fits here, or is named by a macro, is therefore
+ * compiled each time. */
 #include "user_source.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,8 +87,9 @@ static void take_folder(scan *s, const char *word, size_t length)
         snprintf(s->folders[s->folder_count++], PATH_MOST, "%.*s", (int)length, word);
 }
 
-/* The name in a line `#include <name>` or "name"; 0: it is another line. */
-static size_t included(const char *line, const char **name)
+/* The name in a line `#include <name>` or "name"; 0: it is another line, or one with a macro for a
+ * name. */
+static size_t included(scan *s, const char *line, const char **name)
 {
     line += strspn(line, " \t");
     if (*line++ != '#')
@@ -94,17 +97,24 @@ static size_t included(const char *line, const char **name)
     line += strspn(line, " \t");
     if (strncmp(line, "include", 7) != 0)
         return 0;
-    line += 7 + strspn(line + 7, " \t");
-    if (*line != '"' && *line != '<')
+    line += 7;
+    if (strncmp(line, "_next", 5) == 0)
+        line += 5;
+    if (isalnum((unsigned char)*line) || *line == '_')
+        return 0; /* a line of a comment */
+    line += strspn(line, " \t");
+    if (*line != '"' && *line != '<') {
+        s->too_much = true;
         return 0;
+    }
     *name = line + 1;
     return strcspn(line + 1, "\">\n");
 }
 
 static void scan_text(scan *s, const char *folder, const char *text, size_t bytes);
 
-/* False: there is no such file. */
-static bool scan_file(scan *s, const char *folder, const char *name, size_t length)
+/* Or nothing: there is no such file. */
+static void scan_file(scan *s, const char *folder, const char *name, size_t length)
 {
     char path[PATH_MOST];
     size_t bytes = 0;
@@ -113,31 +123,30 @@ static bool scan_file(scan *s, const char *folder, const char *name, size_t leng
                  name) >= PATH_MOST ||
         s->seen_count == FILES_MOST) {
         s->too_much = true;
-        return false;
+        return;
     }
     for (int k = 0; k < s->seen_count; k++) {
         if (strcmp(path, s->seen[k]) == 0)
-            return true;
+            return;
     }
     char *text = read_file(path, &bytes);
     if (!text) {
         s->too_much = s->too_much || errno == EFBIG;
-        return false;
+        return;
     }
     memcpy(s->seen[s->seen_count++], path, sizeof path);
     *strrchr(path, '/') = '\0';
     scan_text(s, path, text, bytes);
     free(text);
-    return true;
 }
 
-/* Beside the file that includes it, else in one of the folders.  One that is nowhere is the
- * compiler's own. */
+/* Beside the file that includes it, and in all folders: compilers differ in where they look first.
+ * One that is nowhere is the compiler's own. */
 static void scan_name(scan *s, const char *folder, const char *name, size_t length)
 {
-    bool found = scan_file(s, folder, name, length);
-    for (int i = 0; i < s->folder_count && !found; i++)
-        found = scan_file(s, s->folders[i], name, length);
+    scan_file(s, folder, name, length);
+    for (int i = 0; i < s->folder_count; i++)
+        scan_file(s, s->folders[i], name, length);
 }
 
 static void scan_word(scan *s, const char *word, size_t length)
@@ -151,7 +160,7 @@ static void scan_text(scan *s, const char *folder, const char *text, size_t byte
     for (const char *line = text; line; line = strchr(line, '\n')) {
         const char *name;
         line += *line == '\n';
-        size_t length = included(line, &name);
+        size_t length = included(s, line, &name);
         if (length)
             scan_name(s, folder, name, length);
     }
@@ -161,10 +170,11 @@ static imbrex_status find_key(const char *name, const char *options, imx_user_so
 {
     scan *s = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *s, &s));
-    static const char *const of_folders[] = { "--include-path=", "-isystem", "-iquote", "-I" };
+    static const char *const of_folders[] = { "--include-path=", "-isystem", "-iquote",
+                                              "-idirafter", "-I" };
     static const char *const of_files[] = { "--pre-include=", "-include=", "-include", "-imacros" };
     take_folder(s, source->folder, strlen(source->folder));
-    take_words(s, options, of_folders, 4, take_folder);
+    take_words(s, options, of_folders, 5, take_folder);
     take_words(s, options, of_files, 4, scan_word);
     imx_cache_key_add(&s->key, name, strlen(name) + 1);
     imx_cache_key_add(&s->key, options, strlen(options) + 1);
