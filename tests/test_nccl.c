@@ -13,6 +13,7 @@
 #include "fake_driver.h"
 #include "fake_nccl.h"
 #include "fake_ranks.h"
+#include "fake_stream.h"
 #include "imbrex_device.h"
 #include "op_cases.h"
 #include "transport/nccl.h"
@@ -309,6 +310,80 @@ static void what_breaks_in_a_run_ends_on_every_rank(void **state)
     }
 }
 
+enum { HOLD_MS = 3 * LIMIT_MS };
+
+static void hold(void *ctx)
+{
+    (void)ctx;
+    usleep(HOLD_MS * 1000);
+}
+
+/* A run behind long work of its stream's, and an exchange on a stream that is idle, issued after
+ * it: NCCL keeps it waiting for the run, and that is nobody's fault.  Cut, the run is stuck when its
+ * turn has come, and the exchange behind it hides nothing. */
+static int takes_turns(imbrex_group *group, void *ctx)
+{
+    const mishap *m = ctx;
+    int rank = imbrex_group_rank(group);
+    imbrex_stream busy, idle;
+    imbrex_plan *plan;
+    void *inbox;
+    RANK_OK(make_sum(group, &plan));
+    RANK_OK(imbrex_mem_alloc(group, 64, &inbox));
+    RANK_OK(imbrex_stream_create(group, &busy));
+    RANK_OK(imbrex_stream_create(group, &idle));
+    imbrex_args args = args_of(rank);
+    imbrex_transfer swap[] = { { .rank = !rank, .send = args.b, .bytes = 64 },
+                               { .rank = !rank, .recv = inbox, .bytes = 64 } };
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    if (m->cut)
+        __atomic_store_n(&nccl->cut, true, __ATOMIC_RELAXED);
+    int64_t begin_ns = imbrexd_now_ns();
+    RANK_CHECK(fake_stream_call(busy, hold, NULL) == 0, "the stream cannot be held");
+    RANK_OK(imbrex_plan_run(plan, &args, busy));
+    RANK_OK(imbrex_exchange(group, swap, 2, idle));
+    imbrex_status status = imbrex_stream_sync(group, idle);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK((status != IMBREX_OK) == m->cut, "rank %d: %s", rank, imbrex_error());
+    RANK_CHECK(took_ms >= HOLD_MS && took_ms < HOLD_MS + MOST_MS, "rank %d: it took %lld ms", rank,
+               (long long)took_ms);
+    RANK_CHECK(imbrex_stream_sync(group, busy) == status, "rank %d: %s", rank, imbrex_error());
+    imbrex_stream_destroy(group, busy);
+    imbrex_stream_destroy(group, idle);
+    return 0;
+}
+
+static void a_step_that_waits_its_turn_is_not_stuck(void **state)
+{
+    (void)state;
+    mishap all[] = { { .cut = false }, { .cut = true } };
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(run_with(2, 1, LIMIT_MS, takes_turns, &all[i]), 0);
+        assert_int_equal(nccl->aborts, all[i].cut ? 2 : 0);
+    }
+}
+
+/* Streams come and go: a slot is used again when its stream's steps have ended. */
+static int meets_on_many_streams(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    for (int i = 0; i < 1500; i++) {
+        imbrex_stream stream;
+        RANK_OK(imbrex_stream_create(group, &stream));
+        RANK_OK(imbrex_barrier(group, stream));
+        RANK_OK(imbrex_stream_sync(group, stream));
+        imbrex_stream_destroy(group, stream);
+    }
+    return 0;
+}
+
+static void many_streams_are_watched(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(2, 1, 0, meets_on_many_streams, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +396,8 @@ int main(void)
         cmocka_unit_test(what_fails_as_nodes_are_connected_is_told),
         cmocka_unit_test(memory_is_taken_before_ranks_connect),
         cmocka_unit_test(what_breaks_in_a_run_ends_on_every_rank),
+        cmocka_unit_test(a_step_that_waits_its_turn_is_not_stuck),
+        cmocka_unit_test(many_streams_are_watched),
     };
     fake_ranks_begin();
     nccl = fake_nccl_install();

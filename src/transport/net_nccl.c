@@ -6,10 +6,14 @@
  *     node 1:  4 5 6 7         of a node are in one communicator: ending one waits for nobody on
  *     node 2:  8 9 ...         the host
  *
- * A step on its stream: | begun + 1, with whom | NCCL's kernel | ended = begun |
- * where begun and ended are words of host memory, one pair a channel, which a small kernel writes.
+ * A step on its stream: | begun = number, with whom | NCCL's kernel | ended = number |
+ * where begun and ended are words of host memory, one pair a stream, which a small kernel writes.
  * A watcher, a thread, reads them, the group's abort word and NCCL's own state, and ends the
  * communicator where a step is stuck; for that it needs no call of CUDA's.
+ *
+ * NCCL runs the steps of a communicator in the order of their issue, by which they are numbered,
+ * whatever streams they are on.  So a step's time counts from when all before it have ended: one
+ * that waits for its turn behind a stream's long work is not stuck.
  *
  * The communicator is one that does not block: what NCCL has not yet done when a call returns is
  * asked for until it is done, the group has failed, or time is up.  All connections are made as the
@@ -28,15 +32,21 @@
 /* UNITS: NCCL's kernels get as many blocks; the two small kernels have room beside any other. */
 enum { UNITS = 4, SLOTS = 1024, POLLS = 200, NAP_NS = 50000, WATCH_NS = 2000000, FLUSH_MS = 2000 };
 
-/* Host memory, written on streams.  Channels SLOTS apart share one: of two such steps at once the
- * watcher may miss that one is stuck, but never takes one that is not for stuck. */
+/* Host memory, written on a stream, whose steps come one after the other.  Streams share one only
+ * where more than SLOTS of them have steps that have not ended. */
 typedef struct slot {
     uint64_t begun, ended, what; /* what: | channel | the peer's rank |, of 32 bits */
 } slot;
 
-/* What the watcher has seen of a slot: the step that is under way, and since when. */
+/* Whose slot it is, and the number of the last step that was issued there. */
+typedef struct tenant {
+    imbrex_stream stream;
+    uint64_t last;
+} tenant;
+
+/* What the watcher has seen of a slot: the step whose turn it is, and since when. */
 typedef struct sight {
-    uint64_t begun;
+    uint64_t number;
     int64_t since_ns;
 } sight;
 
@@ -49,13 +59,16 @@ struct imx_net {
     ncclUniqueId *ids;                /* [size]: what all ranks have */
     imx_memory *words;                /* slot[SLOTS] */
     int used;                         /* slots so far; atomic */
-    imbrex_stream stream;             /* of the first exchange, as its words are */
+    tenant tenants[SLOTS];
+    uint64_t issued;      /* steps: the number of the last one */
+    imbrex_stream stream; /* of the first exchange, as its words are */
     imx_memory *trial;
     pthread_mutex_t lock; /* held around calls with comm */
     ncclComm_t comm;      /* NULL: not yet, or ended */
     unsigned long watcher;
     bool watched, stop; /* stop: atomic */
     sight seen[SLOTS];
+    uint64_t over; /* the highest number that the watcher has seen as ended */
 };
 
 static bool aborted(const imx_net *net)
@@ -108,18 +121,24 @@ static slot *slot_of(const imx_net *net, int i)
     return (slot *)net->words->base + i;
 }
 
-/* Its step is under way: since when it has been this one. */
+static uint64_t ended_of(const imx_net *net, int i)
+{
+    return __atomic_load_n(&slot_of(net, i)->ended, __ATOMIC_ACQUIRE);
+}
+
+/* Its step is NCCL's to run, all before it having ended: since when that has been so. */
 static bool is_under_way(imx_net *net, int i, int64_t now_ns, int64_t *since_ns)
 {
-    slot *s = slot_of(net, i);
     sight *seen = &net->seen[i];
     /* acquire, in this order: ended is never newer than begun, nor what older than that */
-    uint64_t ended = __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE);
-    uint64_t begun = __atomic_load_n(&s->begun, __ATOMIC_ACQUIRE);
-    if (begun != seen->begun)
+    uint64_t ended = ended_of(net, i);
+    uint64_t begun = __atomic_load_n(&slot_of(net, i)->begun, __ATOMIC_ACQUIRE);
+    if (begun <= ended || begun > net->over + 1)
+        return false;
+    if (begun != seen->number)
         *seen = (sight){ begun, now_ns };
     *since_ns = seen->since_ns;
-    return begun != ended;
+    return true;
 }
 
 static uint64_t what_of(int channel, int rank)
@@ -145,6 +164,10 @@ static imbrexd_site site_of_slot(const imx_net *net, int i)
 static int oldest(imx_net *net, int64_t now_ns, int64_t *since_ns)
 {
     int used = __atomic_load_n(&net->used, __ATOMIC_ACQUIRE), found = -1;
+    for (int i = 0; i < used; i++) {
+        uint64_t ended = ended_of(net, i);
+        net->over = ended > net->over ? ended : net->over;
+    }
     for (int i = 0; i < used; i++) {
         int64_t at_ns;
         if (!is_under_way(net, i, now_ns, &at_ns))
@@ -235,22 +258,36 @@ static int issue(const imx_net *net, const imx_net_op *ops, int count, imbrex_st
     return result == NCCL_IN_PROGRESS ? settle(net, net->comm, net->desc.timeout_ms) : result;
 }
 
-static imbrex_status begin(const imx_net *net, slot *s, uint64_t what, imbrex_stream stream)
+/* The stream's slot; one that nobody uses any more; a new one; else some other's. */
+static int find_slot(imx_net *net, imbrex_stream stream)
+{
+    int found = -1;
+    for (int i = 0; i < net->used; i++) {
+        if (net->tenants[i].stream == stream)
+            return i;
+        if (found < 0 && ended_of(net, i) == net->tenants[i].last)
+            found = i;
+    }
+    if (found < 0)
+        found = net->used < SLOTS ? net->used : (int)(net->issued % SLOTS);
+    return found;
+}
+
+static imbrex_status begin(const imx_net *net, slot *s, uint64_t number, uint64_t what,
+                           imbrex_stream stream)
 {
     const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
     const imx_signal_op ops[] = {
         { .kind = IMX_POST, .signal = &s->what, .add = what, .site = site },
-        { .kind = IMX_POST, .signal = &s->begun, .word = &s->begun, .add = 1, .site = site },
+        { .kind = IMX_POST, .signal = &s->begun, .add = number, .site = site },
     };
     return net->desc.backend->signals(net->desc.device, ops, 2, stream);
 }
 
-static imbrex_status end(const imx_net *net, slot *s, imbrex_stream stream)
+static imbrex_status end(const imx_net *net, slot *s, uint64_t number, imbrex_stream stream)
 {
     const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
-    const imx_signal_op op = {
-        .kind = IMX_POST, .signal = &s->ended, .word = &s->begun, .site = site
-    };
+    const imx_signal_op op = { .kind = IMX_POST, .signal = &s->ended, .add = number, .site = site };
     return net->desc.backend->signals(net->desc.device, &op, 1, stream);
 }
 
@@ -266,18 +303,21 @@ static int peer_to_name(const imx_net_op *ops, int count)
 static imbrex_status enqueue(imx_net *net, int channel, const imx_net_op *ops, int count,
                              imbrex_stream stream)
 {
-    int at = channel % SLOTS;
-    uint64_t what = what_of(channel, peer_to_name(ops, count));
+    int at = find_slot(net, stream);
+    slot *s = slot_of(net, at);
+    uint64_t number = net->issued + 1, what = what_of(channel, peer_to_name(ops, count));
     if (aborted(net))
         return IMBREX_OK;
     if (at >= net->used) /* release: the slot's words are zero by now */
         __atomic_store_n(&net->used, at + 1, __ATOMIC_RELEASE);
-    IMX_TRY(begin(net, slot_of(net, at), what, stream));
+    IMX_TRY(begin(net, s, number, what, stream));
+    net->tenants[at] = (tenant){ stream, number };
+    net->issued = number;
     pthread_mutex_lock(&net->lock);
     int result = net->comm ? issue(net, ops, count, stream) : NCCL_SUCCESS;
     pthread_mutex_unlock(&net->lock);
     if (result == NCCL_SUCCESS)
-        return end(net, slot_of(net, at), stream);
+        return end(net, s, number, stream);
     bool gave_up = result == NCCL_IN_PROGRESS;
     imbrex_status status = fail_call(net, "send and receive", result);
     imbrexd_fault_raise(net->desc.watch, gave_up ? IMBREXD_FAULT_DEADLINE : IMBREXD_FAULT_NET,
