@@ -117,6 +117,11 @@ static int64_t grace_ms(const launcher *l)
     return (int64_t)(l->options->grace_s * 1000);
 }
 
+static void later(int64_t *deadline, int64_t ms)
+{
+    *deadline += *deadline == NEVER ? 0 : ms;
+}
+
 static void earlier(int64_t *deadline, int64_t at)
 {
     if (at < *deadline)
@@ -199,6 +204,19 @@ static void pass_on(launcher *l, int signal)
     signal_ranks(l, signal);
 }
 
+/* Until someone continues us.  No time has passed meanwhile. */
+static void stop_all(launcher *l)
+{
+    int64_t begin = now_ms();
+    signal_ranks(l, SIGSTOP);
+    raise(SIGSTOP);
+    int64_t paused = now_ms() - begin;
+    later(&l->timeout_at, paused);
+    later(&l->term_at, paused);
+    later(&l->kill_at, paused);
+    signal_ranks(l, SIGCONT);
+}
+
 static void react_to_signal(launcher *l)
 {
     struct signalfd_siginfo got;
@@ -208,9 +226,7 @@ static void react_to_signal(launcher *l)
     if (signal == SIGCHLD) {
         look_for_ends(l);
     } else if (signal == SIGTSTP) {
-        signal_ranks(l, SIGSTOP);
-        raise(SIGSTOP); /* until someone continues us */
-        signal_ranks(l, SIGCONT);
+        stop_all(l);
     } else {
         pass_on(l, signal);
     }

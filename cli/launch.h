@@ -31,8 +31,8 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  *              and to report what they saw, then get SIGTERM, and SIGKILL when the grace is over.
  * Signals      SIGINT, SIGTERM, SIGHUP and SIGQUIT go to every rank's process group, and start the
  *              grace; a second one, 0.2 s later or more, kills at once.  SIGTSTP stops all, and
- *              they go on when we do.  Of these, what is ignored at the start stays so, as under
- *              nohup.
+ *              they go on when we do; that time counts neither here nor in the waits of CPU ranks.
+ *              Of these, what is ignored at the start stays so, as under nohup.
  * Orphans      None.  When the last rank has ended, what ranks left running gets 1 s if it still
  *              holds their output, then SIGKILL: also processes in groups and sessions of their
  *              own, because they become our children (PR_SET_CHILD_SUBREAPER).  If we are killed by

@@ -69,6 +69,16 @@ IMBREXD_FN int64_t imbrexd_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Long after its last look a wait looks again: its process was stopped, maybe with all its peers.
+ * What of such a gap does not count: all but a second, or a quarter of a short limit.  So much
+ * counts, so that waits end where every look is late. */
+IMBREXD_FN int64_t imbrexd_pause_ns(int64_t gap_ns, int64_t limit_ns)
+{
+    int64_t most_ns = limit_ns / 4;
+    most_ns = most_ns < 100000000 ? 100000000 : most_ns > 1000000000 ? 1000000000 : most_ns;
+    return gap_ns > most_ns ? gap_ns - most_ns : 0;
+}
+
 /* Adds one span; drops it when the trace is full. */
 IMBREXD_FN void imbrexd_trace_add(imbrexd_trace *trace, const imbrex_span *span)
 {
@@ -350,11 +360,13 @@ IMBREXD_FN int imbrexd_signal_await(const imbrexd_watch *watch, const uint64_t *
         return 1;
 
     const struct timespec nap = { 0, 10000000 };
-    int64_t deadline = imbrexd_now_ns() + watch->timeout_ns;
+    int64_t looked_ns = imbrexd_now_ns(), deadline = looked_ns + watch->timeout_ns;
     while (!imbrexd_holds(have = imbrexd_look(signal), compare, value)) {
         if (imbrexd_look(watch->abort[watch->rank]))
             return 0;
         int64_t now_ns = imbrexd_now_ns();
+        deadline += imbrexd_pause_ns(now_ns - looked_ns, watch->timeout_ns);
+        looked_ns = now_ns;
         imbrexd_watch_note(watch, site, now_ns);
         if (imbrexd_check())
             imbrexd_check()->held();

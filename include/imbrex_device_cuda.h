@@ -45,6 +45,14 @@ IMBREXD_FN int64_t imbrexd_now_ns(void)
     return now;
 }
 
+/* A kernel goes on while its process is stopped. */
+IMBREXD_FN int64_t imbrexd_pause_ns(int64_t gap_ns, int64_t limit_ns)
+{
+    (void)gap_ns;
+    (void)limit_ns;
+    return 0;
+}
+
 /* Between a wait and TMA loads of what it waited for: the copy engine of the block reads through
  * another path than ordinary loads.  Qualified: the general form costs a few percent. */
 IMBREXD_FN void imbrexd_fence_tma(void)

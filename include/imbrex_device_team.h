@@ -359,7 +359,7 @@ IMBREXD_FN void imbrexd_ll_pack_part(uint64_t *ll, const void *src, size_t bytes
 IMBREXD_FN int imbrexd_ll_wait(const imbrexd_watch *watch, const uint64_t *word, uint32_t flag,
                                imbrexd_site site, uint32_t *data)
 {
-    int64_t begin_ns = 0;
+    int64_t begin_ns = 0, looked_ns = 0;
     for (int polls = 0;; polls++) {
         uint64_t have = imbrexd_load_relaxed(word);
         *data = (uint32_t)have;
@@ -372,7 +372,10 @@ IMBREXD_FN int imbrexd_ll_wait(const imbrexd_watch *watch, const uint64_t *word,
         if (imbrexd_load_acquire(watch->abort[watch->rank]))
             return 0;
         int64_t now_ns = imbrexd_now_ns();
+        looked_ns = begin_ns ? looked_ns : now_ns;
         begin_ns = begin_ns ? begin_ns : now_ns;
+        begin_ns += imbrexd_pause_ns(now_ns - looked_ns, watch->timeout_ns);
+        looked_ns = now_ns;
         imbrexd_watch_note(watch, site, now_ns);
         if (now_ns - begin_ns > watch->timeout_ns) {
             imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have >> 32, flag);

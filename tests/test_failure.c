@@ -29,7 +29,7 @@ typedef struct stage {
     op_case c;
     fate fate;
     bool processes;
-    pid_t victim;
+    pid_t victim, pids[2];
     int64_t gone_ns; /* when the victim went */
     int ready, done; /* survivors at the start, and that have seen the failure; atomic */
 } stage;
@@ -390,6 +390,75 @@ static void knows_a_circle(void **state)
     assert_int_equal(ranks_run(&desc, circle, NULL), 0);
 }
 
+/* ---- a pause of all -------------------------------------------------------------------------- */
+
+static void await_word(const int *word)
+{
+    for (int tries = 0; !__atomic_load_n(word, __ATOMIC_ACQUIRE) && tries < 10000; tries++)
+        usleep(1000);
+}
+
+/* Stops both ranks for longer than the timeout; then rank 0, which waits, goes on a little sooner
+ * than rank 1, for which it waits. */
+static void pause_all(void)
+{
+    await_word(&shared->ready);
+    usleep(50000);
+    for (int r = 0; r < 2; r++)
+        kill(shared->pids[r], SIGSTOP);
+    usleep(3 * TIMEOUT_MS * 1000);
+    kill(shared->pids[0], SIGCONT);
+    usleep(50000);
+    __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
+    kill(shared->pids[1], SIGCONT);
+}
+
+static int paused(imbrex_group *group, void *ctx)
+{
+    int rank = imbrex_group_rank(group);
+    const bool *flags = ctx;
+    uint64_t *words;
+    RANK_OK(imbrex_mem_alloc(group, 64, (void **)&words));
+    __atomic_store_n(&shared->pids[rank], getpid(), __ATOMIC_RELEASE);
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    if (rank == 0)
+        __atomic_store_n(&shared->ready, 1, __ATOMIC_RELEASE);
+    else
+        await_word(&shared->done);
+    if (*flags) {
+        imbrexd_watch watch = group->watch;
+        uint32_t data;
+        RANK_CHECK(rank || imbrexd_ll_wait(&watch, words, 7, (imbrexd_site){ .rank = 1 }, &data),
+                   "the wait for a flag has given up");
+        if (rank)
+            RANK_OK(imbrex_signal_post(group, words, (uint64_t)7 << 32, 0, NULL));
+    }
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    imbrex_mem_free(group, words);
+    return 0;
+}
+
+static void a_pause_of_all_is_no_fault(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
+    ranks_desc desc = { .size = 2, .processes = true, .timeout_ms = TIMEOUT_MS };
+    for (int flags = 0; flags < 2; flags++) {
+        bool by_flag = flags;
+        *shared = (stage){ .processes = true };
+        pid_t pauser = fork();
+        if (pauser == 0) {
+            pause_all();
+            _exit(0);
+        }
+        assert_int_equal(ranks_run(&desc, paused, &by_flag), 0);
+        assert_int_equal(waitpid(pauser, NULL, 0), pauser);
+    }
+}
+
 /* ---- other causes ---------------------------------------------------------------------------- */
 
 static imbrex_status break_down(const imx_run *run)
@@ -509,6 +578,7 @@ int main(void)
         cmocka_unit_test(leaving_thread),
         cmocka_unit_test(names_the_last_of_a_chain),
         cmocka_unit_test(knows_a_circle),
+        cmocka_unit_test(a_pause_of_all_is_no_fault),
         cmocka_unit_test(names_who_gave_up),
         cmocka_unit_test(guesses_nothing_on_devices),
         cmocka_unit_test(abort_ends_emulated_sleeps),

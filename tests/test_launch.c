@@ -417,6 +417,36 @@ static void sigint_gives_130_and_a_second_kills(void **state)
     forget(&l);
 }
 
+/* Stopped by Ctrl-Z and sent on after more than the timeout. */
+static launched run_with_a_pause(const char *script)
+{
+    int status;
+    char *argv[] = { "sh", "-c", (char *)script, NULL };
+    launched l =
+        start(&(launch_options){ .ranks = 2, .timeout_s = 1, .grace_s = 1 }, argv, NULL, "", -1);
+    await_lines(&l, 2);
+    kill(l.pid, SIGTSTP);
+    assert_int_equal(waitpid(l.pid, &status, WUNTRACED), l.pid);
+    assert_true(WIFSTOPPED(status));
+    sleep_ms(1500);
+    kill(l.pid, SIGCONT);
+    wait_for(&l);
+    return l;
+}
+
+static void time_spent_stopped_does_not_count(void **state)
+{
+    (void)state;
+    launched l = run_with_a_pause("echo ready; sleep 0.1; echo done");
+    assert_int_equal(l.status, 0);
+    assert_string_equal(l.err, "");
+    forget(&l);
+    l = run_with_a_pause("echo ready; sleep 100");
+    assert_int_equal(l.status, LAUNCH_TIMED_OUT);
+    assert_true(l.seconds >= 2.4 && l.seconds < 5);
+    forget(&l);
+}
+
 /* As under nohup: neither this process nor its ranks hear of it. */
 static void what_is_ignored_at_the_start_stays_so(void **state)
 {
@@ -535,6 +565,7 @@ int main(void)
         cmocka_unit_test(a_late_writer_is_heard),
         cmocka_unit_test(sigterm_reaches_every_rank),
         cmocka_unit_test(sigint_gives_130_and_a_second_kills),
+        cmocka_unit_test(time_spent_stopped_does_not_count),
         cmocka_unit_test(what_is_ignored_at_the_start_stays_so),
         cmocka_unit_test(ranks_may_need_many_files),
         cmocka_unit_test(ranks_die_with_a_killed_launcher),

@@ -319,8 +319,8 @@ static void hold(void *ctx)
 }
 
 /* A run behind long work of its stream's, and an exchange on a stream that is idle, issued after
- * it: NCCL keeps it waiting for the run, and that is nobody's fault.  Cut, the run is stuck when its
- * turn has come, and the exchange behind it hides nothing. */
+ * it: NCCL keeps it waiting for the run, and that is nobody's fault.  Cut, the run is stuck when
+ * its turn has come, and the exchange behind it hides nothing. */
 static int takes_turns(imbrex_group *group, void *ctx)
 {
     const mishap *m = ctx;

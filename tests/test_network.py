@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
@@ -32,6 +33,19 @@ MPIRUN = ["mpirun", "--bind-to", "none", "--oversubscribe"]
 def call(command, timeout=150, env=None):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           errors="replace", timeout=timeout, env={**ENVIRONMENT, **(env or {})})
+
+
+def children(parent, program):
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                pid, name, rest = re.match(r"(\d+) \((.*)\) (.*)", file.read()).groups()
+        except OSError:
+            continue  # it has ended
+        if int(rest.split()[1]) == parent and name == program[:15]:
+            found.append(int(pid))
+    return found
 
 
 class Case(unittest.TestCase):
@@ -87,6 +101,26 @@ class LogicalNodes(Case):
         self.assertRegex(out, r"(?m)^group: 3 ranks on \w+, 2 nodes over .*: 0 \(.*\) ranks 0-1, "
                               r"1 \(.*\) rank 2$")
         self.assertEqual(out.count("version: "), 1)
+
+    def test_pause(self):
+        """Ranks that are stopped together for longer than the limit are well, also where the one
+        that waits for the other goes on sooner."""
+        with subprocess.Popen([*MPIRUN, "-n", "2", RANK, "cut"], stdout=subprocess.PIPE, text=True,
+                              env={**ENVIRONMENT, "IMBREX_NODE_RANKS": "1"}) as job:
+            self.addCleanup(job.kill)
+            time.sleep(1.5)
+            ranks = children(job.pid, os.path.basename(RANK))
+            self.assertEqual(len(ranks), 2)
+            for rank in reversed(ranks):
+                os.kill(rank, signal.SIGSTOP)
+                time.sleep(0.2)
+            time.sleep(4)
+            for rank in ranks:
+                os.kill(rank, signal.SIGCONT)
+                time.sleep(0.2)
+            time.sleep(1)
+            job.terminate()
+            self.assertEqual(job.communicate(timeout=20)[0], "")
 
     def test_mpi_is_needed(self):
         """Ranks that no mpirun started are one world each: that is said, not waited out."""

@@ -372,13 +372,16 @@ static void take_back(const step *s, flight *f)
 static bool fly(const step *s, flight *f)
 {
     const imbrexd_watch *watch = s->net->desc.watch;
-    int64_t limit_ns = s->net->desc.timeout_ms * 1000000, deadline_ns = now_ns() + limit_ns;
+    int64_t limit_ns = s->net->desc.timeout_ms * 1000000;
+    int64_t looked_ns = now_ns(), deadline_ns = looked_ns + limit_ns;
     bool crowded = watch->spins < SPINS_ALONE;
     for (int polls = 0; first_open(f) >= 0; nap(&polls, crowded)) {
         int landed = look(s, f);
         if (landed < 0 || aborted(s->net))
             return false;
         int64_t at_ns = now_ns();
+        deadline_ns += imbrexd_pause_ns(at_ns - looked_ns, limit_ns);
+        looked_ns = at_ns;
         int open = first_open(f);
         if (open >= 0)
             imbrexd_watch_note(watch, site_of(s, open), at_ns);

@@ -68,7 +68,8 @@ struct imx_net {
     unsigned long watcher;
     bool watched, stop; /* stop: atomic */
     sight seen[SLOTS];
-    uint64_t over; /* the highest number that the watcher has seen as ended */
+    uint64_t over;                /* the highest number that the watcher has seen as ended */
+    int64_t looked_ns, paused_ns; /* its last look; for how long it was stopped itself */
 };
 
 static bool aborted(const imx_net *net)
@@ -127,7 +128,7 @@ static uint64_t ended_of(const imx_net *net, int i)
 }
 
 /* Its step is NCCL's to run, all before it having ended: since when that has been so. */
-static bool is_under_way(imx_net *net, int i, int64_t now_ns, int64_t *since_ns)
+static bool is_under_way(imx_net *net, int i, int64_t clock_ns, int64_t *since_ns)
 {
     sight *seen = &net->seen[i];
     /* acquire, in this order: ended is never newer than begun, nor what older than that */
@@ -136,7 +137,7 @@ static bool is_under_way(imx_net *net, int i, int64_t now_ns, int64_t *since_ns)
     if (begun <= ended || begun > net->over + 1)
         return false;
     if (begun != seen->number)
-        *seen = (sight){ begun, now_ns };
+        *seen = (sight){ begun, clock_ns };
     *since_ns = seen->since_ns;
     return true;
 }
@@ -170,7 +171,7 @@ static int oldest(imx_net *net, int64_t now_ns, int64_t *since_ns)
     }
     for (int i = 0; i < used; i++) {
         int64_t at_ns;
-        if (!is_under_way(net, i, now_ns, &at_ns))
+        if (!is_under_way(net, i, now_ns - net->paused_ns, &at_ns))
             continue;
         imbrexd_watch_note(net->desc.watch, site_of_slot(net, i), now_ns);
         if (found < 0 || at_ns < *since_ns) {
@@ -197,7 +198,10 @@ static int ask(imx_net *net)
  */
 static void look(imx_net *net)
 {
-    int64_t now_ns = imbrexd_now_ns(), since_ns = now_ns;
+    int64_t limit_ns = net->desc.timeout_ms * 1000000, now_ns = imbrexd_now_ns();
+    net->paused_ns += net->looked_ns ? imbrexd_pause_ns(now_ns - net->looked_ns, limit_ns) : 0;
+    net->looked_ns = now_ns;
+    int64_t clock_ns = now_ns - net->paused_ns, since_ns = clock_ns;
     int i = oldest(net, now_ns, &since_ns);
     if (i < 0)
         return;
@@ -205,7 +209,7 @@ static void look(imx_net *net)
     imbrexd_site site = site_of_slot(net, i);
     if (broken != NCCL_SUCCESS)
         imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_NET, site, (uint64_t)broken, 0);
-    else if (now_ns - since_ns > net->desc.timeout_ms * 1000000)
+    else if (clock_ns - since_ns > limit_ns)
         imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_DEADLINE, site, 0, 0);
 }
 

@@ -226,11 +226,15 @@ static imbrex_status start(job *j, const char *wanted, const char **compiler)
 static imbrex_status await(job *j, bool *well)
 {
     const struct timespec nap = { 0, 2000000 };
-    int64_t deadline_ns = imbrexd_now_ns() + (int64_t)LIMIT_MS * 1000000;
+    const int64_t limit_ns = (int64_t)LIMIT_MS * 1000000;
+    int64_t looked_ns = imbrexd_now_ns(), deadline_ns = looked_ns + limit_ns;
     int code = 0;
     pid_t ended;
     while ((ended = waitpid(j->pid, &code, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
-        if (imbrexd_now_ns() > deadline_ns) {
+        int64_t now_ns = imbrexd_now_ns();
+        deadline_ns += imbrexd_pause_ns(now_ns - looked_ns, limit_ns);
+        looked_ns = now_ns;
+        if (now_ns > deadline_ns) {
             kill(j->pid, SIGKILL);
             waitpid(j->pid, &code, 0);
             return imx_fail(IMBREX_SYSTEM, "the C compiler did not end within %d s",
