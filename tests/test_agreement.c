@@ -3,6 +3,7 @@
  * their rank hears. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,6 +134,15 @@ IMBREXD_KERNEL(nothing, kernel_args)
     (void)args, (void)team;
 }
 
+IMBREXD_KERNEL(naught, kernel_args)
+{
+    (void)args, (void)team;
+}
+
+static const char text[] = "#include \"imbrex_device.h\"\n"
+                           "typedef struct { int *at; } kernel_args;\n"
+                           "IMBREXD_KERNEL(nothing, kernel_args) { (void)args, (void)team; }\n";
+
 static _Thread_local bool lacks_memory;
 
 static void *no_memory_once(size_t count, size_t bytes)
@@ -140,6 +150,43 @@ static void *no_memory_once(size_t count, size_t bytes)
     bool lacks = lacks_memory;
     lacks_memory = false;
     return lacks ? NULL : calloc(count, bytes);
+}
+
+/* Another piece of the same size, another kernel with args of the same size. */
+static int kernels_alike(imbrex_group *group, const imbrex_kernel_desc *desc)
+{
+    bool odd = imbrex_group_rank(group) == ODD;
+    char other_text[sizeof text + 1];
+    void *same = NULL;
+    imbrex_kernel *kernel = NULL;
+    imbrex_kernel_desc other = *desc;
+    if (expect("a piece that is none", imbrex_mem_alloc(group, odd ? 0 : 4096, &same),
+               odd ? IMBREX_INVALID : IMBREX_PEER, "bytes is 0"))
+        return 1;
+    RANK_OK(imbrex_mem_alloc(group, 4096, &same));
+    other.memory = odd ? same : desc->memory;
+    if (expect("a piece of the same size", imbrex_kernel_create(group, &other, &kernel),
+               IMBREX_PEER,
+               "the number of desc.memory's imbrex_mem_alloc differs between ranks: 1 on rank 0, "
+               "3 on rank 1"))
+        return 1;
+    other = *desc;
+    other.name = odd ? "naught" : desc->name;
+    other.entry = odd ? IMBREXD_ENTRY(naught) : desc->entry;
+    if (expect("another name", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
+               "desc.name or the kernel's text, as a hash, differs between ranks: "))
+        return 1;
+    snprintf(other_text, sizeof other_text, "%s\n", text);
+    other = *desc;
+    other.entry = NULL;
+    other.source = odd ? other_text : text;
+    if (expect("another text", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
+               "desc.name or the kernel's text, as a hash, differs between ranks: "))
+        return 1;
+    other.source = text;
+    other.memory = same;
+    RANK_OK(imbrex_kernel_create(group, &other, &kernel));
+    return 0;
 }
 
 static int kernels(imbrex_group *group, void *ctx)
@@ -165,6 +212,8 @@ static int kernels(imbrex_group *group, void *ctx)
     other.memory = odd ? larger : memory;
     if (expect("another piece", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
                "desc.memory's piece differs between ranks: 4096 on rank 0, 8192 on rank 1"))
+        return 1;
+    if (kernels_alike(group, &desc))
         return 1;
     lacks_memory = odd;
     if (expect("a rank without memory", imbrex_kernel_create(group, &desc, &kernel),

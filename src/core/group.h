@@ -14,7 +14,7 @@
 typedef struct imx_symmetric {
     struct imx_symmetric *next;
     size_t bytes;
-    bool lent;            /* to the caller, by imbrex_mem_alloc; else the library's own */
+    int lent;             /* the caller's: which imbrex_mem_alloc; 0: the library's own */
     int size;             /* ranks */
     imx_memory *memory[]; /* [size]; every rank's, as mapped here; NULL: on another node */
 } imx_symmetric;
@@ -75,6 +75,7 @@ struct imbrex_group {
     int plan_count;         /* made so far: numbers them */
     uint64_t runs;          /* of all plans, enqueued so far: numbers them */
     int kernel_count;       /* of the caller's, made so far: numbers them */
+    int memory_count;       /* lent to the caller so far: numbers them */
     imx_prepared *silu_mul; /* made with the group */
     imx_turn silu_mul_turn, exchange_turn;
     imbrexd_trace *trace;

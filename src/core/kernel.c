@@ -26,6 +26,7 @@ struct imbrex_kernel {
     imx_memory *table;
     imx_turn turn;
     imbrexd_team team;
+    uint64_t hash; /* of name and text; 0: it did not come to that */
     char name[64];
 };
 
@@ -129,6 +130,17 @@ static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out
     return IMBREX_OK;
 }
 
+/* A .cubin is for one kind of GPU, and the ranks may have several: its name counts. */
+static uint64_t hash_of(const imx_user_source *source, const char *name)
+{
+    static const char cubin[4] = { 0x7f, 'E', 'L', 'F' };
+    imx_cache_key key = { { 0 } };
+    imx_cache_key_add(&key, name, strlen(name) + 1);
+    if (source->text && (source->bytes < 4 || memcmp(source->text, cubin, 4) != 0))
+        imx_cache_key_add(&key, source->text, source->bytes);
+    return key.words[0];
+}
+
 /* Local: compiles and loads. */
 static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
 {
@@ -138,6 +150,7 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
         IMX_TRY(imx_product_create(group, d->gemm, k->name, &k->product));
     imx_user_source source;
     IMX_TRY(imx_user_source_read(d->name, d->source, d->file, options, &source));
+    k->hash = hash_of(&source, d->name);
     imx_target target;
     group->backend->target(group->device, &target);
     imx_user_desc desc = {
@@ -228,13 +241,16 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     if (mine == IMBREX_OK)
         mine = find_memory(k, d->memory);
     const imx_symmetric *piece = mine == IMBREX_OK ? imx_memory_piece(group, d->memory) : NULL;
-    imx_field fields[4 + IMX_PRODUCT_FIELDS] = {
+    imx_field fields[6 + IMX_PRODUCT_FIELDS] = {
+        { .name = "desc.name or the kernel's text, as a hash,", .value = (int64_t)k->hash },
         { .name = "desc.signals", .value = mine == IMBREX_OK ? d->signals : 0 },
         { .name = "the size of its args", .value = (int64_t)k->facts.args_bytes },
         { .name = "the size of desc.memory's piece", .value = piece ? (int64_t)piece->bytes : 0 },
+        { .name = "the number of desc.memory's imbrex_mem_alloc",
+          .value = piece ? piece->lent : 0 },
         { .name = "whether there is a desc.gemm", .value = k->product != NULL },
     };
-    int count = 4 + imx_product_fields(k->product, fields + 4);
+    int count = 6 + imx_product_fields(k->product, fields + 6);
     IMX_TRY(imx_agree(group, call, mine, fields, count));
     if (!group->backend->user_launch)
         return IMBREX_OK;

@@ -141,7 +141,7 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
         mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62", bytes);
     imx_symmetric *memory;
     IMX_TRY(imx_memory_alloc(group, __func__, mine, bytes, &memory));
-    memory->lent = true;
+    memory->lent = ++group->memory_count; /* only now: a failure is one on all ranks */
     *ptr = imx_memory_at(memory, group->rank, 0);
     return IMBREX_OK;
 }
