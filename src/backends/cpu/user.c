@@ -40,8 +40,10 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
     imbrexd_block block = *thread;
     block.count = tasks->grid;
     imx_cpu_check_doing(tasks->name, 0);
-    for (; block.index < tasks->grid; block.index += thread->count)
+    for (int64_t index = thread->index; index < tasks->grid; index += thread->count) {
+        block.index = (int)index;
         tasks->entry->run(tasks->args, tasks->team, &block);
+    }
 }
 
 static size_t scratch_of(const void *shared_bytes)
