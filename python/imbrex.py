@@ -121,16 +121,20 @@ def version():
 
 class Group:
     """A set of ranks; collective to make.  Without rank and size they come from the environment;
-    else allgather(blob) is given this rank's bytes and returns the list of all ranks' bytes."""
+    else allgather(blob) is given this rank's bytes and returns the list of all ranks' bytes, as
+    many from each."""
 
     def __init__(self, rank=None, size=None, allgather=None, device=None, timeout_ms=0):
         self._handle = ctypes.c_void_p()
         self._plans, self._failure = [], None
+        if (rank, size, allgather) != (None, None, None) and None in (rank, size, allgather):
+            raise TypeError("rank, size and allgather go together: give all three, or none of them "
+                            "to take the ranks from the environment")
         desc = _GroupDesc(device=device.encode() if device else None, timeout_ms=timeout_ms)
         if size is not None:
             self._swap = _ALLGATHER(lambda _, mine, all_, count: self._gather(mine, all_, count))
             self._allgather = allgather
-            self._bootstrap = _Bootstrap(rank or 0, size, self._swap, None)
+            self._bootstrap = _Bootstrap(rank, size, self._swap, None)
             desc.bootstrap = ctypes.pointer(self._bootstrap)
         try:
             _check(_lib.imbrex_group_create(ctypes.byref(desc), ctypes.byref(self._handle)))
@@ -139,7 +143,12 @@ class Group:
 
     def _gather(self, mine, everyone, count):
         try:
-            blobs = self._allgather(ctypes.string_at(mine, count))
+            blobs = [bytes(memoryview(blob)) for blob in
+                     self._allgather(ctypes.string_at(mine, count))]
+            lengths = [len(blob) for blob in blobs]
+            if lengths != [count] * self._bootstrap.size:
+                raise ValueError("allgather was given %d bytes and returned blobs of %s: want %d "
+                                 "of as many" % (count, lengths, self._bootstrap.size))
             ctypes.memmove(everyone, b"".join(blobs), count * self._bootstrap.size)
             return 0
         except Exception as failure:  # must not cross C; the library says that its caller failed

@@ -169,6 +169,25 @@ class Python(unittest.TestCase):
         self.assertEqual(raised.exception.status, "IMBREX_PEER")
         self.assertEqual(str(raised.exception.__cause__), "no network")
 
+    def test_an_allgather_that_returns_too_little_fails_the_group(self):
+        for swap, says in ((lambda blob: [blob], r"blobs of \[\d+\]: want 2 of as many"),
+                           (lambda blob: [blob, blob[1:]], r"blobs of \[\d+, \d+\]: want 2"),
+                           (lambda blob: [blob] * 3, r"blobs of \[\d+, \d+, \d+\]: want 2"),
+                           (lambda blob: [], r"blobs of \[\]: want 2"),
+                           (lambda blob: [blob, None], "NoneType"),
+                           (lambda blob: None, "NoneType")):
+            with self.assertRaises(imbrex.Error) as raised:
+                imbrex.Group(0, 2, swap, device="cpu")
+            self.assertEqual(raised.exception.status, "IMBREX_PEER")
+            self.assertRegex(str(raised.exception.__cause__), says)
+
+    def test_rank_size_and_allgather_go_together(self):
+        for wrong in ({"rank": 0}, {"size": 1}, {"allgather": lambda blob: [blob]},
+                      {"rank": 0, "allgather": lambda blob: [blob]}, {"rank": 0, "size": 1},
+                      {"size": 1, "allgather": lambda blob: [blob]}):
+            with self.assertRaisesRegex(TypeError, "give all three, or none"):
+                imbrex.Group(device="cpu", **wrong)
+
     def test_tune(self):
         def work(group, _):
             found = group.tune("ag_gemm", m=24, n=16, k=8, dtype="f32")
