@@ -173,7 +173,7 @@ IMBREX_TRY imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t b
                        imbrex_stream stream);
 
 /* Copies bytes from src, any memory of this rank, to rank's copy of dst, symmetric memory.  rank
- * may be the caller's own. */
+ * may be the caller's own; then src and dst must not overlap. */
 IMBREX_TRY imbrex_put(imbrex_group *group, void *dst, const void *src, size_t bytes, int rank,
                       imbrex_stream stream);
 

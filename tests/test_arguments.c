@@ -184,6 +184,12 @@ static int one_sided(imbrex_group *group, void *ctx)
     INVALID("dst, ", imbrex_put, group, own, own + 50, 1, 0, NULL);
     INVALID("src is NULL", imbrex_put, group, at, NULL, 1, 0, NULL);
     INVALID(text, imbrex_put, group, at, own, 1, ranks, NULL);
+    int rank = imbrex_group_rank(group);
+    RANK_OK(imbrex_mem_peer(group, at, ranks - 1, &peer));
+    INVALID("overlaps src, ", imbrex_put, group, at, at, 1, rank, NULL);
+    INVALID("overlaps src, ", imbrex_put, group, at, at + 49, 50, rank, NULL);
+    INVALID("and 50 bytes, overlaps src, ", imbrex_put, group, at + 49, at, 50, rank, NULL);
+    INVALID("overlaps src, ", imbrex_put, group, at, (char *)peer + 7, 50, ranks - 1, NULL);
 
     INVALID("src is NULL", imbrex_copy, group, own, NULL, 1, NULL);
     INVALID("dst is NULL", imbrex_copy, group, NULL, own, 1, NULL);
@@ -206,8 +212,8 @@ static int one_sided(imbrex_group *group, void *ctx)
     INVALID("signal, ", imbrex_signal_wait, group, &not_symmetric, 1, NULL);
 
     RANK_OK(imbrex_copy(group, NULL, NULL, 0, NULL));
-    if (imbrex_group_rank(group) == 0) /* one writer */
-        RANK_OK(imbrex_put(group, at, own, 100, ranks - 1, NULL));
+    if (rank == 0) /* one writer; a peer's `at` lies elsewhere */
+        RANK_OK(imbrex_put(group, at, ranks > 1 ? at : own, 100, ranks - 1, NULL));
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     RANK_OK(imbrex_group_status(group));

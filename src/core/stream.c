@@ -78,11 +78,10 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
-    if (bytes && !src)
-        return imx_fail(IMBREX_INVALID, "src is NULL");
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
     IMX_TRY(need_here(group, rank));
+    IMX_TRY(check_copy(peer, src, bytes));
     return imx_stream_copy(group, peer, src, bytes, rank, imx_stream_or_default(group, stream));
 }
 
