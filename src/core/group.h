@@ -87,6 +87,16 @@ static inline imbrex_status imx_group_need(const imbrex_group *group)
     return imx_status_need(group, "group", "did imbrex_group_create fail?");
 }
 
+/* UNSUPPORTED on a device that only compiles, before anything is begun there. */
+static inline imbrex_status imx_group_runs(const imbrex_group *group)
+{
+    if (group->backend->user_launch)
+        return IMBREX_OK;
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "device %s only compiles: what is to run needs \"cuda\" or \"cpu\"",
+                    group->device_name);
+}
+
 /* ---- agree.c --------------------------------------------------------------------------------- */
 
 /* One number that all ranks must give alike, with the name that the caller knows it by. */

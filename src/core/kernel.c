@@ -332,11 +332,7 @@ static imbrex_status check_kernel(const imbrex_kernel *k, bool product)
                         (const void *)k);
     const imbrex_group *group = k->group;
     IMX_TRY(imx_fault_check(group));
-    if (!group->backend->user_launch)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "device %s only compiles: what is to run needs "
-                        "\"cuda\" or \"cpu\"",
-                        group->device_name);
+    IMX_TRY(imx_group_runs(group));
     if (product != (k->product != NULL))
         return imx_fail(IMBREX_INVALID, "kernel %s was made %s desc.gemm: want %s", k->name,
                         product ? "without" : "with",

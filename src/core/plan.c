@@ -514,6 +514,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     imx_status_enter(__func__);
     IMX_TRY(imx_status_need(plan, "plan", "did the call that makes it fail?"));
     IMX_TRY(imx_fault_check(plan->group));
+    IMX_TRY(imx_group_runs(plan->group));
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
     int64_t m = args->m ? args->m : plan->shape.m;
     IMX_TRY(check_args(plan, args, m));
