@@ -41,7 +41,8 @@
  *               "hierarchical" or "sequential", want as many ranks on each, and an engine carries
  *               the data from node to node: docs/nodes.md.
  *   Matrix      Dense and row-major; name[rows, cols].  Sizes are in elements unless the name says
- *               bytes.  R ranks; rank r owns rows r*m/R up to (r+1)*m/R, rounded down: maybe none.
+ *               bytes.  A plan's m, n and k are at most 2^31 - 4097.  R ranks; rank r owns rows
+ *               r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
  *               they may time out.
  *   Threads     A group, and all that was made from it, belongs to one thread at a time.  Different

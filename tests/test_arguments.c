@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "imx.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -57,6 +58,10 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.n is -2", imbrex_plan_gemm_rs, group, GEMM(n, -2), &p);
     INVALID("desc.k is -3", imbrex_plan_ag_gemm, group, GEMM(k, -3), &p);
     INVALID("desc.m is 4294967296", imbrex_plan_gemm_rs, group, GEMM(m, (int64_t)1 << 32), &p);
+    INVALID("desc.m is 2147479552: want from 0 to 2147479551", imbrex_plan_ag_gemm, group,
+            GEMM(m, IMX_SIZE_MOST + 1), &p);
+    INVALID("desc.n is 2147479552", imbrex_plan_all_gather, group, COLL(n, IMX_SIZE_MOST + 1), &p);
+    INVALID("desc.k is 2147483647", imbrex_plan_gemm_rs, group, GEMM(k, INT32_MAX), &p);
     INVALID("desc.chunk_rows is -4", imbrex_plan_ag_gemm, group, GEMM(chunk_rows, -4), &p);
     INVALID("desc.sms is -5", imbrex_plan_gemm_rs, group, GEMM(sms, -5), &p);
     INVALID("desc.dtype is 3", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)3), &p);
@@ -74,10 +79,10 @@ static int plans(imbrex_group *group, void *ctx)
     UNSUPPORTED("desc.reserved[7]", imbrex_plan_ag_gemm, group, GEMM(reserved[7], 1), &p);
     UNSUPPORTED("desc.reserved[0]", imbrex_plan_all_gather, group, COLL(reserved[0], 1), &p);
 #pragma GCC diagnostic pop
-    imbrex_gemm_desc huge = { .m = INT32_MAX, .n = INT32_MAX, .k = 1 };
-    UNSUPPORTED("desc.m x n = 2147483647 x 2147483647", imbrex_plan_gemm_rs, group, &huge, &p);
-    imbrex_coll_desc wide = { .m = INT32_MAX, .n = INT32_MAX };
-    UNSUPPORTED("desc.m x n = 2147483647 x 2147483647", imbrex_plan_reduce_scatter, group, &wide,
+    imbrex_gemm_desc huge = { .m = IMX_SIZE_MOST, .n = IMX_SIZE_MOST, .k = 1 };
+    UNSUPPORTED("desc.m x n = 2147479551 x 2147479551", imbrex_plan_gemm_rs, group, &huge, &p);
+    imbrex_coll_desc wide = { .m = IMX_SIZE_MOST, .n = IMX_SIZE_MOST };
+    UNSUPPORTED("desc.m x n = 2147479551 x 2147479551", imbrex_plan_reduce_scatter, group, &wide,
                 &p);
     RANK_CHECK(p == NULL, "the output was written");
     return 0;

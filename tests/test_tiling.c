@@ -156,6 +156,35 @@ static void the_general_form_takes_wide_tiles_where_it_may(void **state)
     }
 }
 
+/* Chunks of whole tiles hold the rows of the rank that has most, and ints hold them. */
+static void the_largest_sizes_are_held(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 96; i++) {
+        imx_tune_input input = {
+            .shape = { i / 32 == 0 ? IMX_SIZE_MOST : 7, i / 32 == 1 ? IMX_SIZE_MOST : 7,
+                       i / 32 == 2 ? IMX_SIZE_MOST : 7, IMBREX_BF16, IMBREX_NK },
+            .product = true,
+            .scatters = i % 2,
+            .ranks = i / 2 % 2 ? 1 : 4,
+            .nodes = 1,
+            .arch = i / 4 % 2 ? 90 : 0,
+            .chunk_rows = i / 8 % 2 ? IMX_SIZE_MOST : 0,
+            .slow_wire = i / 16 % 2,
+            .units = SMS,
+            .sharers = 1,
+        };
+        imx_config c = imx_tune_config(&input);
+        int64_t rows = imx_ceil_div(input.shape.m, input.ranks);
+        int64_t tiles = imx_ceil_div(input.shape.m, c.tile_rows) * c.tile_rows;
+        if (c.tile_rows < 1 || c.tile_cols < 1 || c.chunk_rows < 1 || c.chunks < 1 ||
+            (int64_t)c.chunk_rows * c.chunks < rows || tiles > INT32_MAX || c.slices < 1 ||
+            (int64_t)c.slice_k * c.slices < input.shape.k)
+            fail_msg("case %d: tiles of %d x %d, %d chunks of %d, %d slices of %d", i, c.tile_rows,
+                     c.tile_cols, c.chunks, c.chunk_rows, c.slices, c.slice_k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +192,7 @@ int main(void)
         cmocka_unit_test(measured_shapes_take_what_was_best),
         cmocka_unit_test(few_rows_take_narrow_tiles),
         cmocka_unit_test(plans_and_kernels_agree),
+        cmocka_unit_test(the_largest_sizes_are_held),
     };
     return cmocka_run_group_tests_name("tiling", tests, NULL, NULL);
 }

@@ -164,6 +164,7 @@ bool imx_env_parse_int(const char *text, int64_t *value);
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 enum { IMX_ELEMENTS_MOST_LOG2 = 56 }; /* of a matrix: keeps all sums of bytes far from overflow */
+enum { IMX_SIZE_MOST = INT32_MAX - 4096 }; /* m, n, k: an int still holds them in whole tiles */
 
 static inline int64_t imx_min(int64_t a, int64_t b)
 {

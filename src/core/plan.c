@@ -9,11 +9,11 @@
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
-static imbrex_status check_size(const char *name, int64_t value)
+static imbrex_status check_size(const char *name, int64_t value, int most)
 {
-    if (value < 0 || value > INT32_MAX)
+    if (value < 0 || value > most)
         return imx_fail(IMBREX_INVALID, "desc.%s is %lld: want from 0 to %d", name,
-                        (long long)value, INT32_MAX);
+                        (long long)value, most);
     return IMBREX_OK;
 }
 
@@ -30,14 +30,14 @@ static imbrex_status check_matrix(const char *name, int64_t rows, int64_t cols)
 imbrex_status imx_plan_check(const imx_op *op, const imx_request *r)
 {
     IMX_TRY(imx_status_need(r->reserved, "desc", "want the shape of the plan"));
-    IMX_TRY(check_size("m", r->shape.m));
-    IMX_TRY(check_size("n", r->shape.n));
-    IMX_TRY(check_size("k", r->shape.k));
+    IMX_TRY(check_size("m", r->shape.m, IMX_SIZE_MOST));
+    IMX_TRY(check_size("n", r->shape.n, IMX_SIZE_MOST));
+    IMX_TRY(check_size("k", r->shape.k, IMX_SIZE_MOST));
     IMX_TRY(check_matrix("m x n", r->shape.m, r->shape.n));
     IMX_TRY(check_matrix("m x k", r->shape.m, r->shape.k));
     IMX_TRY(check_matrix("n x k", r->shape.n, r->shape.k));
-    IMX_TRY(check_size("chunk_rows", r->chunk_rows));
-    IMX_TRY(check_size("sms", r->sms));
+    IMX_TRY(check_size("chunk_rows", r->chunk_rows, INT32_MAX));
+    IMX_TRY(check_size("sms", r->sms, INT32_MAX));
     if ((unsigned)r->shape.dtype > IMBREX_F32)
         return imx_fail(IMBREX_INVALID, "desc.dtype is %d: want IMBREX_BF16, F16 or F32",
                         (int)r->shape.dtype);
