@@ -432,6 +432,11 @@ IMBREXD_FN unsigned imbrexd_threads(void)
     return 1;
 }
 
+IMBREXD_FN unsigned imbrexd_lane(void)
+{
+    return 0;
+}
+
 IMBREXD_FN unsigned imbrexd_lanes(void)
 {
     return 1;

@@ -326,10 +326,21 @@ IMBREXD_FN unsigned imbrexd_threads(void)
     return blockDim.x * blockDim.y * blockDim.z;
 }
 
-/* Of a warp; all of them take part in what a warp does. */
+/* This thread's number in its warp, and how many the warp has: a block's last may have fewer.  All of
+ * them take part in what a warp does. */
+IMBREXD_FN unsigned imbrexd_lane(void)
+{
+    return imbrexd_thread() % 32;
+}
+
 IMBREXD_FN unsigned imbrexd_lanes(void)
 {
+#ifdef IMX_HOOKS /* whose blocks are the library's, and which have no register to spare */
     return 32;
+#else
+    unsigned left = imbrexd_threads() - imbrexd_thread() / 32 * 32;
+    return left < 32 ? left : 32;
+#endif
 }
 
 IMBREXD_FN void imbrexd_sync_warp(void)

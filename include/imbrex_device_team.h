@@ -60,7 +60,7 @@ IMBREXD_FN void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
 
 IMBREXD_FN void imbrexd_put_warp_nbi(void *dst, const void *src, size_t bytes)
 {
-    imbrexd_copy_part(dst, src, bytes, imbrexd_thread() % imbrexd_lanes(), imbrexd_lanes());
+    imbrexd_copy_part(dst, src, bytes, imbrexd_lane(), imbrexd_lanes());
 }
 
 IMBREXD_FN void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
@@ -92,7 +92,7 @@ IMBREXD_FN void imbrexd_get_thread(void *dst, const void *src, size_t bytes)
 
 IMBREXD_FN void imbrexd_get_warp_nbi(void *dst, const void *src, size_t bytes)
 {
-    imbrexd_copy_part(dst, src, bytes, imbrexd_thread() % imbrexd_lanes(), imbrexd_lanes());
+    imbrexd_copy_part(dst, src, bytes, imbrexd_lane(), imbrexd_lanes());
 }
 
 IMBREXD_FN void imbrexd_get_warp(void *dst, const void *src, size_t bytes)
@@ -156,7 +156,7 @@ IMBREXD_FN void imbrexd_put_signal_warp(void *dst, const void *src, size_t bytes
                                         uint64_t value, imbrexd_op op)
 {
     imbrexd_put_warp(dst, src, bytes);
-    if (imbrexd_thread() % imbrexd_lanes() == 0)
+    if (imbrexd_lane() == 0)
         imbrexd_signal_op(signal, value, op);
 }
 
@@ -207,7 +207,7 @@ IMBREXD_FN int imbrexd_wait_warp(const imbrexd_team *team, const uint64_t *signa
                                  uint64_t value, int from)
 {
     int there = 1, step = (int)imbrexd_lanes();
-    for (int i = (int)(imbrexd_thread() % imbrexd_lanes()); i < count; i += step) {
+    for (int i = (int)(imbrexd_lane()); i < count; i += step) {
         imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from,
                                             imbrexd_signal_index(team, &signals[i]));
         there &= imbrexd_signal_wait_napping(&team->watch, &signals[i], value, site);
@@ -407,8 +407,7 @@ IMBREXD_FN void imbrexd_ll_pack_thread(uint64_t *ll, const void *src, size_t byt
 
 IMBREXD_FN void imbrexd_ll_pack_warp(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
 {
-    unsigned lanes = imbrexd_lanes();
-    imbrexd_ll_pack_part(ll, src, bytes, flag, imbrexd_thread() % lanes, lanes);
+    imbrexd_ll_pack_part(ll, src, bytes, flag, imbrexd_lane(), imbrexd_lanes());
 }
 
 IMBREXD_FN void imbrexd_ll_pack_block(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
@@ -425,9 +424,8 @@ IMBREXD_FN int imbrexd_ll_unpack_thread(const imbrexd_team *team, void *dst, con
 IMBREXD_FN int imbrexd_ll_unpack_warp(const imbrexd_team *team, void *dst, const uint64_t *ll,
                                       size_t bytes, uint32_t flag, int from)
 {
-    unsigned lanes = imbrexd_lanes();
     return imbrexd_all_warp(
-        imbrexd_ll_unpack_part(team, dst, ll, bytes, flag, from, imbrexd_thread() % lanes, lanes));
+        imbrexd_ll_unpack_part(team, dst, ll, bytes, flag, from, imbrexd_lane(), imbrexd_lanes()));
 }
 
 IMBREXD_FN int imbrexd_ll_unpack_block(const imbrexd_team *team, void *dst, const uint64_t *ll,

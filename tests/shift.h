@@ -16,8 +16,9 @@ typedef struct shift_args {
     int n;
 } shift_args;
 
-extern const char shift_text[]; /* of the kernel shift, which takes them */
-extern const imbrexd_entry *const shift_entry;
+/* Of the kernels shift and quarters, which take them; quarters: out becomes in, by one block. */
+extern const char shift_text[];
+extern const imbrexd_entry *const shift_entry, *const quarters_entry;
 
 /* No kernel for any compiler: lines 1 to 9 are wrong.  The fake one looks for the tenth. */
 extern const char wrong_text[];
@@ -40,7 +41,8 @@ int shift_open(shift *s, imbrex_group *group, const imbrex_kernel_desc *desc);
 int shift_fill(shift *s, int round, imbrex_stream stream);
 int shift_launch(shift *s, imbrex_stream stream);
 
-/* Waits for the stream, and looks at what came out. */
+/* Waits for the stream, and looks at what came out: of the rank before, or what is in. */
 int shift_check(shift *s, int round, imbrex_stream stream);
+int shift_same(const shift *s, imbrex_stream stream);
 
 #endif /* SHIFT_H */

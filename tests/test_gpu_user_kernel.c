@@ -87,6 +87,24 @@ static int mistakes(imbrex_group *group)
     return failed;
 }
 
+/* A warp's operations are whole also where the warp is not. */
+static int part_of_a_warp(imbrex_group *group)
+{
+    shift *s = calloc(1, sizeof *s);
+    imbrex_kernel *quarters = NULL;
+    imbrex_kernel_desc desc = { .name = "quarters", .source = shift_text };
+    static int zeros[SHIFT_N];
+    int failed = shift_open(s, group, &plain) || shift_fill(s, 1, NULL);
+    RANK_OK(imbrex_kernel_create(group, &desc, &quarters));
+    for (int block = 97; block <= 128 && !failed; block++) {
+        RANK_OK(imbrex_copy(group, s->args.out, zeros, sizeof zeros, NULL));
+        RANK_OK(imbrex_launch(quarters, 1, block, &s->args, sizeof s->args, NULL));
+        failed = shift_same(s, NULL);
+    }
+    free(s);
+    return failed;
+}
+
 /* The last rank launches nothing: the one behind it names the kernel and the signal. */
 static int deadline(imbrex_group *group)
 {
@@ -138,6 +156,7 @@ static void run(int size, bool spread)
         { "launches", launches },
         { "replays of a graph", replays },
         { "mistakes", mistakes },
+        { "part of a warp", part_of_a_warp },
         { "a rank that launches nothing", deadline },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -150,8 +169,10 @@ static void run(int size, bool spread)
 int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
-    if (gpu_is_fake())
+    if (gpu_is_fake()) {
         fake_driver_add_kernel("shift", shift_entry);
+        fake_driver_add_kernel("quarters", quarters_entry);
+    }
     run(2, false);
     run(4, gpu_count() >= 4);
     return gpu_end();
