@@ -16,6 +16,7 @@ struct gpu_graph {
 };
 
 static struct {
+    CUresult (*context)(CUstream stream, CUcontext *context);
     CUresult (*begin)(CUstream stream, int mode);
     CUresult (*end)(CUstream stream, void **graph);
     CUresult (*instantiate)(void **executable, void *graph, unsigned long long flags);
@@ -29,6 +30,7 @@ static void load(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return;
+    *(void **)&calls.context = dlsym(library, "cuStreamGetCtx");
     *(void **)&calls.begin = dlsym(library, "cuStreamBeginCapture_v2");
     *(void **)&calls.end = dlsym(library, "cuStreamEndCapture");
     *(void **)&calls.instantiate = dlsym(library, "cuGraphInstantiateWithFlags");
@@ -48,15 +50,24 @@ static int check(int result, const char *call)
     return 1;
 }
 
+/* A graph is made and launched with its GPU's context, as the caller's thread has it. */
+static int make_current(imbrex_stream stream)
+{
+    CUcontext context;
+    return check(calls.context((CUstream)stream, &context), "cuStreamGetCtx") ||
+           check(imx_driver->cuCtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
 int gpu_graph_begin(imbrex_stream stream)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (gpu_is_fake())
         return check(fake_graph_begin(stream), "begin");
     pthread_once(&once, load);
-    if (!calls.begin || !calls.end || !calls.instantiate || !calls.launch)
+    if (!calls.context || !calls.begin || !calls.end || !calls.instantiate || !calls.launch)
         return check(CUDA_ERROR_NOT_SUPPORTED, "the driver has no graphs");
-    return check(calls.begin((CUstream)stream, CAPTURE_THREAD_LOCAL), "cuStreamBeginCapture");
+    return make_current(stream) ||
+           check(calls.begin((CUstream)stream, CAPTURE_THREAD_LOCAL), "cuStreamBeginCapture");
 }
 
 int gpu_graph_end(imbrex_stream stream, gpu_graph **graph)

@@ -329,9 +329,16 @@ static void the_callers_context_stays(void **state)
     assert_int_equal(imx_driver->cuCtxSetCurrent(NULL), 0);
     assert_int_equal(imx_driver->cuDevicePrimaryCtxRelease(1), 0);
     assert_int_equal(create("cuda:0", &group), IMBREX_OK);
+    assert_int_equal(imx_driver->cuCtxGetCurrent(&now), 0);
+    assert_null(now); /* and one that is made current meanwhile stays, too */
+    assert_int_equal(imx_driver->cuDevicePrimaryCtxRetain(&theirs, 0), 0);
+    assert_int_equal(imx_driver->cuCtxSetCurrent(theirs), 0);
+    assert_int_equal(use(group), IMBREX_OK);
     imbrex_group_destroy(group);
     assert_int_equal(imx_driver->cuCtxGetCurrent(&now), 0);
-    assert_null(now);
+    assert_ptr_equal(now, theirs);
+    assert_int_equal(imx_driver->cuCtxSetCurrent(NULL), 0);
+    assert_int_equal(imx_driver->cuDevicePrimaryCtxRelease(0), 0);
     assert_int_equal(fake_driver_live(), 0);
 }
 

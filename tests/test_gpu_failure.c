@@ -146,16 +146,26 @@ static int check_context(troupe *t)
 {
     CUstream stream;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)(t->image.device + t->image.c.at);
-    int least, highest;
-    CUresult made = imx_driver->cuCtxGetStreamPriorityRange(&least, &highest);
+    CUcontext context;
+    int least, highest, gpu = 0;
+    sscanf(imbrex_group_device(t->group), "cuda:%d", &gpu);
+    CUresult made = imx_driver->cuDevicePrimaryCtxRetain(&context, gpu);
+    RANK_CHECK(made == CUDA_SUCCESS, "no context: %d", made);
+    made = imx_driver->cuCtxSetCurrent(context);
+    if (made == CUDA_SUCCESS)
+        made = imx_driver->cuCtxGetStreamPriorityRange(&least, &highest);
     RANK_CHECK(made == CUDA_SUCCESS, "the context is dead: %d", made);
     made = imx_driver->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest);
     RANK_CHECK(made == CUDA_SUCCESS, "no stream: %d", made);
     CUresult set = imx_driver->cuMemsetD8Async(at, 1, t->image.c.bytes, stream);
     CUresult done = imx_driver->cuStreamSynchronize(stream);
     CUresult gone = imx_driver->cuStreamDestroy(stream);
-    RANK_CHECK(!set && !done && !gone, "the context is dead: memset %d, synchronize %d, destroy %d",
-               set, done, gone);
+    CUresult off = imx_driver->cuCtxSetCurrent(NULL);
+    if (off == CUDA_SUCCESS)
+        off = imx_driver->cuDevicePrimaryCtxRelease(gpu);
+    RANK_CHECK(!set && !done && !gone && !off,
+               "the context is dead: memset %d, synchronize %d, destroy %d, release %d", set, done,
+               gone, off);
     return 0;
 }
 

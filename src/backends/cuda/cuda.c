@@ -9,9 +9,6 @@
 
 /* ---- the current context --------------------------------------------------------------------- */
 
-/* What this thread was left with, because it had none before. */
-static _Thread_local CUcontext left_current;
-
 imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before)
 {
     CUcontext now = NULL;
@@ -28,23 +25,7 @@ void imx_cuda_leave(CUcontext context, CUcontext before)
 {
     if (before == context)
         return;
-    if (!before) {
-        left_current = context;
-        return;
-    }
     CUresult ignored = imx_driver->cuCtxSetCurrent(before);
-    (void)ignored;
-}
-
-void imx_cuda_forget(CUcontext context)
-{
-    CUcontext now = NULL;
-    if (left_current != context)
-        return;
-    left_current = NULL;
-    CUresult ignored = imx_driver->cuCtxGetCurrent(&now);
-    if (now == context)
-        ignored = imx_driver->cuCtxSetCurrent(NULL);
     (void)ignored;
 }
 
@@ -189,7 +170,6 @@ static void device_close(imx_device *device)
     imx_cuda_memory_release(device->abort_table);
     imx_cuda_memory_release(device->clock_words);
     if (device->context) {
-        imx_cuda_forget(device->context);
         CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(device->gpu);
         (void)ignored;
     }
@@ -290,6 +270,7 @@ const imx_backend imx_backend_cuda = {
     .close = device_close,
     .target = target,
     .within = within,
+    .per_thread = (imbrex_stream)CU_STREAM_PER_THREAD,
     .capture = imx_cuda_stream_capture,
     .link = imx_cuda_link,
     .whole_lines = imx_cuda_whole_lines,

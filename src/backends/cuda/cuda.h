@@ -40,13 +40,10 @@ struct imx_device {
 
 /* ---- cuda.c ---------------------------------------------------------------------------------- */
 
-/* Makes context the calling thread's own and returns what was before; leave gives that back, unless
- * there was none, so that a thread that only works here pays for one look. */
+/* Makes context the calling thread's own and returns what was before; leave gives that back.  A
+ * thread whose own it is already pays for one look. */
 imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before) IMX_MUST_CHECK;
 void imx_cuda_leave(CUcontext context, CUcontext before);
-
-/* Before a reference to the context is given up: takes it off the thread where leave left it. */
-void imx_cuda_forget(CUcontext context);
 
 int imx_cuda_attribute(CUdevice gpu, int which); /* 0 if unknown */
 

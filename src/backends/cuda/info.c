@@ -120,7 +120,6 @@ static imbrex_status try_memory(CUdevice gpu, const imx_env *env, bool *ipc, imx
         status = imx_cuda_ipc_choose(gpu, env, ipc, why);
         imx_cuda_leave(context, before);
     }
-    imx_cuda_forget(context);
     CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(gpu);
     (void)ignored;
     return status;

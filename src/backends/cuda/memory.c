@@ -75,8 +75,6 @@ static void destroy(cuda_memory *m)
     if (entered)
         imx_cuda_leave(m->context, before);
     if (m->context)
-        imx_cuda_forget(m->context);
-    if (m->context)
         undo(imx_driver->cuDevicePrimaryCtxRelease(m->gpu));
     free(m);
 }
