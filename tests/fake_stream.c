@@ -219,18 +219,20 @@ static void append(op_list *list, op *o)
     list->end = &o->next;
 }
 
-/* CUDA's default streams go by small numbers; in this fake they are one, of the process, which is
- * begun when first used and never ends. */
+/* CUDA's default streams go by small numbers: the process has one, and each thread.  They are begun
+ * when first used and never end. */
 static CUstream real(CUstream named)
 {
     static CUstream standard;
-    if (named != (CUstream)1 && named != (CUstream)2)
+    static _Thread_local CUstream own;
+    CUstream *at = named == CU_STREAM_PER_THREAD ? &own : &standard;
+    if (named != (CUstream)1 && named != CU_STREAM_PER_THREAD)
         return named;
     pthread_mutex_lock(&lock);
-    if (!standard && fake_stream_create(&standard) != CUDA_SUCCESS)
+    if (!*at && fake_stream_create(at) != CUDA_SUCCESS)
         abort();
     pthread_mutex_unlock(&lock);
-    return standard;
+    return *at;
 }
 
 /* With the lock held. */

@@ -289,6 +289,8 @@ static const op_case large[] = {
     { .m = 300, .n = 501, .k = 99, .dtype = IMBREX_F32, .layout = IMBREX_KN },
     { .m = 500, .n = 333, .k = 77, .dtype = IMBREX_BF16, .layout = IMBREX_KN, .bias = 1 },
     { .m = 2500, .n = 2304, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_NK },
+    /* On 132 multiprocessors tiles with rows in one block of a cluster alone follow whole ones. */
+    { .m = 2372, .n = 3072, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_NK },
     { .m = 1400, .n = 712, .k = 1096, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
 };
 

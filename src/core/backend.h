@@ -145,6 +145,9 @@ typedef struct imx_backend {
      * NULL: there is no such thing. */
     imbrex_status (*within)(imx_device *device, imbrex_status (*fn)(void *ctx), void *ctx);
 
+    /* A handle that is another stream in each thread; NULL: there is none. */
+    imbrex_stream per_thread;
+
     /* The number of the graph that is being captured on the stream; 0: none.  NULL: never one. */
     uint64_t (*capture)(const imx_device *device, imbrex_stream stream);
 

@@ -70,13 +70,15 @@ struct imbrex_group {
     uint64_t **abort; /* [size]; for watch: one's own in the place of a rank on another node */
     imbrexd_watch watch;
 
-    imbrex_stream stream;   /* the default one */
-    imbrex_plan *plans;     /* all that live, newest first */
-    int plan_count;         /* made so far: numbers them */
-    uint64_t runs;          /* of all plans, enqueued so far: numbers them */
-    int kernel_count;       /* of the caller's, made so far: numbers them */
-    int memory_count;       /* lent to the caller so far: numbers them */
-    imx_prepared *silu_mul; /* made with the group */
+    imbrex_stream stream;        /* the default one */
+    imbrex_plan *plans;          /* all that live, newest first */
+    int plan_count;              /* made so far: numbers them */
+    uint64_t runs;               /* of all plans, enqueued so far: numbers them */
+    int kernel_count;            /* of the caller's, made so far: numbers them */
+    int memory_count;            /* lent to the caller so far: numbers them */
+    imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
+                                    NULL: none was made */
+    imx_prepared *silu_mul;      /* made with the group */
     imx_turn silu_mul_turn, exchange_turn;
     imbrexd_trace *trace;
 };

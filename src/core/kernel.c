@@ -202,9 +202,9 @@ static imbrex_status fill_table(imbrex_kernel *k, const void *memory)
     }
     table[2 * size] = 1; /* use: of the first launch */
     imbrex_status status =
-        imx_stream_copy(group, k->table->base, table, bytes, group->rank, group->stream);
+        imx_stream_copy(group, k->table->base, table, bytes, group->rank, group->kernel_stream);
     if (status == IMBREX_OK)
-        status = group->backend->stream_sync(group->device, group->stream);
+        status = group->backend->stream_sync(group->device, group->kernel_stream);
     free(table);
     k->team.bytes = piece ? piece->bytes : 0;
     return status;
@@ -213,10 +213,10 @@ static imbrex_status fill_table(imbrex_kernel *k, const void *memory)
 static imbrex_status make_team(imbrex_kernel *k, const imbrex_kernel_desc *d)
 {
     imbrex_group *group = k->group;
-    imbrex_status status = fill_table(k, d->memory);
-    if (status == IMBREX_OK)
-        status = imx_turn_create(group, &k->turn);
-    IMX_TRY(status);
+    if (!group->kernel_stream)
+        IMX_TRY(group->backend->stream_create(group->device, &group->kernel_stream));
+    IMX_TRY(fill_table(k, d->memory));
+    IMX_TRY(imx_turn_create(group, &k->turn));
     uint64_t *table = k->table->base;
     k->team.rank = group->rank;
     k->team.size = group->size;
@@ -290,7 +290,7 @@ void imbrex_kernel_destroy(imbrex_kernel *k)
         return;
     imbrex_group *group = k->group;
     const imx_backend *backend = group->backend;
-    imx_turn_destroy(group, &k->turn, group->stream);
+    imx_turn_destroy(group, &k->turn, group->kernel_stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
     if (k->table)

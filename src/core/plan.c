@@ -489,6 +489,9 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
 static imbrex_status enqueue(const imx_run *run)
 {
     imbrex_plan *plan = run->plan;
+    /* Runs follow each other also when they are on different streams: a plan's kernels and second
+     * stream are there once. */
+    IMX_TRY(imx_turn_take(plan->group, &plan->turn, run->stream));
     IMX_TRY(plan->algorithm->run(run));
     return imx_turn_end(plan->group, &plan->turn, run->stream);
 }
@@ -530,9 +533,6 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_net_check_stream(plan->group, run.stream));
     run.use =
         (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
-    /* Runs follow each other also when they are on different streams: a plan's kernels and second
-     * stream are there once. */
-    IMX_TRY(imx_turn_take(plan->group, &plan->turn, run.stream));
     IMX_TRY(imx_agree_run(plan->group, plan->number, m));
     plan->runs++;
     plan->sent_inside = plan->sent_between = 0;

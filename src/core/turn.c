@@ -32,7 +32,8 @@ imx_event *imx_turn_begin(const imbrex_group *group, imx_turn *turn, imbrex_stre
     turn->capture = backend->capture ? backend->capture(group->device, stream) : 0;
     int i = turn->capture != 0;
     bool before = turn->latest[i].stream && turn->latest[i].capture == turn->capture;
-    return before && turn->latest[i].stream != stream ? turn->latest[i].done : NULL;
+    bool other = turn->latest[i].stream != stream || stream == backend->per_thread;
+    return before && other ? turn->latest[i].done : NULL;
 }
 
 imbrex_status imx_turn_take(const imbrex_group *group, imx_turn *turn, imbrex_stream stream)
@@ -46,5 +47,11 @@ imbrex_status imx_turn_end(const imbrex_group *group, imx_turn *turn, imbrex_str
     int i = turn->capture != 0;
     turn->latest[i].stream = stream;
     turn->latest[i].capture = turn->capture;
-    return group->backend->event_record(group->device, turn->latest[i].done, stream);
+    imbrex_status status =
+        group->backend->event_record(group->device, turn->latest[i].done, stream);
+    if (status != IMBREX_OK) { /* nothing else says when the use is over */
+        imbrex_status drained = group->backend->stream_sync(group->device, stream);
+        (void)drained;
+    }
+    return status;
 }

@@ -60,6 +60,7 @@ bool imx_cpu_stream_is(const imx_device *device, imbrex_stream stream); /* one o
 
 imbrex_status imx_cpu_event_create(imx_device *device, imx_event **event);
 void imx_cpu_event_destroy(imx_device *device, imx_event *event);
+void imx_cpu_event_drop(imx_event *event); /* one reference */
 imbrex_status imx_cpu_event_record(imx_device *device, imx_event *event, imbrex_stream stream);
 imbrex_status imx_cpu_event_wait(imx_device *device, imx_event *event, imbrex_stream stream);
 
@@ -85,6 +86,7 @@ typedef enum imx_cpu_kind {
 } imx_cpu_kind;
 
 struct imx_event {
+    uint32_t refs;     /* atomic: the owner's, and of what is enqueued and not yet carried out */
     uint32_t recorded; /* by the host: how often */
     uint32_t reached;  /* atomic, futex: the recording that a stream last came to */
     imx_cpu_check_clock *clock;

@@ -167,20 +167,31 @@ bool imx_cpu_stream_is(const imx_device *device, imbrex_stream handle)
 imbrex_status imx_cpu_event_create(imx_device *device, imx_event **event)
 {
     (void)device;
-    return imx_sys_alloc(1, sizeof **event, event);
+    IMX_TRY(imx_sys_alloc(1, sizeof **event, event));
+    (*event)->refs = 1;
+    return IMBREX_OK;
+}
+
+/* acq_rel: whoever frees it comes after all who used it. */
+void imx_cpu_event_drop(imx_event *event)
+{
+    if (__atomic_sub_fetch(&event->refs, 1, __ATOMIC_ACQ_REL))
+        return;
+    free(event->clock);
+    free(event);
 }
 
 void imx_cpu_event_destroy(imx_device *device, imx_event *event)
 {
     (void)device;
     if (event)
-        free(event->clock);
-    free(event);
+        imx_cpu_event_drop(event);
 }
 
 static imbrex_status put_event(imx_cpu_stream *stream, imx_cpu_kind kind, imx_event *event)
 {
     imx_cpu_entry *entry = reserve(stream, kind);
+    __atomic_add_fetch(&event->refs, 1, __ATOMIC_RELAXED); /* the caller has one: it stays */
     entry->event.event = event;
     entry->event.recording = event->recorded;
     commit(stream);

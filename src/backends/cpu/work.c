@@ -127,8 +127,10 @@ void imx_cpu_work(imx_device *device, int stream, uint32_t *seed, const imx_cpu_
         imx_cpu_check_give(&entry->event.event->clock);
         __atomic_store_n(&entry->event.event->reached, entry->event.recording, __ATOMIC_RELEASE);
         imx_cpu_wake(&entry->event.event->reached);
+        imx_cpu_event_drop(entry->event.event);
     } else if (entry->kind == IMX_CPU_AWAIT) {
         await(entry->event.event, entry->event.recording);
+        imx_cpu_event_drop(entry->event.event);
     } else if (aborted(device)) {
         return;
     } else if (entry->kind == IMX_CPU_COPY) {

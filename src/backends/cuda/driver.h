@@ -17,6 +17,7 @@ typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemHandle;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+#define CU_STREAM_PER_THREAD ((CUstream)2)
 typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
