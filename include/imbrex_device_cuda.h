@@ -326,8 +326,8 @@ IMBREXD_FN unsigned imbrexd_threads(void)
     return blockDim.x * blockDim.y * blockDim.z;
 }
 
-/* This thread's number in its warp, and how many the warp has: a block's last may have fewer.  All of
- * them take part in what a warp does. */
+/* This thread's number in its warp, and how many the warp has: a block's last may have fewer.  All
+ * of them take part in what a warp does. */
 IMBREXD_FN unsigned imbrexd_lane(void)
 {
     return imbrexd_thread() % 32;
