@@ -1,11 +1,16 @@
 /* test_nccl.c - the engine between nodes of GPUs over a fake NCCL on a fake driver: what is found
  * and what is refused, what the operators compute over it, and how it ends when it breaks. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -16,6 +21,7 @@
 #include "fake_stream.h"
 #include "imbrex_device.h"
 #include "op_cases.h"
+#include "scratch.h"
 #include "transport/nccl.h"
 
 static fake_nccl_state *nccl;
@@ -49,6 +55,72 @@ static void an_old_one_is_refused(void **state)
     nccl->version = 22809;
     imbrex_info(info, sizeof info);
     assert_non_null(strstr(info, "between nodes of gpus: NCCL 2.28.9, /"));
+}
+
+/* What imbrex loads goes through here.  While `looks`, the loader knows no NCCL of its own, and the
+ * one beside PyTorch is loaded where another thread may use the loader. */
+static bool looks;
+static int held_up; /* threads that had to wait for that */
+
+static int see_one(struct dl_phdr_info *info, size_t size, void *ctx)
+{
+    (void)info, (void)size, (void)ctx;
+    return 1;
+}
+
+static void *walk(void *arg)
+{
+    dl_iterate_phdr(see_one, NULL);
+    return arg;
+}
+
+static pthread_t walker;
+
+static void walk_meanwhile(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    pthread_create(&walker, NULL, walk, NULL);
+    held_up += pthread_timedjoin_np(walker, NULL, &until) != 0;
+}
+
+void *dlopen(const char *file, int mode)
+{
+    static void *(*real)(const char *file, int mode);
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "dlopen");
+    if (looks && file && strcmp(file, "libnccl.so.2") == 0)
+        return NULL;
+    if (looks && file && strstr(file, "/nvidia/nccl/lib/"))
+        walk_meanwhile();
+    return real(file, mode);
+}
+
+static void the_one_beside_pytorch_is_found(void **state)
+{
+    (void)state;
+    static const char *const folders[] = { "torch", "torch/lib", "nvidia", "nvidia/nccl",
+                                           "nvidia/nccl/lib" };
+    static char copy[1 << 22]; /* of the fake; its version is 0 */
+    FILE *fake = fopen(getenv("IMBREX_NCCL"), "r");
+    assert_non_null(fake);
+    size_t bytes = fread(copy, 1, sizeof copy, fake);
+    assert_in_range(bytes, 1, sizeof copy - 1);
+    fclose(fake);
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++)
+        scratch_directory(folders[i]);
+    scratch_write("torch/lib/libtorch_cpu.so", copy, bytes);
+    scratch_write("nvidia/nccl/lib/libnccl.so.2", copy, bytes);
+    void *torch = dlopen(scratch_path("torch/lib/libtorch_cpu.so"), RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(torch);
+    looks = true;
+    is_refused("", "/nvidia/nccl/lib/libnccl.so.2 is NCCL 0.0.0");
+    looks = false;
+    dlclose(torch);
+    if (held_up)
+        pthread_join(walker, NULL);
+    assert_int_equal(held_up, 0);
 }
 
 /* ---- operators ------------------------------------------------------------------------------- */
@@ -388,6 +460,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_is_none_is_named),
+        cmocka_unit_test(the_one_beside_pytorch_is_found),
         cmocka_unit_test(an_old_one_is_refused),
         cmocka_unit_test(operators_of_2_by_2),
         cmocka_unit_test(sums_and_barriers_of_3_by_2),
@@ -401,7 +474,7 @@ int main(void)
     };
     fake_ranks_begin();
     nccl = fake_nccl_install();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, scratch_make, scratch_remove);
     fake_ranks_end();
     return failed;
 }

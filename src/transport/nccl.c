@@ -58,14 +58,21 @@ static void *try_all(const char *folder, int length, const char *below)
 }
 
 /* PyTorch's wheels hold their own: <site>/torch/lib/libtorch.so, <site>/nvidia/nccl/lib. */
-static int look_beside_torch(struct dl_phdr_info *info, size_t size, void *library)
+static int find_torch(struct dl_phdr_info *info, size_t size, void *site)
 {
     (void)size;
     const char *at = info->dlpi_name ? strstr(info->dlpi_name, "/torch/lib/libtorch") : NULL;
-    if (!at)
-        return 0;
-    *(void **)library = try_in(info->dlpi_name, (int)(at - info->dlpi_name), IN_WHEEL);
-    return 1;
+    if (at)
+        snprintf(site, PATH_MOST, "%.*s", (int)(at - info->dlpi_name), info->dlpi_name);
+    return at != NULL;
+}
+
+/* Loaded only after the walk, which holds a lock of the loader's: a dlopen on another thread may
+ * wait for that one, and hold the one that dlopen needs. */
+static void *look_beside_torch(void)
+{
+    char site[PATH_MOST];
+    return dl_iterate_phdr(find_torch, site) ? try_in(site, PATH_MOST, IN_WHEEL) : NULL;
 }
 
 /* Of the first python3 on PATH, which may be one of a virtual environment, and of the user's. */
@@ -94,7 +101,7 @@ static void *look_everywhere(void)
 {
     void *library = try(LIBRARY);
     if (!library)
-        dl_iterate_phdr(look_beside_torch, &library);
+        library = look_beside_torch();
     const char *folders[] = { getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda",
                               "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu" };
     static const char *const below[] = { "/lib64/" LIBRARY, "/lib/" LIBRARY, "/" LIBRARY };
