@@ -82,6 +82,7 @@ int ncclGetUniqueId(ncclUniqueId *id)
     int number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
     memset(id, 0, sizeof *id);
     memcpy(id, &number, sizeof number);
+    __atomic_add_fetch(&fake_nccl.named, 1, __ATOMIC_RELAXED);
     return may_fail("ncclGetUniqueId");
 }
 
@@ -90,7 +91,12 @@ EXPORT int ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, i
 int ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank,
                            ncclConfig *config)
 {
+    static const ncclUniqueId none;
     int failed = may_fail("ncclCommInitRankConfig");
+    if (memcmp(&id, &none, sizeof none) == 0) {
+        fprintf(stderr, "ncclCommInitRankConfig: rank %d has no name\n", rank);
+        abort();
+    }
     if (config->size != sizeof *config || config->magic != NCCL_CONFIG_MAGIC || config->blocking ||
         rank < 0 || rank >= ranks || !fake_nccl.has_gpu())
         failed = INVALID_ARGUMENT;

@@ -17,6 +17,7 @@ typedef struct fake_nccl_state {
     int result;
     int broken;    /* what communicators say of themselves from now on; 0: nothing; atomic */
     bool cut;      /* nothing comes through any more; atomic */
+    int named;     /* calls of ncclGetUniqueId; atomic */
     int live;      /* communicators; atomic */
     int aborts;    /* so many were ended so; atomic */
     uint64_t sent; /* bytes; atomic */

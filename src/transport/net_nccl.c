@@ -23,6 +23,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "../core/net.h"
@@ -376,9 +377,7 @@ static imbrex_status equip(imx_net *net)
     IMX_TRY(imx_sys_alloc((size_t)net->desc.size, sizeof *net->ids, &net->ids));
     IMX_TRY(backend->memory_create_host(device, SLOTS * sizeof(slot), &net->words));
     IMX_TRY(backend->memory_create(device, (size_t)net->lane_size * sizeof(uint64_t), &net->trial));
-    IMX_TRY(backend->stream_create(device, &net->stream));
-    int result = net->lane_rank ? NCCL_SUCCESS : net->calls->ncclGetUniqueId(&net->id);
-    return result == NCCL_SUCCESS ? IMBREX_OK : fail_call(net, "name a communicator", result);
+    return backend->stream_create(device, &net->stream);
 }
 
 static void net_close(imx_net *net);
@@ -466,13 +465,33 @@ static imbrex_status connect(imx_net *net)
     return exchange(net);
 }
 
+/* A name is a thread of NCCL's that listens until the whole lane has come: there is none before the
+ * ranks are about to.  A leader without one still meets the others, with zeros. */
+static imbrex_status swap_names(imx_net *net)
+{
+    const imx_net_desc *desc = &net->desc;
+    static const ncclUniqueId none;
+    bool leads = net->lane_size > 1 && net->lane_rank == 0;
+    int result = leads ? net->calls->ncclGetUniqueId(&net->id) : NCCL_SUCCESS;
+    if (result != NCCL_SUCCESS)
+        net->id = none;
+    imbrex_status met = desc->allgather(desc->ctx, &net->id, net->ids, sizeof net->id);
+    if (result != NCCL_SUCCESS)
+        return fail_call(net, "name a communicator", result);
+    IMX_TRY(met);
+    net->id = net->ids[net->leader];
+    if (net->lane_size > 1 && memcmp(&net->id, &none, sizeof none) == 0)
+        return imx_fail(IMBREX_PEER, "rank %d could not name a communicator of NCCL's",
+                        net->leader);
+    return IMBREX_OK;
+}
+
 /* After it the stream and the words of the first exchange are not needed any more. */
 static imbrex_status net_open(imx_net *net)
 {
     const imx_net_desc *desc = &net->desc;
     imbrex_status status;
-    IMX_GOTO(desc->allgather(desc->ctx, &net->id, net->ids, sizeof net->id));
-    net->id = net->ids[net->leader];
+    IMX_GOTO(swap_names(net));
     if (net->lane_size > 1)
         IMX_GOTO(connect(net));
 fail:
