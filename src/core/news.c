@@ -2,6 +2,7 @@
 #include "news.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -139,17 +140,21 @@ static wire *find_wire(const imx_news *news, int rank)
     return NULL;
 }
 
-/* All that say they have called are at the door; strangers are sent away. */
+/* All that say they have called are at the door; strangers are sent away.  Who cannot be let in,
+ * for want of descriptors or memory or because strangers took too long, goes without news. */
 static void welcome(imx_news *news, int listener, const offer *o, int callers)
 {
     int64_t deadline = imx_socket_deadline(MESSAGE_MS);
+    int64_t last = imx_socket_deadline(imx_min(TRIES_MS, news->group->timeout_ms / 2));
     const message answer = { .magic = MAGIC, .kind = WELCOME };
-    while (callers > 0) {
+    while (callers > 0 && imx_socket_now_ms() < last) {
         struct pollfd door = { .fd = listener, .events = POLLIN };
         message hello;
         if (imx_socket_poll(&door, 1, deadline) != IMX_SOCKET_DONE)
             return;
         int fd = imx_sys.accept(listener, NULL, NULL);
+        if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            return;
         if (fd < 0)
             continue;
         imx_socket_no_delay(fd);

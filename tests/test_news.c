@@ -1,0 +1,173 @@
+/* test_news.c - connections between nodes that say why a group has failed: it is heard of at once,
+ * and a group meets without them where they cannot be. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "imbrex_device.h"
+#include "imx.h"
+#include "net_threads.h"
+#include "ranks.h"
+
+static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, void *ctx)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", per_node);
+    setenv("IMBREX_NODE_RANKS", text, 1);
+    ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
+    net_threads_reset();
+    int failed = ranks_run(&desc, run, ctx);
+    unsetenv("IMBREX_NODE_RANKS");
+    return failed;
+}
+
+/* ---- a fault --------------------------------------------------------------------------------- */
+
+enum { NEWS_MS = 20000, NEWS_MOST_MS = 3000 };
+
+/* Rank 4, not the first of its node, ends all; nobody waits for a deadline. */
+static int hears_of_an_abort(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group);
+    imbrex_coll_desc desc = { .m = 60, .n = 16, .dtype = IMBREX_F32 };
+    float a[600] = { 0 }, c[1024];
+    imbrex_args args = { .a = a, .c = c };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
+    int64_t begin_ns = imbrexd_now_ns();
+    if (rank == 4)
+        imbrex_group_abort(group);
+    imbrex_status status = IMBREX_OK;
+    while (status == IMBREX_OK && imbrexd_now_ns() - begin_ns < NEWS_MS * (int64_t)1000000) {
+        status = imbrex_plan_run(plan, &args, NULL);
+        if (status == IMBREX_OK)
+            status = imbrex_stream_sync(group, NULL);
+    }
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "imbrex_group_abort"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(took_ms < NEWS_MOST_MS, "rank %d heard of it after %lld ms", rank,
+               (long long)took_ms);
+    if (rank < 3)
+        RANK_CHECK(strstr(imbrex_error(), "rank 4, on node 1 ("), "no node in '%s'",
+                   imbrex_error());
+    return 0;
+}
+
+static void news_travel_between_nodes(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(9, 3, NEWS_MS, hears_of_an_abort, NULL), 0);
+}
+
+/* ---- rank 0 cannot be reached ---------------------------------------------------------------- */
+
+/* A door at which nobody answers, though it is there: its queue is full. */
+static struct sockaddr_in dead_end;
+static int64_t called_ns; /* atomic; by rank 2, the first of node 1 */
+static int (*real_connect)(int fd, const struct sockaddr *address, unsigned length);
+
+static int connect_to_dead_end(int fd, const struct sockaddr *address, unsigned length)
+{
+    __atomic_store_n(&called_ns, called_ns ? called_ns : imbrexd_now_ns(), __ATOMIC_RELAXED);
+    return address->sa_family == AF_INET
+               ? real_connect(fd, (const struct sockaddr *)&dead_end, sizeof dead_end)
+               : real_connect(fd, address, length);
+}
+
+/* It waits half of the group's limit, not 1000 ms for each of rank 0's addresses. */
+static int meets_soon(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    if (imbrex_group_rank(group) == 2) {
+        int64_t begin_ns = __atomic_load_n(&called_ns, __ATOMIC_RELAXED);
+        int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+        RANK_CHECK(begin_ns && took_ms < 900, "calling rank 0 took %lld ms", (long long)took_ms);
+    }
+    return 0;
+}
+
+static void a_group_meets_without_news(void **state)
+{
+    (void)state;
+    socklen_t length = sizeof dead_end;
+    int fds[8], listener = socket(AF_INET, SOCK_STREAM, 0);
+    dead_end =
+        (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    assert_int_equal(bind(listener, (struct sockaddr *)&dead_end, length), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&dead_end, &length), 0);
+    for (int i = 0; i < 8; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(fds[i], (struct sockaddr *)&dead_end, length);
+    }
+    real_connect = imx_sys.connect;
+    imx_sys.connect = connect_to_dead_end;
+    assert_int_equal(run_with(4, 2, 100, meets_soon, NULL), 0);
+    imx_sys.connect = real_connect;
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+    close(listener);
+}
+
+/* ---- rank 0 lets nobody in ------------------------------------------------------------------- */
+
+static int (*real_accept)(int fd, struct sockaddr *address, unsigned *length);
+static int accept_errno, accepts; /* accepts: atomic */
+
+static int accept_nobody(int fd, struct sockaddr *address, unsigned *length)
+{
+    (void)fd, (void)address, (void)length;
+    __atomic_add_fetch(&accepts, 1, __ATOMIC_RELAXED);
+    errno = accept_errno;
+    return -1;
+}
+
+static int only_meets(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+/* Whoever called stays at the door: rank 0 must not look again and again, for ever. */
+static void a_rank_0_without_descriptors_goes_without_news(void **state)
+{
+    (void)state;
+    static const int errors[] = { EMFILE, ENFILE, ENOMEM, ECONNABORTED };
+    real_accept = imx_sys.accept;
+    imx_sys.accept = accept_nobody;
+    alarm(60);
+    for (int i = 0; i < 4; i++) {
+        accept_errno = errors[i];
+        accepts = 0;
+        assert_int_equal(run_with(4, 2, 2000, only_meets, NULL), 0);
+        assert_true(errors[i] == ECONNABORTED ? accepts > 1 : accepts == 1);
+    }
+    alarm(0);
+    imx_sys.accept = real_accept;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(news_travel_between_nodes),
+        cmocka_unit_test(a_group_meets_without_news),
+        cmocka_unit_test(a_rank_0_without_descriptors_goes_without_news),
+    };
+    imx_net_of_test = &net_threads;
+    return cmocka_run_group_tests_name("news", tests, NULL, NULL);
+}
