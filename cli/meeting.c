@@ -3,6 +3,8 @@
 #include "meeting.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,19 +55,37 @@ void meeting_set_environment(const meeting *at, int rank, int ranks)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* streams that wait for each other */
 }
 
-/* This process's rank as its launcher wrote it; NULL: no launcher. */
+/* An empty variable is as good as none. */
+static const char *look_up(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value && *value ? value : NULL;
+}
+
+/* Not one of Slurm's reserved steps at the top of 32 bits, which are no tasks: salloc's shell runs
+ * in one. */
+static bool is_step(const char *step)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(step, &end, 10);
+    return isdigit((unsigned char)*step) && !*end && !errno && number < 0xfffffff0;
+}
+
+/* This process's rank as its launcher wrote it; NULL: no launcher.  The library has the same rules,
+ * in launch_env.c. */
 static const char *find_rank(void)
 {
     /* The second of each pair tells a rank from a shell that happens to have the first: a batch
      * script has SLURM_PROCID, but is no step. */
     static const char *const signs[][2] = { { "RANK", "WORLD_SIZE" },
                                             { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-                                            { "PMI_RANK", "PMI_SIZE" },
-                                            { "SLURM_PROCID", "SLURM_STEP_ID" } };
+                                            { "PMI_RANK", "PMI_SIZE" } };
     for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
-        if (getenv(signs[i][0]) && getenv(signs[i][1]))
-            return getenv(signs[i][0]);
-    return NULL;
+        if (look_up(signs[i][0]) && look_up(signs[i][1]))
+            return look_up(signs[i][0]);
+    const char *step = look_up("SLURM_STEP_ID");
+    return step && is_step(step) ? look_up("SLURM_PROCID") : NULL;
 }
 
 bool launch_is_rank(void)

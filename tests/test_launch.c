@@ -497,7 +497,7 @@ static void ranks_die_with_a_killed_launcher(void **state)
     forget(&l);
 }
 
-/* ---- Progress, knowing that one is a rank ---------------------------------------------------- */
+/* ---- Progress -------------------------------------------------------------------------------- */
 
 static int make_progress(int rank, void *ctx)
 {
@@ -519,30 +519,6 @@ static void progress_is_silent_in_a_pipe(void **state)
     assert_string_equal(l.out, "");
     assert_string_equal(l.err, "");
     forget(&l);
-}
-
-static void a_rank_is_known_by_its_environment(void **state)
-{
-    (void)state;
-    static const char *const names[] = { "RANK",         "WORLD_SIZE",   "OMPI_COMM_WORLD_RANK",
-                                         "PMI_RANK",     "PMI_SIZE",     "OMPI_COMM_WORLD_SIZE",
-                                         "SLURM_PROCID", "SLURM_STEP_ID" };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        unsetenv(names[i]);
-    assert_false(launch_is_rank());
-    assert_true(launch_is_first());
-    setenv("SLURM_PROCID", "1", 1);
-    assert_false(launch_is_rank());
-    assert_true(launch_is_first());
-    setenv("SLURM_STEP_ID", "0", 1);
-    assert_true(launch_is_rank());
-    assert_false(launch_is_first());
-    unsetenv("SLURM_PROCID");
-    setenv("RANK", "0", 1);
-    setenv("WORLD_SIZE", "1", 1);
-    assert_true(launch_is_rank());
-    assert_true(launch_is_first());
-    unsetenv("RANK");
 }
 
 int main(void)
@@ -570,7 +546,6 @@ int main(void)
         cmocka_unit_test(ranks_may_need_many_files),
         cmocka_unit_test(ranks_die_with_a_killed_launcher),
         cmocka_unit_test(progress_is_silent_in_a_pipe),
-        cmocka_unit_test(a_rank_is_known_by_its_environment),
     };
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal(SIGINT, SIG_DFL); /* the shell that started us may ignore it */

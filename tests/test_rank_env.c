@@ -1,0 +1,71 @@
+/* test_rank_env.c - the tool knows by the environment that it is a rank, as the library does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "launch.h"
+#include "launch_env.h"
+
+static const char *get_variable(void *ctx, const char *variable)
+{
+    (void)ctx;
+    return getenv(variable);
+}
+
+static const char *const names[] = { "RANK",          "WORLD_SIZE",
+                                     "PMI_RANK",      "PMI_SIZE",
+                                     "SLURM_PROCID",  "SLURM_NTASKS",
+                                     "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK",
+                                     "MASTER_ADDR",   "OMPI_COMM_WORLD_SIZE" };
+
+/* The library, too, sees a launcher or none. */
+static void is_rank_in(const char *environment, bool rank, bool first)
+{
+    char words[256], *rest = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        unsetenv(names[i]);
+    snprintf(words, sizeof words, "%s", environment);
+    for (char *at = strtok_r(words, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(at, '=');
+        *value++ = '\0';
+        setenv(at, value, 1);
+    }
+    imx_launch_env env;
+    assert_int_equal(imx_launch_env_parse(get_variable, NULL, &env), IMBREX_OK);
+    if (launch_is_rank() != rank || launch_is_first() != first ||
+        (strcmp(env.launcher, "none") != 0) != rank)
+        fail_msg("'%s': a rank %d, the first %d; to the library: %s", environment, launch_is_rank(),
+                 launch_is_first(), env.launcher);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        unsetenv(names[i]);
+}
+
+static void a_rank_is_known_by_its_environment(void **state)
+{
+    (void)state;
+    is_rank_in("", false, true);
+    is_rank_in("RANK=0 WORLD_SIZE=1", true, true);
+    is_rank_in("RANK= WORLD_SIZE=", false, true);
+    is_rank_in("RANK= WORLD_SIZE= PMI_RANK=1 PMI_SIZE=2", true, false);
+    is_rank_in("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", true, false);
+    is_rank_in("SLURM_PROCID=1 SLURM_NTASKS=2", false, true);
+    is_rank_in("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=", false, true);
+    is_rank_in("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=x", false, true);
+    is_rank_in("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", true, false);
+    is_rank_in("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=4294967279", true, false);
+    is_rank_in("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=4294967290", false, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_is_known_by_its_environment),
+    };
+    return cmocka_run_group_tests_name("rank_env", tests, NULL, NULL);
+}
