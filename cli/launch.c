@@ -266,6 +266,14 @@ static void step(launcher *l, int64_t deadline)
     react_to_time(l);
 }
 
+/* From then on its number may be another group's: the guardian is to forget it first. */
+static void reap_rank(launcher *l, int rank)
+{
+    pid_t pid = l->ranks[rank];
+    __atomic_store_n(&l->ranks[rank], 0, __ATOMIC_RELEASE);
+    waitpid(pid, NULL, 0);
+}
+
 /* What ranks left running may still write for a while; what is written already is always brought
  * out, unless a signal says that nobody wants it. */
 static void finish(launcher *l)
@@ -276,7 +284,7 @@ static void finish(launcher *l)
         step(l, until);
     signal_ranks(l, SIGKILL);
     for (int rank = 0; rank < l->started; rank++)
-        waitpid(l->ranks[rank], NULL, 0);
+        reap_rank(l, rank);
     l->started = 0;
     family_end(l->kin);
     l->kin = NULL;

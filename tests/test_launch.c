@@ -497,6 +497,50 @@ static void ranks_die_with_a_killed_launcher(void **state)
     forget(&l);
 }
 
+/* A launcher that is killed as it reaps its ranks: from then on a rank's number is free, and
+ * another group may have it, such as that of a bystander, who is not to die. */
+static bool dies_as_it_reaps;
+
+static void add_bystander(pid_t group)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        sleep_ms(500); /* for the guardian to kill what it means to */
+        _exit(42);
+    }
+    setpgid(pid, group); /* the rank is a zombie: the group is there */
+    dprintf(STDOUT_FILENO, "bystander %d\n", (int)pid);
+}
+
+pid_t waitpid(pid_t pid, int *status, int options)
+{
+    bool last = dies_as_it_reaps && options == 0;
+    if (last)
+        add_bystander(pid);
+    pid_t found = wait4(pid, status, options, NULL);
+    if (last)
+        raise(SIGKILL);
+    return found;
+}
+
+static void a_group_that_is_not_ours_any_more_is_left_alone(void **state)
+{
+    (void)state;
+    char *argv[] = { "true", NULL };
+    int status = 0;
+    dies_as_it_reaps = true;
+    launched l = start(&(launch_options){ .ranks = 2, .grace_s = 5 }, argv, NULL, "", -1);
+    dies_as_it_reaps = false;
+    wait_for(&l);
+    assert_int_equal(l.status, -1);
+    const char *said = strstr(l.out, "bystander ");
+    assert_non_null(said);
+    pid_t bystander = (pid_t)atoi(said + strlen("bystander "));
+    assert_int_equal(waitpid(bystander, &status, 0), bystander);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+    forget(&l);
+}
+
 /* ---- Progress -------------------------------------------------------------------------------- */
 
 static int make_progress(int rank, void *ctx)
@@ -545,6 +589,7 @@ int main(void)
         cmocka_unit_test(what_is_ignored_at_the_start_stays_so),
         cmocka_unit_test(ranks_may_need_many_files),
         cmocka_unit_test(ranks_die_with_a_killed_launcher),
+        cmocka_unit_test(a_group_that_is_not_ours_any_more_is_left_alone),
         cmocka_unit_test(progress_is_silent_in_a_pipe),
     };
     prctl(PR_SET_CHILD_SUBREAPER, 1);
