@@ -8,8 +8,11 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "imx.h"
 #include "ranks.h"
@@ -535,6 +538,36 @@ static void folders_that_cannot_be_written(void **state)
     setenv("IMBREX_CACHE_DIR", scratch_path(""), 1);
 }
 
+enum { LOCKED_MS = 4000 }; /* the group's limit: half of it is waited for the folder */
+
+static int locked_out(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, NULL, NULL);
+    bool first = imbrex_group_rank(group) == 0;
+    RANK_CHECK(status == (first ? IMBREX_SYSTEM : IMBREX_PEER), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "another process has had ") &&
+                   strstr(imbrex_error(), " locked for 2000 ms"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+/* As by a process that is stopped, or in a debugger. */
+static void a_folder_that_stays_locked(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = RANKS, .timeout_ms = LOCKED_MS };
+    int fd = open(scratch_path(""), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    alarm(60);
+    assert_int_equal(ranks_run(&desc, locked_out, NULL), 0);
+    alarm(0);
+    close(fd);
+    tune(tune_quietly);
+    assert_says(new_plan(), "(measured: ");
+}
+
 static int begin(void **state)
 {
     int failed = scratch_make(state);
@@ -559,6 +592,7 @@ int main(void)
         TEST(files_that_are_not_to_be_trusted),
         TEST(long_files),
         TEST(folders_that_cannot_be_written),
+        TEST(a_folder_that_stays_locked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

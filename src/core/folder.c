@@ -13,7 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAME_MOST = 160 };
+#include "imbrex_device.h"
+
+enum { NAME_MOST = 160, LOCK_NAP_NS = 5000000 };
 
 static bool is_ours(const struct stat *found)
 {
@@ -95,15 +97,23 @@ void imx_folder_find(const char *wanted, imx_folder *folder)
     folder->path[0] = '\0';
 }
 
-int imx_folder_lock(const imx_folder *folder)
+/* flock's own wait has no limit, and whoever holds the lock may be stopped. */
+int imx_folder_lock(const imx_folder *folder, int64_t limit_ms)
 {
+    const struct timespec nap = { .tv_nsec = LOCK_NAP_NS };
+    int64_t deadline_ns = imbrexd_now_ns() + limit_ms * 1000000;
     int fd = open_folder(folder);
-    if (fd < 0 || flock(fd, LOCK_EX) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
+    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        int error = errno;
+        if ((error == EWOULDBLOCK || error == EINTR) && imbrexd_now_ns() < deadline_ns) {
+            nanosleep(&nap, NULL);
+            continue;
+        }
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ bool imx_folder_write(const imx_folder *folder, const char *name, const struct i
                       int count);
 
 /* Waits until no other process, or thread, has the folder locked; close() unlocks.  -1, with errno:
- * it cannot be locked. */
-int imx_folder_lock(const imx_folder *folder);
+ * it cannot be locked; EWOULDBLOCK: somebody has had it for limit_ms. */
+int imx_folder_lock(const imx_folder *folder, int64_t limit_ms);
 
 #endif /* IMX_FOLDER_H */

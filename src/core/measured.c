@@ -20,7 +20,8 @@ enum {
     KEY_MOST = 640,
     LINE_MOST = 1024,
     DIGEST = 16,
-    FIGURES_MOST = 160
+    FIGURES_MOST = 160,
+    LOCK_MS = 5000 /* another process writes a small file while it has the folder locked */
 };
 
 /* Lines of a file in memory; the last one may lack its end. */
@@ -277,7 +278,11 @@ imbrex_status imx_measured_keep(const imbrex_group *group, const imx_op *op,
 
     imx_folder folder;
     imx_folder_find(group->env.cache_dir, &folder);
-    int lock = imx_folder_lock(&folder);
+    int64_t limit_ms = imx_min(LOCK_MS, group->timeout_ms / 2); /* the other ranks wait */
+    int lock = imx_folder_lock(&folder, limit_ms);
+    if (lock < 0 && errno == EWOULDBLOCK)
+        return imx_fail(IMBREX_SYSTEM, "another process has had %s locked for %lld ms", folder.path,
+                        (long long)limit_ms);
     if (lock < 0)
         return imx_fail_errno("cannot lock %s", folder.path);
     imbrex_status status = replace(&folder, key, &text);
