@@ -14,7 +14,8 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
-TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
+TOOL = os.environ.get("IMBREX_TOOL") or os.path.join(
+    os.environ.get("IMBREX_BUILD_DIR", "build/release"), "imbrex")
 HIDDEN, FFN, TOKENS = 48, 101, 37  # nothing divides anything
 # Three roundings to the dtype, and float32 sums.
 ALLOWED = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2}
@@ -297,4 +298,7 @@ class Mlp(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if not os.path.exists(TOOL):
+        print("skipped: needs the tool, IMBREX_TOOL")
+        sys.exit(77)
     unittest.main()

@@ -14,12 +14,13 @@ import threading
 import time
 import unittest
 
-TOOL = os.environ.get("IMBREX_TOOL", "build/release/imbrex")
 BUILD = os.environ.get("IMBREX_BUILD_DIR", "build/release")
+TOOL = os.environ.get("IMBREX_TOOL") or os.path.join(BUILD, "imbrex")
 RANK = os.path.join(BUILD, "tests", "test_nodes")
 
 LIBRARIES = glob.glob(os.path.join(BUILD, "libimbrex_mpi.so.[0-9]"))
 for missing, reason in ((not LIBRARIES, "this build has no libimbrex_mpi"),
+                        (not os.path.exists(TOOL), "needs the tool, IMBREX_TOOL"),
                         (not shutil.which("mpirun"), "there is no mpirun")):
     if missing:
         print("skipped: " + reason)
