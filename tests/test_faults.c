@@ -7,7 +7,10 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <limits.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "imbrex_device.h"
@@ -305,6 +308,67 @@ static void memory_after_a_failure(void **state)
     assert_int_equal(ranks_run(&desc, next_memory, NULL), 0);
 }
 
+/* ---- a queue that strangers fill ------------------------------------------------------------- */
+
+/* Where nobody accepts, and no more can wait. */
+static struct sockaddr_un full;
+static socklen_t full_length = sizeof full;
+static int times_full; /* so often a rank comes there instead of to its peer */
+
+static int connect_to_full(int fd, const struct sockaddr *address, unsigned length)
+{
+    int type = 0;
+    socklen_t bytes = sizeof type;
+    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes);
+    if (type != SOCK_SEQPACKET || times_full == 0)
+        return real.connect(fd, address, length);
+    times_full--;
+    return real.connect(fd, (const struct sockaddr *)&full, full_length);
+}
+
+static int meets_or_is_late(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    bool late = *(const bool *)ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = late ? TIMEOUT_MS : 10000 };
+    imbrex_group *group = NULL;
+    alarm(60);
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == (late ? IMBREX_TIMEOUT : IMBREX_OK), "rank %d: %s: %s", rank,
+               imbrex_status_name(status), imbrex_error());
+    imbrex_group_destroy(group);
+    RANK_CHECK(!late || took_ms < 8 * TIMEOUT_MS, "took %lld ms", (long long)took_ms);
+    RANK_CHECK(!late || rank == 0 || strstr(imbrex_error(), "rank 0 did not take a connection"),
+               "rank %d: %s", rank, imbrex_error());
+    return 0;
+}
+
+static void a_full_queue_is_not_waited_for_for_ever(void **state)
+{
+    (void)state;
+    int fds[8], listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    full.sun_family = AF_UNIX;
+    assert_int_equal(bind(listener, (struct sockaddr *)&full, sizeof full.sun_family), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&full, &full_length), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    for (int i = 0; i < 8; i++) {
+        fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        connect(fds[i], (struct sockaddr *)&full, full_length);
+    }
+    imx_sys.connect = connect_to_full;
+    for (int i = 0; i < 2; i++) {
+        bool late = i == 1;
+        ranks_desc desc = { .size = 2, .processes = true };
+        times_full = late ? INT_MAX : 3;
+        assert_int_equal(ranks_run_bare(&desc, meets_or_is_late, &late), 0);
+    }
+    imx_sys.connect = fail_connect;
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+    close(listener);
+}
+
 int main(void)
 {
     real = imx_sys;
@@ -315,6 +379,7 @@ int main(void)
         cmocka_unit_test(one_of_two_processes),
         cmocka_unit_test(other_of_two_processes),
         cmocka_unit_test(memory_after_a_failure),
+        cmocka_unit_test(a_full_queue_is_not_waited_for_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,9 +16,12 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../core/transport.h"
+
+enum { NAP_NS = 1000000 };
 
 /* How a rank is reached; swapped once. */
 typedef struct address {
@@ -183,15 +186,24 @@ static imbrex_status receive_message(int fd, void *bytes, size_t size, int *pass
                     fd_here < 0 ? "" : " and a descriptor", size);
 }
 
-static imbrex_status connect_to(imx_transport *t, int rank)
+/* While strangers fill the other's queue, which is EAGAIN, it is asked again: a socket that blocks
+ * would wait for room without limit. */
+static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
 {
+    const struct timespec nap = { .tv_nsec = NAP_NS };
     const address *theirs = &t->addresses[rank];
-    int fd = imx_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd = imx_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return imx_fail_errno("cannot make a socket for rank %d", rank);
     t->sockets[rank] = fd;
-    if (imx_sys.connect(fd, (const struct sockaddr *)&theirs->name, theirs->length) != 0)
-        return imx_fail_errno("cannot connect to rank %d", rank);
+    while (imx_sys.connect(fd, (const struct sockaddr *)&theirs->name, theirs->length) != 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            return imx_fail_errno("cannot connect to rank %d", rank);
+        if (imbrexd_now_ns() >= deadline)
+            return imx_fail(IMBREX_TIMEOUT,
+                            "rank %d did not take a connection in time: its queue is full", rank);
+        nanosleep(&nap, NULL);
+    }
     hello greeting = { .rank = t->desc.rank };
     memcpy(greeting.key, theirs->key, sizeof greeting.key);
     return send_message(fd, &greeting, sizeof greeting, -1, rank);
@@ -235,12 +247,12 @@ static int missing(const imx_transport *t)
 }
 
 /* Lower ranks are connected to, higher ones connect: each pair has one socket.  All listen before
- * anyone connects, so no connect waits for an accept. */
+ * anyone connects, with room for all in the queue: only strangers make a connect wait. */
 static imbrex_status connect_all(imx_transport *t, int64_t deadline)
 {
     for (int r = 0; r < t->desc.rank; r++) {
         if (t->peers[r])
-            IMX_TRY(connect_to(t, r));
+            IMX_TRY(connect_to(t, r, deadline));
     }
     for (int r; (r = missing(t)) >= 0;) {
         IMX_TRY(await(t->listener, POLLIN, deadline, "connect", r));
