@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 enum {
-    LINE_MOST = 1 << 20, /* a longer line is cut */
-    QUEUE_MOST = 1 << 16 /* no rank is read while so much waits to be written */
+    LINE_MOST = 1 << 20,  /* a longer line is cut */
+    QUEUE_MOST = 1 << 16, /* no rank is read while so much waits to be written */
+    FOREGROUND_MS = 200   /* how often it is looked whether the terminal has come to us */
 };
 
 typedef struct bytes {
@@ -291,6 +292,19 @@ static struct pollfd entry(bool wanted, int fd, short events)
     return (struct pollfd){ .fd = wanted ? fd : -1, .events = events };
 }
 
+/* In the background, reading from the terminal would stop the launcher.  Nothing wakes it when it
+ * is brought to the foreground: until then it looks now and then. */
+static bool may_type(const relay *lines, int *timeout_ms)
+{
+    if (lines->typing < 0 || lines->typed.length > 0)
+        return false;
+    if (tcgetpgrp(STDIN_FILENO) == getpgrp())
+        return true;
+    if (*timeout_ms < 0 || *timeout_ms > FOREGROUND_MS)
+        *timeout_ms = FOREGROUND_MS;
+    return false;
+}
+
 bool relay_step(relay *lines, int fd, int timeout_ms)
 {
     struct pollfd *polls = lines->polls;
@@ -302,10 +316,7 @@ bool relay_step(relay *lines, int fd, int timeout_ms)
         polls[POLL_SINKS + i] =
             entry(waits_to_write(&lines->sinks[i]) && !held, lines->sinks[i].fd, POLLOUT);
     }
-    /* In the background, reading from the terminal would stop the launcher. */
-    polls[POLL_TERMINAL] =
-        entry(typing && lines->typed.length == 0 && tcgetpgrp(STDIN_FILENO) == getpgrp(),
-              STDIN_FILENO, POLLIN);
+    polls[POLL_TERMINAL] = entry(may_type(lines, &timeout_ms), STDIN_FILENO, POLLIN);
     polls[POLL_TYPING] = entry(typing && lines->typed.length > 0, lines->typing, POLLOUT);
     for (int s = 0; s < lines->ranks * 2; s++)
         polls[POLL_SOURCES + s] =

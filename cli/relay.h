@@ -26,8 +26,8 @@ void relay_destroy(relay *lines); /* closes the pipes; NULL is fine */
  * that fails. */
 bool relay_attach(relay *lines, int rank, int ends[3]);
 
-/* Waits for a pipe, or fd, or timeout_ms (-1: none), and moves what there is.  True if fd can be
- * read. */
+/* Waits for a pipe, or fd, or timeout_ms (-1: none) at most, and moves what there is.  True if fd
+ * can be read. */
 bool relay_step(relay *lines, int fd, int timeout_ms);
 
 /* A line of the launcher's own, to standard error, after what the ranks wrote there so far. */
