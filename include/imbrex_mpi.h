@@ -22,8 +22,8 @@ extern "C" {
 #endif
 
 /* Collective over comm.  Fills in bootstrap, with a duplicate of comm that lives until MPI ends.
- * Its allgather gives up after IMBREX_TIMEOUT_MS (30000).  IMBREX_OK, or IMBREX_PEER if MPI
- * failed; imbrex_error() knows nothing of it. */
+ * This call waits for all ranks of comm without a limit; allgather gives up after IMBREX_TIMEOUT_MS
+ * (30000).  IMBREX_OK, or IMBREX_PEER if MPI failed; imbrex_error() knows nothing of it. */
 IMBREX_TRY imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap);
 
 #ifdef __cplusplus

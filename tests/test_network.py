@@ -82,6 +82,25 @@ class LogicalNodes(Case):
                     env={"IMBREX_TIMEOUT_MS": "300"})
         self.assertIn("rank 0 gave up", done.stdout, done.stderr)
 
+    def connect(self, ranks, mode):
+        program = os.path.join(BUILD, "tests", "mpi_connect")
+        return call([*MPIRUN, "-n", ranks, program, mode], env={"IMBREX_NODE_RANKS": "1"})
+
+    def test_threads(self):
+        """Two threads of each process make a group each, at once."""
+        out = self.well(self.connect("2", "threads"))
+        self.assertEqual(len(re.findall(r"rank \d: the tags differ", out)), 2, out)
+
+    def test_starts(self):
+        """Ranks that are threads start MPI once."""
+        self.assertIn("MPI was started once", self.well(self.connect("1", "starts")))
+
+    def test_gone(self):
+        """A rank that does not come back while MPI connects the ranks holds up nobody for good."""
+        done = self.connect("2", "gone")
+        self.assertEqual(sorted(re.findall(r"rank (\d) gave up", done.stdout)), ["0", "1"],
+                         "\n%s\n%s" % (done.stdout, done.stderr))
+
     def test_mlp(self):
         out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",
                               "-n", "1", "-x", "IMBREX_NODE=blue", TOOL, *MLP]))

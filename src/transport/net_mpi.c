@@ -1,5 +1,5 @@
-/* net_mpi.c - the engine between nodes for CPU ranks, over MPI, and a bootstrap: a library of its
- * own, which imbrex loads when ranks are on several nodes.
+/* net_mpi.c - the engine between nodes for CPU ranks, over MPI, in a library of its own, which
+ * imbrex loads when ranks are on several nodes.
  *
  * A step is carried out by the stream's own thread: it posts all receives and sends, and drives MPI
  * until they are done.  Both ends of a message are then in MPI, which is what TCP needs; and many
@@ -7,37 +7,31 @@
  *
  * After a failure MPI is not called any more, not even to end it: it might wait for who is gone.
  */
-#include "imbrex_mpi.h"
-
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "../core/net.h"
 #include "../kernels/sites.h"
+#include "mpi_world.h"
 
 /* PIECE: what has to arrive within the group's timeout_ms, since MPI does not tell of less. */
 enum { LINGER_NS = 100000000, PIECE_BYTES = 16 << 20 };
 
-/* Between two looks: so many yields, then naps that double every NAPS.  Bytes go on their way
- * meanwhile, from one kernel's buffer to the other's, which hold what a nap takes.  A watch that
- * lets its waits spin for less than SPINS_ALONE knows that there are fewer cores than threads. */
+/* A watch that lets its waits spin for less knows that there are fewer cores than threads. */
 enum { SPINS_ALONE = 1000 };
-enum { YIELDS = 200, YIELDS_CROWDED = 5, NAPS = 8, NAP_NS = 20000, NAP_DOUBLES_MOST = 4 };
 
-/* What all groups of the process share. */
-static struct {
-    bool started; /* by this library, which then ends it */
-    bool failed;  /* atomic */
-} mpi;
+/* What ranks tell each other: who they are in MPI's world, and a number that no other group has
+ * that begins with the same rank of it. */
+typedef struct introduction {
+    int world, ticket;
+} introduction;
 
 struct imx_net {
     imx_net_desc desc;
-    MPI_Comm comm; /* its ranks are the group's */
-    int *world;    /* [size]: of each rank, in MPI's world */
-    bool stuck;    /* atomic */
+    MPI_Comm comm;     /* its ranks are the group's */
+    int *world;        /* [size]: of each rank, in MPI's world */
+    introduction *all; /* [size] */
+    bool stuck;        /* atomic */
 };
 
 /* One entry of a stream. */
@@ -53,124 +47,11 @@ typedef struct flight {
     int bytes[IMX_NET_OPS]; /* that are to arrive; -1: a send */
 } flight;
 
-/* ---- bootstrap ------------------------------------------------------------------------------- */
-
-static int64_t now_ns(void)
-{
-    return imbrexd_now_ns();
-}
-
-/* A thread that yields where others want the core too waits for all their time slices. */
-static void nap(int *polls, bool crowded)
-{
-    int naps = ++*polls - (crowded ? YIELDS_CROWDED : YIELDS);
-    if (naps < 0) {
-        sched_yield();
-        return;
-    }
-    const struct timespec time = { .tv_nsec = NAP_NS << imx_min(naps / NAPS, NAP_DOUBLES_MOST) };
-    nanosleep(&time, NULL);
-}
-
-static int64_t bootstrap_limit_ns(void)
-{
-    const char *text = getenv("IMBREX_TIMEOUT_MS");
-    long long ms = text ? atoll(text) : 0;
-    return (ms > 0 ? ms : 30000) * 1000000;
-}
-
-static int wait_for_all(MPI_Request *request)
-{
-    int64_t deadline_ns = now_ns() + bootstrap_limit_ns();
-    for (int done = 0, polls = 0; !done; nap(&polls, true)) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            return 1;
-        if (!done && now_ns() >= deadline_ns)
-            return 2;
-    }
-    return 0;
-}
-
-/* The communicator as an integer, which MPI has a form for, fits into ctx.  Memory of its own: a
- * gathering that has been given up may still write to it, whenever MPI is called again. */
-static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
-{
-    MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)(intptr_t)ctx);
-    MPI_Request request;
-    int size;
-    if (bytes > INT32_MAX || MPI_Comm_size(comm, &size) != MPI_SUCCESS)
-        return 1;
-    char *all = malloc(bytes * ((size_t)size + 1) + 1);
-    if (!all)
-        return 1;
-    char *own = all + bytes * (size_t)size;
-    memcpy(own, send, bytes);
-    int failed = MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm,
-                                &request) != MPI_SUCCESS;
-    if (!failed)
-        failed = wait_for_all(&request);
-    if (failed) {
-        __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
-        return failed;
-    }
-    memcpy(recv, all, bytes * (size_t)size);
-    free(all);
-    return 0;
-}
-
-imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
-{
-    MPI_Comm own;
-    imbrex_bootstrap made = { .allgather = allgather };
-    if (!bootstrap)
-        return IMBREX_INVALID;
-    if (MPI_Comm_dup(comm, &own) != MPI_SUCCESS ||
-        MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
-        MPI_Comm_rank(own, &made.rank) != MPI_SUCCESS ||
-        MPI_Comm_size(own, &made.size) != MPI_SUCCESS)
-        return IMBREX_PEER;
-    made.ctx = (void *)(intptr_t)MPI_Comm_c2f(own);
-    *bootstrap = made;
-    return IMBREX_OK;
-}
-
 /* ---- open and close -------------------------------------------------------------------------- */
-
-static void end_mpi(void)
-{
-    int ended = 0;
-    if (!__atomic_load_n(&mpi.failed, __ATOMIC_RELAXED) && MPI_Finalized(&ended) == MPI_SUCCESS &&
-        !ended)
-        MPI_Finalize();
-}
-
-static imbrex_status start_mpi(const imx_net_desc *desc)
-{
-    int started = 0, ended = 0, level = MPI_THREAD_SINGLE;
-    MPI_Initialized(&started);
-    MPI_Finalized(&ended);
-    if (ended)
-        return desc->fail(IMBREX_INVALID, "MPI has ended: make groups before MPI_Finalize");
-    if (started) {
-        MPI_Query_thread(&level);
-    } else {
-        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
-            return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
-        mpi.started = true;
-        atexit(end_mpi);
-        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    }
-    if (level == MPI_THREAD_MULTIPLE)
-        return IMBREX_OK;
-    return desc->fail(IMBREX_UNSUPPORTED,
-                      "MPI was started with thread level %d, and streams between nodes need "
-                      "MPI_THREAD_MULTIPLE (%d): pass that to MPI_Init_thread",
-                      level, MPI_THREAD_MULTIPLE);
-}
 
 static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
 {
-    imbrex_status status = start_mpi(desc);
+    imbrex_status status = imx_mpi_world_start(desc);
     if (status != IMBREX_OK)
         return status;
     imx_net *net = calloc(1, sizeof *net);
@@ -179,7 +60,10 @@ static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
     net->desc = *desc;
     net->comm = MPI_COMM_NULL;
     net->world = calloc((size_t)desc->size, sizeof *net->world);
-    if (!net->world) {
+    net->all = calloc((size_t)desc->size, sizeof *net->all);
+    if (!net->world || !net->all) {
+        free(net->world);
+        free(net->all);
         free(net);
         return desc->fail(IMBREX_NO_MEMORY, "no memory for %d ranks", desc->size);
     }
@@ -187,7 +71,7 @@ static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
     return IMBREX_OK;
 }
 
-/* Which rank of MPI's world each rank of the group is; no two may be the same. */
+/* Each rank of the group is another rank of MPI's world, of so many. */
 static imbrex_status check_world(const imx_net_desc *desc, const int *world, int size)
 {
     for (int r = 0; r < desc->size; r++) {
@@ -203,28 +87,26 @@ static imbrex_status check_world(const imx_net_desc *desc, const int *world, int
     return IMBREX_OK;
 }
 
-static imbrex_status net_open(imx_net *net)
+static imbrex_status introduce(imx_net *net, int *tag)
 {
     const imx_net_desc *desc = &net->desc;
-    int *world = net->world, own = 0, size = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &own);
+    introduction own = { .ticket = imx_mpi_world_ticket() };
+    int size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &own.world);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    imbrex_status status = desc->allgather(desc->ctx, &own, world, sizeof own);
-    if (status == IMBREX_OK)
-        status = check_world(desc, world, size);
-    if (status != IMBREX_OK)
-        return status;
-    MPI_Group all, ranks;
-    MPI_Comm_group(MPI_COMM_WORLD, &all);
-    MPI_Group_incl(all, desc->size, world, &ranks);
-    int error = MPI_Comm_create_group(MPI_COMM_WORLD, ranks, 0, &net->comm);
-    MPI_Group_free(&ranks);
-    MPI_Group_free(&all);
-    if (error == MPI_SUCCESS)
-        error = MPI_Comm_set_errhandler(net->comm, MPI_ERRORS_RETURN);
-    return error == MPI_SUCCESS
-               ? IMBREX_OK
-               : desc->fail(IMBREX_PEER, "MPI cannot connect the ranks: error %d", error);
+    imbrex_status status = desc->allgather(desc->ctx, &own, net->all, sizeof own);
+    for (int r = 0; r < desc->size; r++)
+        net->world[r] = net->all[r].world;
+    *tag = imx_mpi_world_tag(net->world[0], size, net->all[0].ticket);
+    return status == IMBREX_OK ? check_world(desc, net->world, size) : status;
+}
+
+static imbrex_status net_open(imx_net *net)
+{
+    int tag = 0;
+    imbrex_status status = introduce(net, &tag);
+    return status == IMBREX_OK ? imx_mpi_world_connect(&net->desc, net->world, tag, &net->comm)
+                               : status;
 }
 
 static void net_facts(const imx_net *net, imx_net_facts *facts)
@@ -271,10 +153,11 @@ static void net_close(imx_net *net)
     if (!net)
         return;
     if (aborted(net))
-        __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
+        imx_mpi_world_fail();
     else if (net->comm != MPI_COMM_NULL && MPI_Finalized(&ended) == MPI_SUCCESS && !ended)
         MPI_Comm_free(&net->comm);
     free(net->world);
+    free(net->all);
     if (!net->stuck)
         free(net);
 }
@@ -350,13 +233,14 @@ static int look(const step *s, flight *f)
 /* A receive that has not begun can be taken back.  If any is left, memory must stay for it. */
 static void take_back(const step *s, flight *f)
 {
-    int64_t until_ns = now_ns() + LINGER_NS;
-    __atomic_store_n(&mpi.failed, true, __ATOMIC_RELAXED);
+    imx_mpi_world_limit limit = imx_mpi_world_limit_of(LINGER_NS);
+    imx_mpi_world_fail();
     for (int i = 0; i < s->count; i++) {
         if (f->requests[i] != MPI_REQUEST_NULL && s->ops[i].receives)
             MPI_Cancel(&f->requests[i]);
     }
-    for (int i, polls = 0; (i = first_open(f)) >= 0 && now_ns() < until_ns; nap(&polls, true)) {
+    for (int i, polls = 0; (i = first_open(f)) >= 0 && !imx_mpi_world_is_over(&limit);
+         imx_mpi_world_nap(&polls, true)) {
         for (; i < s->count; i++) {
             int done;
             if (f->requests[i] != MPI_REQUEST_NULL &&
@@ -372,23 +256,20 @@ static void take_back(const step *s, flight *f)
 static bool fly(const step *s, flight *f)
 {
     const imbrexd_watch *watch = s->net->desc.watch;
-    int64_t limit_ns = s->net->desc.timeout_ms * 1000000;
-    int64_t looked_ns = now_ns(), deadline_ns = looked_ns + limit_ns;
+    imx_mpi_world_limit limit = imx_mpi_world_limit_of(s->net->desc.timeout_ms * 1000000);
     bool crowded = watch->spins < SPINS_ALONE;
-    for (int polls = 0; first_open(f) >= 0; nap(&polls, crowded)) {
+    for (int polls = 0; first_open(f) >= 0; imx_mpi_world_nap(&polls, crowded)) {
         int landed = look(s, f);
         if (landed < 0 || aborted(s->net))
             return false;
-        int64_t at_ns = now_ns();
-        deadline_ns += imbrexd_pause_ns(at_ns - looked_ns, limit_ns);
-        looked_ns = at_ns;
+        bool over = imx_mpi_world_is_over(&limit);
         int open = first_open(f);
         if (open >= 0)
-            imbrexd_watch_note(watch, site_of(s, open), at_ns);
+            imbrexd_watch_note(watch, site_of(s, open), limit.looked_ns);
         if (landed) {
             polls = 0;
-            deadline_ns = at_ns + limit_ns;
-        } else if (at_ns >= deadline_ns) {
+            limit.deadline_ns = limit.looked_ns + limit.limit_ns;
+        } else if (over) {
             fail_step(s, open, IMBREXD_FAULT_DEADLINE, 0);
             return false;
         }

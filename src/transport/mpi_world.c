@@ -1,0 +1,275 @@
+/* mpi_world.c - MPI is started, a bootstrap over it, and how a group gets a communicator. */
+#include "mpi_world.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* So many yields, then naps that double every NAPS.  Bytes go on their way meanwhile, from one
+ * kernel's buffer to the other's, which hold what a nap takes. */
+enum { YIELDS = 200, YIELDS_CROWDED = 5, NAPS = 8, NAP_NS = 20000, NAP_DOUBLES_MOST = 4 };
+
+enum { TAGS = 32768 }; /* what every MPI allows */
+
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static bool failed_once; /* atomic */
+
+/* ---- waits ----------------------------------------------------------------------------------- */
+
+imx_mpi_world_limit imx_mpi_world_limit_of(int64_t limit_ns)
+{
+    int64_t now_ns = imbrexd_now_ns();
+    return (imx_mpi_world_limit){ limit_ns, now_ns, now_ns + limit_ns };
+}
+
+bool imx_mpi_world_is_over(imx_mpi_world_limit *limit)
+{
+    int64_t now_ns = imbrexd_now_ns();
+    limit->deadline_ns += imbrexd_pause_ns(now_ns - limit->looked_ns, limit->limit_ns);
+    limit->looked_ns = now_ns;
+    return now_ns >= limit->deadline_ns;
+}
+
+/* A thread that yields where others want the core too waits for all their time slices. */
+void imx_mpi_world_nap(int *polls, bool crowded)
+{
+    int naps = ++*polls - (crowded ? YIELDS_CROWDED : YIELDS);
+    if (naps < 0) {
+        sched_yield();
+        return;
+    }
+    const struct timespec time = { .tv_nsec = NAP_NS << imx_min(naps / NAPS, NAP_DOUBLES_MOST) };
+    nanosleep(&time, NULL);
+}
+
+/* ---- bootstrap ------------------------------------------------------------------------------- */
+
+static int64_t bootstrap_limit_ns(void)
+{
+    const char *text = getenv("IMBREX_TIMEOUT_MS");
+    long long ms = text ? atoll(text) : 0;
+    return (ms > 0 ? ms : 30000) * 1000000;
+}
+
+static int wait_for_all(MPI_Request *request)
+{
+    imx_mpi_world_limit limit = imx_mpi_world_limit_of(bootstrap_limit_ns());
+    for (int done = 0, polls = 0; !done; imx_mpi_world_nap(&polls, true)) {
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            return 1;
+        if (!done && imx_mpi_world_is_over(&limit))
+            return 2;
+    }
+    return 0;
+}
+
+/* The communicator as an integer, which MPI has a form for, fits into ctx.  Memory of its own: a
+ * gathering that has been given up may still write to it, whenever MPI is called again. */
+static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)(intptr_t)ctx);
+    MPI_Request request;
+    int size;
+    if (bytes > INT32_MAX || MPI_Comm_size(comm, &size) != MPI_SUCCESS)
+        return 1;
+    char *all = malloc(bytes * ((size_t)size + 1) + 1);
+    if (!all)
+        return 1;
+    char *own = all + bytes * (size_t)size;
+    memcpy(own, send, bytes);
+    int failed = MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm,
+                                &request) != MPI_SUCCESS;
+    if (!failed)
+        failed = wait_for_all(&request);
+    if (failed) {
+        imx_mpi_world_fail();
+        return failed;
+    }
+    memcpy(recv, all, bytes * (size_t)size);
+    free(all);
+    return 0;
+}
+
+imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
+{
+    MPI_Comm own;
+    imbrex_bootstrap made = { .allgather = allgather };
+    if (!bootstrap)
+        return IMBREX_INVALID;
+    if (MPI_Comm_dup(comm, &own) != MPI_SUCCESS ||
+        MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
+        MPI_Comm_rank(own, &made.rank) != MPI_SUCCESS ||
+        MPI_Comm_size(own, &made.size) != MPI_SUCCESS)
+        return IMBREX_PEER;
+    made.ctx = (void *)(intptr_t)MPI_Comm_c2f(own);
+    *bootstrap = made;
+    return IMBREX_OK;
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+void imx_mpi_world_fail(void)
+{
+    __atomic_store_n(&failed_once, true, __ATOMIC_RELAXED);
+}
+
+static void end_mpi(void)
+{
+    int ended = 0;
+    if (!__atomic_load_n(&failed_once, __ATOMIC_RELAXED) && MPI_Finalized(&ended) == MPI_SUCCESS &&
+        !ended)
+        MPI_Finalize();
+}
+
+/* The level of threads that it has been started with, by whomever; -1: it cannot be. */
+static int start_once(void)
+{
+    int started = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&started);
+    if (started) {
+        MPI_Query_thread(&level);
+        return level;
+    }
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+        return -1;
+    atexit(end_mpi);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    return level;
+}
+
+/* Ranks may be threads: one of them starts MPI, and the others find it so. */
+imbrex_status imx_mpi_world_start(const imx_net_desc *desc)
+{
+    int ended = 0;
+    MPI_Finalized(&ended);
+    if (ended)
+        return desc->fail(IMBREX_INVALID, "MPI has ended: make groups before MPI_Finalize");
+    pthread_mutex_lock(&starting);
+    int level = start_once();
+    pthread_mutex_unlock(&starting);
+    if (level < 0)
+        return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
+    if (level == MPI_THREAD_MULTIPLE)
+        return IMBREX_OK;
+    return desc->fail(IMBREX_UNSUPPORTED,
+                      "MPI was started with thread level %d, and streams between nodes need "
+                      "MPI_THREAD_MULTIPLE (%d): pass that to MPI_Init_thread",
+                      level, MPI_THREAD_MULTIPLE);
+}
+
+/* ---- a group's communicator ------------------------------------------------------------------ */
+
+int imx_mpi_world_ticket(void)
+{
+    static unsigned last; /* atomic */
+    return (int)(__atomic_fetch_add(&last, 1, __ATOMIC_RELAXED) % TAGS);
+}
+
+int imx_mpi_world_tag(int world, int size, int ticket)
+{
+    int each = TAGS / size > 0 ? TAGS / size : 1; /* tags of a first rank */
+    return (world * each + ticket % each) % TAGS;
+}
+
+/* MPI_Comm_create_group has no form that does not block, and waits for good for a process that has
+ * died.  So a thread of its own makes the call.  If that is given up it keeps the memory. */
+typedef enum progress { UNDER_WAY, RETURNED, LEFT } progress;
+
+typedef struct calling {
+    MPI_Group ranks;
+    MPI_Comm comm;
+    int tag, error;
+    int progress; /* atomic */
+} calling;
+
+static void *call(void *arg)
+{
+    calling *c = arg;
+    c->error = MPI_Comm_create_group(MPI_COMM_WORLD, c->ranks, c->tag, &c->comm);
+    /* acq_rel: who sees RETURNED sees what was returned, and who was left owns all of it */
+    if (__atomic_exchange_n(&c->progress, RETURNED, __ATOMIC_ACQ_REL) == LEFT)
+        free(c);
+    return NULL;
+}
+
+/* Signals are the caller's threads' to take. */
+static int start_thread(calling *c)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, call, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_detach(thread);
+    return error;
+}
+
+static bool aborted(const imx_net_desc *desc)
+{
+    return __atomic_load_n(desc->watch->abort[desc->rank], __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Whether it has returned within the limit; if not, c is the thread's. */
+static bool await(const imx_net_desc *desc, calling *c)
+{
+    imx_mpi_world_limit limit = imx_mpi_world_limit_of(desc->timeout_ms * 1000000);
+    for (int polls = 0; __atomic_load_n(&c->progress, __ATOMIC_ACQUIRE) != RETURNED;
+         imx_mpi_world_nap(&polls, true)) {
+        if (imx_mpi_world_is_over(&limit) || aborted(desc))
+            return __atomic_exchange_n(&c->progress, LEFT, __ATOMIC_ACQ_REL) == RETURNED;
+    }
+    return true;
+}
+
+static imbrex_status give_up(const imx_net_desc *desc)
+{
+    imx_mpi_world_fail();
+    if (aborted(desc))
+        return desc->fail(IMBREX_PEER,
+                          "the group has failed while MPI connected the ranks: end all of them, "
+                          "without MPI_Finalize, and start them again");
+    return desc->fail(IMBREX_TIMEOUT,
+                      "MPI cannot connect the ranks: MPI_Comm_create_group has not returned in "
+                      "%lld ms, so one of them has died or hangs: end all, without MPI_Finalize, "
+                      "and start them again",
+                      (long long)desc->timeout_ms);
+}
+
+static imbrex_status finish(const imx_net_desc *desc, calling *c, MPI_Comm *comm)
+{
+    int error = c->error;
+    MPI_Group_free(&c->ranks);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
+    *comm = c->comm;
+    free(c);
+    return error == MPI_SUCCESS
+               ? IMBREX_OK
+               : desc->fail(IMBREX_PEER, "MPI cannot connect the ranks: error %d", error);
+}
+
+imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, int tag,
+                                    MPI_Comm *comm)
+{
+    MPI_Group all;
+    calling *c = calloc(1, sizeof *c);
+    if (!c)
+        return desc->fail(IMBREX_NO_MEMORY, "no memory for MPI's part of a group");
+    *c = (calling){ .tag = tag, .comm = MPI_COMM_NULL };
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_incl(all, desc->size, world, &c->ranks);
+    MPI_Group_free(&all);
+    int error = start_thread(c);
+    if (error) {
+        MPI_Group_free(&c->ranks);
+        free(c);
+        return desc->fail(IMBREX_SYSTEM, "cannot start a thread that connects the nodes: error %d",
+                          error);
+    }
+    return await(desc, c) ? finish(desc, c, comm) : give_up(desc);
+}

@@ -1,0 +1,149 @@
+/* connect.c - how groups over nodes get hold of MPI, by threads at once and where a rank is gone:
+ *
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect threads    two threads a process make groups
+ *     IMBREX_NODE_RANKS=1 mpirun -n 1 mpi_connect starts     two ranks want to start MPI
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../ranks.h"
+#include "imbrex_device.h"
+#include "imbrex_mpi.h"
+
+enum { GROUPS = 2, LIMIT_MS = 700, MOST_MS = 5000, GUARD_S = 30 };
+
+static bool wants_both, goes;
+static int made, started; /* atomic, as is what follows */
+static int tags[GROUPS];
+
+/* ---- what the library asks of MPI ------------------------------------------------------------ */
+
+int MPI_Init_thread(int *argc, char ***argv, int wanted, int *level)
+{
+    __atomic_add_fetch(&started, 1, __ATOMIC_SEQ_CST);
+    usleep(300000); /* for the other rank to come here, too, if it does not wait */
+    return PMPI_Init_thread(argc, argv, wanted, level);
+}
+
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out)
+{
+    int rank, at = __atomic_fetch_add(&made, 1, __ATOMIC_SEQ_CST);
+    tags[at % GROUPS] = tag;
+    for (int ms = 0; wants_both && __atomic_load_n(&made, __ATOMIC_SEQ_CST) < GROUPS; ms++) {
+        if (ms == MOST_MS)
+            return MPI_ERR_OTHER;
+        usleep(1000);
+    }
+    PMPI_Comm_rank(comm, &rank);
+    while (goes && rank == 1)
+        pause();
+    return PMPI_Comm_create_group(comm, group, tag, out);
+}
+
+/* ---- groups of two threads ------------------------------------------------------------------- */
+
+typedef struct member {
+    pthread_t thread;
+    imbrex_bootstrap bootstrap;
+    int failed;
+} member;
+
+static int meet_once(const imbrex_bootstrap *bootstrap)
+{
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
+    imbrex_group *group;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    imbrex_group_destroy(group);
+    return 0;
+}
+
+static void *run_member(void *arg)
+{
+    member *m = arg;
+    m->failed = meet_once(&m->bootstrap);
+    return NULL;
+}
+
+static int threads(void)
+{
+    member members[GROUPS] = { 0 };
+    int failed = 0;
+    wants_both = true;
+    for (int i = 0; i < GROUPS; i++)
+        RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &members[i].bootstrap));
+    for (int i = 0; i < GROUPS; i++)
+        pthread_create(&members[i].thread, NULL, run_member, &members[i]);
+    for (int i = 0; i < GROUPS; i++) {
+        pthread_join(members[i].thread, NULL);
+        failed += members[i].failed;
+    }
+    RANK_CHECK(!failed && made == GROUPS, "%d groups failed, %d were made", failed, made);
+    RANK_CHECK(tags[0] != tags[1], "groups that are made at once have the tag %d", tags[0]);
+    RANK_CHECK(tags[0] >= 0 && tags[0] < 32768 && tags[1] >= 0 && tags[1] < 32768,
+               "tags are %d and %d", tags[0], tags[1]);
+    printf("rank %d: the tags differ\n", members[0].bootstrap.rank);
+    MPI_Finalize();
+    return 0;
+}
+
+/* ---- ranks that are threads of one process --------------------------------------------------- */
+
+static int finds_mpi(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
+    imbrex_group *group;
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED && strstr(imbrex_error(), "are both rank 0 of 1"),
+               "rank %d: %s: %s", rank, imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+static int starts(void)
+{
+    ranks_desc desc = { .size = 2 };
+    int failed = ranks_run_bare(&desc, finds_mpi, NULL);
+    RANK_CHECK(!failed && started == 1, "%d ranks failed, MPI was started %d times", failed,
+               started);
+    printf("MPI was started once\n");
+    return 0;
+}
+
+/* ---- a rank that is gone --------------------------------------------------------------------- */
+
+/* Its process stays, so that mpirun does not end the others. */
+static int gone(void)
+{
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    goes = true;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu", .timeout_ms = LIMIT_MS };
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_TIMEOUT || status == IMBREX_PEER, "%s", imbrex_status_name(status));
+    RANK_CHECK(strstr(imbrex_error(), "MPI_Comm_create_group has not returned in 700 ms"), "%s",
+               imbrex_error());
+    RANK_CHECK(took_ms >= LIMIT_MS && took_ms < MOST_MS, "it took %lld ms", (long long)took_ms);
+    printf("rank %d gave up\n", bootstrap.rank);
+    fflush(stdout);
+    usleep(500000); /* the other one may still write */
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    int level;
+    const char *mode = argc > 1 ? argv[1] : "";
+    alarm(GUARD_S);
+    if (strcmp(mode, "starts") == 0)
+        return starts();
+    PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+    return strcmp(mode, "gone") == 0 ? gone() : threads();
+}
