@@ -205,10 +205,17 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
     return imx_run_end(run);
 }
 
+/* Whether there is something to launch, and somebody to send to.  Else the run is one of signals:
+ * one of nothing would give no credit to a peer whose caller wants `gathered`, and who waits. */
+static bool has_kernel(const imx_run *run)
+{
+    return run->m && run->plan->shape.n && run->ranks > 1;
+}
+
 static imbrex_status run_store(const imx_run *run)
 {
-    if (!run->plan->shape.n || run->ranks == 1)
-        return run_sequential(run); /* nothing to launch, or nobody to push to */
+    if (!has_kernel(run))
+        return run_sequential(run);
     imx_gemm_args args = product(run, true);
     args.push = run->args->a;
     args.counters = imx_run_counters(run);
@@ -217,8 +224,8 @@ static imbrex_status run_store(const imx_run *run)
 
 static imbrex_status run_ring(const imx_run *run)
 {
-    if (!run->plan->shape.n || run->ranks == 1)
-        return run_sequential(run); /* no tile passes rows on, or there is nobody to pass them to */
+    if (!has_kernel(run))
+        return run_sequential(run);
     imx_gemm_args args = product(run, true);
     return run_kernel(run, &args);
 }
