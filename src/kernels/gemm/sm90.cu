@@ -43,6 +43,15 @@
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
+/* The four warps of a warpgroup.  Barrier 1 is team.cuh's. */
+IMX_FN void consumers_meet(int consumer)
+{
+    if (consumer == 0)
+        asm volatile("bar.sync 2, 128;" : : : "memory");
+    else
+        asm volatile("bar.sync 3, 128;" : : : "memory");
+}
+
 /* This stage may be overwritten, as far as this warpgroup goes: tells all who write to it. */
 IMX_FN void release(uint32_t base, uint32_t stage)
 {
@@ -250,6 +259,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         wgmma_wait(0);
         if (TURNS == 2 || consumer == 0)
             imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index);
+        if (args.k <= TILE_K) /* no step has made the warps meet since each took its note there */
+            consumers_meet(consumer);
         release(base, before);
 #if defined(IMX_BIAS) && !defined(IMX_STORE)
         add_bias(d, args, note_of(now)->col);
