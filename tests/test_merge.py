@@ -58,8 +58,23 @@ class Merge(unittest.TestCase):
             "sequential": "-", "torch cublas": "1.000", "torch nccl": "1.800",
             "Pallas [1]": "1.330"})
         self.assertEqual([rows[1][word] for word in ("k", "sequential", "copy")],
-                         ["0", "1.000", "-"])
+                         ["0", "9.0 µs", "-"])
         self.assertEqual(notes, ["[1] its authors' report, TPU v5e"])
+
+    def test_without_sizes(self):
+        barrier = dict(GATHER, op="barrier", m=None, n=None)
+        rows, _ = self.table(("", json.dumps(barrier)))
+        self.assertEqual([rows[0][word] for word in ("operator", "m", "sequential")],
+                         ["barrier", "0", "9.0 µs"])
+
+    def test_mlp(self):
+        rows, _ = self.table(("", json.dumps({
+            "tokens": 64, "hidden": 8, "ffn": 32, "ranks": 4, "dtype": "bf16", "graph": True,
+            "products_us": 10, "sequential_us": 16, "overlapped_us": 10.4})))
+        self.assertEqual([rows[0][word] for word in ("operator", "m", "n", "k", "ranks", "dtype")],
+                         ["mlp", "64", "8", "32", "4", "bf16"])
+        self.assertEqual((rows[0]["sequential, graph"], rows[0]["overlapped, graph"]),
+                         ("1.600", "1.040"))
 
     def test_mpi(self):
         rows, _ = self.table(("", json.dumps(MPI, indent=2)))

@@ -1,10 +1,12 @@
 """Merges what several benchmarks wrote into one markdown table: a row a problem, a column a
-candidate, each figure the candidate's time over that of the local product alone in its own run.
+candidate, each figure the candidate's time over that of the local product alone in its own run; of
+what has no product, microseconds.
 
     python3 bench/peers/merge.py [NAME=]FILE ...
 
-A file holds what `imbrex bench --json`, torch_peers.py --json or mpi_blas --json wrote, or figures
-from elsewhere, objects with op, m, n, k, ranks, dtype, name, over and source.  NAME stands before
+A file holds what `imbrex bench --json`, `imbrex mlp --json`, torch_peers.py --json or mpi_blas
+--json wrote, or figures from elsewhere, objects with op, m, n, k, ranks, dtype, name, over and
+source.  NAME stands before
 the names of the file's candidates.  m, n, k are of all ranks together, in the table and in figures
 from elsewhere; of mlp, n is the hidden size and k that of the feed-forward.  Where two files say
 the same, the later one counts.
@@ -29,7 +31,7 @@ def values_of(text):
 
 
 def problem(op, m, n, k, ranks, dtype):
-    return op, int(m), int(n), int(k or 0), int(ranks), dtype
+    return op, int(m or 0), int(n or 0), int(k or 0), int(ranks), dtype
 
 
 def in_all(op, m, n, k, ranks, dtype):
@@ -38,13 +40,22 @@ def in_all(op, m, n, k, ranks, dtype):
                    ranks, dtype)
 
 
+def figure(value, candidate):
+    return "%.1f µs" % candidate["us"] if value["k"] is None else candidate["over"]
+
+
 def figures_of(value):
     """(problem, candidate, over, source) of one object."""
     if "candidates" in value:
         key = in_all(value["op"], value["m"], value["n"], value["k"] or 0, value["ranks"],
                      value["dtype"])
         for c in value["candidates"]:
-            yield key, c["name"] + (", graph" if value.get("graph") else ""), c["over"], None
+            yield key, c["name"] + (", graph" if value.get("graph") else ""), figure(value, c), None
+    elif "overlapped_us" in value:
+        key = problem("mlp", *(value[word] for word in ("tokens", "hidden", "ffn", "ranks", "dtype")))
+        for name in ("sequential", "overlapped"):
+            over = value[name + "_us"] / value["products_us"]
+            yield key, name + (", graph" if value.get("graph") else ""), over, None
     elif isinstance(value.get("over"), dict):
         key = problem(*(value[word] for word in ("op", "m", "n", "k", "ranks", "dtype")))
         for name, over in value["over"].items():
@@ -73,6 +84,12 @@ def merge(files):
     return rows, sources
 
 
+def cell(value):
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else "%.3f" % value
+
+
 def table(rows, sources):
     names = []
     for row in rows.values():
@@ -82,8 +99,7 @@ def table(rows, sources):
              [name + (" " + marks[name] if name in marks else "") for name in names]]
     lines.append(["---"] * len(lines[0]))
     for key in sorted(rows):
-        cells = ["%.3f" % rows[key][name] if rows[key].get(name) is not None else "-"
-                 for name in names]
+        cells = [cell(rows[key].get(name)) for name in names]
         lines.append([str(word) for word in key] + cells)
     text = "".join("| " + " | ".join(line) + " |\n" for line in lines)
     for name in sorted(sources):
