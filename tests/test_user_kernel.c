@@ -384,10 +384,10 @@ static int asks_outside(imbrex_group *group, void *ctx)
         { .signal = true, .rank = -1, .says = "imbrexd_signal for rank -1 of 2" },
         { .signal = true, .index = 3, .says = "for signal 3, and desc.signals is 3" },
         { .signal = true, .index = -1, .says = "for signal -1, and" },
-        { .past = 4095, .rank = 1, .index = 2 },
+        { .past = 4094, .rank = 1, .index = 2 }, /* and the byte behind it, by rank 1 */
     };
     enum { ROWS = sizeof rows / sizeof rows[0] };
-    int row = *(const int *)ctx % ROWS;
+    int row = *(const int *)ctx % ROWS, rank = imbrex_group_rank(group);
     char *memory, *other;
     imbrex_kernel *kernel;
     RANK_OK(imbrex_mem_alloc(group, 4096, (void **)&memory));
@@ -402,7 +402,7 @@ static int asks_outside(imbrex_group *group, void *ctx)
         int rank, index;
     } args = { rows[row].signal  ? NULL
                : rows[row].other ? other
-                                 : memory + rows[row].past,
+                                 : memory + rows[row].past + (rows[row].says ? 0 : rank),
                rows[row].rank, rows[row].index };
     imbrex_status status = imbrex_launch(kernel, 1, 1, &args, sizeof args, NULL);
     if (status == IMBREX_OK) /* no peer has been told before */
