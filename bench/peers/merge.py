@@ -52,7 +52,8 @@ def figures_of(value):
         for c in value["candidates"]:
             yield key, c["name"] + (", graph" if value.get("graph") else ""), figure(value, c), None
     elif "overlapped_us" in value:
-        key = problem("mlp", *(value[word] for word in ("tokens", "hidden", "ffn", "ranks", "dtype")))
+        words = ("tokens", "hidden", "ffn", "ranks", "dtype")
+        key = problem("mlp", *(value[word] for word in words))
         for name in ("sequential", "overlapped"):
             over = value[name + "_us"] / value["products_us"]
             yield key, name + (", graph" if value.get("graph") else ""), over, None
