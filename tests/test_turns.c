@@ -93,6 +93,54 @@ static void per_thread_streams_are_many(void **state)
     assert_int_equal(fake_ranks_run(&desc, 1, each_threads_own, NULL), 0);
 }
 
+/* ---- streams of others ----------------------------------------------------------------------- */
+
+static int foreign(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group *other;
+    imbrex_group_desc desc = { .bootstrap = &one };
+    imbrex_coll_desc shape = { .m = 1, .n = N, .dtype = IMBREX_F32 };
+    imbrex_plan *plan;
+    imbrex_stream theirs[] = { NULL, (imbrex_stream)77 };
+    uint64_t *signal;
+    float a[N] = { 0 }, c[N];
+    imbrex_args args = { .a = a, .c = c };
+    RANK_OK(imbrex_group_create(&desc, &other));
+    RANK_OK(imbrex_stream_create(other, &theirs[0]));
+    RANK_OK(imbrex_mem_alloc(group, 64, (void **)&signal));
+    RANK_OK(imbrex_plan_all_gather(group, &shape, &plan));
+    for (int i = 0; i < 2; i++) {
+        const imbrex_status statuses[] = {
+            imbrex_plan_run(plan, &args, theirs[i]),
+            imbrex_copy(group, c, a, sizeof a, theirs[i]),
+            imbrex_put(group, signal, a, 8, 0, theirs[i]),
+            imbrex_signal_post(group, signal, 1, 0, theirs[i]),
+            imbrex_signal_wait(group, signal, 1, theirs[i]),
+            imbrex_barrier(group, theirs[i]),
+            imbrex_silu_mul(group, IMBREX_F32, 1, 1, a, c, theirs[i]),
+            imbrex_stream_sync(group, theirs[i]),
+        };
+        for (int k = 0; k < 8; k++)
+            RANK_CHECK(statuses[k] == IMBREX_INVALID && strstr(imbrex_error(), "not one of this"),
+                       "call %d: %s: %s", k, imbrex_status_name(statuses[k]), imbrex_error());
+        imbrex_stream_destroy(group, theirs[i]);
+    }
+    RANK_OK(imbrex_copy(other, c, a, sizeof a, theirs[0])); /* it lives */
+    imbrex_group_destroy(other);
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+static void streams_of_others_are_refused(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 1 };
+    assert_int_equal(ranks_run(&desc, foreign, NULL), 0);
+}
+
 /* ---- a run that is refused ------------------------------------------------------------------- */
 
 /* The plan goes while the stream of a run that was refused is still busy. */
@@ -168,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(per_thread_streams_are_many),
+        cmocka_unit_test(streams_of_others_are_refused),
         cmocka_unit_test(nothing_is_left_of_a_refused_run),
         cmocka_unit_test(kernels_wait_for_no_stream_of_the_callers),
     };

@@ -148,6 +148,9 @@ typedef struct imx_backend {
     /* A handle that is another stream in each thread; NULL: there is none. */
     imbrex_stream per_thread;
 
+    /* Whether it is one of the device's.  NULL: whoever runs it says so. */
+    bool (*stream_is)(const imx_device *device, imbrex_stream stream);
+
     /* The number of the graph that is being captured on the stream; 0: none.  NULL: never one. */
     uint64_t (*capture)(const imx_device *device, imbrex_stream stream);
 

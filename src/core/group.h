@@ -256,6 +256,18 @@ static inline imbrex_stream imx_stream_or_default(const imbrex_group *group, imb
     return stream ? stream : group->stream;
 }
 
+/* INVALID if the stream is another group's, or none. */
+static inline imbrex_status imx_stream_check(const imbrex_group *group, imbrex_stream stream)
+{
+    const imx_backend *backend = group->backend;
+    if (!stream || !backend->stream_is || backend->stream_is(group->device, stream))
+        return IMBREX_OK;
+    return imx_fail(IMBREX_INVALID,
+                    "stream, %p, is not one of this group's: want NULL, or one that "
+                    "imbrex_stream_create made with it",
+                    stream);
+}
+
 /* A copy where either memory may be any that the caller has.  Plans' runs call the backend's copy,
  * which does not look whose it is. */
 imbrex_status imx_stream_copy(const imbrex_group *group, void *dst, const void *src, size_t bytes,

@@ -344,6 +344,7 @@ static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, imbrex_s
 {
     imbrex_group *group = k->group;
     imbrex_stream on = imx_stream_or_default(group, stream);
+    IMX_TRY(imx_stream_check(group, stream));
     launch->team = &k->team;
     launch->after = imx_turn_begin(group, &k->turn, on);
     IMX_TRY(group->backend->user_launch(group->device, k->user, launch, on));

@@ -530,6 +530,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
         .ranks = plan->group->size,
         .half = (int)(plan->runs % 2),
     };
+    IMX_TRY(imx_stream_check(plan->group, stream));
     IMX_TRY(imx_net_check_stream(plan->group, run.stream));
     run.use =
         (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);

@@ -16,7 +16,8 @@ imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
-    if (group && stream && stream != group->stream)
+    if (group && stream && stream != group->stream &&
+        imx_stream_check(group, stream) == IMBREX_OK)
         group->backend->stream_destroy(group->device, stream);
 }
 
@@ -24,6 +25,7 @@ imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_stream_check(group, stream));
     IMX_TRY(group->backend->stream_sync(group->device, imx_stream_or_default(group, stream)));
     return imx_fault_check(group);
 }
@@ -55,6 +57,7 @@ imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     IMX_TRY(check_copy(dst, src, bytes));
     return imx_stream_copy(group, dst, src, bytes, group->rank,
                            imx_stream_or_default(group, stream));
@@ -78,6 +81,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
     IMX_TRY(need_here(group, rank));
@@ -103,6 +107,7 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
     return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
@@ -114,6 +119,7 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     imx_signal_op op = {
         .kind = IMX_WAIT,
         .add = value,
@@ -164,6 +170,7 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     imbrex_stream on = imx_stream_or_default(group, stream);
     IMX_TRY(imx_net_check_stream(group, on));
     IMX_TRY(meet_in_node(group, on));
@@ -269,6 +276,7 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     if (count < 0 || count > IMX_NET_OPS)
         return imx_fail(IMBREX_INVALID, "count is %d: want from 0 to %d", count, IMX_NET_OPS);
     if (count)
@@ -327,6 +335,7 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
+    IMX_TRY(imx_stream_check(group, stream));
     imx_silu_mul_args args = {
         .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
     };

@@ -120,6 +120,7 @@ const imx_backend imx_backend_cpu = {
     .sentence = imx_cpu_check_sentence,
     .set_watch = set_watch,
     .set_trace = set_trace,
+    .stream_is = imx_cpu_stream_is,
     .stream_create = imx_cpu_stream_create,
     .stream_destroy = imx_cpu_stream_destroy,
     .stream_sync = imx_cpu_stream_sync,

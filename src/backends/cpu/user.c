@@ -200,10 +200,6 @@ void imx_cpu_user_destroy(imx_device *device, imx_user *user)
 imbrex_status imx_cpu_user_launch(imx_device *device, imx_user *user, const imx_user_launch *launch,
                                   imbrex_stream stream)
 {
-    if (!imx_cpu_stream_is(device, stream))
-        return imx_fail(IMBREX_INVALID,
-                        "stream, %p, is not one of the group that kernel %s was made for", stream,
-                        user->name);
     if (launch->after)
         IMX_TRY(imx_cpu_event_wait(device, launch->after, stream));
     if (launch->product) {
