@@ -14,9 +14,10 @@ int cli_run(int argc, char **argv)
         { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 1024,
           .help = "processes to start (required)" },
         { "timeout", 't', .real = &launch.timeout_s, .metavar = "S", .min = 0, .max = 1e6,
-          .help = "end the whole run after so many seconds, with exit code 124" },
+          .help = "end the whole run after so many seconds, with exit code 124; 0: never" },
         { "grace", 0, .real = &launch.grace_s, .metavar = "S", .min = 0, .max = 1e6,
-          .help = "seconds that the others have to end after a failure or a\nsignal (5)" },
+          .help = "seconds that the others have to end after a failure or a\n"
+                  "signal; after a failure SIGTERM comes when 2/5 are over (5)" },
         { "no-prefix", 0, .flag = &bare, .help = "leave out the \"[rank] \" before each line" },
         { 0 },
     };

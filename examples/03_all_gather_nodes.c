@@ -139,7 +139,7 @@ static float wanted(const void *ctx, int i)
 
 int main(int argc, char **argv)
 {
-    run r = { .group = example_begin(argc, argv) };
+    run r = { .group = example_begin_on_nodes(argc, argv) };
     r.at = example_find_place(r.group);
     size_t ranks = (size_t)r.at.ranks, floats = ranks * N;
     static float shard[N];

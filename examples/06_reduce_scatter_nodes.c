@@ -125,7 +125,7 @@ static float wanted(const void *ctx, int i)
 
 int main(int argc, char **argv)
 {
-    run r = { .group = example_begin(argc, argv), .overlapped = 1 };
+    run r = { .group = example_begin_on_nodes(argc, argv), .overlapped = 1 };
     r.at = example_find_place(r.group);
     size_t ranks = (size_t)r.at.ranks, nodes = (size_t)r.at.nodes;
     static float partial[RANKS_MOST * N];

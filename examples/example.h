@@ -28,7 +28,7 @@ static inline void example_skip(const char *why)
 
 /* "--device cuda", or the CPU.  What this machine lacks, such as an engine between nodes, is no
  * fault of the example's. */
-static inline imbrex_group *example_begin(int argc, char **argv)
+static inline imbrex_group *example_begin_on_nodes(int argc, char **argv)
 {
     const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cpu";
     imbrex_group *group;
@@ -36,6 +36,15 @@ static inline imbrex_group *example_begin(int argc, char **argv)
     if (status == IMBREX_UNSUPPORTED)
         example_skip(imbrex_error());
     check(status);
+    return group;
+}
+
+/* The same for an example whose kernels reach all ranks. */
+static inline imbrex_group *example_begin(int argc, char **argv)
+{
+    imbrex_group *group = example_begin_on_nodes(argc, argv);
+    if (imbrex_group_node(group, imbrex_group_size(group) - 1) > 0)
+        example_skip("it is for the ranks of one node");
     return group;
 }
 

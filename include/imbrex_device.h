@@ -37,6 +37,10 @@
  *     imbrexd_ll_pack_block(ll, src, bytes, flag)
  *     imbrexd_ll_unpack_block(team, dst, ll, bytes, flag, from)
  *   threads  imbrexd_thread, imbrexd_threads(), imbrexd_sync_block(), imbrexd_all_block(mine)
+ *            imbrexd_lane, imbrexd_lanes(), imbrexd_sync_warp(), imbrexd_all_warp(mine)
+ *   for IMBREX_CHECK: rows of bytes, each stride after the one before, which the block now reads or
+ *   writes by plain loads and stores; 0: a mistake, give up.  On GPUs nothing
+ *     imbrexd_check_read / _write(at, bytes, stride, rows)
  *   multimem if IMBREXD_MULTIMEM is defined before the #include: imbrex_device_multimem.h
  *
  * Ordering, for all signals: whatever the poster wrote before a post is visible to whoever saw the

@@ -93,7 +93,7 @@ static void what_is_asked_for_is_not_replaced(void **state)
     assert_int_equal(create(&alone, &group), IMBREX_INVALID);
     assert_non_null(strstr(imbrex_error(), "IMBREX_CUDA_MEMORY is 'cuda': want vmm or ipc"));
     imbrex_info(info, sizeof info);
-    assert_non_null(strstr(info, "symmetric memory: none: IMBREX_CUDA_MEMORY is 'cuda'"));
+    assert_non_null(strstr(info, "env IMBREX_CUDA_MEMORY: cuda, which does not parse"));
     setenv("IMBREX_CUDA_MEMORY", "vmm", 1);
     ranks_desc desc = { .size = 2, .processes = true };
     if (RANKS_PROCESSES)

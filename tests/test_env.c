@@ -95,6 +95,25 @@ static void info_says_what_is_refused(void **state)
     info_says("IMBREX_TOKEN", "secret", "set");
     info_says("IMBREX_TOKEN", long_one, "set, which does not parse: groups refuse it");
     info_says("IMBREX_ALGORITHM", "", "unset");
+    info_says("IMBREX_CHECK", "1", "1");
+    info_says("IMBREX_CHECK", "2", "2, which does not parse: groups refuse it");
+    info_says("IMBREX_CUDA_MEMORY", "ipc", "ipc");
+    info_says("IMBREX_CUDA_MEMORY", "foo", "foo, which does not parse: groups refuse it");
+}
+
+/* As it is made, and where it cannot be. */
+static void info_says_where_kernels_are_kept(void **state)
+{
+    (void)state;
+    char info[8192], line[600];
+    setenv("IMBREX_CACHE_DIR", scratch_path("kept"), 1);
+    imbrex_info(info, sizeof info);
+    snprintf(line, sizeof line, "kernel cache: %s\n", scratch_path("kept"));
+    assert_non_null(strstr(info, line));
+    setenv("IMBREX_CACHE_DIR", "/proc/nope", 1);
+    imbrex_info(info, sizeof info);
+    unsetenv("IMBREX_CACHE_DIR");
+    assert_non_null(strstr(info, "kernel cache: none, every start compiles: "));
 }
 
 int main(void)
@@ -102,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_taken_whole_or_not_at_all),
         cmocka_unit_test(info_says_what_is_refused),
+        cmocka_unit_test(info_says_where_kernels_are_kept),
         cmocka_unit_test(a_comma_locale_changes_nothing),
     };
     return cmocka_run_group_tests_name("env", tests, scratch_make, scratch_remove);

@@ -319,6 +319,9 @@ static const char with_c[] = "#include <math.h>\n#include <string.h>\n"
                              "IMBREXD_KERNEL(with_c, with_c_args)\n"
                              "{\n"
                              "    float y = expf(args->x) + sqrtf(args->x);\n"
+                             "    if (!imbrexd_check_write(args->to, sizeof y, 0, 1) ||\n"
+                             "        !imbrexd_check_read(&args->x, sizeof y, 0, 1))\n"
+                             "        return;\n"
                              "    memcpy(args->to, &y, sizeof y);\n"
                              "}\n";
 

@@ -97,6 +97,16 @@ void imx_folder_find(const char *wanted, imx_folder *folder)
     folder->path[0] = '\0';
 }
 
+void imx_folder_info(const char *wanted, imx_text *text)
+{
+    imx_folder folder;
+    imx_folder_find(wanted, &folder);
+    if (folder.path[0])
+        imx_text_add(text, "kernel cache: %s\n", folder.path);
+    else
+        imx_text_add(text, "kernel cache: none, every start compiles: %s\n", folder.why);
+}
+
 /* flock's own wait has no limit, and whoever holds the lock may be stopped. */
 int imx_folder_lock(const imx_folder *folder, int64_t limit_ms)
 {

@@ -21,6 +21,9 @@ typedef struct imx_folder {
 void imx_folder_name(const char *wanted, imx_folder *folder);
 void imx_folder_find(const char *wanted, imx_folder *folder);
 
+/* Adds a line: where kernels are kept, or why they are not. */
+void imx_folder_info(const char *wanted, imx_text *text);
+
 /* All of a file, and a NUL after it, for free(); NULL, with errno, if it is not there, EPERM if it
  * is not ours alone, EFBIG if it has more than `most` bytes. */
 void *imx_folder_read(const imx_folder *folder, const char *name, size_t most, size_t *bytes);

@@ -374,13 +374,17 @@ size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
 
 size_t imbrex_info(char *text, size_t size)
 {
+    imx_env env;
+    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
+    (void)fell_back;
     imx_text out = { .at = text, .size = size };
     imx_text_add(&out, "version: %s\n", imbrex_version());
     for (int i = 0; i < BACKENDS; i++)
         backends[i]->info(&out);
     imx_text_add(&out, "products on cpu: %s\n", imx_kernel_gemm.cpu_info());
     imx_net_info(&out);
-    imx_measured_info(&out);
+    imx_folder_info(env.cache_dir, &out);
+    imx_measured_info(env.cache_dir, &out);
     imx_env_info(&out);
     return out.length;
 }

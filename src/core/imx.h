@@ -119,14 +119,14 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "~/.cache/imbrex")                                                                        \
     ROW(cuda_arch, "IMBREX_CUDA_ARCH", number, "0",                                               \
         "80: kernels in the form for every GPU, also where there is a faster one; 0: the GPU's")  \
-    ROW(cuda_memory, "IMBREX_CUDA_MEMORY", text, "",                                              \
+    ROW(cuda_memory, "IMBREX_CUDA_MEMORY", way, "",                                               \
         "vmm or ipc: how GPU memory passes between processes; unset: vmm where it can")           \
     ROW(nvrtc, "IMBREX_NVRTC", text, "", "file of NVIDIA's run-time compiler; unset: looked for") \
     ROW(cc, "IMBREX_CC", text, "",                                                                \
         "C compiler for kernels of one's own on CPU ranks; unset: cc, gcc or clang")              \
     ROW(chaos_ms, "IMBREX_CHAOS", number, "0",                                                    \
         "sleep up to so many milliseconds before copies, posts and kernels, for tests")           \
-    ROW(check, "IMBREX_CHECK", number, "0",                                                       \
+    ROW(check, "IMBREX_CHECK", flag, "0",                                                         \
         "1: watch the protocol of ranks that are threads of one process, on the CPU")             \
     ROW(node, "IMBREX_NODE", text, "",                                                            \
         "name of this rank's node; ranks of one host with different names are on several nodes")  \
@@ -142,7 +142,9 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
         "limit on any wait for a peer, if the group's desc does not say")
 
 typedef char imx_env_text[384];
+typedef imx_env_text imx_env_way; /* of memory: vmm or ipc */
 typedef int64_t imx_env_number;
+typedef imx_env_number imx_env_flag; /* 0 or 1 */
 typedef double imx_env_real;
 
 typedef struct imx_env {

@@ -176,16 +176,13 @@ void imx_measured_recall(const imbrex_group *group, const imx_op *op, const imx_
     free(file);
 }
 
-void imx_measured_info(imx_text *text)
+void imx_measured_info(const char *wanted, imx_text *text)
 {
-    imx_env env;
-    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
-    (void)fell_back;
     imx_folder folder;
     char *file = NULL, words[600] = "", version[32];
     imx_text why = { .at = words, .size = sizeof words };
     int whole = 0, ours = 0, damaged = 0;
-    imx_folder_name(env.cache_dir, &folder);
+    imx_folder_name(wanted, &folder);
     const char *rest = open_file(&folder, &file, &why);
     snprintf(version, sizeof version, "%s | ", imbrex_version());
     if (!rest) {

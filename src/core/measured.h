@@ -33,6 +33,6 @@ imbrex_status imx_measured_keep(const imbrex_group *group, const imx_op *op,
                                 const char *figures) IMX_MUST_CHECK;
 
 /* Adds the line of `imbrex info`. */
-void imx_measured_info(imx_text *text);
+void imx_measured_info(const char *wanted, imx_text *text);
 
 #endif /* IMX_MEASURED_H */

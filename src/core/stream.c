@@ -16,8 +16,7 @@ imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
-    if (group && stream && stream != group->stream &&
-        imx_stream_check(group, stream) == IMBREX_OK)
+    if (group && stream && stream != group->stream && imx_stream_check(group, stream) == IMBREX_OK)
         group->backend->stream_destroy(group->device, stream);
 }
 

@@ -120,7 +120,8 @@ static imbrex_status begin(job *j)
         temporary = "/tmp";
     snprintf(j->folder, sizeof j->folder, "%s/imbrex-XXXXXX", temporary);
     if (!mkdtemp(j->folder)) {
-        imbrex_status status = imx_fail_errno("cannot make a folder %s to compile in", j->folder);
+        imbrex_status status = imx_fail_errno(
+            "cannot make the folder %s to compile in, which TMPDIR says where to put", j->folder);
         j->folder[0] = '\0';
         return status;
     }

@@ -113,8 +113,9 @@ imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory
     struct stat found;
     if (device->check)
         return imx_fail(IMBREX_UNSUPPORTED,
-                        "IMBREX_CHECK sees ranks that are threads of one "
-                        "process, and rank %d has peers in others",
+                        "IMBREX_CHECK sees ranks that are threads of one process, and rank %d has "
+                        "peers in others: start them as threads, as examples/threads.c does, or "
+                        "unset it",
                         device->rank);
     if (fstat(fd, &found) != 0)
         return imx_fail_errno("cannot look at a peer's memory");

@@ -144,12 +144,6 @@ static void add_tools(imx_text *text, const imx_env *env)
                      imx_nvrtc_version() % 1000 / 10, imx_nvrtc_path());
     else
         imx_text_add(text, "kernel compiler: none: %s\n", imx_status_detail());
-    imx_folder cache;
-    imx_folder_find(env->cache_dir, &cache);
-    if (cache.path[0])
-        imx_text_add(text, "kernel cache: %s\n", cache.path);
-    else
-        imx_text_add(text, "kernel cache: none, every start compiles: %s\n", cache.why);
     imx_text_add(text, "spans of gpus: of plans made while they are recorded\n");
 }
 

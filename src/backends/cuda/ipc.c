@@ -60,8 +60,6 @@ static imbrex_status try_descriptor(CUdevice gpu, imx_text *why, bool *refused)
 imbrex_status imx_cuda_ipc_choose(CUdevice gpu, const imx_env *env, bool *ipc, imx_text *why)
 {
     const char *asked = env->cuda_memory;
-    if (*asked && strcmp(asked, "vmm") != 0 && strcmp(asked, "ipc") != 0)
-        return imx_fail(IMBREX_INVALID, "IMBREX_CUDA_MEMORY is '%s': want vmm or ipc", asked);
     *ipc = strcmp(asked, "ipc") == 0;
     if (*ipc)
         imx_text_add(why, "cudaIpc, because IMBREX_CUDA_MEMORY asks for it");
