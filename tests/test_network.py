@@ -231,6 +231,9 @@ class Wires:
         return ["ip", "netns", "exec", self.name(0), *MPIRUN, "-H", hosts, "-n",
                 str(2 * self.nodes), "--mca", "plm_rsh_agent",
                 os.path.join(self.folder.name, "agent"), "--mca", "orte_keep_fqdn_hostnames", "1",
+                # Of Open MPI 4: its daemons, several on this machine, now and then crash as they
+                # share what they know of it.
+                "--mca", "rtc", "^hwloc",
                 "--mca", "oob_tcp_if_include", "10.78.0.0/24", "--mca", "btl", "tcp,self",
                 "--mca", "btl_tcp_if_include", "10.77.0.0/24", "-x", "MASTER_ADDR=10.78.0.1",
                 "-x", "IMBREX_NET", *words]
