@@ -251,21 +251,18 @@ void imx_kernel_destroy_all(imbrex_group *group);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 
-static inline imbrex_stream imx_stream_or_default(const imbrex_group *group, imbrex_stream stream)
-{
-    return stream ? stream : group->stream;
-}
-
-/* INVALID if the stream is another group's, or none. */
-static inline imbrex_status imx_stream_check(const imbrex_group *group, imbrex_stream stream)
+/* NULL becomes the default stream.  INVALID: it is another group's, or none. */
+static inline imbrex_status imx_stream_find(const imbrex_group *group, imbrex_stream *stream)
 {
     const imx_backend *backend = group->backend;
-    if (!stream || !backend->stream_is || backend->stream_is(group->device, stream))
-        return IMBREX_OK;
-    return imx_fail(IMBREX_INVALID,
-                    "stream, %p, is not one of this group's: want NULL, or one that "
-                    "imbrex_stream_create made with it",
-                    stream);
+    if (!*stream)
+        *stream = group->stream;
+    else if (backend->stream_is && !backend->stream_is(group->device, *stream))
+        return imx_fail(IMBREX_INVALID,
+                        "stream, %p, is not one of this group's: want NULL, or one that "
+                        "imbrex_stream_create made with it",
+                        *stream);
+    return IMBREX_OK;
 }
 
 /* A copy where either memory may be any that the caller has.  Plans' runs call the backend's copy,

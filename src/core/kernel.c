@@ -343,12 +343,11 @@ static imbrex_status check_kernel(const imbrex_kernel *k, bool product)
 static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, imbrex_stream stream)
 {
     imbrex_group *group = k->group;
-    imbrex_stream on = imx_stream_or_default(group, stream);
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(imx_stream_find(group, &stream));
     launch->team = &k->team;
-    launch->after = imx_turn_begin(group, &k->turn, on);
-    IMX_TRY(group->backend->user_launch(group->device, k->user, launch, on));
-    return imx_turn_end(group, &k->turn, on);
+    launch->after = imx_turn_begin(group, &k->turn, stream);
+    IMX_TRY(group->backend->user_launch(group->device, k->user, launch, stream));
+    return imx_turn_end(group, &k->turn, stream);
 }
 
 imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *args,

@@ -521,16 +521,16 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
     int64_t m = args->m ? args->m : plan->shape.m;
     IMX_TRY(check_args(plan, args, m));
+    IMX_TRY(imx_stream_find(plan->group, &stream));
     imx_run run = {
         .plan = plan,
         .args = args,
-        .stream = imx_stream_or_default(plan->group, stream),
+        .stream = stream,
         .m = m,
         .rank = plan->group->rank,
         .ranks = plan->group->size,
         .half = (int)(plan->runs % 2),
     };
-    IMX_TRY(imx_stream_check(plan->group, stream));
     IMX_TRY(imx_net_check_stream(plan->group, run.stream));
     run.use =
         (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);

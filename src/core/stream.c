@@ -16,7 +16,7 @@ imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
-    if (group && stream && stream != group->stream && imx_stream_check(group, stream) == IMBREX_OK)
+    if (group && imx_stream_find(group, &stream) == IMBREX_OK && stream != group->stream)
         group->backend->stream_destroy(group->device, stream);
 }
 
@@ -24,9 +24,18 @@ imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_stream_check(group, stream));
-    IMX_TRY(group->backend->stream_sync(group->device, imx_stream_or_default(group, stream)));
+    IMX_TRY(imx_stream_find(group, &stream));
+    IMX_TRY(group->backend->stream_sync(group->device, stream));
     return imx_fault_check(group);
+}
+
+/* Before anything is enqueued: there is a group, which has not failed, and the stream is one of its
+ * own. */
+static imbrex_status get_ready(const imbrex_group *group, imbrex_stream *stream)
+{
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_fault_check(group));
+    return imx_stream_find(group, stream);
 }
 
 imbrex_status imx_stream_copy(const imbrex_group *group, void *dst, const void *src, size_t bytes,
@@ -54,12 +63,9 @@ imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_
                           imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(get_ready(group, &stream));
     IMX_TRY(check_copy(dst, src, bytes));
-    return imx_stream_copy(group, dst, src, bytes, group->rank,
-                           imx_stream_or_default(group, stream));
+    return imx_stream_copy(group, dst, src, bytes, group->rank, stream);
 }
 
 static imbrex_status need_here(const imbrex_group *group, int rank)
@@ -78,14 +84,12 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
                          imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(get_ready(group, &stream));
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
     IMX_TRY(need_here(group, rank));
     IMX_TRY(check_copy(peer, src, bytes));
-    return imx_stream_copy(group, peer, src, bytes, rank, imx_stream_or_default(group, stream));
+    return imx_stream_copy(group, peer, src, bytes, rank, stream);
 }
 
 static imbrex_status find_signal(imbrex_group *group, const uint64_t *signal, int rank,
@@ -104,28 +108,24 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(get_ready(group, &stream));
     imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
-    return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
+    return group->backend->signals(group->device, &op, 1, stream);
 }
 
 imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, uint64_t value,
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(get_ready(group, &stream));
     imx_signal_op op = {
         .kind = IMX_WAIT,
         .add = value,
         .site = { .what = IMX_SITE_USER, .rank = -1, .index = -1 },
     };
     IMX_TRY(find_signal(group, signal, group->rank, &op.signal));
-    return group->backend->signals(group->device, &op, 1, imx_stream_or_default(group, stream));
+    return group->backend->signals(group->device, &op, 1, stream);
 }
 
 /* All of a node tell all: one post and one wait a peer, all posts at once, then all waits.  R is
@@ -167,16 +167,13 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
 imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
-    imbrex_stream on = imx_stream_or_default(group, stream);
-    IMX_TRY(imx_net_check_stream(group, on));
-    IMX_TRY(meet_in_node(group, on));
+    IMX_TRY(get_ready(group, &stream));
+    IMX_TRY(imx_net_check_stream(group, stream));
+    IMX_TRY(meet_in_node(group, stream));
     if (group->nodes.count == 1)
         return IMBREX_OK;
-    IMX_TRY(imx_net_meet(group, on));
-    return meet_in_node(group, on);
+    IMX_TRY(imx_net_meet(group, stream));
+    return meet_in_node(group, stream);
 }
 
 /* ---- one at a time --------------------------------------------------------------------------- */
@@ -273,9 +270,7 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
                               imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(get_ready(group, &stream));
     if (count < 0 || count > IMX_NET_OPS)
         return imx_fail(IMBREX_INVALID, "count is %d: want from 0 to %d", count, IMX_NET_OPS);
     if (count)
@@ -292,11 +287,10 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
     if (!group->net)
         return imx_fail(IMBREX_UNSUPPORTED, "device %s only compiles: it sends nothing",
                         group->device_name);
-    imbrex_stream on = imx_stream_or_default(group, stream);
-    IMX_TRY(imx_net_check_stream(group, on));
-    IMX_TRY(imx_turn_take(group, &group->exchange_turn, on));
-    IMX_TRY(group->net_kind->step(group->net, IMX_NET_EXCHANGES, 0, ops, moved, on));
-    return imx_turn_end(group, &group->exchange_turn, on);
+    IMX_TRY(imx_net_check_stream(group, stream));
+    IMX_TRY(imx_turn_take(group, &group->exchange_turn, stream));
+    IMX_TRY(group->net_kind->step(group->net, IMX_NET_EXCHANGES, 0, ops, moved, stream));
+    return imx_turn_end(group, &group->exchange_turn, stream);
 }
 
 /* ---- silu_mul -------------------------------------------------------------------------------- */
@@ -332,15 +326,12 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
                               const void *in, void *out, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group));
-    IMX_TRY(imx_stream_check(group, stream));
+    IMX_TRY(get_ready(group, &stream));
     imx_silu_mul_args args = {
         .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
     };
     IMX_TRY(check_silu_mul(&args));
-    imbrex_stream on = imx_stream_or_default(group, stream);
-    IMX_TRY(imx_turn_take(group, &group->silu_mul_turn, on));
-    IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, on));
-    return imx_turn_end(group, &group->silu_mul_turn, on);
+    IMX_TRY(imx_turn_take(group, &group->silu_mul_turn, stream));
+    IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, stream));
+    return imx_turn_end(group, &group->silu_mul_turn, stream);
 }
