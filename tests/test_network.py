@@ -312,6 +312,14 @@ class Namespaces(Case):
         print("\n".join(seen))
         self.assertLessEqual(best, 0.65, "\n" + "\n".join(seen))
 
+    def ends(self, wires):
+        """What ranks that cannot go on say as they end: each its number, status, ms, sentence."""
+        # The launcher is not to end one rank because another was a little sooner; it would stay.
+        done = call(["timeout", "15", *wires.command(
+            "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "orte_enable_recovery", "1",
+            RANK, "cut")])
+        return done, re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
+
     def test_node_dies(self):
         """The ranks of a node are killed: the others end by themselves and name it, if the launcher
         lets them (docs/nodes.md)."""
@@ -319,10 +327,7 @@ class Namespaces(Case):
         timer = threading.Timer(3, wires.kill, [1, os.path.basename(RANK)])
         timer.start()
         self.addCleanup(timer.cancel)
-        done = call(["timeout", "15", *wires.command(
-            "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "orte_enable_recovery", "1",
-            RANK, "cut")])
-        ends = re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
+        done, ends = self.ends(wires)
         self.assertEqual(sorted(end[0] for end in ends), ["0", "1"],
                          "\n%s\n%s" % (done.stdout, done.stderr))
         for _, status, ms, sentence in ends:
@@ -336,11 +341,7 @@ class Namespaces(Case):
         timer = threading.Timer(3, wires.cut)
         timer.start()
         self.addCleanup(timer.cancel)
-        # The launcher is not to end one rank because another was a little sooner; it would stay.
-        done = call(["timeout", "15", *wires.command(
-            "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "orte_enable_recovery", "1",
-            RANK, "cut")])
-        ends = re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
+        done, ends = self.ends(wires)
         self.assertEqual(sorted(end[0] for end in ends), ["0", "1", "2", "3"],
                          "\n%s\n%s" % (done.stdout, done.stderr))
         for _, status, ms, sentence in ends:

@@ -114,15 +114,21 @@ static const imbrex_span over_nodes[] = {
     { 105 * MS, 106 * MS, IMBREX_SPAN_COPY, 10, 0, 1, 0, 4000, "copy" },
 };
 
-static void the_network_has_rows_of_its_own(void **state)
+/* The picture of rank 0 alone. */
+static char *draw_one(const imbrex_span *spans, size_t count, const char *file)
 {
-    (void)state;
-    const timeline_rank rank = { 0, over_nodes, 6 };
+    const timeline_rank rank = { 0, spans, count };
     const timeline_panel panel = { "hierarchical", &rank, 1 };
     timeline t = both;
     t.panels = &panel;
     t.panel_count = 1;
-    char *text = write_and_read(&t, "nodes.svg");
+    return write_and_read(&t, file);
+}
+
+static void the_network_has_rows_of_its_own(void **state)
+{
+    (void)state;
+    char *text = draw_one(over_nodes, 6, "nodes.svg");
     assert_count(text, ">network<", 2);
     assert_count(text, ">sums<", 1);
     assert_count(text, ">copies<", 2);        /* by its number, and by what is on it */
@@ -138,12 +144,7 @@ static void what_computes_is_no_network(void **state)
     (void)state;
     imbrex_span spans[2] = { over_nodes[0], over_nodes[3] };
     spans[1].stream = 0;
-    const timeline_rank rank = { 0, spans, 2 };
-    const timeline_panel panel = { "sequential", &rank, 1 };
-    timeline t = both;
-    t.panels = &panel;
-    t.panel_count = 1;
-    char *text = write_and_read(&t, "one.svg");
+    char *text = draw_one(spans, 2, "one.svg");
     assert_count(text, ">network<", 0);
     assert_count(text, ">compute<", 1);
     free(text);
