@@ -23,6 +23,8 @@ typedef struct gather_args {
 IMBREXD_FN void work(const gather_args *args, int rank)
 {
     size_t at = (size_t)rank * (size_t)args->n;
+    if (!imbrexd_check_read(args->gathered + at, (size_t)args->n * sizeof(float), 0, 1))
+        return;
     for (int i = (int)imbrexd_thread(); i < args->n; i += (int)imbrexd_threads())
         args->out[at + (size_t)i] = args->gathered[at + (size_t)i] * 2 + 1;
 }
@@ -104,12 +106,12 @@ static float wanted(const void *ctx, int i)
     return (float)(i / N * 1000 + i % N) * 2 + 1;
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin(argc, argv) };
     r.rank = imbrex_group_rank(r.group);
     r.ranks = imbrex_group_size(r.group);
-    static float in[N];
+    float in[N];
     for (int i = 0; i < N; i++)
         in[i] = (float)(r.rank * 1000 + i);
     /* One piece of memory, which is what a kernel's team reaches: the shard, then all of them. */
@@ -137,5 +139,10 @@ int main(int argc, char **argv)
     example_say(r.group, "all_gather, pushed", push_us, sequential_us);
     example_say(r.group, "all_gather, pulled", pull_us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

@@ -31,6 +31,8 @@ typedef struct gather_args {
 
 IMBREXD_FN void work(const gather_args *args, int first, int length)
 {
+    if (!imbrexd_check_read(args->gathered + first, (size_t)length * sizeof(float), 0, 1))
+        return;
     for (int i = (int)imbrexd_thread(); i < length; i += (int)imbrexd_threads())
         args->out[first + i] = args->gathered[first + i] * 2 + 1;
 }
@@ -137,12 +139,12 @@ static float wanted(const void *ctx, int i)
     return (float)(i / N * 1000 + i % N) * 2 + 1;
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin_on_nodes(argc, argv) };
     r.at = example_find_place(r.group);
     size_t ranks = (size_t)r.at.ranks, floats = ranks * N;
-    static float shard[N];
+    float shard[N];
     for (int i = 0; i < N; i++)
         shard[i] = (float)(r.at.rank * 1000 + i);
     /* One piece of memory, which is what a kernel's team reaches: all shards, then the signals. */
@@ -170,5 +172,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(r.group, r.args.out, r.at.ranks * N, wanted, NULL);
     example_say(r.group, "all_gather between nodes", us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

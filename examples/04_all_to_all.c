@@ -100,7 +100,7 @@ static int expert_of(int rank, int token, int ranks)
 
 static int count_wrong(imbrex_group *group, const run *r)
 {
-    static float out[RANKS_MOST][WORDS];
+    float out[RANKS_MOST][WORDS];
     int wrong = 0;
     example_read(group, out, r->args.out, (size_t)r->ranks * sizeof out[0]);
     for (int from = 0; from < r->ranks; from++) {
@@ -117,11 +117,11 @@ static int count_wrong(imbrex_group *group, const run *r)
     return wrong;
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     imbrex_group *group = example_begin(argc, argv);
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
-    static float tokens[TOKENS * WIDTH];
+    float tokens[TOKENS * WIDTH];
     int expert[TOKENS];
     for (int t = 0; t < TOKENS; t++) {
         expert[t] = expert_of(rank, t, ranks);
@@ -145,5 +145,10 @@ int main(int argc, char **argv)
     wrong += count_wrong(group, &r);
     example_say(group, "all-to-all of 48 tokens a rank", us, sequential_us);
     return example_end(group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

@@ -23,6 +23,9 @@ typedef struct scatter_args {
 
 IMBREXD_FN void add(const scatter_args *args, int ranks, int first, int length)
 {
+    if (!imbrexd_check_read(args->slots + first, (size_t)length * sizeof(float),
+                            (size_t)args->n * sizeof(float), (size_t)ranks))
+        return;
     for (int i = (int)imbrexd_thread(); i < length; i += (int)imbrexd_threads()) {
         float sum = 0;
         for (int r = 0; r < ranks; r++)
@@ -64,7 +67,7 @@ IMBREXD_KERNEL(add_only, scatter_args)
 #ifndef KERNEL
 #include "example.h"
 
-enum { N = 16384, RANKS_MOST = 64 };
+enum { N = 16384 };
 
 typedef struct run {
     imbrex_group *group;
@@ -96,21 +99,22 @@ static float wanted(const void *ctx, int i)
     return (float)((r->rank * 3 + i % 100) * (r->ranks * (r->ranks + 1) / 2));
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin(argc, argv) };
     r.rank = imbrex_group_rank(r.group);
     r.ranks = imbrex_group_size(r.group);
-    static float partial[RANKS_MOST * N];
     size_t bytes = (size_t)r.ranks * N * sizeof(float);
+    float *partial = example_room(bytes);
     for (int i = 0; i < r.ranks * N; i++)
         partial[i] = (float)((i / N * 3 + i % N % 100) * (r.rank + 1));
     r.args = (scatter_args){ .partial = example_memory(r.group, bytes, partial),
                              .slots = example_memory(r.group, bytes, NULL),
                              .out = example_memory(r.group, N * sizeof(float), NULL),
                              .n = N };
-    imbrex_kernel *scatter =
-        EXAMPLE_KERNEL(r.group, scatter, .memory = r.args.slots, .signals = 2 * CHUNKS * r.ranks);
+    free(partial);
+    imbrex_kernel *scatter = EXAMPLE_KERNEL(r.group, scatter, .memory = r.args.slots,
+                                            .signals = 2 * CHUNKS * r.ranks, .resident = CHUNKS);
     imbrex_kernel *add_only = EXAMPLE_KERNEL(r.group, add_only, .memory = r.args.slots);
 
     r.kernel = scatter;
@@ -123,5 +127,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(r.group, r.args.out, N, wanted, &r);
     example_say(r.group, "reduce_scatter", us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

@@ -34,6 +34,8 @@ IMBREXD_KERNEL(add, add_args)
     int first = (int)imbrexd_thread() + imbrexd_block_index() * (int)imbrexd_threads();
     if (!imbrexd_wait_block(team, args->here, args->count, args->run, -1))
         return;
+    if (!imbrexd_check_read(args->parts, (size_t)(args->count * args->n) * sizeof(float), 0, 1))
+        return;
     for (int i = first; i < args->n; i += step) {
         float sum = 0;
         for (int k = 0; k < args->count; k++)
@@ -45,7 +47,7 @@ IMBREXD_KERNEL(add, add_args)
 #ifndef KERNEL
 #include "example.h"
 
-enum { N = 32768, BLOCKS = 8, RANKS_MOST = 64, PART_BYTES = N * sizeof(float) };
+enum { N = 32768, BLOCKS = 8, PART_BYTES = N * sizeof(float) };
 
 typedef struct run {
     imbrex_group *group;
@@ -123,15 +125,16 @@ static float wanted(const void *ctx, int i)
     return (float)((r->at.rank * 3 + i % 100) * (r->at.ranks * (r->at.ranks + 1) / 2));
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin_on_nodes(argc, argv), .overlapped = 1 };
     r.at = example_find_place(r.group);
     size_t ranks = (size_t)r.at.ranks, nodes = (size_t)r.at.nodes;
-    static float partial[RANKS_MOST * N];
+    float *partial = example_room(ranks * PART_BYTES);
     for (int i = 0; i < r.at.ranks * N; i++)
         partial[i] = (float)((i / N * 3 + i % N % 100) * (r.at.rank + 1));
     r.partial = example_memory(r.group, ranks * PART_BYTES, partial);
+    free(partial);
     r.slots = example_memory(r.group, ranks * PART_BYTES, NULL);
     r.sums = example_memory(r.group, nodes * PART_BYTES, NULL);
     r.came = example_memory(r.group, nodes * PART_BYTES, NULL);
@@ -155,5 +158,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(r.group, r.out, N, wanted, &r);
     example_say(r.group, "reduce_scatter between nodes", us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

@@ -31,6 +31,8 @@ IMBREXD_KERNEL(gemm, gemm_args)
             if (!imbrexd_wait_block(team, &args->here[from], 1, args->run, from))
                 return;
             a = args->gathered + from * ROWS * K;
+            if (!imbrexd_check_read(a + row * K, TILE * K * sizeof(float), 0, 1))
+                return;
         }
         tile_product(args->c + (from * ROWS + row) * N, a + row * K, args->b,
                      t % (N / TILE) * TILE);
@@ -76,12 +78,12 @@ static float wanted(const void *ctx, int i)
     return tile_wanted(0, i / N, r->rank + 1, i % N);
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin(argc, argv), .overlapped = 1 };
     r.rank = imbrex_group_rank(r.group);
     r.ranks = imbrex_group_size(r.group);
-    static float shard[ROWS * K], b[N * K];
+    float shard[ROWS * K], b[N * K];
     tile_fill(shard, 0, r.rank * ROWS, ROWS);
     tile_fill(b, r.rank + 1, 0, N);
     size_t ranks = (size_t)r.ranks;
@@ -105,5 +107,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
     example_say(r.group, "all_gather + product", us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

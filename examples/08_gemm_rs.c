@@ -30,8 +30,11 @@ IMBREXD_KERNEL(gemm, gemm_args)
     int tiles = ROWS / TILE * (N / TILE), ranks = team->size;
     for (int t = imbrexd_block_index(); t < ranks * tiles; t += imbrexd_block_count()) {
         int to = (team->rank + 1 + t / tiles) % ranks, row = t % tiles / (N / TILE) * TILE;
-        tile_product(args->partial + (to * ROWS + row) * N, args->a + (to * ROWS + row) * K,
-                     args->b, t % (N / TILE) * TILE);
+        int col = t % (N / TILE) * TILE;
+        float *part = args->partial + (to * ROWS + row) * N;
+        if (!imbrexd_check_write(part + col, TILE * sizeof(float), N * sizeof(float), TILE))
+            return;
+        tile_product(part, args->a + (to * ROWS + row) * K, args->b, col);
         imbrexd_sync_block();
         if (imbrexd_thread() == 0 && imbrexd_counter_last(&args->counters[to], (uint32_t)tiles))
             imbrexd_signal_post(&args->done[to], args->run);
@@ -44,6 +47,8 @@ IMBREXD_KERNEL(add, gemm_args)
     int first = (int)imbrexd_thread() + imbrexd_block_index() * (int)imbrexd_threads();
     if (!imbrexd_wait_block(team, args->here, team->size, args->run, -1))
         return;
+    if (!imbrexd_check_read(args->slots, (size_t)(team->size * ROWS * N) * sizeof(float), 0, 1))
+        return;
     for (int i = first; i < ROWS * N; i += step) {
         float sum = 0;
         for (int r = 0; r < team->size; r++)
@@ -55,7 +60,7 @@ IMBREXD_KERNEL(add, gemm_args)
 #ifndef KERNEL
 #include "example.h"
 
-enum { BLOCKS = 8, RANKS_MOST = 64, PART_BYTES = ROWS * N * sizeof(float) };
+enum { BLOCKS = 8, PART_BYTES = ROWS * N * sizeof(float) };
 
 typedef struct run {
     imbrex_group *group;
@@ -95,17 +100,17 @@ static float wanted(const void *ctx, int i)
     return sum;
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin(argc, argv), .overlapped = 1 };
     r.rank = imbrex_group_rank(r.group);
     r.ranks = imbrex_group_size(r.group);
-    static float a[RANKS_MOST * ROWS * K], b[N * K];
+    size_t ranks = (size_t)r.ranks, a_bytes = ranks * ROWS * K * sizeof(float);
+    float *a = example_room(a_bytes), b[N * K];
     tile_fill(a, r.rank, 0, r.ranks * ROWS);
     tile_fill(b, r.rank + 9, 0, N);
-    size_t ranks = (size_t)r.ranks;
     uint64_t *words = example_memory(r.group, 4 * ranks * sizeof *words, NULL);
-    r.args = (gemm_args){ .a = example_memory(r.group, ranks * ROWS * K * sizeof *a, a),
+    r.args = (gemm_args){ .a = example_memory(r.group, a_bytes, a),
                           .b = example_memory(r.group, sizeof b, b),
                           .partial = example_memory(r.group, ranks * PART_BYTES, NULL),
                           .slots = example_memory(r.group, ranks * PART_BYTES, NULL),
@@ -114,6 +119,7 @@ int main(int argc, char **argv)
                           .here = words + ranks,
                           .added = words + 2 * ranks,
                           .counters = (uint32_t *)(words + 3 * ranks) };
+    free(a);
     r.gemm = EXAMPLE_KERNEL(r.group, gemm, .memory = NULL);
     r.add = EXAMPLE_KERNEL(r.group, add, .memory = NULL);
     check(imbrex_stream_create(r.group, &r.copies));
@@ -128,5 +134,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
     example_say(r.group, "product + reduce_scatter", us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

@@ -87,12 +87,12 @@ static float wanted(const void *ctx, int i)
     return tile_wanted(0, i / N, r->rank + 1, i % N);
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin(argc, argv) };
     r.rank = imbrex_group_rank(r.group);
     r.ranks = imbrex_group_size(r.group);
-    static float shard[ROWS * K], b[N * K];
+    float shard[ROWS * K], b[N * K];
     tile_fill(shard, 0, r.rank * ROWS, ROWS);
     tile_fill(b, r.rank + 1, 0, N);
     size_t ranks = (size_t)r.ranks;
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     check(imbrex_copy(r.group, r.args.gathered + r.rank * ROWS * K, shard, sizeof shard, NULL));
     r.ring =
         EXAMPLE_KERNEL(r.group, ring, .memory = r.args.gathered, .signals = 2 * r.ranks * TILES,
-                       .shared_bytes = TILE * K * sizeof(float));
+                       .resident = TILES, .shared_bytes = TILE * K * sizeof(float));
     r.alone = EXAMPLE_KERNEL(r.group, ring, .shared_bytes = TILE * K * sizeof(float));
 
     overlapped(&r);
@@ -114,5 +114,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
     example_say(r.group, "ring collective matmul", us, sequential_us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

@@ -77,11 +77,11 @@ static float wanted(const void *ctx, int i)
     return (float)(i / N * 1000 + i % N);
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     imbrex_group *group = example_begin(argc, argv);
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
-    static float shard[N];
+    float shard[N];
     for (int i = 0; i < N; i++)
         shard[i] = (float)(rank * 1000 + i);
     size_t words = 2 * (size_t)ranks * N;
@@ -101,5 +101,10 @@ int main(int argc, char **argv)
     wrong += example_wrong(group, r.args.out, ranks * N, wanted, NULL);
     example_say(group, "LL all_gather of 1 KB a rank", us, sequential_us);
     return example_end(group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

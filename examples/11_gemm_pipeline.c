@@ -101,9 +101,7 @@ static void one_plan_run(void *ctx)
 /* bf16 of about a normal distribution's spread: on zeros a GPU is faster. */
 static void *random_matrix(imbrex_group *group, size_t elements, uint32_t seed)
 {
-    uint16_t *values = malloc(elements * sizeof *values);
-    if (!values)
-        exit(EXIT_FAILURE);
+    uint16_t *values = example_room(elements * sizeof *values);
     for (size_t i = 0; i < elements; i++) {
         int sum = 0;
         for (int k = 0; k < 4; k++) {
@@ -123,9 +121,7 @@ static void *random_matrix(imbrex_group *group, size_t elements, uint32_t seed)
 static int count_wrong(const run *r, size_t bytes)
 {
     int wrong = 0;
-    uint16_t *have = malloc(bytes), *want = malloc(bytes);
-    if (!have || !want)
-        exit(EXIT_FAILURE);
+    uint16_t *have = example_room(bytes), *want = example_room(bytes);
     example_read(r->group, have, r->args.c, bytes);
     example_read(r->group, want, r->plan_args.c, bytes);
     for (size_t i = 0; i < bytes / 2; i++)
@@ -135,7 +131,7 @@ static int count_wrong(const run *r, size_t bytes)
     return wrong;
 }
 
-int main(int argc, char **argv)
+static int rank_main(int argc, char **argv)
 {
     run r = { .group = example_begin(argc < 3 ? argc : 3, argv) };
     int rank = imbrex_group_rank(r.group), ranks = imbrex_group_size(r.group);
@@ -176,5 +172,10 @@ int main(int argc, char **argv)
                "%.1f us, %.2f of its speed\n",
                m, n, k, ranks, imbrex_group_device(r.group), us, plan_us, plan_us / us);
     return example_end(r.group, wrong);
+}
+
+int main(int argc, char **argv)
+{
+    return example_main(argc, argv, rank_main);
 }
 #endif

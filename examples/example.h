@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "example_threads.h"
 #include "imbrex.h"
 
 enum { EXAMPLE_RUNS = 20 };
@@ -15,7 +16,7 @@ static inline void check(imbrex_status status)
 {
     if (status != IMBREX_OK) {
         fprintf(stderr, "%s\n", imbrex_error());
-        exit(EXIT_FAILURE);
+        example_exit(EXIT_FAILURE);
     }
 }
 
@@ -23,7 +24,7 @@ static inline void check(imbrex_status status)
 static inline void example_skip(const char *why)
 {
     printf("skipped: %s\n", why);
-    exit(77);
+    example_exit(77);
 }
 
 /* "--device cuda", or the CPU.  What this machine lacks, such as an engine between nodes, is no
@@ -32,7 +33,8 @@ static inline imbrex_group *example_begin_on_nodes(int argc, char **argv)
 {
     const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cpu";
     imbrex_group *group;
-    imbrex_status status = imbrex_group_create(&(imbrex_group_desc){ .device = device }, &group);
+    imbrex_group_desc desc = { .bootstrap = example_bootstrap, .device = device };
+    imbrex_status status = imbrex_group_create(&desc, &group);
     if (status == IMBREX_UNSUPPORTED)
         example_skip(imbrex_error());
     check(status);
@@ -85,6 +87,17 @@ static inline imbrex_kernel *example_kernel(imbrex_group *group, const char *fil
 #define EXAMPLE_KERNEL(group, name, ...) \
     example_kernel(group, __FILE__, #name, IMBREXD_ENTRY(name), (imbrex_kernel_desc){ __VA_ARGS__ })
 
+/* Of the host's, for free(). */
+static inline void *example_room(size_t bytes)
+{
+    void *room = malloc(bytes);
+    if (!room) {
+        fprintf(stderr, "no memory for %zu bytes\n", bytes);
+        example_exit(EXIT_FAILURE);
+    }
+    return room;
+}
+
 /* Symmetric memory, which is memory of the group's device, with bytes of `from` in it or zeros. */
 static inline void *example_memory(imbrex_group *group, size_t bytes, const void *from)
 {
@@ -109,10 +122,8 @@ static inline void example_read(imbrex_group *group, void *to, const void *memor
 static inline int example_wrong(imbrex_group *group, const float *memory, int count,
                                 float (*wanted)(const void *ctx, int i), const void *ctx)
 {
-    float *got = malloc((size_t)count * sizeof *got);
+    float *got = example_room((size_t)count * sizeof *got);
     int wrong = 0;
-    if (!got)
-        exit(EXIT_FAILURE);
     example_read(group, got, memory, (size_t)count * sizeof *got);
     for (int i = 0; i < count; i++) {
         float want = wanted(ctx, i);
@@ -150,7 +161,7 @@ static inline void example_say(const imbrex_group *group, const char *what, doub
                imbrex_group_size(group), imbrex_group_device(group), us, sequential_us);
 }
 
-/* The program's exit code. */
+/* The rank's exit code. */
 static inline int example_end(imbrex_group *group, int wrong)
 {
     if (wrong)

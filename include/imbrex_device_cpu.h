@@ -113,6 +113,48 @@ IMBREXD_FN void imbrexd_check_fence(void)
         imbrexd_check()->fence();
 }
 
+/* Ends all waits of all ranks with this fault, unless an earlier one already did. */
+IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
+                                    uint64_t have, uint64_t want)
+{
+    imbrexd_fault *fault = watch->fault;
+    uint32_t unused = 0;
+    if (__atomic_compare_exchange_n(&fault->state, &unused, 1, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED)) {
+        fault->kind = kind;
+        fault->rank = watch->rank;
+        fault->site = site;
+        fault->have = have;
+        fault->want = want;
+        fault->when_ns = imbrexd_now_ns();
+        __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
+    }
+    for (int32_t r = 0; r < watch->size; r++) {
+        uint64_t none =
+            0; /* acq_rel: who sees the word may read the fault; the first fault stays the first */
+        __atomic_compare_exchange_n(watch->abort[r], &none, (uint64_t)watch->rank + 1, 0,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    }
+}
+
+/* Of the last rank that imbrexd_peer had nothing of for this thread, in this kernel. */
+static __thread struct {
+    imbrexd_watch watch; /* abort NULL: there was none */
+    imbrexd_site site;
+} imbrexd_far;
+
+enum { IMBREXD_NOWHERE = 65536 }; /* nothing is mapped below */
+
+/* 0: `at` is NULL, or not far behind, and imbrexd_peer has said so of a rank on another node: ends
+ * all waits, so that the host can say so. */
+IMBREXD_FN int imbrexd_reached(const void *at)
+{
+    if ((size_t)at >= IMBREXD_NOWHERE || !imbrexd_far.watch.abort)
+        return 1;
+    imbrexd_fault_raise(&imbrexd_far.watch, IMBREXD_FAULT_UNREACHABLE, imbrexd_far.site, 0, 0);
+    return 0;
+}
+
 /* ---- loads, stores, fences ------------------------------------------------------------------- */
 
 /* As imbrexd_load_acquire, by those who tell the checker themselves. */
@@ -123,14 +165,15 @@ IMBREXD_FN uint64_t imbrexd_look(const uint64_t *at)
 
 IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
 {
-    uint64_t value = imbrexd_look(at);
+    uint64_t value = imbrexd_reached(at) ? imbrexd_look(at) : 0;
     imbrexd_check_fence();
     return value;
 }
 
 IMBREXD_FN void imbrexd_store_release(uint64_t *at, uint64_t value)
 {
-    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+    if (imbrexd_reached(at))
+        __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 
 IMBREXD_FN uint64_t imbrexd_load_acquire_gpu(const uint64_t *at)
@@ -145,12 +188,13 @@ IMBREXD_FN void imbrexd_store_release_gpu(uint64_t *at, uint64_t value)
 
 IMBREXD_FN uint64_t imbrexd_load_relaxed(const uint64_t *at)
 {
-    return __atomic_load_n(at, __ATOMIC_RELAXED);
+    return imbrexd_reached(at) ? __atomic_load_n(at, __ATOMIC_RELAXED) : 0;
 }
 
 IMBREXD_FN void imbrexd_store_relaxed(uint64_t *at, uint64_t value)
 {
-    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+    if (imbrexd_reached(at))
+        __atomic_store_n(at, value, __ATOMIC_RELAXED);
 }
 
 /* Thread sanitizer knows no fences: under it each is a read-modify-write, which is one for the
@@ -223,6 +267,8 @@ IMBREXD_FN uint32_t imbrexd_atomic_add_u32(uint32_t *at, uint32_t value, imbrexd
                                            imbrexd_scope scope)
 {
     (void)scope;
+    if (!imbrexd_reached(at))
+        return 0;
     uint32_t before = __atomic_fetch_add(at, value, imbrexd_order_of(order));
     imbrexd_check_order(order);
     return before;
@@ -232,6 +278,8 @@ IMBREXD_FN uint64_t imbrexd_atomic_add_u64(uint64_t *at, uint64_t value, imbrexd
                                            imbrexd_scope scope)
 {
     (void)scope;
+    if (!imbrexd_reached(at))
+        return 0;
     uint64_t before = __atomic_fetch_add(at, value, imbrexd_order_of(order));
     imbrexd_check_order(order);
     return before;
@@ -241,6 +289,8 @@ IMBREXD_FN uint32_t imbrexd_atomic_cas_u32(uint32_t *at, uint32_t want, uint32_t
                                            imbrexd_order order, imbrexd_scope scope)
 {
     (void)scope;
+    if (!imbrexd_reached(at))
+        return 0;
     __atomic_compare_exchange_n(at, &want, value, 0, imbrexd_order_of(order),
                                 imbrexd_order_of_load(order));
     imbrexd_check_order(order);
@@ -251,6 +301,8 @@ IMBREXD_FN uint64_t imbrexd_atomic_cas_u64(uint64_t *at, uint64_t want, uint64_t
                                            imbrexd_order order, imbrexd_scope scope)
 {
     (void)scope;
+    if (!imbrexd_reached(at))
+        return 0;
     __atomic_compare_exchange_n(at, &want, value, 0, imbrexd_order_of(order),
                                 imbrexd_order_of_load(order));
     imbrexd_check_order(order);
@@ -259,7 +311,8 @@ IMBREXD_FN uint64_t imbrexd_atomic_cas_u64(uint64_t *at, uint64_t want, uint64_t
 
 IMBREXD_FN void imbrexd_red_release(uint64_t *at, uint64_t value)
 {
-    __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
+    if (imbrexd_reached(at))
+        __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
 }
 
 IMBREXD_FN void imbrexd_red_release_gpu(uint64_t *at, uint64_t value)
@@ -278,6 +331,8 @@ IMBREXD_FN void imbrexd_signal_wake(uint64_t *signal)
 
 IMBREXD_FN void imbrexd_signal_post(uint64_t *signal, uint64_t value)
 {
+    if (!imbrexd_reached(signal))
+        return;
     if (imbrexd_check())
         imbrexd_check()->post(signal, value, 0);
     imbrexd_store_release(signal, value);
@@ -294,44 +349,32 @@ IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
 /* Release, and acquire so that a wait which sees the last addend sees what all adders wrote. */
 IMBREXD_FN void imbrexd_signal_add(uint64_t *signal, uint64_t value)
 {
+    if (!imbrexd_reached(signal))
+        return;
     if (imbrexd_check())
         imbrexd_check()->post(signal, value, 1);
     __atomic_fetch_add(signal, value, __ATOMIC_ACQ_REL);
     imbrexd_signal_wake(signal);
 }
 
-/* Ends all waits of all ranks with this fault, unless an earlier one already did. */
-IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
-                                    uint64_t have, uint64_t want)
-{
-    imbrexd_fault *fault = watch->fault;
-    uint32_t unused = 0;
-    if (__atomic_compare_exchange_n(&fault->state, &unused, 1, 0, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_RELAXED)) {
-        fault->kind = kind;
-        fault->rank = watch->rank;
-        fault->site = site;
-        fault->have = have;
-        fault->want = want;
-        fault->when_ns = imbrexd_now_ns();
-        __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
-    }
-    for (int32_t r = 0; r < watch->size; r++) {
-        uint64_t none =
-            0; /* acq_rel: who sees the word may read the fault; the first fault stays the first */
-        __atomic_compare_exchange_n(watch->abort[r], &none, (uint64_t)watch->rank + 1, 0,
-                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-    }
-}
-
 /* 1 if there is such a rank and have, an offset or a number, is below most (bytes of the piece,
- * signals); else ends all waits, so that the host can say so. */
+ * signals); else ends all waits, so that the host can say so.  A rank of another node has no
+ * signals here; of its memory, which may be asked for, imbrexd_reached tells. */
 IMBREXD_FN int imbrexd_inside(const imbrexd_team *team, int what, int rank, int index, size_t have,
                               size_t most)
 {
-    if (rank >= 0 && rank < team->size && have < most)
-        return 1;
+    int there = rank >= 0 && rank < team->size && have < most;
     imbrexd_site site = { team->kernel, what, rank, index };
+    if (there && what == IMBREXD_SITE_SIGNAL && !team->words[rank]) {
+        imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_UNREACHABLE, site, 0, 0);
+        return 0;
+    }
+    if (there && what == IMBREXD_SITE_DATA && !team->base[rank]) {
+        imbrexd_far.watch = team->watch;
+        imbrexd_far.site = site;
+    }
+    if (there)
+        return 1;
     imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_OUTSIDE, site, have, most);
     return 0;
 }
@@ -468,7 +511,8 @@ IMBREXD_FN void imbrexd_copy_part(void *dst, const void *src, size_t bytes, size
 {
     (void)lane;
     (void)lanes;
-    if (bytes && imbrexd_check_read(src, bytes, 0, 1) && imbrexd_check_write(dst, bytes, 0, 1))
+    if (bytes && imbrexd_reached(src) && imbrexd_reached(dst) &&
+        imbrexd_check_read(src, bytes, 0, 1) && imbrexd_check_write(dst, bytes, 0, 1))
         memcpy(dst, src, bytes);
 }
 

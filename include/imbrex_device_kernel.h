@@ -76,6 +76,13 @@ typedef struct imbrexd_entry {
 /* Where this thread is. */
 static __thread const imbrexd_block *imbrexd_here;
 
+/* A kernel begins: of ranks that are far it has not asked yet. */
+IMBREXD_FN void imbrexd_enter(const imbrexd_block *block)
+{
+    imbrexd_here = block;
+    imbrexd_far.watch.abort = NULL;
+}
+
 IMBREXD_FN int imbrexd_block_index(void)
 {
     return imbrexd_here->index;
@@ -102,7 +109,7 @@ IMBREXD_FN void *imbrexd_shared(void)
     static void name##_body(const args_type *args, const imbrexd_team *team);                      \
     static void name##_run(const void *args, const imbrexd_team *team, const imbrexd_block *block) \
     {                                                                                              \
-        imbrexd_here = block;                                                                      \
+        imbrexd_enter(block);                                                                      \
         name##_body((const args_type *)args, team);                                                \
         imbrexd_kernel_end(team, block->count);                                                    \
     }                                                                                              \

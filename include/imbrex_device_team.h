@@ -6,9 +6,9 @@
 
 /* ---- who and where --------------------------------------------------------------------------- */
 
-/* Where rank has what is at `at` here, an address in this rank's piece; NULL: on another node.
- * Another address is a fault on CPU ranks, and the answer something that is there; GPUs do not
- * look. */
+/* Where rank has what is at `at` here, an address in this rank's piece; NULL: on another node, and
+ * what is put, got or posted there is a fault on CPU ranks.  So is another address, and the answer
+ * then something that is there; GPUs do not look. */
 IMBREXD_FN void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
 {
     size_t offset = (size_t)at - (size_t)team->base[team->rank];

@@ -34,6 +34,8 @@ typedef enum mistake {
     CYCLE,
     SHORT_COPY,
     LOST_CREDIT,
+    NO_GATHER,
+    NO_PRODUCT,
     MISTAKES
 } mistake;
 
@@ -61,6 +63,8 @@ static const seed seeds[MISTAKES] = {
     [CYCLE] = { "a wait cycle", "all_gather", "copy", held, NULL },
     [SHORT_COPY] = { "a short copy", "gemm_rs", "copy", unwritten, NULL },
     [LOST_CREDIT] = { "a credit that is never given", "gemm_rs", "copy", held, NULL },
+    [NO_GATHER] = { "a gather that is left out", "ag_gemm", "ll", unwritten, NULL },
+    [NO_PRODUCT] = { "a product that is left out", "gemm_rs", "ll", unwritten, NULL },
 };
 
 /* What a rank's device knows besides the CPU's. */
@@ -192,7 +196,10 @@ static imbrex_status launch(imx_device *device, imx_prepared *prepared, const vo
 {
     static const uint32_t one = 1;
     const imx_gemm_args *gemm = args;
-    if (here.what == COUNTER_OFF && bytes == sizeof *gemm && gemm->counters && here.copies == 0) {
+    bool product = bytes == sizeof *gemm;
+    if (here.what == (product ? NO_PRODUCT : NO_GATHER) && here.plan->runs == 2)
+        return IMBREX_OK; /* of the other half than the first run's */
+    if (here.what == COUNTER_OFF && product && gemm->counters && here.copies == 0) {
         int next = (here.plan->group->rank + 1) % here.plan->group->size;
         IMX_TRY(imx_backend_cpu.copy(device, gemm->counters + next * gemm->schedule.chunks, &one,
                                      sizeof one, here.plan->group->rank, stream));
@@ -235,15 +242,19 @@ static imbrex_status run_all(imbrex_group *group, const op_case *c, imbrex_plan 
 
 static op_case case_of(const char *op, const char *algorithm)
 {
-    bool product = strstr(op, "gemm") != NULL;
+    bool product = strstr(op, "gemm") != NULL, ll = algorithm && strcmp(algorithm, "ll") == 0;
     return (op_case){ .op = op,
                       .m = 45,
                       .n = product ? 1100 : 24, /* two tiles wide */
-                      .k = product ? 6 : 0,
+                      /* ll: in lines, since waits for words tell of no plan; and not into the
+                       * caller's memory, of which the checker knows nothing */
+                      .k = !product ? 0
+                           : ll     ? 700
+                                    : 6,
                       .dtype = product ? IMBREX_BF16 : IMBREX_F32,
                       .algorithm = algorithm,
                       .chunk_rows = 4,
-                      .gathered = strcmp(op, "ag_gemm") == 0 };
+                      .gathered = strcmp(op, "ag_gemm") == 0 && !ll };
 }
 
 static int silent(imbrex_group *group, void *ctx)
@@ -252,6 +263,7 @@ static int silent(imbrex_group *group, void *ctx)
     static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
     for (int o = 0; o < 4; o++) {
         op_case c = case_of(ops[o], NULL);
+        c.gathered = c.gathered && imbrex_group_rank(group) % 2 == 0; /* each rank's own affair */
         for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {
             imbrex_plan *plan;
             c.chunk_rows = *rows;
@@ -321,7 +333,7 @@ static int callers(imbrex_group *group, void *ctx)
 static const char pass_text[] =
     "#include \"imbrex_device.h\"\n"
     "enum { NO_CREDIT = 1, FLAG_FIRST, NO_WAIT, EARLY_CREDIT, CYCLE, LOWERED, TWO_WRITERS, PAST,\n"
-    "       LESS, BY_HAND, HOST_READS };\n"
+    "       LESS, BY_HAND, HOST_READS, ANYBODY, BEYOND };\n"
     "typedef struct { const int *in; int *inbox, *out; } pass_args;\n"
     "IMBREXD_KERNEL(pass, pass_args)\n"
     "{\n"
@@ -337,12 +349,15 @@ static const char pass_text[] =
     "        while (imbrexd_load_acquire(own + 1) < use - 1)\n"
     "            imbrexd_yield();\n"
     "    }\n"
-    "    if (DOES == CYCLE && !imbrexd_wait(team, own, use, before))\n"
+    "    if ((DOES == CYCLE && !imbrexd_wait(team, own, use, before)) ||\n"
+    "        (DOES == ANYBODY && !imbrexd_wait(team, own, use, -1)))\n"
     "        return;\n"
     "    if (DOES == FLAG_FIRST)\n"
     "        imbrexd_signal_post(there, use);\n"
-    "    imbrexd_put_block(imbrexd_peer(team, next, args->inbox), args->in,\n"
-    "                      DOES == PAST ? 8192 : 64);\n"
+    "    if ((DOES == PAST || DOES == BEYOND) && team->rank > 0) /* ends with rank 0's mistake */\n"
+    "        (void)imbrexd_wait(team, own + 2, use, 0);\n"
+    "    char *to = (char *)imbrexd_peer(team, next, args->inbox);\n"
+    "    imbrexd_put_block(DOES == BEYOND ? to + 8192 : to, args->in, DOES == PAST ? 8192 : 64);\n"
     "    if (DOES == LESS) {\n"
     "        imbrexd_signal_add(there, 2);\n"
     "        imbrexd_signal_add(there, (uint64_t)-1);\n"
@@ -390,6 +405,9 @@ static const struct {
     { "a counter that a kernel lowers", "lowers the signal", NULL },
     { "a kernel with loads and stores of its own", NULL, NULL },
     { "a kernel that only waits for what the host reads", NULL, NULL },
+    { "a wait cycle of kernels that do not say for whom", "waits for whoever comes", NULL },
+    { "a kernel's put beyond the end",
+      "bytes 8192 to 8256 of 4096 of rank 1's memory, past its end", NULL },
 };
 
 static int passing(imbrex_group *group, void *ctx)

@@ -171,7 +171,6 @@ static int meet_all_over_nodes(imbrex_group *group, void *ctx)
     if (device_team(group, &place, &team))
         return 1;
     int last = team.size - 1, there;
-    RANK_CHECK(imbrexd_barrier_all(&team), "barrier");
     if (team.rank == last) /* its waits end too */
         return imbrexd_wait(&team, place.own->signal, 1, -1);
     place.base[last] = NULL;
@@ -198,6 +197,68 @@ static void what_is_on_another_node_is_named(void **state)
     }
 }
 
+enum { PUT, GET, POST, ADD, PACK, ATOMIC, SIGNAL, FAR };
+
+static void reach_far(const imbrexd_team *team, arena *own, uint64_t how)
+{
+    int last = team->size - 1;
+    uint64_t *nowhere = how == SIGNAL ? NULL : imbrexd_peer(team, last, own);
+    switch (how) {
+    case PUT:
+        imbrexd_put_block(nowhere, own->mine, 64);
+        break;
+    case GET:
+        imbrexd_get_thread(own->mine, nowhere + 8, 64);
+        break;
+    case POST:
+        imbrexd_signal_post(nowhere + 1, 1);
+        break;
+    case ADD:
+        imbrexd_signal_op(nowhere, 1, IMBREXD_ADD);
+        break;
+    case PACK:
+        imbrexd_ll_pack_block(nowhere, own->mine, 64, 1);
+        break;
+    case ATOMIC:
+        imbrexd_atomic_add_u64(nowhere, 1, IMBREXD_RELAXED, IMBREXD_SYS);
+        break;
+    default:
+        imbrexd_signal_post(imbrexd_signal(team, last, 0), 1);
+    }
+}
+
+/* A fault and no crash, on all ranks. */
+static int send_over_nodes(imbrex_group *group, void *ctx)
+{
+    uint64_t how = *(const uint64_t *)ctx;
+    const char *words = how == SIGNAL ? "calls imbrexd_signal, but rank 2 is on another node"
+                                      : "the NULL that imbrexd_peer returned, but rank 2 is on";
+    device_place place;
+    imbrexd_team team;
+    if (device_team(group, &place, &team))
+        return 1;
+    int last = team.size - 1;
+    if (team.rank == 0) {
+        place.base[last] = NULL;
+        place.words[last] = NULL;
+        reach_far(&team, place.own, how);
+    } else {
+        RANK_CHECK(!imbrexd_wait(&team, place.own->signal, 1, -1), "a wait did not end");
+    }
+    RANK_CHECK(imbrex_group_status(group) == IMBREX_INVALID && strstr(imbrex_error(), words),
+               "%d: %s", (int)how, imbrex_error());
+    return 0;
+}
+
+static void what_goes_to_another_node_is_told(void **state)
+{
+    (void)state;
+    for (uint64_t how = 0; how < FAR; how++) {
+        ranks_desc desc = { .size = 3 };
+        assert_int_equal(ranks_run(&desc, send_over_nodes, &how), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +277,7 @@ int main(void)
         cmocka_unit_test(all_costs_can_be_taken),
         cmocka_unit_test(every_wait_has_a_deadline),
         cmocka_unit_test(what_is_on_another_node_is_named),
+        cmocka_unit_test(what_goes_to_another_node_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

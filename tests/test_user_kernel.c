@@ -262,6 +262,57 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
+/* What older C lets pass, or the linker finds, is an error that names the caller's line, by every
+ * compiler. */
+static void careless_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *options, *says; /* says NULL: nothing is wrong */
+    } rows[] = {
+        { "*args->to = first(args->to);", "-Wall -Wextra -Werror", NULL },
+        { "*args->to = nobody(args->from);", NULL, "careless.c:9:" },
+        { "*args->to = first(5);", NULL, "careless.c:9:" },
+        { "args->to = *args->to;", NULL, "careless.c:9:" },
+        { "*args->to = first(args->x);", NULL, "careless.c:9:" },
+        { "*args->to = first(args->from);", NULL, "careless.c:9:" },
+        { "int nobody(void); *args->to = nobody();", "-Wl,--no-undefined", "to `nobody'" },
+        { "*args->to = 1;", "-lnot_there_at_all", "find -lnot_there_at_all" },
+    };
+    static const char *const compilers[] = { "gcc", "clang", "" };
+    char before[512], text[512], command[64];
+    const char *cc = getenv("IMBREX_CC");
+    snprintf(before, sizeof before, "%s", cc ? cc : "");
+    for (size_t i = 0; i < 3 * sizeof rows / sizeof rows[0]; i++) {
+        const char *compiler = compilers[i % 3], *says = rows[i / 3].says;
+        snprintf(command, sizeof command, "%s --version >/dev/null 2>&1", compiler);
+        if (*compiler && (SANITIZED || system(command) != 0))
+            continue;
+        setenv("IMBREX_CC", *compiler ? compiler : before, 1);
+        snprintf(text, sizeof text,
+                 "#include \"imbrex_device.h\"\n"
+                 "typedef struct { int *to; const int *from; float *x; } careless_args;\n"
+                 "static int first(int *of)\n"
+                 "{\n"
+                 "    return *of;\n"
+                 "}\n"
+                 "IMBREXD_KERNEL(careless, careless_args)\n"
+                 "{\n"
+                 "    %s (void)team, (void)args, (void)first; /* by %s */\n"
+                 "}\n",
+                 rows[i / 3].line, compiler);
+        imbrex_kernel_desc desc = {
+            .name = "careless", .source = text, .file = "careless.c", .options = rows[i / 3].options
+        };
+        imbrex_status status = create_and_leave(&desc);
+        if (says)
+            said(status, IMBREX_INVALID, says);
+        else if (status != IMBREX_OK)
+            fail_msg("%s", imbrex_error());
+    }
+    setenv("IMBREX_CC", before, 1);
+}
+
 static const char *source_of(const char *name)
 {
     static char path[1024];
@@ -270,21 +321,34 @@ static const char *source_of(const char *name)
     return path;
 }
 
-/* Every numbered example is a kernel, too. */
+/* Every numbered example is a kernel, too; one of these, the last around a product. */
 static void compile_examples(imbrex_group *group)
 {
+    static const char *const names[] = { "pipe", "pull", "gather", "dispatch", "scatter", "add",
+                                         "gemm", "add",  "ring",   "gather",   "rs" };
+    enum { EXAMPLES = sizeof names / sizeof names[0] };
+    static const imbrex_gemm_desc shape = { .m = 4096, .n = 4096, .k = 1024 };
     glob_t found;
     assert_int_equal(glob(source_of("examples/[0-9]*.c"), 0, NULL, &found), 0);
-    assert_true(found.gl_pathc >= 10);
-    for (size_t i = 0; i < found.gl_pathc; i++) {
+    assert_int_equal(found.gl_pathc, EXAMPLES);
+    for (size_t i = 0; i < EXAMPLES; i++) {
         imbrex_kernel *kernel = NULL;
-        imbrex_kernel_desc desc = { .name = "any",
+        imbrex_kernel_desc desc = { .name = names[i],
                                     .file = found.gl_pathv[i],
-                                    .options = "-DKERNEL" };
+                                    .options = "-DKERNEL",
+                                    .gemm = i == EXAMPLES - 1 ? &shape : NULL };
         if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
             fail_msg("%s", imbrex_error());
     }
     globfree(&found);
+}
+
+static void compiles_for_cpus(void **state)
+{
+    (void)state;
+    imbrex_group *group = alone("cpu");
+    compile_examples(group);
+    imbrex_group_destroy(group);
 }
 
 /* A user's own build: nvcc takes the same headers. */
@@ -325,6 +389,10 @@ static const char with_c[] = "#include <math.h>\n#include <string.h>\n"
                              "    memcpy(args->to, &y, sizeof y);\n"
                              "}\n";
 
+static const char large[] = "#include \"imbrex_device.h\"\n"
+                            "typedef struct { char bytes[300]; } large_args;\n"
+                            "IMBREXD_KERNEL(large, large_args) { (void)args, (void)team; }\n";
+
 /* For a GPU that is not here, by the real compiler. */
 static void compiles_for_gpus(void **state)
 {
@@ -352,6 +420,10 @@ static void compiles_for_gpus(void **state)
         desc.source = wrong_text;
         said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "a b/wrong.cu(1): error");
         said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "a b/wrong.cu(9): error");
+        desc = (imbrex_kernel_desc){ .name = "drift", .source = with_c };
+        said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "has no kernel drift");
+        desc = (imbrex_kernel_desc){ .name = "large", .source = large };
+        said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "300 bytes of args");
         if (i == 1)
             compile_examples(group);
         imbrex_group_destroy(group);
@@ -516,6 +588,8 @@ int main(void)
         cmocka_unit_test(wrong_on_cpu),
         cmocka_unit_test(wrong_on_fake_gpus),
         cmocka_unit_test(without_a_compiler),
+        cmocka_unit_test(careless_text),
+        cmocka_unit_test(compiles_for_cpus),
         cmocka_unit_test(compiles_for_gpus),
         cmocka_unit_test(nvcc_compiles),
         cmocka_unit_test(what_is_not_there),

@@ -83,6 +83,10 @@ typedef struct imx_cpu_check_range {
     imx_cpu_check_mark readers[IMX_CHECK_READERS];
 } imx_cpu_check_range;
 
+/* So many addresses behind a piece belong to it, and nothing is there: what begins in them is past
+ * its end. */
+enum { IMX_CPU_CHECK_GUARD = 256 << 20 };
+
 /* A piece of symmetric memory, or of a plan's own. */
 typedef struct imx_cpu_check_piece {
     struct imx_cpu_check_piece *next;

@@ -34,13 +34,19 @@ void imx_cpu_check_memory(const imx_device *device, const imx_memory *memory)
     imx_cpu_check_unlock();
 }
 
-imx_cpu_check_piece *imx_cpu_check_piece_of(const void *at)
+/* The one that it is in, or less than guard bytes behind. */
+static imx_cpu_check_piece *piece_at(const void *at, size_t guard)
 {
     imx_cpu_check_piece *piece = imx_cpu_check.pieces;
     while (piece && ((const char *)at < piece->base ||
-                     (size_t)((const char *)at - piece->base) >= piece->bytes))
+                     (size_t)((const char *)at - piece->base) >= piece->bytes + guard))
         piece = piece->next;
     return piece;
+}
+
+imx_cpu_check_piece *imx_cpu_check_piece_of(const void *at)
+{
+    return piece_at(at, 0);
 }
 
 void imx_cpu_check_memory_own(const imx_memory *memory)
@@ -137,9 +143,9 @@ static void complain(const touching *a, const char *what, const imx_cpu_check_ma
                                             : 0,
                           .rank = a->piece->rank,
                           .index = -1 };
-    imx_cpu_check_report(a->thread, site, "%s %s bytes %zu to %zu of rank %d's memory%s%s%s", who,
-                         a->writes ? "writes" : "reads", a->from, a->to, a->piece->rank, what, whom,
-                         why);
+    imx_cpu_check_report(a->thread, site, "%s %s bytes %zu to %zu of %zu of rank %d's memory%s%s%s",
+                         who, a->writes ? "writes" : "reads", a->from, a->to, a->piece->bytes,
+                         a->piece->rank, what, whom, why);
 }
 
 /* False: it is not in order, and was reported. */
@@ -178,13 +184,17 @@ static void add_reader(imx_cpu_check_range *range, const imx_cpu_check_thread *t
     range->reader_count = kept + 1;
 }
 
+/* thread NULL: its group has failed, and all that counts is that there is such memory. */
 static bool touch(imx_cpu_check_piece *piece, const imx_cpu_check_thread *thread, size_t from,
                   size_t to, bool writes)
 {
     if (to > piece->bytes) {
-        complain(&(touching){ thread, piece, from, to, writes }, ", past its end", NULL, "");
+        if (thread)
+            complain(&(touching){ thread, piece, from, to, writes }, ", past its end", NULL, "");
         return false;
     }
+    if (!thread)
+        return true;
     for (size_t i = cut(piece, from); i < piece->range_count && piece->ranges[i].from < to; i++) {
         if (end_of(piece, i) > to)
             cut(piece, to);
@@ -212,7 +222,7 @@ int imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t row
     }
     imx_cpu_check_lock();
     const imx_cpu_check_thread *thread = imx_cpu_check_self();
-    imx_cpu_check_piece *piece = thread ? imx_cpu_check_piece_of(at) : NULL;
+    imx_cpu_check_piece *piece = imx_cpu_check_current() ? piece_at(at, IMX_CPU_CHECK_GUARD) : NULL;
     size_t from = piece ? (size_t)((const char *)at - piece->base) : 0;
     bool fine = true;
     for (size_t row = 0; piece && fine && row < rows; row++, from += stride)

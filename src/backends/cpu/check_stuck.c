@@ -87,18 +87,17 @@ static void describe_cycle(const imx_cpu_check_thread *first, int size, imx_text
 {
     bool seen[RANKS_MOST] = { false };
     const imx_cpu_check_thread *t = first;
-    for (int i = 0; i <= size && t; i++) {
+    imx_text_add(text, " rank %d", t->device->rank);
+    for (int i = 0; i < size && t; i++) {
         int rank = t->device->rank, next = t->site.rank;
-        imx_text_add(text, "%s rank %d", next < 0 ? "anybody; so does" : "", rank);
-        if (seen[rank] || next < 0)
-            return;
-        seen[rank] = true;
         imx_text_add(text, "%s waits for", i ? ", which" : "");
-        if (next == rank) {
-            imx_text_add(text, " itself");
+        seen[rank] = true;
+        if (next < 0 || next == rank) {
+            imx_text_add(text, next < 0 ? " whoever comes, and no rank can" : " itself");
             return;
         }
-        t = waiting_thread(next, group_of(first->device));
+        imx_text_add(text, " rank %d", next);
+        t = seen[next] ? NULL : waiting_thread(next, group_of(first->device));
     }
 }
 

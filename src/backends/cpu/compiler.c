@@ -45,11 +45,25 @@ enum { PATH_MOST = 400, LIMIT_MS = 120000, SAID_MOST = 1800 };
 #define OWN_OPTION "-pthread"
 #endif
 
-/* hidden: else a function of the kernel's would be the program's, or libc's, of that name. */
-static const char *const options[] = { "-std=gnu11", "-O2",     "-g",
-                                       "-shared",    "-fPIC",   "-fvisibility=hidden",
-                                       OWN_OPTION,   "-pthread" };
+/* hidden: else a function of the kernel's would be the program's, or libc's, of that name.  Errors:
+ * what older C only warns of, and what then crashes. */
+static const char *const options[] = { "-std=gnu11",
+                                       "-O2",
+                                       "-g",
+                                       "-shared",
+                                       "-fPIC",
+                                       "-fvisibility=hidden",
+                                       "-Werror=implicit-function-declaration",
+                                       "-Werror=int-conversion",
+                                       "-Werror=incompatible-pointer-types",
+                                       OWN_OPTION,
+                                       "-pthread" };
 enum { OPTIONS = sizeof options / sizeof options[0], WORDS_MOST = OPTIONS + IMX_USER_WORDS + 16 };
+
+/* Clang has these among incompatible pointers, and no option of this name. */
+static const char qualifiers[] = "#ifndef __clang__\n"
+                                 "#pragma GCC diagnostic error \"-Wdiscarded-qualifiers\"\n"
+                                 "#endif\n";
 
 typedef struct job {
     const imx_user_desc *desc;
@@ -129,9 +143,10 @@ static imbrex_status begin(job *j)
     snprintf(j->object, sizeof j->object, "%s/kernel.so", j->folder);
     snprintf(j->include, sizeof j->include, "-I%s", j->folder);
     IMX_TRY(put_headers(j));
-    char line[IMX_SOURCE_LINE];
+    char line[IMX_SOURCE_LINE], first[IMX_SOURCE_LINE + sizeof qualifiers];
     imx_source_line(j->desc->file, line);
-    IMX_TRY(put_file(j->text, line, j->desc->text, j->desc->text_bytes));
+    snprintf(first, sizeof first, "%s%s", qualifiers, line);
+    IMX_TRY(put_file(j->text, first, j->desc->text, j->desc->text_bytes));
     j->said = imx_sys.memfd_create("messages", MFD_CLOEXEC);
     return j->said < 0 ? imx_fail_errno("cannot create a file in memory (memfd)") : IMBREX_OK;
 }
@@ -247,17 +262,29 @@ static imbrex_status await(job *j, bool *well)
     return IMBREX_OK;
 }
 
-/* From the line of the first error on. */
+/* From the line of the first error on: the compiler's, or the linker's, behind which it only says
+ * that it failed. */
+static const char *first_error(const char *said)
+{
+    static const char *const words[] = { "error", "undefined reference", "/ld: ", "-ld: " };
+    const char *first = NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        const char *at = strstr(said, words[i]);
+        if (at && (!first || at < first))
+            first = at;
+    }
+    while (first && first > said && first[-1] != '\n')
+        first--;
+    return first ? first : said;
+}
+
 static imbrex_status complain(const job *j, const char *compiler)
 {
     char said[16384];
     ssize_t bytes = pread(j->said, said, sizeof said - 1, 0);
     said[bytes > 0 ? bytes : 0] = '\0';
-    const char *at = strstr(said, "error");
-    while (at && at > said && at[-1] != '\n')
-        at--;
     return imx_fail(IMBREX_INVALID, "%s does not compile kernel %s:\n%.*s", compiler, j->desc->name,
-                    SAID_MOST, at ? at : said);
+                    SAID_MOST, first_error(said));
 }
 
 static imbrex_status read_object(const job *j, const char *compiler, void **image, size_t *bytes)

@@ -12,19 +12,36 @@
 typedef struct cpu_memory {
     imx_memory public;
     int fd;        /* -1 for a peer's */
+    size_t mapped; /* bytes, with the guard */
     uint32_t refs; /* ranks of this process that use the mapping; atomic */
 } cpu_memory;
 
-static imbrex_status map(int fd, size_t bytes, imx_memory **out)
+/* The guard is addresses that nobody may touch and nobody else gets. */
+static void *map_before_guard(int fd, size_t bytes, size_t guard)
+{
+    const int unused = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *at = imx_sys.mmap(NULL, bytes + guard, PROT_NONE, unused, -1, 0);
+    if (at == MAP_FAILED)
+        return at;
+    void *base = imx_sys.mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (base == MAP_FAILED)
+        munmap(at, bytes + guard);
+    return base;
+}
+
+static imbrex_status map(const imx_device *device, int fd, size_t bytes, imx_memory **out)
 {
     cpu_memory *memory = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *memory, &memory));
-    void *base = imx_sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    size_t guard = device->check ? IMX_CPU_CHECK_GUARD : 0;
+    void *base = guard ? map_before_guard(fd, bytes, guard)
+                       : imx_sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED) {
         free(memory);
         return imx_fail_errno("cannot map %zu bytes of memory", bytes);
     }
     memory->public = (imx_memory){ .base = base, .bytes = bytes };
+    memory->mapped = bytes + guard;
     memory->fd = -1;
     memory->refs = 1;
     *out = &memory->public;
@@ -83,7 +100,7 @@ imbrex_status imx_cpu_memory_create(imx_device *device, size_t bytes, imx_memory
         goto fail;
     }
     imx_memory *memory = NULL;
-    IMX_GOTO(map(fd, bytes, &memory));
+    IMX_GOTO(map(device, fd, bytes, &memory));
     ((cpu_memory *)memory)->fd = fd;
     status = fill(device, fd, bytes);
     if (status != IMBREX_OK) {
@@ -122,7 +139,7 @@ imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory
     if ((size_t)found.st_size < like->bytes) /* to touch it past its end would be SIGBUS */
         return imx_fail(IMBREX_PEER, "a peer's memory has %lld bytes, not %zu",
                         (long long)found.st_size, like->bytes);
-    return map(fd, like->bytes, out);
+    return map(device, fd, like->bytes, out);
 }
 
 imbrex_status imx_cpu_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **out)
@@ -141,7 +158,7 @@ void imx_cpu_memory_release(imx_memory *public)
     if (!memory || __atomic_sub_fetch(&memory->refs, 1, __ATOMIC_ACQ_REL))
         return;
     imx_cpu_check_memory_gone(public);
-    munmap(public->base, public->bytes);
+    munmap(public->base, memory->mapped);
     if (memory->fd >= 0)
         close(memory->fd);
     free(memory);
