@@ -128,6 +128,7 @@ IMBREX_TRY imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **gro
  * from it. */
 IMBREX_API void imbrex_group_destroy(imbrex_group *group);
 
+/* Of NULL: rank -1 of 0 ranks, on the device "". */
 IMBREX_API int imbrex_group_rank(const imbrex_group *group);
 IMBREX_API int imbrex_group_size(const imbrex_group *group);
 
@@ -220,13 +221,16 @@ typedef enum imbrex_layout {
 
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
  * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
- * into the peers' memory themselves, on up to 16 ranks; "ll", of all_gather, on as many, stores
- * data together with flags, for small shares (and takes 4 to 8 times the whole matrix in memory);
+ * into the peers' memory themselves, on up to 16 ranks; "ll", on as many, stores data together with
+ * flags, for small shares: of all_gather (it takes 4 to 8 times the whole matrix in memory), of
+ * ag_gemm before the product (as much of a, and a twice more), and of gemm_rs behind it (up to
+ * 16 MB more than "store"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given,
+ * parts go under signals);
  * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as tiles first read them,
  * with chunk_rows given (on "cuda" also for m above 1024, and only in bf16 or f16 with aligned
  * rows; else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
- * "hierarchical" is for several nodes.  All cut the product into the same tiles and give the same
- * bits. */
+ * "hierarchical" is for several nodes.  Unless imbrex_tune found them fastest, "ll" is chosen on
+ * "cuda" only and "ring" never.  All cut the product into the same tiles and give the same bits. */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -383,7 +387,8 @@ typedef struct imbrex_gemm_operands {
  * its algorithm NULL, and bias is the hooks' to add.  On "cuda" such kernels want compute
  * capability 9.0, bf16 or f16, and rows of a and b of a multiple of 16 bytes, else UNSUPPORTED;
  * operands are aligned as a plan's.  All ranks on one node, at most 16.  Blocks are as many as
- * gemm.sms allows; desc.resident and desc.shared_bytes are not looked at. */
+ * gemm.sms allows; desc.resident and desc.shared_bytes are not looked at.  A kernel's n-th launch
+ * has one operands.m on all ranks: if a rank is seen to differ, the group fails, INVALID on all. */
 IMBREX_TRY imbrex_launch_gemm(imbrex_kernel *kernel, const imbrex_gemm_operands *operands,
                               const void *args, size_t args_bytes, imbrex_stream stream);
 
@@ -411,9 +416,10 @@ typedef struct imbrex_span {
 } imbrex_span;
 
 /* Records what this rank's streams do from here on, up to capacity spans (later ones are dropped);
- * 0 stops and forgets.  Streams must be idle.  On GPUs: what the kernels of plans do that are made
- * from here on, each block 1024 times until the spans are taken; a span "N records lost" counts the
- * rest.  Such plans are somewhat slower. */
+ * 0 stops and forgets.  Streams must be idle.  On GPUs: what goes to other nodes, and what the
+ * kernels of plans do that are made from here on, each block 1024 times until the spans are taken;
+ * a span "N records lost" counts the rest.  Such plans are somewhat slower, and the first call may
+ * compile and load a kernel, as making a plan does. */
 IMBREX_TRY imbrex_trace(imbrex_group *group, size_t capacity);
 
 /* Copies out the first max spans recorded so far, in no particular order, and returns how many

@@ -100,13 +100,8 @@ IMBREXD_FN void imbrexd_gemm_add(const imbrexd_gemm *gemm, void *to, const void 
 
 #else
 
-static void imbrexd_gemm_enter(const imbrexd_block *block)
-{
-    imbrexd_here = block;
-}
-
 static const struct imbrexd_hooks imbrexd_gemm_hooks = {
-    imbrexd_gemm_enter,  imbrexd_hook_order, imbrexd_hook_begin,
+    imbrexd_enter,       imbrexd_hook_order, imbrexd_hook_begin,
     imbrexd_hook_wait,   imbrexd_hook_done,
 #ifdef IMBREXD_GEMM_BESIDE
     imbrexd_hook_beside,

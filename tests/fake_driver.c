@@ -240,12 +240,12 @@ static CUresult enable_peer(CUcontext owner, unsigned flags)
 }
 
 /* The real one knows no pageable memory. */
-static CUresult pointer_attribute(void *value, int attribute, CUdeviceptr at)
+static CUresult pointer_attributes(unsigned number, int *attributes, void **values, CUdeviceptr at)
 {
     count(&fake.asked, 1);
-    if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || at - fake.pageable < fake.pageable_bytes)
+    if (number != 1 || attributes[0] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
         return CUDA_ERROR_INVALID_VALUE;
-    *(unsigned *)value = 2;
+    *(unsigned *)values[0] = at - fake.pageable < fake.pageable_bytes ? 0 : 2;
     return CUDA_SUCCESS;
 }
 
@@ -444,7 +444,7 @@ static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *add
                        const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
     (void)promotion;
-    FAKE_TRY(fake_driver_may_fail("cuTensorMapEncodeTiled"));
+    FAKE_TRY(fake_driver_in_context("cuTensorMapEncodeTiled"));
     uint32_t bytes = box[0] * (dtype == CU_TENSOR_F32 ? 4 : 2);
     if (rank != 2 || (uintptr_t)encoded % 64 || (uintptr_t)address % 16 || strides[0] % 16 ||
         !sizes[0] || !sizes[1] || !box[0] || !box[1] || box[0] > 256 || box[1] > 256 ||
@@ -493,7 +493,7 @@ static const imx_driver_calls driver = {
     .cuMemHostRegister = host_register,
     .cuMemHostUnregister = host_unregister,
     .cuMemsetD8Async = memset_async,
-    .cuPointerGetAttribute = pointer_attribute,
+    .cuPointerGetAttributes = pointer_attributes,
     .cuMemcpyAsync = memcpy_async,
     .cuStreamCreateWithPriority = stream_create,
     .cuStreamDestroy = stream_destroy,

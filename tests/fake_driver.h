@@ -36,6 +36,7 @@ int fake_driver_compiled(void); /* kernels since install */
 int fake_driver_encoded(void);  /* tensor maps since install */
 int fake_driver_asked(void);    /* whose memory a pointer is, since install */
 int fake_driver_launched(void); /* kernels, by the calling thread, ever */
+int fake_driver_told(void);     /* times, by kernels of signals, ever */
 
 /* A caller's kernel of this name runs so, on every fake GPU from now on. */
 void fake_driver_add_kernel(const char *name, const struct imbrexd_entry *entry);

@@ -6,13 +6,16 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "backends/cuda/cuda.h"
 #include "cli.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "reference.h"
+#include "scratch.h"
 
 static imbrex_status make_group(const char *device, imbrex_group **group)
 {
@@ -77,6 +80,64 @@ static void other_devices_are_refused(void **state)
     }
 }
 
+/* ---- files that are there already ------------------------------------------------------------ */
+
+/* This program's own file is like a cubin: an entry and its args, args alone, args too large. */
+__attribute__((used)) static char imbrexd_args_there[24], imbrexd_args_alone[8];
+__attribute__((used)) static char imbrexd_args_large[300];
+
+__attribute__((used)) static void there(void) {}
+
+__attribute__((used)) static void large(void) {}
+
+static int link_program(void **state)
+{
+    char program[4096] = "";
+    return scratch_make(state) || readlink("/proc/self/exe", program, sizeof program - 1) <= 0 ||
+           symlink(program, scratch_path("x.cubin"));
+}
+
+static void a_file_has_to_have_the_kernel(void **state)
+{
+    (void)state;
+    static const char *const says[][2] = {
+        { "there", NULL },
+        { "nowhere", "x.cubin has no kernel nowhere" },
+        { "alone", "or the desc.gemm that it is hooks for" },
+        { "large", "kernel large takes 300 bytes of args" },
+    };
+    imbrex_group *group;
+    imbrex_kernel *kernel;
+    fake_driver_install(0);
+    assert_int_equal(make_group("compile:90", &group), IMBREX_OK);
+    for (size_t i = 0; i < sizeof says / sizeof says[0]; i++) {
+        imbrex_kernel_desc desc = { .name = says[i][0], .file = scratch_path("x.cubin") };
+        imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);
+        if (status != (says[i][1] ? IMBREX_INVALID : IMBREX_OK) ||
+            (says[i][1] && !strstr(imbrex_error(), says[i][1])))
+            fail_msg("%s: %s '%s'", says[i][0], imbrex_status_name(status), imbrex_error());
+    }
+    imbrex_group_destroy(group);
+}
+
+/* Nothing is read that is not there: the allocation is as long as the piece. */
+static void a_file_may_be_cut_off(void **state)
+{
+    (void)state;
+    size_t bytes = 0, found = 0, cuts = 0;
+    unsigned char *all = scratch_read("x.cubin", &bytes);
+    assert_true(imx_cuda_cubin_find(all, bytes, "imbrexd_args_there", &found));
+    assert_int_equal(found, sizeof imbrexd_args_there);
+    for (size_t cut = 0; cut < bytes; cut += cut < 200 ? 1 : bytes / 97, cuts++) {
+        char *piece = malloc(cut + 1);
+        memcpy(piece, all, cut);
+        assert_false(imx_cuda_cubin_find(piece, cut, "imbrexd_args_there", &found));
+        free(piece);
+    }
+    assert_true(cuts > 200);
+    free(all);
+}
+
 #define COMMAND(...) \
     cli_compile(sizeof((char *[]){ __VA_ARGS__ }) / sizeof(char *), (char *[]){ __VA_ARGS__, NULL })
 
@@ -102,6 +163,9 @@ int main(void)
         cmocka_unit_test(plans_fill_the_cache),
         cmocka_unit_test(nothing_runs),
         cmocka_unit_test(other_devices_are_refused),
+        cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, link_program,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, link_program, scratch_remove),
         cmocka_unit_test(the_command_compiles),
     };
     fake_ranks_begin();

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -256,11 +257,57 @@ static int disagree(imbrex_group *group, void *ctx)
     return 0;
 }
 
+static const char bare[] = "#include \"imbrex_gemm.h\"\n"
+                           "typedef struct { int x; } args_t;\n"
+                           "#define IMBREXD_GEMM_NAME bare\n"
+                           "#define IMBREXD_GEMM_ARGS args_t\n"
+                           "#include \"imbrex_gemm_kernel.h\"\n";
+
+/* Launches of two kernels in another order on each rank, of one of them once more on rank 1: all is
+ * well until one of them has other rows. */
+static int other_rows(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    enum { DIM = 64, LAUNCHES = 100, WAIT_MS = 5000 };
+    _Alignas(256) uint16_t room[3][DIM * DIM] = { { 0 } };
+    int rank = imbrex_group_rank(group);
+    imbrex_gemm_desc shape = { SHAPE };
+    imbrex_kernel_desc desc = { .name = "bare", .source = bare, .gemm = &shape };
+    imbrex_kernel *kernels[2];
+    for (int i = 0; i < 2; i++)
+        RANK_OK(imbrex_kernel_create(group, &desc, &kernels[i]));
+    void *c[] = { room[2], room[2] };
+    imbrex_gemm_operands operands = { .a = room[0], .b = room[1], .c = c };
+    imbrex_status status = IMBREX_OK;
+    const int args = 0;
+    for (int i = 0; i < 2 * LAUNCHES + rank; i++) {
+        int which = (i + rank) % 2;
+        operands.m = 1 + (i / 2 + 9 * which) % DIM;
+        RANK_OK(imbrex_launch_gemm(kernels[which], &operands, &args, sizeof args, NULL));
+    }
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    operands.m = DIM - rank;
+    status = imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL);
+    for (int ms = 0; status == IMBREX_OK && ms < WAIT_MS; ms++) {
+        usleep(1000);
+        status = imbrex_group_status(group);
+    }
+    RANK_CHECK(status == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "operands.m differs between ranks in a launch of kernel "
+                                          "bare: "),
+               "%s: %s", imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "64 on rank 0") && strstr(imbrex_error(), "63 on rank 1"),
+               "%s", imbrex_error());
+    return 0;
+}
+
 static void ranks_that_disagree(void **state)
 {
     (void)state;
     ranks_desc desc = { .size = 2 };
     assert_int_equal(ranks_run(&desc, disagree, NULL), 0);
+    assert_int_equal(ranks_run(&desc, other_rows, NULL), 0);
 }
 
 /* ---- the real compiler ----------------------------------------------------------------------- */
@@ -292,10 +339,16 @@ static void compiles_for_gpus(void **state)
             fail_msg("%s", imbrex_error());
     }
     wrong_texts(group, "a/b.c(1): error");
+    imbrex_kernel *kernel;
+    imbrex_kernel_desc desc = { .name = "other", .file = hooks_file(), .gemm = &shapes[0] };
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID,
+         "has no hooks of kernel other");
+    desc = (imbrex_kernel_desc){ .name = "hooked", .file = hooks_file() };
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID,
+         "or the desc.gemm that it is");
     imbrex_group_destroy(group);
     group = alone("compile:80");
-    imbrex_kernel *kernel;
-    imbrex_kernel_desc desc = { .name = "hooked", .file = hooks_file(), .gemm = &shapes[0] };
+    desc.gemm = &shapes[0];
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_UNSUPPORTED, "wants an sm_90");
     imbrex_group_destroy(group);
 }

@@ -1,7 +1,7 @@
 /* test_gpu_nodes.c - the GPUs of this machine as two logical nodes, a process a rank, with NCCL
  * between them by way of sockets: the table of operators, large products queued and compared bit by
- * bit, the caller's own exchanges, and a rank that is killed.  On fake GPUs ranks are threads, and
- * NCCL is a fake one. */
+ * bit, the caller's own exchanges, what a trace says of the network, and a rank that is killed.  On
+ * fake GPUs ranks are threads, and NCCL is a fake one. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "exchange_cases.h"
+#include "fake_driver.h"
 #include "fake_nccl.h"
 #include "gpu.h"
 #include "imbrex_device.h"
@@ -17,9 +18,9 @@
 
 enum { NODES = 2, TIMEOUT_MS = 20000, KILLED_MS = 3000, RUNS = 8 };
 
-/* All of it ends within a minute, whatever breaks: what is quick first, then the table for as long
+/* All of it ends within 75 s, whatever breaks: what is quick first, then the table for as long
  * as there is time.  IMBREX_TEST_SECONDS gives it more. */
-enum { SECONDS = 55, QUEUED_S = 30, KILLED_S = 15, ONE_CASE_S = 5 };
+enum { SECONDS = 75, QUEUED_S = 30, KILLED_S = 15, ONE_CASE_S = 20 }; /* and the engine's end */
 
 typedef struct job {
     rank_main run;
@@ -199,6 +200,86 @@ static int queued(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* ---- what a trace says ----------------------------------------------------------------------- */
+
+static int run_once(imbrex_group *group, imbrex_plan *plan, const imbrex_args *args, int *launches)
+{
+    int before = fake_driver_launched(); /* 0 on real GPUs */
+    RANK_OK(imbrex_plan_run(plan, args, NULL));
+    *launches = fake_driver_launched() - before;
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+/* All ranks have come here before any goes on. */
+static int meet(imbrex_group *group)
+{
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+/* Of a plan from before the trace there are the network's spans alone. */
+static int check_spans(imbrex_group *group, const op_case *c, int64_t from_ns, int64_t to_ns)
+{
+    enum { MOST = 1000 };
+    static _Thread_local imbrex_span spans[MOST];
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    int other = (rank + ranks / NODES) % ranks;
+    int64_t bytes = 0, rows = c->m * (other + 1) / ranks - c->m * other / ranks;
+    size_t count = imbrex_trace_spans(group, spans, MOST);
+    for (size_t i = 0; i < count; i++) {
+        const imbrex_span *s = &spans[i];
+        RANK_CHECK(s->kind == IMBREX_SPAN_COPY && strcmp(s->name, "network") == 0 && !s->lane,
+                   "rank %d: \"%s\", kind %d", rank, s->name, s->kind);
+        RANK_CHECK(s->peer == other, "rank %d: to %d, not %d", rank, s->peer, other);
+        RANK_CHECK(s->begin_ns >= from_ns && s->end_ns > s->begin_ns && s->end_ns <= to_ns,
+                   "rank %d: from %lld to %lld, in a run from %lld to %lld", rank,
+                   (long long)s->begin_ns, (long long)s->end_ns, (long long)from_ns,
+                   (long long)to_ns);
+        bytes += s->bytes;
+    }
+    int64_t want = rows * c->n * (int64_t)element_bytes(c->dtype);
+    RANK_CHECK(count > 0 && bytes == want, "rank %d: %zu spans: %s; of %lld bytes, not %lld", rank,
+               count, imbrex_error(), (long long)bytes, (long long)want);
+    RANK_CHECK(imbrex_trace_spans(group, NULL, 0) == count, "rank %d: taken twice", rank);
+    return 0;
+}
+
+/* Before the trace no kernel tells the time; in it none is launched that is not launched anyway. */
+static int traced(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const int64_t slack_ns = gpu_is_fake() ? 300000000 : 1000000; /* of the clocks' comparison */
+    const op_case c = { .op = "gemm_rs", .m = 515, .n = 128, .k = 64, .dtype = IMBREX_BF16 };
+    int rank = imbrex_group_rank(group), told = fake_driver_told(), off, on;
+    void *device;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_mem_alloc(group, op_image_bytes(&c, imbrex_group_size(group)), &device));
+    op_image image = op_image_take(&c, c.m, imbrex_group_size(group), rank, device);
+    RANK_OK(case_plan(group, &c, &plan));
+    imbrex_args args = op_image_args(&c, &image, c.m);
+    if (op_image_upload(group, &image) || run_once(group, plan, &args, &off) || meet(group))
+        return 1;
+    RANK_CHECK(fake_driver_told() == told, "rank %d: kernels tell the time", rank);
+    if (meet(group))
+        return 1;
+    RANK_OK(imbrex_trace(group, 1000));
+    int64_t begin_ns = imbrexd_now_ns() - slack_ns;
+    if (run_once(group, plan, &args, &on) ||
+        check_spans(group, &c, begin_ns, imbrexd_now_ns() + slack_ns))
+        return 1;
+    RANK_CHECK(on == off, "rank %d: %d launches, %d without a trace", rank, on, off);
+    RANK_OK(imbrex_trace(group, 0));
+    if (run_once(group, plan, &args, &off))
+        return 1;
+    RANK_CHECK(imbrex_trace_spans(group, NULL, 0) == 0, "rank %d: spans after the trace", rank);
+    op_image_drop(&image);
+    imbrex_plan_destroy(plan);
+    imbrex_mem_free(group, device);
+    return 0;
+}
+
 /* ---- a rank that is killed ------------------------------------------------------------------- */
 
 static int survives(imbrex_group *group, void *ctx)
@@ -253,6 +334,7 @@ int main(int argc, char **argv)
     end_ns = imbrexd_now_ns() + total_s * 1000000000LL;
     run("queued", size, queued, TIMEOUT_MS, in_time ? QUEUED_S : total_s, 0);
     run("exchange", size, exchange_cases, TIMEOUT_MS, in_time ? KILLED_S : total_s, 0);
+    run("trace", size, traced, TIMEOUT_MS, in_time ? KILLED_S : total_s, 0);
     if (!gpu_is_fake())
         run("a rank is killed", size, survives, KILLED_MS, KILLED_S, 1);
     run("table", size, table, TIMEOUT_MS, total_s, 0);

@@ -81,7 +81,9 @@ enum { REGISTERED = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP }
 static CUresult ask_pointer(scene *s)
 {
     unsigned type;
-    return imx_driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, s->at);
+    int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void *values[] = { &type };
+    return imx_driver->cuPointerGetAttributes(1, &attribute, values, s->at);
 }
 
 static CUresult ask_capture(scene *s)
@@ -143,7 +145,7 @@ static const struct {
     { "cuEventRecord", true, record },
     { "cuStreamWaitEvent", true, await },
     { "cuStreamSynchronize of another stream", true, sync_other },
-    { "cuPointerGetAttribute", true, ask_pointer },
+    { "cuPointerGetAttributes", true, ask_pointer },
     { "cuStreamGetCaptureInfo", true, ask_capture },
     { "clearing 24 bytes", false, clear_few },
     { "clearing 2 MiB", false, clear_much },

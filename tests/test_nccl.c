@@ -261,6 +261,7 @@ typedef struct mishap {
     int result;
     bool cut;
     int broken;
+    bool traced;
     const char *says;
     int here; /* ranks that have come to where it happens; atomic */
 } mishap;
@@ -352,6 +353,7 @@ static int ends(imbrex_group *group, void *ctx)
     imbrex_plan *plan;
     RANK_OK(make_sum(group, &plan));
     imbrex_args args = args_of(rank);
+    RANK_OK(imbrex_trace(group, m->traced ? 1000 : 0));
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
@@ -377,8 +379,10 @@ static int ends(imbrex_group *group, void *ctx)
 static void what_breaks_in_a_run_ends_on_every_rank(void **state)
 {
     (void)state;
-    mishap all[] = { { .says = "on node " }, { .broken = NCCL_REMOTE_ERROR, .says = "on node " } };
-    for (int i = 0; i < 2; i++) {
+    mishap all[] = { { .says = "on node " },
+                     { .broken = NCCL_REMOTE_ERROR, .says = "on node " },
+                     { .traced = true, .says = "on node " } };
+    for (int i = 0; i < 3; i++) {
         assert_int_equal(run_with(4, 2, LIMIT_MS, ends, &all[i]), 0);
         assert_int_equal(nccl->aborts, 4);
     }

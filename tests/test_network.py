@@ -70,17 +70,28 @@ class LogicalNodes(Case):
                              env={"IMBREX_NODE_RANKS": "2"}))
         self.assertEqual(len(re.findall(r"rank \d of 4 gathered", out)), 4, out)
 
+    def two_gather(self, mode):
+        program = os.path.join(BUILD, "tests", "mpi_bootstrap")
+        out = self.well(call([*MPIRUN, "-n", "2", program, mode], env={"IMBREX_NODE_RANKS": "1"}))
+        self.assertEqual(len(re.findall(r"rank \d of 2 gathered", out)), 2, out)
+
     def test_large(self):
         """Rows of more than one piece."""
-        out = self.well(call([*MPIRUN, "-n", "2", os.path.join(BUILD, "tests", "mpi_bootstrap"),
-                              "large"], env={"IMBREX_NODE_RANKS": "1"}))
-        self.assertEqual(len(re.findall(r"rank \d of 2 gathered", out)), 2, out)
+        self.two_gather("large")
 
     def test_late(self):
         """What comes after a rank has given up meeting is not written to its memory."""
         done = call([*MPIRUN, "-n", "2", os.path.join(BUILD, "tests", "mpi_bootstrap"), "late"],
                     env={"IMBREX_TIMEOUT_MS": "300"})
         self.assertIn("rank 0 gave up", done.stdout, done.stderr)
+
+    def test_leaves(self):
+        """What a rank has sent arrives also after it has destroyed its group."""
+        self.two_gather("leaves")
+
+    def test_keeps(self):
+        """MPI may end before a group does."""
+        self.two_gather("keeps")
 
     def connect(self, ranks, mode):
         program = os.path.join(BUILD, "tests", "mpi_connect")
@@ -100,6 +111,19 @@ class LogicalNodes(Case):
         done = self.connect("2", "gone")
         self.assertEqual(sorted(re.findall(r"rank (\d) gave up", done.stdout)), ["0", "1"],
                          "\n%s\n%s" % (done.stdout, done.stderr))
+
+    def test_denied(self):
+        """Where one rank gets no thread that drives MPI, all are told."""
+        out = self.well(self.connect("2", "denied"))
+        self.assertEqual(len(re.findall(r"rank \d was told", out)), 2, out)
+
+    def test_sizes_differ(self):
+        """Both sides of a message that has two sizes are told so."""
+        for mode in ("more", "less", "rows"):
+            done = self.connect("2", mode)
+            told = re.findall(r"rank (\d) was told: .* found that what came from rank \d.* has not "
+                              "the size that it has here: ", done.stdout)
+            self.assertEqual(sorted(told), ["0", "1"], "\n%s\n%s" % (done.stdout, done.stderr))
 
     def test_mlp(self):
         out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",
@@ -225,11 +249,11 @@ class Wires:
         return sum(link["stats64"]["rx"]["bytes"] for link in json.loads(text)
                    if re.fullmatch(r"data\d+", link["ifname"]))
 
-    def command(self, *words):
-        """Two ranks a node, over TCP."""
-        hosts = ",".join("10.78.0.%d:2" % (node + 1) for node in range(self.nodes))
+    def command(self, *words, each=2):
+        """So many ranks a node, over TCP."""
+        hosts = ",".join("10.78.0.%d:%d" % (node + 1, each) for node in range(self.nodes))
         return ["ip", "netns", "exec", self.name(0), *MPIRUN, "-H", hosts, "-n",
-                str(2 * self.nodes), "--mca", "plm_rsh_agent",
+                str(each * self.nodes), "--mca", "plm_rsh_agent",
                 os.path.join(self.folder.name, "agent"), "--mca", "orte_keep_fqdn_hostnames", "1",
                 # Of Open MPI 4: its daemons, several on this machine, now and then crash as they
                 # share what they know of it.
@@ -282,10 +306,12 @@ class Namespaces(Case):
 
     def bench(self, wires, op, width):
         """Seconds of products alone, one after the other with the wire, and overlapped.  What
-        travels has 2048 columns; width: of the other matrix."""
+        travels has 2048 columns; width: of the other matrix.  Two ranks a node where there are
+        cores for what computes and what sends; else it is the cores that are waited for."""
         n, k = (width, 2048) if op == "ag_gemm" else (2048, width)
+        each = 2 if len(os.sched_getaffinity(0)) >= 4 * wires.nodes else 1
         done = call(wires.command(TOOL, "bench", op, "--m", "4096", "--n", str(n), "--k", str(k),
-                                  "--rounds", "5", "--warm", "1", "--json"))
+                                  "--rounds", "5", "--warm", "1", "--json", each=each))
         line = json.loads(self.well(done).strip().splitlines()[-1])
         times = {c["name"]: c["us"] * 1e-6 for c in line["candidates"]}
         return times["products"], times["sequential"], times["chosen"]
@@ -307,6 +333,7 @@ class Namespaces(Case):
                 best = min(best, ratio)
                 if best <= 0.65:
                     break
+            if 0.45 <= share <= 0.6:
                 continue
             factor = max(sequential - products, products / 4) / products
             width[op] = max(64, min(2048, int(width[op] * factor)))

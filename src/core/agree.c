@@ -122,20 +122,44 @@ imbrex_status imx_agree_noted(imbrex_group *group, const char *call, imbrex_stat
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m)
+static uint64_t *control_word(const imbrex_group *group, int rank, size_t at)
 {
-    uint64_t number = ++group->runs;
-    uint64_t mine = imx_agree_run_word(number, plan, m);
-    int slot = (int)(number % IMX_CONTROL_RUNS);
+    return (uint64_t *)((char *)imx_control_of(group, rank) + at);
+}
+
+/* Notes this rank's word and compares it with those of the node's ranks that are alike from bit
+ * `shift` on: others have not come to this run, or are far ahead.  site, but for its rank: what it
+ * is.  at: where the word is in imx_control. */
+static imbrex_status note(const imbrex_group *group, size_t at, uint64_t mine, int shift,
+                          imbrexd_site site)
+{
     /* seq_cst: the store comes before the loads, so that of two ranks one sees the other. */
-    __atomic_store_n(&imx_control_of(group, group->rank)->runs[slot], mine, __ATOMIC_SEQ_CST);
+    __atomic_store_n(control_word(group, group->rank, at), mine, __ATOMIC_SEQ_CST);
     for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++) {
-        uint64_t theirs = __atomic_load_n(&imx_control_of(group, r)->runs[slot], __ATOMIC_SEQ_CST);
-        if (theirs == mine || (theirs ^ mine) >> IMX_AGREE_RUN_SHIFT)
-            continue; /* alike, or the rank has not come to this run, or is far ahead */
-        imbrexd_site site = { .plan = plan, .rank = r, .index = -1 };
+        uint64_t theirs = __atomic_load_n(control_word(group, r, at), __ATOMIC_SEQ_CST);
+        if (theirs == mine || (theirs ^ mine) >> shift)
+            continue;
+        site.rank = r;
         imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_MISMATCH, site, theirs, mine);
         return imx_fault_check(group);
     }
     return IMBREX_OK;
+}
+
+imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m)
+{
+    uint64_t number = ++group->runs;
+    size_t slot = number % IMX_CONTROL_RUNS;
+    imbrexd_site site = { .plan = plan, .index = -1 };
+    return note(group, offsetof(imx_control, runs) + slot * sizeof(uint64_t),
+                imx_agree_run_word(number, plan, m), IMX_AGREE_RUN_SHIFT, site);
+}
+
+/* Kernels share the slots: where two meet in one, the earlier goes unnoticed. */
+imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number, int64_t m)
+{
+    size_t slot = (number + (uint64_t)kernel * 7) % IMX_CONTROL_RUNS;
+    imbrexd_site site = { .plan = kernel, .what = IMBREXD_SITE_DATA, .index = -1 };
+    return note(group, offsetof(imx_control, launches) + slot * sizeof(uint64_t),
+                imx_agree_run_word(number, kernel, m), IMX_AGREE_PLAN_SHIFT, site);
 }

@@ -12,7 +12,7 @@
  *             the mark.
  *   signals   a few posts and waits, carried out in order, but for those that may go beside the one
  *             before.  A value is *word + add, read when the stream gets there, so that a replay of
- *             captured work carries new values.
+ *             captured work carries new values.  Where a trace wants it, the time as well.
  *   prepared  a kernel made ready when a plan is made: compiled, loaded, scratch taken.  A kernel
  *             is a folder under kernels/, known here by its table row only.
  *
@@ -62,11 +62,11 @@ typedef struct imx_device_desc {
     const imx_env *env;
 } imx_device_desc;
 
-typedef enum imx_signal_kind { IMX_POST, IMX_WAIT } imx_signal_kind;
+typedef enum imx_signal_kind { IMX_POST, IMX_WAIT, IMX_TIME } imx_signal_kind;
 
 typedef struct imx_signal_op {
     imx_signal_kind kind;
-    uint64_t *signal;     /* POST: in any rank's memory; WAIT: in one's own */
+    uint64_t *signal;     /* POST: in any rank's memory; WAIT: in one's own; TIME: trace_times */
     const uint64_t *word; /* own memory, or NULL for 0 */
     uint64_t add;         /* the value is *word + add */
     imbrexd_site site;    /* WAIT: what to say if it never comes; POST: rank: whose memory */
@@ -182,8 +182,9 @@ typedef struct imx_backend {
      * the device. */
     void (*set_watch)(imx_device *device, const imbrexd_watch *watch);
 
-    /* Spans go to trace from now on; NULL: nowhere.  Streams are idle. */
-    void (*set_trace)(imx_device *device, imbrexd_trace *trace);
+    /* Spans go to trace from now on; NULL: nowhere, which does not fail, nor do they go anywhere
+     * after a failure.  Streams are idle. */
+    imbrex_status (*set_trace)(imx_device *device, imbrexd_trace *trace);
 
     /* Puts there what the device itself still holds.  Streams are idle.  NULL: it holds nothing. */
     imbrex_status (*collect_trace)(imx_device *device);
@@ -212,6 +213,11 @@ typedef struct imx_backend {
      * for the times.  NULL: streams are no threads here. */
     imbrex_status (*call)(imx_device *device, void (*fn)(const void *args), const void *args,
                           size_t args_bytes, const imbrex_span *span, imbrex_stream stream);
+
+    /* For one thing on the stream that is neither copy nor kernel: the two words to which signals'
+     * IMX_TIME before it and after it are to write.  span is what a trace says of it, but for the
+     * times.  Returns NULL if there is no trace; the slot may be NULL as well. */
+    uint64_t *(*trace_times)(imx_device *device, const imbrex_span *span, imbrex_stream stream);
 
     /* All that launch must not do: compile, load, take scratch.  largest: args with the largest
      * sizes that a launch will have; its pointers are not followed.  blocks run side by side, all

@@ -90,6 +90,21 @@ static void describe_outside(const imbrex_group *group, const imbrexd_fault *fau
                      (long long)fault->have, (unsigned long long)fault->want);
 }
 
+/* What a kernel wanted of a rank on another node. */
+static void describe_unreachable(const imbrex_group *group, const imbrexd_site *site,
+                                 imx_text *text)
+{
+    bool meets = site->what == IMBREXD_SITE_BARRIER;
+    imx_text_add(
+        text, "kernel %s %s, but rank %d is on another node: ", imx_kernel_name(group, site->plan),
+        meets                               ? "meets all ranks"
+        : site->what == IMBREXD_SITE_SIGNAL ? "calls imbrexd_signal"
+                                            : "uses the NULL that imbrexd_peer returned",
+        site->rank);
+    imx_text_add(text, meets ? "use imbrexd_barrier_node and the like"
+                             : "kernels reach their own node, and imbrex_exchange the others");
+}
+
 /* ", on node 1 (c05)", if it is another node than this rank's. */
 static void describe_node(const imbrex_group *group, int rank, imx_text *text)
 {
@@ -98,24 +113,46 @@ static void describe_node(const imbrex_group *group, int rank, imx_text *text)
         imx_text_add(text, ", on node %d (%s)", nodes->of[rank], nodes->name[nodes->of[rank]]);
 }
 
-/* What imx_agree_run found: have is the other rank's run, want the run of the one that noticed. */
+/* What imx_agree_run or imx_agree_launch found: have is the other rank's run, want that of the rank
+ * that noticed. */
 static void describe_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
 {
     int plan = fault->site.plan, other = imx_agree_run_plan(fault->have, plan);
-    if (other == plan) {
+    if (fault->site.what >= IMBREXD_SITE_SIGNAL) {
+        imx_text_add(text, "operands.m differs between ranks in a launch of kernel %s",
+                     imx_kernel_name(group, plan));
+    } else if (other == plan) {
         imx_text_add(text, "args.m differs between ranks in a run of ");
         describe_plan(group, plan, text);
-        imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
-                     (long long)imx_agree_run_m(fault->have), fault->site.rank,
-                     (long long)imx_agree_run_m(fault->want), fault->rank);
+    } else {
+        imx_text_add(text, "ranks run different plans: ");
+        describe_plan(group, other, text);
+        imx_text_add(text, " on rank %d, ", fault->site.rank);
+        describe_plan(group, plan, text);
+        imx_text_add(text, " on rank %d; all ranks must run the same plans in the same order",
+                     fault->rank);
         return;
     }
-    imx_text_add(text, "ranks run different plans: ");
-    describe_plan(group, other, text);
-    imx_text_add(text, " on rank %d, ", fault->site.rank);
-    describe_plan(group, plan, text);
-    imx_text_add(text, " on rank %d; all ranks must run the same plans in the same order",
-                 fault->rank);
+    imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
+                 (long long)imx_agree_run_m(fault->have), fault->site.rank,
+                 (long long)imx_agree_run_m(fault->want), fault->rank);
+}
+
+/* Two sides of the network that differ: where, and what they have to do alike. */
+static void describe_sizes(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int rank = fault->site.rank;
+    imx_text_add(text, "what came from rank %d", rank);
+    describe_node(group, rank, text);
+    imx_text_add(text, "%s in ", imx_nodes_here(&group->nodes, rank) ? "" : ",");
+    if (fault->site.plan == IMX_NET_EXCHANGES) {
+        imx_text_add(text, "imbrex_exchange has not the size that it has here: the n-th send to a "
+                           "rank and its n-th receive want the same bytes");
+        return;
+    }
+    describe_plan(group, fault->site.plan, text);
+    imx_text_add(text, " has not the size that it has here: all ranks must pass the same args.m, "
+                       "and run the same plans in the same order");
 }
 
 /* ---- who holds up whom ----------------------------------------------------------------------- */
@@ -248,15 +285,17 @@ static imbrex_status report(const imbrex_group *group, int noticed_by)
         return imx_fail(IMBREX_PEER, "rank %d%s ended without leaving the group, as rank %d%s saw",
                         fault->site.rank, words, noticed_by, self);
     }
-    if (fault->kind == IMBREXD_FAULT_UNREACHABLE)
-        return imx_fail(IMBREX_INVALID,
-                        "rank %d%s: kernel %s meets all ranks, but rank %d is on another node: use "
-                        "imbrexd_barrier_node and the like",
-                        noticed_by, self, imx_kernel_name(group, fault->site.plan),
-                        fault->site.rank);
+    if (fault->kind == IMBREXD_FAULT_UNREACHABLE) {
+        describe_unreachable(group, &fault->site, &text);
+        return imx_fail(IMBREX_INVALID, "rank %d%s: %s", noticed_by, self, words);
+    }
     if (fault->kind == IMBREXD_FAULT_OUTSIDE) {
         describe_outside(group, fault, &text);
         return imx_fail(IMBREX_INVALID, "rank %d%s: %s", noticed_by, self, words);
+    }
+    if (fault->kind == IMBREXD_FAULT_NET && fault->want == IMX_NET_SIZES_DIFFER) {
+        describe_sizes(group, fault, &text);
+        return imx_fail(IMBREX_INVALID, "rank %d%s found that %s", noticed_by, self, words);
     }
     if (fault->kind == IMBREXD_FAULT_NET) {
         describe_node(group, fault->site.rank, &text);

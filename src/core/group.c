@@ -332,22 +332,22 @@ void imbrex_group_destroy(imbrex_group *group)
 
 int imbrex_group_rank(const imbrex_group *group)
 {
-    return group->rank;
+    return group ? group->rank : -1;
 }
 
 int imbrex_group_size(const imbrex_group *group)
 {
-    return group->size;
+    return group ? group->size : 0;
 }
 
 int imbrex_group_node(const imbrex_group *group, int rank)
 {
-    return rank >= 0 && rank < group->size ? group->nodes.of[rank] : -1;
+    return group && rank >= 0 && rank < group->size ? group->nodes.of[rank] : -1;
 }
 
 const char *imbrex_group_device(const imbrex_group *group)
 {
-    return group->device_name;
+    return group ? group->device_name : "";
 }
 
 size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)

@@ -29,6 +29,7 @@ typedef struct imx_control {
     imbrexd_fault fault;
     imbrexd_fault foreign;           /* of another node's rank; on the first rank of this node */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
+    uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
     uint64_t words[]; /* barrier[size], signals: barriers that rank r has come to; then
                          waiting[size + 1], see imbrexd_watch */
 } imx_control;
@@ -133,6 +134,11 @@ imbrex_status imx_agree_noted(imbrex_group *group, const char *call, imbrex_stat
  * fails: INVALID, on all ranks.  A rank that is more than IMX_CONTROL_RUNS runs ahead goes
  * unnoticed. */
 imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m) IMX_MUST_CHECK;
+
+/* The same for the number-th launch, from 1, of a kernel with a product, but only of its rows: in
+ * which order kernels are launched, and how often, is the caller's. */
+imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number,
+                               int64_t m) IMX_MUST_CHECK;
 
 /* A run as one word, which is written and read at once: | its number | its plan | m |.  The upper
  * two are cut off: that would matter to ranks a million runs, or 8192 plans, apart. */

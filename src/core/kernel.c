@@ -26,7 +26,8 @@ struct imbrex_kernel {
     imx_memory *table;
     imx_turn turn;
     imbrexd_team team;
-    uint64_t hash; /* of name and text; 0: it did not come to that */
+    uint64_t launches; /* of a product, so far */
+    uint64_t hash;     /* of name and text; 0: it did not come to that */
     char name[64];
 };
 
@@ -340,10 +341,14 @@ static imbrex_status check_kernel(const imbrex_kernel *k, bool product)
     return IMBREX_OK;
 }
 
-static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, imbrex_stream stream)
+/* m: the rows of its product, if it has one. */
+static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, int64_t m,
+                             imbrex_stream stream)
 {
     imbrex_group *group = k->group;
     IMX_TRY(imx_stream_find(group, &stream));
+    if (k->product)
+        IMX_TRY(imx_agree_launch(group, k->team.kernel, ++k->launches, m));
     launch->team = &k->team;
     launch->after = imx_turn_begin(group, &k->turn, stream);
     IMX_TRY(group->backend->user_launch(group->device, k->user, launch, stream));
@@ -358,7 +363,7 @@ imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *a
     IMX_TRY(check_blocks(k, grid, block));
     IMX_TRY(check_args(k, args, args_bytes));
     imx_user_launch launch = { grid, block, args, args_bytes, .product = NULL };
-    return enqueue(k, &launch, stream);
+    return enqueue(k, &launch, 0, stream);
 }
 
 imbrex_status imbrex_launch_gemm(imbrex_kernel *k, const imbrex_gemm_operands *operands,
@@ -372,5 +377,5 @@ imbrex_status imbrex_launch_gemm(imbrex_kernel *k, const imbrex_gemm_operands *o
     imx_user_launch launch = {
         .args = args, .args_bytes = args_bytes, .product = &product, .product_bytes = sizeof product
     };
-    return enqueue(k, &launch, stream);
+    return enqueue(k, &launch, product.schedule.m, stream);
 }

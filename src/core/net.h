@@ -32,7 +32,8 @@
  *             or outlives the limit raises a fault (imbrexd_fault_raise), with the peer as
  *             site.rank and channel as site.plan: IMBREXD_FAULT_DEADLINE with site.what
  *             IMX_SITE_NET for the limit, IMBREXD_FAULT_NET with the engine's own code in `have`
- *             for anything else, and then lets the stream go.  After a fault no step does anything.
+ *             for anything else (and IMX_NET_SIZES_DIFFER in `want` where a receive met a send of
+ *             another size), and then lets the stream go.  After a fault no step does anything.
  *             An engine whose steps cannot look at the word themselves has a thread that does, and
  *             ends them (ncclCommAbort).
  *             While a step waits on a thread, it notes for whom (imbrexd_watch_note), so that who
@@ -47,7 +48,8 @@
 
 typedef struct imx_net imx_net; /* one rank's engine, opened; each kind has its own */
 
-enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_EXCHANGES = 32767, IMX_NET_ABI = 3 };
+enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_EXCHANGES = 32767, IMX_NET_ABI = 4 };
+enum { IMX_NET_SIZES_DIFFER = 1 };
 
 typedef struct imx_net_op {
     bool receives; /* else sends */
@@ -71,6 +73,17 @@ typedef struct imx_net_desc {
     imbrex_status (*fail)(imbrex_status status, const char *format, ...)
         __attribute__((format(printf, 2, 3)));
 } imx_net_desc;
+
+/* What a trace says of a step, but for the times: the first peer, and what is sent. */
+static inline imbrex_span imx_net_span(const imx_net_op *ops, int count)
+{
+    imbrex_span span = {
+        .kind = IMBREX_SPAN_COPY, .peer = ops[0].rank, .index = -1, .name = "network"
+    };
+    for (int i = 0; i < count; i++)
+        span.bytes += ops[i].receives ? 0 : (int64_t)ops[i].bytes;
+    return span;
+}
 
 typedef struct imx_net_facts {
     char text[96];   /* for people: "NCCL 2.28.3" */

@@ -16,19 +16,19 @@ imbrex_status imbrex_trace(imbrex_group *group, size_t capacity)
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_group_need(group));
-    group->backend->set_trace(group->device, NULL);
+    IMX_TRY(group->backend->set_trace(group->device, NULL));
     imx_trace_free(group);
     if (!capacity)
         return IMBREX_OK;
     IMX_TRY(imx_sys_alloc(1, sizeof *group->trace, &group->trace));
-    imbrex_status status = imx_sys_alloc(capacity, sizeof(imbrex_span), &group->trace->spans);
-    if (status != IMBREX_OK) {
-        imx_trace_free(group);
-        return status;
-    }
+    imbrex_status status;
+    IMX_GOTO(imx_sys_alloc(capacity, sizeof(imbrex_span), &group->trace->spans));
     group->trace->capacity = capacity;
-    group->backend->set_trace(group->device, group->trace);
+    IMX_GOTO(group->backend->set_trace(group->device, group->trace));
     return IMBREX_OK;
+fail:
+    imx_trace_free(group);
+    return status;
 }
 
 size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)

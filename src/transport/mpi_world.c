@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* So many yields, then naps that double every NAPS.  Bytes go on their way meanwhile, from one
  * kernel's buffer to the other's, which hold what a nap takes. */
@@ -52,6 +53,19 @@ static int64_t bootstrap_limit_ns(void)
     const char *text = getenv("IMBREX_TIMEOUT_MS");
     long long ms = text ? atoll(text) : 0;
     return (ms > 0 ? ms : 30000) * 1000000;
+}
+
+void imx_mpi_world_fail(void)
+{
+    __atomic_store_n(&failed_once, true, __ATOMIC_RELAXED);
+}
+
+/* Whether MPI may be called. */
+static bool is_well(void)
+{
+    int ended = 0;
+    return !__atomic_load_n(&failed_once, __ATOMIC_RELAXED) &&
+           MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
 }
 
 static int wait_for_all(MPI_Request *request)
@@ -109,18 +123,89 @@ imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
     return IMBREX_OK;
 }
 
-/* ---- start and end --------------------------------------------------------------------------- */
-
-void imx_mpi_world_fail(void)
+/* Signals are the caller's threads' to take. */
+static int start_thread(void *(*run)(void *arg), void *arg, pthread_t *thread)
 {
-    __atomic_store_n(&failed_once, true, __ATOMIC_RELAXED);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }
 
+/* ---- progress -------------------------------------------------------------------------------- */
+
+enum { STIR_NS = 2000000 };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ends;
+    pthread_t thread;
+    bool begun, ended; /* begun: under starting */
+    int driven;        /* by so many; atomic */
+} stirring = { .lock = PTHREAD_MUTEX_INITIALIZER, .ends = PTHREAD_COND_INITIALIZER };
+
+void imx_mpi_world_enter(void)
+{
+    __atomic_fetch_add(&stirring.driven, 1, __ATOMIC_RELAXED);
+}
+
+void imx_mpi_world_leave(void)
+{
+    __atomic_fetch_sub(&stirring.driven, 1, __ATOMIC_RELAXED);
+}
+
+/* To look for a message that nobody sends is what makes MPI look at all sockets. */
+static void stir_once(void)
+{
+    int found;
+    if (!__atomic_load_n(&stirring.driven, __ATOMIC_RELAXED) && is_well())
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
+}
+
+static void *stir(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&stirring.lock);
+    while (!stirring.ended) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += STIR_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&stirring.ends, &stirring.lock, &until);
+        pthread_mutex_unlock(&stirring.lock);
+        stir_once();
+        pthread_mutex_lock(&stirring.lock);
+    }
+    pthread_mutex_unlock(&stirring.lock);
+    return NULL;
+}
+
+/* MPI_Finalize, whoever calls it, begins with this, before it ends anything (MPI 3.1, 8.7.1). */
+static int stop_stirring(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm;
+    (void)key;
+    (void)value;
+    (void)extra;
+    pthread_mutex_lock(&stirring.lock);
+    stirring.ended = true;
+    pthread_cond_signal(&stirring.ends);
+    pthread_mutex_unlock(&stirring.lock);
+    pthread_join(stirring.thread, NULL);
+    return MPI_SUCCESS;
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+static pid_t started_by;
+
+/* As the process exits, maybe with groups; a forked child has no part in it. */
 static void end_mpi(void)
 {
-    int ended = 0;
-    if (!__atomic_load_n(&failed_once, __ATOMIC_RELAXED) && MPI_Finalized(&ended) == MPI_SUCCESS &&
-        !ended)
+    if (getpid() == started_by && is_well())
         MPI_Finalize();
 }
 
@@ -135,9 +220,23 @@ static int start_once(void)
     }
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
         return -1;
+    started_by = getpid();
     atexit(end_mpi);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     return level;
+}
+
+/* An error of pthread_create, or 0. */
+static int start_stirring(void)
+{
+    int key;
+    int error = stirring.begun ? 0 : start_thread(stir, NULL, &stirring.thread);
+    if (error || stirring.begun)
+        return error;
+    stirring.begun = true;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stop_stirring, &key, NULL);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+    return 0;
 }
 
 /* Ranks may be threads: one of them starts MPI, and the others find it so. */
@@ -149,9 +248,13 @@ imbrex_status imx_mpi_world_start(const imx_net_desc *desc)
         return desc->fail(IMBREX_INVALID, "MPI has ended: make groups before MPI_Finalize");
     pthread_mutex_lock(&starting);
     int level = start_once();
+    int error = level == MPI_THREAD_MULTIPLE ? start_stirring() : 0;
     pthread_mutex_unlock(&starting);
     if (level < 0)
         return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
+    if (error)
+        return desc->fail(IMBREX_SYSTEM, "cannot start a thread that keeps MPI going: error %d",
+                          error);
     if (level == MPI_THREAD_MULTIPLE)
         return IMBREX_OK;
     return desc->fail(IMBREX_UNSUPPORTED,
@@ -193,20 +296,6 @@ static void *call(void *arg)
     if (__atomic_exchange_n(&c->progress, RETURNED, __ATOMIC_ACQ_REL) == LEFT)
         free(c);
     return NULL;
-}
-
-/* Signals are the caller's threads' to take. */
-static int start_thread(calling *c)
-{
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, call, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error)
-        pthread_detach(thread);
-    return error;
 }
 
 static bool aborted(const imx_net_desc *desc)
@@ -264,12 +353,14 @@ imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, 
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, desc->size, world, &c->ranks);
     MPI_Group_free(&all);
-    int error = start_thread(c);
+    pthread_t thread;
+    int error = start_thread(call, c, &thread);
     if (error) {
         MPI_Group_free(&c->ranks);
         free(c);
         return desc->fail(IMBREX_SYSTEM, "cannot start a thread that connects the nodes: error %d",
                           error);
     }
+    pthread_detach(thread);
     return await(desc, c) ? finish(desc, c, comm) : give_up(desc);
 }

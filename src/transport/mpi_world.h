@@ -23,6 +23,12 @@ int imx_mpi_world_tag(int world, int size, int ticket);
 imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, int tag,
                                     MPI_Comm *comm);
 
+/* MPI may have taken a message and not have written all of it to the socket; what is left goes on
+ * its way only when MPI is called, also of a group that is no more.  From start on until MPI ends a
+ * thread sees to that; it leaves it to those who drive MPI themselves, from enter to leave. */
+void imx_mpi_world_enter(void);
+void imx_mpi_world_leave(void);
+
 /* The limit of a wait that polls.  Time in which the process was stopped does not count. */
 typedef struct imx_mpi_world_limit {
     int64_t limit_ns, looked_ns, deadline_ns; /* looked: the last look at the clock */

@@ -3,7 +3,8 @@
  *
  * A step is carried out by the stream's own thread: it posts all receives and sends, and drives MPI
  * until they are done.  Both ends of a message are then in MPI, which is what TCP needs; and many
- * streams may be, which is why MPI has to be started with MPI_THREAD_MULTIPLE.
+ * streams may be, which is why MPI has to be started with MPI_THREAD_MULTIPLE.  For MPI a send may
+ * be done before the socket has taken it: between steps another thread drives MPI, now and then.
  *
  * After a failure MPI is not called any more, not even to end it: it might wait for who is gone.
  */
@@ -136,7 +137,11 @@ static imbrexd_site site_of(const step *s, int op)
 
 static void fail_step(const step *s, int op, int kind, int code)
 {
-    imbrexd_fault_raise(s->net->desc.watch, kind, site_of(s, op), (uint64_t)code, 0);
+    int class = MPI_SUCCESS;
+    if (kind == IMBREXD_FAULT_NET)
+        MPI_Error_class(code, &class);
+    imbrexd_fault_raise(s->net->desc.watch, kind, site_of(s, op), (uint64_t)code,
+                        class == MPI_ERR_TRUNCATE ? IMX_NET_SIZES_DIFFER : 0);
 }
 
 static bool aborted(const imx_net *net)
@@ -277,9 +282,8 @@ static bool fly(const step *s, flight *f)
     return true;
 }
 
-static void run_step(const void *args)
+static void carry_out(const step *s)
 {
-    const step *s = args;
     size_t most = 0;
     for (int i = 0; i < s->count; i++)
         most = s->ops[i].bytes > most ? s->ops[i].bytes : most;
@@ -294,16 +298,19 @@ static void run_step(const void *args)
     }
 }
 
+static void run_step(const void *args)
+{
+    imx_mpi_world_enter();
+    carry_out(args);
+    imx_mpi_world_leave();
+}
+
 static imbrex_status net_step(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,
                               imbrex_stream stream)
 {
     step s = { .net = net, .channel = channel, .lane = lane, .count = count };
-    imbrex_span span = {
-        .kind = IMBREX_SPAN_COPY, .peer = ops[0].rank, .index = -1, .name = "network"
-    };
+    imbrex_span span = imx_net_span(ops, count);
     memcpy(s.ops, ops, (size_t)count * sizeof *ops);
-    for (int i = 0; i < count; i++)
-        span.bytes += ops[i].receives ? 0 : (int64_t)ops[i].bytes;
     return net->desc.backend->call(net->desc.device, run_step, &s, sizeof s, &span, stream);
 }
 

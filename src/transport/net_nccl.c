@@ -9,7 +9,8 @@
  * A step on its stream: | begun = number, with whom | NCCL's kernel | ended = number |
  * where begun and ended are words of host memory, one pair a stream, which a small kernel writes.
  * A watcher, a thread, reads them, the group's abort word and NCCL's own state, and ends the
- * communicator where a step is stuck; for that it needs no call of CUDA's.
+ * communicator where a step is stuck; for that it needs no call of CUDA's.  For a trace the two
+ * kernels also write what time it is.
  *
  * NCCL runs the steps of a communicator in the order of their issue, by which they are numbered,
  * whatever streams they are on.  So a step's time counts from when all before it have ended: one
@@ -278,22 +279,36 @@ static int find_slot(imx_net *net, imbrex_stream stream)
     return found;
 }
 
+/* times: NULL, or where a trace wants them. */
 static imbrex_status begin(const imx_net *net, slot *s, uint64_t number, uint64_t what,
-                           imbrex_stream stream)
+                           uint64_t *times, imbrex_stream stream)
 {
     const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
     const imx_signal_op ops[] = {
         { .kind = IMX_POST, .signal = &s->what, .add = what, .site = site },
         { .kind = IMX_POST, .signal = &s->begun, .add = number, .site = site },
+        { .kind = IMX_TIME, .signal = times, .site = site, .beside = true },
     };
-    return net->desc.backend->signals(net->desc.device, ops, 2, stream);
+    return net->desc.backend->signals(net->desc.device, ops, times ? 3 : 2, stream);
 }
 
-static imbrex_status end(const imx_net *net, slot *s, uint64_t number, imbrex_stream stream)
+static imbrex_status end(const imx_net *net, slot *s, uint64_t number, uint64_t *times,
+                         imbrex_stream stream)
 {
     const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
-    const imx_signal_op op = { .kind = IMX_POST, .signal = &s->ended, .add = number, .site = site };
-    return net->desc.backend->signals(net->desc.device, &op, 1, stream);
+    const imx_signal_op ops[] = {
+        { .kind = IMX_POST, .signal = &s->ended, .add = number, .site = site },
+        { .kind = IMX_TIME, .signal = times ? times + 1 : NULL, .site = site, .beside = true },
+    };
+    return net->desc.backend->signals(net->desc.device, ops, times ? 2 : 1, stream);
+}
+
+static uint64_t *times_for(const imx_net *net, const imx_net_op *ops, int count,
+                           imbrex_stream stream)
+{
+    imbrex_span span = imx_net_span(ops, count);
+    const imx_backend *backend = net->desc.backend;
+    return backend->trace_times ? backend->trace_times(net->desc.device, &span, stream) : NULL;
 }
 
 /* The one to be named if the step is stuck: who sends here, if there is one. */
@@ -315,14 +330,15 @@ static imbrex_status enqueue(imx_net *net, int channel, const imx_net_op *ops, i
         return IMBREX_OK;
     if (at >= net->used) /* release: the slot's words are zero by now */
         __atomic_store_n(&net->used, at + 1, __ATOMIC_RELEASE);
-    IMX_TRY(begin(net, s, number, what, stream));
+    uint64_t *times = times_for(net, ops, count, stream);
+    IMX_TRY(begin(net, s, number, what, times, stream));
     net->tenants[at] = (tenant){ stream, number };
     net->issued = number;
     pthread_mutex_lock(&net->lock);
     int result = net->comm ? issue(net, ops, count, stream) : NCCL_SUCCESS;
     pthread_mutex_unlock(&net->lock);
     if (result == NCCL_SUCCESS)
-        return end(net, s, number, stream);
+        return end(net, s, number, times, stream);
     bool gave_up = result == NCCL_IN_PROGRESS;
     imbrex_status status = fail_call(net, "send and receive", result);
     imbrexd_fault_raise(net->desc.watch, gave_up ? IMBREXD_FAULT_DEADLINE : IMBREXD_FAULT_NET,

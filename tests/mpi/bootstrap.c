@@ -3,12 +3,16 @@
  *     IMBREX_NODE_RANKS=2 mpirun -n 4 mpi_bootstrap          what was made is freed
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap large    more than is sent at once
  *     mpirun -n 2 mpi_bootstrap late                         the last rank comes too late
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap leaves   one destroys its group long before
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap keeps    MPI ends before the group does
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "imbrex_device.h"
 #include "imbrex_mpi.h"
 
 #define CHECK(call)                                                                   \
@@ -23,7 +27,18 @@
 /* ---- what the library asks of MPI ------------------------------------------------------------ */
 
 static int made, freed;
-static int largest; /* atomic: streams send at once */
+static int largest;          /* atomic: streams send at once */
+static int nap_us, too_late; /* atomic: of those who look for messages */
+
+/* A message that MPI says it has sent, and that goes on its way when MPI is called later. */
+enum { HELD_BYTES = 64, HELD_NS = 300000000 };
+static struct {
+    char bytes[HELD_BYTES];
+    int64_t since_ns; /* atomic: what follows comes before it; 0: no message yet */
+    int count, to, tag;
+    MPI_Comm comm;
+    bool wanted;
+} holding;
 
 int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out)
 {
@@ -34,17 +49,42 @@ int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out
 int MPI_Comm_free(MPI_Comm *comm)
 {
     freed++;
-    return PMPI_Comm_free(comm);
+    return holding.since_ns ? MPI_SUCCESS : PMPI_Comm_free(comm);
 }
 
 int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
               MPI_Request *request)
 {
+    if (holding.wanted && count <= HELD_BYTES) {
+        memcpy(holding.bytes, at, (size_t)count);
+        holding.count = count;
+        holding.to = to;
+        holding.tag = tag;
+        holding.comm = comm;
+        *request = MPI_REQUEST_NULL;
+        __atomic_store_n(&holding.since_ns, imbrexd_now_ns(), __ATOMIC_RELEASE);
+        return MPI_SUCCESS;
+    }
     int before = __atomic_load_n(&largest, __ATOMIC_RELAXED);
     while (count > before && !__atomic_compare_exchange_n(&largest, &before, count, 0,
                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         continue;
     return PMPI_Isend(at, count, type, to, tag, comm, request);
+}
+
+int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *found, MPI_Status *status)
+{
+    int ended = 0;
+    int64_t since_ns = __atomic_load_n(&holding.since_ns, __ATOMIC_ACQUIRE);
+    if (since_ns && holding.count && imbrexd_now_ns() > since_ns + HELD_NS) {
+        PMPI_Send(holding.bytes, holding.count, MPI_BYTE, holding.to, holding.tag, holding.comm);
+        holding.count = 0;
+    }
+    usleep((useconds_t)__atomic_load_n(&nap_us, __ATOMIC_RELAXED));
+    PMPI_Finalized(&ended);
+    if (ended)
+        __atomic_fetch_add(&too_late, 1, __ATOMIC_RELAXED);
+    return ended ? MPI_ERR_OTHER : PMPI_Iprobe(from, tag, comm, found, status);
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -129,6 +169,48 @@ static int late(const imbrex_bootstrap *bootstrap)
     _exit(!failed || written);
 }
 
+/* What a rank has sent arrives also when its group is no more and it does not call MPI.  The one
+ * row is rank 1's. */
+static int leaves(const imbrex_bootstrap *bootstrap)
+{
+    enum { COUNT = 8, LIMIT_MS = 1500, AWAY_US = 3000000 };
+    float own[COUNT] = { 0 }, all[COUNT] = { 0 };
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu", .timeout_ms = LIMIT_MS };
+    imbrex_coll_desc numbers = { .m = 1, .n = COUNT, .dtype = IMBREX_F32 };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    own[0] = 5;
+    CHECK(imbrex_group_create(&desc, &group));
+    CHECK(imbrex_plan_all_gather(group, &numbers, &plan));
+    holding.wanted = bootstrap->rank == 1;
+    CHECK(imbrex_plan_run(plan, &(imbrex_args){ .a = own, .c = all }, NULL));
+    CHECK(imbrex_stream_sync(group, NULL));
+    imbrex_group_destroy(group);
+    if (bootstrap->rank == 1)
+        usleep(AWAY_US);
+    if (all[0] != own[0])
+        fprintf(stderr, "rank %d has %g, not %g\n", bootstrap->rank, (double)all[0],
+                (double)own[0]);
+    return all[0] != own[0];
+}
+
+/* Of a group that nobody destroys, MPI is not called after its end. */
+static int keeps(const imbrex_bootstrap *bootstrap)
+{
+    enum { NAP_US = 300000 };
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
+    imbrex_group *group;
+    CHECK(imbrex_group_create(&desc, &group));
+    __atomic_store_n(&nap_us, NAP_US, __ATOMIC_RELAXED);
+    usleep(NAP_US / 2);
+    MPI_Finalize();
+    usleep(2 * NAP_US);
+    int calls = __atomic_load_n(&too_late, __ATOMIC_RELAXED);
+    if (calls)
+        fprintf(stderr, "MPI was called after its end\n");
+    return calls > 0;
+}
+
 int main(int argc, char **argv)
 {
     int level;
@@ -136,12 +218,15 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "";
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     CHECK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
-    int failed = strcmp(mode, "late") == 0    ? late(&bootstrap)
-                 : strcmp(mode, "large") == 0 ? large(&bootstrap)
-                                              : several_groups(&bootstrap);
+    int failed = strcmp(mode, "late") == 0     ? late(&bootstrap)
+                 : strcmp(mode, "large") == 0  ? large(&bootstrap)
+                 : strcmp(mode, "leaves") == 0 ? leaves(&bootstrap)
+                 : strcmp(mode, "keeps") == 0  ? keeps(&bootstrap)
+                                               : several_groups(&bootstrap);
     if (failed)
         return failed;
     printf("rank %d of %d gathered\n", bootstrap.rank, bootstrap.size);
-    MPI_Finalize();
+    if (strcmp(mode, "keeps") != 0)
+        MPI_Finalize();
     return 0;
 }

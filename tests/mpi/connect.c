@@ -3,10 +3,22 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect threads    two threads a process make groups
  *     IMBREX_NODE_RANKS=1 mpirun -n 1 mpi_connect starts     two ranks want to start MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect denied     rank 1 gets no thread to drive MPI
+ *
+ * and where two ranks do not send what they receive:
+ *
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect more       rank 0 sends more
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect less       rank 0 sends less
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect rows       rank 0 runs a plan with more rows
  */
+#define _GNU_SOURCE /* RTLD_NEXT, dladdr */
+#include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../ranks.h"
@@ -41,6 +53,22 @@ int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out
     while (goes && rank == 1)
         pause();
     return PMPI_Comm_create_group(comm, group, tag, out);
+}
+
+static bool denies;
+
+/* The first one that the engine wants is the one that drives MPI. */
+__attribute__((visibility("default"))) int
+pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *arg)
+{
+    typedef int create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    Dl_info file;
+    if (denies && dladdr(*(void **)&run, &file) && strstr(file.dli_fname, "libimbrex_mpi")) {
+        denies = false;
+        return EAGAIN;
+    }
+    void *found = dlsym(RTLD_NEXT, "pthread_create");
+    return (*(create **)&found)(thread, attributes, run, arg);
 }
 
 /* ---- groups of two threads ------------------------------------------------------------------- */
@@ -104,14 +132,30 @@ static int finds_mpi(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return 0;
 }
 
+/* What the process has started is not for a child of it to end. */
+static int leaves_mpi_alone(void)
+{
+    int how = -1, after = 0;
+    pid_t child = fork();
+    if (child == 0)
+        exit(0);
+    for (; waitpid(child, &how, WNOHANG) == 0 && after < MOST_MS; after++)
+        usleep(1000);
+    if (after == MOST_MS)
+        kill(child, SIGKILL);
+    RANK_CHECK(after < MOST_MS && how == 0, "a forked child ended with %d, after %d ms", how,
+               after);
+    printf("MPI was started once\n");
+    return 0;
+}
+
 static int starts(void)
 {
     ranks_desc desc = { .size = 2 };
     int failed = ranks_run_bare(&desc, finds_mpi, NULL);
     RANK_CHECK(!failed && started == 1, "%d ranks failed, MPI was started %d times", failed,
                started);
-    printf("MPI was started once\n");
-    return 0;
+    return leaves_mpi_alone();
 }
 
 /* ---- a rank that is gone --------------------------------------------------------------------- */
@@ -137,6 +181,77 @@ static int gone(void)
     _exit(0);
 }
 
+/* ---- a rank that cannot go on ---------------------------------------------------------------- */
+
+static int denied(void)
+{
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    denies = bootstrap.rank == 1;
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == (bootstrap.rank == 1 ? IMBREX_SYSTEM : IMBREX_PEER) &&
+                   strstr(imbrex_error(), "cannot start a thread that keeps MPI going"),
+               "%s: %s", imbrex_status_name(status), imbrex_error());
+    printf("rank %d was told\n", bootstrap.rank);
+    MPI_Finalize();
+    return 0;
+}
+
+/* ---- sizes that differ ----------------------------------------------------------------------- */
+
+enum { BYTES = 4096 };
+
+/* Rank 0 sends, rank 1 receives. */
+static int exchange(imbrex_group *group, bool more)
+{
+    static char from[2 * BYTES];
+    int rank = imbrex_group_rank(group);
+    void *to;
+    RANK_OK(imbrex_mem_alloc(group, 2 * BYTES, &to));
+    imbrex_transfer transfer = { .rank = !rank, .bytes = rank == more ? BYTES : 2 * BYTES };
+    if (rank)
+        transfer.recv = to;
+    else
+        transfer.send = from;
+    RANK_OK(imbrex_exchange(group, &transfer, 1, NULL));
+    return 0;
+}
+
+static int gather_rows(imbrex_group *group)
+{
+    static float a[64 * 64], c[64 * 64];
+    imbrex_coll_desc desc = { .m = 64, .n = 64, .dtype = IMBREX_F32 };
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
+    imbrex_args args = { .a = a, .c = c, .m = imbrex_group_rank(group) ? 32 : 64 };
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    return 0;
+}
+
+static int sizes(const char *mode)
+{
+    bool rows = strcmp(mode, "rows") == 0, more = strcmp(mode, "more") == 0;
+    const char *words = rows ? "all ranks must pass the same args.m" : "want the same bytes";
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    imbrex_status status;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu", .timeout_ms = MOST_MS };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    if (rows ? gather_rows(group) : exchange(group, more))
+        return 1;
+    for (int ms = 0; (status = imbrex_group_status(group)) == IMBREX_OK && ms < MOST_MS; ms++)
+        usleep(1000);
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), words), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    printf("rank %d was told: %s\n", bootstrap.rank, imbrex_error());
+    fflush(stdout);
+    usleep(500000);
+    _exit(0);
+}
+
 int main(int argc, char **argv)
 {
     int level;
@@ -145,5 +260,7 @@ int main(int argc, char **argv)
     if (strcmp(mode, "starts") == 0)
         return starts();
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-    return strcmp(mode, "gone") == 0 ? gone() : threads();
+    if (strcmp(mode, "more") == 0 || strcmp(mode, "less") == 0 || strcmp(mode, "rows") == 0)
+        return sizes(mode);
+    return strcmp(mode, "gone") == 0 ? gone() : strcmp(mode, "denied") == 0 ? denied() : threads();
 }

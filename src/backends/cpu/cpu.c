@@ -98,9 +98,10 @@ static void set_watch(imx_device *device, const imbrexd_watch *watch)
     device->watch = watch;
 }
 
-static void set_trace(imx_device *device, imbrexd_trace *trace)
+static imbrex_status set_trace(imx_device *device, imbrexd_trace *trace)
 {
     device->trace = trace;
+    return IMBREX_OK;
 }
 
 const imx_backend imx_backend_cpu = {

@@ -266,10 +266,11 @@ static void set_watch(imx_device *device, const imbrexd_watch *watch)
     device->watch = *watch;
 }
 
-static void set_trace(imx_device *device, imbrexd_trace *trace)
+static imbrex_status set_trace(imx_device *device, imbrexd_trace *trace)
 {
     (void)device;
     (void)trace;
+    return IMBREX_OK;
 }
 
 static imbrex_status stream_create(imx_device *device, imbrex_stream *stream)

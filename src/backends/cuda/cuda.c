@@ -169,12 +169,14 @@ static void device_close(imx_device *device)
     }
     imx_cuda_memory_release(device->abort_table);
     imx_cuda_memory_release(device->clock_words);
+    imx_cuda_memory_release(device->times);
     if (device->context) {
         CUresult ignored = imx_driver->cuDevicePrimaryCtxRelease(device->gpu);
         (void)ignored;
     }
     if (device->counted)
         __atomic_fetch_sub(&users[device->gpu], 1, __ATOMIC_RELAXED);
+    free(device->timed);
     free(device);
 }
 
@@ -253,15 +255,6 @@ static void set_watch(imx_device *device, const imbrexd_watch *watch)
     device->watch.abort = table;
 }
 
-/* What was recorded before is nobody's. */
-static void set_trace(imx_device *device, imbrexd_trace *trace)
-{
-    device->trace = NULL;
-    imbrex_status emptied = imx_cuda_trace_collect(device);
-    (void)emptied;
-    device->trace = trace;
-}
-
 const imx_backend imx_backend_cuda = {
     .name = "cuda",
     .usable = usable,
@@ -281,7 +274,7 @@ const imx_backend imx_backend_cuda = {
     .memory_share = imx_cuda_memory_share,
     .memory_release = imx_cuda_memory_release,
     .set_watch = set_watch,
-    .set_trace = set_trace,
+    .set_trace = imx_cuda_trace_set,
     .collect_trace = imx_cuda_trace_collect,
     .stream_create = imx_cuda_stream_create,
     .stream_destroy = imx_cuda_stream_destroy,
@@ -293,6 +286,7 @@ const imx_backend imx_backend_cuda = {
     .copy = imx_cuda_copy,
     .copy_any = imx_cuda_copy_any,
     .signals = imx_cuda_signals,
+    .trace_times = imx_cuda_trace_times,
     .prepare = imx_cuda_prepare,
     .prepared_destroy = imx_cuda_prepared_destroy,
     .launch = imx_cuda_kernel_launch,

@@ -34,7 +34,10 @@ struct imx_device {
     char memory_why[256]; /* if so: why */
     imbrexd_trace *trace; /* NULL: off */
     imx_cuda_ring *rings; /* of all prepared kernels that are traced */
-    imx_prepared *clock;  /* and how its clock is read; NULL until one is traced */
+    imbrex_span *timed;   /* and what is no kernel; NULL until there is a trace */
+    imx_memory *times;    /* host memory: [][2], when it began and ended */
+    size_t timed_count;   /* may run past the room for them */
+    imx_prepared *clock;  /* how its clock is read; likewise */
     imx_memory *clock_words;
 };
 
@@ -139,6 +142,8 @@ imbrex_status imx_cuda_trace_prepare(imx_device *device, CUmodule module, const 
 void imx_cuda_trace_launched(imx_device *device, imx_cuda_ring *ring, imbrex_stream stream);
 void imx_cuda_trace_destroy(imx_device *device, imx_cuda_ring *ring);
 
+uint64_t *imx_cuda_trace_times(imx_device *device, const imbrex_span *span, imbrex_stream stream);
+imbrex_status imx_cuda_trace_set(imx_device *device, imbrexd_trace *trace);
 imbrex_status imx_cuda_trace_collect(imx_device *device) IMX_MUST_CHECK;
 
 /* ---- clock.c --------------------------------------------------------------------------------- */
@@ -169,9 +174,20 @@ imbrex_status imx_cuda_user_build(const imx_device *device, const imx_user_desc 
 /* The bytes of the args that IMBREXD_KERNEL or imbrex_gemm_kernel.h noted in the module. */
 CUresult imx_cuda_user_args(CUmodule module, const char *name, size_t *args_bytes);
 
+/* INVALID: what was compiled has not what desc.name, or desc.gemm, wants. */
+imbrex_status imx_cuda_user_lacks(const imx_user_desc *desc) IMX_MUST_CHECK;
+
 /* As imx_cuda_user_prepare, but only into the cache. */
 imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *desc, imx_user **user,
                                     imx_user_facts *facts);
+
+/* ---- cubin.c --------------------------------------------------------------------------------- */
+
+/* Whether it is a cubin at all, which need not be whole. */
+bool imx_cuda_cubin_is(const void *cubin, size_t bytes);
+
+/* Whether it has a kernel or a variable of that name, and then how large it is. */
+bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, size_t *symbol_bytes);
 
 /* ---- build.c --------------------------------------------------------------------------------- */
 

@@ -181,8 +181,8 @@ typedef struct CUtensorMap {
     ROW(cuMemHostUnregister, "cuMemHostUnregister", (void *at))                                   \
     ROW(cuMemsetD8Async, "cuMemsetD8Async",                                                       \
         (CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream))                     \
-    ROW(cuPointerGetAttribute, "cuPointerGetAttribute",                                           \
-        (void *value, int attribute, CUdeviceptr at))                                             \
+    ROW(cuPointerGetAttributes, "cuPointerGetAttributes",                                         \
+        (unsigned count, int *attributes, void **values, CUdeviceptr at))                         \
     ROW(cuMemcpyAsync, "cuMemcpyAsync",                                                           \
         (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                        \
     ROW(cuStreamCreateWithPriority, "cuStreamCreateWithPriority",                                 \

@@ -191,10 +191,7 @@ static imbrex_status find_args(imx_device *device, const imx_prepared *p, const 
     CUresult found = imx_cuda_user_args(p->module, desc->name, args_bytes);
     imx_cuda_leave(device->context, before);
     if (found == CUDA_ERROR_NOT_FOUND)
-        return imx_fail(IMBREX_INVALID,
-                        "%s has no hooks of kernel %s: want #define IMBREXD_GEMM_NAME %s in it, or "
-                        "another desc.name",
-                        desc->file, desc->name, desc->name);
+        return imx_cuda_user_lacks(desc);
     return imx_driver_check(found, "cuModuleGetGlobal", "cannot load kernel %s", desc->name);
 }
 
@@ -278,18 +275,14 @@ static imbrex_status find_map(imx_prepared *p, int i, const imx_tensor_map *from
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const void *args,
-                                     size_t args_bytes, imbrex_stream stream)
+/* Within the device's context. */
+static imbrex_status enqueue(imx_device *device, imx_prepared *p, const void *args,
+                             const imx_cuda_launch *launch, CUstream stream)
 {
-    (void)args_bytes; /* the driver knows what the entry takes */
-    imx_cuda_launch launch = { 0 };
-    p->kernel->cuda_launch(args, &p->config, &launch);
-    if (launch.blocks < 1)
-        return IMBREX_OK;
     CUtensorMap maps[IMX_TENSOR_MAPS] = { 0 };
     void *params[] = { (void *)args, &device->watch, maps };
-    for (int i = 0; i < launch.map_count; i++)
-        IMX_TRY(find_map(p, i, &launch.maps[i], &maps[i]));
+    for (int i = 0; i < launch->map_count; i++)
+        IMX_TRY(find_map(p, i, &launch->maps[i], &maps[i]));
     CUlaunchAttribute attributes[2];
     unsigned count = 0;
     if (p->config.cluster > 1)
@@ -303,24 +296,36 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const 
             .value.allowed = 1,
         };
     CUlaunchConfig config = {
-        .grid = { (unsigned)launch.blocks, 1, 1 },
+        .grid = { (unsigned)launch->blocks, 1, 1 },
         .block = { (unsigned)p->config.threads, 1, 1 },
         .shared_bytes = (unsigned)p->config.shared_bytes,
-        .stream = (CUstream)stream,
+        .stream = stream,
         .attributes = attributes,
         .attribute_count = count,
     };
-    CUcontext before;
-    IMX_TRY(imx_cuda_enter(device->context, &before));
     CUresult launched = imx_driver->cuLaunchKernelEx(&config, p->function, params, NULL);
-    imx_cuda_leave(device->context, before);
     if (launched == CUDA_ERROR_INVALID_HANDLE)
         return imx_fail(IMBREX_INVALID,
-                        "stream, %p, is not one of GPU %d, where kernel %s was loaded", stream,
-                        device->gpu, p->kernel->name);
-    imbrex_status status = imx_driver_check(launched, "cuLaunchKernelEx",
-                                            "cannot launch kernel %s with %d blocks of %d threads",
-                                            p->kernel->name, launch.blocks, p->config.threads);
-    imx_cuda_trace_launched(device, p->ring, stream);
+                        "stream, %p, is not one of GPU %d, where kernel %s was loaded",
+                        (void *)stream, device->gpu, p->kernel->name);
+    return imx_driver_check(launched, "cuLaunchKernelEx",
+                            "cannot launch kernel %s with %d blocks of %d threads", p->kernel->name,
+                            launch->blocks, p->config.threads);
+}
+
+imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const void *args,
+                                     size_t args_bytes, imbrex_stream stream)
+{
+    (void)args_bytes; /* the driver knows what the entry takes */
+    imx_cuda_launch launch = { 0 };
+    p->kernel->cuda_launch(args, &p->config, &launch);
+    if (launch.blocks < 1)
+        return IMBREX_OK;
+    CUcontext before;
+    IMX_TRY(imx_cuda_enter(device->context, &before));
+    imbrex_status status = enqueue(device, p, args, &launch, (CUstream)stream);
+    imx_cuda_leave(device->context, before);
+    if (status == IMBREX_OK)
+        imx_cuda_trace_launched(device, p->ring, stream);
     return status;
 }

@@ -182,11 +182,15 @@ imbrex_status imx_cuda_copy(imx_device *device, void *dst, const void *src, size
     return status;
 }
 
+/* The call in the plural takes memory that the driver does not know for no error. */
 static bool is_pageable(const void *at)
 {
-    unsigned type;
-    return imx_driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                             (CUdeviceptr)(uintptr_t)at) != CUDA_SUCCESS;
+    unsigned type = 0;
+    int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void *values[] = { &type };
+    CUresult asked =
+        imx_driver->cuPointerGetAttributes(1, &attribute, values, (CUdeviceptr)(uintptr_t)at);
+    return asked != CUDA_SUCCESS || type == 0;
 }
 
 /* A copy of pageable memory holds the driver's lock of the context until the stream has come to it,
@@ -206,6 +210,12 @@ imbrex_status imx_cuda_copy_any(imx_device *device, void *dst, const void *src, 
     return imx_cuda_copy(device, dst, src, bytes, rank, stream);
 }
 
+static const int signal_kinds[] = {
+    [IMX_POST] = IMX_SIGNALS_POST,
+    [IMX_WAIT] = IMX_SIGNALS_WAIT,
+    [IMX_TIME] = IMX_SIGNALS_TIME,
+};
+
 /* The op as the kernel's next one, whose values are all read first: one that an op before it raises
  * is raised here.  false: it has to be another launch's. */
 static bool add_op(imx_signals_args *args, const imx_signal_op *op)
@@ -218,7 +228,7 @@ static bool add_op(imx_signals_args *args, const imx_signal_op *op)
         .word = op->word,
         .add = op->add,
         .site = op->site,
-        .kind = op->kind == IMX_POST ? IMX_SIGNALS_POST : IMX_SIGNALS_WAIT,
+        .kind = signal_kinds[op->kind],
         .step = args->count ? args->ops[args->count - 1].step + !op->beside : 0,
     };
     for (int i = 0; i < args->count && op->word; i++) {

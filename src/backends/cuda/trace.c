@@ -1,6 +1,8 @@
 /* trace.c - spans of GPUs: what blocks wrote down (kernels/trace.h), brought to the host's clock.
  *
- *     ring   device memory of a prepared kernel: | records [blocks][each] | counts [blocks] |
+ *     ring    device memory of a prepared kernel: | records [blocks][each] | counts [blocks] |
+ *     timed   the host's: what a step of the network is, noted as it is enqueued
+ *     times   host memory: when it began and ended, from the signals before and after it
  *
  * A kernel is compiled to write into its ring if it is prepared while tracing is on.  A launch is
  * told from the next by the time of its blocks: launches of one prepared kernel never overlap.
@@ -11,7 +13,10 @@
 #include "../../kernels/trace.h"
 #include "cuda.h"
 
-enum { EACH = 1024 }; /* records of a block */
+enum {
+    EACH = 1024, /* records of a block */
+    TIMED = 8192 /* steps of the network */
+};
 
 struct imx_cuda_ring {
     imx_cuda_ring *next;
@@ -56,7 +61,6 @@ imbrex_status imx_cuda_trace_prepare(imx_device *device, CUmodule module, const 
                                      int blocks, imx_cuda_ring **out)
 {
     imx_cuda_ring *ring = NULL;
-    IMX_TRY(imx_cuda_clock_prepare(device));
     IMX_TRY(imx_sys_alloc(1, sizeof *ring, &ring));
     ring->name = name;
     ring->blocks = blocks;
@@ -227,19 +231,52 @@ static imbrex_status add_all(const imx_device *device, const imx_cuda_ring *ring
     return IMBREX_OK;
 }
 
-/* Says what the ring had no room for. */
-static void add_lost(const imx_device *device, const imx_cuda_ring *ring, size_t lost,
-                     int64_t begin_ns)
+/* Says what there was no room for. */
+static void add_lost(const imx_device *device, int stream, size_t lost, int64_t begin_ns)
 {
     imbrex_span span = { .begin_ns = begin_ns,
                          .end_ns = begin_ns,
                          .kind = IMBREX_SPAN_KERNEL,
-                         .stream = ring->stream,
+                         .stream = stream,
                          .peer = -1,
                          .index = -1 };
     imx_text name = { .at = span.name, .size = sizeof span.name };
     imx_text_add(&name, "%zu records lost", lost);
     imbrexd_trace_add(device->trace, &span);
+}
+
+/* ---- what is no kernel ----------------------------------------------------------------------- */
+
+uint64_t *imx_cuda_trace_times(imx_device *device, const imbrex_span *span, imbrex_stream stream)
+{
+    if (!device->trace)
+        return NULL;
+    size_t at = device->timed_count++;
+    if (at >= TIMED)
+        return NULL;
+    device->timed[at] = *span;
+    device->timed[at].stream = imx_cuda_stream_number(device, stream);
+    return (uint64_t *)device->times->base + 2 * at;
+}
+
+/* What failed as it was enqueued has no end. */
+static void collect_timed(imx_device *device, int64_t offset_ns)
+{
+    size_t count = device->timed_count < TIMED ? device->timed_count : TIMED;
+    size_t lost = device->timed_count - count;
+    for (size_t i = 0; i < count && device->trace; i++) {
+        const uint64_t *times = (const uint64_t *)device->times->base + 2 * i;
+        imbrex_span *span = &device->timed[i];
+        span->begin_ns = (int64_t)times[0] + offset_ns;
+        span->end_ns = (int64_t)times[1] + offset_ns;
+        if (times[0] && times[1])
+            imbrexd_trace_add(device->trace, span);
+    }
+    if (lost && device->trace)
+        add_lost(device, device->timed[count - 1].stream, lost, device->timed[count - 1].end_ns);
+    if (count)
+        memset(device->times->base, 0, 2 * count * sizeof(uint64_t));
+    device->timed_count = 0;
 }
 
 /* ---- collecting ------------------------------------------------------------------------------ */
@@ -281,7 +318,7 @@ static imbrex_status collect(imx_device *device, const imx_cuda_ring *ring, int6
     if (count)
         IMX_GOTO(add_all(device, ring, list, count, offset_ns));
     if (lost)
-        add_lost(device, ring, lost, (int64_t)list[0].record.begin + offset_ns);
+        add_lost(device, ring->stream, lost, (int64_t)list[0].record.begin + offset_ns);
 fail:
     free(list);
     free(room);
@@ -292,9 +329,33 @@ fail:
 imbrex_status imx_cuda_trace_collect(imx_device *device)
 {
     int64_t offset_ns = 0;
-    if (device->rings && device->trace)
+    if ((device->rings || device->timed_count) && device->trace)
         IMX_TRY(imx_cuda_clock_offset(device, &offset_ns));
+    collect_timed(device, offset_ns);
     for (const imx_cuda_ring *ring = device->rings; ring; ring = ring->next)
         IMX_TRY(collect(device, ring, offset_ns));
+    return IMBREX_OK;
+}
+
+/* All that tracing needs later: then nothing may be loaded or allocated. */
+static imbrex_status get_ready(imx_device *device)
+{
+    IMX_TRY(imx_cuda_clock_prepare(device));
+    if (!device->timed)
+        IMX_TRY(imx_sys_alloc(TIMED, sizeof *device->timed, &device->timed));
+    if (device->times)
+        return IMBREX_OK;
+    return imx_cuda_memory_create_host(device, 2 * TIMED * sizeof(uint64_t), &device->times);
+}
+
+/* What was recorded before is nobody's. */
+imbrex_status imx_cuda_trace_set(imx_device *device, imbrexd_trace *trace)
+{
+    device->trace = NULL;
+    imbrex_status emptied = imx_cuda_trace_collect(device);
+    (void)emptied;
+    if (trace)
+        IMX_TRY(get_ready(device));
+    device->trace = trace;
     return IMBREX_OK;
 }

@@ -112,6 +112,43 @@ imbrex_status imx_cuda_user_build(const imx_device *device, const imx_user_desc 
     return status;
 }
 
+/* ---- what a text has to have ----------------------------------------------------------------- */
+
+imbrex_status imx_cuda_user_lacks(const imx_user_desc *desc)
+{
+    if (desc->product)
+        return imx_fail(IMBREX_INVALID,
+                        "%s has no hooks of kernel %s: want #define IMBREXD_GEMM_NAME %s in it, or "
+                        "another desc.name",
+                        desc->file, desc->name, desc->name);
+    return imx_fail(IMBREX_INVALID,
+                    "%s has no kernel %s: want IMBREXD_KERNEL(%s, ...) in it, or another "
+                    "desc.name, or the desc.gemm that it is hooks for",
+                    desc->file, desc->name, desc->name);
+}
+
+/* Beside the entry stands an array that is as large as the args. */
+static void name_args(const char *name, char array[96])
+{
+    snprintf(array, 96, "imbrexd_args_%s", name);
+}
+
+/* As find_entry below, and for a product imx_cuda_prepare_hooks, without a driver.  A driver takes
+ * other kinds of files too, into which nobody looks here. */
+static imbrex_status look_into(const imx_user_desc *desc, const void *cubin, size_t bytes,
+                               size_t *args_bytes)
+{
+    char array[96];
+    size_t code = 0;
+    name_args(desc->name, array);
+    if (!imx_cuda_cubin_is(cubin, bytes))
+        return IMBREX_OK;
+    if (!imx_cuda_cubin_find(cubin, bytes, array, args_bytes) ||
+        (!desc->product && !imx_cuda_cubin_find(cubin, bytes, desc->name, &code)))
+        return imx_cuda_user_lacks(desc);
+    return IMBREX_OK;
+}
+
 imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *desc, imx_user **user,
                                     imx_user_facts *facts)
 {
@@ -119,14 +156,14 @@ imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *des
     size_t bytes = 0;
     imx_cuda_config config = { 0 };
     (void)user;
-    (void)facts;
     if (desc->product) {
         const imx_cuda_target form = { device->form, device->shared_bytes_most };
         desc->product->cuda_config(desc->largest, &form, desc->blocks, &config);
     }
     IMX_TRY(imx_cuda_user_build(device, desc, desc->product ? &config : NULL, &cubin, &bytes));
+    imbrex_status status = look_into(desc, cubin, bytes, &facts->args_bytes);
     free(cubin);
-    return IMBREX_OK;
+    return status;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -137,25 +174,21 @@ static imbrex_status attribute(const imx_user *user, int which, int *value)
                             "cuFuncGetAttribute", "cannot look at kernel %s", user->name);
 }
 
-/* An array that is as large as the args. */
 CUresult imx_cuda_user_args(CUmodule module, const char *name, size_t *args_bytes)
 {
     char array[96];
     CUdeviceptr at = 0;
-    snprintf(array, sizeof array, "imbrexd_args_%s", name);
+    name_args(name, array);
     return imx_driver->cuModuleGetGlobal(&at, args_bytes, module, array);
 }
 
-static imbrex_status find_entry(imx_user *user, const char *file, size_t *args_bytes)
+static imbrex_status find_entry(imx_user *user, const imx_user_desc *desc, size_t *args_bytes)
 {
     CUresult found = imx_cuda_user_args(user->module, user->name, args_bytes);
     if (found == CUDA_SUCCESS)
         found = imx_driver->cuModuleGetFunction(&user->function, user->module, user->name);
     if (found == CUDA_ERROR_NOT_FOUND)
-        return imx_fail(IMBREX_INVALID,
-                        "%s has no kernel %s: want IMBREXD_KERNEL(%s, ...) in it, or another "
-                        "desc.name, or the desc.gemm that it is hooks for",
-                        file, user->name, user->name);
+        return imx_cuda_user_lacks(desc);
     return imx_driver_check(found, "cuModuleGetFunction", "cannot load kernel %s", user->name);
 }
 
@@ -171,15 +204,16 @@ static imbrex_status check_shared(const imx_device *device, const imx_user *user
     return imx_cuda_function_ready(user->function, user->name, user->shared_bytes);
 }
 
-static imbrex_status load(const imx_device *device, imx_user *user, const char *file,
+static imbrex_status load(const imx_device *device, imx_user *user, const imx_user_desc *desc,
                           const void *cubin, imx_user_facts *facts)
 {
     CUresult loaded = imx_driver->cuModuleLoadData(&user->module, cubin);
     if (loaded == CUDA_ERROR_INVALID_IMAGE || loaded == CUDA_ERROR_NO_BINARY_FOR_GPU)
-        return imx_fail(IMBREX_INVALID, "%s is not for this GPU, an sm_%d", file, device->arch);
+        return imx_fail(IMBREX_INVALID, "%s is not for this GPU, an sm_%d", desc->file,
+                        device->arch);
     IMX_TRY(imx_driver_check(loaded, "cuModuleLoadData", "the GPU does not take kernel %s",
                              user->name));
-    IMX_TRY(find_entry(user, file, &facts->args_bytes));
+    IMX_TRY(find_entry(user, desc, &facts->args_bytes));
     IMX_TRY(attribute(user, CU_FUNC_MAX_THREADS_PER_BLOCK, &facts->threads_most));
     return check_shared(device, user);
 }
@@ -203,7 +237,7 @@ imbrex_status imx_cuda_user_prepare(imx_device *device, const imx_user_desc *des
     }
     IMX_GOTO(imx_cuda_user_build(device, desc, NULL, &cubin, &bytes));
     IMX_GOTO(imx_cuda_enter(device->context, &before));
-    status = load(device, user, desc->file, cubin, facts);
+    status = load(device, user, desc, cubin, facts);
     imx_cuda_leave(device->context, before);
     if (status != IMBREX_OK)
         goto fail;

@@ -1,0 +1,74 @@
+/* cubin.c - what stands in a cubin, an ELF file, for who has no driver to load it. */
+#include <elf.h>
+#include <string.h>
+
+#include "cuda.h"
+
+typedef struct image {
+    const char *bytes;
+    size_t size;
+    Elf64_Ehdr head;
+} image;
+
+/* Copies what lies at `at`; false: it does not lie within. */
+static bool take(const image *cubin, uint64_t at, void *to, size_t bytes)
+{
+    if (at > cubin->size || bytes > cubin->size - at)
+        return false;
+    memcpy(to, cubin->bytes + at, bytes);
+    return true;
+}
+
+static bool take_section(const image *cubin, uint32_t index, Elf64_Shdr *section)
+{
+    uint64_t at = cubin->head.e_shoff + (uint64_t)index * sizeof *section;
+    return index < cubin->head.e_shnum && at >= cubin->head.e_shoff &&
+           take(cubin, at, section, sizeof *section);
+}
+
+static bool is_called(const image *cubin, const Elf64_Shdr *names, uint32_t at, const char *name)
+{
+    size_t length = strlen(name) + 1;
+    return at < names->sh_size && length <= names->sh_size - at &&
+           names->sh_offset <= cubin->size && at <= cubin->size - names->sh_offset &&
+           length <= cubin->size - names->sh_offset - at &&
+           memcmp(cubin->bytes + names->sh_offset + at, name, length) == 0;
+}
+
+static bool find(const image *cubin, const Elf64_Shdr *symbols, const char *name, size_t *bytes)
+{
+    Elf64_Shdr names;
+    Elf64_Sym symbol;
+    if (!take_section(cubin, symbols->sh_link, &names))
+        return false;
+    for (uint64_t i = 0; i < symbols->sh_size / sizeof symbol; i++) {
+        if (!take(cubin, symbols->sh_offset + i * sizeof symbol, &symbol, sizeof symbol))
+            return false;
+        if (symbol.st_shndx != SHN_UNDEF && is_called(cubin, &names, symbol.st_name, name)) {
+            *bytes = symbol.st_size;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool imx_cuda_cubin_is(const void *cubin, size_t bytes)
+{
+    image all = { .bytes = cubin, .size = bytes };
+    return take(&all, 0, &all.head, sizeof all.head) &&
+           memcmp(all.head.e_ident, ELFMAG, SELFMAG) == 0 &&
+           all.head.e_ident[EI_CLASS] == ELFCLASS64 && all.head.e_shentsize == sizeof(Elf64_Shdr);
+}
+
+bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, size_t *symbol_bytes)
+{
+    image all = { .bytes = cubin, .size = bytes };
+    Elf64_Shdr section;
+    if (!imx_cuda_cubin_is(cubin, bytes) || !take(&all, 0, &all.head, sizeof all.head))
+        return false;
+    for (uint32_t i = 0; take_section(&all, i, &section); i++) {
+        if (section.sh_type == SHT_SYMTAB && find(&all, &section, name, symbol_bytes))
+            return true;
+    }
+    return false;
+}
