@@ -10,6 +10,8 @@ if(TARGET imbrex_mpi)
     install(TARGETS imbrex_mpi)
 endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+# Beside the library, where it finds it: PYTHONPATH names the folder.
+install(FILES python/imbrex.py DESTINATION ${CMAKE_INSTALL_LIBDIR}/imbrex/python)
 install(FILES LICENSE README.md OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET imbrex_tool)
     install(TARGETS imbrex_tool)

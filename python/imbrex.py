@@ -5,14 +5,16 @@
     plan = group.ag_gemm(m=8192, n=3584, k=4096)  # bf16, b as [n, k]
     plan.run(a, b, c, stream=torch.cuda.current_stream())
 
-An operand is an address, or what has data_ptr() (PyTorch) or __array_interface__ (NumPy); its
-shape and type are the caller's to get right.  A stream is a CUstream as an integer, or what has
+An operand is an address, or what has data_ptr() (PyTorch) or __array_interface__ (NumPy): then it
+must be contiguous, of the plan's dtype (or of integers of that size, as bits) and on the group's
+device; its shape is the caller's to get right.  A stream is a CUstream as an integer, or what has
 cuda_stream (PyTorch); 0 is CUDA's default stream, which is PyTorch's first.  None is the group's
 own, ordered with nothing else.  What fails raises imbrex.Error with the library's own sentence.
 IMBREX_LIBRARY names the library's file; else it is looked for in this repository's build/release,
-then where the loader looks.
+or where this file is installed with it, then where the loader looks.
 """
 import ctypes
+import numbers
 import os
 
 DTYPES = {"bf16": 0, "f16": 1, "f32": 2}
@@ -68,10 +70,14 @@ class Error(RuntimeError):
 
 def _open():
     here = os.path.dirname(os.path.abspath(__file__))
-    built = os.path.join(here, "..", "build", "release", "libimbrex.so")
-    name = os.environ.get("IMBREX_LIBRARY") or (built if os.path.exists(built)
-                                                else "libimbrex.so.0")
-    lib = ctypes.CDLL(name)
+    near = [os.path.join(here, "..", "build", "release", "libimbrex.so"),
+            os.path.join(here, "..", "..", "libimbrex.so.0")]  # of the repository; installed
+    name = os.environ.get("IMBREX_LIBRARY") or next(filter(os.path.exists, near), "libimbrex.so.0")
+    try:
+        lib = ctypes.CDLL(name)
+    except OSError as error:
+        raise OSError("cannot load the library: %s; IMBREX_LIBRARY can name the file of "
+                      "libimbrex.so" % error) from error
     for function in ("imbrex_error", "imbrex_status_name", "imbrex_version",
                      "imbrex_group_device"):
         getattr(lib, function).restype = ctypes.c_char_p
@@ -97,12 +103,73 @@ def _check(status):
         raise Error(_lib.imbrex_status_name(status).decode(), _lib.imbrex_error().decode())
 
 
-def _address(operand):
-    if operand is None or isinstance(operand, int):
-        return operand
-    if hasattr(operand, "data_ptr"):
-        return operand.data_ptr()
-    return operand.__array_interface__["data"][0]
+def _choice(name, value, table):
+    if not isinstance(value, str) or value not in table:
+        raise ValueError("%s is %r: want one of %s" % (name, value, ", ".join(map(repr, table))))
+    return table[value]
+
+
+def _text(name, value):
+    if value is not None and not isinstance(value, str):
+        raise TypeError("%s is %r: want a string, or None" % (name, value))
+    return value.encode() if value else None
+
+
+_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+_FLOATS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
+class _Operands:
+    """Addresses of what a call is given, of one dtype on one device."""
+
+    def __init__(self, dtype, device):
+        self._dtype, self._fine = dtype, set()
+        self._device = "cpu" if device.startswith("cpu") else device  # PyTorch numbers no CPUs
+
+    def _need(self, good, name, what, want):
+        if not good:
+            raise ValueError("%s %s: want %s" % (name, what, want))
+
+    def _check_type(self, name, kind, size):
+        if kind.startswith(("float", "bfloat", "complex")):
+            self._need(_FLOATS.get(kind) == self._dtype, name, "is of " + kind, self._dtype)
+        self._need(size == _BYTES[self._dtype], name, "has elements of %d bytes" % size,
+                   self._dtype)
+
+    def _tensor(self, name, tensor):
+        contiguous = getattr(tensor, "is_contiguous", lambda: True)()
+        self._need(contiguous, name, "is not contiguous", "what .contiguous() returns")
+        kind, device = getattr(tensor, "dtype", None), getattr(tensor, "device", self._device)
+        if (kind, device) not in self._fine:  # else this was asked before: runs are many
+            if kind is not None:
+                self._check_type(name, str(kind).rpartition(".")[2], tensor.element_size())
+            self._need(str(device) == self._device, name, "is on %s" % device,
+                       "it on %s, as the group" % self._device)
+            self._fine.add((kind, device))
+        return tensor.data_ptr()
+
+    def _array(self, name, array, written):
+        self._need(self._device == "cpu", name, "is memory of the host",
+                   "it on %s, as the group" % self._device)
+        self._need(array.get("strides") is None, name, "is not contiguous",
+                   "what numpy.ascontiguousarray returns")
+        at, read_only = array["data"]
+        self._need(not (written and read_only), name, "can only be read", "one to write to")
+        kind, size = array["typestr"][1], int(array["typestr"][2:])
+        self._check_type(name, {"f": "float", "c": "complex"}.get(kind, kind) + str(8 * size), size)
+        return at
+
+    def address(self, name, operand, written=False):
+        if operand is None:
+            return None
+        if isinstance(operand, numbers.Integral):
+            return int(operand)
+        if hasattr(operand, "data_ptr"):
+            return self._tensor(name, operand)
+        if hasattr(operand, "__array_interface__"):
+            return self._array(name, operand.__array_interface__, written)
+        raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch) or "
+                        "__array_interface__ (NumPy)" % (name, type(operand).__name__))
 
 
 _CU_STREAM_LEGACY = 1  # CUDA's default stream, by the name that is not also NULL
@@ -110,6 +177,9 @@ _CU_STREAM_LEGACY = 1  # CUDA's default stream, by the name that is not also NUL
 
 def _stream(device, stream):
     stream = getattr(stream, "cuda_stream", stream)
+    if stream is not None and not isinstance(stream, int):
+        raise TypeError("stream is %r: want a CUstream as an integer, or what has cuda_stream"
+                        % (stream,))
     if stream == 0:
         return _CU_STREAM_LEGACY if device.startswith("cuda") else None
     return stream
@@ -130,7 +200,7 @@ class Group:
         if (rank, size, allgather) != (None, None, None) and None in (rank, size, allgather):
             raise TypeError("rank, size and allgather go together: give all three, or none of them "
                             "to take the ranks from the environment")
-        desc = _GroupDesc(device=device.encode() if device else None, timeout_ms=timeout_ms)
+        desc = _GroupDesc(device=_text("device", device), timeout_ms=timeout_ms)
         if size is not None:
             self._swap = _ALLGATHER(lambda _, mine, all_, count: self._gather(mine, all_, count))
             self._allgather = allgather
@@ -155,20 +225,29 @@ class Group:
             self._failure = failure
             return 1
 
+    def _open(self):
+        if not self._handle:
+            raise Error("IMBREX_INVALID", "the group is closed: make a new one")
+        return self._handle
+
     @property
     def device(self):
-        return _lib.imbrex_group_device(self._handle).decode()
+        return _lib.imbrex_group_device(self._open()).decode()
 
     def sync(self, stream=None):
-        _check(_lib.imbrex_stream_sync(self._handle, _stream(self.device, stream)))
+        _check(_lib.imbrex_stream_sync(self._open(), _stream(self.device, stream)))
 
     def barrier(self, stream=None):
-        _check(_lib.imbrex_barrier(self._handle, _stream(self.device, stream)))
+        _check(_lib.imbrex_barrier(self._open(), _stream(self.device, stream)))
 
     def silu_mul(self, rows, cols, pair, out, dtype="bf16", stream=None):
         """Enqueues out[rows, cols] = silu(pair[:, :cols]) * pair[:, cols:], pair[rows, 2*cols]."""
-        _check(_lib.imbrex_silu_mul(self._handle, DTYPES[dtype], rows, cols, _address(pair),
-                                    _address(out), _stream(self.device, stream)))
+        number = _choice("dtype", dtype, DTYPES)
+        operands = _Operands(dtype, self.device)
+        _check(_lib.imbrex_silu_mul(self._open(), number, rows, cols,
+                                    operands.address("pair", pair),
+                                    operands.address("out", out, written=True),
+                                    _stream(self.device, stream)))
 
     def abort(self):
         _lib.imbrex_group_abort(self._handle)
@@ -187,20 +266,20 @@ class Group:
     def __exit__(self, *_):
         self.close()
 
-    def _plan(self, name, desc, algorithm):
-        desc.algorithm = algorithm.encode() if algorithm else None
-        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._handle, self.device, desc)
+    def _plan(self, name, desc, dtype, algorithm):
+        desc.dtype = _choice("dtype", dtype, DTYPES)
+        desc.algorithm = _text("algorithm", algorithm)
+        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._open(), self.device, desc, dtype)
         self._plans.append(plan)
         return plan
 
     def _gemm(self, name, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0):
-        return self._plan(name, _GemmDesc(m=m, n=n, k=k, dtype=DTYPES[dtype],
-                                          layout=LAYOUTS[layout], chunk_rows=chunk_rows, sms=sms),
-                          algorithm)
+        return self._plan(name, _GemmDesc(m=m, n=n, k=k, layout=_choice("layout", layout, LAYOUTS),
+                                          chunk_rows=chunk_rows, sms=sms), dtype, algorithm)
 
     def _coll(self, name, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
-        return self._plan(name, _CollDesc(m=m, n=n, dtype=DTYPES[dtype], chunk_rows=chunk_rows,
-                                          sms=sms), algorithm)
+        return self._plan(name, _CollDesc(m=m, n=n, chunk_rows=chunk_rows, sms=sms), dtype,
+                          algorithm)
 
     def tune(self, op, m, n, k=0, dtype="bf16", layout="nk", chunk_rows=0, sms=0):
         """Measures the ways to do op ("ag_gemm"), keeps the best on disk for later plans of this
@@ -211,9 +290,9 @@ class Group:
             name, chunk = step[0].algorithm.decode(), step[0].chunk_rows
             found[name, chunk] = step[0].dropped.decode() if step[0].dropped else step[0].us
 
-        desc = _GemmDesc(m=m, n=n, k=k, dtype=DTYPES[dtype], layout=LAYOUTS[layout],
-                         chunk_rows=chunk_rows, sms=sms)
-        _check(_lib.imbrex_tune(self._handle, op.encode(), ctypes.byref(desc),
+        desc = _GemmDesc(m=m, n=n, k=k, dtype=_choice("dtype", dtype, DTYPES),
+                         layout=_choice("layout", layout, LAYOUTS), chunk_rows=chunk_rows, sms=sms)
+        _check(_lib.imbrex_tune(self._open(), _text("op", op), ctypes.byref(desc),
                                 _TUNE_PROGRESS(note), None))
         return found
 
@@ -235,19 +314,27 @@ class Group:
 class Plan:
     """An operator of a fixed shape; made by a group, collectively."""
 
-    def __init__(self, create, group, device, desc):
+    def __init__(self, create, group, device, desc, dtype):
         self._handle, self._device = ctypes.c_void_p(), device
+        self._operands = _Operands(dtype, device)
         _check(create(group, ctypes.byref(desc), ctypes.byref(self._handle)))
+
+    def _open(self):
+        if not self._handle:
+            raise Error("IMBREX_INVALID", "the plan is closed, by itself or with its group")
+        return self._handle
 
     def run(self, a, b=None, c=None, bias=None, gathered=None, m=0, stream=None):
         """Enqueues one run; the operands must stay until the stream is done with them."""
-        args = _Args(_address(a), _address(b), _address(bias), _address(c), _address(gathered), m)
-        _check(_lib.imbrex_plan_run(self._handle, ctypes.byref(args),
+        address = self._operands.address
+        args = _Args(address("a", a), address("b", b), address("bias", bias),
+                     address("c", c, written=True), address("gathered", gathered, written=True), m)
+        _check(_lib.imbrex_plan_run(self._open(), ctypes.byref(args),
                                     _stream(self._device, stream)))
 
     def describe(self):
         text = ctypes.create_string_buffer(1024)
-        _lib.imbrex_plan_describe(self._handle, text, len(text))
+        _lib.imbrex_plan_describe(self._open(), text, len(text))
         return text.value.decode()
 
     def close(self):

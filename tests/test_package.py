@@ -91,6 +91,19 @@ class Package(unittest.TestCase):
             self.skipTest("built without the tool")
         self.assertIn(version(), run(tool, "info"))
 
+    def test_python(self):
+        """The module is put where it finds the library beside it."""
+        where = {"PYTHONPATH": os.path.dirname(self.find("imbrex.py"))}
+        environment = {name: value for name, value in os.environ.items()
+                       if name != "IMBREX_LIBRARY"}
+        done = subprocess.run([sys.executable, "-c", "import imbrex; print(imbrex._lib._name); "
+                               "print(imbrex.version())"], stdout=subprocess.PIPE, text=True,
+                              env={**environment, **where})
+        self.assertEqual(done.returncode, 0)
+        library, said = done.stdout.split()
+        self.assertTrue(os.path.samefile(library, self.library), library)
+        self.assertEqual(said, version())
+
     def test_license(self):
         self.assertTrue(os.path.getsize(self.find("LICENSE")) > 0)
 

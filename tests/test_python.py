@@ -77,6 +77,12 @@ def rows_of(rank, m):
     return slice(rank * m // RANKS, (rank + 1) * m // RANKS)
 
 
+def tensor(dtype="float32", size=4, contiguous=True, device="cpu"):
+    """What PyTorch's looks like."""
+    return types.SimpleNamespace(data_ptr=lambda: 64, is_contiguous=lambda: contiguous,
+                                 dtype="torch." + dtype, element_size=lambda: size, device=device)
+
+
 class Python(unittest.TestCase):
     def test_streams(self):
         torch_like = types.SimpleNamespace(cuda_stream=0)
@@ -160,6 +166,80 @@ class Python(unittest.TestCase):
                 plan.run(None, None, None)
             plan.close()
             plan.close()
+
+    def test_wrong_words(self):
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            for says, call in (
+                    ("dtype is 'f64': want one of 'bf16', 'f16', 'f32'",
+                     lambda: group.ag_gemm(8, 8, 8, dtype="f64")),
+                    ("dtype is 'f64'", lambda: group.all_gather(8, 8, dtype="f64")),
+                    ("dtype is 'f64'", lambda: group.silu_mul(8, 8, 64, 64, dtype="f64")),
+                    ("dtype is .'f32'.: want", lambda: group.tune("ag_gemm", 8, 8, dtype=["f32"])),
+                    ("layout is 'kk': want one of 'nk', 'kn'",
+                     lambda: group.gemm_rs(8, 8, 8, layout="kk")),
+                    ("algorithm is 3: want a string", lambda: group.ag_gemm(8, 8, 8, algorithm=3)),
+                    ("op is 3: want a string", lambda: group.tune(3, 8, 8)),
+                    ("device is 3: want a string", lambda: imbrex.Group(device=3)),
+                    ("stream is 'x': want a CUstream", lambda: group.sync(stream="x"))):
+                with self.subTest(says), self.assertRaisesRegex((ValueError, TypeError), says):
+                    call()
+
+    def test_what_is_closed(self):
+        group = imbrex.Group(0, 1, lambda blob: [blob], device="cpu")
+        plans = [group.ag_gemm(8, 8, 8, dtype="f32") for _ in range(2)]
+        x = random(1, 8, 8)
+        plans[0].close()
+        for use in (lambda: plans[0].run(x, x, x), plans[0].describe):
+            with self.assertRaisesRegex(imbrex.Error, "the plan is closed"):
+                use()
+        group.close()
+        with self.assertRaisesRegex(imbrex.Error, "closed, by itself or with its group"):
+            plans[1].run(x, x, x)
+        for use in (group.sync, group.barrier, lambda: group.device, lambda: group.ag_gemm(8, 8, 8),
+                    lambda: group.silu_mul(8, 8, x, x), lambda: group.tune("all_gather", 8, 8)):
+            with self.assertRaisesRegex(imbrex.Error, "the group is closed") as raised:
+                use()
+            self.assertEqual(raised.exception.status, "IMBREX_INVALID")
+        group.abort()
+        group.close()
+
+    def test_wrong_operands(self):
+        x, fixed = random(1, 8, 8), random(2, 8, 8)
+        fixed.flags.writeable = False
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            plan = group.ag_gemm(8, 8, 8, dtype="f32")
+            for says, operands in (
+                    ("a is list: want an address", {"a": [1.0]}),
+                    ("a is not contiguous: want what numpy", {"a": random(1, 8, 16)[:, :8]}),
+                    ("b is of float64: want f32", {"b": x.astype("d")}),
+                    ("b is of float16: want f32", {"b": x.astype("e")}),
+                    ("bias is of complex64: want f32", {"bias": x.astype("F")}),
+                    ("c has elements of 2 bytes: want f32", {"c": x.astype("u2")}),
+                    ("c can only be read", {"c": fixed}),
+                    ("gathered can only be read", {"gathered": fixed}),
+                    ("a is not contiguous: want what .contiguous", {"a": tensor(contiguous=False)}),
+                    ("a is of bfloat16: want f32", {"a": tensor("bfloat16", 2)}),
+                    ("a has elements of 8 bytes: want f32", {"a": tensor("int64", 8)}),
+                    ("a is on cuda:1: want it on cpu, as", {"a": tensor(device="cuda:1")})):
+                with self.subTest(says), self.assertRaisesRegex((ValueError, TypeError), says):
+                    plan.run(**{"a": x, "b": x, "c": x.copy(), **operands})
+            plan.run(fixed, x.view("i4"), x.copy(), bias=numpy.int64(fixed.ctypes.data))
+            group.sync()
+            with self.assertRaisesRegex(ValueError, "pair is of float32: want bf16"):
+                group.silu_mul(8, 4, x, x)
+        host = imbrex._Operands("f32", "cuda:1")
+        with self.assertRaisesRegex(ValueError, "a is memory of the host: want it on cuda:1"):
+            host.address("a", x)
+        self.assertEqual([host.address("a", tensor(device="cuda:1")) for _ in "12"], [64, 64])
+        with self.assertRaisesRegex(ValueError, "a is on cuda:0: want it on cuda:1"):
+            host.address("a", tensor(device="cuda:0"))
+
+    def test_no_library(self):
+        path = os.path.join(SOURCE, "python", "imbrex.py")
+        spec = importlib.util.spec_from_file_location("imbrex_elsewhere", path)
+        with mock.patch.dict(os.environ, IMBREX_LIBRARY="/nowhere/libimbrex.so"), \
+                self.assertRaisesRegex(OSError, "/nowhere.*IMBREX_LIBRARY can name the file"):
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
     def test_an_allgather_that_fails_fails_the_group(self):
         def broken(_):
