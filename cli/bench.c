@@ -166,7 +166,7 @@ int cli_bench(int argc, char **argv)
         { "device", 0, .text = &request.device, .metavar = "NAME",
           .help = "what to compute on (the best here)" },
         { "algorithm", 0, .text = &w.algorithm, .metavar = "LIST",
-          .help = "time these, such as copy,sequential (the one that is\nchosen)" },
+          .help = "time these, such as copy,store,ll (the one that is\nchosen)" },
         { "tune", 0, .flag = &request.tune,
           .help = "first measure every algorithm and some chunk sizes, and keep the\n"
                   "best on disk for later plans" },

@@ -47,7 +47,7 @@ void bench_report_table(const bench_result *r)
     char over[32];
     for (int i = 0; i < r->count; i++)
         if (*r->figures[i].plan)
-            printf("%-12s%s\n", r->figures[i].name, r->figures[i].plan);
+            printf("%-13s%s\n", r->figures[i].name, r->figures[i].plan);
     if (wire() > 0)
         printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", wire());
     printf("%d set%s of operands, %d call%s a %s; the median of %lld rounds of the slowest rank, "

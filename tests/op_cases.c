@@ -9,10 +9,12 @@
 #include "op_image.h"
 #include "ranks.h"
 
-enum { OPS = 4, DTYPES = 3, ALGORITHMS = 5 };
+enum { OPS = 4, DTYPES = 3, ALGORITHMS = 6 };
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 static const char *const algorithms[] = { "copy", "sequential", "store" };
-static const char *const more[OPS][ALGORITHMS - 3] = { [0] = { "ll" }, [2] = { "pull", "ring" } };
+static const char *const more[OPS][ALGORITHMS - 3] = {
+    [0] = { "ll" }, [2] = { "pull", "ring", "ll" }, [3] = { "ll" }
+};
 
 const char *op_cases_algorithm(const op_case *c, int i)
 {
@@ -253,7 +255,7 @@ static const shape shapes[] = {
     { 16, 0, 8, 0, 0, 0, 1 },                                 /* no columns */
     { 96, 40, 21, 7, 3, 1, 1 },                               /* several blocks */
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
-    { 45, 19, 11, 0, 2, 0, 0 },                               /* few bytes, in no whole words */
+    { 45, 19, 11, 0, 2, 1, 0 },                               /* few bytes, in no whole words */
 };
 
 bool op_cases_get(int number, op_case *c)

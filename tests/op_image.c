@@ -90,7 +90,7 @@ int op_image_download(imbrex_group *group, const op_image *x)
 imbrex_args op_image_args(const op_case *c, const op_image *x, int64_t m)
 {
     return (imbrex_args){
-        .a = x->device + x->a.at,
+        .a = x->a.bytes ? x->device + x->a.at : NULL,
         .b = x->b.bytes ? x->device + x->b.at : NULL,
         .bias = c->bias ? x->device + x->bias.at : NULL,
         .c = x->device + x->c.at,

@@ -11,7 +11,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 5 };
+enum { RUNS = 20, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 7 };
 
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 
@@ -25,8 +25,10 @@ static op_case case_of(int i)
     } others[CASES - PAIRS] = {
         { 2, "store", 24 }, { 3, "store", 24 }, { 2, "ring", 24 },
         { 0, "ll", 24 },    { 0, "ll", 400 }, /* in lines */
+        { 2, "ll", 24 },    { 3, "ll", 24 },
     };
     int op = i < PAIRS ? i / 2 : others[i - PAIRS].op;
+    bool merged = i >= PAIRS && strcmp(others[i - PAIRS].algorithm, "ll") == 0;
     return (op_case){ .op = ops[op],
                       .m = 45,
                       .n = i < PAIRS ? 24 : others[i - PAIRS].n,
@@ -35,7 +37,7 @@ static op_case case_of(int i)
                       .algorithm = i >= PAIRS ? others[i - PAIRS].algorithm
                                    : i % 2    ? "sequential"
                                               : "copy",
-                      .chunk_rows = 12,
+                      .chunk_rows = merged ? 0 : 12,
                       .sms = i < PAIRS ? 0 : 2,
                       .gathered = op == 2 };
 }

@@ -143,9 +143,11 @@ static void push(void **state)
     static const int ranks[] = { 2, 3, 4, 5, 8, 16 };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
-            for (int reduces = 0; reduces < 2; reduces++) {
-                imx_push_args args = { .dtype = dtype, .ranks = ranks[i], .reduces = reduces };
-                if (reduces || dtype == IMBREX_BF16)
+            for (int form = 0; form < 4; form++) {
+                imx_push_args args = {
+                    .dtype = dtype, .ranks = ranks[i], .reduces = form & 1, .lines = form >> 1
+                };
+                if (args.reduces || dtype == IMBREX_BF16)
                     try(&imx_kernel_push, &args);
             }
         }

@@ -95,8 +95,7 @@ static void await_survivors(const int *count)
 static int go(imbrex_group *group, imbrex_plan *plan, const buffers *x)
 {
     await_survivors(&shared->ready);
-    bool slow = strcmp(shared->c.algorithm, "store") != 0 && /* else the wire cannot be slowed */
-                strcmp(shared->c.algorithm, "ring") != 0;
+    bool slow = getenv("IMBREX_CPU_LINK") != NULL; /* else the wire cannot be slowed */
     if (slow && shared->fate != ABSENT && shared->fate != LEAVES) {
         RANK_OK(enqueue(plan, &shared->c, x, RUNS));
         usleep(60000); /* in the middle of the first or second run */
@@ -308,6 +307,12 @@ static void where_kernels_store(void **state)
     /* Ranks wait for one that waits for the next, and so on to the victim. */
     for (int i = 0; i < 2; i++) {
         set_stage("ag_gemm", "ring", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
+        play_all(shared->fate, RANKS_PROCESSES);
+    }
+    for (int i = 0; i < 2; i++) {
+        set_stage(ops[2 + i], "ll", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
+        shared->c.m = 64; /* few enough for lines */
+        shared->c.chunk_rows = 0;
         play_all(shared->fate, RANKS_PROCESSES);
     }
     setenv("IMBREX_CPU_LINK", LINK, 1);

@@ -178,10 +178,14 @@ static imbrex_status use(imbrex_group *group)
 
 /* ---- one attempt ----------------------------------------------------------------------------- */
 
+/* WELL: the victim made fewer than n calls.  SLOW: likewise, and yet the limit was over. */
+enum { FAILED, WELL, SLOW };
+
 typedef struct attempt {
     int victim, n;
     bool threads;
-    int *went_well; /* shared with processes: the victim made fewer than n calls */
+    int timeout_ms;
+    int *outcome; /* shared with processes */
 } attempt;
 
 static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
@@ -193,14 +197,14 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     failed_call = NULL;
     countdown = victim ? at->n : NEVER;
     imbrex_group *group;
-    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = TIMEOUT_MS };
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = at->timeout_ms };
     imbrex_status status = imbrex_group_create(&desc, &group);
     if (status == IMBREX_OK)
         status = use(group);
     countdown = NEVER;
     const char *call = failed_call ? failed_call : "nothing";
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
-    RANK_CHECK(took_ms < 8 * TIMEOUT_MS, "call %d, %s: took %lld ms", at->n, call,
+    RANK_CHECK(took_ms < 8 * at->timeout_ms, "call %d, %s: took %lld ms", at->n, call,
                (long long)took_ms);
     RANK_CHECK(at->threads || meeting_count_fds() == fds,
                "call %d, %s: %d descriptors before, %d after", at->n, call, fds,
@@ -211,9 +215,12 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
                    imbrex_error());
         return 0;
     }
-    *at->went_well = !failed_call;
-    if (!failed_call)
-        RANK_CHECK(status == IMBREX_OK, "nothing failed, and yet: %s", imbrex_error());
+    bool late = status == IMBREX_TIMEOUT || status == IMBREX_PEER;
+    bool slow = !failed_call && late && at->timeout_ms == TIMEOUT_MS;
+    *at->outcome = failed_call ? FAILED : slow ? SLOW : WELL;
+    if (slow)
+        return 0;
+    RANK_CHECK(failed_call || status == IMBREX_OK, "nothing failed, and yet: %s", imbrex_error());
     bool memory = strstr(call, "alloc") /* and fallocate */ || !strcmp(call, "mmap") ||
                   !strcmp(call, "ftruncate") || !strcmp(call, "poll") || !strcmp(call, "recvmsg");
     RANK_CHECK(status == IMBREX_OK || status == (memory ? IMBREX_NO_MEMORY : IMBREX_SYSTEM),
@@ -221,22 +228,25 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return 0;
 }
 
-/* Until the victim meets no failure. */
+/* Until the victim meets no failure.  The limit is short, since others wait for the victim as long;
+ * where it is over and nothing failed, the machine may have been slow, and gets more time once. */
 static void until_it_goes_well(int size, int victim, bool processes)
 {
-    int *went_well =
-        mmap(NULL, sizeof *went_well, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(went_well != MAP_FAILED);
+    int *outcome =
+        mmap(NULL, sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(outcome != MAP_FAILED);
     int n = 0, fds = meeting_count_fds();
-    for (; n < 1000 && !*went_well; n++) {
-        attempt at = { victim, n, !processes, went_well };
-        ranks_desc desc = { .size = size, .processes = processes, .meeting_s = 1 };
+    while (n < 1000 && *outcome != WELL) {
+        bool again = *outcome == SLOW;
+        attempt at = { victim, n, !processes, again ? 20 * TIMEOUT_MS : TIMEOUT_MS, outcome };
+        ranks_desc desc = { .size = size, .processes = processes, .meeting_s = again ? 20 : 1 };
         assert_int_equal(ranks_run_bare(&desc, try, &at), 0);
         assert_int_equal(meeting_count_fds(), fds);
+        n += *outcome == FAILED;
     }
-    assert_true(*went_well);
+    assert_int_equal(*outcome, WELL);
     assert_true(n > 40); /* it did go through the calls */
-    munmap(went_well, sizeof *went_well);
+    munmap(outcome, sizeof *outcome);
 }
 
 static void one_rank(void **state)

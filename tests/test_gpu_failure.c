@@ -307,6 +307,10 @@ static const scene scenes[] = {
     { "reduce_scatter", "store", LATE },
     { "ag_gemm", "ring", STOPPED },
     { "ag_gemm", "ring", LATE },
+    { "ag_gemm", "ll", KILLED },
+    { "gemm_rs", "ll", STOPPED },
+    { "ag_gemm", "ll", LATE },
+    { "gemm_rs", "ll", LATE },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
 

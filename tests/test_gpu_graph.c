@@ -86,6 +86,11 @@ static const block blocks[] = {
       .second = { .op = "gemm_rs", .m = 200, .n = 128, .k = 128, .algorithm = "store" },
       .replays = 5000,
       .replays_fake = 80 },
+    { .name = "a whole block, ll",
+      .first = { .op = "ag_gemm", .m = 200, .n = 256, .k = 128, .algorithm = "ll" },
+      .second = { .op = "gemm_rs", .m = 200, .n = 128, .k = 128, .algorithm = "ll", .bias = 1 },
+      .replays = 5000,
+      .replays_fake = 80 },
 };
 
 typedef struct act {
@@ -289,7 +294,7 @@ static void run(int size, bool spread)
 int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
-    run(2, false);
+    run(2, gpu_count() >= 2);
     run(4, gpu_count() >= 4);
     return gpu_end();
 }

@@ -173,7 +173,7 @@ int main(int argc, char **argv)
         fake_driver_add_kernel("shift", shift_entry);
         fake_driver_add_kernel("quarters", quarters_entry);
     }
-    run(2, false);
+    run(2, gpu_count() >= 2);
     run(4, gpu_count() >= 4);
     return gpu_end();
 }

@@ -1,10 +1,15 @@
-"""bench/peers/merge.py: what the benchmarks write becomes one table, by sizes of all ranks."""
+"""bench/peers/merge.py: what the benchmarks write becomes one table, by sizes of all ranks; and
+what of jax_peers.py runs without JAX."""
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
     os.path.abspath(__file__)))
@@ -95,6 +100,33 @@ class Merge(unittest.TestCase):
     def test_usage(self):
         self.assertEqual(self.merge().returncode, 2)
         self.assertEqual(self.merge("--help").returncode, 0)
+
+
+class JaxPeers(unittest.TestCase):
+    def setUp(self):
+        path = os.path.join(SOURCE, "bench", "peers", "jax_peers.py")
+        spec = importlib.util.spec_from_file_location("jax_peers", path)
+        self.peers = importlib.util.module_from_spec(spec)
+        with mock.patch.dict(sys.modules, {"jax": None}), mock.patch.dict(os.environ):
+            spec.loader.exec_module(self.peers)
+            self.environment = dict(os.environ)
+
+    def test_multicast_is_off(self):
+        for name, value in (("NCCL_NVLS_ENABLE", "0"), ("NVSHMEM_DISABLE_NVLS", "1")):
+            self.assertEqual(self.environment[name], value)
+
+    def test_without_jax_it_says_so(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), mock.patch.object(sys, "argv", ["jax_peers.py"]):
+            with self.assertRaises(SystemExit) as left:
+                self.peers.main()
+        self.assertEqual(left.exception.code, 77)
+        self.assertRegex(said.getvalue(), r"^jax_peers: skipped: JAX .*\n$")
+
+    def test_shapes(self):
+        self.assertEqual(self.peers.shapes_of("1,2,3; ag_gemm:4,5,6", 4), [(1, 2, 3), (4, 5, 6)])
+        self.assertEqual(self.peers.shapes_of(None, 2)[0], (2048, 8192, 4096))
+        self.assertEqual(self.peers.shapes_of(None, 4)[0], (4096, 16384, 4096))
 
 
 if __name__ == "__main__":

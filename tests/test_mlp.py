@@ -122,8 +122,10 @@ class Mlp(unittest.TestCase):
                 with self.subTest(dtype=dtype, ranks=ranks):
                     self.check(dtype, ranks)
 
-    def test_sequential(self):
-        self.check("f32", 3, "--algorithm", "sequential")
+    def test_algorithms(self):
+        for algorithm in ("copy", "sequential", "store", "ll"):
+            with self.subTest(algorithm=algorithm):
+                self.check("f32", 3, "--algorithm", algorithm)
 
     def test_more_ranks_than_rows(self):
         self.x = self.x[:2]
@@ -279,6 +281,9 @@ class Mlp(unittest.TestCase):
             (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),
             (2, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
             (2, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
+            (2, ["mlp", "--random", "8,8,8", "--algorithm", "pull"],
+             "'pull': want one of copy|sequential|store|ll|hierarchical"),
+            (2, ["mlp", "--random", "8,8,8", "--algorithm", "hierarchical"], "several nodes"),
             (2, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
             (2, ["mlp", "--random", "8,8,8", "--device", "cpu:7"], "cpu:7"),
             (2, ["mlp", "--random", "8,8,8", "--device", "cpu", "--graph"],

@@ -79,17 +79,17 @@ static void processes_8(void **state)
 /* Whether a rank wants all of a is its own affair, also where there is nothing to multiply. */
 static int gathered_by_one(imbrex_group *group, void *ctx)
 {
-    static const char *const algorithms[] = { "copy", "sequential", "store", "pull", "ring" };
+    static const char *const algorithms[] = { "copy", "sequential", "store", "pull", "ll", "ring" };
     enum { M = 6, N = 5, K = 3 };
     float a[M * K] = { 0 }, b[N * K] = { 0 }, c[M * N], gathered[M * K];
     (void)ctx;
-    for (int i = 0; i < 36; i++) {
+    for (int i = 0; i < 44; i++) {
         imbrex_gemm_desc desc = { .m = i & 1 ? M : 0,
                                   .n = i & 2 ? N : 0,
                                   .k = K,
                                   .dtype = IMBREX_F32,
-                                  .algorithm = algorithms[i / 4 % 5],
-                                  .chunk_rows = i < 20 ? 2 : 0 }; /* which "ring" wants */
+                                  .algorithm = algorithms[i / 4 % 6],
+                                  .chunk_rows = i < 24 ? 2 : 0 }; /* which "ring" wants */
         imbrex_plan *plan;
         RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
         imbrex_args args = { .a = a, .b = b, .c = c };

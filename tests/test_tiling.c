@@ -1,5 +1,6 @@
 /* test_tiling.c - which tiles Hopper's kernel takes: the best or nearly so of those measured, and
- * the same for the plan that is cut and for the kernel that is launched. */
+ * the same for the plan that is cut and for the kernel that is launched; and which algorithm a plan
+ * of few rows takes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -185,6 +186,71 @@ static void the_largest_sizes_are_held(void **state)
     }
 }
 
+static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch)
+{
+    imx_tune_input input = {
+        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
+        .product = k > 0,
+        .scatters = scatters,
+        .ranks = ranks,
+        .nodes = 1,
+        .arch = arch,
+        .units = SMS,
+        .sharers = 1,
+    };
+    return imx_tune_config(&input);
+}
+
+/* Nothing hides what ll sends, so it must be little; on CPUs it is not for choice. */
+static void few_rows_go_by_ll(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int scatters, ranks, arch, ll;
+    } rows[] = {
+        { 1, 14336, 4096, 0, 4, 90, 1 },    { 64, 14336, 4096, 0, 4, 90, 1 },
+        { 1024, 14336, 4096, 0, 4, 90, 0 }, { 8192, 14336, 4096, 0, 4, 90, 0 },
+        { 64, 14336, 4096, 0, 4, 80, 1 },   { 64, 14336, 4096, 0, 4, 0, 0 },
+        { 64, 14336, 4096, 0, 16, 90, 1 },  { 64, 14336, 4096, 0, 17, 90, 0 },
+        { 1, 8192, 3584, 1, 4, 90, 1 },     { 8, 8192, 3584, 1, 4, 90, 1 },
+        { 256, 8192, 3584, 1, 4, 90, 0 },   { 8192, 8192, 3584, 1, 4, 90, 0 },
+        { 8, 8192, 3584, 1, 17, 90, 0 },    { 8, 8192, 3584, 1, 4, 0, 0 },
+        { 4, 8192, 0, 0, 4, 90, 1 },        { 4, 8192, 0, 1, 4, 90, 0 }, /* which has none */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imx_config c =
+            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
+        if ((strcmp(c.algorithm, "ll") == 0) != rows[i].ll)
+            fail_msg("row %zu: %s (%s)", i, c.algorithm, c.why);
+    }
+}
+
+/* A merged product's pushes count the elements of a rank's rows in 32 bits. */
+static void pushes_of_slices_can_count(void **state)
+{
+    (void)state;
+    assert_true(plan_of(1024, 8, 2097151, 0, 2, 80).merged);
+    assert_false(plan_of(1024, 8, 8388613, 0, 2, 80).merged);
+}
+
+/* Where the warps that push are those that multiply, a pace only holds up the product. */
+static void pushes_are_slowed_only_beside_a_product(void **state)
+{
+    (void)state;
+    static const int64_t m[] = { 512, 8192 };
+    for (int i = 0; i < 2; i++) {
+        imx_config hopper = plan_of(m[i], 8192, 8192, 0, 4, 90);
+        imx_config general = plan_of(m[i], 8192, 8192, 0, 4, 80);
+        imx_config unaligned = plan_of(m[i], 8192, 8191, 0, 4, 90);
+        assert_in_range(hopper.push_pace[0], 1, INT32_MAX);
+        assert_int_equal(general.push_pace[0] + general.push_pace[1], 0);
+        assert_int_equal(unaligned.push_pace[0] + unaligned.push_pace[1], 0);
+    }
+    assert_string_equal(plan_of(8192, 14336, 4096, 0, 4, 90).algorithm, "store");
+    assert_string_equal(plan_of(8192, 14336, 4096, 0, 4, 80).algorithm, "copy");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +259,9 @@ int main(void)
         cmocka_unit_test(few_rows_take_narrow_tiles),
         cmocka_unit_test(plans_and_kernels_agree),
         cmocka_unit_test(the_largest_sizes_are_held),
+        cmocka_unit_test(few_rows_go_by_ll),
+        cmocka_unit_test(pushes_of_slices_can_count),
+        cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
     };
     return cmocka_run_group_tests_name("tiling", tests, NULL, NULL);
 }

@@ -14,12 +14,17 @@ static const double MEMORY_RATE = 4.0e6;
 static const double COPY_RATE = 280e3;        /* copy engine, to all peers in turn */
 static const double STORE_RATE = 350e3;       /* stores of a kernel that does nothing else */
 static const double PUSH_MARGIN = 1.25;       /* of the pace that just suffices */
-static const double SLICE_MARGIN = 0.4;       /* of the time that a tile takes for a slice */
+static const double PUSH_MARGIN_FIRST = 1.5;  /* to the first peer, where that is not fast */
+static const double PUSH_FAST = 0.65;         /* of STORE_RATE: a product feels it */
+static const double PUSH_ALL = 0.85;          /* and from here on a pace has no sense */
+static const double SLICE_MARGIN = 0.65;      /* of the time that a tile takes for a slice */
+static const double SLICE_MARGIN_WAVES = 0.9; /* the same where it is not the only one */
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
 static const double MEET = 10;                /* all ranks tell all, and wait */
 static const double LL_BEGINS = 2.2;          /* between two */
 static const double LL_BYTES_MOST = 64 << 10; /* of a share: measured up to there */
+static const double LL_SENT_MOST = 2 << 20;   /* of a rank, before a product */
 
 typedef struct sizes {
     double product;  /* of one rank */
@@ -30,6 +35,11 @@ typedef struct sizes {
 static double most(double a, double b)
 {
     return a > b ? a : b;
+}
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
 }
 
 static sizes sizes_of(const imx_tune_input *in)
@@ -63,7 +73,7 @@ static double copy(const imx_tune_input *in, const sizes *z, const imx_config *c
         return 35 + sending;
     if (config->merged)
         return 45 + sending;
-    return 30 + (in->scatters ? 0.35 * sending : 0.03 * sending) + most(sending - z->covering, 0);
+    return 30 + (in->scatters ? 0.35 * sending : 0.06 * sending) + most(sending - z->covering, 0);
 }
 
 /* Stores of a product's blocks hold up its loads.  A merged product waits for the first slices of a
@@ -73,9 +83,11 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
     double sending = z->sent / STORE_RATE;
     if (!in->product)
         return 6 + sending;
+    if (!in->scatters && !config->pushes_beside)
+        return 12 + sending;
     if (config->merged)
         return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
-    return (in->scatters ? 12 + 0.2 * sending : 12 + 0.15 * sending) +
+    return (in->scatters ? 12 + 0.2 * sending : 12 + 0.11 * sending) +
            most(sending - z->covering, 0);
 }
 
@@ -87,36 +99,44 @@ static double ring(const imx_tune_input *in, const sizes *z)
     return 10 + 5 * (in->ranks - 1) + 0.05 * sending + most(sending - z->covering, 0);
 }
 
-/* As words, the longer ones of its two forms. */
+/* As words, the longer ones of its two forms.  Nothing hides it. */
 static double ll(const sizes *z)
 {
     return LL_BEGINS + 2 * z->sent / STORE_RATE;
 }
 
-/* Clock cycles for 64 KB of `bytes` that have so many us; 0: they can hardly come too fast. */
-static int pace(double bytes, double us)
+static bool may_ll(const imx_tune_input *in, const sizes *z)
 {
-    double rate = PUSH_MARGIN * bytes / most(us, 1);
-    return rate < 0.85 * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
+    if (in->product && !in->scatters)
+        return z->sent <= LL_SENT_MOST;
+    return (in->product || !in->scatters) && z->sent <= LL_BYTES_MOST * (in->ranks - 1);
 }
 
-/* A slice is to be there when the first tiles have come so far, but must not stand in the way of
- * the one before, which they wait for. */
+/* Clock cycles for 64 KB at a rate; 0: they can hardly come too fast. */
+static int pace(double rate)
+{
+    return rate < PUSH_ALL * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
+}
+
+/* A slice is to be there when the first tiles have come so far, and no sooner: its stores would
+ * stand in the way of the loads, and of the slice before, which the tiles wait for. */
 static void set_slices_pace(const imx_tune_input *in, const sizes *z, imx_config *config)
 {
     int64_t tiles =
         imx_ceil_div(in->shape.m, config->tile_rows) * imx_ceil_div(in->shape.n, config->tile_cols);
     double waves = (double)imx_ceil_div(tiles, config->tiles_at_once);
-    double sending = z->sent / STORE_RATE, covering = SLICE_MARGIN * z->product / waves;
+    double margin = waves > 1 ? SLICE_MARGIN_WAVES : SLICE_MARGIN;
+    double sending = z->sent / STORE_RATE, covering = margin * z->product / waves;
     config->push_pace[0] = (int)(most(sending, covering) / config->slices * CLOCK);
 }
 
 /* Each rank's rows are to be there when the product comes to them, and no sooner: the slower the
  * stores, the less they stand in the way of the product's loads.  It comes to the first peer's with
- * the first wave of tiles that is not its own rows' (or hardly so). */
+ * the first wave of tiles that is not its own rows' (or hardly so).  Where its own warps push, the
+ * product waits for them: they are to be done soon. */
 static void set_pace(const imx_tune_input *in, const sizes *z, imx_config *config)
 {
-    if (!in->product || in->scatters)
+    if (!in->product || in->scatters || !config->pushes_beside)
         return;
     if (config->merged) {
         set_slices_pace(in, z, config);
@@ -127,8 +147,10 @@ static void set_pace(const imx_tune_input *in, const sizes *z, imx_config *confi
     double own = rows * (double)imx_ceil_div(in->shape.n, config->tile_cols);
     double waves = (double)(int64_t)(own / at_once + 0.1);
     double first = z->product * waves * at_once / (own * ranks);
-    config->push_pace[0] = pace(z->sent / (ranks - 1), first - PUSH_BEGINS);
-    config->push_pace[1] = pace(z->sent, z->covering);
+    double need = z->sent / (ranks - 1) / most(first - PUSH_BEGINS, 1);
+    double sooner = least(PUSH_MARGIN_FIRST * need, PUSH_FAST * STORE_RATE);
+    config->push_pace[0] = pace(most(PUSH_MARGIN * need, sooner));
+    config->push_pace[1] = pace(PUSH_MARGIN * z->sent / most(z->covering, 1));
 }
 
 void imx_cost_choose(const imx_tune_input *in, imx_config *config)
@@ -136,7 +158,6 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
     sizes z = sizes_of(in);
     set_pace(in, &z, config);
     bool ag_gemm = in->product && !in->scatters, by_kernel = in->ranks <= IMX_TEAM_MOST;
-    bool small = z.sent <= LL_BYTES_MOST * (in->ranks - 1);
     struct {
         const char *name;
         double us;
@@ -146,7 +167,7 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
         { "sequential", z.product + sequential(in, &z), true },
         { "store", z.product + store(in, &z, config), by_kernel },
         { "pull", z.product + copy(in, &z, config) + MEET, ag_gemm },
-        { "ll", ll(&z), by_kernel && small && !in->product && !in->scatters },
+        { "ll", z.product + ll(&z), by_kernel && may_ll(in, &z) },
     };
     int count = sizeof expected / sizeof expected[0], best = 0;
     imx_text why = { .at = config->why, .size = sizeof config->why };

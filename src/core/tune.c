@@ -38,8 +38,9 @@ enum {
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     MERGED_ROWS_CUDA = 1024,
     MERGED_SHARE_CUDA = 224, /* of a rank, where c is sent, which merged tiles do only at the end */
-    MERGED_ROWS_CPU = 8,     /* of a rank */
-    NETWORK_CHUNKS = 8,      /* of a rank's rows, that go to other nodes one by one */
+    A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
+    MERGED_ROWS_CPU = 8,           /* of a rank */
+    NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
     SLICES_MOST = 8,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
@@ -136,7 +137,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->leave_copies = in->sharers > 1 ? config->leave : 0;
     config->merged =
-        is_merged(in, shape->m, MERGED_ROWS_CUDA) && (!in->scatters || rows <= MERGED_SHARE_CUDA);
+        is_merged(in, shape->m, MERGED_ROWS_CUDA) &&
+        (in->scatters ? rows <= MERGED_SHARE_CUDA : shape->m * shape->k <= A_ELEMENTS_MERGED);
     imx_tiling_input product = {
         .arch = in->arch,
         .m = shape->m,
@@ -159,6 +161,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->tile_rows = tiling.tile_rows;
     config->tile_cols = tiling.tile_cols;
     config->group = tiling.group;
+    config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once =
         tiling.form == IMX_GEMM_SM90
             ? tiling.sm90.blocks / (tiling.sm90.cluster_m * tiling.sm90.cluster_n)

@@ -12,6 +12,9 @@
  * copy        caller   | tiles of own rows | tiles of next rank's rows, as chunks arrive | ...
  *             second   | push chunk 0 to rank before | flag | chunk 1 | flag | ... | next | ...
  *
+ * ll          caller   | gather by one kernel, data with flags | all tiles |: where a is so small
+ *                        that this is over before a first chunk would be there
+ *
  * hierarchical         over nodes: across.h, the product waiting for each chunk
  *
  * sequential  caller   | push all chunks, flags | wait for all | all tiles |
@@ -22,10 +25,16 @@
  */
 #include "across.h"
 
-enum { GEMM };
+enum { GEMM, LL };
 
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ring(const imx_run *run);
+static imbrex_status run_ll(const imx_run *run);
+
+static bool goes_by_ll(const imbrex_plan *plan)
+{
+    return plan->algorithm->run == run_ll && plan->group->size > 1;
+}
 
 static bool forwards(const imbrex_plan *plan)
 {
@@ -59,6 +68,12 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
+    if (goes_by_ll(plan)) {
+        imx_exchange_ll_needs(plan, plan->shape.k, n);
+        n->local_bytes =
+            (size_t)plan->shape.m * (size_t)plan->shape.k * imx_dtype_bytes(plan->shape.dtype);
+        return;
+    }
     imx_exchange_gather_needs(plan, plan->shape.k, n);
     size_t parts = (size_t)imx_max(plan->config.chunks, plan->config.slices);
     n->done = (size_t)plan->group->size * parts;
@@ -86,6 +101,8 @@ static imbrex_status prepare(imbrex_plan *plan)
         return imx_fail(
             status, "\"ring\" needs a GPU of compute capability 9.0, bf16 or f16, and rows of a "
                     "and b that are multiples of 16 bytes: choose \"store\"");
+    if (status == IMBREX_OK && goes_by_ll(plan))
+        return imx_exchange_ll_prepare(plan, LL, plan->shape.k);
     return status;
 }
 
@@ -230,6 +247,18 @@ static imbrex_status run_ring(const imx_run *run)
     return run_kernel(run, &args);
 }
 
+/* The product finds all rows in one place, its own too. */
+static imbrex_status run_ll(const imx_run *run)
+{
+    if (run->ranks == 1)
+        return run_sequential(run);
+    imx_gemm_args args = product(run, false);
+    void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
+    args.gathered = all;
+    IMX_TRY(imx_exchange_ll(run, LL, run->plan->shape.k, all));
+    return multiply(run, &args);
+}
+
 const imx_op imx_op_ag_gemm = {
     .name = "ag_gemm",
     .product = true,
@@ -240,6 +269,7 @@ const imx_op imx_op_ag_gemm = {
                     { "store", run_store, .by_kernel = true },
                     { "pull", run_pull, .by_kernel = false },
                     { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true },
+                    { "ll", run_ll, .by_kernel = true },
                     { "ring", run_ring, .by_kernel = true } },
     .needs = needs,
     .prepare = prepare,

@@ -13,7 +13,6 @@
  * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
  *                        peers and looks for theirs until they are here |
  */
-#include "../kernels/ll/args.h"
 #include "across.h"
 
 enum { PUSH, LL = PUSH }; /* of a plan's kernels */
@@ -26,29 +25,10 @@ static bool goes_by_ll(const imbrex_plan *plan)
     return plan->algorithm->run == run_ll && plan->group->size > 1;
 }
 
-static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m)
-{
-    int ranks = plan->group->size;
-    int64_t row_bytes = plan->shape.n * (int64_t)imx_dtype_bytes(plan->shape.dtype);
-    int64_t most = imx_ceil_div(plan->shape.m, ranks) * row_bytes;
-    bool lines = plan->group->whole_lines && most >= plan->config.ll_line_bytes;
-    return (imx_ll_args){
-        .m = m,
-        .row_bytes = row_bytes,
-        .most = imx_ceil_div(m, ranks) * row_bytes,
-        .ranks = ranks,
-        .lines = lines,
-        .plan = plan->number,
-        .part_bytes = imx_ll_part_bytes(lines, most),
-    };
-}
-
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
     if (goes_by_ll(plan)) {
-        imx_ll_args largest = ll_args(plan, plan->shape.m);
-        n->data_bytes = 2 * (size_t)plan->group->size * (size_t)largest.part_bytes;
-        n->done = (size_t)plan->config.blocks;
+        imx_exchange_ll_needs(plan, plan->shape.n, n);
         return;
     }
     imx_exchange_gather_needs(plan, plan->shape.n, n);
@@ -58,10 +38,8 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
-    if (goes_by_ll(plan)) {
-        imx_ll_args largest = ll_args(plan, plan->shape.m);
-        return imx_plan_prepare(plan, LL, &imx_kernel_ll, &largest);
-    }
+    if (goes_by_ll(plan))
+        return imx_exchange_ll_prepare(plan, LL, plan->shape.n);
     if (plan->algorithm->run != run_store || plan->group->size == 1)
         return IMBREX_OK;
     return imx_exchange_push_prepare(plan, PUSH, false);
@@ -112,21 +90,16 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return run->ranks == 1 ? run_sequential(run) : imx_exchange_push(run, PUSH, false);
+    if (run->ranks == 1)
+        return run_sequential(run);
+    return imx_exchange_push(run, PUSH, false, run->args->a, NULL);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
     if (run->ranks == 1)
         return run_sequential(run);
-    imx_ll_args args = ll_args(run->plan, run->m);
-    args.from = run->args->a;
-    args.to = run->args->c;
-    args.uses = imx_run_done(run);
-    args.team = imx_run_team(run);
-    if (!args.most)
-        return IMBREX_OK; /* for no rank there is anything to do */
-    return imx_run_launch(run, run->stream, LL, &args, sizeof args);
+    return imx_exchange_ll(run, LL, run->plan->shape.n, run->args->c);
 }
 
 const imx_op imx_op_all_gather = {

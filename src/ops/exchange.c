@@ -1,6 +1,8 @@
 /* exchange.c - gather and scatter in chunks under signals; see exchange.h for where things lie. */
 #include "exchange.h"
 
+#include "../kernels/ll/args.h"
+
 static size_t row_bytes(const imx_run *run, int64_t width)
 {
     return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
@@ -116,6 +118,50 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
         }
     }
     return IMBREX_OK;
+}
+
+/* ---- gather of small shares ------------------------------------------------------------------ */
+
+static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m, int64_t width)
+{
+    int ranks = plan->group->size;
+    int64_t row_bytes = width * (int64_t)imx_dtype_bytes(plan->shape.dtype);
+    int64_t most = imx_ceil_div(plan->shape.m, ranks) * row_bytes;
+    bool lines = plan->group->whole_lines && most >= plan->config.ll_line_bytes;
+    return (imx_ll_args){
+        .m = m,
+        .row_bytes = row_bytes,
+        .most = imx_ceil_div(m, ranks) * row_bytes,
+        .ranks = ranks,
+        .lines = lines,
+        .plan = plan->number,
+        .part_bytes = imx_ll_part_bytes(lines, most),
+    };
+}
+
+void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
+{
+    imx_ll_args largest = ll_args(plan, plan->shape.m, width);
+    needs->data_bytes = 2 * (size_t)plan->group->size * (size_t)largest.part_bytes;
+    needs->done = (size_t)plan->config.blocks;
+}
+
+imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width)
+{
+    imx_ll_args largest = ll_args(plan, plan->shape.m, width);
+    return imx_plan_prepare(plan, kernel, &imx_kernel_ll, &largest);
+}
+
+imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, void *to)
+{
+    imx_ll_args args = ll_args(run->plan, run->m, width);
+    args.from = run->args->a;
+    args.to = to;
+    args.uses = imx_run_done(run);
+    args.team = imx_run_team(run);
+    if (!args.most)
+        return IMBREX_OK; /* for no rank there is anything to do */
+    return imx_run_launch(run, run->stream, kernel, &args, sizeof args);
 }
 
 /* ---- scatter --------------------------------------------------------------------------------- */
@@ -303,10 +349,12 @@ imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool redu
     return imx_plan_prepare(plan, kernel, &imx_kernel_push, &largest);
 }
 
-imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces)
+imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces, const void *from,
+                                const void *bias)
 {
     imx_push_args args = push_args(run->plan, run->m, reduces);
-    args.from = run->args->a;
+    args.from = from;
+    args.bias = bias;
     args.to = run->args->c;
     args.use = run->use;
     args.ended = imx_run_ended(run);

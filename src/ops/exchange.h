@@ -40,14 +40,25 @@ imbrex_status imx_exchange_offer(const imx_run *run, const void *shard,
 imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here) IMX_MUST_CHECK;
 
+/* ---- gather of small shares ------------------------------------------------------------------ */
+
+/* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs. */
+void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
+imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width) IMX_MUST_CHECK;
+
+/* to[m, width] = the rows of all ranks, each from args.a. */
+imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width,
+                              void *to) IMX_MUST_CHECK;
+
 /* ---- both, by one kernel --------------------------------------------------------------------- */
 
 /* Beside what the gather or the scatter needs. */
 void imx_exchange_push_needs(const imbrex_plan *plan, imx_needs *needs);
 imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool reduces) IMX_MUST_CHECK;
 
-/* The whole run, from args.a to args.c, beginning and end included; for several ranks. */
-imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces) IMX_MUST_CHECK;
+/* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL. */
+imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces, const void *from,
+                                const void *bias) IMX_MUST_CHECK;
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 

@@ -9,6 +9,9 @@
  *
  * sequential  caller   | all tiles | push all chunks, flags | wait for all parts | reduce |
  *
+ * ll          caller   | all tiles | scatter and sum by one kernel |: data with flags where it is
+ *                                     little
+ *
  * hierarchical         over nodes: across.h, each chunk as the product makes it
  *
  * The product counts the tiles of each chunk; the last one posts done, and the chunk leaves for its
@@ -21,6 +24,12 @@ enum { GEMM, REDUCE };
 enum { ACROSS = 1 }; /* over nodes: its kernels in the place of REDUCE */
 
 static imbrex_status run_store(const imx_run *run);
+static imbrex_status run_ll(const imx_run *run);
+
+static bool goes_by_ll(const imbrex_plan *plan)
+{
+    return plan->algorithm->run == run_ll && plan->group->size > 1;
+}
 
 static bool stores(const imbrex_plan *plan)
 {
@@ -53,6 +62,8 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         return;
     }
     imx_exchange_scatter_needs(plan, n);
+    if (goes_by_ll(plan))
+        imx_exchange_push_needs(plan, n);
     n->local_bytes =
         (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
     n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
@@ -64,6 +75,8 @@ static imbrex_status prepare(imbrex_plan *plan)
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
     if (imx_plan_over_nodes(plan))
         return imx_across_scatter_prepare(plan, ACROSS);
+    if (goes_by_ll(plan))
+        return imx_exchange_push_prepare(plan, REDUCE, true);
     return imx_exchange_scatter_prepare(plan, REDUCE, plan->algorithm->run == run_store);
 }
 
@@ -165,6 +178,15 @@ static imbrex_status run_store(const imx_run *run)
     return multiply(run, &args);
 }
 
+static imbrex_status run_ll(const imx_run *run)
+{
+    if (run->ranks == 1)
+        return run_sequential(run);
+    imx_gemm_args args = product(run, imx_run_local(run));
+    IMX_TRY(multiply(run, &args));
+    return imx_exchange_push(run, REDUCE, true, imx_run_local(run), run->args->bias);
+}
+
 const imx_op imx_op_gemm_rs = {
     .name = "gemm_rs",
     .product = true,
@@ -172,6 +194,7 @@ const imx_op imx_op_gemm_rs = {
     .algorithms = { { "copy", run_copy, .by_kernel = false },
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
+                    { "ll", run_ll, .by_kernel = true },
                     { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true } },
     .needs = needs,
     .prepare = prepare,

@@ -78,7 +78,9 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return run->ranks == 1 ? run_sequential(run) : imx_exchange_push(run, PUSH, true);
+    if (run->ranks == 1)
+        return run_sequential(run);
+    return imx_exchange_push(run, PUSH, true, run->args->a, NULL);
 }
 
 const imx_op imx_op_reduce_scatter = {

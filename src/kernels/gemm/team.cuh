@@ -240,7 +240,8 @@ IMX_TEAM_GPU int push_agree(int mine, push_warps warps)
 IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
 {
     __syncwarp();
-    asm volatile("bar.sync 1, %0;" : : "r"(warps.count * 32) : "memory");
+    if (warps.count > 1)
+        asm volatile("bar.sync 1, %0;" : : "r"(warps.count * 32) : "memory");
     if (thread_here() != warps.first * 32)
         return 0;
     imbrexd_fence_post(); /* the way to the peers does not lie within this GPU */
@@ -279,60 +280,65 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int6
     }
 }
 
-/* A slice, row by row, to all ranks: [rows, columns] of units, rows `stride` units apart. */
+/* A slice, row by row, to all ranks: [rows, columns] of units, rows `stride` units apart, from its
+ * first byte here to byte `to` of their data. */
 template <typename unit>
-IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, int64_t at, uint32_t rows, uint32_t columns,
-                             int64_t stride, int64_t first, push_warps warps)
+IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, const char *from, int64_t to, uint32_t rows,
+                             uint32_t columns, uint32_t stride, push_warps warps)
 {
-    const unit *mine = (const unit *)args.push + at;
     uint32_t units = rows * columns, step = push_count(warps) * 32;
     for (uint32_t i = push_number(warps) * 32 + threadIdx.x % 32; i < units;
          i += SLICE_AT_ONCE * step) {
         unit value[SLICE_AT_ONCE];
-        uint32_t from[SLICE_AT_ONCE]; /* a rank has too few rows for more */
+        uint32_t at[SLICE_AT_ONCE]; /* a rank has too few rows for more */
 #pragma unroll
         for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
             uint32_t unit_at = i + j * step, row = unit_at / columns;
-            from[j] = row * (uint32_t)stride + (unit_at - row * columns);
+            at[j] = row * stride + (unit_at - row * columns);
             if (unit_at < units)
-                value[j] = mine[from[j]];
+                value[j] = ((const unit *)from)[at[j]];
         }
         int r = args.team.rank; /* the last: not all ranks store to the same one at once */
         do {
             r = r + 1 < args.team.size ? r + 1 : 0;
-            unit *theirs = (unit *)imx_team_data(&args.team, r) + first + at;
+            unit *theirs = (unit *)(imx_team_data(&args.team, r) + to);
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
                 if (i + j * step < units)
-                    theirs[from[j]] = value[j];
+                    theirs[at[j]] = value[j];
             }
         } while (r != args.team.rank);
     }
 }
 
 /* One slice after the other, each to all ranks at once, also where there are no rows; the next one
- * not before its time, or it would stand in the way of this one. */
+ * not before its time, or it would stand in the way of this one.  All warps take the first, which
+ * everybody waits for; then one of each block takes a slice, in turn, so that no slice waits for
+ * the fence of the one before. */
 IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t first, int64_t rows,
-                              push_warps warps)
+                              push_warps all)
 {
     const imx_team &team = args.team;
-    int per_unit = PUSH_UNIT / element;
     uint32_t due = push_clock();
-    bool units = args.k % per_unit == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
+    bool units = args.k * element % PUSH_UNIT == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
+    int unit = units ? PUSH_UNIT : element;
+    uint32_t stride = (uint32_t)(args.k * element / unit);
     for (int s = 0; s < args.slices; s++, due += (uint32_t)args.push_pace[0]) {
-        int64_t from = (int64_t)s * args.slice_k, left = args.k - from;
-        int64_t cols = left < args.slice_k ? left : args.slice_k;
+        int64_t at = (int64_t)s * args.slice_k, left = args.k - at;
+        uint32_t columns = (uint32_t)(left < args.slice_k ? left : args.slice_k) * element / unit;
+        const char *from = (const char *)args.push + at * element;
+        int64_t to = (first * args.k + at) * element;
+        push_warps warps = s == 0 ? all : push_by(all.first + (uint32_t)s % all.count, 1);
+        if (s > 0 && thread_here() / 32 != warps.first)
+            continue;
         while ((int32_t)(due - push_clock()) > 0)
             __nanosleep(100);
         if (units)
-            push_slice<uint4>(args, from / per_unit, (uint32_t)rows, (uint32_t)(cols / per_unit),
-                              args.k / per_unit, first * (args.k / per_unit), warps);
+            push_slice<uint4>(args, from, to, (uint32_t)rows, columns, stride, warps);
         else if (element == 4)
-            push_slice<uint32_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k, first * args.k,
-                                 warps);
+            push_slice<uint32_t>(args, from, to, (uint32_t)rows, columns, stride, warps);
         else
-            push_slice<uint16_t>(args, from, (uint32_t)rows, (uint32_t)cols, args.k, first * args.k,
-                                 warps);
+            push_slice<uint16_t>(args, from, to, (uint32_t)rows, columns, stride, warps);
         if (!push_last(&args.counters[s], warps))
             continue;
         imbrexd_fence_post(); /* one for all posts, which would else wait for each other */

@@ -1,6 +1,6 @@
-/* args.h - the contract of the ll kernel: one launch is a whole all_gather of small shares, where
- * data carries its own flag.  from[rows, row_bytes], this rank's rows, go to all peers;
- * to[m, row_bytes] becomes the rows of all ranks.
+/* args.h - the contract of the ll kernel: one launch is a whole all_gather of small shares, or what
+ * comes before the product of an ag_gemm, where data carries its own flag.  from[rows, row_bytes],
+ * this rank's rows, go to all peers; to[m, row_bytes] becomes the rows of all ranks.
  *
  * A share travels in units of 16 bytes, in one of two forms:
  *

@@ -36,6 +36,22 @@ static size_t piece(int64_t bytes, int64_t at, int64_t each)
     return left <= 0 ? 0 : (size_t)(left < each ? left : each);
 }
 
+/* The same piece of this rank's share, which lies nowhere if it is empty. */
+static void load(const ll *p, int64_t bytes, int64_t at, int64_t each, void *to)
+{
+    size_t here = piece(bytes, at, each);
+    if (here)
+        memcpy(to, (const char *)p->args->from + at, here);
+}
+
+/* Where rank's rows go: into memory that a product reads, or the caller. */
+static char *place(const ll *p, int rank)
+{
+    char *to = (char *)p->args->to + first_byte(p, rank);
+    imbrexd_check_write(to, (size_t)share_bytes(p, rank), 0, 1);
+    return to;
+}
+
 /* ---- words ----------------------------------------------------------------------------------- */
 
 enum { HALF = 4 }; /* bytes of data in a word */
@@ -52,7 +68,7 @@ static void send_words(const ll *p, int to)
     int64_t bytes = share_bytes(p, p->rank);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data = 0;
-        memcpy(&data, (const char *)p->args->from + i * HALF, piece(bytes, i * HALF, HALF));
+        load(p, bytes, i * HALF, HALF, &data);
         imbrexd_store_relaxed(&word[i], p->use << 32 | data);
     }
 }
@@ -61,7 +77,7 @@ static int take_words(const ll *p, int from)
 {
     const uint64_t *word = &imx_ll_part(p->args, p->rank, from, p->use)->first;
     int64_t bytes = share_bytes(p, from);
-    char *to = (char *)p->args->to + first_byte(p, from);
+    char *to = place(p, from);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data;
         if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->use, site_of(p, from), &data))
@@ -91,8 +107,7 @@ static void send_lines(const ll *p, int to)
     int64_t bytes = share_bytes(p, p->rank), count = lines(bytes);
     imbrexd_check_write(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     for (int64_t i = 0; i < count; i++) {
-        memcpy(at[i].data, (const char *)p->args->from + i * IMX_LL_LINE,
-               piece(bytes, i * IMX_LL_LINE, IMX_LL_LINE));
+        load(p, bytes, i * IMX_LL_LINE, IMX_LL_LINE, at[i].data);
         if (i < count - 1)
             imbrexd_store_release(&at[i].use, p->use);
     }
@@ -103,7 +118,7 @@ static int take_lines(const ll *p, int from)
 {
     const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->use);
     int64_t bytes = share_bytes(p, from), count = lines(bytes);
-    char *to = (char *)p->args->to + first_byte(p, from);
+    char *to = place(p, from);
     if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].use, p->use, site_of(p, from)))
         return 0;
     imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
@@ -128,9 +143,10 @@ void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
     };
     for (int i = 1; i < p.ranks; i++)
         (args->lines ? send_lines : send_words)(&p, (p.rank + i) % p.ranks);
-    if (share_bytes(&p, p.rank))
-        memcpy((char *)args->to + first_byte(&p, p.rank), args->from,
-               (size_t)share_bytes(&p, p.rank));
+    if (share_bytes(&p, p.rank)) {
+        imbrexd_check_read(args->from, (size_t)share_bytes(&p, p.rank), 0, 1);
+        memcpy(place(&p, p.rank), args->from, (size_t)share_bytes(&p, p.rank));
+    }
     for (int i = p.ranks - 1; i >= 1; i--) {
         if (!(args->lines ? take_lines : take_words)(&p, (p.rank + i) % p.ranks))
             return;

@@ -7,7 +7,8 @@
 void imx_ll_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
 /* Small blocks, so that shares of some KB are on many multiprocessors: each can send but a part of
- * what the links take.  Larger ones where there are no more multiprocessors. */
+ * what the links take.  Larger ones where there are no more multiprocessors, but for a few threads
+ * that go round twice. */
 enum { THREADS = 128, THREADS_MOST = 512 };
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
@@ -15,7 +16,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 {
     const imx_ll_args *args = largest;
     int64_t units = imx_ll_units(args->lines, args->most);
-    int threads = units > (int64_t)blocks * THREADS ? THREADS_MOST : THREADS;
+    int threads = 2 * units > (int64_t)3 * blocks * THREADS ? THREADS_MOST : THREADS;
     int64_t wanted = (units + threads - 1) / threads;
     *config = (imx_cuda_config){
         .source = "kernels/ll/sm80.cu",

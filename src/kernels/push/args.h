@@ -1,11 +1,12 @@
-/* args.h - the contract of the push kernel: one launch is a whole all_gather or reduce_scatter.  It
- * stores shares into the peers' memory, says so, and puts together what the peers stored here.
+/* args.h - the contract of the push kernel: one launch is a whole all_gather or reduce_scatter, or
+ * what comes after the product of a gemm_rs.  It stores shares into the peers' memory, says so, and
+ * puts together what the peers stored here.
  *
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
  *             the rows of all ranks
  *   reduces   from[m, row_bytes] goes to its rows' owners; to[rows, row_bytes] becomes the sum of
- *             all ranks' parts of this rank's rows, one's own too, in rank order in float32, with
- *             one rounding
+ *             all ranks' parts of this rank's rows, one's own too, in rank order in float32, then
+ *             bias of a row's length if there is one, with one rounding
  *
  * A share is what one rank sends to another.  It travels in one of two forms:
  *
@@ -37,7 +38,7 @@ typedef struct imx_push_args {
     int chunks;          /* stride of signals */
     int plan;            /* for the site of a wait */
     int64_t chunk_bytes; /* a multiple of 16 */
-    const void *from;
+    const void *from, *bias;
     void *to;
     int64_t slot_bytes;
     int64_t lines_at, line_bytes;

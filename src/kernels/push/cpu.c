@@ -89,17 +89,33 @@ static const void *part(const push *p, int rank, int64_t at, int64_t bytes, void
     return room;
 }
 
-/* to[at, at + bytes) = the parts' sum, in rank order. */
+/* sum[count] += the bias of the elements from number `first` of the share on. */
+static void add_bias(const push *p, int64_t first, float *sum, int64_t count)
+{
+    int dtype = p->args->dtype;
+    int64_t columns = p->args->row_bytes / imx_dtype_size(dtype);
+    for (int64_t i = 0; i < count && p->args->bias;) {
+        int64_t column = (first + i) % columns;
+        int64_t here = columns - column < count - i ? columns - column : count - i;
+        imx_dtype_add(dtype, imx_dtype_at(dtype, p->args->bias, column), sum + i, here);
+        i += here;
+    }
+}
+
+/* to[at, at + bytes) = the parts' sum, in rank order, and bias. */
 static void add(const push *p, int64_t at, int64_t bytes)
 {
     float sum[STRIP], room[STRIP];
     int dtype = p->args->dtype;
     int64_t size = imx_dtype_size(dtype);
+    imbrexd_check_read(sent(p, p->rank) + at, (size_t)bytes, 0, 1);
+    imbrexd_check_write((char *)p->args->to + at, (size_t)bytes, 0, 1);
     for (int64_t last = at + bytes; at < last; at += STRIP * size) {
         int64_t here = last - at < STRIP * size ? last - at : STRIP * size;
         imx_dtype_widen(dtype, part(p, 0, at, here, room), sum, here / size);
         for (int r = 1; r < p->ranks; r++)
             imx_dtype_add(dtype, part(p, r, at, here, room), sum, here / size);
+        add_bias(p, at / size, sum, here / size);
         imx_dtype_narrow(dtype, sum, (char *)p->args->to + at, here / size);
     }
 }
@@ -108,6 +124,7 @@ static void add(const push *p, int64_t at, int64_t bytes)
 static void take(const push *p, int rank, int64_t at, int64_t bytes)
 {
     char *to = (char *)p->args->to + first_byte(p, rank) + at;
+    imbrexd_check_write(to, (size_t)bytes, 0, 1);
     const void *from = part(p, rank, at, bytes, to);
     if (from != to)
         memcpy(to, from, (size_t)bytes);
@@ -130,6 +147,7 @@ static void send_chunk(const push *p, int64_t q)
         int64_t bytes = chunk_bytes(p, sent_bytes(p, p->rank, to), q);
         if (bytes <= 0)
             continue;
+        imbrexd_check_read(sent(p, to) + at, (size_t)bytes, 0, 1);
         imbrexd_check_write(place(p, to, p->rank) + at, (size_t)bytes, 0, 1);
         memcpy(place(p, to, p->rank) + at, sent(p, to) + at, (size_t)bytes);
         imbrexd_signal_post(
@@ -180,6 +198,7 @@ static void send_lines(const push *p, int to)
     imx_push_line *lines = imx_push_lines(p->args, to, p->rank, p->use);
     const char *from = sent(p, to);
     int64_t bytes = sent_bytes(p, p->rank, to);
+    imbrexd_check_read(from, (size_t)bytes, 0, 1);
     imbrexd_check_write(lines, (size_t)words(bytes) * sizeof *lines, 0, 1);
     for (int64_t i = 0; i < words(bytes); i++) {
         int64_t left = bytes - i * IMX_PUSH_WORD;

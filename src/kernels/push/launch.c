@@ -6,31 +6,35 @@
 
 void imx_push_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-enum { WORKERS = 512, THREADS = WORKERS + 32 }; /* and a warp that keeps the books */
+/* Small blocks for lines, so that shares of some KB are on many multiprocessors.  And a warp that
+ * keeps the books. */
+enum { WORKERS_LINES = 192, WORKERS_CHUNKS = 512, BOOKS = 32 };
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
     const imx_push_args *args = largest;
+    int workers = args->lines ? WORKERS_LINES : WORKERS_CHUNKS;
     *config = (imx_cuda_config){
         .source = "kernels/push/sm80.cu",
         .entry = "imx_push",
         .blocks = blocks,
         .cluster = 1,
-        .threads = THREADS,
+        .threads = workers + BOOKS,
         .early = target->arch >= 90,
         .traces = true,
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_REDUCES=%d -DIMX_WORKERS=%d",
-             args->reduces ? args->dtype : IMBREX_BF16, args->ranks, args->reduces, WORKERS);
+             args->reduces ? args->dtype : IMBREX_BF16, args->ranks, args->reduces, workers);
 }
 
 /* Blocks only as long as each thread finds a word to do, or each block a chunk. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_push_args *args = untyped;
-    int64_t each = args->lines ? (int64_t)WORKERS * IMX_PUSH_WORD : args->chunk_bytes;
+    int64_t workers = config->threads - BOOKS;
+    int64_t each = args->lines ? workers * IMX_PUSH_WORD : args->chunk_bytes;
     int64_t wanted = (args->most + each - 1) / each;
     launch->blocks = wanted < config->blocks ? (int)(wanted > 0 ? wanted : 1) : config->blocks;
     launch->map_count = 0;

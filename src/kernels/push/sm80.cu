@@ -198,7 +198,22 @@ PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, in
 
 #if IMX_REDUCES
 
-/* sum = or += the elements of a word. */
+/* sum[0], sum[apart], ... of count += the bias of the elements from byte `at` of the share on. */
+template <int apart, int count>
+PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count])
+{
+    const int element = IMX_DTYPE == 2 /* f32 */ ? 4 : 2;
+    if (!args.bias)
+        return;
+    int64_t column = at % args.row_bytes / element, columns = args.row_bytes / element;
+#pragma unroll
+    for (int i = 0; i < count; i += apart) {
+        sum[i] += imx_vector_get(IMX_DTYPE, args.bias, column);
+        column = column + 1 < columns ? column + 1 : 0;
+    }
+}
+
+/* sum[4] = or += the elements of a word: four, or, of f32, the two that stand at 0 and 2. */
 PUSH_FN void add_word(float *sum, uint64_t word, bool first)
 {
 #pragma unroll
@@ -229,6 +244,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
                 add_word(sum, first + j == args.team.rank ? own : word[j], first + j == 0);
         }
     }
+    add_bias<IMX_DTYPE == 2 /* f32 */ ? 2 : 1>(args, at, sum);
     uint64_t rounded = imx_vector_word(IMX_DTYPE, sum[0], sum[1]) |
                        (uint64_t)imx_vector_word(IMX_DTYPE, sum[2], sum[3]) << 32;
     imx_vector_store_word((char *)args.to + at, rounded, left);
@@ -428,16 +444,18 @@ PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
                 imx_vector_add(IMX_DTYPE, sum, v[j], first + j == 0);
         }
     }
+    add_bias<1>(args, at, sum);
     *(uint4 *)((char *)args.to + at) = imx_vector_narrow(IMX_DTYPE, sum);
 }
 
 PUSH_FN void add_one(const imx_push_args &args, int64_t at)
 {
-    float sum = imx_vector_get(IMX_DTYPE, part(args, 0, at), 0);
+    float sum[1] = { imx_vector_get(IMX_DTYPE, part(args, 0, at), 0) };
 #pragma unroll 4
     for (int r = 1; r < IMX_RANKS; r++)
-        sum += imx_vector_get(IMX_DTYPE, part(args, r, at), 0);
-    imx_vector_put(IMX_DTYPE, (char *)args.to + at, 0, sum);
+        sum[0] += imx_vector_get(IMX_DTYPE, part(args, r, at), 0);
+    add_bias<1>(args, at, sum);
+    imx_vector_put(IMX_DTYPE, (char *)args.to + at, 0, sum[0]);
 }
 
 /* Chunk q of this rank's rows. */
