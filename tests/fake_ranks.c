@@ -20,7 +20,7 @@ static int with_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     imbrex_group_desc desc = {
         .bootstrap = bootstrap,
         .device = "cuda",
-        .timeout_ms = r->desc->timeout_ms ? r->desc->timeout_ms : 20000,
+        .timeout_ms = r->desc->timeout_ms ? patient(r->desc->timeout_ms) : 20000,
     };
     imbrex_group *group;
     RANK_OK(imbrex_group_create(&desc, &group));

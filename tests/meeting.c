@@ -125,17 +125,17 @@ imbrex_status meeting_swap(imx_bootstrap *bootstrap)
 
 static void play(const meeting_rank *rank, meeting_result *result)
 {
-    usleep((useconds_t)rank->delay_ms * 1000);
+    usleep((useconds_t)patient(rank->delay_ms) * 1000);
     if (rank->user && setresuid(rank->user, rank->user, rank->user))
         _exit(1);
     int before = meeting_count_fds();
     int64_t begun = imx_socket_now_ms();
     imx_bootstrap *bootstrap = NULL;
-    imbrex_status status =
-        imx_bootstrap_open(&rank->launch, &rank->env, rank->sequence, rank->timeout_ms, &bootstrap);
+    imbrex_status status = imx_bootstrap_open(&rank->launch, &rank->env, rank->sequence,
+                                              patient(rank->timeout_ms), &bootstrap);
     if (status == IMBREX_OK)
         status = rank->then ? rank->then(bootstrap) : meeting_swap(bootstrap);
-    result->took_ms = imx_socket_now_ms() - begun;
+    result->took_ms = (imx_socket_now_ms() - begun) / patient(1);
     imx_bootstrap_destroy(bootstrap);
     result->leaked = meeting_count_fds() - before;
     result->status = status;
@@ -156,7 +156,7 @@ meeting_ranks *meeting_start(const meeting_rank *ranks, int count)
         meeting->ranks[i] = ranks[i];
         meeting->pids[i] = fork();
         if (meeting->pids[i] == 0) {
-            alarm(30);
+            alarm((unsigned)patient(30));
             play(&ranks[i], &results[i]);
             _exit(0);
         }
@@ -199,6 +199,13 @@ void meeting_check_text(const meeting_result *result, const char *part)
 {
     if (!strstr(result->text, part))
         fail_msg("\"%s\" does not say \"%s\"", result->text, part);
+}
+
+void meeting_check_limit(const meeting_result *result, int64_t ms)
+{
+    char part[40];
+    snprintf(part, sizeof part, "within %lld ms", (long long)patient(ms));
+    meeting_check_text(result, part);
 }
 
 void meeting_check_all_ok(const meeting_result *all, int count)

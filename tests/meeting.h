@@ -3,6 +3,7 @@
 #define TESTS_MEETING_H
 
 #include "bootstrap.h"
+#include "patience.h"
 
 /* What a rank does once it is in; the default swaps rank numbers and checks them. */
 typedef imbrex_status meeting_body(imx_bootstrap *bootstrap);
@@ -11,7 +12,7 @@ typedef struct meeting_rank {
     imx_launch_env launch;
     imx_env env;
     uint64_t sequence;
-    int64_t timeout_ms, delay_ms; /* delay: before it calls */
+    int64_t timeout_ms, delay_ms; /* for patient(); delay: before it calls */
     unsigned user;                /* 0: the test's own; else only root can */
     bool killed;                  /* ends by SIGKILL: has no result */
     meeting_body *then;           /* NULL: the default */
@@ -21,8 +22,8 @@ typedef struct meeting_rank {
 typedef struct meeting_result {
     bool ended;
     imbrex_status status;
-    int64_t took_ms;
-    int leaked; /* descriptors */
+    int64_t took_ms; /* as patient() was given it */
+    int leaked;      /* descriptors */
     char text[512];
 } meeting_result;
 
@@ -49,6 +50,7 @@ const meeting_result *meeting_run(const meeting_rank *ranks, int count);
 void meeting_check_status(const meeting_result *result, imbrex_status status);
 void meeting_check_all_ok(const meeting_result *all, int count);
 void meeting_check_text(const meeting_result *result, const char *part);
+void meeting_check_limit(const meeting_result *result, int64_t ms); /* says "within ms" */
 
 /* Meets as 1, 2, 3 and 8 ranks, each way, and runs `then`: all go well. */
 void meeting_check_sizes(meeting_body *then);

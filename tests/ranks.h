@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "imbrex.h"
+#include "patience.h"
 
 /* ThreadSanitizer sees ranks that are threads; in processes it sees each alone, and slowly. */
 #if defined(__SANITIZE_THREAD__)
@@ -23,7 +24,7 @@ enum { RANKS_PROCESSES = 1 };
 typedef struct ranks_desc {
     int size;
     bool processes;     /* else threads */
-    int64_t timeout_ms; /* of the group; 0: 20000 */
+    int64_t timeout_ms; /* of the group, for patient(); 0: 20000 */
     int meeting_s;      /* how long threads wait for one that does not come to meet; 0: 30 */
 } ranks_desc;
 

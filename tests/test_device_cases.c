@@ -144,8 +144,8 @@ static int give_up(imbrex_group *group, void *ctx)
     snprintf(missing, sizeof missing, "rank %d", team.size - 1);
     RANK_CHECK((int)out.done == (team.rank < team.size - 1), "wait %d said %d", (int)kind,
                (int)out.done);
-    RANK_CHECK(took_ms >= TIMEOUT_MS - 10 && took_ms < TIMEOUT_MS + 3000, "wait %d: %lld ms",
-               (int)kind, (long long)took_ms);
+    RANK_CHECK(took_ms >= patient(TIMEOUT_MS) - 10 && took_ms < patient(TIMEOUT_MS + 3000),
+               "wait %d: %lld ms", (int)kind, (long long)took_ms);
     RANK_CHECK(strstr(imbrex_error(), missing) && strstr(imbrex_error(), "in kernel "),
                "wait %d: '%s', want %s and a kernel", (int)kind, imbrex_error(), missing);
     return 0;

@@ -102,7 +102,7 @@ static int waits_in_vain(imbrex_group *group, void *ctx)
     if (rank == 0)
         RANK_OK(imbrex_exchange(group, &receive, 1, NULL));
     imbrex_status status = IMBREX_OK;
-    while (status == IMBREX_OK && imbrexd_now_ns() - begin_ns < MOST_MS * 1000000LL)
+    while (status == IMBREX_OK && imbrexd_now_ns() - begin_ns < patient(MOST_MS) * 1000000LL)
         status = imbrex_stream_sync(group, NULL);
     RANK_CHECK(status == (rank ? IMBREX_PEER : IMBREX_TIMEOUT), "rank %d: %s", rank,
                imbrex_status_name(status));

@@ -137,7 +137,7 @@ static int check_story(const op_case *c, imbrex_status status, int64_t took_ms)
                c->algorithm, fates[shared->fate], imbrex_error());
     RANK_CHECK(strstr(story(), who) && strstr(story(), why), "%s %s, %s: '%s', want %s and %s",
                c->op, c->algorithm, fates[shared->fate], imbrex_error(), who, why);
-    RANK_CHECK(took_ms <= TIMEOUT_MS + 1000, "%s %s, %s: heard of it after %lld ms", c->op,
+    RANK_CHECK(took_ms <= patient(TIMEOUT_MS + 1000), "%s %s, %s: heard of it after %lld ms", c->op,
                c->algorithm, fates[shared->fate], (long long)took_ms);
     return 0;
 }
@@ -164,7 +164,7 @@ static int check_later(imbrex_group *group, imbrex_plan *plan, const buffers *x)
                    imbrex_status_name(later[i]), imbrex_status_name(status));
     RANK_CHECK(strcmp(first, story()) == 0, "first '%s', then '%s'", first, story());
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
-    RANK_CHECK(took_ms < 200, "later calls took %lld ms", (long long)took_ms);
+    RANK_CHECK(took_ms < patient(200), "later calls took %lld ms", (long long)took_ms);
     return 0;
 }
 
@@ -226,7 +226,7 @@ static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     (void)ctx;
     int fds = meeting_count_fds();
     const op_case *c = &shared->c;
-    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = TIMEOUT_MS };
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = patient(TIMEOUT_MS) };
     imbrex_group *group;
     imbrex_plan *plan;
     RANK_OK(imbrex_group_create(&desc, &group));
@@ -353,7 +353,7 @@ static int chain(imbrex_group *group, void *ctx)
     imbrex_plan *plan;
     RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
     if (r == 1) {
-        usleep(100000);
+        usleep((useconds_t)patient(100) * 1000);
         RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
     }
     if (r < 2)
@@ -411,7 +411,7 @@ static void pause_all(void)
     usleep(50000);
     for (int r = 0; r < 2; r++)
         kill(shared->pids[r], SIGSTOP);
-    usleep(3 * TIMEOUT_MS * 1000);
+    usleep((useconds_t)patient(3 * TIMEOUT_MS) * 1000);
     kill(shared->pids[0], SIGCONT);
     usleep(50000);
     __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
@@ -517,8 +517,12 @@ static int noticed_by_device(imbrex_group *group, void *ctx)
     }
     while (imbrex_group_status(group) == IMBREX_OK)
         usleep(1000);
-    return expect_timeout(group, " waited 700 ms for rank 1 to come to imbrex_barrier (the signal "
-                                 "is 3, not yet 4): is rank 1 stopped, busy or in another call?");
+    char part[160];
+    snprintf(part, sizeof part,
+             " waited %lld ms for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
+             "is rank 1 stopped, busy or in another call?",
+             (long long)patient(TIMEOUT_MS));
+    return expect_timeout(group, part);
 }
 
 static void guesses_nothing_on_devices(void **state)
@@ -549,7 +553,8 @@ static int sleeper(imbrex_group *group, void *ctx)
     imbrex_status status = imbrex_stream_sync(group, NULL);
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(status == IMBREX_PEER, "%s: %s", imbrex_status_name(status), imbrex_error());
-    RANK_CHECK(took_ms < 500, "the stream ended %lld ms after the abort", (long long)took_ms);
+    RANK_CHECK(took_ms < patient(500), "the stream ended %lld ms after the abort",
+               (long long)took_ms);
     return 0;
 }
 

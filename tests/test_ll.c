@@ -136,6 +136,8 @@ static void lines(void **state)
 
 /* ---- who does not come ----------------------------------------------------------------------- */
 
+enum { LIMIT_MS = 200 };
+
 static int misses(imbrex_group *group, void *ctx)
 {
     const trial *t = ctx;
@@ -152,14 +154,15 @@ static int misses(imbrex_group *group, void *ctx)
     if (imbrex_group_rank(group) != t->absent)
         imx_kernel_ll.cpu(&args, &(imbrexd_block){ .count = 1, .watch = &group->watch });
     imbrex_status status = IMBREX_OK;
-    for (int i = 0; i < 5000 && status == IMBREX_OK; i++) {
+    for (int i = 0; i < patient(5000) && status == IMBREX_OK; i++) {
         status = imbrex_group_status(group);
         imbrexd_yield();
         if (imbrex_group_rank(group) == t->absent)
             poll(NULL, 0, 1);
     }
-    char who[40];
-    snprintf(who, sizeof who, "200 ms for the rows of rank %d in", t->absent);
+    char who[60];
+    snprintf(who, sizeof who, "%lld ms for the rows of rank %d in", (long long)patient(LIMIT_MS),
+             t->absent);
     RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s: %s",
                imbrex_status_name(status), imbrex_error());
     RANK_CHECK(strstr(imbrex_error(), who), "no %s in: %s", who, imbrex_error());
@@ -171,7 +174,7 @@ static void a_missing_rank_is_named(void **state)
     (void)state;
     for (int i = 0; i < 4; i++) {
         trial t = { .lines = i % 2, .absent = i / 2 * 2 };
-        ranks_desc desc = { .size = 3, .timeout_ms = 200 };
+        ranks_desc desc = { .size = 3, .timeout_ms = LIMIT_MS };
         assert_int_equal(ranks_run(&desc, misses, &t), 0);
     }
 }

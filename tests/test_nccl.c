@@ -269,7 +269,9 @@ typedef struct mishap {
 static int no_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     const mishap *m = ctx;
-    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = LIMIT_MS };
+    imbrex_group_desc desc = { .bootstrap = bootstrap,
+                               .device = "cuda",
+                               .timeout_ms = patient(LIMIT_MS) };
     imbrex_group *group = NULL;
     imbrex_status status = imbrex_group_create(&desc, &group);
     RANK_CHECK(status != IMBREX_OK && !group, "rank %d: %s", rank, imbrex_status_name(status));
@@ -319,7 +321,9 @@ static int lacks_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     (void)ctx;
     lacks_memory = rank == 1;
-    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = LIMIT_MS };
+    imbrex_group_desc desc = { .bootstrap = bootstrap,
+                               .device = "cuda",
+                               .timeout_ms = patient(LIMIT_MS) };
     imbrex_group *group = NULL;
     imbrex_status status = imbrex_group_create(&desc, &group);
     RANK_CHECK(status == IMBREX_NO_MEMORY || status == IMBREX_PEER, "rank %d: %s", rank,
@@ -369,7 +373,7 @@ static int ends(imbrex_group *group, void *ctx)
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(status == IMBREX_TIMEOUT || status == IMBREX_PEER || status == IMBREX_DEVICE,
                "rank %d: %s", rank, imbrex_status_name(status));
-    RANK_CHECK(took_ms < MOST_MS, "rank %d: it took %lld ms", rank, (long long)took_ms);
+    RANK_CHECK(took_ms < patient(MOST_MS), "rank %d: it took %lld ms", rank, (long long)took_ms);
     status = imbrex_group_status(group);
     RANK_CHECK(status != IMBREX_OK && strstr(imbrex_error(), m->says), "rank %d: '%s' is not in %s",
                rank, m->says, imbrex_error());
@@ -393,7 +397,7 @@ enum { HOLD_MS = 3 * LIMIT_MS };
 static void hold(void *ctx)
 {
     (void)ctx;
-    usleep(HOLD_MS * 1000);
+    usleep((useconds_t)patient(HOLD_MS) * 1000);
 }
 
 /* A run behind long work of its stream's, and an exchange on a stream that is idle, issued after
@@ -424,8 +428,8 @@ static int takes_turns(imbrex_group *group, void *ctx)
     imbrex_status status = imbrex_stream_sync(group, idle);
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK((status != IMBREX_OK) == m->cut, "rank %d: %s", rank, imbrex_error());
-    RANK_CHECK(took_ms >= HOLD_MS && took_ms < HOLD_MS + MOST_MS, "rank %d: it took %lld ms", rank,
-               (long long)took_ms);
+    RANK_CHECK(took_ms >= patient(HOLD_MS) && took_ms < patient(HOLD_MS + MOST_MS),
+               "rank %d: it took %lld ms", rank, (long long)took_ms);
     RANK_CHECK(imbrex_stream_sync(group, busy) == status, "rank %d: %s", rank, imbrex_error());
     imbrex_stream_destroy(group, busy);
     imbrex_stream_destroy(group, idle);

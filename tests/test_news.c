@@ -58,7 +58,7 @@ static int hears_of_an_abort(imbrex_group *group, void *ctx)
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "imbrex_group_abort"), "%s: %s",
                imbrex_status_name(status), imbrex_error());
-    RANK_CHECK(took_ms < NEWS_MOST_MS, "rank %d heard of it after %lld ms", rank,
+    RANK_CHECK(took_ms < patient(NEWS_MOST_MS), "rank %d heard of it after %lld ms", rank,
                (long long)took_ms);
     if (rank < 3)
         RANK_CHECK(strstr(imbrex_error(), "rank 4, on node 1 ("), "no node in '%s'",
@@ -94,7 +94,8 @@ static int meets_soon(imbrex_group *group, void *ctx)
     if (imbrex_group_rank(group) == 2) {
         int64_t begin_ns = __atomic_load_n(&called_ns, __ATOMIC_RELAXED);
         int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
-        RANK_CHECK(begin_ns && took_ms < 900, "calling rank 0 took %lld ms", (long long)took_ms);
+        RANK_CHECK(begin_ns && took_ms < patient(900), "calling rank 0 took %lld ms",
+                   (long long)took_ms);
     }
     return 0;
 }
@@ -150,7 +151,7 @@ static void a_rank_0_without_descriptors_goes_without_news(void **state)
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, ECONNABORTED };
     real_accept = imx_sys.accept;
     imx_sys.accept = accept_nobody;
-    alarm(60);
+    alarm((unsigned)patient(60));
     for (int i = 0; i < 4; i++) {
         accept_errno = errors[i];
         accepts = 0;

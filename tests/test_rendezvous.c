@@ -101,7 +101,8 @@ static void test_missing_ranks(void **state)
         const meeting_result *results = meeting_run(ranks, 6);
         for (int i = 0; i < 6; i++) {
             meeting_check_status(&results[i], IMBREX_TIMEOUT);
-            meeting_check_text(&results[i], "ranks 2 and 5 of 8 did not come within 600 ms");
+            meeting_check_text(&results[i], "ranks 2 and 5 of 8 did not come");
+            meeting_check_limit(&results[i], 600);
             assert_in_range(results[i].took_ms, 300, 1600);
         }
     }
@@ -117,7 +118,7 @@ static void test_rank_0_missing(void **state)
         const meeting_result *results = meeting_run(&ranks[1], 1);
         meeting_check_status(&results[0], IMBREX_TIMEOUT);
         meeting_check_text(&results[0], "rank 0 did not answer at ");
-        meeting_check_text(&results[0], "within 300 ms");
+        meeting_check_limit(&results[0], 300);
         assert_in_range(results[0].took_ms, 300, 1300);
     }
 }
@@ -153,7 +154,7 @@ static void test_rank_leaves(void **state)
 
     pid_t leaver = fork();
     if (leaver == 0) {
-        alarm(1); /* kills it while it waits for rank 2 */
+        alarm((unsigned)patient(1)); /* kills it while it waits for rank 2 */
         signal(SIGALRM, SIG_DFL);
         imx_bootstrap *bootstrap;
         (void)!imx_bootstrap_open(&ranks[1].launch, &ranks[1].env, 0, 10000, &bootstrap);
@@ -239,7 +240,7 @@ static void test_silent_guest(void **state)
     ranks[1].delay_ms = 2600;
     meeting_ranks *meeting = meeting_start(ranks, 2);
     struct pollfd guest = { .fd = meeting_connect(ranks[0].launch.port + 1), .events = POLLIN };
-    assert_int_equal(poll(&guest, 1, 2500), 1);
+    assert_int_equal(poll(&guest, 1, (int)patient(2500)), 1);
     char byte;
     assert_int_equal(recv(guest.fd, &byte, 1, 0), 0);
     close(guest.fd);
@@ -466,7 +467,7 @@ static void test_several_groups(void **state)
 
 int main(void)
 {
-    alarm(120);
+    alarm((unsigned)patient(120));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_busy_ports),
