@@ -204,6 +204,8 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     countdown = NEVER;
     const char *call = failed_call ? failed_call : "nothing";
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(took_ms < patient(8 * at->timeout_ms), "call %d, %s: took %lld ms", at->n, call,
+               (long long)took_ms);
     RANK_CHECK(at->threads || meeting_count_fds() == fds,
                "call %d, %s: %d descriptors before, %d after", at->n, call, fds,
                meeting_count_fds());
@@ -218,8 +220,6 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     *at->outcome = failed_call ? FAILED : slow ? SLOW : WELL;
     if (slow)
         return 0;
-    RANK_CHECK(took_ms < patient(8 * at->timeout_ms), "call %d, %s: took %lld ms", at->n, call,
-               (long long)took_ms);
     RANK_CHECK(failed_call || status == IMBREX_OK, "nothing failed, and yet: %s", imbrex_error());
     bool memory = strstr(call, "alloc") /* and fallocate */ || !strcmp(call, "mmap") ||
                   !strcmp(call, "ftruncate") || !strcmp(call, "poll") || !strcmp(call, "recvmsg");
