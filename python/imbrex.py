@@ -155,7 +155,7 @@ class _Operands:
                    "what numpy.ascontiguousarray returns")
         at, read_only = array["data"]
         self._need(not (written and read_only), name, "can only be read", "one to write to")
-        kind, size = array["typestr"][1], int(array["typestr"][2:])
+        kind, size = array["typestr"][1], int(array["typestr"][2:].partition("[")[0])
         self._check_type(name, {"f": "float", "c": "complex"}.get(kind, kind) + str(8 * size), size)
         return at
 
@@ -177,12 +177,12 @@ _CU_STREAM_LEGACY = 1  # CUDA's default stream, by the name that is not also NUL
 
 def _stream(device, stream):
     stream = getattr(stream, "cuda_stream", stream)
-    if stream is not None and not isinstance(stream, int):
+    if stream is not None and not isinstance(stream, numbers.Integral):
         raise TypeError("stream is %r: want a CUstream as an integer, or what has cuda_stream"
                         % (stream,))
     if stream == 0:
         return _CU_STREAM_LEGACY if device.startswith("cuda") else None
-    return stream
+    return stream if stream is None else int(stream)
 
 
 def version():

@@ -87,6 +87,7 @@ class Python(unittest.TestCase):
     def test_streams(self):
         torch_like = types.SimpleNamespace(cuda_stream=0)
         for device, stream, want in (("cuda:1", None, None), ("cuda:1", 0, 1), ("cuda:1", 77, 77),
+                                     ("cuda:1", numpy.int64(77), 77),
                                      ("cuda:1", torch_like, 1), ("cpu", None, None),
                                      ("cpu", 0, None), ("cpu", torch_like, None)):
             with self.subTest(device=device, stream=stream):
@@ -215,6 +216,7 @@ class Python(unittest.TestCase):
                     ("b is of float16: want f32", {"b": x.astype("e")}),
                     ("bias is of complex64: want f32", {"bias": x.astype("F")}),
                     ("c has elements of 2 bytes: want f32", {"c": x.astype("u2")}),
+                    ("c has elements of 8 bytes: want f32", {"c": x.astype("M8[ns]")}),
                     ("c can only be read", {"c": fixed}),
                     ("gathered can only be read", {"gathered": fixed}),
                     ("a is not contiguous: want what .contiguous", {"a": tensor(contiguous=False)}),

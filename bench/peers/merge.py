@@ -6,10 +6,9 @@ what has no product, microseconds.
 
 A file holds what `imbrex bench --json`, `imbrex mlp --json`, torch_peers.py --json, jax_peers.py
 --json or mpi_blas --json wrote, or figures from elsewhere, objects with op, m, n, k, ranks, dtype,
-name, over and source.  NAME stands before
-the names of the file's candidates.  m, n, k are of all ranks together, in the table and in figures
-from elsewhere; of mlp, n is the hidden size and k that of the feed-forward.  Where two files say
-the same, the later one counts.
+name, over and source.  NAME stands before the names of the file's candidates.  m, n, k are of all
+ranks together, in the table and in figures from elsewhere; of mlp, n is the hidden size and k that
+of the feed-forward.  Where two files say the same, the later one counts.
 """
 import json
 import sys
