@@ -119,11 +119,16 @@ class LogicalNodes(Case):
 
     def test_sizes_differ(self):
         """Both sides of a message that has two sizes are told so."""
-        for mode in ("more", "less", "rows"):
+        for mode in ("more", "less", "more-pieces", "less-pieces", "one-of-two", "rows"):
             done = self.connect("2", mode)
             told = re.findall(r"rank (\d) was told: .* found that what came from rank \d.* has not "
                               "the size that it has here: ", done.stdout)
             self.assertEqual(sorted(told), ["0", "1"], "\n%s\n%s" % (done.stdout, done.stderr))
+
+    def test_apart(self):
+        """What one rank sends in one exchange, the other receives in two."""
+        out = self.well(self.connect("2", "apart"))
+        self.assertEqual(len(re.findall(r"rank \d has all", out)), 2, out)
 
     def test_mlp(self):
         out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",

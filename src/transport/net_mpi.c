@@ -42,10 +42,12 @@ typedef struct step {
     imx_net_op ops[IMX_NET_OPS];
 } step;
 
-/* The part of a step that is under way: PIECE_BYTES of each operation at most. */
+/* How far a step is: one piece of each operation at most is under way.  An operation's last piece
+ * is shorter than the others, if need be empty, so that no two sizes have the same pieces. */
 typedef struct flight {
     MPI_Request requests[IMX_NET_OPS];
-    int bytes[IMX_NET_OPS]; /* that are to arrive; -1: a send */
+    int bytes[IMX_NET_OPS];   /* that are to arrive; -1: a send */
+    size_t next[IMX_NET_OPS]; /* where the next piece begins; beyond the end: there is none */
 } flight;
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -175,29 +177,47 @@ static int tag_of(const step *s)
                                            : (s->channel * IMX_NET_LANES + s->lane) % TAG_MOST;
 }
 
-/* Begins piece number `piece` of all operations that have one, receives first.  MPI keeps the order
- * of messages between two ranks with one tag, so that pieces and steps meet their own kind. */
-static bool depart(const step *s, int64_t piece, flight *f)
+static bool has_next(const step *s, const flight *f, int op)
 {
-    int tag = tag_of(s);
+    return f->next[op] <= s->ops[op].bytes;
+}
+
+/* The n-th send meets the n-th receive: what goes one way between two ranks goes in order. */
+static bool may_depart(const step *s, const flight *f, int op)
+{
+    for (int i = 0; i < op; i++) {
+        if (s->ops[i].rank == s->ops[op].rank && s->ops[i].receives == s->ops[op].receives &&
+            has_next(s, f, i))
+            return false;
+    }
+    return has_next(s, f, op);
+}
+
+static bool depart(const step *s, flight *f, int i)
+{
+    const imx_net_op *op = &s->ops[i];
+    char *at = (char *)op->at + f->next[i];
+    int bytes = (int)imx_min(op->bytes - f->next[i], PIECE_BYTES), tag = tag_of(s);
+    f->next[i] += PIECE_BYTES;
+    f->bytes[i] = op->receives ? bytes : -1;
+    int error = op->receives
+                    ? MPI_Irecv(at, bytes, MPI_BYTE, op->rank, tag, s->net->comm, &f->requests[i])
+                    : MPI_Isend(at, bytes, MPI_BYTE, op->rank, tag, s->net->comm, &f->requests[i]);
+    if (error != MPI_SUCCESS)
+        fail_step(s, i, IMBREXD_FAULT_NET, error);
+    return error == MPI_SUCCESS;
+}
+
+/* Begins a piece of all operations that have one, receives first.  MPI keeps the order of messages
+ * between two ranks with one tag, so that pieces and steps meet their own kind. */
+static bool depart_all(const step *s, flight *f)
+{
     for (int i = 0; i < IMX_NET_OPS; i++)
         f->requests[i] = MPI_REQUEST_NULL;
     for (int kind = 1; kind >= 0; kind--) {
         for (int i = 0; i < s->count; i++) {
-            const imx_net_op *op = &s->ops[i];
-            int64_t at = piece * PIECE_BYTES, left = (int64_t)op->bytes - at;
-            int bytes = (int)imx_min(left, PIECE_BYTES);
-            if (op->receives != kind || left <= 0)
-                continue;
-            f->bytes[i] = kind ? bytes : -1;
-            int error = kind ? MPI_Irecv((char *)op->at + at, bytes, MPI_BYTE, op->rank, tag,
-                                         s->net->comm, &f->requests[i])
-                             : MPI_Isend((char *)op->at + at, bytes, MPI_BYTE, op->rank, tag,
-                                         s->net->comm, &f->requests[i]);
-            if (error != MPI_SUCCESS) {
-                fail_step(s, i, IMBREXD_FAULT_NET, error);
+            if (s->ops[i].receives == kind && may_depart(s, f, i) && !depart(s, f, i))
                 return false;
-            }
         }
     }
     return true;
@@ -282,16 +302,20 @@ static bool fly(const step *s, flight *f)
     return true;
 }
 
+static bool is_over(const step *s, const flight *f)
+{
+    for (int i = 0; i < s->count; i++) {
+        if (has_next(s, f, i))
+            return false;
+    }
+    return true;
+}
+
 static void carry_out(const step *s)
 {
-    size_t most = 0;
-    for (int i = 0; i < s->count; i++)
-        most = s->ops[i].bytes > most ? s->ops[i].bytes : most;
-    for (int64_t piece = 0; piece * PIECE_BYTES < (int64_t)most; piece++) {
-        flight f;
-        if (aborted(s->net))
-            return;
-        if (!depart(s, piece, &f) || !fly(s, &f)) {
+    flight f = { 0 };
+    while (!is_over(s, &f) && !aborted(s->net)) {
+        if (!depart_all(s, &f) || !fly(s, &f)) {
             take_back(s, &f);
             return;
         }

@@ -5,11 +5,10 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect denied     rank 1 gets no thread to drive MPI
  *
- * and where two ranks do not send what they receive:
+ * and where two ranks do not send what they receive, from the sizes (mismatches) to
  *
- *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect more       rank 0 sends more
- *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect less       rank 0 sends less
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect rows       rank 0 runs a plan with more rows
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect apart      it is only cut up in another way
  */
 #define _GNU_SOURCE /* RTLD_NEXT, dladdr */
 #include <dlfcn.h>
@@ -69,6 +68,21 @@ pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)
     }
     void *found = dlsym(RTLD_NEXT, "pthread_create");
     return (*(create **)&found)(thread, attributes, run, arg);
+}
+
+/* ---- all at an end --------------------------------------------------------------------------- */
+
+/* Without MPI_Finalize, which not all can call.  mpirun then ends the others, hence the barrier. */
+static void leave(void)
+{
+    MPI_Request request;
+    fflush(stdout);
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    for (int ms = 0, done = 0; !done && ms < 2 * MOST_MS; ms++) {
+        usleep(1000);
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    }
+    _exit(0);
 }
 
 /* ---- groups of two threads ------------------------------------------------------------------- */
@@ -176,9 +190,8 @@ static int gone(void)
                imbrex_error());
     RANK_CHECK(took_ms >= LIMIT_MS && took_ms < MOST_MS, "it took %lld ms", (long long)took_ms);
     printf("rank %d gave up\n", bootstrap.rank);
-    fflush(stdout);
-    usleep(500000); /* the other one may still write */
-    _exit(0);
+    leave();
+    return 0;
 }
 
 /* ---- a rank that cannot go on ---------------------------------------------------------------- */
@@ -201,22 +214,49 @@ static int denied(void)
 
 /* ---- sizes that differ ----------------------------------------------------------------------- */
 
-enum { BYTES = 4096 };
+enum { BYTES = 4096, PIECE = 16 << 20, TRANSFERS = 2 };
 
-/* Rank 0 sends, rank 1 receives. */
-static int exchange(imbrex_group *group, bool more)
+/* Rank 0 sends, rank 1 receives; 0: that is all. */
+static const struct {
+    const char *mode;
+    size_t sent[TRANSFERS], received[TRANSFERS];
+} mismatches[] = {
+    { "more", { 2 * BYTES }, { BYTES } },
+    { "less", { BYTES }, { 2 * BYTES } },
+    { "more-pieces", { 2 * PIECE }, { PIECE } },
+    { "less-pieces", { PIECE }, { 2 * PIECE } },
+    { "one-of-two", { PIECE, PIECE }, { 2 * PIECE } },
+};
+
+/* Memory that begins with 1, and with 2 from the second transfer on. */
+static int exchange(imbrex_group *group, const size_t *bytes, void *at)
 {
-    static char from[2 * BYTES];
-    int rank = imbrex_group_rank(group);
-    void *to;
-    RANK_OK(imbrex_mem_alloc(group, 2 * BYTES, &to));
-    imbrex_transfer transfer = { .rank = !rank, .bytes = rank == more ? BYTES : 2 * BYTES };
-    if (rank)
-        transfer.recv = to;
-    else
-        transfer.send = from;
-    RANK_OK(imbrex_exchange(group, &transfer, 1, NULL));
+    int rank = imbrex_group_rank(group), count = 1 + (bytes[1] > 0);
+    imbrex_transfer transfers[TRANSFERS] = { 0 };
+    char *next = at;
+    for (int i = 0; i < count; i++) {
+        transfers[i] = (imbrex_transfer){ .rank = !rank, .bytes = bytes[i] };
+        if (rank)
+            transfers[i].recv = next;
+        else
+            transfers[i].send = memset(next, i + 1, bytes[i]);
+        next += bytes[i];
+    }
+    RANK_OK(imbrex_exchange(group, transfers, count, NULL));
     return 0;
+}
+
+static int mismatch(imbrex_group *group, const char *mode)
+{
+    enum { COUNT = sizeof mismatches / sizeof *mismatches };
+    void *at;
+    int i = 0;
+    while (i < COUNT && strcmp(mismatches[i].mode, mode) != 0)
+        i++;
+    RANK_CHECK(i < COUNT, "there is no %s", mode);
+    RANK_OK(imbrex_mem_alloc(group, 2 * PIECE, &at));
+    return exchange(group, imbrex_group_rank(group) ? mismatches[i].received : mismatches[i].sent,
+                    at);
 }
 
 static int gather_rows(imbrex_group *group)
@@ -232,7 +272,7 @@ static int gather_rows(imbrex_group *group)
 
 static int sizes(const char *mode)
 {
-    bool rows = strcmp(mode, "rows") == 0, more = strcmp(mode, "more") == 0;
+    bool rows = strcmp(mode, "rows") == 0;
     const char *words = rows ? "all ranks must pass the same args.m" : "want the same bytes";
     imbrex_bootstrap bootstrap;
     imbrex_group *group;
@@ -240,16 +280,40 @@ static int sizes(const char *mode)
     RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
     imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu", .timeout_ms = MOST_MS };
     RANK_OK(imbrex_group_create(&desc, &group));
-    if (rows ? gather_rows(group) : exchange(group, more))
+    if (rows ? gather_rows(group) : mismatch(group, mode))
         return 1;
     for (int ms = 0; (status = imbrex_group_status(group)) == IMBREX_OK && ms < MOST_MS; ms++)
         usleep(1000);
     RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), words), "%s: %s",
                imbrex_status_name(status), imbrex_error());
     printf("rank %d was told: %s\n", bootstrap.rank, imbrex_error());
-    fflush(stdout);
-    usleep(500000);
-    _exit(0);
+    leave();
+    return 0;
+}
+
+/* What is sent in one exchange may be received in two. */
+static int apart(void)
+{
+    enum { EACH = PIECE + BYTES };
+    const size_t both[TRANSFERS] = { EACH, EACH }, one[TRANSFERS] = { EACH };
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    char *at;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(imbrex_mem_alloc(group, 2 * EACH, (void **)&at));
+    for (int i = 0; i < 1 + bootstrap.rank; i++) {
+        if (exchange(group, bootstrap.rank ? one : both, at + (size_t)i * EACH))
+            return 1;
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    for (size_t i = 0; i < 2 * EACH; i++)
+        RANK_CHECK(at[i] == 1 + (i >= EACH), "byte %zu is %d", i, at[i]);
+    printf("rank %d has all\n", bootstrap.rank);
+    imbrex_group_destroy(group);
+    MPI_Finalize();
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -260,7 +324,9 @@ int main(int argc, char **argv)
     if (strcmp(mode, "starts") == 0)
         return starts();
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-    if (strcmp(mode, "more") == 0 || strcmp(mode, "less") == 0 || strcmp(mode, "rows") == 0)
-        return sizes(mode);
-    return strcmp(mode, "gone") == 0 ? gone() : strcmp(mode, "denied") == 0 ? denied() : threads();
+    return strcmp(mode, "gone") == 0      ? gone()
+           : strcmp(mode, "denied") == 0  ? denied()
+           : strcmp(mode, "threads") == 0 ? threads()
+           : strcmp(mode, "apart") == 0   ? apart()
+                                          : sizes(mode);
 }
