@@ -93,6 +93,10 @@ class LogicalNodes(Case):
         """MPI may end before a group does."""
         self.two_gather("keeps")
 
+    def test_locks(self):
+        """MPI may end with a lock held that everybody wants who calls it."""
+        self.two_gather("locks")
+
     def connect(self, ranks, mode):
         program = os.path.join(BUILD, "tests", "mpi_connect")
         return call([*MPIRUN, "-n", ranks, program, mode], env={"IMBREX_NODE_RANKS": "1"})
@@ -114,8 +118,9 @@ class LogicalNodes(Case):
 
     def test_denied(self):
         """Where one rank gets no thread that drives MPI, all are told."""
-        out = self.well(self.connect("2", "denied"))
-        self.assertEqual(len(re.findall(r"rank \d was told", out)), 2, out)
+        for mode in ("denied", "refused"):
+            out = self.well(self.connect("2", mode))
+            self.assertEqual(len(re.findall(r"rank \d was told", out)), 2, out)
 
     def test_sizes_differ(self):
         """Both sides of a message that has two sizes are told so."""

@@ -123,28 +123,36 @@ imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
     return IMBREX_OK;
 }
 
-/* Signals are the caller's threads' to take. */
-static int start_thread(void *(*run)(void *arg), void *arg, pthread_t *thread)
+/* Detached.  Signals are the caller's threads' to take. */
+static int start_thread(void *(*run)(void *arg), void *arg)
 {
+    pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(thread, NULL, run, arg);
+    int error = pthread_create(&thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_detach(thread);
     return error;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-enum { STIR_NS = 2000000 };
+/* The thread that keeps MPI going is started once, told to end by whoever ends MPI, and has ended
+ * when it will call MPI no more. */
+enum { NONE, RUNS, TO_END, ENDED };
+
+/* STOP: MPI may hold a lock of its own while it says that it ends, and the thread may want it; a
+ * forked child has not got the thread. */
+enum { STIR_NS = 2000000, STOP_NS = 1000000000 };
 
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t ends;
-    pthread_t thread;
-    bool begun, ended; /* begun: under starting */
-    int driven;        /* by so many; atomic */
-} stirring = { .lock = PTHREAD_MUTEX_INITIALIZER, .ends = PTHREAD_COND_INITIALIZER };
+    MPI_Comm comm; /* of this process alone, where an error ends nothing; MPI_Finalize takes it */
+    bool prepared; /* under starting */
+    int state;     /* atomic */
+    int driven;    /* by so many; atomic */
+} stirring;
 
 void imx_mpi_world_enter(void)
 {
@@ -160,42 +168,75 @@ void imx_mpi_world_leave(void)
 static void stir_once(void)
 {
     int found;
-    if (!__atomic_load_n(&stirring.driven, __ATOMIC_RELAXED) && is_well())
-        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
+    if (!__atomic_load_n(&stirring.driven, __ATOMIC_RELAXED) &&
+        !__atomic_load_n(&failed_once, __ATOMIC_RELAXED))
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, stirring.comm, &found, MPI_STATUS_IGNORE);
 }
 
 static void *stir(void *arg)
 {
+    const struct timespec time = { .tv_nsec = STIR_NS };
     (void)arg;
-    pthread_mutex_lock(&stirring.lock);
-    while (!stirring.ended) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += STIR_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&stirring.ends, &stirring.lock, &until);
-        pthread_mutex_unlock(&stirring.lock);
+    nanosleep(&time, NULL);
+    while (__atomic_load_n(&stirring.state, __ATOMIC_RELAXED) == RUNS) {
         stir_once();
-        pthread_mutex_lock(&stirring.lock);
+        nanosleep(&time, NULL);
     }
-    pthread_mutex_unlock(&stirring.lock);
+    /* release: who sees ENDED comes after the last call of MPI */
+    __atomic_store_n(&stirring.state, ENDED, __ATOMIC_RELEASE);
     return NULL;
 }
 
+static void stop_stirring(void)
+{
+    int runs = RUNS;
+    imx_mpi_world_limit limit = imx_mpi_world_limit_of(STOP_NS);
+    __atomic_compare_exchange_n(&stirring.state, &runs, TO_END, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+    for (int polls = 0; __atomic_load_n(&stirring.state, __ATOMIC_ACQUIRE) == TO_END &&
+                        !imx_mpi_world_is_over(&limit);)
+        imx_mpi_world_nap(&polls, true);
+}
+
 /* MPI_Finalize, whoever calls it, begins with this, before it ends anything (MPI 3.1, 8.7.1). */
-static int stop_stirring(MPI_Comm comm, int key, void *value, void *extra)
+static int mpi_ends(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
     (void)key;
     (void)value;
     (void)extra;
-    pthread_mutex_lock(&stirring.lock);
-    stirring.ended = true;
-    pthread_cond_signal(&stirring.ends);
-    pthread_mutex_unlock(&stirring.lock);
-    pthread_join(stirring.thread, NULL);
+    stop_stirring();
     return MPI_SUCCESS;
+}
+
+/* What the thread needs of MPI.  An error of MPI's, or MPI_SUCCESS. */
+static int prepare_stirring(void)
+{
+    int key;
+    if (stirring.prepared)
+        return MPI_SUCCESS;
+    int error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &key, NULL);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_dup(MPI_COMM_SELF, &stirring.comm);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_set_errhandler(stirring.comm, MPI_ERRORS_RETURN);
+    stirring.prepared = error == MPI_SUCCESS;
+    return error;
+}
+
+/* An error of pthread_create, or 0. */
+static int start_stirring(void)
+{
+    int none = NONE;
+    if (!__atomic_compare_exchange_n(&stirring.state, &none, RUNS, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        return 0;
+    int error = start_thread(stir, NULL);
+    if (error)
+        __atomic_store_n(&stirring.state, NONE, __ATOMIC_RELAXED);
+    return error;
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */
@@ -205,8 +246,10 @@ static pid_t started_by;
 /* As the process exits, maybe with groups; a forked child has no part in it. */
 static void end_mpi(void)
 {
-    if (getpid() == started_by && is_well())
-        MPI_Finalize();
+    if (getpid() != started_by || !is_well())
+        return;
+    stop_stirring();
+    MPI_Finalize();
 }
 
 /* The level of threads that it has been started with, by whomever; -1: it cannot be. */
@@ -226,17 +269,35 @@ static int start_once(void)
     return level;
 }
 
-/* An error of pthread_create, or 0. */
-static int start_stirring(void)
+static imbrex_status fail_mpi(const imx_net_desc *desc, imbrex_status status, const char *what,
+                              int error)
 {
-    int key;
-    int error = stirring.begun ? 0 : start_thread(stir, NULL, &stirring.thread);
-    if (error || stirring.begun)
-        return error;
-    stirring.begun = true;
-    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stop_stirring, &key, NULL);
-    MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
-    return 0;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(error, text, &length);
+    return desc->fail(status, "MPI cannot %s: %s", what, text);
+}
+
+static imbrex_status fail_thread(const imx_net_desc *desc, const char *what, int error)
+{
+    return desc->fail(IMBREX_SYSTEM, "cannot start a thread that %s: %s", what, strerror(error));
+}
+
+static imbrex_status start(const imx_net_desc *desc)
+{
+    int level = start_once();
+    if (level < 0)
+        return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
+    if (level != MPI_THREAD_MULTIPLE)
+        return desc->fail(IMBREX_UNSUPPORTED,
+                          "MPI was started with thread level %d, and streams between nodes need "
+                          "MPI_THREAD_MULTIPLE (%d): pass that to MPI_Init_thread",
+                          level, MPI_THREAD_MULTIPLE);
+    int error = prepare_stirring();
+    if (error != MPI_SUCCESS)
+        return fail_mpi(desc, IMBREX_SYSTEM, "serve a thread that keeps it going", error);
+    error = start_stirring();
+    return error ? fail_thread(desc, "keeps MPI going", error) : IMBREX_OK;
 }
 
 /* Ranks may be threads: one of them starts MPI, and the others find it so. */
@@ -247,20 +308,9 @@ imbrex_status imx_mpi_world_start(const imx_net_desc *desc)
     if (ended)
         return desc->fail(IMBREX_INVALID, "MPI has ended: make groups before MPI_Finalize");
     pthread_mutex_lock(&starting);
-    int level = start_once();
-    int error = level == MPI_THREAD_MULTIPLE ? start_stirring() : 0;
+    imbrex_status status = start(desc);
     pthread_mutex_unlock(&starting);
-    if (level < 0)
-        return desc->fail(IMBREX_SYSTEM, "MPI_Init_thread failed");
-    if (error)
-        return desc->fail(IMBREX_SYSTEM, "cannot start a thread that keeps MPI going: error %d",
-                          error);
-    if (level == MPI_THREAD_MULTIPLE)
-        return IMBREX_OK;
-    return desc->fail(IMBREX_UNSUPPORTED,
-                      "MPI was started with thread level %d, and streams between nodes need "
-                      "MPI_THREAD_MULTIPLE (%d): pass that to MPI_Init_thread",
-                      level, MPI_THREAD_MULTIPLE);
+    return status;
 }
 
 /* ---- a group's communicator ------------------------------------------------------------------ */
@@ -337,9 +387,8 @@ static imbrex_status finish(const imx_net_desc *desc, calling *c, MPI_Comm *comm
         error = MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
     *comm = c->comm;
     free(c);
-    return error == MPI_SUCCESS
-               ? IMBREX_OK
-               : desc->fail(IMBREX_PEER, "MPI cannot connect the ranks: error %d", error);
+    return error == MPI_SUCCESS ? IMBREX_OK
+                                : fail_mpi(desc, IMBREX_PEER, "connect the ranks", error);
 }
 
 imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, int tag,
@@ -353,14 +402,11 @@ imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, 
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, desc->size, world, &c->ranks);
     MPI_Group_free(&all);
-    pthread_t thread;
-    int error = start_thread(call, c, &thread);
+    int error = start_thread(call, c);
     if (error) {
         MPI_Group_free(&c->ranks);
         free(c);
-        return desc->fail(IMBREX_SYSTEM, "cannot start a thread that connects the nodes: error %d",
-                          error);
+        return fail_thread(desc, "connects the nodes", error);
     }
-    pthread_detach(thread);
     return await(desc, c) ? finish(desc, c, comm) : give_up(desc);
 }

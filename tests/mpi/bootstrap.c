@@ -5,7 +5,10 @@
  *     mpirun -n 2 mpi_bootstrap late                         the last rank comes too late
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap leaves   one destroys its group long before
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap keeps    MPI ends before the group does
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap locks    MPI's end keeps all others out
  */
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +30,10 @@
 /* ---- what the library asks of MPI ------------------------------------------------------------ */
 
 static int made, freed;
-static int largest;          /* atomic: streams send at once */
-static int nap_us, too_late; /* atomic: of those who look for messages */
+static int largest;                 /* atomic: streams send at once */
+static int nap_us, too_late, fatal; /* atomic: of those who look for messages */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool locks;
 
 /* A message that MPI says it has sent, and that goes on its way when MPI is called later. */
 enum { HELD_BYTES = 64, HELD_NS = 300000000 };
@@ -72,6 +77,25 @@ int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI
     return PMPI_Isend(at, count, type, to, tag, comm, request);
 }
 
+static bool is_fatal(MPI_Comm comm)
+{
+    MPI_Errhandler handler;
+    PMPI_Comm_get_errhandler(comm, &handler);
+    bool returns = handler == MPI_ERRORS_RETURN;
+    PMPI_Errhandler_free(&handler);
+    return !returns;
+}
+
+int MPI_Finalize(void)
+{
+    if (locks)
+        pthread_mutex_lock(&lock);
+    int error = PMPI_Finalize();
+    if (locks)
+        pthread_mutex_unlock(&lock);
+    return error;
+}
+
 int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *found, MPI_Status *status)
 {
     int ended = 0;
@@ -81,9 +105,13 @@ int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *found, MPI_Status *status)
         holding.count = 0;
     }
     usleep((useconds_t)__atomic_load_n(&nap_us, __ATOMIC_RELAXED));
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
     PMPI_Finalized(&ended);
     if (ended)
         __atomic_fetch_add(&too_late, 1, __ATOMIC_RELAXED);
+    else if (is_fatal(comm))
+        __atomic_fetch_add(&fatal, 1, __ATOMIC_RELAXED);
     return ended ? MPI_ERR_OTHER : PMPI_Iprobe(from, tag, comm, found, status);
 }
 
@@ -169,16 +197,21 @@ static int late(const imbrex_bootstrap *bootstrap)
     _exit(!failed || written);
 }
 
+static sigset_t wakes;
+
 /* What a rank has sent arrives also when its group is no more and it does not call MPI.  The one
- * row is rank 1's. */
+ * row is rank 1's, which is away until rank 0 has it. */
 static int leaves(const imbrex_bootstrap *bootstrap)
 {
-    enum { COUNT = 8, LIMIT_MS = 1500, AWAY_US = 3000000 };
+    enum { COUNT = 8, LIMIT_MS = 6000, AWAY_S = 9 };
     float own[COUNT] = { 0 }, all[COUNT] = { 0 };
     imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu", .timeout_ms = LIMIT_MS };
     imbrex_coll_desc numbers = { .m = 1, .n = COUNT, .dtype = IMBREX_F32 };
     imbrex_group *group;
     imbrex_plan *plan;
+    pid_t own_pid = getpid(), pids[2];
+    MPI_Allgather(&own_pid, sizeof own_pid, MPI_BYTE, pids, sizeof own_pid, MPI_BYTE,
+                  MPI_COMM_WORLD);
     own[0] = 5;
     CHECK(imbrex_group_create(&desc, &group));
     CHECK(imbrex_plan_all_gather(group, &numbers, &plan));
@@ -187,7 +220,9 @@ static int leaves(const imbrex_bootstrap *bootstrap)
     CHECK(imbrex_stream_sync(group, NULL));
     imbrex_group_destroy(group);
     if (bootstrap->rank == 1)
-        usleep(AWAY_US);
+        sigtimedwait(&wakes, NULL, &(struct timespec){ .tv_sec = AWAY_S });
+    else
+        kill(pids[1], SIGUSR1);
     if (all[0] != own[0])
         fprintf(stderr, "rank %d has %g, not %g\n", bootstrap->rank, (double)all[0],
                 (double)own[0]);
@@ -206,27 +241,53 @@ static int keeps(const imbrex_bootstrap *bootstrap)
     MPI_Finalize();
     usleep(2 * NAP_US);
     int calls = __atomic_load_n(&too_late, __ATOMIC_RELAXED);
+    int risks = __atomic_load_n(&fatal, __ATOMIC_RELAXED);
     if (calls)
         fprintf(stderr, "MPI was called after its end\n");
-    return calls > 0;
+    if (risks)
+        fprintf(stderr, "an error of %d calls would have ended the process\n", risks);
+    return calls || risks;
+}
+
+/* An MPI that holds its one lock while it ends neither waits for who wants that lock, as somebody
+ * does on rank 0, nor makes anybody want it who does not, as on rank 1. */
+static int locked(const imbrex_bootstrap *bootstrap)
+{
+    enum { NAP_US = 300000, GUARD_S = 20 };
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
+    imbrex_group *group;
+    CHECK(imbrex_group_create(&desc, &group));
+    if (bootstrap->rank == 0) {
+        __atomic_store_n(&nap_us, NAP_US, __ATOMIC_RELAXED);
+        usleep(NAP_US / 2);
+    }
+    locks = true;
+    alarm(GUARD_S);
+    MPI_Finalize();
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    int level;
+    int level, ended;
     imbrex_bootstrap bootstrap;
     const char *mode = argc > 1 ? argv[1] : "";
+    sigemptyset(&wakes);
+    sigaddset(&wakes, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &wakes, NULL); /* of all threads, MPI's too */
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     CHECK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
     int failed = strcmp(mode, "late") == 0     ? late(&bootstrap)
                  : strcmp(mode, "large") == 0  ? large(&bootstrap)
                  : strcmp(mode, "leaves") == 0 ? leaves(&bootstrap)
                  : strcmp(mode, "keeps") == 0  ? keeps(&bootstrap)
+                 : strcmp(mode, "locks") == 0  ? locked(&bootstrap)
                                                : several_groups(&bootstrap);
     if (failed)
         return failed;
     printf("rank %d of %d gathered\n", bootstrap.rank, bootstrap.size);
-    if (strcmp(mode, "keeps") != 0)
+    MPI_Finalized(&ended);
+    if (!ended)
         MPI_Finalize();
     return 0;
 }

@@ -4,6 +4,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 1 mpi_connect starts     two ranks want to start MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect denied     rank 1 gets no thread to drive MPI
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect refused    nor is it told when MPI ends
  *
  * and where two ranks do not send what they receive, from the sizes (mismatches) to
  *
@@ -54,7 +55,12 @@ int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out
     return PMPI_Comm_create_group(comm, group, tag, out);
 }
 
-static bool denies;
+static bool denies, refuses;
+
+int MPI_Comm_set_attr(MPI_Comm comm, int key, void *value)
+{
+    return refuses ? MPI_ERR_INTERN : PMPI_Comm_set_attr(comm, key, value);
+}
 
 /* The first one that the engine wants is the one that drives MPI. */
 __attribute__((visibility("default"))) int
@@ -196,16 +202,24 @@ static int gone(void)
 
 /* ---- a rank that cannot go on ---------------------------------------------------------------- */
 
-static int denied(void)
+static int denied(bool thread)
 {
     imbrex_bootstrap bootstrap;
     imbrex_group *group;
     RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
-    denies = bootstrap.rank == 1;
+    denies = bootstrap.rank == 1 && thread;
+    refuses = bootstrap.rank == 1 && !thread;
+    char words[128 + MPI_MAX_ERROR_STRING], why[MPI_MAX_ERROR_STRING];
+    int length;
+    MPI_Error_string(MPI_ERR_INTERN, why, &length);
+    snprintf(words, sizeof words, "%s: %s",
+             thread ? "cannot start a thread that keeps MPI going"
+                    : "MPI cannot serve a thread that keeps it going",
+             thread ? strerror(EAGAIN) : why);
     imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
     imbrex_status status = imbrex_group_create(&desc, &group);
     RANK_CHECK(status == (bootstrap.rank == 1 ? IMBREX_SYSTEM : IMBREX_PEER) &&
-                   strstr(imbrex_error(), "cannot start a thread that keeps MPI going"),
+                   strstr(imbrex_error(), words),
                "%s: %s", imbrex_status_name(status), imbrex_error());
     printf("rank %d was told\n", bootstrap.rank);
     MPI_Finalize();
@@ -325,7 +339,8 @@ int main(int argc, char **argv)
         return starts();
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     return strcmp(mode, "gone") == 0      ? gone()
-           : strcmp(mode, "denied") == 0  ? denied()
+           : strcmp(mode, "denied") == 0  ? denied(true)
+           : strcmp(mode, "refused") == 0 ? denied(false)
            : strcmp(mode, "threads") == 0 ? threads()
            : strcmp(mode, "apart") == 0   ? apart()
                                           : sizes(mode);
