@@ -137,6 +137,12 @@ static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
     return plan->group->nodes.count > 1;
 }
 
+/* Whether runs send by this algorithm: one rank alone sends nothing. */
+static inline bool imx_plan_sends_by(const imbrex_plan *plan, imbrex_status (*run)(const imx_run *))
+{
+    return plan->algorithm->run == run && plan->group->size > 1;
+}
+
 /* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
  * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
  * rows are one chunk of one rank. */

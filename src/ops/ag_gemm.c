@@ -31,19 +31,9 @@ static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ring(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
 
-static bool goes_by_ll(const imbrex_plan *plan)
-{
-    return plan->algorithm->run == run_ll && plan->group->size > 1;
-}
-
-static bool forwards(const imbrex_plan *plan)
-{
-    return plan->algorithm->run == run_ring && plan->group->size > 1;
-}
-
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
-    bool pushes = plan->algorithm->run == run_store && plan->group->size > 1;
+    bool pushes = imx_plan_sends_by(plan, run_store);
     imx_gemm_args args = {
         .schedule = imx_plan_schedule(plan, m, plan->group->rank, 0),
         .k = plan->shape.k,
@@ -58,7 +48,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
         .plan = plan->number,
     };
-    if (forwards(plan)) {
+    if (imx_plan_sends_by(plan, run_ring)) {
         args.sides |= IMX_GEMM_FORWARDS;
         args.slices = imx_ring_slices(args.k);
         args.slice_k = imx_ring_slice_k(args.k);
@@ -68,7 +58,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
-    if (goes_by_ll(plan)) {
+    if (imx_plan_sends_by(plan, run_ll)) {
         imx_exchange_ll_needs(plan, plan->shape.k, n);
         n->local_bytes =
             (size_t)plan->shape.m * (size_t)plan->shape.k * imx_dtype_bytes(plan->shape.dtype);
@@ -79,7 +69,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     n->done = (size_t)plan->group->size * parts;
     if (n->signals)
         n->signals = n->done;
-    if (forwards(plan)) {
+    if (imx_plan_sends_by(plan, run_ring)) {
         imx_gemm_args args = gemm_args(plan, plan->shape.m);
         n->signals = (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) *
                      (size_t)args.slices;
@@ -89,7 +79,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
-    bool ring = forwards(plan);
+    bool ring = imx_plan_sends_by(plan, run_ring);
     if (ring && plan->config.merged)
         return imx_fail(
             IMBREX_UNSUPPORTED,
@@ -101,7 +91,7 @@ static imbrex_status prepare(imbrex_plan *plan)
         return imx_fail(
             status, "\"ring\" needs a GPU of compute capability 9.0, bf16 or f16, and rows of a "
                     "and b that are multiples of 16 bytes: choose \"store\"");
-    if (status == IMBREX_OK && goes_by_ll(plan))
+    if (status == IMBREX_OK && imx_plan_sends_by(plan, run_ll))
         return imx_exchange_ll_prepare(plan, LL, plan->shape.k);
     return status;
 }

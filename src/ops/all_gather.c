@@ -20,14 +20,9 @@ enum { PUSH, LL = PUSH }; /* of a plan's kernels */
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
 
-static bool goes_by_ll(const imbrex_plan *plan)
-{
-    return plan->algorithm->run == run_ll && plan->group->size > 1;
-}
-
 static void needs(const imbrex_plan *plan, imx_needs *n)
 {
-    if (goes_by_ll(plan)) {
+    if (imx_plan_sends_by(plan, run_ll)) {
         imx_exchange_ll_needs(plan, plan->shape.n, n);
         return;
     }
@@ -38,11 +33,11 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
-    if (goes_by_ll(plan))
+    if (imx_plan_sends_by(plan, run_ll))
         return imx_exchange_ll_prepare(plan, LL, plan->shape.n);
-    if (plan->algorithm->run != run_store || plan->group->size == 1)
-        return IMBREX_OK;
-    return imx_exchange_push_prepare(plan, PUSH, false);
+    if (imx_plan_sends_by(plan, run_store))
+        return imx_exchange_push_prepare(plan, PUSH, false);
+    return IMBREX_OK;
 }
 
 static imbrex_status run_copy(const imx_run *run)

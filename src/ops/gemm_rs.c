@@ -26,14 +26,9 @@ enum { ACROSS = 1 }; /* over nodes: its kernels in the place of REDUCE */
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
 
-static bool goes_by_ll(const imbrex_plan *plan)
-{
-    return plan->algorithm->run == run_ll && plan->group->size > 1;
-}
-
 static bool stores(const imbrex_plan *plan)
 {
-    return plan->algorithm->run == run_store && !plan->config.merged && plan->group->size > 1;
+    return imx_plan_sends_by(plan, run_store) && !plan->config.merged;
 }
 
 /* The next rank of the next node; on one node that is the next rank. */
@@ -62,7 +57,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         return;
     }
     imx_exchange_scatter_needs(plan, n);
-    if (goes_by_ll(plan))
+    if (imx_plan_sends_by(plan, run_ll))
         imx_exchange_push_needs(plan, n);
     n->local_bytes =
         (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
@@ -75,7 +70,7 @@ static imbrex_status prepare(imbrex_plan *plan)
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
     if (imx_plan_over_nodes(plan))
         return imx_across_scatter_prepare(plan, ACROSS);
-    if (goes_by_ll(plan))
+    if (imx_plan_sends_by(plan, run_ll))
         return imx_exchange_push_prepare(plan, REDUCE, true);
     return imx_exchange_scatter_prepare(plan, REDUCE, plan->algorithm->run == run_store);
 }

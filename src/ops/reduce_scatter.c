@@ -32,7 +32,7 @@ static imbrex_status prepare(imbrex_plan *plan)
 {
     if (imx_plan_over_nodes(plan))
         return imx_across_scatter_prepare(plan, ACROSS);
-    if (plan->algorithm->run == run_store && plan->group->size > 1)
+    if (imx_plan_sends_by(plan, run_store))
         return imx_exchange_push_prepare(plan, PUSH, true);
     return imx_exchange_scatter_prepare(plan, REDUCE, false);
 }
