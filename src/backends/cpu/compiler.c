@@ -366,6 +366,7 @@ void imx_compiler_key(const char *compiler, const char *words, const char *root,
     imx_cache_key_add(key, compiler, strlen(compiler) + 1);
     for (int i = 0; i < OPTIONS; i++)
         imx_cache_key_add(key, options[i], strlen(options[i]) + 1);
+    imx_cache_key_add(key, qualifiers, sizeof qualifiers);
     add_machine(key);
     if (strstr(words, "=native")) /* -march=, -mcpu=, -mtune= */
         add_processor(root, key);
