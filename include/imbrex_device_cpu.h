@@ -379,10 +379,11 @@ IMBREXD_FN int imbrexd_inside(const imbrexd_team *team, int what, int rank, int 
     return 0;
 }
 
-/* Notes that this rank is held.  relaxed: a time by itself, nothing is read on its strength. */
+/* Notes that this rank is held; by a rank that is not there, as if nobody knew by whom.  relaxed: a
+ * time by itself, nothing is read on its strength. */
 IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
 {
-    int32_t at = site.rank >= 0 ? site.rank : watch->size;
+    int32_t at = site.rank >= 0 && site.rank < watch->size ? site.rank : watch->size;
     if (watch->waiting)
         __atomic_store_n(&watch->waiting[at], now_ns, __ATOMIC_RELAXED);
 }

@@ -160,6 +160,35 @@ static void every_wait_has_a_deadline(void **state)
     }
 }
 
+/* A wait for a rank that is not there is noted where nobody knows who has to post. */
+static int wait_for_stranger(imbrex_group *group, void *ctx)
+{
+    int stranger = *(const int *)ctx;
+    device_place place;
+    imbrexd_team team;
+    if (device_team(group, &place, &team))
+        return 1;
+    int64_t *waiting = calloc((size_t)team.size + 1, sizeof *waiting);
+    team.watch.waiting = waiting;
+    RANK_CHECK(!imbrexd_wait(&team, place.own->signal, 1, stranger), "the wait did not end");
+    RANK_CHECK(!waiting[0] && waiting[team.size], "the wait was noted elsewhere");
+    free(waiting);
+    RANK_CHECK(imbrex_group_status(group) == IMBREX_TIMEOUT &&
+                   strstr(imbrex_error(), "there are ranks 0 to 0"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static void strangers_are_named(void **state)
+{
+    (void)state;
+    int strangers[] = { 1, 2, 1 << 20 };
+    for (int i = 0; i < 3; i++) {
+        ranks_desc desc = { .size = 1, .timeout_ms = TIMEOUT_MS };
+        assert_int_equal(ranks_run(&desc, wait_for_stranger, &strangers[i]), 0);
+    }
+}
+
 /* ---- another node ---------------------------------------------------------------------------- */
 
 /* The last rank cannot be reached: who wants to meet all is told so at once. */
@@ -276,6 +305,7 @@ int main(void)
         cmocka_unit_test(bf16_is_rounded_to_even),
         cmocka_unit_test(all_costs_can_be_taken),
         cmocka_unit_test(every_wait_has_a_deadline),
+        cmocka_unit_test(strangers_are_named),
         cmocka_unit_test(what_is_on_another_node_is_named),
         cmocka_unit_test(what_goes_to_another_node_is_told),
     };

@@ -209,6 +209,10 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     int first = fault->site.rank;
     if (first < 0)
         return;
+    if (first >= group->size) {
+        imx_text_add(text, ": there are ranks 0 to %d", group->size - 1);
+        return;
+    }
     if (!imx_nodes_here(&group->nodes, fault->rank)) { /* who can look at the waits there */
         describe_node(group, first, text);
         return;
