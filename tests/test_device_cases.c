@@ -226,7 +226,7 @@ static void what_is_on_another_node_is_named(void **state)
     }
 }
 
-enum { PUT, GET, POST, ADD, PACK, ATOMIC, SIGNAL, FAR };
+enum { PUT, GET, POST, ADD, PACK, ATOMIC, OWN, SIGNAL, FAR };
 
 static void reach_far(const imbrexd_team *team, arena *own, uint64_t how)
 {
@@ -251,6 +251,10 @@ static void reach_far(const imbrexd_team *team, arena *own, uint64_t how)
     case ATOMIC:
         imbrexd_atomic_add_u64(nowhere, 1, IMBREXD_RELAXED, IMBREXD_SYS);
         break;
+    case OWN: /* the far rank is passed over, and what is NULL is another pointer */
+        if (!nowhere)
+            imbrexd_put_block(own->data, NULL, 64);
+        break;
     default:
         imbrexd_signal_post(imbrexd_signal(team, last, 0), 1);
     }
@@ -261,7 +265,8 @@ static int send_over_nodes(imbrex_group *group, void *ctx)
 {
     uint64_t how = *(const uint64_t *)ctx;
     const char *words = how == SIGNAL ? "calls imbrexd_signal, but rank 2 is on another node"
-                                      : "the NULL that imbrexd_peer returned, but rank 2 is on";
+                                      : "uses NULL, either one of its own or what imbrexd_peer "
+                                        "returned for rank 2, which is on another node";
     device_place place;
     imbrexd_team team;
     if (device_team(group, &place, &team))

@@ -94,15 +94,21 @@ static void describe_outside(const imbrex_group *group, const imbrexd_fault *fau
 static void describe_unreachable(const imbrex_group *group, const imbrexd_site *site,
                                  imx_text *text)
 {
-    bool meets = site->what == IMBREXD_SITE_BARRIER;
-    imx_text_add(
-        text, "kernel %s %s, but rank %d is on another node: ", imx_kernel_name(group, site->plan),
-        meets                               ? "meets all ranks"
-        : site->what == IMBREXD_SITE_SIGNAL ? "calls imbrexd_signal"
-                                            : "uses the NULL that imbrexd_peer returned",
-        site->rank);
-    imx_text_add(text, meets ? "use imbrexd_barrier_node and the like"
-                             : "kernels reach their own node, and imbrex_exchange the others");
+    static const char reach[] = "kernels reach their own node, and imbrex_exchange the others";
+    imx_text_add(text, "kernel %s ", imx_kernel_name(group, site->plan));
+    if (site->what == IMBREXD_SITE_BARRIER)
+        imx_text_add(text,
+                     "meets all ranks, but rank %d is on another node: use "
+                     "imbrexd_barrier_node and the like",
+                     site->rank);
+    else if (site->what == IMBREXD_SITE_SIGNAL)
+        imx_text_add(text, "calls imbrexd_signal, but rank %d is on another node: %s", site->rank,
+                     reach);
+    else
+        imx_text_add(text,
+                     "uses NULL, either one of its own or what imbrexd_peer returned for "
+                     "rank %d, which is on another node: %s",
+                     site->rank, reach);
 }
 
 /* ", on node 1 (c05)", if it is another node than this rank's. */
