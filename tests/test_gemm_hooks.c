@@ -11,10 +11,8 @@
 #include <cmocka.h>
 
 #include "backends/cuda/nvrtc.h"
-#include "fake_driver.h"
-#include "fake_ranks.h"
+#include "callers.h"
 #include "hooks.h"
-#include "scratch.h"
 
 /* ---- what it computes ------------------------------------------------------------------------ */
 
@@ -95,23 +93,6 @@ static void mistakes_are_found(void **state)
 }
 
 /* ---- what a wrong one is told ---------------------------------------------------------------- */
-
-static imbrex_group *alone(const char *device)
-{
-    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
-    imbrex_group *group = NULL;
-    imbrex_group_desc desc = { .bootstrap = &one, .device = device, .timeout_ms = 300 };
-    if (imbrex_group_create(&desc, &group) != IMBREX_OK)
-        fail_msg("%s", imbrex_error());
-    return group;
-}
-
-static void said(imbrex_status got, imbrex_status want, const char *words)
-{
-    if (got != want || !strstr(imbrex_error(), words))
-        fail_msg("%s: %s\nwant %s with \"%s\"", imbrex_status_name(got), imbrex_error(),
-                 imbrex_status_name(want), words);
-}
 
 static const char plain[] = "#include \"imbrex_device.h\"\n"
                             "typedef struct { int x; } args_t;\n"
@@ -312,12 +293,6 @@ static void ranks_that_disagree(void **state)
 
 /* ---- the real compiler ----------------------------------------------------------------------- */
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 static void compiles_for_gpus(void **state)
 {
     (void)state;
@@ -355,15 +330,7 @@ static void compiles_for_gpus(void **state)
 
 static int begin(void **state)
 {
-    fake_ranks_begin();
-    fake_driver_add_kernel("hooked", hooks_entry);
-    return scratch_make(state);
-}
-
-static int finish(void **state)
-{
-    fake_ranks_end();
-    return scratch_remove(state);
+    return callers_begin(state, "hooked", hooks_entry);
 }
 
 int main(void)
@@ -374,5 +341,5 @@ int main(void)
         cmocka_unit_test(wrong_on_fake_gpus),  cmocka_unit_test(ranks_that_disagree),
         cmocka_unit_test(compiles_for_gpus),
     };
-    return cmocka_run_group_tests(tests, begin, finish);
+    return cmocka_run_group_tests(tests, begin, callers_end);
 }

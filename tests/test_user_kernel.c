@@ -12,9 +12,7 @@
 #include <unistd.h>
 
 #include "backends/cuda/nvrtc.h"
-#include "fake_driver.h"
-#include "fake_ranks.h"
-#include "scratch.h"
+#include "callers.h"
 #include "shift.h"
 
 enum { ROUNDS = 20, BLOCKS = SHIFT_BLOCKS };
@@ -95,22 +93,6 @@ static void launches_are_captured(void **state)
 }
 
 /* ---- what a wrong one is told ---------------------------------------------------------------- */
-
-static imbrex_group *alone(const char *device)
-{
-    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
-    imbrex_group *group = NULL;
-    imbrex_group_desc desc = { .bootstrap = &one, .device = device, .timeout_ms = 300 };
-    assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_OK);
-    return group;
-}
-
-static void said(imbrex_status got, imbrex_status want, const char *words)
-{
-    if (got != want || !strstr(imbrex_error(), words))
-        fail_msg("%s: %s\nwant %s with \"%s\"", imbrex_status_name(got), imbrex_error(),
-                 imbrex_status_name(want), words);
-}
 
 static const char broken[] = "#include \"imbrex_device.h\"\n"
                              "typedef struct { int x; } args_t;\n"
@@ -254,13 +236,6 @@ static void without_a_compiler(void **state)
         IMBREX_OK);
     setenv("IMBREX_CC", before, 1);
 }
-
-/* Sanitizers need not see the compilers' work. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
 
 /* What older C lets pass, or the linker finds, is an error that names the caller's line, by every
  * compiler. */
@@ -568,15 +543,7 @@ static void any_call_fails(void **state)
 
 static int begin(void **state)
 {
-    fake_ranks_begin();
-    fake_driver_add_kernel("shift", shift_entry);
-    return scratch_make(state);
-}
-
-static int finish(void **state)
-{
-    fake_ranks_end();
-    return scratch_remove(state);
+    return callers_begin(state, "shift", shift_entry);
 }
 
 int main(void)
@@ -596,5 +563,5 @@ int main(void)
         cmocka_unit_test(deadlines),
         cmocka_unit_test(any_call_fails),
     };
-    return cmocka_run_group_tests(tests, begin, finish);
+    return cmocka_run_group_tests(tests, begin, callers_end);
 }

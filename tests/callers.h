@@ -1,0 +1,50 @@
+/* callers.h - what the tests of callers' kernels share; behind cmocka.h. */
+#ifndef CALLERS_H
+#define CALLERS_H
+
+#include <string.h>
+
+#include "fake_driver.h"
+#include "fake_ranks.h"
+#include "scratch.h"
+
+/* Sanitizers need not see the compilers' work. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+/* A group of one rank. */
+static inline imbrex_group *alone(const char *device)
+{
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group *group = NULL;
+    imbrex_group_desc desc = { .bootstrap = &one, .device = device, .timeout_ms = 300 };
+    if (imbrex_group_create(&desc, &group) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
+    return group;
+}
+
+static inline void said(imbrex_status got, imbrex_status want, const char *words)
+{
+    if (got != want || !strstr(imbrex_error(), words))
+        fail_msg("%s: %s\nwant %s with \"%s\"", imbrex_status_name(got), imbrex_error(),
+                 imbrex_status_name(want), words);
+}
+
+/* Before all tests: fake GPUs have the kernel; and after them. */
+static inline int callers_begin(void **state, const char *kernel, const struct imbrexd_entry *entry)
+{
+    fake_ranks_begin();
+    fake_driver_add_kernel(kernel, entry);
+    return scratch_make(state);
+}
+
+static inline int callers_end(void **state)
+{
+    fake_ranks_end();
+    return scratch_remove(state);
+}
+
+#endif /* CALLERS_H */
