@@ -387,8 +387,9 @@ typedef struct imbrex_gemm_operands {
  * its algorithm NULL, and bias is the hooks' to add.  On "cuda" such kernels want compute
  * capability 9.0, bf16 or f16, and rows of a and b of a multiple of 16 bytes, else UNSUPPORTED;
  * operands are aligned as a plan's.  All ranks on one node, at most 16.  Blocks are as many as
- * gemm.sms allows; desc.resident and desc.shared_bytes are not looked at.  A kernel's n-th launch
- * has one operands.m on all ranks: if a rank is seen to differ, the group fails, INVALID on all. */
+ * gemm.sms allows; desc.resident and desc.shared_bytes are not looked at.  A kernel's n-th launch,
+ * of those that were not refused, has one operands.m on all ranks: if a rank is seen to differ, the
+ * group fails, INVALID on all. */
 IMBREX_TRY imbrex_launch_gemm(imbrex_kernel *kernel, const imbrex_gemm_operands *operands,
                               const void *args, size_t args_bytes, imbrex_stream stream);
 

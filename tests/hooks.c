@@ -157,7 +157,13 @@ int hooks_run(imbrex_group *group, const hooks_case *c)
             return 1;
         if (c->says && round == 0 && meet(group) != IMBREX_OK) /* of others, which are ahead */
             return fails(group, c->says);
-        imbrex_status status = imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL);
+        imbrex_status status;
+        if (c->foreign) {
+            status = imbrex_launch_gemm(kernel, &operands, &args, sizeof args, c->foreign);
+            RANK_CHECK(status == IMBREX_INVALID, "launch %d on a foreign stream: %s", round,
+                       imbrex_status_name(status));
+        }
+        status = imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL);
         if (c->says) {
             if (status != IMBREX_OK || round == c->runs - 1)
                 return fails(group, c->says);

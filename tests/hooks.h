@@ -11,8 +11,9 @@ typedef struct hooks_case {
     bool text;      /* the kernel is compiled, not the program's own */
     bool backwards; /* tiles in the opposite order */
     int runs;
-    const char *options; /* of text; NULL: none */
-    const char *says;    /* a part of what it has to fail with; NULL: it must not */
+    const char *options;   /* of text; NULL: none */
+    const char *says;      /* a part of what it has to fail with; NULL: it must not */
+    imbrex_stream foreign; /* of another GPU, which is tried first and refused; NULL: none */
 } hooks_case;
 
 extern const imbrexd_entry *const hooks_entry;

@@ -63,6 +63,28 @@ static void same_on_fake_gpus(void **state)
     }
 }
 
+/* Rank 1 tries each launch with a stream of another GPU first, which its own refuses. */
+static int refused_first(imbrex_group *group, void *ctx)
+{
+    hooks_case c = *(const hooks_case *)ctx;
+    if (imbrex_group_rank(group) != 1)
+        return hooks_run(group, &c);
+    imbrex_group *other = alone("cuda:0");
+    RANK_OK(imbrex_stream_create(other, &c.foreign));
+    int failed = hooks_run(group, &c);
+    imbrex_group_destroy(other);
+    return failed;
+}
+
+static void refused_launches_do_not_count(void **state)
+{
+    (void)state;
+    hooks_case c = cases[1];
+    c.gemm.sms = 4;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(fake_ranks_run(&desc, 2, refused_first, &c), 0);
+}
+
 /* ---- what a checker sees --------------------------------------------------------------------- */
 
 static const hooks_case wrong[] = {
@@ -336,9 +358,13 @@ static int begin(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_the_library), cmocka_unit_test(same_on_fake_gpus),
-        cmocka_unit_test(mistakes_are_found),  cmocka_unit_test(wrong_on_cpu),
-        cmocka_unit_test(wrong_on_fake_gpus),  cmocka_unit_test(ranks_that_disagree),
+        cmocka_unit_test(same_as_the_library),
+        cmocka_unit_test(same_on_fake_gpus),
+        cmocka_unit_test(refused_launches_do_not_count),
+        cmocka_unit_test(mistakes_are_found),
+        cmocka_unit_test(wrong_on_cpu),
+        cmocka_unit_test(wrong_on_fake_gpus),
+        cmocka_unit_test(ranks_that_disagree),
         cmocka_unit_test(compiles_for_gpus),
     };
     return cmocka_run_group_tests(tests, begin, callers_end);

@@ -347,12 +347,15 @@ static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, int64_t 
 {
     imbrex_group *group = k->group;
     IMX_TRY(imx_stream_find(group, &stream));
-    if (k->product)
-        IMX_TRY(imx_agree_launch(group, k->team.kernel, ++k->launches, m));
     launch->team = &k->team;
     launch->after = imx_turn_begin(group, &k->turn, stream);
     IMX_TRY(group->backend->user_launch(group->device, k->user, launch, stream));
-    return imx_turn_end(group, &k->turn, stream);
+    /* Only now: a launch that this rank alone was refused must not count. */
+    imbrex_status agreed = IMBREX_OK;
+    if (k->product)
+        agreed = imx_agree_launch(group, k->team.kernel, ++k->launches, m);
+    IMX_TRY(imx_turn_end(group, &k->turn, stream));
+    return agreed;
 }
 
 imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *args,
