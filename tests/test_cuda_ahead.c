@@ -1,6 +1,7 @@
 /* test_cuda_ahead.c - device "compile:90" and `imbrex compile`, with a fake compiler: plans fill
  * the kernel cache without a GPU, say what came of each kernel, and do not run. */
 #define _GNU_SOURCE
+#include <elf.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,40 +83,51 @@ static void other_devices_are_refused(void **state)
 
 /* ---- files that are there already ------------------------------------------------------------ */
 
-/* This program's own file is like a cubin: an entry and its args, args alone, args too large. */
+/* This program's own file is a cubin but for its machine: an entry and its args, args alone, args
+ * of what is no function, args too large. */
 __attribute__((used)) static char imbrexd_args_there[24], imbrexd_args_alone[8];
-__attribute__((used)) static char imbrexd_args_large[300];
+__attribute__((used)) static char imbrexd_args_datum[8], datum[8], imbrexd_args_large[300];
 
 __attribute__((used)) static void there(void) {}
 
 __attribute__((used)) static void large(void) {}
 
-static int link_program(void **state)
+static int make_files(void **state)
 {
     char program[4096] = "";
-    return scratch_make(state) || readlink("/proc/self/exe", program, sizeof program - 1) <= 0 ||
-           symlink(program, scratch_path("x.cubin"));
+    size_t bytes = 0;
+    if (scratch_make(state) || readlink("/proc/self/exe", program, sizeof program - 1) <= 0 ||
+        symlink(program, scratch_path("host.cubin")))
+        return -1;
+    unsigned char *all = scratch_read("host.cubin", &bytes);
+    const Elf64_Half machine = EM_CUDA;
+    memcpy(all + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
+    scratch_write("x.cubin", all, bytes);
+    free(all);
+    return 0;
 }
 
 static void a_file_has_to_have_the_kernel(void **state)
 {
     (void)state;
-    static const char *const says[][2] = {
-        { "there", NULL },
-        { "nowhere", "x.cubin has no kernel nowhere" },
-        { "alone", "or the desc.gemm that it is hooks for" },
-        { "large", "kernel large takes 300 bytes of args" },
+    static const char *const says[][3] = {
+        { "x.cubin", "there", NULL },
+        { "x.cubin", "nowhere", "x.cubin has no kernel nowhere" },
+        { "x.cubin", "alone", "or the desc.gemm that it is hooks for" },
+        { "x.cubin", "datum", "x.cubin has no kernel datum" },
+        { "x.cubin", "large", "kernel large takes 300 bytes of args" },
+        { "host.cubin", "there", "host.cubin is not for GPUs: want what nvcc -cubin makes" },
     };
     imbrex_group *group;
     imbrex_kernel *kernel;
     fake_driver_install(0);
     assert_int_equal(make_group("compile:90", &group), IMBREX_OK);
     for (size_t i = 0; i < sizeof says / sizeof says[0]; i++) {
-        imbrex_kernel_desc desc = { .name = says[i][0], .file = scratch_path("x.cubin") };
+        imbrex_kernel_desc desc = { .name = says[i][1], .file = scratch_path(says[i][0]) };
         imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);
-        if (status != (says[i][1] ? IMBREX_INVALID : IMBREX_OK) ||
-            (says[i][1] && !strstr(imbrex_error(), says[i][1])))
-            fail_msg("%s: %s '%s'", says[i][0], imbrex_status_name(status), imbrex_error());
+        if (status != (says[i][2] ? IMBREX_INVALID : IMBREX_OK) ||
+            (says[i][2] && !strstr(imbrex_error(), says[i][2])))
+            fail_msg("%s: %s '%s'", says[i][1], imbrex_status_name(status), imbrex_error());
     }
     imbrex_group_destroy(group);
 }
@@ -126,12 +138,12 @@ static void a_file_may_be_cut_off(void **state)
     (void)state;
     size_t bytes = 0, found = 0, cuts = 0;
     unsigned char *all = scratch_read("x.cubin", &bytes);
-    assert_true(imx_cuda_cubin_find(all, bytes, "imbrexd_args_there", &found));
+    assert_true(imx_cuda_cubin_find(all, bytes, "imbrexd_args_there", false, &found));
     assert_int_equal(found, sizeof imbrexd_args_there);
     for (size_t cut = 0; cut < bytes; cut += cut < 200 ? 1 : bytes / 97, cuts++) {
-        char *piece = malloc(cut + 1);
+        char *piece = malloc(cut ? cut : 1);
         memcpy(piece, all, cut);
-        assert_false(imx_cuda_cubin_find(piece, cut, "imbrexd_args_there", &found));
+        assert_false(imx_cuda_cubin_find(piece, cut, "imbrexd_args_there", false, &found));
         free(piece);
     }
     assert_true(cuts > 200);
@@ -163,9 +175,8 @@ int main(void)
         cmocka_unit_test(plans_fill_the_cache),
         cmocka_unit_test(nothing_runs),
         cmocka_unit_test(other_devices_are_refused),
-        cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, link_program,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, link_program, scratch_remove),
+        cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, make_files, scratch_remove),
+        cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, make_files, scratch_remove),
         cmocka_unit_test(the_command_compiles),
     };
     fake_ranks_begin();

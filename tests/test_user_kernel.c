@@ -326,12 +326,15 @@ static void compiles_for_cpus(void **state)
     imbrex_group_destroy(group);
 }
 
-/* A user's own build: nvcc takes the same headers. */
+/* A user's own build: nvcc takes the same headers, and what it makes for a GPU alone is loaded. */
 static void nvcc_compiles(void **state)
 {
     (void)state;
-    static const char *const archs[] = { "arch=compute_80,code=sm_80",
-                                         "arch=compute_90a,code=sm_90a" };
+    static const char *const kinds[][2] = {
+        { "-c -gencode=arch=compute_80,code=sm_80", "example.o" },
+        { "-c -gencode=arch=compute_90a,code=sm_90a", "example.o" },
+        { "-cubin -arch=sm_90a", "example.cubin" },
+    };
     static const char path[] = "PATH=$PATH:/usr/local/cuda/bin; nvcc";
     char command[4096];
     snprintf(command, sizeof command, "%s --version >%s 2>&1", path, scratch_path("version"));
@@ -339,10 +342,9 @@ static void nvcc_compiles(void **state)
         print_message("there is no nvcc\n");
         skip();
     }
-    for (int i = 0; i < 2; i++) {
-        int length =
-            snprintf(command, sizeof command, "%s -std=c++17 -x cu -DKERNEL -c -gencode=%s -o %s",
-                     path, archs[i], scratch_path("example.o"));
+    for (int i = 0; i < 3; i++) {
+        int length = snprintf(command, sizeof command, "%s -std=c++17 -x cu -DKERNEL %s -o %s",
+                              path, kinds[i][0], scratch_path(kinds[i][1]));
         length += snprintf(command + length, sizeof command - (size_t)length, " -I %s",
                            source_of("include"));
         snprintf(command + length, sizeof command - (size_t)length, " %s",
@@ -350,6 +352,16 @@ static void nvcc_compiles(void **state)
         if (system(command) != 0)
             fail_msg("%s", command);
     }
+    fake_driver_install(0);
+    imbrex_group *group = alone("compile:90");
+    imbrex_kernel *kernel = NULL;
+    imbrex_kernel_desc desc = { .name = "pipe", .file = scratch_path("example.cubin") };
+    if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
+    imbrex_kernel_destroy(kernel);
+    desc.name = "drift";
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "has no kernel drift");
+    imbrex_group_destroy(group);
 }
 
 static const char with_c[] = "#include <math.h>\n#include <string.h>\n"

@@ -35,7 +35,8 @@ static bool is_called(const image *cubin, const Elf64_Shdr *names, uint32_t at, 
            memcmp(cubin->bytes + names->sh_offset + at, name, length) == 0;
 }
 
-static bool find(const image *cubin, const Elf64_Shdr *symbols, const char *name, size_t *bytes)
+static bool find(const image *cubin, const Elf64_Shdr *symbols, const char *name, bool kernel,
+                 size_t *bytes)
 {
     Elf64_Shdr names;
     Elf64_Sym symbol;
@@ -44,7 +45,8 @@ static bool find(const image *cubin, const Elf64_Shdr *symbols, const char *name
     for (uint64_t i = 0; i < symbols->sh_size / sizeof symbol; i++) {
         if (!take(cubin, symbols->sh_offset + i * sizeof symbol, &symbol, sizeof symbol))
             return false;
-        if (symbol.st_shndx != SHN_UNDEF && is_called(cubin, &names, symbol.st_name, name)) {
+        if (symbol.st_shndx != SHN_UNDEF && kernel == (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) &&
+            is_called(cubin, &names, symbol.st_name, name)) {
             *bytes = symbol.st_size;
             return true;
         }
@@ -52,22 +54,30 @@ static bool find(const image *cubin, const Elf64_Shdr *symbols, const char *name
     return false;
 }
 
-bool imx_cuda_cubin_is(const void *cubin, size_t bytes)
+static bool take_head(image *file)
 {
-    image all = { .bytes = cubin, .size = bytes };
-    return take(&all, 0, &all.head, sizeof all.head) &&
-           memcmp(all.head.e_ident, ELFMAG, SELFMAG) == 0 &&
-           all.head.e_ident[EI_CLASS] == ELFCLASS64 && all.head.e_shentsize == sizeof(Elf64_Shdr);
+    return take(file, 0, &file->head, sizeof file->head) &&
+           memcmp(file->head.e_ident, ELFMAG, SELFMAG) == 0 &&
+           file->head.e_ident[EI_CLASS] == ELFCLASS64;
 }
 
-bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, size_t *symbol_bytes)
+imx_cuda_file imx_cuda_cubin_kind(const void *file, size_t bytes)
+{
+    image all = { .bytes = file, .size = bytes };
+    if (!take_head(&all))
+        return IMX_CUDA_FILE_OTHER;
+    return all.head.e_machine == EM_CUDA ? IMX_CUDA_FILE_CUBIN : IMX_CUDA_FILE_OF_HOST;
+}
+
+bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, bool kernel,
+                         size_t *symbol_bytes)
 {
     image all = { .bytes = cubin, .size = bytes };
     Elf64_Shdr section;
-    if (!imx_cuda_cubin_is(cubin, bytes) || !take(&all, 0, &all.head, sizeof all.head))
+    if (!take_head(&all) || all.head.e_shentsize != sizeof section)
         return false;
     for (uint32_t i = 0; take_section(&all, i, &section); i++) {
-        if (section.sh_type == SHT_SYMTAB && find(&all, &section, name, symbol_bytes))
+        if (section.sh_type == SHT_SYMTAB && find(&all, &section, name, kernel, symbol_bytes))
             return true;
     }
     return false;

@@ -183,11 +183,18 @@ imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *des
 
 /* ---- cubin.c --------------------------------------------------------------------------------- */
 
-/* Whether it is a cubin at all, which need not be whole. */
-bool imx_cuda_cubin_is(const void *cubin, size_t bytes);
+/* By its head alone: a file need not be whole. */
+typedef enum imx_cuda_file {
+    IMX_CUDA_FILE_OTHER, /* PTX, a fatbin... */
+    IMX_CUDA_FILE_CUBIN,
+    IMX_CUDA_FILE_OF_HOST /* a program, a library or an object for another machine than GPUs */
+} imx_cuda_file;
 
-/* Whether it has a kernel or a variable of that name, and then how large it is. */
-bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, size_t *symbol_bytes);
+imx_cuda_file imx_cuda_cubin_kind(const void *file, size_t bytes);
+
+/* Whether it has a kernel, or else a variable, of that name, and then how large that is. */
+bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, bool kernel,
+                         size_t *symbol_bytes);
 
 /* ---- build.c --------------------------------------------------------------------------------- */
 

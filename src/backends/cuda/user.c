@@ -141,10 +141,15 @@ static imbrex_status look_into(const imx_user_desc *desc, const void *cubin, siz
     char array[96];
     size_t code = 0;
     name_args(desc->name, array);
-    if (!imx_cuda_cubin_is(cubin, bytes))
+    imx_cuda_file kind = imx_cuda_cubin_kind(cubin, bytes);
+    if (kind == IMX_CUDA_FILE_OF_HOST)
+        return imx_fail(IMBREX_INVALID,
+                        "%s is not for GPUs: want what nvcc -cubin makes of kernel %s", desc->file,
+                        desc->name);
+    if (kind == IMX_CUDA_FILE_OTHER)
         return IMBREX_OK;
-    if (!imx_cuda_cubin_find(cubin, bytes, array, args_bytes) ||
-        (!desc->product && !imx_cuda_cubin_find(cubin, bytes, desc->name, &code)))
+    if (!imx_cuda_cubin_find(cubin, bytes, array, false, args_bytes) ||
+        (!desc->product && !imx_cuda_cubin_find(cubin, bytes, desc->name, true, &code)))
         return imx_cuda_user_lacks(desc);
     return IMBREX_OK;
 }
