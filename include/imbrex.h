@@ -90,8 +90,9 @@ typedef enum imbrex_status {
 
 IMBREX_API const char *imbrex_status_name(imbrex_status status); /* "IMBREX_PEER"; never NULL */
 
-/* What went wrong in this thread's last failed call, in a sentence that names the function, the
- * argument and the rank.  Never NULL; valid until this thread's next call of imbrex. */
+/* What went wrong in this thread's last call that returns a status, in a sentence that names the
+ * function, the argument and the rank; "" if nothing did.  Never NULL; valid until its next call
+ * that returns one: what destroys or frees leaves it alone. */
 IMBREX_API const char *imbrex_error(void);
 
 IMBREX_API const char *imbrex_version(void); /* "0.1.0", of the library that is loaded */
@@ -117,7 +118,8 @@ typedef struct imbrex_group_desc {
         *bootstrap;     /* NULL: what torchrun, mpirun or srun put in the environment */
     const char *device; /* "cpu", "cuda", "cuda:3"; NULL: the best one here; "compile:90": plans'
                            kernels are compiled and kept for an sm_90, and nothing can run */
-    int64_t timeout_ms; /* limit on any wait for a peer; 0: 30000 */
+    int64_t timeout_ms; /* limit on any wait for a peer, at most 10^9; 0: IMBREX_TIMEOUT_MS,
+                           or 30000 */
     uint64_t reserved[4];
 } imbrex_group_desc;
 
@@ -153,6 +155,7 @@ IMBREX_API void imbrex_group_abort(imbrex_group *group);
 
 /* Work on one stream runs in order; different streams run at once. */
 IMBREX_TRY imbrex_stream_create(imbrex_group *group, imbrex_stream *stream);
+/* Once all work on the stream is done; a stream that is not of this group is left alone. */
 IMBREX_API void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream);
 
 /* Blocks until all work on the stream is done, and says what failed in the group so far. */
@@ -175,12 +178,13 @@ IMBREX_TRY imbrex_copy(imbrex_group *group, void *dst, const void *src, size_t b
                        imbrex_stream stream);
 
 /* Copies bytes from src, any memory of this rank, to rank's copy of dst, symmetric memory.  rank
- * may be the caller's own; then src and dst must not overlap. */
+ * may be the caller's own; then src and dst must not overlap.  On another node: UNSUPPORTED. */
 IMBREX_TRY imbrex_put(imbrex_group *group, void *dst, const void *src, size_t bytes, int rank,
                       imbrex_stream stream);
 
 /* A signal is a uint64_t in symmetric memory, 8-byte aligned, that has one writer and only grows.
- * post: once everything enqueued on the stream before it is visible to rank, raise rank's copy.
+ * post: once everything enqueued on the stream before it is visible to rank, raise rank's copy;
+ * UNSUPPORTED if rank is on another node.
  * wait: hold the stream until this rank's own copy is at least value. */
 IMBREX_TRY imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t value, int rank,
                               imbrex_stream stream);

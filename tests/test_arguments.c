@@ -76,8 +76,8 @@ static int plans(imbrex_group *group, void *ctx)
     UNSUPPORTED("desc.sms is 1025: a plan on cpu:0 can have at most 1024", imbrex_plan_ag_gemm,
                 group, GEMM(sms, 1025), &p);
     UNSUPPORTED("desc.sms is 2147483647", imbrex_plan_all_gather, group, COLL(sms, INT32_MAX), &p);
-    UNSUPPORTED("desc.reserved[7]", imbrex_plan_ag_gemm, group, GEMM(reserved[7], 1), &p);
-    UNSUPPORTED("desc.reserved[0]", imbrex_plan_all_gather, group, COLL(reserved[0], 1), &p);
+    UNSUPPORTED("desc.reserved", imbrex_plan_ag_gemm, group, GEMM(reserved[7], 1), &p);
+    UNSUPPORTED("desc.reserved", imbrex_plan_all_gather, group, COLL(reserved[0], 1), &p);
 #pragma GCC diagnostic pop
     imbrex_gemm_desc huge = { .m = IMX_SIZE_MOST, .n = IMX_SIZE_MOST, .k = 1 };
     UNSUPPORTED("desc.m x n = 2147479551 x 2147479551", imbrex_plan_gemm_rs, group, &huge, &p);
@@ -110,7 +110,7 @@ static int gemm_runs(imbrex_group *group, void *ctx)
     INVALID("args.c is NULL", imbrex_plan_run, rs, BAD(c, NULL), NULL);
     INVALID("args.m is 13: the plan was made for 0 to 12", imbrex_plan_run, ag, BAD(m, 13), NULL);
     INVALID("args.m is -1", imbrex_plan_run, rs, BAD(m, -1), NULL);
-    UNSUPPORTED("args.reserved[5]", imbrex_plan_run, ag, BAD(reserved[5], 1), NULL);
+    UNSUPPORTED("args.reserved", imbrex_plan_run, ag, BAD(reserved[5], 1), NULL);
     INVALID("args.gathered must be NULL for gemm_rs", imbrex_plan_run, rs,
             BAD(gathered, x.gathered), NULL);
     INVALID("args.c overlaps args.a", imbrex_plan_run, ag, BAD(c, x.a), NULL);
@@ -338,6 +338,10 @@ static int nulls(imbrex_group *group, void *ctx)
 
     imbrex_group_abort(NULL);
     imbrex_stream_destroy(NULL, NULL);
+    INVALID("ptr is NULL", imbrex_mem_alloc, group, 8, NULL);
+    imbrex_stream_destroy(group, (imbrex_stream)&word); /* nobody's */
+    RANK_CHECK(strstr(imbrex_error(), "ptr is NULL"), "'%s' is said after a destroy",
+               imbrex_error());
     imbrex_mem_free(NULL, NULL);
     imbrex_plan_destroy(NULL);
     imbrex_group_destroy(NULL);

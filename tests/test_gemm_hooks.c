@@ -141,7 +141,7 @@ static void wrong_kernels(imbrex_group *group, bool cuda)
         { { .m = -1, .n = 64, .k = 64 }, IMBREX_INVALID, "desc.m is -1" },
         { { SHAPE, .dtype = (imbrex_dtype)7 }, IMBREX_INVALID, "desc.dtype is 7" },
         { { SHAPE, .algorithm = "copy" }, IMBREX_INVALID, "hooks are the algorithm" },
-        { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved[0]" },
+        { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved" },
         { { SHAPE, .sms = 1 << 20 }, IMBREX_UNSUPPORTED, "sms are 1048576" },
     };
     static const imbrex_gemm_desc odd[] = { { SHAPE, .dtype = IMBREX_F32 },

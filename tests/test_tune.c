@@ -393,7 +393,7 @@ static int wrong_calls(imbrex_group *group, void *ctx)
         { "ag_gemm",
           { .m = M, .n = N, .k = K, .reserved = { 1 } },
           IMBREX_UNSUPPORTED,
-          "desc.reserved[0]" },
+          "desc.reserved" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         imbrex_status status = imbrex_tune(group, wrong[i].op, &wrong[i].desc, NULL, NULL);

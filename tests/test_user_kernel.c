@@ -134,7 +134,7 @@ static void wrong_descs(imbrex_group *group, const char *device)
           "desc.memory" },
         { { .name = "shift", .source = shift_text, .reserved = { 1 } },
           IMBREX_UNSUPPORTED,
-          "reserved[0]" },
+          "reserved" },
     };
     imbrex_kernel *kernel = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -272,83 +272,123 @@ const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank)
                                        : &imx_control_of(group, imx_nodes_leader(nodes))->foreign;
 }
 
-static imbrex_status report(const imbrex_group *group, int noticed_by)
-{
-    const imbrexd_fault *fault = imx_fault_of(group, noticed_by);
-    if (!is_written(fault))
-        return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
+/* What there is to say: who noticed it, with " (this rank), on node 1 (c05)," as it fits. */
+typedef struct report {
+    const imbrex_group *group;
+    const imbrexd_fault *fault;
+    int by;
+    bool own;
+    char self[128];
+    char words[400];
+    imx_text text; /* over words */
+} report;
 
-    bool own = noticed_by == group->rank;
-    char self[128] = "";
-    imx_text whose = { .at = self, .size = sizeof self };
-    if (own)
+static imbrex_status say_abort(report *r)
+{
+    return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", r->by, r->self);
+}
+
+static imbrex_status say_death(report *r)
+{
+    int rank = r->fault->site.rank;
+    describe_node(r->group, rank, &r->text);
+    return imx_fail(IMBREX_PEER, "rank %d%s ended without leaving the group, as rank %d%s saw",
+                    rank, r->words, r->by, r->self);
+}
+
+static imbrex_status say_unreachable(report *r)
+{
+    describe_unreachable(r->group, &r->fault->site, &r->text);
+    return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
+}
+
+static imbrex_status say_outside(report *r)
+{
+    describe_outside(r->group, r->fault, &r->text);
+    return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
+}
+
+static imbrex_status say_net(report *r)
+{
+    if (r->fault->want == IMX_NET_SIZES_DIFFER) {
+        describe_sizes(r->group, r->fault, &r->text);
+        return imx_fail(IMBREX_INVALID, "rank %d%s found that %s", r->by, r->self, r->words);
+    }
+    describe_node(r->group, r->fault->site.rank, &r->text);
+    return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
+                    r->by, r->self, r->group->net_facts.text, r->fault->site.rank, r->words,
+                    (int)r->fault->have);
+}
+
+static imbrex_status say_mismatch(report *r)
+{
+    describe_mismatch(r->group, r->fault, &r->text);
+    return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", r->words, r->by, r->self);
+}
+
+static imbrex_status say_gave_up(report *r)
+{
+    imbrex_status why = (imbrex_status)r->fault->have;
+    describe_plan(r->group, r->fault->site.plan, &r->text);
+    return imx_fail(r->own ? why : IMBREX_PEER,
+                    "rank %d%s could enqueue only a part of its run of %s: %s there", r->by,
+                    r->self, r->words, imbrex_status_name(why));
+}
+
+static imbrex_status say_protocol(report *r)
+{
+    const imbrexd_site *site = &r->fault->site;
+    const char *sentence = r->group->backend->sentence(r->group->device, r->fault);
+    bool ours = site->plan && site->what < IMBREXD_SITE_SIGNAL;
+    if (ours)
+        describe_plan(r->group, site->plan, &r->text);
+    else if (site->plan)
+        imx_text_add(&r->text, "kernel %s", imx_kernel_name(r->group, site->plan));
+    return imx_fail(
+        ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
+        sentence ? sentence : "a mistake", r->words[0] ? ", in " : "", r->words, r->by, r->self);
+}
+
+static imbrex_status say_deadline(report *r)
+{
+    describe_site(r->group, &r->fault->site, &r->text);
+    if (r->fault->site.what != IMX_SITE_NET)
+        imx_text_add(&r->text, " (the signal is %llu, not yet %llu)",
+                     (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);
+    describe_chain(r->group, r->fault, &r->text);
+    return imx_fail(r->own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms for %s", r->by,
+                    r->self, (long long)r->group->timeout_ms, r->words);
+}
+
+static imbrex_status say(const imbrex_group *group, int noticed_by)
+{
+    static imbrex_status (*const sayings[])(report *) = {
+        [IMBREXD_FAULT_ABORT] = say_abort,       [IMBREXD_FAULT_DEATH] = say_death,
+        [IMBREXD_FAULT_OUTSIDE] = say_outside,   [IMBREXD_FAULT_UNREACHABLE] = say_unreachable,
+        [IMBREXD_FAULT_NET] = say_net,           [IMBREXD_FAULT_MISMATCH] = say_mismatch,
+        [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
+        [IMBREXD_FAULT_DEADLINE] = say_deadline,
+    };
+    report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
+    unsigned kind = (unsigned)r.fault->kind;
+    if (!is_written(r.fault) || kind >= sizeof sayings / sizeof sayings[0] || !sayings[kind])
+        return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
+    r.own = noticed_by == group->rank;
+    r.text = (imx_text){ .at = r.words, .size = sizeof r.words };
+    imx_text whose = { .at = r.self, .size = sizeof r.self };
+    if (r.own)
         imx_text_add(&whose, " (this rank)");
     describe_node(group, noticed_by, &whose);
     if (!imx_nodes_here(&group->nodes, noticed_by))
         imx_text_add(&whose, ",");
-    char words[400] = "";
-    imx_text text = { .at = words, .size = sizeof words };
-    if (fault->kind == IMBREXD_FAULT_ABORT)
-        return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", noticed_by, self);
-    if (fault->kind == IMBREXD_FAULT_DEATH) {
-        describe_node(group, fault->site.rank, &text);
-        return imx_fail(IMBREX_PEER, "rank %d%s ended without leaving the group, as rank %d%s saw",
-                        fault->site.rank, words, noticed_by, self);
-    }
-    if (fault->kind == IMBREXD_FAULT_UNREACHABLE) {
-        describe_unreachable(group, &fault->site, &text);
-        return imx_fail(IMBREX_INVALID, "rank %d%s: %s", noticed_by, self, words);
-    }
-    if (fault->kind == IMBREXD_FAULT_OUTSIDE) {
-        describe_outside(group, fault, &text);
-        return imx_fail(IMBREX_INVALID, "rank %d%s: %s", noticed_by, self, words);
-    }
-    if (fault->kind == IMBREXD_FAULT_NET && fault->want == IMX_NET_SIZES_DIFFER) {
-        describe_sizes(group, fault, &text);
-        return imx_fail(IMBREX_INVALID, "rank %d%s found that %s", noticed_by, self, words);
-    }
-    if (fault->kind == IMBREXD_FAULT_NET) {
-        describe_node(group, fault->site.rank, &text);
-        return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
-                        noticed_by, self, group->net_facts.text, fault->site.rank, words,
-                        (int)fault->have);
-    }
-    if (fault->kind == IMBREXD_FAULT_MISMATCH) {
-        describe_mismatch(group, fault, &text);
-        return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", words, noticed_by, self);
-    }
-    if (fault->kind == IMBREXD_FAULT_GAVE_UP) {
-        describe_plan(group, fault->site.plan, &text);
-        imbrex_status why = (imbrex_status)fault->have;
-        return imx_fail(own ? why : IMBREX_PEER,
-                        "rank %d%s could enqueue only a part of its run of %s: %s there",
-                        noticed_by, self, words, imbrex_status_name(why));
-    }
-    if (fault->kind == IMBREXD_FAULT_PROTOCOL) {
-        const char *sentence = group->backend->sentence(group->device, fault);
-        bool ours = fault->site.plan && fault->site.what < IMBREXD_SITE_SIGNAL;
-        if (ours)
-            describe_plan(group, fault->site.plan, &text);
-        else if (fault->site.plan)
-            imx_text_add(&text, "kernel %s", imx_kernel_name(group, fault->site.plan));
-        return imx_fail(
-            ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
-            sentence ? sentence : "a mistake", words[0] ? ", in " : "", words, noticed_by, self);
-    }
-    describe_site(group, &fault->site, &text);
-    if (fault->site.what != IMX_SITE_NET)
-        imx_text_add(&text, " (the signal is %llu, not yet %llu)", (unsigned long long)fault->have,
-                     (unsigned long long)fault->want);
-    describe_chain(group, fault, &text);
-    return imx_fail(own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms for %s",
-                    noticed_by, self, (long long)group->timeout_ms, words);
+    return sayings[kind](&r);
 }
 
 imbrex_status imx_fault_check(const imbrex_group *group)
 {
     /* acquire: the fault was written before the word */
     uint64_t abort = __atomic_load_n(group->abort[group->rank], __ATOMIC_ACQUIRE);
-    return abort ? report(group, (int)(abort - 1)) : IMBREX_OK;
+    return abort ? say(group, (int)(abort - 1)) : IMBREX_OK;
 }
 
 imbrex_status imbrex_group_status(const imbrex_group *group)

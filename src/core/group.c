@@ -59,11 +59,7 @@ static imbrex_status check_desc(const imbrex_group_desc *desc, imbrex_group **ou
     if (desc->timeout_ms < 0 || desc->timeout_ms > TIMEOUT_MS_MOST)
         return imx_fail(IMBREX_INVALID, "desc.timeout_ms is %lld: want from 0 to %d",
                         (long long)desc->timeout_ms, TIMEOUT_MS_MOST);
-    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
-        if (desc->reserved[i])
-            return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%zu] is not 0", i);
-    }
-    return IMBREX_OK;
+    return imx_status_need_zero(desc->reserved, sizeof desc->reserved, "desc");
 }
 
 static imbrex_status meet(imbrex_group *group, const imbrex_group_desc *desc)
@@ -303,6 +299,7 @@ void imbrex_group_destroy(imbrex_group *group)
 {
     if (!group)
         return;
+    imx_status_mute(true);
     while (group->plans)
         imbrex_plan_destroy(group->plans);
     imx_kernel_destroy_all(group);
@@ -328,6 +325,7 @@ void imbrex_group_destroy(imbrex_group *group)
     free(group->targets);
     free(group->proposals);
     free(group);
+    imx_status_mute(false);
 }
 
 int imbrex_group_rank(const imbrex_group *group)

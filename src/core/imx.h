@@ -56,6 +56,14 @@ imbrex_status imx_fail_errno(const char *format, ...) __attribute__((format(prin
 imbrex_status imx_status_need(const void *argument, const char *name,
                               const char *hint) IMX_MUST_CHECK;
 
+/* UNSUPPORTED if a byte is not 0: name is the struct's. */
+imbrex_status imx_status_need_zero(const void *reserved, size_t bytes,
+                                   const char *name) IMX_MUST_CHECK;
+
+/* Between true and false nothing is noted: functions that return no status leave what was said
+ * before to be read.  They may be within each other. */
+void imx_status_mute(bool mute);
+
 /* The sentence without the function's name: what one rank tells the others. */
 const char *imx_status_detail(void);
 

@@ -124,10 +124,7 @@ static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out
     if (count_words(d->options) > IMX_USER_WORDS)
         return imx_fail(IMBREX_INVALID, "desc.options has %d words: want at most %d",
                         count_words(d->options), IMX_USER_WORDS);
-    for (size_t i = 0; i < sizeof d->reserved / sizeof d->reserved[0]; i++) {
-        if (d->reserved[i])
-            return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%zu] is not zero", i);
-    }
+    IMX_TRY(imx_status_need_zero(d->reserved, sizeof d->reserved, "desc"));
     return IMBREX_OK;
 }
 
@@ -291,6 +288,7 @@ void imbrex_kernel_destroy(imbrex_kernel *k)
         return;
     imbrex_group *group = k->group;
     const imx_backend *backend = group->backend;
+    imx_status_mute(true);
     imx_turn_destroy(group, &k->turn, group->kernel_stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
@@ -299,6 +297,7 @@ void imbrex_kernel_destroy(imbrex_kernel *k)
     imx_memory_free(group, k->words);
     imx_product_destroy(group, k->product);
     free(k);
+    imx_status_mute(false);
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */

@@ -148,8 +148,10 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 
 void imbrex_mem_free(imbrex_group *group, void *ptr)
 {
+    imx_status_mute(true);
     if (group && ptr)
         imx_memory_free(group, find(group, ptr));
+    imx_status_mute(false);
 }
 
 imbrex_status imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer)

@@ -44,10 +44,7 @@ imbrex_status imx_plan_check(const imx_op *op, const imx_request *r)
     if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
         return imx_fail(IMBREX_INVALID, "desc.layout is %d: want IMBREX_NK or IMBREX_KN",
                         (int)r->shape.layout);
-    for (int i = 0; i < 8; i++) {
-        if (r->reserved[i])
-            return imx_fail(IMBREX_UNSUPPORTED, "desc.reserved[%d] is not 0", i);
-    }
+    IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), "desc"));
     return IMBREX_OK;
 }
 
@@ -337,6 +334,7 @@ void imbrex_plan_destroy(imbrex_plan *plan)
     if (!plan)
         return;
     imbrex_group *group = plan->group;
+    imx_status_mute(true);
     imx_turn_destroy(group, &plan->turn, plan->comm);
     group->backend->stream_destroy(group->device, plan->comm);
     drop_sides(plan);
@@ -354,6 +352,7 @@ void imbrex_plan_destroy(imbrex_plan *plan)
         }
     }
     free(plan);
+    imx_status_mute(false);
 }
 
 /* ---- the constructors ------------------------------------------------------------------------ */
@@ -415,9 +414,16 @@ typedef struct extent {
 
 static bool overlap(const extent *x, const extent *y, int64_t bytes)
 {
-    const char *a = x->at, *b = y->at;
-    return a && b && x->elements && y->elements && a < b + y->elements * bytes &&
-           b < a + x->elements * bytes;
+    uintptr_t a = (uintptr_t)x->at, b = (uintptr_t)y->at;
+    return a && b && x->elements && y->elements && a < b + (uintptr_t)(y->elements * bytes) &&
+           b < a + (uintptr_t)(x->elements * bytes);
+}
+
+static imbrex_status check_there(const extent *x)
+{
+    return x->at || !x->elements ? IMBREX_OK
+                                 : imx_fail(IMBREX_INVALID, "args.%s is NULL: want %lld elements",
+                                            x->name, (long long)x->elements);
 }
 
 /* To its element, and in a product also to what the device's kernels load and store at once;
@@ -442,10 +448,7 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
     if (m < 0 || m > s->m)
         return imx_fail(IMBREX_INVALID, "args.m is %lld: the plan was made for 0 to %lld",
                         (long long)m, (long long)s->m);
-    for (size_t i = 0; i < sizeof args->reserved / sizeof args->reserved[0]; i++) {
-        if (args->reserved[i])
-            return imx_fail(IMBREX_UNSUPPORTED, "args.reserved[%zu] is not 0", i);
-    }
+    IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     if (args->bias && !op->product)
         return imx_fail(IMBREX_INVALID, "args.bias must be NULL for %s", op->name);
     if (args->gathered && !op->takes_gathered)
@@ -463,12 +466,9 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
         { "c", args->c, (op->c_is_share ? share : m) * s->n },
         { "gathered", args->gathered, m * width },
     };
-    if (!in[0].at && in[0].elements)
-        return imx_fail(IMBREX_INVALID, "args.a is NULL");
-    if (!in[1].at && in[1].elements)
-        return imx_fail(IMBREX_INVALID, "args.b is NULL");
-    if (!out[0].at && out[0].elements)
-        return imx_fail(IMBREX_INVALID, "args.c is NULL");
+    IMX_TRY(check_there(&in[0]));
+    IMX_TRY(check_there(&in[1]));
+    IMX_TRY(check_there(&out[0]));
     int64_t bytes = (int64_t)imx_dtype_bytes(s->dtype);
     for (int o = 0; o < 2; o++) {
         for (int i = 0; i < 3; i++) {

@@ -170,10 +170,7 @@ static imbrex_status check_operands(const imx_product *p, const imbrex_group *gr
     if (o->first < 0 || o->first >= group->size)
         return imx_fail(IMBREX_INVALID, "operands.first is %d: the group has ranks 0 to %d",
                         o->first, group->size - 1);
-    for (int i = 0; i < 7; i++) {
-        if (o->reserved[i])
-            return imx_fail(IMBREX_UNSUPPORTED, "operands.reserved[%d] is not 0", i);
-    }
+    IMX_TRY(imx_status_need_zero(o->reserved, sizeof o->reserved, "operands"));
     IMX_TRY(check_pointer(p, "a", -1, o->a));
     IMX_TRY(check_pointer(p, "b", -1, o->b));
     if (o->own)

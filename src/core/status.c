@@ -10,6 +10,7 @@ static _Thread_local struct {
     const char *function;        /* the public one that this thread is in */
     char text[IMX_STATUS_BYTES]; /* "function: sentence" */
     size_t detail;               /* where the sentence starts */
+    int muted;                   /* by so many */
 } last;
 
 void imx_status_enter(const char *function)
@@ -19,8 +20,15 @@ void imx_status_enter(const char *function)
     last.detail = 0;
 }
 
+void imx_status_mute(bool mute)
+{
+    last.muted += mute ? 1 : -1;
+}
+
 static void note(const char *format, va_list args, int error)
 {
+    if (last.muted)
+        return;
     imx_text text = { .at = last.text, .size = sizeof last.text };
     if (last.function)
         imx_text_add(&text, "%s: ", last.function);
@@ -54,6 +62,19 @@ imbrex_status imx_fail_errno(const char *format, ...)
 imbrex_status imx_status_need(const void *argument, const char *name, const char *hint)
 {
     return argument ? IMBREX_OK : imx_fail(IMBREX_INVALID, "%s is NULL: %s", name, hint);
+}
+
+imbrex_status imx_status_need_zero(const void *reserved, size_t bytes, const char *name)
+{
+    const char *at = reserved;
+    for (size_t i = 0; i < bytes; i++) {
+        if (at[i])
+            return imx_fail(IMBREX_UNSUPPORTED,
+                            "%s.reserved is not 0: zero-initialise the struct, and use the library "
+                            "that its header came with",
+                            name);
+    }
+    return IMBREX_OK;
 }
 
 const char *imx_status_detail(void)

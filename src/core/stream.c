@@ -16,8 +16,10 @@ imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
+    imx_status_mute(true);
     if (group && imx_stream_find(group, &stream) == IMBREX_OK && stream != group->stream)
         group->backend->stream_destroy(group->device, stream);
+    imx_status_mute(false);
 }
 
 imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
