@@ -55,14 +55,6 @@ static int split_algorithms(const options_page *page, char *list, bench_request 
     return 0;
 }
 
-static int index_of(const char *const *names, int count, const char *name)
-{
-    for (int i = 0; i < count; i++)
-        if (strcmp(names[i], name) == 0)
-            return i;
-    return 0;
-}
-
 /* What an option says must mean something for every operator. */
 static int check_ops(const options_page *page, const bench_words *w, const bench_request *q)
 {
@@ -100,8 +92,8 @@ static int check_shapes(const options_page *page, const char *ops, bench_words *
         .m = w->m,
         .n = w->n,
         .k = w->k ? w->k : SIZE,
-        .dtype = (imbrex_dtype)index_of(bench_dtype_names, 3, w->dtype),
-        .layout = (imbrex_layout)(w->layout ? index_of(bench_layout_names, 2, w->layout) : 0),
+        .dtype = (imbrex_dtype)options_index(bench_dtype_names, 3, w->dtype),
+        .layout = (imbrex_layout)(w->layout ? options_index(bench_layout_names, 2, w->layout) : 0),
         .chunk_rows = (int)w->chunk_rows,
         .sms = (int)w->sms,
         .bias = w->bias,
@@ -128,7 +120,7 @@ static int check_request(const options_page *page, const char *ops, bench_words 
                              first->meets ? "barrier" : "gemm");
     if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
-    request->peer = (bench_peer)index_of(peers, 3, w->peer);
+    request->peer = (bench_peer)options_index(peers, 3, w->peer);
     if (!w->algorithm) {
         request->algorithm_count = 1; /* the chosen one */
         return 0;

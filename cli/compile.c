@@ -67,14 +67,6 @@ static int compile(const request *q, const bench_shapes *shapes)
     return code;
 }
 
-static int index_of(const char *const *names, int count, const char *name)
-{
-    for (int i = 0; i < count; i++)
-        if (strcmp(names[i], name) == 0)
-            return i;
-    return 0;
-}
-
 /* "90", "sm_90", "sm_90a" */
 static bool is_arch(const char *arch)
 {
@@ -91,8 +83,8 @@ static int read_shapes(const options_page *page, const char *ops, const request 
         .m = q->m,
         .n = q->n,
         .k = q->k,
-        .dtype = (imbrex_dtype)index_of(bench_dtype_names, 3, q->dtype),
-        .layout = (imbrex_layout)index_of(bench_layout_names, 2, q->layout),
+        .dtype = (imbrex_dtype)options_index(bench_dtype_names, 3, q->dtype),
+        .layout = (imbrex_layout)options_index(bench_layout_names, 2, q->layout),
         .chunk_rows = (int)q->chunk_rows,
         .sms = (int)q->sms,
     };

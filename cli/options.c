@@ -53,6 +53,14 @@ int options_distance(const char *a, const char *b)
     return row[columns];
 }
 
+int options_index(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return 0;
+}
+
 /* ---- Help ------------------------------------------------------------------------------------ */
 
 static void print_option(const option *o)

@@ -61,6 +61,9 @@ int options_exit(int outcome);
 int options_wrong(const options_page *page, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Where one of an option's choices stands in names[count]; 0 if it does not. */
+int options_index(const char *const *names, int count, const char *name);
+
 /* How many letters must change to make one word of the other; for "did you mean". */
 int options_distance(const char *a, const char *b);
 
