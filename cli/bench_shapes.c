@@ -110,16 +110,27 @@ static bool add_items(reader *r, char *text)
     return true;
 }
 
-static char *read_file(const char *path)
+/* NULL, with a sentence in r->wrong, if not all of it can be read. */
+static char *read_file(reader *r, const char *path)
 {
     enum { BYTES_MOST = 1 << 16 };
     FILE *file = fopen(path, "re");
-    char *text = file ? malloc(BYTES_MOST) : NULL;
-    if (text)
-        text[fread(text, 1, BYTES_MOST - 1, file)] = '\0';
+    char *text = file ? malloc(BYTES_MOST + 1) : NULL;
+    size_t bytes = text ? fread(text, 1, BYTES_MOST + 1, file) : 0;
+    bool good = text && !ferror(file) && bytes <= BYTES_MOST;
+    if (good)
+        text[bytes] = '\0';
+    else if (bytes > BYTES_MOST)
+        snprintf(r->wrong, r->size, "--shapes: %s has more than %d bytes: name a smaller file",
+                 path, BYTES_MOST);
+    else
+        snprintf(r->wrong, r->size, "--shapes: cannot read %s: %s", path, strerror(errno));
     if (file)
         fclose(file);
-    return text;
+    if (good)
+        return text;
+    free(text);
+    return NULL;
 }
 
 static bool read_all(reader *r, const char *sizes)
@@ -132,9 +143,7 @@ static bool read_all(reader *r, const char *sizes)
     if (!sizes)
         return true;
     bool list = strpbrk(sizes, ",;") && strpbrk(sizes, "0123456789") && !strchr(sizes, '/');
-    char *text = list ? strdup(sizes) : read_file(sizes);
-    if (!text)
-        snprintf(r->wrong, r->size, "--shapes: cannot read %s: %s", sizes, strerror(errno));
+    char *text = list ? strdup(sizes) : read_file(r, sizes);
     bool good = text && add_items(r, text);
     free(text);
     if (good && r->out->count == 0) {

@@ -164,6 +164,19 @@ class Bench(unittest.TestCase):
         self.assertEqual([(r["op"], r["m"], r["n"], r["k"]) for r in rows],
                          [("ag_gemm", 12, 8, 4), ("gemm_rs", 16, 8, 4)])
 
+    def test_a_file_is_read_whole_or_refused(self):
+        last = "12,8,4096"
+        for size, code in ((65536, 0), (65537, 2)):
+            with self.subTest(size=size), tempfile.NamedTemporaryFile("w") as file:
+                file.write("#" * (size - 1 - len(last)) + "\n" + last)
+                file.flush()
+                done = bench("ag_gemm", "--shapes", file.name, "--json", *ROUNDS)
+                self.assertEqual(done.returncode, code, done.stderr)
+                if code == 0:
+                    self.assertEqual(json.loads(done.stdout)["k"], 4096)
+                else:
+                    self.assertIn("has more than 65536 bytes", done.stderr)
+
     def test_what_one_algorithm_cannot_do_others_do(self):
         done = bench("ag_gemm", "--algorithm", "teleport,copy", "--m", "64", "--json", *ROUNDS)
         self.assertEqual(done.returncode, 1)
@@ -193,6 +206,8 @@ class Bench(unittest.TestCase):
                 (["--shapes", "1,2,3"], "want m,n,k after an operator and a colon"),
                 (["ag_gemm", "--shapes", "no/such"], "--shapes: cannot read no/such: No such"),
                 (["ag_gemm", "--shapes", "/dev/null"], "there is no shape in /dev/null"),
+                (["ag_gemm", "--shapes", "/dev"], "--shapes: cannot read /dev: Is a directory"),
+                (["ag_gemm", "--shapes", "/dev/zero"], "/dev/zero has more than 65536 bytes: name"),
                 (["ag_gemm", "--total", "--n", "3"], "ag_gemm: 3 columns are not for 2 ranks"),
                 (["ag_gemm", "--peer", "mkl"], "--peer is 'mkl': want one of auto|cublas|none"),
                 (["ag_gemm", "gemm_rs"], "what is 'gemm_rs'?"),
