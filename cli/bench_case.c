@@ -107,8 +107,9 @@ static imbrex_status leave_out(case_state *s, const char *name, imbrex_status st
     bool harmless = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
     if (!harmless)
         return status;
+    const char *why = failure_text(status);
     if (imbrex_group_rank(s->setting->group) == 0)
-        fprintf(stderr, "imbrex bench: %s is left out: %s\n", name, failure_text(status));
+        fprintf(stderr, "imbrex bench: %s is left out: %s\n", name, why);
     s->left_out++;
     return IMBREX_OK;
 }

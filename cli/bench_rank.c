@@ -37,9 +37,9 @@ static imbrex_status equip_gpu(bench_setting *s)
         status = imbrex_mem_alloc(s->alone, CUDA_BLAS_WORKSPACE_BYTES, &s->workspace);
     if (status == IMBREX_OK || q->peer == BENCH_PEER_CUBLAS)
         return status;
+    const char *why = failure_text(status);
     if (s->bar)
-        fprintf(stderr, "imbrex bench: products are compared with our own: %s\n",
-                failure_text(status));
+        fprintf(stderr, "imbrex bench: products are compared with our own: %s\n", why);
     return IMBREX_OK;
 }
 
@@ -86,11 +86,12 @@ static imbrex_status work(rank_state *s)
         if (status != IMBREX_OK && (!harmless || q->count == 1))
             return status;
         if (status != IMBREX_OK) {
+            const char *why = failure_text(status);
             s->left_out++;
             if (s->setting.bar)
                 fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
                         q->shapes[i].op->name, (long long)q->shapes[i].m, (long long)q->shapes[i].n,
-                        (long long)q->shapes[i].k, failure_text(status));
+                        (long long)q->shapes[i].k, why);
         } else if (s->setting.bar) {
             (q->json ? bench_report_json : bench_report_table)(&result);
             fflush(stdout); /* what stands stays, if a later shape ends the run */

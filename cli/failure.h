@@ -9,7 +9,8 @@ IMBREX_TRY failure_note(imbrex_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* The sentence of failure_note if there was one since the last look, else imbrex_error(), or for a
- * status without either its name.  Valid until the next failure_note. */
+ * status without either its name.  Valid until the next failure_note.  Who goes on after a failure
+ * calls it too, on ranks that print nothing as well: the sentence would be the next failure's. */
 const char *failure_text(imbrex_status status);
 
 #endif /* CLI_FAILURE_H */

@@ -177,6 +177,15 @@ class Bench(unittest.TestCase):
                 else:
                     self.assertIn("has more than 65536 bytes", done.stderr)
 
+    def test_every_rank_gives_the_reason_of_its_own_failure(self):
+        """Of the second shape: what the first one left behind is no reason."""
+        done = bench("ag_gemm", "--device", "cpu", "--algorithm", "foo,bar", "--shapes",
+                     "64,64,64;16777216,16777216,64", *ROUNDS)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("k=64 is left out: no algorithm is left to time", done.stderr)
+        self.assertIn("cannot take", done.stderr)
+        self.assertNotIn("imbrex bench: no algorithm", done.stderr)
+
     def test_what_one_algorithm_cannot_do_others_do(self):
         done = bench("ag_gemm", "--algorithm", "teleport,copy", "--m", "64", "--json", *ROUNDS)
         self.assertEqual(done.returncode, 1)
