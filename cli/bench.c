@@ -118,7 +118,9 @@ static int check_request(const options_page *page, const char *ops, bench_words 
     if (request->timeline && (request->count > 1 || first->alone || first->meets))
         return options_wrong(page, "--timeline shows one shape of one operator, and not %s",
                              first->meets ? "barrier" : "gemm");
-    if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
+    /* The file is rank 0's to write: the other ranks' hosts need not have the folder. */
+    if (request->timeline && launch_is_first() &&
+        !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
     request->peer = (bench_peer)options_index(peers, 3, w->peer);
     if (!w->algorithm) {

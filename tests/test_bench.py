@@ -186,6 +186,17 @@ class Bench(unittest.TestCase):
         self.assertIn("cannot take", done.stderr)
         self.assertNotIn("imbrex bench: no algorithm", done.stderr)
 
+    def test_only_rank_0_needs_the_folder_of_the_timeline(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "0"))
+            script = '"%s" bench all_gather --m 8 --n 8 --timeline "%s/$RANK/t.svg" %s' % (
+                TOOL, folder, " ".join(ROUNDS))
+            done = subprocess.run([TOOL, "run", "-n", "2", "--", "sh", "-c", script],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=120)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(os.listdir(os.path.join(folder, "0")), ["t.svg"])
+
     def test_what_one_algorithm_cannot_do_others_do(self):
         done = bench("ag_gemm", "--algorithm", "teleport,copy", "--m", "64", "--json", *ROUNDS)
         self.assertEqual(done.returncode, 1)
