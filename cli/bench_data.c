@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "failure.h"
 #include "matrix.h"
 #include "try.h"
 
@@ -42,8 +43,7 @@ static imbrex_status fill(const bench_data *data, uint64_t seed, const bench_sha
     for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
         status = imbrex_copy(data->group, data->sets + at + done, data->sets + at,
                              done < bytes - done ? done : bytes - done, NULL);
-    if (status == IMBREX_OK)
-        status = imbrex_stream_sync(data->group, NULL);
+    status = failure_drain(status, data->group, NULL);
     free(host);
     return status;
 }

@@ -28,3 +28,11 @@ const char *failure_text(imbrex_status status)
         return "out of memory";
     return *imbrex_error() ? imbrex_error() : imbrex_status_name(status);
 }
+
+imbrex_status failure_drain(imbrex_status status, imbrex_group *group, imbrex_stream stream)
+{
+    if (status != IMBREX_OK && !ours) /* the next call of the library forgets its sentence */
+        status = failure_note(status, "%s", failure_text(status));
+    imbrex_status idle = imbrex_stream_sync(group, stream);
+    return status == IMBREX_OK ? idle : status;
+}

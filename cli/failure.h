@@ -13,4 +13,8 @@ IMBREX_TRY failure_note(imbrex_status status, const char *format, ...)
  * calls it too, on ranks that print nothing as well: the sentence would be the next failure's. */
 const char *failure_text(imbrex_status status);
 
+/* Waits until the stream is idle, also after a failure, so that nothing on it uses host memory any
+ * more.  Returns status, with its sentence kept for failure_text, or after IMBREX_OK the wait's. */
+IMBREX_TRY failure_drain(imbrex_status status, imbrex_group *group, imbrex_stream stream);
+
 #endif /* CLI_FAILURE_H */

@@ -158,9 +158,9 @@ static imbrex_status collect(rank_state *s, void **host)
     size_t bytes = (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
     *host = malloc(bytes + 1);
     imbrex_status status = *host ? enqueue_whole(s, whole, *host, bytes) : IMBREX_NO_MEMORY;
-    imbrex_status idle = imbrex_stream_sync(s->group, s->stream); /* done with host in any case */
+    status = failure_drain(status, s->group, s->stream);
     imbrex_plan_destroy(whole);
-    return status == IMBREX_OK ? idle : status;
+    return status;
 }
 
 static imbrex_status check(rank_state *s, const char *y)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "failure.h"
 #include "try.h"
 
 enum { WORD = sizeof(float) };
@@ -55,7 +56,8 @@ imbrex_status share_barrier(imbrex_group *group)
     return imbrex_stream_sync(group, NULL);
 }
 
-imbrex_status share_all(share *s, const void *mine, size_t bytes, void *all)
+/* The last barrier: nobody writes again before all have read. */
+static imbrex_status enqueue_all(share *s, const void *mine, size_t bytes, void *all)
 {
     int size = imbrex_group_size(s->group), rank = imbrex_group_rank(s->group);
     char *slot = s->room + (size_t)(s->plan ? size : rank) * s->bytes;
@@ -70,7 +72,12 @@ imbrex_status share_all(share *s, const void *mine, size_t bytes, void *all)
     for (int r = 0; r < size; r++)
         TRY(imbrex_copy(s->group, (char *)all + (size_t)r * bytes, s->room + (size_t)r * s->bytes,
                         bytes, NULL));
-    return share_barrier(s->group); /* nobody writes again before all have read */
+    return imbrex_barrier(s->group, NULL);
+}
+
+imbrex_status share_all(share *s, const void *mine, size_t bytes, void *all)
+{
+    return failure_drain(enqueue_all(s, mine, bytes, all), s->group, NULL);
 }
 
 imbrex_status share_max(share *s, double mine, double *most)

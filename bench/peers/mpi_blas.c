@@ -11,6 +11,7 @@
 
 #include "bench_blas.h"
 #include "bench_call.h"
+#include "failure.h"
 #include "measure.h"
 #include "try.h"
 
@@ -286,7 +287,7 @@ int main(int argc, char **argv)
     imbrex_status status = run_all(&p, &bad);
     if (status != IMBREX_OK) {
         fprintf(stderr, "mpi_blas: rank %d: %s: %s\n", p.rank, imbrex_status_name(status),
-                imbrex_error());
+                failure_text(status));
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     share_close(&p.share);
