@@ -72,18 +72,19 @@ static bool is_step(const char *step)
     return isdigit((unsigned char)*step) && !*end && !errno && number < 0xfffffff0;
 }
 
-/* This process's rank as its launcher wrote it; NULL: no launcher.  The library has the same rules,
- * in launch_env.c. */
+/* This process's rank as its launcher wrote it; "": only the size; NULL: no launcher.  The library
+ * has the same rules, in launch_env.c, and says what is missing where half a pair is set. */
 static const char *find_rank(void)
 {
-    /* The second of each pair tells a rank from a shell that happens to have the first: a batch
-     * script has SLURM_PROCID, but is no step. */
     static const char *const signs[][2] = { { "RANK", "WORLD_SIZE" },
                                             { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
                                             { "PMI_RANK", "PMI_SIZE" } };
-    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
-        if (look_up(signs[i][0]) && look_up(signs[i][1]))
-            return look_up(signs[i][0]);
+    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++) {
+        const char *rank = look_up(signs[i][0]);
+        if (rank || look_up(signs[i][1]))
+            return rank ? rank : "";
+    }
+    /* A batch script has SLURM_PROCID, but is no step. */
     const char *step = look_up("SLURM_STEP_ID");
     return step && is_step(step) ? look_up("SLURM_PROCID") : NULL;
 }
@@ -96,5 +97,5 @@ bool launch_is_rank(void)
 bool launch_is_first(void)
 {
     const char *rank = find_rank();
-    return !rank || strcmp(rank, "0") == 0;
+    return !rank || !*rank || strcmp(rank, "0") == 0;
 }

@@ -24,8 +24,8 @@ static const char *const names[] = { "RANK",          "WORLD_SIZE",
                                      "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK",
                                      "MASTER_ADDR",   "OMPI_COMM_WORLD_SIZE" };
 
-/* The library, too, sees a launcher or none. */
-static void is_rank_in(const char *environment, bool rank, bool first)
+/* The library, too, sees a launcher or none, and refuses what has half of it. */
+static void is_rank_by(const char *environment, bool rank, bool first, imbrex_status expected)
 {
     char words[256], *rest = NULL;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -36,14 +36,19 @@ static void is_rank_in(const char *environment, bool rank, bool first)
         *value++ = '\0';
         setenv(at, value, 1);
     }
-    imx_launch_env env;
-    assert_int_equal(imx_launch_env_parse(get_variable, NULL, &env), IMBREX_OK);
+    imx_launch_env env = { .launcher = "half of one" };
+    assert_int_equal(imx_launch_env_parse(get_variable, NULL, &env), expected);
     if (launch_is_rank() != rank || launch_is_first() != first ||
         (strcmp(env.launcher, "none") != 0) != rank)
         fail_msg("'%s': a rank %d, the first %d; to the library: %s", environment, launch_is_rank(),
                  launch_is_first(), env.launcher);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unsetenv(names[i]);
+}
+
+static void is_rank_in(const char *environment, bool rank, bool first)
+{
+    is_rank_by(environment, rank, first, IMBREX_OK);
 }
 
 static void a_rank_is_known_by_its_environment(void **state)
@@ -62,10 +67,24 @@ static void a_rank_is_known_by_its_environment(void **state)
     is_rank_in("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=4294967290", false, true);
 }
 
+static void half_a_launcher_is_one(void **state)
+{
+    (void)state;
+    is_rank_by("RANK=1", true, false, IMBREX_INVALID);
+    is_rank_by("RANK=0", true, true, IMBREX_INVALID);
+    is_rank_by("WORLD_SIZE=2", true, true, IMBREX_INVALID);
+    is_rank_by("OMPI_COMM_WORLD_SIZE=2", true, true, IMBREX_INVALID);
+    is_rank_by("PMI_RANK=1", true, false, IMBREX_INVALID);
+    is_rank_by("WORLD_SIZE=2 PMI_RANK=1 PMI_SIZE=2", true, true, IMBREX_INVALID);
+    is_rank_by("SLURM_PROCID=1 SLURM_STEP_ID=0", true, false, IMBREX_INVALID);
+    is_rank_in("SLURM_NTASKS=2 SLURM_STEP_ID=0", false, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_is_known_by_its_environment),
+        cmocka_unit_test(half_a_launcher_is_one),
     };
     return cmocka_run_group_tests_name("rank_env", tests, NULL, NULL);
 }
