@@ -78,9 +78,8 @@ int cli_info(int argc, char **argv)
         return CLI_FAILED;
     }
     imbrex_info(lines, size);
-    strcat(lines, line); /* for which there is room */
-    if (group)
-        strcat(lines, "\n");
+    size_t length = strlen(lines);
+    snprintf(lines + length, size - length, "%s%s", line, group ? "\n" : "");
     if (json)
         print_json(lines);
     else
