@@ -291,7 +291,7 @@ class Mlp(unittest.TestCase):
             (1, ["mlp", "--weights", w, "--layer", "1", "--input", x], "no layer 1"),
             (1, ["mlp", "--weights", self.path("none"), "--input", x], "none"),
             (1, ["mlp", "--weights", w, "--input", self.path("narrow.safetensors"),
-                 "--layer", "3"], "47 columns"),
+                 "--layer", "3"], "47 columns, but the layer's hidden size is 48: give an --input"),
             (1, ["mlp", "--weights", w, "--input", w, "--layer", "3"], "no tensor x"),
             (1, ["mlp", "--weights", self.path("cut.safetensors"), "--input", x], "cut.safe"),
         )
