@@ -62,8 +62,8 @@ static int end(void **state)
     return scratch_remove(state);
 }
 
-/* What the kernel `kept` in a file leaves at args->out. */
-static int value_of(const char *name, const char *options)
+/* *out: what the kernel `kept` in a file leaves at args->out. */
+static imbrex_status run(const char *name, const char *options, int *out)
 {
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
     imbrex_group *group = NULL;
@@ -71,13 +71,28 @@ static int value_of(const char *name, const char *options)
     assert_int_equal(imbrex_group_create(&alone, &group), IMBREX_OK);
     imbrex_kernel *kernel;
     imbrex_kernel_desc desc = { .name = "kept", .file = scratch_path(name), .options = options };
-    int out = 0, *at = &out;
-    if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
-        fail_msg("%s", imbrex_error());
-    assert_int_equal(imbrex_launch(kernel, 1, 1, &at, sizeof at, NULL), IMBREX_OK);
-    assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK);
+    imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);
+    if (status == IMBREX_OK) {
+        assert_int_equal(imbrex_launch(kernel, 1, 1, &out, sizeof out, NULL), IMBREX_OK);
+        assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK);
+    }
     imbrex_group_destroy(group);
+    return status;
+}
+
+static int value_of(const char *name, const char *options)
+{
+    int out = 0;
+    if (run(name, options, &out) != IMBREX_OK)
+        fail_msg("%s", imbrex_error());
     return out;
+}
+
+static void refused(const char *name, const char *words)
+{
+    int out = 0;
+    if (run(name, NULL, &out) == IMBREX_OK || !strstr(imbrex_error(), words))
+        fail_msg("\"%s\", want \"%s\"", imbrex_error(), words);
 }
 
 /* ---- what it includes ------------------------------------------------------------------------ */
@@ -147,6 +162,74 @@ static void headers_that_a_macro_names(void **state)
         put("config.h", i == 1 ? "#define VALUE 1\n" : "#define VALUE 2\n");
         assert_int_equal(value_of("macro.c", options), i);
     }
+}
+
+/* However it is written, a header counts; the word alone, as in a comment, keeps nobody from
+ * keeping the kernel. */
+static void directives_of_all_forms(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {
+        "/* x */ #include \"form.h\"\n",  "#\\\ninclude \"form.h\"\n",
+        "#inc\\ \nlude \"form.h\"\n",     "%:include \"form.h\"\n",
+        "#import \"form.h\"\n",           "# /*\n*/ include \"form.h\"\n",
+        "/*\n*/ # include\t\"form.h\"\n",
+    };
+    const char *source = getenv("IMBREX_SOURCE_DIR");
+    char text[600], options[600];
+    snprintf(options, sizeof options, "-I%s/include", source ? source : ".");
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        snprintf(text, sizeof text,
+                 "/* include what follows\n"
+                 " * #include NAME, or do not include it */\n" DEVICE ARGS "%s"
+                 "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE; }\n",
+                 forms[i]);
+        put("form.c", text);
+        int before = runs();
+        for (int k = 0; k < 4; k++) {
+            put("form.h", k >= 2 ? "#define VALUE 2\n" : "#define VALUE 1\n");
+            int value = value_of("form.c", options);
+            if (value != k / 2 + 1 || runs() - before != k / 2 + 1)
+                fail_msg("form %zu: %d, want %d, after %d compilations", i, value, k / 2 + 1,
+                         runs() - before);
+        }
+    }
+}
+
+/* Blanks, and a last line. */
+static void put_large(const char *name, size_t bytes, const char *last)
+{
+    char *text = malloc(bytes + strlen(last));
+    assert_non_null(text);
+    memset(text, '\n', bytes);
+    memcpy(text + bytes, last, strlen(last));
+    scratch_write(name, text, bytes + strlen(last));
+    free(text);
+}
+
+static void headers_too_large(void **state)
+{
+    (void)state;
+    put("large.c", DEVICE ARGS "#include \"large.h\"\n"
+                               "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE; }\n");
+    for (int i = 1; i <= 2; i++) {
+        put_large("large.h", 33 << 20, i == 1 ? "#define VALUE 1\n" : "#define VALUE 2\n");
+        assert_int_equal(value_of("large.c", NULL), i);
+    }
+    put_large("large.c", 16 << 20, "int x;\n");
+    refused("large.c", "want at most 16 MiB");
+}
+
+/* None is waited for, be it a header of a comment's. */
+static void pipes(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo(scratch_path("pipe"), 0600), 0);
+    put("piped.c", DEVICE ARGS "/*\n#include \"pipe\"\n*/\n"
+                               "IMBREXD_KERNEL(kept, kept_args) { *args->out = 5; }\n");
+    assert_int_equal(value_of("piped.c", NULL), 5);
+    refused("pipe", "want a regular file");
+    refused(".", "Is a directory");
 }
 
 /* ---- files of no use ------------------------------------------------------------------------- */
@@ -223,6 +306,9 @@ int main(void)
         cmocka_unit_test(headers_that_change),
         cmocka_unit_test(headers_of_one_name),
         cmocka_unit_test(headers_that_a_macro_names),
+        cmocka_unit_test(directives_of_all_forms),
+        cmocka_unit_test(headers_too_large),
+        cmocka_unit_test(pipes),
         cmocka_unit_test(what_does_not_load_is_replaced),
         cmocka_unit_test(processors),
     };

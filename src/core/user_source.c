@@ -3,15 +3,18 @@
  *
  * Which #include takes effect only the compiler knows, and which of several files of its name.  All
  * of them count here, also those in comments: a file too many costs a compilation now and then, one
- * too few would run old code.  What is more than fits here, or is named by a macro, is therefore
- * compiled each time. */
+ * too few would run old code.  What is more than fits here, cannot be read, or is named by a macro,
+ * is therefore compiled each time. */
 #include "user_source.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "backend.h"
 #include "source.h"
@@ -19,15 +22,31 @@
 enum { TEXT_BYTES_MOST = 16 << 20, PATH_MOST = 512, FILES_MOST = 256 };
 enum { FOLDERS_MOST = IMX_USER_WORDS + 1 };
 
+/* NULL with errno, ENOTSUP if it is a pipe or the like, which might never end. */
+static FILE *open_file(const char *path)
+{
+    struct stat found = { 0 };
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    bool regular = fstat(fd, &found) == 0 && S_ISREG(found.st_mode);
+    FILE *file = regular ? fdopen(fd, "r") : NULL;
+    int error = regular ? errno : S_ISDIR(found.st_mode) ? EISDIR : ENOTSUP;
+    if (!file)
+        close(fd);
+    errno = error;
+    return file;
+}
+
 /* All of a file and a NUL, or NULL with errno. */
 static char *read_file(const char *path, size_t *bytes)
 {
-    FILE *file = fopen(path, "re");
+    FILE *file = open_file(path);
     char *text = NULL;
     size_t room = 0, got = 0;
-    while (file && !feof(file) && !ferror(file) && got < TEXT_BYTES_MOST) {
+    while (file && !feof(file) && !ferror(file) && got <= TEXT_BYTES_MOST) {
         if (got + 1 >= room) {
-            room = room ? 2 * room : 65536;
+            room = room ? (size_t)imx_min(2 * (int64_t)room, TEXT_BYTES_MOST + 2) : 65536;
             char *more = realloc(text, room);
             if (!more)
                 break;
@@ -35,8 +54,8 @@ static char *read_file(const char *path, size_t *bytes)
         }
         got += fread(text + got, 1, room - 1 - got, file);
     }
-    bool whole = file && feof(file);
-    int error = whole ? 0 : errno ? errno : EFBIG;
+    bool whole = file && feof(file) && got <= TEXT_BYTES_MOST;
+    int error = got > TEXT_BYTES_MOST ? EFBIG : errno;
     if (file)
         fclose(file);
     if (!whole) {
@@ -47,6 +66,67 @@ static char *read_file(const char *path, size_t *bytes)
     text[got] = '\0';
     *bytes = got;
     return text;
+}
+
+/* ---- directives ------------------------------------------------------------------------------ */
+
+#define BLANKS " \t\v\f\r"
+
+/* As the compiler reads it: lines that a backslash joins are one, and a NUL is a blank.  NULL: no
+ * memory. */
+static char *join_lines(const char *text, size_t bytes)
+{
+    char *joined = malloc(bytes + 1);
+    size_t length = 0;
+    for (size_t i = 0; i < bytes && joined; i++) {
+        size_t blanks = text[i] == '\\' ? strspn(text + i + 1, BLANKS) : 0;
+        if (text[i] == '\\' && text[i + 1 + blanks] == '\n')
+            i += 1 + blanks;
+        else
+            joined[length++] = text[i] ? text[i] : ' ';
+    }
+    if (joined)
+        joined[length] = '\0';
+    return joined;
+}
+
+/* Where the blanks before `at` begin. */
+static const char *before_blanks(const char *text, const char *at)
+{
+    while (at > text && strchr(BLANKS, at[-1]))
+        at--;
+    return at;
+}
+
+static bool ends(const char *text, const char *at, const char *with)
+{
+    size_t length = strlen(with);
+    return (size_t)(at - text) >= length && memcmp(at - length, with, length) == 0;
+}
+
+/* The word at `at` may be a directive's: before it is a #, the first of its line but for comments,
+ * or a comment, whose beginning is not looked for. */
+static bool may_direct(const char *text, const char *at)
+{
+    at = before_blanks(text, at);
+    if (ends(text, at, "*/"))
+        return true;
+    size_t mark = ends(text, at, "#") ? 1 : ends(text, at, "%:") ? 2 : 0;
+    at = before_blanks(text, at - mark);
+    return mark && (at == text || at[-1] == '\n' || ends(text, at, "*/"));
+}
+
+/* The length of a word at `at` that takes a file in; 0: it is another. */
+static size_t word_at(const char *at)
+{
+    static const char *const words[] = { "include", "include_next", "import" };
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        size_t length = strlen(words[i]);
+        if (strncmp(at, words[i], length) == 0 && !isalnum((unsigned char)at[length]) &&
+            at[length] != '_')
+            return length;
+    }
+    return 0;
 }
 
 /* ---- the key --------------------------------------------------------------------------------- */
@@ -87,30 +167,6 @@ static void take_folder(scan *s, const char *word, size_t length)
         snprintf(s->folders[s->folder_count++], PATH_MOST, "%.*s", (int)length, word);
 }
 
-/* The name in a line `#include <name>` or "name"; 0: it is another line, or one with a macro for a
- * name. */
-static size_t included(scan *s, const char *line, const char **name)
-{
-    line += strspn(line, " \t");
-    if (*line++ != '#')
-        return 0;
-    line += strspn(line, " \t");
-    if (strncmp(line, "include", 7) != 0)
-        return 0;
-    line += 7;
-    if (strncmp(line, "_next", 5) == 0)
-        line += 5;
-    if (isalnum((unsigned char)*line) || *line == '_')
-        return 0; /* a line of a comment */
-    line += strspn(line, " \t");
-    if (*line != '"' && *line != '<') {
-        s->too_much = true;
-        return 0;
-    }
-    *name = line + 1;
-    return strcspn(line + 1, "\">\n");
-}
-
 static void scan_text(scan *s, const char *folder, const char *text, size_t bytes);
 
 /* Or nothing: there is no such file. */
@@ -131,7 +187,7 @@ static void scan_file(scan *s, const char *folder, const char *name, size_t leng
     }
     char *text = read_file(path, &bytes);
     if (!text) {
-        s->too_much = s->too_much || errno == EFBIG;
+        s->too_much = s->too_much || (errno != ENOENT && errno != ENOTDIR && errno != EISDIR);
         return;
     }
     memcpy(s->seen[s->seen_count++], path, sizeof path);
@@ -157,13 +213,19 @@ static void scan_word(scan *s, const char *word, size_t length)
 static void scan_text(scan *s, const char *folder, const char *text, size_t bytes)
 {
     imx_cache_key_add(&s->key, text, bytes);
-    for (const char *line = text; line; line = strchr(line, '\n')) {
-        const char *name;
-        line += *line == '\n';
-        size_t length = included(s, line, &name);
-        if (length)
-            scan_name(s, folder, name, length);
+    char *joined = join_lines(text, bytes);
+    s->too_much = s->too_much || !joined;
+    for (const char *at = joined; at && (at = strchr(at, 'i')); at++) {
+        size_t length = word_at(at);
+        if (!length || !may_direct(joined, at))
+            continue;
+        const char *name = at + length + strspn(at + length, BLANKS);
+        if (*name == '"' || *name == '<')
+            scan_name(s, folder, name + 1, strcspn(name + 1, "\">\n"));
+        else
+            s->too_much = true; /* a macro, or a comment before it */
     }
+    free(joined);
 }
 
 static imbrex_status find_key(const char *name, const char *options, imx_user_source *source)
@@ -207,6 +269,15 @@ static imbrex_status name_file(const char *name, const char *file, imx_user_sour
     return IMBREX_OK;
 }
 
+static imbrex_status unreadable(const char *file, int error)
+{
+    if (error == EFBIG)
+        return imx_fail(IMBREX_INVALID, "desc.file, %s, is too large: want at most %d MiB", file,
+                        TEXT_BYTES_MOST >> 20);
+    return imx_fail(IMBREX_INVALID, "desc.file, %s, cannot be read: %s", file,
+                    error == ENOTSUP ? "want a regular file" : strerror(error));
+}
+
 imbrex_status imx_user_source_read(const char *name, const char *source, const char *file,
                                    const char *options, imx_user_source *out)
 {
@@ -222,8 +293,7 @@ imbrex_status imx_user_source_read(const char *name, const char *source, const c
     } else {
         out->text = read_file(file, &out->bytes);
         if (!out->text)
-            return imx_fail(IMBREX_INVALID, "desc.file, %s, cannot be read: %s", file,
-                            strerror(errno));
+            return unreadable(file, errno);
     }
     IMX_GOTO(find_key(name, options, out));
     return IMBREX_OK;
