@@ -270,6 +270,21 @@ static void what_does_not_load_is_replaced(void **state)
     }
 }
 
+/* ---- what a process holds -------------------------------------------------------------------- */
+
+/* What the loader does not let go of is not taken for what comes after it. */
+static void objects_that_stay(void **state)
+{
+    (void)state;
+    char text[200];
+    for (int i = 1; i <= 3; i++) {
+        snprintf(text, sizeof text,
+                 DEVICE ARGS "IMBREXD_KERNEL(kept, kept_args) { *args->out = %d; }\n", i);
+        put("stays.c", text);
+        assert_int_equal(value_of("stays.c", "-Wl,-z,nodelete"), i);
+    }
+}
+
 /* ---- machines -------------------------------------------------------------------------------- */
 
 static imx_cache_key key_on(const char *processor, const char *options)
@@ -310,6 +325,7 @@ int main(void)
         cmocka_unit_test(headers_too_large),
         cmocka_unit_test(pipes),
         cmocka_unit_test(what_does_not_load_is_replaced),
+        cmocka_unit_test(objects_that_stay),
         cmocka_unit_test(processors),
     };
     return cmocka_run_group_tests(tests, begin, end);

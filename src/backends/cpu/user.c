@@ -20,6 +20,7 @@ struct imx_user {
     const imbrexd_entry *entry;
     void *object; /* dlopen's; NULL: entry is the program's own */
     int fd;       /* its file; -1: none.  Open as long as it is loaded: its path is its name */
+    char path[48];
     imx_prepared *prepared;
 };
 
@@ -53,11 +54,18 @@ static size_t scratch_of(const void *shared_bytes)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+/* What the loader keeps all the same (-z nodelete, say) it would find again for the next file of
+ * this number: then the file stays open. */
 static void unload(imx_user *user)
 {
-    if (user->object)
+    void *kept = NULL;
+    if (user->object) {
         dlclose(user->object);
-    if (user->fd >= 0)
+        kept = dlopen(user->path, RTLD_NOW | RTLD_NOLOAD);
+    }
+    if (kept)
+        dlclose(kept);
+    else if (user->fd >= 0)
         close(user->fd);
     user->object = NULL;
     user->fd = -1;
@@ -75,9 +83,9 @@ static imbrex_status load(imx_user *user, const void *image, size_t bytes)
             return imx_fail_errno("cannot write kernel %s into memory", user->name);
         put += (size_t)n;
     }
-    char path[48]; /* of this process: tools that look at it from outside find it, too */
-    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), user->fd);
-    user->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    /* Of this process: tools that look at it from outside find it, too. */
+    snprintf(user->path, sizeof user->path, "/proc/%ld/fd/%d", (long)getpid(), user->fd);
+    user->object = dlopen(user->path, RTLD_NOW | RTLD_LOCAL);
     if (!user->object)
         return imx_fail(IMBREX_INVALID, "kernel %s does not load: %s", user->name, dlerror());
     return IMBREX_OK;
