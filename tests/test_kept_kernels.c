@@ -285,6 +285,30 @@ static void objects_that_stay(void **state)
     }
 }
 
+/* Its folder is TMPDIR, however long the name, and no other. */
+static void folders_to_compile_in(void **state)
+{
+    (void)state;
+    char before[512], name[200], longest[5000];
+    keep("TMPDIR", before, sizeof before);
+    put("where.c", DEVICE ARGS "IMBREXD_KERNEL(kept, kept_args) { *args->out = 9; }\n");
+    memset(name, 'x', sizeof name - 1);
+    memset(longest, 'x', sizeof longest - 1);
+    name[sizeof name - 1] = longest[sizeof longest - 1] = '\0';
+    setenv("TMPDIR", scratch_path(name), 1);
+    refused("where.c", scratch_path(name));
+    scratch_directory(name);
+    assert_int_equal(value_of("where.c", NULL), 9);
+    setenv("TMPDIR", longest, 1);
+    put("where.c", DEVICE ARGS "IMBREXD_KERNEL(kept, kept_args) { *args->out = 10; }\n");
+    refused("where.c", "TMPDIR has 4999 characters");
+    if (*before)
+        setenv("TMPDIR", before, 1);
+    else
+        unsetenv("TMPDIR");
+    assert_int_equal(value_of("where.c", NULL), 10);
+}
+
 /* ---- machines -------------------------------------------------------------------------------- */
 
 static imx_cache_key key_on(const char *processor, const char *options)
@@ -326,6 +350,7 @@ int main(void)
         cmocka_unit_test(pipes),
         cmocka_unit_test(what_does_not_load_is_replaced),
         cmocka_unit_test(objects_that_stay),
+        cmocka_unit_test(folders_to_compile_in),
         cmocka_unit_test(processors),
     };
     return cmocka_run_group_tests(tests, begin, end);

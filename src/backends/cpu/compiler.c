@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@
 
 extern char **environ;
 
-enum { PATH_MOST = 400, LIMIT_MS = 120000, SAID_MOST = 1800 };
+enum { FOLDER_MOST = PATH_MAX, PATH_MOST = FOLDER_MOST + 64, LIMIT_MS = 120000, SAID_MOST = 1800 };
 
 /* A kernel and the library that runs it must be of one kind. */
 #if defined(__has_feature)
@@ -67,8 +68,8 @@ static const char qualifiers[] = "#ifndef __clang__\n"
 
 typedef struct job {
     const imx_user_desc *desc;
-    char folder[64];
-    char text[80], object[80];
+    char folder[FOLDER_MOST];
+    char text[PATH_MOST], object[PATH_MOST];
     char include[PATH_MOST];
     char *words; /* the caller's options, cut at the blanks */
     int said;
@@ -129,10 +130,14 @@ static imbrex_status put_headers(const job *j)
 
 static imbrex_status begin(job *j)
 {
+    static const char name[] = "/imbrex-XXXXXX";
     const char *temporary = getenv("TMPDIR");
-    if (!temporary || !*temporary || strlen(temporary) > sizeof j->folder - 20)
+    if (!temporary || !*temporary)
         temporary = "/tmp";
-    snprintf(j->folder, sizeof j->folder, "%s/imbrex-XXXXXX", temporary);
+    if (strlen(temporary) > sizeof j->folder - sizeof name)
+        return imx_fail(IMBREX_INVALID, "TMPDIR has %zu characters: want at most %zu",
+                        strlen(temporary), sizeof j->folder - sizeof name);
+    snprintf(j->folder, sizeof j->folder, "%s%s", temporary, name);
     if (!mkdtemp(j->folder)) {
         imbrex_status status = imx_fail_errno(
             "cannot make the folder %s to compile in, which TMPDIR says where to put", j->folder);
