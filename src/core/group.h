@@ -45,7 +45,8 @@ struct imbrex_group {
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;
-    void *proposals; /* agree.c: one a rank, taken once, so that no meeting lacks memory */
+    void *proposals; /* agree.c: one a rank, taken once, so that no meeting lacks memory; also room
+                        for what look_at_links gathers of each, which is smaller */
 
     imx_bootstrap *own_bootstrap;      /* made from the environment, or NULL */
     const imbrex_bootstrap *bootstrap; /* the caller's, or own_bootstrap's */

@@ -47,7 +47,6 @@ imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, cons
 void imx_across_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
 
 /* Makes the kernels ready, from number `first` on. */
-enum { IMX_ACROSS_KERNELS = 3 };
 imbrex_status imx_across_scatter_prepare(imbrex_plan *plan, int first) IMX_MUST_CHECK;
 
 /* args.c becomes this rank's rows of the sum of all ranks' matrix[m, n]: within each node by rank,

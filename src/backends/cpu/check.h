@@ -139,7 +139,7 @@ const char *imx_cpu_check_keep(const char *name);
 /* A kernel that is not of the library's own build finds the checker here, if there is one. */
 void imx_cpu_check_lend(const imbrexd_checker **checker);
 
-/* Another stream's: kept in *clock, which imx_cpu_check_take frees, by the calling thread. */
+/* The calling thread hands what it did so far over in *clock, to be freed, and another takes it. */
 void imx_cpu_check_give(imx_cpu_check_clock **clock);
 void imx_cpu_check_take(imx_cpu_check_clock *const *clock);
 
