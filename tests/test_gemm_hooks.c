@@ -137,11 +137,12 @@ static void wrong_kernels(imbrex_group *group, bool cuda)
         imbrex_status status;
         const char *words;
     } rows[] = {
-        { { .m = 64, .n = 64 }, IMBREX_INVALID, "64 x 64 x 0" },
-        { { .m = -1, .n = 64, .k = 64 }, IMBREX_INVALID, "desc.m is -1" },
-        { { SHAPE, .dtype = (imbrex_dtype)7 }, IMBREX_INVALID, "desc.dtype is 7" },
+        { { .m = 64, .n = 64 }, IMBREX_INVALID, "desc.gemm.k is 0: want from 1 to" },
+        { { .m = -1, .n = 64, .k = 64 }, IMBREX_INVALID, "desc.gemm.m is -1: want from 1 to" },
+        { { SHAPE, .chunk_rows = -1 }, IMBREX_INVALID, "desc.gemm.chunk_rows is -1: want from 0" },
+        { { SHAPE, .dtype = (imbrex_dtype)7 }, IMBREX_INVALID, "desc.gemm.dtype is 7" },
         { { SHAPE, .algorithm = "copy" }, IMBREX_INVALID, "hooks are the algorithm" },
-        { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved" },
+        { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "desc.gemm.reserved is not 0" },
         { { SHAPE, .sms = 1 << 20 }, IMBREX_UNSUPPORTED, "sms are 1048576" },
     };
     static const imbrex_gemm_desc odd[] = { { SHAPE, .dtype = IMBREX_F32 },

@@ -9,42 +9,43 @@
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
-static imbrex_status check_size(const char *name, int64_t value, int most)
+static imbrex_status check_size(const char *desc, const char *name, int64_t value, int least,
+                                int most)
 {
-    if (value < 0 || value > most)
-        return imx_fail(IMBREX_INVALID, "desc.%s is %lld: want from 0 to %d", name,
-                        (long long)value, most);
+    if (value < least || value > most)
+        return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %d to %d", desc, name,
+                        (long long)value, least, most);
     return IMBREX_OK;
 }
 
-static imbrex_status check_matrix(const char *name, int64_t rows, int64_t cols)
+static imbrex_status check_matrix(const char *desc, const char *name, int64_t rows, int64_t cols)
 {
     if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
         return imx_fail(IMBREX_UNSUPPORTED,
-                        "a matrix of desc.%s = %lld x %lld is too large: want "
+                        "a matrix of %s.%s = %lld x %lld is too large: want "
                         "at most 2^%d elements",
-                        name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
+                        desc, name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
     return IMBREX_OK;
 }
 
-imbrex_status imx_plan_check(const imx_op *op, const imx_request *r)
+imbrex_status imx_plan_check(const imx_op *op, const imx_request *r, const char *desc, int least)
 {
-    IMX_TRY(imx_status_need(r->reserved, "desc", "want the shape of the plan"));
-    IMX_TRY(check_size("m", r->shape.m, IMX_SIZE_MOST));
-    IMX_TRY(check_size("n", r->shape.n, IMX_SIZE_MOST));
-    IMX_TRY(check_size("k", r->shape.k, IMX_SIZE_MOST));
-    IMX_TRY(check_matrix("m x n", r->shape.m, r->shape.n));
-    IMX_TRY(check_matrix("m x k", r->shape.m, r->shape.k));
-    IMX_TRY(check_matrix("n x k", r->shape.n, r->shape.k));
-    IMX_TRY(check_size("chunk_rows", r->chunk_rows, INT32_MAX));
-    IMX_TRY(check_size("sms", r->sms, INT32_MAX));
+    IMX_TRY(imx_status_need(r->reserved, desc, "want the shape of the plan"));
+    IMX_TRY(check_size(desc, "m", r->shape.m, least, IMX_SIZE_MOST));
+    IMX_TRY(check_size(desc, "n", r->shape.n, least, IMX_SIZE_MOST));
+    IMX_TRY(check_size(desc, "k", r->shape.k, least, IMX_SIZE_MOST));
+    IMX_TRY(check_matrix(desc, "m x n", r->shape.m, r->shape.n));
+    IMX_TRY(check_matrix(desc, "m x k", r->shape.m, r->shape.k));
+    IMX_TRY(check_matrix(desc, "n x k", r->shape.n, r->shape.k));
+    IMX_TRY(check_size(desc, "chunk_rows", r->chunk_rows, 0, INT32_MAX));
+    IMX_TRY(check_size(desc, "sms", r->sms, 0, INT32_MAX));
     if ((unsigned)r->shape.dtype > IMBREX_F32)
-        return imx_fail(IMBREX_INVALID, "desc.dtype is %d: want IMBREX_BF16, F16 or F32",
+        return imx_fail(IMBREX_INVALID, "%s.dtype is %d: want IMBREX_BF16, F16 or F32", desc,
                         (int)r->shape.dtype);
     if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
-        return imx_fail(IMBREX_INVALID, "desc.layout is %d: want IMBREX_NK or IMBREX_KN",
+        return imx_fail(IMBREX_INVALID, "%s.layout is %d: want IMBREX_NK or IMBREX_KN", desc,
                         (int)r->shape.layout);
-    IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), "desc"));
+    IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), desc));
     return IMBREX_OK;
 }
 
@@ -118,7 +119,7 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
 
 static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 {
-    IMX_TRY(imx_plan_check(plan->op, r));
+    IMX_TRY(imx_plan_check(plan->op, r, "desc", 0));
     imx_target target;
     plan->group->backend->target(plan->group->device, &target);
     if (r->sms > target.units_most)

@@ -119,8 +119,10 @@ struct imx_run {
 imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
                               const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
 
-/* Local: what is wrong with a request, whoever makes it. */
-imbrex_status imx_plan_check(const imx_op *op, const imx_request *request) IMX_MUST_CHECK;
+/* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
+ * that m, n and k may be. */
+imbrex_status imx_plan_check(const imx_op *op, const imx_request *request, const char *desc,
+                             int least) IMX_MUST_CHECK;
 
 const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
 

@@ -24,11 +24,7 @@ static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_des
         .sms = d->sms,
         .reserved = d->reserved,
     };
-    IMX_TRY(imx_plan_check(&op, &request));
-    if (d->m < 1 || d->n < 1 || d->k < 1)
-        return imx_fail(IMBREX_INVALID,
-                        "desc.gemm is %lld x %lld x %lld: kernel %s wants m, n and k of at least 1",
-                        (long long)d->m, (long long)d->n, (long long)d->k, name);
+    IMX_TRY(imx_plan_check(&op, &request, "desc.gemm", 1));
     if (d->algorithm)
         return imx_fail(IMBREX_INVALID,
                         "desc.gemm's algorithm is \"%s\": kernel %s's hooks are the algorithm; "

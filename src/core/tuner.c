@@ -301,7 +301,7 @@ static imbrex_status check(const imbrex_group *group, const char *op, const imbr
                                 desc->chunk_rows,
                                 desc->sms,
                                 desc->reserved };
-    IMX_TRY(imx_plan_check(t->op, &t->request));
+    IMX_TRY(imx_plan_check(t->op, &t->request, "desc", 0));
     if (desc->algorithm)
         return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
                         desc->algorithm);
