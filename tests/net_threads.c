@@ -95,7 +95,7 @@ static void net_close(imx_net *net)
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
-    *facts = (imx_net_facts){ .text = "threads", .lanes = IMX_NET_LANES };
+    *facts = (imx_net_facts){ .text = "threads", .lanes = IMX_NET_LANES, .plans = INT32_MAX };
 }
 
 static void append(post *p)

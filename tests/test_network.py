@@ -64,6 +64,10 @@ class LogicalNodes(Case):
     def test_exchange(self):
         self.well(call([*MPIRUN, "-n", "6", RANK, "exchange"], env={"IMBREX_NODE_RANKS": "2"}))
 
+    def test_numbers(self):
+        """Plans whose numbers are far apart, exchanges and barriers do not get each other's."""
+        self.well(call([*MPIRUN, "-n", "2", RANK, "numbers"], env={"IMBREX_NODE_RANKS": "1"}))
+
     def test_bootstrap(self):
         """imbrex_bootstrap_mpi, in a program that starts and ends MPI itself."""
         out = self.well(call([*MPIRUN, "-n", "4", os.path.join(BUILD, "tests", "mpi_bootstrap")],
@@ -121,6 +125,11 @@ class LogicalNodes(Case):
         for mode in ("denied", "refused"):
             out = self.well(self.connect("2", mode))
             self.assertEqual(len(re.findall(r"rank \d was told", out)), 2, out)
+
+    def test_few_tags(self):
+        """A plan that MPI has no tags for is refused, and those before it are well."""
+        out = self.well(self.connect("2", "few"))
+        self.assertEqual(len(re.findall(r"rank \d was told", out)), 2, out)
 
     def test_sizes_differ(self):
         """Both sides of a message that has two sizes are told so."""

@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "exchange_cases.h"
+#include "group.h"
 #include "net_threads.h"
 #include "nodes.h"
 #include "op_cases.h"
@@ -366,6 +368,91 @@ static void barriers_span_nodes(void **state)
     assert_int_equal(here, 140);
 }
 
+/* ---- plans' numbers -------------------------------------------------------------------------- */
+
+enum { PLAN_M = 64, PLAN_N = 16, PLAN_SIZE = PLAN_M * PLAN_N, AHEAD_US = 20000 };
+
+/* A gathering in many chunks, which all of them have in one order. */
+static int make_plan(imbrex_group *group, imbrex_plan **plan)
+{
+    imbrex_coll_desc desc = { .m = PLAN_M, .n = PLAN_N, .dtype = IMBREX_F32, .chunk_rows = 4 };
+    RANK_OK(imbrex_plan_all_gather(group, &desc, plan));
+    return 0;
+}
+
+/* at[2 * PLAN_SIZE]: what is gathered, and from where. */
+static int run_plan(imbrex_plan *plan, float value, float *at, imbrex_stream stream)
+{
+    for (int i = 0; i < PLAN_SIZE; i++)
+        at[PLAN_SIZE + i] = value;
+    RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = at + PLAN_SIZE, .c = at }, stream));
+    return 0;
+}
+
+static int has_all(imbrex_group *group, imbrex_stream stream, float value, const float *at)
+{
+    RANK_OK(imbrex_stream_sync(group, stream));
+    for (int i = 0; i < PLAN_SIZE; i++)
+        RANK_CHECK(at[i] == value, "element %d is %g, not %g", i, (double)at[i], (double)value);
+    return 0;
+}
+
+/* A plan of this number waits on rank 0 while rank 1 has sent all that it can of it: meanwhile
+ * `first`, an exchange and a barrier get what is theirs.  go: a signal of rank 0's. */
+static int stays_apart(imbrex_group *group, imbrex_plan *first, int number, uint64_t *go,
+                       float *memory)
+{
+    int rank = imbrex_group_rank(group);
+    float *early = memory, *late = early + 2 * PLAN_SIZE, *swapped = late + 2 * PLAN_SIZE;
+    imbrex_transfer swap[] = { { .rank = !rank, .send = early + PLAN_SIZE, .bytes = 256 },
+                               { .rank = !rank, .recv = swapped, .bytes = 256 } };
+    imbrex_stream stream;
+    imbrex_plan *plan;
+    group->plan_count = number - 1;
+    if (make_plan(group, &plan))
+        return 1;
+    RANK_OK(imbrex_stream_create(group, &stream));
+    if (rank == 0)
+        RANK_OK(imbrex_signal_wait(group, go, (uint64_t)number, stream));
+    if (run_plan(plan, 2, late, stream))
+        return 1;
+    usleep(AHEAD_US);
+    if (run_plan(first, 1, early, NULL))
+        return 1;
+    RANK_OK(imbrex_exchange(group, swap, 2, NULL));
+    RANK_OK(imbrex_barrier(group, NULL));
+    int failed = has_all(group, NULL, 1, early);
+    RANK_CHECK(failed || swapped[0] == 1, "%g was exchanged", (double)swapped[0]);
+    if (rank == 0)
+        RANK_OK(imbrex_signal_post(group, go, (uint64_t)number, 0, NULL));
+    failed += has_all(group, stream, 2, late);
+    imbrex_stream_destroy(group, stream);
+    imbrex_plan_destroy(plan);
+    return failed;
+}
+
+static int numbers_stay_apart(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    enum { ALL = 5 * PLAN_SIZE };
+    imbrex_plan *first;
+    float *memory;
+    RANK_OK(imbrex_mem_alloc(group, ALL * sizeof *memory + sizeof(uint64_t), (void **)&memory));
+    uint64_t *go = (uint64_t *)(memory + ALL);
+    if (make_plan(group, &first))
+        return 1;
+    int failed = stays_apart(group, first, 16384, go, memory) ||
+                 stays_apart(group, first, 32767, go, memory);
+    imbrex_plan_destroy(first);
+    return failed;
+}
+
+static void plans_of_any_number_stay_apart(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(2, 1, 0, numbers_stay_apart, NULL), 0);
+}
+
 /* ---- failure --------------------------------------------------------------------------------- */
 
 enum { CUT_MS = 700, CUT_MOST_MS = 4 * CUT_MS };
@@ -475,6 +562,8 @@ static int rank_of_processes(const char *mode)
         return with_group(op_cases_over_nodes, 0);
     if (strcmp(mode, "exchange") == 0)
         return with_group(exchange_cases, 0);
+    if (strcmp(mode, "numbers") == 0)
+        return with_group(numbers_stay_apart, 0);
     if (strcmp(mode, "volume") == 0)
         return with_group(mode_volume, 0);
     return with_group(mode_cut, MODE_CUT_MS);
@@ -498,6 +587,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(unequal_nodes_are_refused_by_name),
         cmocka_unit_test(one_node_has_no_hierarchy),
         cmocka_unit_test(barriers_span_nodes),
+        cmocka_unit_test(plans_of_any_number_stay_apart),
         cmocka_unit_test(a_cut_ends_on_every_rank),
     };
     imx_net_of_test = &net_threads;

@@ -236,6 +236,9 @@ void imx_net_end(imbrex_group *group);
  * until all nodes have. */
 imbrex_status imx_net_meet(imbrex_group *group, imbrex_stream stream) IMX_MUST_CHECK;
 
+/* UNSUPPORTED if the engine would not tell a plan of this number from another. */
+imbrex_status imx_net_check_number(const imbrex_group *group, int number) IMX_MUST_CHECK;
+
 /* UNSUPPORTED if a graph is being captured on the stream and the engine's steps cannot be. */
 imbrex_status imx_net_check_stream(const imbrex_group *group, imbrex_stream stream) IMX_MUST_CHECK;
 

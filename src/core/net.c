@@ -119,6 +119,16 @@ void imx_net_end(imbrex_group *group)
         group->backend->memory_release(group->net_words);
 }
 
+imbrex_status imx_net_check_number(const imbrex_group *group, int number)
+{
+    if (!group->net || number <= group->net_facts.plans)
+        return IMBREX_OK;
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "the group has made %d plans, and %s tells no more of them apart: keep plans "
+                    "that you need again, or make another group",
+                    group->net_facts.plans, group->net_facts.text);
+}
+
 imbrex_status imx_net_check_stream(const imbrex_group *group, imbrex_stream stream)
 {
     if (!group->net || group->net_facts.capturable || !group->backend->capture ||

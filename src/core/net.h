@@ -20,13 +20,13 @@
  *   match     Between two ranks and in one lane of a channel, the n-th send meets the n-th receive,
  *             and both have the same number of bytes.  All ranks enqueue their steps in one order
  *             that holds for the whole group, so steps never wait for each other in a circle.
- *   channel   The number of the plan whose step it is; 0: barriers; IMX_NET_EXCHANGES: the caller's
- *             own.  Steps of two channels may be under way at once, on two streams; an engine that
- *             knows no channels (NCCL) relies on the one order.
+ *   channel   The number of the plan whose step it is, up to facts.plans; 0: barriers;
+ *             IMX_NET_EXCHANGES: the caller's own.  Steps of two channels may be under way at once,
+ *             on two streams; an engine that knows no channels (NCCL) relies on the one order.
  *   lane      As many steps of a plan may be under way at once as the engine has lanes, each on a
  *             stream of its own: while the last bytes of one arrive the next one has begun.
- *   memory    Of this rank's device, of any alignment.  What is received lies in memory of the
- *             library, never in the caller's.
+ *   memory    Of this rank's device, of any alignment.  What is received lies in memory that the
+ *             library allocated.
  *   end       Every step ends: with its bytes, or when this rank's abort word (*watch->abort[rank])
  *             is set, or when it has made no progress for timeout_ms.  An engine whose step fails
  *             or outlives the limit raises a fault (imbrexd_fault_raise), with the peer as
@@ -48,7 +48,7 @@
 
 typedef struct imx_net imx_net; /* one rank's engine, opened; each kind has its own */
 
-enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_EXCHANGES = 32767, IMX_NET_ABI = 4 };
+enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_EXCHANGES = -1, IMX_NET_ABI = 5 };
 enum { IMX_NET_SIZES_DIFFER = 1 };
 
 typedef struct imx_net_op {
@@ -90,6 +90,7 @@ typedef struct imx_net_facts {
     bool capturable; /* see above */
     int units;       /* multiprocessors that a step holds: a product beside it leaves them free */
     int lanes;       /* 1 to IMX_NET_LANES, alike on all ranks */
+    int plans;       /* the largest number that a plan may have, alike on all ranks */
 } imx_net_facts;
 
 typedef struct imx_net_kind {

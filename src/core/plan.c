@@ -257,6 +257,8 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
                             imbrex_plan **out)
 {
     imbrex_status mine = imx_status_need(out, "plan", "want where to put it");
+    if (mine == IMBREX_OK)
+        mine = imx_net_check_number(plan->group, plan->group->plan_count + 1);
     IMX_TRY(settle(plan, call, r, mine));
     plan->offsets = lay_out(plan);
     mine = take_local(plan);

@@ -112,6 +112,21 @@ static imbrex_status net_open(imx_net *net)
                                : status;
 }
 
+/* A tag that no other lane has, of no other channel. */
+static int64_t tag_of(int channel, int lane)
+{
+    return (int64_t)(channel - IMX_NET_EXCHANGES) * IMX_NET_LANES + lane;
+}
+
+/* MPI_COMM_WORLD has the largest tag of all its communicators, alike on all ranks. */
+static int plans_most(void)
+{
+    int known = 0, plans = 0, *tag = NULL;
+    if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag, &known) == MPI_SUCCESS && known)
+        plans = (int)((*tag - tag_of(0, IMX_NET_LANES - 1)) / IMX_NET_LANES);
+    return plans;
+}
+
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
@@ -119,7 +134,7 @@ static void net_facts(const imx_net *net, imx_net_facts *facts)
     int length;
     MPI_Get_library_version(version, &length);
     version[strcspn(version, ",\n")] = '\0';
-    *facts = (imx_net_facts){ .lanes = IMX_NET_LANES };
+    *facts = (imx_net_facts){ .lanes = IMX_NET_LANES, .plans = plans_most() };
     snprintf(facts->text, sizeof facts->text, "%.90s", version);
 }
 
@@ -169,14 +184,6 @@ static void net_close(imx_net *net)
         free(net);
 }
 
-enum { TAG_MOST = 32767 }; /* what every MPI allows */
-
-static int tag_of(const step *s)
-{
-    return s->channel == IMX_NET_EXCHANGES ? TAG_MOST
-                                           : (s->channel * IMX_NET_LANES + s->lane) % TAG_MOST;
-}
-
 static bool has_next(const step *s, const flight *f, int op)
 {
     return f->next[op] <= s->ops[op].bytes;
@@ -197,7 +204,8 @@ static bool depart(const step *s, flight *f, int i)
 {
     const imx_net_op *op = &s->ops[i];
     char *at = (char *)op->at + f->next[i];
-    int bytes = (int)imx_min(op->bytes - f->next[i], PIECE_BYTES), tag = tag_of(s);
+    int bytes = (int)imx_min(op->bytes - f->next[i], PIECE_BYTES);
+    int tag = (int)tag_of(s->channel, s->lane);
     f->next[i] += PIECE_BYTES;
     f->bytes[i] = op->receives ? bytes : -1;
     int error = op->receives

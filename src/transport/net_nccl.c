@@ -548,7 +548,7 @@ static void net_close(imx_net *net)
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
-    *facts = (imx_net_facts){ .capturable = false, .units = UNITS, .lanes = 1 };
+    *facts = (imx_net_facts){ .capturable = false, .units = UNITS, .lanes = 1, .plans = INT32_MAX };
     snprintf(facts->text, sizeof facts->text, "NCCL %s", imx_nccl_version());
 }
 

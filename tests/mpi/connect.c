@@ -5,6 +5,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect denied     rank 1 gets no thread to drive MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect refused    nor is it told when MPI ends
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect few        MPI has tags for a few plans
  *
  * and where two ranks do not send what they receive, from the sizes (mismatches) to
  *
@@ -60,6 +61,26 @@ static bool denies, refuses;
 int MPI_Comm_set_attr(MPI_Comm comm, int key, void *value)
 {
     return refuses ? MPI_ERR_INTERN : PMPI_Comm_set_attr(comm, key, value);
+}
+
+static int last_tag, largest_tag; /* last: 0: MPI's own; largest that was sent: atomic */
+
+int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found)
+{
+    int error = PMPI_Comm_get_attr(comm, key, value, found);
+    if (key == MPI_TAG_UB && last_tag)
+        *(int **)value = &last_tag;
+    return error;
+}
+
+int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    int before = __atomic_load_n(&largest_tag, __ATOMIC_SEQ_CST);
+    while (tag > before && !__atomic_compare_exchange_n(&largest_tag, &before, tag, 0,
+                                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        continue;
+    return PMPI_Isend(at, count, type, to, tag, comm, request);
 }
 
 /* The first one that the engine wants is the one that drives MPI. */
@@ -226,6 +247,37 @@ static int denied(bool thread)
     return 0;
 }
 
+/* ---- more plans than tags -------------------------------------------------------------------- */
+
+/* Two lanes of exchanges, barriers and each plan. */
+static int few(void)
+{
+    enum { PLANS = 4, TAGS = 2 * (2 + PLANS) };
+    static float a[64 * 64], c[2 * 64 * 64];
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    imbrex_plan *plan;
+    last_tag = TAGS - 1;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    imbrex_coll_desc rows = { .m = 128, .n = 64, .chunk_rows = 4, .dtype = IMBREX_F32 };
+    for (int i = 0; i < PLANS; i++) {
+        RANK_OK(imbrex_plan_all_gather(group, &rows, &plan));
+        RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        imbrex_plan_destroy(plan);
+    }
+    RANK_CHECK(largest_tag == last_tag, "the tag %d of %d was sent", largest_tag, last_tag);
+    imbrex_status status = imbrex_plan_all_gather(group, &rows, &plan);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED && strstr(imbrex_error(), "has made 4 plans"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    printf("rank %d was told\n", bootstrap.rank);
+    imbrex_group_destroy(group);
+    MPI_Finalize();
+    return 0;
+}
+
 /* ---- sizes that differ ----------------------------------------------------------------------- */
 
 enum { BYTES = 4096, PIECE = 16 << 20, TRANSFERS = 2 };
@@ -341,6 +393,7 @@ int main(int argc, char **argv)
     return strcmp(mode, "gone") == 0      ? gone()
            : strcmp(mode, "denied") == 0  ? denied(true)
            : strcmp(mode, "refused") == 0 ? denied(false)
+           : strcmp(mode, "few") == 0     ? few()
            : strcmp(mode, "threads") == 0 ? threads()
            : strcmp(mode, "apart") == 0   ? apart()
                                           : sizes(mode);
