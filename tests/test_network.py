@@ -89,6 +89,12 @@ class LogicalNodes(Case):
                     env={"IMBREX_TIMEOUT_MS": "300"})
         self.assertIn("rank 0 gave up", done.stdout, done.stderr)
 
+    def test_long_limit(self):
+        """A limit of any length that is accepted is none that is over."""
+        program = os.path.join(BUILD, "tests", "mpi_bootstrap")
+        self.well(call([*MPIRUN, "-n", "2", program, "large"],
+                       env={"IMBREX_NODE_RANKS": "1", "IMBREX_TIMEOUT_MS": "10000000000000"}))
+
     def test_leaves(self):
         """What a rank has sent arrives also after it has destroyed its group."""
         self.two_gather("leaves")

@@ -51,21 +51,19 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
                     device);
 }
 
-enum { DEFAULT_TIMEOUT_MS = 30000, TIMEOUT_MS_MOST = 1000000000 }; /* 11 days */
-
 static imbrex_status check_desc(const imbrex_group_desc *desc, imbrex_group **out)
 {
     IMX_TRY(imx_status_need(out, "group", "want where to put it"));
-    if (desc->timeout_ms < 0 || desc->timeout_ms > TIMEOUT_MS_MOST)
+    if (desc->timeout_ms < 0 || desc->timeout_ms > IMX_TIMEOUT_MS_MOST)
         return imx_fail(IMBREX_INVALID, "desc.timeout_ms is %lld: want from 0 to %d",
-                        (long long)desc->timeout_ms, TIMEOUT_MS_MOST);
+                        (long long)desc->timeout_ms, IMX_TIMEOUT_MS_MOST);
     return imx_status_need_zero(desc->reserved, sizeof desc->reserved, "desc");
 }
 
 static imbrex_status meet(imbrex_group *group, const imbrex_group_desc *desc)
 {
-    int64_t timeout = desc->timeout_ms > 0 ? desc->timeout_ms : group->env.timeout_ms;
-    group->timeout_ms = imx_min(timeout > 0 ? timeout : DEFAULT_TIMEOUT_MS, TIMEOUT_MS_MOST);
+    group->timeout_ms =
+        imx_timeout_ms(desc->timeout_ms > 0 ? desc->timeout_ms : group->env.timeout_ms);
     group->bootstrap = desc->bootstrap;
     if (!group->bootstrap) {
         IMX_TRY(imx_bootstrap_from_env(&group->env, group->timeout_ms, &group->own_bootstrap));

@@ -174,6 +174,7 @@ bool imx_env_parse_int(const char *text, int64_t *value);
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 enum { IMX_ELEMENTS_MOST_LOG2 = 56 }; /* of a matrix: keeps all sums of bytes far from overflow */
+enum { IMX_TIMEOUT_MS = 30000, IMX_TIMEOUT_MS_MOST = 1000000000 }; /* 11 days */
 enum { IMX_SIZE_MOST = INT32_MAX - 4096 }; /* m, n, k: an int still holds them in whole tiles */
 
 static inline int64_t imx_min(int64_t a, int64_t b)
@@ -183,6 +184,11 @@ static inline int64_t imx_min(int64_t a, int64_t b)
 static inline int64_t imx_max(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+/* The limit of a wait for a peer; asked: 0 if nobody says. */
+static inline int64_t imx_timeout_ms(int64_t asked)
+{
+    return imx_min(asked > 0 ? asked : IMX_TIMEOUT_MS, IMX_TIMEOUT_MS_MOST);
 }
 static inline int64_t imx_ceil_div(int64_t a, int64_t b)
 {

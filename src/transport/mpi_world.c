@@ -51,8 +51,7 @@ void imx_mpi_world_nap(int *polls, bool crowded)
 static int64_t bootstrap_limit_ns(void)
 {
     const char *text = getenv("IMBREX_TIMEOUT_MS");
-    long long ms = text ? atoll(text) : 0;
-    return (ms > 0 ? ms : 30000) * 1000000;
+    return imx_timeout_ms(text ? strtoll(text, NULL, 10) : 0) * 1000000;
 }
 
 void imx_mpi_world_fail(void)
