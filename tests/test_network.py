@@ -68,6 +68,17 @@ class LogicalNodes(Case):
         """Plans whose numbers are far apart, exchanges and barriers do not get each other's."""
         self.well(call([*MPIRUN, "-n", "2", RANK, "numbers"], env={"IMBREX_NODE_RANKS": "1"}))
 
+    def test_another_library(self):
+        """One that has the name, and is not the one, is named."""
+        with tempfile.TemporaryDirectory() as folder:
+            rank = os.path.join(folder, "rank")
+            other = os.path.join(folder, "libimbrex_mpi.so.0")
+            shutil.copy(RANK, rank)
+            shutil.copy(glob.glob(os.path.join(BUILD, "libimbrex.so.[0-9]"))[0], other)
+            done = call([TOOL, "run", "-n", "2", "--", rank, "table"],
+                        env={"IMBREX_NODE_RANKS": "1", "IMBREX_NET": ""})
+        self.assertIn(other + " carries no data between nodes", done.stderr)
+
     def test_bootstrap(self):
         """imbrex_bootstrap_mpi, in a program that starts and ends MPI itself."""
         out = self.well(call([*MPIRUN, "-n", "4", os.path.join(BUILD, "tests", "mpi_bootstrap")],

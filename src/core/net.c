@@ -1,5 +1,6 @@
 /* net.c - which engine reaches the other nodes, and how a group gets it. */
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,12 @@ static void *open_beside(void)
     return length < (int)sizeof path ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
 }
 
+static const char *path_of(void *library)
+{
+    struct link_map *map = NULL;
+    return dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : LIBRARY;
+}
+
 /* RTLD_GLOBAL: an MPI loads parts of itself that look for its symbols.  Never closed: an MPI cannot
  * begin twice. */
 static imbrex_status load(const char *file, const imx_net_kind **kind)
@@ -41,7 +48,10 @@ static imbrex_status load(const char *file, const imx_net_kind **kind)
                         dlerror());
     *kind = dlsym(library, IMX_NET_SYMBOL);
     return *kind ? IMBREX_OK
-                 : imx_fail(IMBREX_UNSUPPORTED, "IMBREX_NET=%s is no engine of imbrex", file);
+                 : imx_fail(IMBREX_UNSUPPORTED,
+                            "%s carries no data between nodes for imbrex: set IMBREX_NET to the "
+                            "file " LIBRARY " that was built with it",
+                            path_of(library));
 }
 
 static imbrex_status find_kind(const imbrex_group *group, const imx_net_kind **found)
