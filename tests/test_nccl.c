@@ -2,6 +2,7 @@
  * and what is refused, what the operators compute over it, and how it ends when it breaks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -280,6 +281,21 @@ static int no_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return 0;
 }
 
+static void makes_no_group(mishap m)
+{
+    ranks_desc desc = { .size = 2 };
+    setenv("IMBREX_NODE_RANKS", "1", 1);
+    nccl = fake_nccl_install();
+    nccl->fails = m.call;
+    nccl->result = m.result;
+    nccl->cut = m.cut;
+    fake_driver_install(2);
+    assert_int_equal(ranks_run_bare(&desc, no_group, &m), 0);
+    assert_int_equal(nccl->live, 0);
+    assert_int_equal(fake_driver_live(), 0);
+    unsetenv("IMBREX_NODE_RANKS");
+}
+
 static void what_fails_as_nodes_are_connected_is_told(void **state)
 {
     (void)state;
@@ -291,20 +307,25 @@ static void what_fails_as_nodes_are_connected_is_told(void **state)
         { .call = "ncclGroupEnd", .result = 2, .says = "cannot send and receive" },
         { .cut = true, .says = "NCCL 2.28.9" },
     };
-    setenv("IMBREX_NODE_RANKS", "1", 1);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        mishap m = all[i];
-        ranks_desc desc = { .size = 2 };
-        nccl = fake_nccl_install();
-        nccl->fails = m.call;
-        nccl->result = m.result;
-        nccl->cut = m.cut;
-        fake_driver_install(2);
-        assert_int_equal(ranks_run_bare(&desc, no_group, &m), 0);
-        assert_int_equal(nccl->live, 0);
-        assert_int_equal(fake_driver_live(), 0);
-    }
-    unsetenv("IMBREX_NODE_RANKS");
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        makes_no_group(all[i]);
+}
+
+static int no_thread(unsigned long *thread, void *(*run)(void *), void *arg)
+{
+    (void)thread;
+    (void)run;
+    (void)arg;
+    return EAGAIN;
+}
+
+static void why_there_is_no_thread_is_told(void **state)
+{
+    (void)state;
+    imx_sys_table real = imx_sys;
+    imx_sys.thread_create = no_thread;
+    makes_no_group((mishap){ .says = "watches NCCL: Resource temporarily unavailable" });
+    imx_sys = real;
 }
 
 /* What a rank may lack it lacks before the others rely on it. */
@@ -477,6 +498,7 @@ int main(void)
         cmocka_unit_test(barriers_of_3_and_2_ranks),
         cmocka_unit_test(a_capture_is_refused_and_harms_nothing),
         cmocka_unit_test(what_fails_as_nodes_are_connected_is_told),
+        cmocka_unit_test(why_there_is_no_thread_is_told),
         cmocka_unit_test(memory_is_taken_before_ranks_connect),
         cmocka_unit_test(what_breaks_in_a_run_ends_on_every_rank),
         cmocka_unit_test(a_step_that_waits_its_turn_is_not_stuck),

@@ -474,8 +474,8 @@ static imbrex_status connect(imx_net *net)
 {
     int failed = imx_sys.thread_create(&net->watcher, watch, net);
     if (failed)
-        return imx_fail(IMBREX_SYSTEM, "cannot start the thread that watches NCCL: error %d",
-                        failed);
+        return imx_fail(IMBREX_SYSTEM, "cannot start the thread that watches NCCL: %s",
+                        strerror(failed));
     net->watched = true;
     IMX_TRY(net->desc.backend->within(net->desc.device, init_comm, net));
     return exchange(net);
