@@ -12,6 +12,7 @@
 
 #include "fake_function.h"
 #include "fake_memory.h"
+#include "fake_module.h"
 #include "fake_nvrtc.h"
 #include "fake_stream.h"
 
@@ -19,12 +20,6 @@ enum { GPUS_MOST = 8, ATTRIBUTES = 160 };
 
 struct CUctx_st {
     int gpu, retained;
-};
-
-struct CUmod_st {
-    char source[128];
-    imx_trace_room traces; /* its global of this kind */
-    CUfunction function;
 };
 
 static struct {
@@ -279,7 +274,7 @@ static CUresult memcpy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUs
     return fake_stream_copy(pointer(to), pointer(from), bytes, stream);
 }
 
-/* ---- streams, events, modules ---------------------------------------------------------------- */
+/* ---- streams, events, functions -------------------------------------------------------------- */
 
 static CUresult stream_create(CUstream *stream, unsigned flags, int priority)
 {
@@ -336,34 +331,6 @@ static CUresult event_record(CUevent event, CUstream stream)
     return fake_event_record(event, stream);
 }
 
-static CUresult module_load(CUmodule *module, const void *image)
-{
-    FAKE_TRY(fake_driver_outside_capture("cuModuleLoadData"));
-    if (strncmp(image, FAKE_CUBIN, strlen(FAKE_CUBIN)) != 0)
-        return CUDA_ERROR_INVALID_IMAGE;
-    *module = calloc(1, sizeof **module);
-    snprintf((*module)->source, sizeof(*module)->source, "%s",
-             (const char *)image + strlen(FAKE_CUBIN));
-    count(&fake.live, 1);
-    return CUDA_SUCCESS;
-}
-
-static CUresult module_unload(CUmodule module)
-{
-    free(module->function);
-    free(module);
-    count(&fake.live, -1);
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_function(CUfunction *function, CUmodule module, const char *name)
-{
-    FAKE_TRY(fake_driver_outside_capture("cuModuleGetFunction"));
-    free(module->function);
-    *function = module->function = fake_function_make(name, &module->traces);
-    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
 static CUresult function_attribute(int *value, int which, CUfunction function)
 {
     (void)function;
@@ -393,15 +360,6 @@ static CUresult set_limit(int which, size_t value)
     FAKE_TRY(fake_driver_outside_capture("cuCtxSetLimit"));
     __atomic_store_n(&fake.stack_bytes, (int)value, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
-}
-
-static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name)
-{
-    FAKE_TRY(fake_driver_outside_capture("cuModuleGetGlobal"));
-    bool traces = strcmp(name, "imx_trace_to") == 0;
-    *at = traces ? (CUdeviceptr)(uintptr_t)&module->traces : 0;
-    *bytes = traces ? sizeof module->traces : fake_function_args_bytes(name);
-    return *bytes ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 static CUresult set_function(CUfunction function, int which, int value)
@@ -503,10 +461,10 @@ static const imx_driver_calls driver = {
     .cuEventCreate = event_create,
     .cuEventDestroy = event_destroy,
     .cuEventRecord = event_record,
-    .cuModuleLoadData = module_load,
-    .cuModuleUnload = module_unload,
-    .cuModuleGetFunction = get_function,
-    .cuModuleGetGlobal = get_global,
+    .cuModuleLoadData = fake_module_load,
+    .cuModuleUnload = fake_module_unload,
+    .cuModuleGetFunction = fake_module_function,
+    .cuModuleGetGlobal = fake_module_global,
     .cuFuncGetAttribute = function_attribute,
     .cuFuncSetAttribute = set_function,
     .cuFuncLoad = function_load,
@@ -519,6 +477,7 @@ static const imx_driver_calls driver = {
 void fake_driver_install(int gpus)
 {
     memset(&fake, 0, sizeof fake);
+    fake_module_forget();
     fake.gpus = gpus;
     fake.links = 1;
     fake.stack_bytes = 1024;

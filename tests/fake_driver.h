@@ -34,6 +34,8 @@ enum { FAKE_CLOCK_BEHIND_NS = 1000000000 };
 int fake_driver_live(void);
 int fake_driver_compiled(void); /* kernels since install */
 int fake_driver_encoded(void);  /* tensor maps since install */
+int fake_driver_loads(void);    /* modules since install */
+int fake_driver_modules(void);  /* of them, those that are loaded */
 int fake_driver_asked(void);    /* whose memory a pointer is, since install */
 int fake_driver_launched(void); /* kernels, by the calling thread, ever */
 int fake_driver_told(void);     /* times, by kernels of signals, ever */

@@ -1,5 +1,6 @@
 /* test_cuda_waits.c - what the CUDA backend's calls wait for, on a fake driver: copies of pageable
- * memory for their stream, and launches for nothing. */
+ * memory for their stream, and launches for nothing; and that nothing is unloaded, which waits for
+ * all kernels, where another rank may be the one that lets them end. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -161,6 +162,60 @@ static void older_drivers_load_what_they_give(void **state)
     imx_driver = newer;
 }
 
+/* ---- modules --------------------------------------------------------------------------------- */
+
+static int meet(imbrex_group *group)
+{
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+/* Modules that a plan's life leaves, and how many it loads, once all ranks have lived it. */
+static int live(imbrex_group *group, int *loads, int *left)
+{
+    imbrex_gemm_desc desc = { .m = 8, .n = 8, .k = 8, .dtype = IMBREX_BF16 };
+    imbrex_plan *plan;
+    int before = fake_driver_loads();
+    if (meet(group))
+        return 1;
+    RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
+    imbrex_plan_destroy(plan);
+    if (meet(group))
+        return 1;
+    *loads = fake_driver_loads() - before;
+    *left = fake_driver_modules();
+    return meet(group);
+}
+
+static int modules_stay(imbrex_group *group, void *ctx)
+{
+    bool shared = *(bool *)ctx;
+    int loads[4], left[4];
+    if (live(group, &loads[0], &left[0]) || live(group, &loads[1], &left[1]))
+        return 1;
+    RANK_CHECK(loads[0] > 0, "the first plan loads nothing");
+    RANK_CHECK(loads[1] == 0 && left[1] == left[0], "the second plan loads %d, of %d %d are left",
+               loads[1], left[0], left[1]);
+    RANK_OK(imbrex_trace(group, 100)); /* their kernels write where the trace says */
+    if (meet(group) || live(group, &loads[2], &left[2]) || live(group, &loads[3], &left[3]))
+        return 1;
+    RANK_CHECK(loads[3] == loads[2], "%d loads, then %d", loads[2], loads[3]);
+    RANK_CHECK(left[3] == left[2] + (shared ? loads[3] : 0), "of %d, and %d more, %d are left",
+               left[2], loads[3], left[3]);
+    return 0;
+}
+
+static void modules_are_kept(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    bool shared = true;
+    assert_int_equal(fake_ranks_run(&desc, 1, modules_stay, &shared), 0);
+    shared = false;
+    assert_int_equal(fake_ranks_run(&desc, 2, modules_stay, &shared), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +223,7 @@ int main(void)
         cmocka_unit_test(pageable_copies_wait),
         cmocka_unit_test(a_launch_has_nothing_to_catch_up_on),
         cmocka_unit_test(older_drivers_load_what_they_give),
+        cmocka_unit_test(modules_are_kept),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* test_gpu_waits.c - which calls of the driver wait for a kernel on another stream: if that kernel
  * waits for another rank of this process, for ever.  What plans' runs call must not; of all other
- * calls it is told, and whether they hold up launches of other threads meanwhile. */
+ * calls it is told, and whether they hold up launches of other threads meanwhile.  And that a rank
+ * may end a plan while another's kernel waits for a third one. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -320,10 +321,88 @@ static int all_calls(void *ctx)
     return failed; /* the process ends, and with it all that it made */
 }
 
+/* ---- a plan that ends beneath a kernel ------------------------------------------------------- */
+
+enum { WAITER, ENDER, POSTER, RANKS };
+enum { STEP_MS = 2000 }; /* of a rank; the waiter's deadline is later */
+
+/* How far the ranks have come; atomic. */
+typedef struct stage {
+    uint64_t waits, ended, passed;
+} stage;
+
+static void await_step(const uint64_t *step)
+{
+    for (int ms = 0; !imbrexd_load_acquire(step) && ms < STEP_MS; ms++)
+        usleep(1000);
+}
+
+/* The poster lets the waiter go only once the ender has ended its plan, so that must not wait for
+ * the waiter. */
+static int end_beneath(imbrex_group *group, stage *st, uint64_t *signal, imbrex_plan *plan)
+{
+    int64_t begin_ns, took_ns;
+    switch (imbrex_group_rank(group)) {
+    case WAITER:
+        RANK_OK(imbrex_signal_wait(group, signal, 1, NULL));
+        imbrexd_store_release(&st->waits, 1);
+        break;
+    case ENDER:
+        await_step(&st->waits);
+        begin_ns = imbrexd_now_ns();
+        imbrex_plan_destroy(plan);
+        took_ns = imbrexd_now_ns() - begin_ns;
+        imbrexd_store_release(&st->ended, 1);
+        await_step(&st->passed); /* a group's end may wait for kernels */
+        RANK_CHECK(took_ns < STEP_MS * 500000LL, "a plan's end took %lld ms",
+                   (long long)(took_ns / 1000000));
+        return 0;
+    default:
+        await_step(&st->ended);
+        RANK_OK(imbrex_signal_post(group, signal, 1, WAITER, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    if (imbrex_group_rank(group) == WAITER)
+        imbrexd_store_release(&st->passed, 1);
+    imbrex_plan_destroy(plan);
+    return 0;
+}
+
+static int stage_rank(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    imbrex_group_desc desc = {
+        .bootstrap = bootstrap,
+        .device = gpu_of(rank, false),
+        .timeout_ms = 3 * STEP_MS,
+    };
+    imbrex_coll_desc gather = { .m = 48, .n = 8, .dtype = IMBREX_F32 };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    void *signal;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(imbrex_mem_alloc(group, sizeof(uint64_t), &signal));
+    RANK_OK(imbrex_plan_all_gather(group, &gather, &plan));
+    int failed = end_beneath(group, ctx, signal, plan);
+    if (failed)
+        imbrex_group_abort(group);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static int plan_ends(void *ctx)
+{
+    stage st = { 0 };
+    ranks_desc desc = { .size = RANKS };
+    (void)ctx;
+    return ranks_run_bare(&desc, stage_rank, &st);
+}
+
 int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
     if (gpu_wanted("calls beneath a kernel"))
         gpu_report(gpu_isolated(all_calls, NULL, LIMIT_S));
+    if (gpu_wanted("a plan ends beneath a kernel"))
+        gpu_report(gpu_isolated(plan_ends, NULL, LIMIT_S));
     return gpu_end();
 }

@@ -53,6 +53,11 @@ static imbrex_status count_in(imx_device *device)
                     device->gpu, CONNECTIONS_LEAST);
 }
 
+bool imx_cuda_shared(const imx_device *device)
+{
+    return __atomic_load_n(&users[device->gpu], __ATOMIC_RELAXED) > 1;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 int imx_cuda_attribute(CUdevice gpu, int which)
@@ -161,6 +166,7 @@ static void device_close(imx_device *device)
         imx_cuda_stream_destroy_all(device);
         imx_cuda_prepared_destroy(device, device->signals);
         imx_cuda_prepared_destroy(device, device->clock);
+        imx_cuda_modules_end(device);
         CUresult ignored = CUDA_SUCCESS;
         if (device->setup)
             ignored = imx_driver->cuStreamDestroy(device->setup);

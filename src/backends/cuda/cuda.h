@@ -8,6 +8,7 @@
 
 typedef struct imx_cuda_stream imx_cuda_stream;
 typedef struct imx_cuda_ring imx_cuda_ring;
+typedef struct imx_cuda_dropped imx_cuda_dropped;
 
 enum { IMX_CUDA_ID = 40 };
 
@@ -30,14 +31,16 @@ struct imx_device {
     imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */
     int ranks;
     imx_prepared *signals;
-    bool ipc;             /* memory is shared as cudaIpc has it */
-    char memory_why[256]; /* if so: why */
-    imbrexd_trace *trace; /* NULL: off */
-    imx_cuda_ring *rings; /* of all prepared kernels that are traced */
-    imbrex_span *timed;   /* and what is no kernel; NULL until there is a trace */
-    imx_memory *times;    /* host memory: [][2], when it began and ended */
-    size_t timed_count;   /* may run past the room for them */
-    imx_prepared *clock;  /* how its clock is read; likewise */
+    imx_prepared *idle;        /* kernels that nobody uses, loaded */
+    imx_cuda_dropped *dropped; /* other code */
+    bool ipc;                  /* memory is shared as cudaIpc has it */
+    char memory_why[256];      /* if so: why */
+    imbrexd_trace *trace;      /* NULL: off */
+    imx_cuda_ring *rings;      /* of all prepared kernels that are traced */
+    imbrex_span *timed;        /* and what is no kernel; NULL until there is a trace */
+    imx_memory *times;         /* host memory: [][2], when it began and ended */
+    size_t timed_count;        /* may run past the room for them */
+    imx_prepared *clock;       /* how its clock is read; likewise */
     imx_memory *clock_words;
 };
 
@@ -49,6 +52,9 @@ imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before) IMX_MUST_CHEC
 void imx_cuda_leave(CUcontext context, CUcontext before);
 
 int imx_cuda_attribute(CUdevice gpu, int which); /* 0 if unknown */
+
+/* Whether other ranks of this process are on the GPU, and so in its context. */
+bool imx_cuda_shared(const imx_device *device);
 
 /* ---- info.c ---------------------------------------------------------------------------------- */
 
@@ -130,6 +136,10 @@ imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, con
 imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *desc,
                                      imx_prepared **prepared, size_t *args_bytes) IMX_MUST_CHECK;
 void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *prepared);
+/* Instead of cuModuleUnload.  NULL is fine. */
+void imx_cuda_module_drop(imx_device *device, CUmodule module);
+/* As the device is closed: unloads what was kept. */
+void imx_cuda_modules_end(imx_device *device);
 imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared, const void *args,
                                      size_t args_bytes, imbrex_stream stream);
 

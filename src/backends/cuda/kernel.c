@@ -15,6 +15,7 @@ typedef struct kept_map {
 } kept_map;
 
 struct imx_prepared {
+    imx_prepared *next_idle;
     kept_map maps[IMX_TENSOR_MAPS][MAPS_KEPT];
     int next[IMX_TENSOR_MAPS]; /* to be replaced */
     const imx_kernel *kernel;
@@ -22,6 +23,12 @@ struct imx_prepared {
     CUmodule module;
     CUfunction function;
     imx_cuda_ring *ring; /* NULL: not traced */
+    bool own;            /* nothing of the caller's or of a trace's is in it, and it is ready */
+};
+
+struct imx_cuda_dropped {
+    imx_cuda_dropped *next;
+    CUmodule module;
 };
 
 /* ---- the backend's own kernel ---------------------------------------------------------------- */
@@ -53,6 +60,85 @@ const imx_kernel imx_cuda_signals_kernel = {
     .cuda_config = signals_config,
     .cuda_launch = signals_launch,
 };
+
+/* ---- what nobody uses any more --------------------------------------------------------------- */
+
+/* cuModuleLoadData and cuModuleUnload wait for all kernels of the context, and some calls of other
+ * threads for them (tests/test_gpu_waits.c).  Where ranks share a context, one that has no rows of
+ * its own would unload what it needs no more while a second rank's kernel waits for what a third
+ * one is about to enqueue.  So imbrex's own kernels stay loaded for the next plan that wants the
+ * same, and other code until the device is closed, unless nobody else is there. */
+static bool same_config(const imx_cuda_config *x, const imx_cuda_config *y)
+{
+    return strcmp(x->source, y->source) == 0 && strcmp(x->entry, y->entry) == 0 &&
+           strcmp(x->options, y->options) == 0 && x->blocks == y->blocks &&
+           x->cluster == y->cluster && x->threads == y->threads && x->early == y->early &&
+           x->shared_bytes == y->shared_bytes && memcmp(x->kept, y->kept, sizeof x->kept) == 0;
+}
+
+static imx_prepared *take_idle(imx_device *device, const imx_prepared *like)
+{
+    imx_prepared **at = &device->idle;
+    while (*at && ((*at)->kernel != like->kernel || !same_config(&(*at)->config, &like->config)))
+        at = &(*at)->next_idle;
+    imx_prepared *p = *at;
+    if (p)
+        *at = p->next_idle;
+    return p;
+}
+
+static void unload(imx_device *device, CUmodule module)
+{
+    CUcontext before;
+    if (!module || imx_cuda_enter(device->context, &before) != IMBREX_OK)
+        return;
+    CUresult unloaded = imx_driver->cuModuleUnload(module);
+    (void)unloaded;
+    imx_cuda_leave(device->context, before);
+}
+
+void imx_cuda_module_drop(imx_device *device, CUmodule module)
+{
+    imx_cuda_dropped *dropped = NULL;
+    if (!module || !imx_cuda_shared(device) ||
+        imx_sys_alloc(1, sizeof *dropped, &dropped) != IMBREX_OK) {
+        unload(device, module);
+        return;
+    }
+    dropped->module = module;
+    dropped->next = device->dropped;
+    device->dropped = dropped;
+}
+
+void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
+{
+    if (!p)
+        return;
+    if (p->own) {
+        p->next_idle = device->idle;
+        device->idle = p;
+        return;
+    }
+    imx_cuda_trace_destroy(device, p->ring);
+    imx_cuda_module_drop(device, p->module);
+    free(p);
+}
+
+void imx_cuda_modules_end(imx_device *device)
+{
+    while (device->idle) {
+        imx_prepared *p = device->idle;
+        device->idle = p->next_idle;
+        unload(device, p->module);
+        free(p);
+    }
+    while (device->dropped) {
+        imx_cuda_dropped *dropped = device->dropped;
+        device->dropped = dropped->next;
+        unload(device, dropped->module);
+        free(dropped);
+    }
+}
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
@@ -169,7 +255,14 @@ static imbrex_status prepare(imx_device *device, const imx_kernel *kernel, const
     p->kernel = kernel;
     imbrex_status status;
     IMX_GOTO(configure(device, p, largest, blocks));
+    imx_prepared *idle = hooks || p->config.traces ? NULL : take_idle(device, p);
+    if (idle) {
+        free(p);
+        *out = idle;
+        return IMBREX_OK;
+    }
     IMX_GOTO(build_and_load(device, p, hooks));
+    p->own = !hooks && !p->config.traces;
     *out = p;
     return IMBREX_OK;
 fail:
@@ -206,19 +299,6 @@ imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *de
     else
         imx_cuda_prepared_destroy(device, p);
     return status;
-}
-
-void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
-{
-    CUcontext before;
-    if (p)
-        imx_cuda_trace_destroy(device, p->ring);
-    if (p && p->module && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
-        CUresult unloaded = imx_driver->cuModuleUnload(p->module);
-        (void)unloaded;
-        imx_cuda_leave(device->context, before);
-    }
-    free(p);
 }
 
 /* ---- tensor maps ----------------------------------------------------------------------------- */

@@ -257,14 +257,10 @@ fail:
 
 void imx_cuda_user_destroy(imx_device *device, imx_user *user)
 {
-    CUcontext before;
-    if (user)
-        imx_cuda_prepared_destroy(device, user->prepared);
-    if (user && user->module && imx_cuda_enter(device->context, &before) == IMBREX_OK) {
-        CUresult unloaded = imx_driver->cuModuleUnload(user->module);
-        (void)unloaded;
-        imx_cuda_leave(device->context, before);
-    }
+    if (!user)
+        return;
+    imx_cuda_prepared_destroy(device, user->prepared);
+    imx_cuda_module_drop(device, user->module);
     free(user);
 }
 
