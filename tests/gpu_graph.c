@@ -20,6 +20,7 @@ static struct {
     CUresult (*begin)(CUstream stream, int mode);
     CUresult (*end)(CUstream stream, void **graph);
     CUresult (*instantiate)(void **executable, void *graph, unsigned long long flags);
+    CUresult (*upload)(void *executable, CUstream stream);
     CUresult (*launch)(void *executable, CUstream stream);
     CUresult (*destroy_executable)(void *executable);
     CUresult (*destroy)(void *graph);
@@ -34,6 +35,7 @@ static void load(void)
     *(void **)&calls.begin = dlsym(library, "cuStreamBeginCapture_v2");
     *(void **)&calls.end = dlsym(library, "cuStreamEndCapture");
     *(void **)&calls.instantiate = dlsym(library, "cuGraphInstantiateWithFlags");
+    *(void **)&calls.upload = dlsym(library, "cuGraphUpload");
     *(void **)&calls.launch = dlsym(library, "cuGraphLaunch");
     *(void **)&calls.destroy_executable = dlsym(library, "cuGraphExecDestroy");
     *(void **)&calls.destroy = dlsym(library, "cuGraphDestroy");
@@ -64,7 +66,8 @@ int gpu_graph_begin(imbrex_stream stream)
     if (gpu_is_fake())
         return check(fake_graph_begin(stream), "begin");
     pthread_once(&once, load);
-    if (!calls.context || !calls.begin || !calls.end || !calls.instantiate || !calls.launch)
+    if (!calls.context || !calls.begin || !calls.end || !calls.instantiate || !calls.upload ||
+        !calls.launch)
         return check(CUDA_ERROR_NOT_SUPPORTED, "the driver has no graphs");
     return make_current(stream) ||
            check(calls.begin((CUstream)stream, CAPTURE_THREAD_LOCAL), "cuStreamBeginCapture");
@@ -77,7 +80,9 @@ int gpu_graph_end(imbrex_stream stream, gpu_graph **graph)
     if (gpu_is_fake())
         return check(fake_graph_end(stream, &g->fake), "end");
     return check(calls.end((CUstream)stream, &g->graph), "cuStreamEndCapture") ||
-           check(calls.instantiate(&g->executable, g->graph, 0), "cuGraphInstantiateWithFlags");
+           check(calls.instantiate(&g->executable, g->graph, 0), "cuGraphInstantiateWithFlags") ||
+           check(calls.upload(g->executable, (CUstream)stream), "cuGraphUpload") ||
+           check(imx_driver->cuStreamSynchronize((CUstream)stream), "cuStreamSynchronize");
 }
 
 int gpu_graph_launch(gpu_graph *g, imbrex_stream stream)

@@ -240,6 +240,9 @@ static int perform(act *t)
     int failed = enqueue(t, t->other); /* a capture that was begun has to be ended */
     if (gpu_graph_end(t->other, &t->graph) || failed)
         return 1;
+    /* Ranks may share a GPU, and while one's kernels wait a graph need not come into being. */
+    RANK_OK(imbrex_barrier(t->group, t->stream));
+    RANK_OK(imbrex_stream_sync(t->group, t->stream));
     /* Runs of their own before, between and after replays take the other half, or the same. */
     return replay(t) || record(t) || replay(t);
 }
