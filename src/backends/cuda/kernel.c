@@ -37,7 +37,6 @@ static void signals_config(const void *largest, const imx_cuda_target *target, i
                            imx_cuda_config *config)
 {
     (void)largest;
-    (void)target;
     (void)blocks;
     *config = (imx_cuda_config){
         .source = "backends/cuda/signals.cu",
@@ -45,6 +44,7 @@ static void signals_config(const void *largest, const imx_cuda_target *target, i
         .blocks = 1,
         .cluster = 1,
         .threads = 32,
+        .early = target->arch >= 90,
     };
 }
 
@@ -201,8 +201,9 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
     };
     p->kernel->cuda_config(largest, &target, blocks, &p->config);
     /* Blocks that start early take multiprocessors.  Where this kernel has only some of them, those
-     * belong to others, for which the kernel before it may be waiting. */
-    p->config.early = p->config.early && blocks >= device->sms;
+     * belong to others, for which the kernel before it may be waiting.  A warp takes none. */
+    bool small = p->config.blocks * p->config.threads <= 32 && !p->config.shared_bytes;
+    p->config.early = p->config.early && (small || blocks >= device->sms);
     if (!p->config.source)
         return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
                         p->kernel->name, device->arch);

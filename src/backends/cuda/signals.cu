@@ -3,7 +3,12 @@
  *
  * Posts go through also after an abort: to look at the abort word first would cost each of them a
  * trip to host memory, and whoever is let go by one finds the group failed.
+ *
+ * It starts before the kernel ahead of it has ended, and waits for that here.  It does not let the
+ * next one start: that could take all multiprocessors while this one waits for a peer, which may in
+ * turn wait for another stream of this rank.
  */
+#include "../../kernels/grid.cuh"
 #include "signals.h"
 
 /* By the clock of a trace's other spans (kernels/trace.cuh). */
@@ -20,21 +25,27 @@ extern "C" __global__ void __launch_bounds__(32, 1)
 {
     int lane = (int)threadIdx.x;
     const imx_signals_op *op = &args.ops[lane < args.count ? lane : 0];
-    uint64_t value = op->add;
+    uint64_t value = op->add, base = 0;
+    imx_grid_wait();
     if (op->word)
-        value += *(const volatile uint64_t *)op->word;
+        base = imbrexd_load_relaxed(op->word);
     __syncwarp(); /* all values are there before a post raises one's own word */
+    /* Each takes as long as the other, and a post needs both. */
+    imbrexd_fence_post();
+    value += base;
     int steps = args.count ? args.ops[args.count - 1].step + 1 : 0;
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
         int there = 1;
         if (lane < args.count && op->step == step) {
-            if (op->kind == IMX_SIGNALS_POST)
-                imbrexd_signal_post(op->signal, value);
-            else if (op->kind == IMX_SIGNALS_TIME)
+            if (op->kind == IMX_SIGNALS_TIME)
                 tell_time(op->signal);
-            else
+            else if (op->kind == IMX_SIGNALS_WAIT)
                 there = imbrexd_signal_wait(&watch, op->signal, value, op->site);
+            else if (step == 0)
+                imbrexd_signal_post_relaxed(op->signal, value);
+            else
+                imbrexd_signal_post(op->signal, value);
         }
         __syncwarp(); /* a vote alone orders no memory */
         if (!__all_sync(0xffffffffu, there))
