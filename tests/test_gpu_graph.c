@@ -240,9 +240,10 @@ static int perform(act *t)
     int failed = enqueue(t, t->other); /* a capture that was begun has to be ended */
     if (gpu_graph_end(t->other, &t->graph) || failed)
         return 1;
-    /* Ranks may share a GPU, and while one's kernels wait a graph need not come into being. */
-    RANK_OK(imbrex_barrier(t->group, t->stream));
-    RANK_OK(imbrex_stream_sync(t->group, t->stream));
+    /* Ranks may share a GPU, where a graph that copies comes into being only while no kernel runs:
+     * the hosts meet, before any kernel waits for a rank. */
+    void *meeting;
+    RANK_OK(imbrex_mem_alloc(t->group, sizeof(uint64_t), &meeting));
     /* Runs of their own before, between and after replays take the other half, or the same. */
     return replay(t) || record(t) || replay(t);
 }
