@@ -83,8 +83,8 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
     double sending = z->sent / STORE_RATE;
     if (!in->product)
         return 6 + sending;
-    if (!in->scatters && !config->pushes_beside)
-        return 12 + sending;
+    if (!config->pushes_beside && !(in->scatters && config->merged)) /* those that multiply send */
+        return 12 + (in->scatters ? 3.3 : 1) * sending;
     if (config->merged)
         return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
     return (in->scatters ? 12 + 0.2 * sending : 12 + 0.11 * sending) +
