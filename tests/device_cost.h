@@ -18,6 +18,9 @@
     ONE(store_release, imbrexd_store_release(&far->sum, i))                                       \
     ONE(store_and_fence_post, (imbrexd_store_relaxed(&far->sum, i), imbrexd_fence_post()))        \
     ONE(store_and_quiet, (imbrexd_store_relaxed(&far->sum, i), imbrexd_quiet()))                  \
+    ONE(fence_post, imbrexd_fence_post())                                                         \
+    ONE(quiet, imbrexd_quiet())                                                                   \
+    ONE(clock, last = (uint64_t)imbrexd_now_ns())                                                 \
     ONE(signal_post, imbrexd_signal_post(&far->signal[4], i))                                     \
     ONE(signal_add, imbrexd_signal_add(&far->signal[5], 1))                                       \
     ONE(red_release, imbrexd_red_release(&far->sum, 1))                                           \
@@ -32,13 +35,18 @@
                                                   IMBREXD_ACQ_REL, IMBREXD_SYS))                  \
     ONE(counter_last, imbrexd_counter_last(&own->count, 1))                                       \
     ONE(wait_that_is_over, imbrexd_wait(&team, &own->sum, 0, 1))                                  \
+    WARP(wait_warp_that_is_over, imbrexd_wait_warp(&team, &own->sum, 1, 0, 1))                    \
+    BLOCK(wait_block_that_is_over, imbrexd_wait_block(&team, &own->sum, 1, 0, 1))                 \
     ONE(put_thread_64, (imbrexd_put_thread(far->spot, own->spot, 64), imbrexd_quiet()))           \
     ONE(get_thread_64, imbrexd_get_thread(own->spot, far->spot, 64))                              \
+    ONE(put_thread_64_nbi, imbrexd_put_thread_nbi(far->spot, own->spot, 64))                      \
+    ONE(get_thread_64_nbi, (imbrexd_get_thread_nbi(own->spot, far->spot, 64), imbrexd_quiet()))   \
     WARP(put_warp_4k, (imbrexd_put_warp(far->spot, own->spot, 4096), imbrexd_quiet_warp()))       \
     WARP(get_warp_4k, imbrexd_get_warp(own->spot, far->spot, 4096))                               \
     BLOCK(put_block_64k, (imbrexd_put_block(far->spot, own->spot, 65536), imbrexd_quiet_block())) \
     BLOCK(get_block_64k, imbrexd_get_block(own->spot, far->spot, 65536))                          \
     BLOCK(notify_block, imbrexd_notify_block(&far->signal[4], i, IMBREXD_SET))                    \
+    BLOCK(ll_pack_4k, imbrexd_ll_pack_block(far->word[1], own->mine, 4096, (uint32_t)i))          \
     BLOCK(sync_all, imbrexd_sync_all(&team))                                                      \
     BLOCK(barrier_all, imbrexd_barrier_all(&team))                                                \
     BLOCK(sync_node, imbrexd_sync_node(&team))                                                    \
