@@ -106,24 +106,24 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
         imbrexd_fence_post();
         fault->state = 2;
     }
-#pragma unroll 1
     for (int32_t r = 0; r < watch->size; r++) {
         if (imbrexd_load_acquire(watch->abort[r]) == 0)
             imbrexd_signal_post(watch->abort[r], (uint64_t)watch->rank + 1);
     }
 }
 
-/* Until the signal compares so with value; nap_ns: between polls, or 0.  Looks at the clock and at
- * the abort word, which lie far away, after each thousand polls, and the deadline begins with the
- * first look.  Returns 1 when the value is there, 0 to give up.  Inlined with all it calls: around
- * a call, a kernel short of registers would spill. */
+/* Until the signal compares so with value; nap_ns: between polls, or 0.  Looks at the clock, and at
+ * the abort word, which lies far away, once in a thousand polls.  Returns 1 when the value is
+ * there, 0 to give up.  Inlined with all it calls: around a call, a kernel short of registers would
+ * spill. */
 IMBREXD_FN int imbrexd_signal_poll(const imbrexd_watch *watch, const uint64_t *signal,
                                    imbrexd_compare compare, uint64_t value, imbrexd_site site,
                                    unsigned nap_ns)
 {
-    int64_t begin = 0;
+    if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
+        return 1;
+    int64_t begin = imbrexd_now_ns();
     for (;;) {
-#pragma unroll 1
         for (int i = 0; i < 1000; i++) {
             if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
                 return 1;
@@ -132,9 +132,7 @@ IMBREXD_FN int imbrexd_signal_poll(const imbrexd_watch *watch, const uint64_t *s
         }
         if (imbrexd_load_acquire(watch->abort[watch->rank]))
             return 0;
-        int64_t now = imbrexd_now_ns();
-        begin = begin ? begin : now;
-        if (now - begin > watch->timeout_ns) {
+        if (imbrexd_now_ns() - begin > watch->timeout_ns) {
             uint64_t have = imbrexd_load_acquire(signal);
             imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
             return 0;

@@ -168,7 +168,7 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
     return together(there);
 }
 
-/* The same as look, until all are there.  The clock is far away. */
+/* The same as look, until all are there.  The abort word is far away. */
 LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use,
                int first, imx_ll_unit *unit)
 {

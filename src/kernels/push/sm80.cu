@@ -183,7 +183,7 @@ PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, in
     return 1;
 }
 
-/* The same as look, until all are there.  The clock is far away. */
+/* The same as look, until all are there.  The abort word is far away. */
 PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
                        uint64_t use, int first, uint64_t *word)
 {
