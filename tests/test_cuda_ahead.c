@@ -1,5 +1,6 @@
 /* test_cuda_ahead.c - device "compile:90" and `imbrex compile`, with a fake compiler: plans fill
- * the kernel cache without a GPU, say what came of each kernel, and do not run. */
+ * the kernel cache without a GPU, say what came of each kernel and what was chosen, and do not
+ * run. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <setjmp.h>
@@ -78,6 +79,45 @@ static void other_devices_are_refused(void **state)
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
         assert_int_equal(make_group(devices[i], &group), IMBREX_UNSUPPORTED);
         assert_non_null(strstr(imbrex_error(), "want \"compile:90\""));
+    }
+}
+
+/* A group of two, of which this is one: all that a plan asks of the other is what it asks here. */
+static int echo(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    (void)ctx;
+    memcpy(recv, send, bytes);
+    memcpy((char *)recv + bytes, send, bytes);
+    return 0;
+}
+
+/* As measured on H200s: in Hopper's form warps of their own send, in the general one those that
+ * multiply, which takes longer than copies do (docs/performance.md). */
+static void each_form_has_its_choice(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *device, *op, *chosen;
+    } rows[] = {
+        { "compile:90", "gemm_rs", ": store (expected us" },
+        { "compile:90", "ag_gemm", ": store (expected us" },
+        { "compile:80", "gemm_rs", ": copy (expected us" },
+        { "compile:80", "ag_gemm", ": copy (expected us" },
+    };
+    imbrex_bootstrap two = { .size = 2, .allgather = echo };
+    fake_driver_install(0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        op_case c = { .op = rows[i].op, .m = 8192, .n = 4096, .k = 7168, .dtype = IMBREX_BF16 };
+        imbrex_group_desc desc = { .bootstrap = &two, .device = rows[i].device };
+        imbrex_group *group;
+        imbrex_plan *plan;
+        char line[600];
+        assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_OK);
+        assert_int_equal(case_plan(group, &c, &plan), IMBREX_OK);
+        imbrex_plan_describe(plan, line, sizeof line);
+        if (!strstr(line, rows[i].chosen))
+            fail_msg("row %zu: '%s' does not say '%s'", i, line, rows[i].chosen);
+        imbrex_group_destroy(group);
     }
 }
 
@@ -175,6 +215,7 @@ int main(void)
         cmocka_unit_test(plans_fill_the_cache),
         cmocka_unit_test(nothing_runs),
         cmocka_unit_test(other_devices_are_refused),
+        cmocka_unit_test(each_form_has_its_choice),
         cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, make_files, scratch_remove),
         cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, make_files, scratch_remove),
         cmocka_unit_test(the_command_compiles),
