@@ -200,7 +200,7 @@ static int modules_stay(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_trace(group, 100)); /* their kernels write where the trace says */
     if (meet(group) || live(group, &loads[2], &left[2]) || live(group, &loads[3], &left[3]))
         return 1;
-    RANK_CHECK(loads[3] == loads[2], "%d loads, then %d", loads[2], loads[3]);
+    RANK_CHECK(loads[2] > 0 && loads[3] == loads[2], "%d loads, then %d", loads[2], loads[3]);
     RANK_CHECK(left[3] == left[2] + (shared ? loads[3] : 0), "of %d, and %d more, %d are left",
                left[2], loads[3], left[3]);
     return 0;

@@ -331,10 +331,11 @@ typedef struct stage {
     uint64_t waits, ended, passed;
 } stage;
 
-static void await_step(const uint64_t *step)
+static bool await_step(const uint64_t *step)
 {
     for (int ms = 0; !imbrexd_load_acquire(step) && ms < STEP_MS; ms++)
         usleep(1000);
+    return imbrexd_load_acquire(step);
 }
 
 /* The poster lets the waiter go only once the ender has ended its plan, so that must not wait for
@@ -345,20 +346,21 @@ static int end_beneath(imbrex_group *group, stage *st, uint64_t *signal, imbrex_
     switch (imbrex_group_rank(group)) {
     case WAITER:
         RANK_OK(imbrex_signal_wait(group, signal, 1, NULL));
+        usleep(LATER_MS * 1000); /* the kernel is running by then */
         imbrexd_store_release(&st->waits, 1);
         break;
     case ENDER:
-        await_step(&st->waits);
+        RANK_CHECK(await_step(&st->waits), "nobody waits");
         begin_ns = imbrexd_now_ns();
         imbrex_plan_destroy(plan);
         took_ns = imbrexd_now_ns() - begin_ns;
         imbrexd_store_release(&st->ended, 1);
-        await_step(&st->passed); /* a group's end may wait for kernels */
+        RANK_CHECK(await_step(&st->passed), "nobody was let go"); /* a group's end may wait, too */
         RANK_CHECK(took_ns < STEP_MS * 500000LL, "a plan's end took %lld ms",
                    (long long)(took_ns / 1000000));
         return 0;
     default:
-        await_step(&st->ended);
+        RANK_CHECK(await_step(&st->ended), "no plan has ended");
         RANK_OK(imbrex_signal_post(group, signal, 1, WAITER, NULL));
     }
     RANK_OK(imbrex_stream_sync(group, NULL));

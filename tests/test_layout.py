@@ -24,7 +24,6 @@ RULES = [
     ("src/ops/**", PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"], "**/transport.h"),
     # tiling.h: which tiles a product takes is asked by whoever cuts it, too
     ("src/core/**", PUBLIC + CONTRACTS + ["src/core/*", "src/kernels/*/tiling.h"], None),
-    ("src/backends/*/*.cu", PUBLIC + ["src/kernels/grid.cuh", "{own}/*.h"], None),
     ("src/backends/**", PUBLIC + TRACE + ["src/core/*", "src/kernels/kernels.h",
                                           "src/kernels/sites.h", "{own}/*"], "**/transport.h"),
     ("src/transport/**", PUBLIC + ["include/imbrex_mpi.h", "src/core/*", "src/transport/*",

@@ -166,13 +166,13 @@ static void device_close(imx_device *device)
         imx_cuda_stream_destroy_all(device);
         imx_cuda_prepared_destroy(device, device->signals);
         imx_cuda_prepared_destroy(device, device->clock);
-        imx_cuda_modules_end(device);
         CUresult ignored = CUDA_SUCCESS;
         if (device->setup)
             ignored = imx_driver->cuStreamDestroy(device->setup);
         (void)ignored;
         imx_cuda_leave(device->context, before);
     }
+    imx_cuda_modules_end(device);
     imx_cuda_memory_release(device->abort_table);
     imx_cuda_memory_release(device->clock_words);
     imx_cuda_memory_release(device->times);

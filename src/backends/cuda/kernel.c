@@ -37,6 +37,7 @@ static void signals_config(const void *largest, const imx_cuda_target *target, i
                            imx_cuda_config *config)
 {
     (void)largest;
+    (void)target;
     (void)blocks;
     *config = (imx_cuda_config){
         .source = "backends/cuda/signals.cu",
@@ -44,7 +45,6 @@ static void signals_config(const void *largest, const imx_cuda_target *target, i
         .blocks = 1,
         .cluster = 1,
         .threads = 32,
-        .early = target->arch >= 90,
     };
 }
 
@@ -66,8 +66,11 @@ const imx_kernel imx_cuda_signals_kernel = {
 /* cuModuleLoadData and cuModuleUnload wait for all kernels of the context, and some calls of other
  * threads for them (tests/test_gpu_waits.c).  Where ranks share a context, one that has no rows of
  * its own would unload what it needs no more while a second rank's kernel waits for what a third
- * one is about to enqueue.  So imbrex's own kernels stay loaded for the next plan that wants the
- * same, and other code until the device is closed, unless nobody else is there. */
+ * one is about to enqueue.  So nothing is unloaded there before the device is closed, which may
+ * wait.  imbrex's own kernels are found again by the next plan that wants the same, there and where
+ * a rank is alone, which keeps the last ones: that saves a plan most of its time. */
+enum { IDLE_MOST = 64 };
+
 static bool same_config(const imx_cuda_config *x, const imx_cuda_config *y)
 {
     return strcmp(x->source, y->source) == 0 && strcmp(x->entry, y->entry) == 0 &&
@@ -97,17 +100,49 @@ static void unload(imx_device *device, CUmodule module)
     imx_cuda_leave(device->context, before);
 }
 
+static void unload_dropped(imx_device *device)
+{
+    while (device->dropped) {
+        imx_cuda_dropped *dropped = device->dropped;
+        device->dropped = dropped->next;
+        unload(device, dropped->module);
+        free(dropped);
+    }
+}
+
+/* All but so many, the last ones that were used. */
+static void unload_idle(imx_device *device, int most)
+{
+    imx_prepared **at = &device->idle;
+    for (int i = 0; *at && i < most; i++)
+        at = &(*at)->next_idle;
+    while (*at) {
+        imx_prepared *p = *at;
+        *at = p->next_idle;
+        unload(device, p->module);
+        free(p);
+    }
+}
+
+static void tidy(imx_device *device)
+{
+    if (imx_cuda_shared(device))
+        return;
+    unload_dropped(device);
+    unload_idle(device, IDLE_MOST);
+}
+
 void imx_cuda_module_drop(imx_device *device, CUmodule module)
 {
-    imx_cuda_dropped *dropped = NULL;
-    if (!module || !imx_cuda_shared(device) ||
-        imx_sys_alloc(1, sizeof *dropped, &dropped) != IMBREX_OK) {
+    imx_cuda_dropped *dropped = module ? imx_sys.calloc(1, sizeof *dropped) : NULL;
+    if (!dropped) {
         unload(device, module);
         return;
     }
     dropped->module = module;
     dropped->next = device->dropped;
     device->dropped = dropped;
+    tidy(device);
 }
 
 void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
@@ -117,6 +152,7 @@ void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
     if (p->own) {
         p->next_idle = device->idle;
         device->idle = p;
+        tidy(device);
         return;
     }
     imx_cuda_trace_destroy(device, p->ring);
@@ -126,18 +162,8 @@ void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *p)
 
 void imx_cuda_modules_end(imx_device *device)
 {
-    while (device->idle) {
-        imx_prepared *p = device->idle;
-        device->idle = p->next_idle;
-        unload(device, p->module);
-        free(p);
-    }
-    while (device->dropped) {
-        imx_cuda_dropped *dropped = device->dropped;
-        device->dropped = dropped->next;
-        unload(device, dropped->module);
-        free(dropped);
-    }
+    unload_dropped(device);
+    unload_idle(device, 0);
 }
 
 /* ---- prepare --------------------------------------------------------------------------------- */
@@ -201,9 +227,8 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
     };
     p->kernel->cuda_config(largest, &target, blocks, &p->config);
     /* Blocks that start early take multiprocessors.  Where this kernel has only some of them, those
-     * belong to others, for which the kernel before it may be waiting.  A warp takes none. */
-    bool small = p->config.blocks * p->config.threads <= 32 && !p->config.shared_bytes;
-    p->config.early = p->config.early && (small || blocks >= device->sms);
+     * belong to others, for which the kernel before it may be waiting. */
+    p->config.early = p->config.early && blocks >= device->sms;
     if (!p->config.source)
         return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
                         p->kernel->name, device->arch);

@@ -4,11 +4,10 @@
  * Posts go through also after an abort: to look at the abort word first would cost each of them a
  * trip to host memory, and whoever is let go by one finds the group failed.
  *
- * It starts before the kernel ahead of it has ended, and waits for that here.  It does not let the
- * next one start: that could take all multiprocessors while this one waits for a peer, which may in
- * turn wait for another stream of this rank.
+ * It neither starts early nor lets the next kernel do so (kernels/grid.cuh).  Where ranks or
+ * streams share out the multiprocessors it would wait on one that another's product needs for its
+ * last block, and that product may be what the kernel ahead of this one waits for.
  */
-#include "../../kernels/grid.cuh"
 #include "signals.h"
 
 /* By the clock of a trace's other spans (kernels/trace.cuh). */
@@ -26,12 +25,11 @@ extern "C" __global__ void __launch_bounds__(32, 1)
     int lane = (int)threadIdx.x;
     const imx_signals_op *op = &args.ops[lane < args.count ? lane : 0];
     uint64_t value = op->add, base = 0;
-    imx_grid_wait();
     if (op->word)
         base = imbrexd_load_relaxed(op->word);
     __syncwarp(); /* all values are there before a post raises one's own word */
-    /* Each takes as long as the other, and a post needs both. */
-    imbrexd_fence_post();
+    if (lane < args.count && op->kind == IMX_SIGNALS_POST && op->step == 0)
+        imbrexd_fence_post(); /* under way together with the word */
     value += base;
     int steps = args.count ? args.ops[args.count - 1].step + 1 : 0;
 #pragma unroll 1
