@@ -320,10 +320,23 @@ static int survives(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* In a process of its own: what it loads and opens is not to be inherited. */
+static int look_for_nccl(void *ctx)
+{
+    static char text[1 << 15];
+    (void)ctx;
+    imbrex_info(text, sizeof text);
+    return !strstr(text, "between nodes of gpus: NCCL");
+}
+
 int main(int argc, char **argv)
 {
+    enum { SIZE = 2 * NODES, LOOK_S = 60 };
     gpu_begin(argc, argv);
-    enum { SIZE = 2 * NODES };
+    if (!gpu_is_fake() && gpu_isolated(look_for_nccl, NULL, LOOK_S) != 0) {
+        printf("skipped: there is no NCCL\n");
+        return 77;
+    }
     shared = gpu_shared(sizeof *shared);
     const char *seconds = getenv("IMBREX_TEST_SECONDS");
     bool in_time = !seconds && !gpu_is_fake();
