@@ -179,7 +179,7 @@ static int64_t freshness_ns(const imbrex_group *group)
 
 static bool waits_for(const search *s, int rank, int other)
 {
-    const int64_t *waiting = imx_control_waiting(s->group, rank);
+    const int64_t *waiting = imx_control_of(s->group, rank)->waiting;
     return __atomic_load_n(&waiting[other], __ATOMIC_RELAXED) >= s->since_ns;
 }
 

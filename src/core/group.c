@@ -207,7 +207,7 @@ static imbrex_status set_watch(imbrex_group *group)
     group->watch = (imbrexd_watch){
         .abort = group->abort,
         .fault = &own->fault,
-        .waiting = imx_control_waiting(group, group->rank),
+        .waiting = own->waiting,
         .rank = group->rank,
         .size = group->size,
         .spins = room ? 4000 : 100,
@@ -270,6 +270,8 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
     IMX_TRY(look_at_links(group));
     IMX_TRY(open_transports(group));
     IMX_TRY(imx_memory_alloc_host(group, call, imx_control_bytes(group->size), &group->control));
+    size_t meeting = sizeof(imx_meeting) + (size_t)group->size * sizeof(uint64_t);
+    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, meeting, &group->meeting));
     mine = set_watch(group);
     if (mine == IMBREX_OK)
         mine = group->backend->stream_create(group->device, &group->stream);

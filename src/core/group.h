@@ -23,16 +23,21 @@ enum { IMX_CONTROL_RUNS = 64 };
 
 /* First thing in a group's memory on every rank: what its waits look at, and other ranks. */
 typedef struct imx_control {
-    uint64_t abort;       /* see imbrexd_watch */
-    int64_t left_ns;      /* when the rank destroyed its group in order; 0: it has not */
-    uint64_t barrier_use; /* barriers that this rank has begun */
+    uint64_t abort;  /* see imbrexd_watch */
+    int64_t left_ns; /* when the rank destroyed its group in order; 0: it has not */
     imbrexd_fault fault;
     imbrexd_fault foreign;           /* of another node's rank; on the first rank of this node */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
-    uint64_t words[]; /* barrier[size], signals: barriers that rank r has come to; then
-                         waiting[size + 1], see imbrexd_watch */
+    int64_t waiting[];                   /* [size + 1], see imbrexd_watch */
 } imx_control;
+
+/* What the barriers of a node's ranks are made of, in their devices' memory: a GPU would look at
+ * the host's across PCIe. */
+typedef struct imx_meeting {
+    uint64_t use;       /* barriers that this rank has begun */
+    uint64_t arrived[]; /* [size], signals: barriers that rank r has come to */
+} imx_meeting;
 
 /* All ways to reach a peer; a group uses those that some pair of its ranks needs. */
 enum { IMX_TRANSPORTS = 2 };
@@ -68,7 +73,8 @@ struct imbrex_group {
     imx_memory *net_words; /* [nodes + 1] of 64 bits, that barriers send and receive */
 
     imx_symmetric *memories;
-    imx_symmetric *control; /* imx_control */
+    imx_symmetric *control; /* imx_control, in the host's memory */
+    imx_symmetric *meeting; /* imx_meeting */
     uint64_t **abort; /* [size]; for watch: one's own in the place of a rank on another node */
     imbrexd_watch watch;
 
@@ -204,17 +210,13 @@ static inline imx_control *imx_control_of(const imbrex_group *group, int rank)
 
 static inline size_t imx_control_bytes(int size)
 {
-    return sizeof(imx_control) + (2 * (size_t)size + 1) * sizeof(uint64_t);
+    return sizeof(imx_control) + ((size_t)size + 1) * sizeof(int64_t);
 }
 
-static inline uint64_t *imx_control_barrier(const imbrex_group *group, int rank)
+/* Likewise. */
+static inline imx_meeting *imx_meeting_of(const imbrex_group *group, int rank)
 {
-    return imx_control_of(group, rank)->words;
-}
-
-static inline int64_t *imx_control_waiting(const imbrex_group *group, int rank)
-{
-    return (int64_t *)imx_control_of(group, rank)->words + group->size;
+    return imx_memory_at(group->meeting, rank, 0);
 }
 
 /* The caller's piece that ptr lies in; NULL: it lies in none. */

@@ -135,13 +135,13 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
 static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
 {
     const imx_nodes *nodes = &group->nodes;
-    imx_control *own = imx_control_of(group, group->rank);
+    imx_meeting *own = imx_meeting_of(group, group->rank);
     imx_signal_op ops[IMX_SIGNALS_MOST];
     int count = 0;
     ops[count++] = (imx_signal_op){
         .kind = IMX_POST,
-        .signal = &own->barrier_use,
-        .word = &own->barrier_use,
+        .signal = &own->use,
+        .word = &own->use,
         .add = 1,
         .site = { .rank = group->rank, .index = -1 },
     };
@@ -150,9 +150,9 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
             int peer = imx_nodes_leader(nodes) + (nodes->local + i) % nodes->ranks;
             ops[count++] = (imx_signal_op){
                 .kind = (imx_signal_kind)kind,
-                .signal = kind == IMX_POST ? imx_control_barrier(group, peer) + group->rank
-                                           : imx_control_barrier(group, group->rank) + peer,
-                .word = &own->barrier_use,
+                .signal = kind == IMX_POST ? &imx_meeting_of(group, peer)->arrived[group->rank]
+                                           : &own->arrived[peer],
+                .word = &own->use,
                 .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
                 .beside = kind == IMX_POST || i > 1,
             };
