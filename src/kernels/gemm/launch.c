@@ -88,7 +88,7 @@ static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling,
     enum { LONG_WIDE = 3 * (128 + 256) * 64 * 2, NOTES = 2048 };
     if (!tiling->aligned || args->dtype == IMBREX_F32)
         return false;
-    if (args->schedule.tile_cols == 256)
+    if (args->schedule.tile_cols > 128)
         return args->layout == IMBREX_NK && !(args->sides & IMX_GEMM_SCATTERS) &&
                shared >= LONG_WIDE + NOTES;
     return args->schedule.tile_rows == 64;
@@ -99,9 +99,9 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
                         const imx_cuda_target *target, int blocks, imx_cuda_config *config)
 {
     const imx_schedule *s = &args->schedule;
-    bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64, wide = s->tile_cols == 256;
+    bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64, wide = s->tile_cols > 128;
     bool aligned = tiling->aligned;
-    int element = f32 ? 4 : 2, warp_n = wide ? 64 : 32, warp_m = small ? 32 : 64;
+    int element = f32 ? 4 : 2, warp_n = wide ? s->tile_cols / 4 : 32, warp_m = small ? 32 : 64;
     int tile_k = has_long_stages(args, tiling, target->shared_bytes_most) ? 64 : 32;
     int stages = !aligned ? 2 : f32 || (wide && tile_k == 64) ? 3 : 4;
     /* As sm80_shape.cuh lays it out: where rows are not aligned they come with a unit more. */

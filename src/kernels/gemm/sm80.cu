@@ -200,7 +200,7 @@ IMX_FN void load_fragments(fragments *f, const worker *w, uint32_t from, int ste
     for (int i = 0; i < PARTS_M; i++)
         load_matrices(f->a[i], from + (w->a_from ^ step << 5) + i * 16 * A_ROW);
 #pragma unroll
-    for (int j = 0; j < PARTS_N; j += 2) {
+    for (int j = 0; j + 1 < PARTS_N; j += 2) {
 #if !defined(IMX_B_KN)
         uint32_t two[4];
         load_matrices(two, from + (w->b_from ^ step << 5) + j * 8 * B_ROW);
@@ -217,6 +217,11 @@ IMX_FN void load_fragments(fragments *f, const worker *w, uint32_t from, int ste
         f->b[j][0] = two[0], f->b[j][1] = two[1];
         f->b[j + 1][0] = two[2], f->b[j + 1][1] = two[3];
     }
+#if !defined(IMX_B_KN)
+    if (PARTS_N % 2)
+        load_two_matrices(f->b[PARTS_N - 1],
+                          from + (w->b_from ^ step << 5) + (PARTS_N - 1) * 8 * B_ROW);
+#endif
 }
 
 IMX_FN void multiply_row(float (&c)[PARTS_N][4], const uint32_t (&a)[4],

@@ -72,7 +72,16 @@ IMX_FN void load_matrices(uint32_t (&to)[4], uint32_t from)
                  : "memory");
 }
 
-/* The same, each matrix of 16-bit elements turned about. */
+/* The first two of them; lanes from 16 on give no address. */
+IMX_FN void load_two_matrices(uint32_t (&to)[2], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* Four, each matrix of 16-bit elements turned about. */
 IMX_FN void load_matrices_turned(uint32_t (&to)[4], uint32_t from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -1,8 +1,8 @@
 /* sm80_shape.cuh - the options of the GEMM for sm_80 and newer, and what follows from them.
  *
  *   IMX_DTYPE    imbrex_dtype             IMX_B_KN     b is [k, n], else [n, k]
- *   IMX_TILE_M   64 | 128 | 256           IMX_TILE_N   64 | 128 | 256: the schedule's tile
- *   IMX_WARP_M   32 | 64                  IMX_WARP_N   32 | 64: what one warp makes of it
+ *   IMX_TILE_M   64 | 128 | 256           IMX_TILE_N   64 | 128 | 224 | 256: the schedule's tile
+ *   IMX_WARP_M   32 | 64                  IMX_WARP_N   32 | 56 | 64: what one warp makes of it
  *   IMX_TILE_K   32 | 64, f32: 16 | 32    IMX_STAGES   at least 2: how far copies run ahead
  *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
  *   IMX_BIAS     args.bias                IMX_WAIT     args.ready, else without waiting
@@ -63,7 +63,9 @@ static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
 static_assert(A_APART % 8 == 0 && B_APART % (ELEMENT == 2 ? 8 : 4) == 0,
               "a thread's rows have one swizzle and one shift");
 static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
-static_assert(PARTS_N % 4 == 0, "four fragments side by side are stored together");
+#if defined(IMX_B_KN) || defined(IMX_STORE) || IMX_DTYPE == 2
+static_assert(PARTS_N % 4 == 0, "fragments are loaded and folded by fours");
+#endif
 
 /* Where a row's 16-byte unit lies in a box, so that no two rows of a matrix that a warp loads meet
  * in a bank. */

@@ -119,13 +119,13 @@ IMX_FN void store_vectors(const sums &c, char *corner, int64_t n, const imx_tile
     for (int i = 0; i < PARTS_M * 2; i++, to += 8 * n * ELEMENT) {
 #pragma unroll
         for (int j = 0; j < PARTS_N; j += 4) {
-            uint32_t words[4];
+            uint32_t words[4] = { 0, 0, 0, 0 };
 #pragma unroll
-            for (int q = 0; q < 4; q++)
+            for (int q = 0; q < 4 && j + q < PARTS_N; q++)
                 words[q] = imx_vector_word(IMX_DTYPE, c[i / 2][j + q][i % 2 * 2],
                                            c[i / 2][j + q][i % 2 * 2 + 1]);
             uint4 v = turn(words);
-            if (i * 8 < rows && j * 8 < cols)
+            if (i * 8 < rows && j * 8 < cols && j + lane_of() % 4 < PARTS_N)
                 *(uint4 *)(to + j * 8 * ELEMENT) = v;
         }
     }

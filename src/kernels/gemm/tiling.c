@@ -6,7 +6,17 @@
 #include "imbrex.h"
 
 enum { ALIGNMENT = 16, SMALL_ROWS = 64 };
-enum { GENERAL_TILE_SMALL = 64, GENERAL_TILE = 128, GENERAL_TILE_WIDE = 256 };
+enum {
+    GENERAL_TILE_SMALL = 64,
+    GENERAL_TILE = 128,
+    GENERAL_TILE_ODD = 224,
+    GENERAL_TILE_WIDE = 256
+};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 static bool is_aligned(const imx_tiling_input *in)
 {
@@ -19,7 +29,7 @@ static bool is_aligned(const imx_tiling_input *in)
 static bool is_sm90(const imx_tiling_input *in)
 {
     return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0 &&
-           in->k <= INT32_MAX - 64; /* its steps are counted in 32 bits */
+           in->k <= INT32_MAX - 128; /* its steps are counted in 32 bits */
 }
 
 int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout)
@@ -28,16 +38,48 @@ int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout)
     return is_sm90(&in);
 }
 
-/* 128 x 256 of a warp's 64 x 64 ask shared memory for 5 bytes where 128 x 128 of 64 x 32 ask for 8,
- * which is more than it gives at the speed of the tensor cores.  Not where that takes more
- * registers than there are (f32, and a scattered product of b as [k, n]), and not where it leaves
- * SMs without a tile. */
-static bool is_wide(const imx_tiling_input *in, int64_t rows)
+/* Shared memory for three stages of wide tiles, or for rows of f32 that lie in it twice. */
+static bool has_room(int arch)
 {
-    int64_t tiles = in->ranks * ((rows + GENERAL_TILE - 1) / GENERAL_TILE) *
-                    ((in->n + GENERAL_TILE_WIDE - 1) / GENERAL_TILE_WIDE);
-    return in->dtype != IMBREX_F32 && is_aligned(in) &&
-           !(in->scatters && in->layout == IMBREX_KN) && tiles >= in->sms;
+    return arch == 80 || arch == 87 || (arch >= 90 && arch < 120);
+}
+
+/* Whether tiles may have so many columns: f32, and a scattered product of b as [k, n], leave no
+ * registers for wide ones, and 224 columns come in long stages only. */
+static bool may_be(const imx_tiling_input *in, int cols)
+{
+    if (cols <= GENERAL_TILE)
+        return true;
+    if (in->dtype == IMBREX_F32 || !is_aligned(in))
+        return false;
+    if (cols == GENERAL_TILE_WIDE)
+        return !(in->scatters && in->layout == IMBREX_KN);
+    return !in->scatters && in->layout == IMBREX_NK && has_room(in->arch);
+}
+
+/* Columns of tiles of 128 rows: those with which all waves take the least time, if the last is as
+ * long as the others.  cost: of a column, in thousandths, as measured.  128 x 256 of a warp's
+ * 64 x 64 ask shared memory for 5 bytes where 128 x 128 of 64 x 32 ask for 8, which is more than it
+ * gives at the speed of the tensor cores. */
+static int general_cols(const imx_tiling_input *in, int64_t rows)
+{
+    static const struct {
+        int cols, cost;
+    } candidates[] = { { GENERAL_TILE, 1290 },
+                       { GENERAL_TILE_WIDE, 1000 },
+                       { GENERAL_TILE_ODD, 1030 } };
+    int64_t least = INT64_MAX;
+    int best = GENERAL_TILE;
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
+        int cols = candidates[i].cols;
+        int64_t tiles = in->ranks * ceil_div(rows, GENERAL_TILE) * ceil_div(in->n, cols);
+        int64_t cost = ceil_div(tiles, in->sms) * cols * candidates[i].cost;
+        if (may_be(in, cols) && cost < least) {
+            least = cost;
+            best = cols;
+        }
+    }
+    return best;
 }
 
 imx_tiling imx_tiling_choose(const imx_tiling_input *in)
@@ -61,12 +103,10 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
         t.group = t.sm90.group;
         return t;
     }
-    /* Rows of f32 that are not aligned lie in shared memory twice. */
-    int64_t rows = (in->m + in->ranks - 1) / in->ranks;
-    bool room = in->arch == 80 || in->arch == 87 || (in->arch >= 90 && in->arch < 120);
-    bool small = rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned && !room);
-    t.tile_rows = t.tile_cols = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
-    if (!small && is_wide(in, rows))
-        t.tile_cols = GENERAL_TILE_WIDE;
+    int64_t rows = ceil_div(in->m, in->ranks);
+    bool small =
+        rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned && !has_room(in->arch));
+    t.tile_rows = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
+    t.tile_cols = small ? GENERAL_TILE_SMALL : general_cols(in, rows);
     return t;
 }
