@@ -293,6 +293,13 @@ static const op_case large[] = {
     { .m = 2500, .n = 2304, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_NK },
     /* On 132 multiprocessors tiles with rows in one block of a cluster alone follow whole ones. */
     { .m = 2372, .n = 3072, .k = 64, .dtype = IMBREX_BF16, .layout = IMBREX_NK },
+    /* Few rows, whose tiles two blocks make: k in an odd number of steps, turned, on few
+     * multiprocessors. */
+    { .m = 40, .n = 1500, .k = 4136, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .bias = 1 },
+    { .m = 100, .n = 1000, .k = 4168, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
+    { .m = 10, .n = 520, .k = 16392, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .sms = 4 },
+    /* Tiles of 224 columns in the form for all GPUs. */
+    { .m = 512, .n = 1112, .k = 200, .dtype = IMBREX_F16, .layout = IMBREX_NK, .sms = 20 },
     { .m = 1400, .n = 712, .k = 1096, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
 };
 

@@ -242,6 +242,37 @@ static void gemm(void **state)
         try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, sides[i % 2 * 2], i / 2 % 2, 2);
 }
 
+/* Tiles of every width that two blocks make together, for few rows and not so few. */
+static void split(void **state)
+{
+    (void)state;
+    for (int cols = 64; cols <= 128; cols += 16) {
+        for (int m = cols < 128 ? 64 : 128; m <= 128; m += 64) {
+            imx_gemm_args args = {
+                .schedule = { .m = m,
+                              .n = BLOCKS / 2 * cols,
+                              .ranks = 1,
+                              .chunk_rows = m,
+                              .tile_rows = m,
+                              .tile_cols = cols,
+                              .group = 1,
+                              .chunks = 1 },
+                .k = 8192,
+                .dtype = cols == 112 ? IMBREX_F16 : IMBREX_BF16,
+                .layout = cols == 128 ? IMBREX_KN : IMBREX_NK,
+                .sides = IMX_GEMM_GATHERS,
+            };
+            char width[40];
+            imx_cuda_config config = { 0 };
+            snprintf(width, sizeof width, "-DIMX_TILE_N=%d ", cols);
+            imx_kernel_gemm.cuda_config(&args, &targets[1], BLOCKS, &config);
+            if (!strstr(config.options, width) || !strstr(config.options, "-DIMX_SPLIT"))
+                fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
+            try_on(&imx_kernel_gemm, &args, &targets[1]);
+        }
+    }
+}
+
 /* Only where GPUs have copy engines of their own: on others there is no such kernel. */
 static void ring(void **state)
 {
@@ -346,13 +377,10 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(signals),
-        cmocka_unit_test(reduce),
-        cmocka_unit_test(push),
-        cmocka_unit_test(ll),
-        cmocka_unit_test(silu_mul),
-        cmocka_unit_test(traces),
-        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(split),  cmocka_unit_test(signals),
+        cmocka_unit_test(reduce), cmocka_unit_test(push),
+        cmocka_unit_test(ll),     cmocka_unit_test(silu_mul),
+        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

@@ -58,19 +58,40 @@ static void measured_shapes_take_what_was_best(void **state)
     check(512, 7168, 8192, 1, 0, 224);
 }
 
-/* One row of tiles: narrow, so that all blocks have some of b to bring. */
-static void few_rows_take_narrow_tiles(void **state)
+/* One row of tiles: narrow, or split between two blocks, so that all have as much of b to bring. */
+static void few_rows_are_shared_out(void **state)
 {
     (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int b_kn, sends, cols, split; /* sends: to two peers */
+    } rows[] = {
+        { 16, 7168, 8192, 0, 0, 112, 2 },  { 64, 7168, 8192, 0, 0, 112, 2 },
+        { 128, 7168, 8192, 0, 0, 112, 2 }, { 16, 8192, 7168, 0, 0, 64, 1 },
+        { 64, 8192, 7168, 0, 0, 64, 1 },   { 128, 8192, 7168, 0, 0, 128, 2 },
+        { 64, 4096, 4096, 0, 0, 64, 2 },   { 128, 4096, 4096, 0, 0, 64, 2 },
+        { 64, 14336, 8192, 0, 0, 112, 1 }, /* not two tiles for some blocks and one for others */
+        { 16, 14336, 8192, 0, 0, 112, 1 }, { 64, 7168, 8192, 1, 0, 64, 1 },
+        { 64, 4096, 64, 0, 0, 64, 1 }, /* the exchange takes longer than it saves */
+        { 128, 7168, 8192, 1, 0, 112, 2 }, { 128, 7168, 8192, 0, 1, 64, 1 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        imx_sm90_input in = { .m = rows[i].m * (rows[i].sends ? 2 : 1),
+                              .n = rows[i].n,
+                              .k = rows[i].k,
+                              .ranks = rows[i].sends ? 2 : 1,
+                              .sms = SMS,
+                              .b_kn = rows[i].b_kn,
+                              .scatters = rows[i].sends };
+        imx_sm90_config c = imx_sm90_tune(&in);
+        if (c.tile_n != rows[i].cols || c.split != rows[i].split)
+            fail_msg("m=%lld n=%lld k=%lld: %d columns by %d blocks, expected %d by %d",
+                     (long long)in.m, (long long)in.n, (long long)in.k, c.tile_n, c.split,
+                     rows[i].cols, rows[i].split);
+        assert_in_range(c.shared_bytes, 1, SHARED_MOST);
+        assert_in_range(c.stages, 4, 13);
+    }
     check(256, 7168, 8192, 1, 0, 112);
-    check(128, 7168, 8192, 1, 0, 64);
-    check(128, 3584, 8192, 1, 0, 64);
-    check(65, 4096, 4096, 1, 0, 64);
-    check(64, 7168, 8192, 1, 0, 64);
-    check(16, 7168, 8192, 1, 0, 64);
-    check(64, 14336, 8192, 1, 0, 112); /* not two tiles for some blocks and one for others */
-    check(16, 14336, 8192, 1, 0, 112);
-    check(64, 14336, 8192, 1, 1, 64);
 }
 
 static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
@@ -100,13 +121,12 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
     imx_cuda_target target = { .arch = 90, .shared_bytes_most = 232448 };
     imx_cuda_config kernel = { 0 };
     imx_kernel_gemm.cuda_config(&args, &target, SMS, &kernel);
-    int tile_m = 0, tile_n = 0, cluster_m = 1, cluster_n = 1;
+    int tile_m = 0, tile_n = 0, cluster_m = 1;
     sscanf(strstr(kernel.options, "-DIMX_TILE_M="), "-DIMX_TILE_M=%d -DIMX_TILE_N=%d", &tile_m,
            &tile_n);
-    sscanf(strstr(kernel.options, "-DIMX_CLUSTER_M="), "-DIMX_CLUSTER_M=%d -DIMX_CLUSTER_N=%d",
-           &cluster_m, &cluster_n);
+    sscanf(strstr(kernel.options, "-DIMX_CLUSTER_M="), "-DIMX_CLUSTER_M=%d", &cluster_m);
     assert_int_equal(tile_m * cluster_m, plan.tile_rows);
-    assert_int_equal(tile_n * cluster_n, plan.tile_cols);
+    assert_int_equal(tile_n, plan.tile_cols);
 }
 
 static void plans_and_kernels_agree(void **state)
@@ -135,7 +155,12 @@ static void the_general_form_takes_wide_tiles_where_it_may(void **state)
         { 4096, 4096, 4096, IMBREX_BF16, IMBREX_KN, 1, 128, 128 }, /* registers */
         { 4096, 4096, 4096, IMBREX_F32, IMBREX_NK, 0, 128, 128 },
         { 4096, 4096, 4095, IMBREX_BF16, IMBREX_NK, 0, 128, 128 }, /* alignment */
-        { 512, 4096, 4096, IMBREX_BF16, IMBREX_NK, 0, 128, 128 },  /* 64 wide tiles */
+        { 512, 4096, 4096, IMBREX_BF16, IMBREX_NK, 0, 128, 128 },  /* one wave of half the width */
+        { 512, 7168, 8192, IMBREX_BF16, IMBREX_NK, 0, 128, 224 },  /* 112 tiles or 128 */
+        { 2048, 7168, 8192, IMBREX_BF16, IMBREX_NK, 0, 128, 224 }, /* four waves either way */
+        { 2048, 7168, 8192, IMBREX_BF16, IMBREX_NK, 1, 128, 256 }, /* folded by whole warps */
+        { 2048, 7168, 8192, IMBREX_BF16, IMBREX_KN, 0, 128, 256 },
+        { 8192, 7168, 8192, IMBREX_BF16, IMBREX_NK, 0, 128, 256 },
         { 64, 65536, 4096, IMBREX_BF16, IMBREX_NK, 0, 64, 64 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -256,7 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_general_form_takes_wide_tiles_where_it_may),
         cmocka_unit_test(measured_shapes_take_what_was_best),
-        cmocka_unit_test(few_rows_take_narrow_tiles),
+        cmocka_unit_test(few_rows_are_shared_out),
         cmocka_unit_test(plans_and_kernels_agree),
         cmocka_unit_test(the_largest_sizes_are_held),
         cmocka_unit_test(few_rows_go_by_ll),

@@ -63,15 +63,15 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .source = "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
         .blocks = c->blocks, /* whole clusters, at least one */
-        .cluster = c->cluster_m * c->cluster_n,
+        .cluster = c->cluster_m * c->split,
         .threads = c->threads,
         .early = true,
         .traces = !(args->sides & IMX_GEMM_HOOKS),
         .shared_bytes = c->shared_bytes,
         .kept[FORM] = IMX_GEMM_SM90,
-        .kept[A_BOX_ROWS] = c->a_rows / c->cluster_n,
+        .kept[A_BOX_ROWS] = c->a_rows,
         .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? ATOM : c->tile_n) / c->cluster_m,
-        .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c->tile_n),
+        .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
     snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s",

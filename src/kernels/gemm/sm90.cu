@@ -17,16 +17,16 @@
  *     shared: | stages x (a [TILE_M, 64] | b [TILE_N, 64] or [64, TILE_N]) | pieces of c | notes |
  *             | barriers |
  *
- * The blocks of a cluster, IMX_CLUSTER_M below each other and IMX_CLUSTER_N side by side, make one
- * tile of the schedule.  Those side by side need the same rows of a, those below each other the
- * same columns of b: each loads its share and sends it to all of them.  Blocks are persistent:
+ * The blocks of a cluster, IMX_CLUSTER_M below each other, make one tile of the schedule.  They
+ * need the same columns of b: each loads its share and sends it to both.  Blocks are persistent:
  * cluster i takes tiles i, i + clusters, ...  The producer works out each tile and hands it on in
  * info[stage] of the tile's first stage.
  *
  * Options, each free when absent:
  *   IMX_TILE_M 64 | 128 | 256    rows of a block        IMX_TILE_N   multiple of 16, at most 256
  *   IMX_WG_M 64 | 128    rows of a warpgroup    IMX_PINGPONG   consumers take turns
- *   IMX_STAGES           IMX_CLUSTER_M, _N      1 | 2 | 4, together at most 4
+ *   IMX_STAGES                   IMX_CLUSTER_M   1 | 2
+ *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
  *   IMX_A_ROWS  rows of a that are loaded at all, where m is small
  *   IMX_F16     else bf16                       IMX_B_KN    b is [k, n], else [n, k]
  *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
@@ -39,6 +39,7 @@
  *   IMX_RING    rows of a go on to the rank before, by a thread of the producer's second warp
  */
 #include "sm90_produce.cuh"
+#include "sm90_split.cuh"
 #include "sm90_store.cuh"
 
 /* ---- the consumers -------------------------------------------------------------------------- */
@@ -56,11 +57,11 @@ IMX_FN void consumers_meet(int consumer)
 IMX_FN void release(uint32_t base, uint32_t stage)
 {
     int block = (int)threadIdx.x / 32 % 4;
-    if (threadIdx.x % 32 != 0 || block >= CLUSTER)
+    if (threadIdx.x % 32 != 0 || block >= IMX_CLUSTER_M)
         return;
-    if (CLUSTER == 1)
+    if (IMX_CLUSTER_M == 1)
         mbar_arrive(empty_of(base, stage));
-    else if (block / IMX_CLUSTER_N == block_m() || block % IMX_CLUSTER_N == block_n())
+    else
         mbar_arrive_at(empty_of(base, stage), (uint32_t)block);
 }
 
@@ -163,7 +164,7 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
     for (int q = 0; q < ALL_PIECES; q++) {
-        if (q >= from && q < to)
+        if (q >= from && q < to && (SPLIT == 1 || q == part()))
             store_piece(packed[q / PIECES], args, c, note, row + q / PIECES * 64, base, q % PIECES);
     }
 #if defined(IMX_POST) || defined(IMX_STORE)
@@ -217,6 +218,9 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
     bool gave_up = false;
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
+#ifdef IMX_SPLIT
+    uint32_t exchanged = 0; /* tiles, their parity */
+#endif
     if (TURNS == 2 && consumer == 1) {
         index += stride;
         skip(&at, (uint32_t)steps_of(args));
@@ -259,9 +263,13 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
         wgmma_wait(0);
         if (TURNS == 2 || consumer == 0)
             imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index);
-        if (args.k <= TILE_K) /* no step has made the warps meet since each took its note there */
+        /* No step has made the warps meet since each took its note there. */
+        if (args.k <= SPLIT * TILE_K)
             consumers_meet(consumer);
         release(base, before);
+#ifdef IMX_SPLIT
+        exchange(d[0], base, &exchanged);
+#endif
 #if defined(IMX_BIAS) && !defined(IMX_STORE)
         add_bias(d, args, note_of(now)->col);
 #endif
@@ -304,8 +312,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-#if IMX_CLUSTER_M * IMX_CLUSTER_N > 1
-    __cluster_dims__(IMX_CLUSTER_M *IMX_CLUSTER_N, 1, 1)
+#if defined(IMX_SPLIT) || IMX_CLUSTER_M > 1
+    __cluster_dims__(CLUSTER, 1, 1)
 #endif
         imx_gemm(const __grid_constant__ IMX_PARAMS params,
                  const __grid_constant__ imbrexd_watch watch,
@@ -324,9 +332,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
         for (uint32_t i = 0; i < IMX_STAGES; i++) {
             mbar_init(full_of(base, i), 1);
-            mbar_init(empty_of(base, i),
-                      CONSUMERS / TURNS * (IMX_CLUSTER_M + IMX_CLUSTER_N - 1) + FORWARDERS);
+            mbar_init(empty_of(base, i), CONSUMERS / TURNS * IMX_CLUSTER_M + FORWARDERS);
         }
+#ifdef IMX_SPLIT
+        for (uint32_t i = 0; i < 2 * CONSUMERS * 4; i++)
+            mbar_init(sums_of(base, i), 1);
+#endif
         for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
             mbar_init(turn_of(base, i), 1);
         mbar_init_fence();

@@ -200,13 +200,12 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
         if (t.rank != args.team.rank)
             continue;
         int row = t.rank_row + block_m() * IMX_TILE_M, rows = t.rows - block_m() * IMX_TILE_M;
-        int col = t.col + block_n() * IMX_TILE_N;
         rows = rows < IMX_TILE_M ? rows : IMX_TILE_M;
         /* In this order: so many warps that look for the peers' signals would hold them up. */
         if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
-        fold_units<1>(args, row, rows, col, (int)thread_here() - 32, LANES);
+        fold_units<1>(args, row, rows, t.col, (int)thread_here() - 32, LANES);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     }
     return 1;

@@ -19,6 +19,11 @@
 #if defined(IMX_PINGPONG) && defined(IMX_STORE)
 #error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
 #endif
+#if defined(IMX_SPLIT) && \
+    (defined(IMX_PINGPONG) || defined(IMX_STORE) || defined(IMX_RING) || IMX_WG_M != 64 || \
+     IMX_CLUSTER_M > 1)
+#error "the two blocks of a split tile have nothing else to share"
+#endif
 #if defined(IMX_STORE) && !defined(IMX_HOOKS)
 #define IMX_FOLD /* own tiles are added to what comes from the peers */
 #endif
@@ -54,16 +59,20 @@ enum {
 #else
     SLICES = 0,
 #endif
-    CLUSTER = IMX_CLUSTER_M * IMX_CLUSTER_N,
+#ifdef IMX_SPLIT
+    SPLIT = 2,
+#else
+    SPLIT = 1,
+#endif
+    CLUSTER = IMX_CLUSTER_M * SPLIT,
     TILE_K = 64,
     CONSUMERS = IMX_CONSUMERS,
     THREADS = 128 * (1 + CONSUMERS),
     HALVES = IMX_WG_M / 64,                 /* 64-row products of a warpgroup */
     TILE_ROWS = IMX_TILE_M * IMX_CLUSTER_M, /* the schedule's: a cluster's */
-    TILE_COLS = IMX_TILE_N * IMX_CLUSTER_N,
-    A_SHARE = IMX_A_ROWS / IMX_CLUSTER_N, /* rows that a block brings for its neighbours too */
+    TILE_COLS = IMX_TILE_N,
 #ifdef IMX_B_KN
-    B_SHARE = 64 / IMX_CLUSTER_M,
+    B_SHARE = 64 / IMX_CLUSTER_M, /* rows that a block brings for its neighbour too */
 #else
     B_SHARE = IMX_TILE_N / IMX_CLUSTER_M,
 #endif
@@ -76,22 +85,23 @@ enum {
     STAGE_BYTES = A_BYTES + B_BYTES,
     LOAD_BYTES = IMX_A_ROWS * 128 + B_BYTES,
     /* Columns of c that one store takes, and bits of its swizzle. */
-    PIECE_COLS = IMX_TILE_N % 64 == 0   ? 64
+    PIECE_COLS = SPLIT > 1              ? IMX_TILE_N / 2
+                 : IMX_TILE_N % 64 == 0 ? 64
                  : IMX_TILE_N % 32 == 0 ? 32
                                         : IMX_TILE_N / 2,
-    PIECE_SWIZZLE = IMX_TILE_N % 64 == 0   ? 3
-                    : IMX_TILE_N % 32 == 0 ? 2
-                                           : 0,
+    PIECE_SWIZZLE = PIECE_COLS == 64 ? 3 : PIECE_COLS == 32 ? 2 : 0,
     PIECE_BYTES = 16 * PIECE_COLS * 2,
     PIECES = IMX_TILE_N / PIECE_COLS,
     ALL_PIECES = HALVES * PIECES,
-#ifdef IMX_PINGPONG
-    BUFFERS = 1, /* of a warp: there is time */
+#if defined(IMX_PINGPONG) || defined(IMX_SPLIT)
+    BUFFERS = 1, /* of a warp: there is time, or but one piece */
 #else
     BUFFERS = 2,
 #endif
     C_AT = IMX_STAGES * STAGE_BYTES,
-    INFO_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES,
+    EXCHANGE_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
+    EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
+    INFO_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES,
     INFO_BYTES = 32,
     NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
     HERE_AT = NEXT_AT + 40, /* columns of a that are here, with IMX_RING */
@@ -106,9 +116,11 @@ enum {
     /* Of a thread; together what the launch gives three warpgroups. */
     PRODUCER_REGISTERS = HOOKS ? 72 : STORES || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
-#if defined(IMX_SLICES) || IMX_TILE_M == 64
-    PREFETCH_BYTES = 160 << 10, /* of b, a block, beyond what its stages take */
+#if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
+    PREFETCH_BYTES = 160 << 10,
     PREFETCH_STEPS = IMX_STAGES + PREFETCH_BYTES / (B_BYTES / IMX_CLUSTER_M),
+#elif IMX_TILE_M == 64
+    PREFETCH_STEPS = IMX_STAGES,
 #else
     PREFETCH_STEPS = 0,
 #endif
@@ -173,15 +185,22 @@ IMX_FN uint32_t shared_base(void)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* This block's place in its cluster. */
+/* This block's place in a cluster of blocks below each other. */
 IMX_FN int block_m(void)
 {
-    return CLUSTER > 1 ? (int)cluster_cta() / IMX_CLUSTER_N : 0;
+    return IMX_CLUSTER_M > 1 ? (int)cluster_cta() : 0;
 }
 
-IMX_FN int block_n(void)
+/* Which steps of k are this block's: every second one, or all. */
+IMX_FN int part(void)
 {
-    return CLUSTER > 1 ? (int)cluster_cta() % IMX_CLUSTER_N : 0;
+    return SPLIT > 1 ? (int)cluster_cta() : 0;
+}
+
+/* Where this block's step i begins; it may be at or beyond the end of k, where all is zeros. */
+IMX_FN int k_of(int i)
+{
+    return (i * SPLIT + part()) * TILE_K;
 }
 
 IMX_FN tile_info *info_of(uint32_t stage)
@@ -222,6 +241,18 @@ IMX_FN uint32_t empty_of(uint32_t base, uint32_t stage)
 IMX_FN uint32_t turn_of(uint32_t base, uint32_t consumer)
 {
     return base + BARRIERS_AT + (2 * IMX_STAGES + consumer) * 8;
+}
+
+/* With IMX_SPLIT, of each warp: the other block's sums have come; that block's room for this one's
+ * is free. */
+IMX_FN uint32_t sums_of(uint32_t base, uint32_t warp)
+{
+    return base + BARRIERS_AT + (2 * IMX_STAGES + warp) * 8;
+}
+
+IMX_FN uint32_t room_of(uint32_t base, uint32_t warp)
+{
+    return sums_of(base, CONSUMERS * 4 + warp);
 }
 
 #endif /* IMX_SM90_LAYOUT_CUH */

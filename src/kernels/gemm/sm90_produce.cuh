@@ -19,7 +19,7 @@ typedef struct work {
 
 IMX_FN int steps_of(const imx_gemm_args &args)
 {
-    return ((int)args.k + TILE_K - 1) / TILE_K;
+    return ((int)args.k + SPLIT * TILE_K - 1) / (SPLIT * TILE_K);
 }
 
 IMX_FN unsigned tiles_in(const imx_gemm_args &args)
@@ -34,7 +34,7 @@ IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *
                                        hook_order(args, index));
     int below = block_m() * IMX_TILE_M;
     w->info.row = t.row + below;
-    w->info.col = t.col + block_n() * IMX_TILE_N;
+    w->info.col = t.col;
     w->info.rows = t.rows - below;
     w->info.chunk = t.chunk;
     w->a_row = t.row + below;
@@ -63,36 +63,24 @@ IMX_FN void first_work(const imx_gemm_args &args)
         work_at(args, blockIdx.x / CLUSTER, steps_of(args), (work *)(shared + NEXT_AT));
 }
 
-/* To this block, or to the same place in all blocks in mask. */
-IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar, int blocks,
-                       int mask)
+/* To this block, and where it shares b with the one below or above, to the same place there. */
+IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar)
 {
-    if (blocks > 1)
-        tma_load_multicast(to, map, x, y, bar, (uint16_t)mask);
+    if (IMX_CLUSTER_M > 1)
+        tma_load_multicast(to, map, x, y, bar, (1 << IMX_CLUSTER_M) - 1);
     else
         tma_load(to, map, x, y, bar);
 }
 
-IMX_FN void load_a(const imx_tma_map *a, int a_row, int k, uint32_t to, uint32_t bar)
-{
-    const int row_of_blocks = (1 << IMX_CLUSTER_N) - 1;
-    int a_part = block_n() * A_SHARE;
-    load_share(to + a_part * 128, a, k, a_row + a_part, bar, IMX_CLUSTER_N,
-               row_of_blocks << block_m() * IMX_CLUSTER_N);
-}
-
 IMX_FN void load_b(const imx_tma_map *b, int col, int k, uint32_t to, uint32_t bar)
 {
-    const int column_of_blocks = IMX_CLUSTER_M == 1   ? 1
-                                 : IMX_CLUSTER_M == 2 ? 1 | 1 << IMX_CLUSTER_N
-                                                      : 15;
-    int b_part = block_m() * B_SHARE, b_mask = column_of_blocks << block_n();
+    int b_part = block_m() * B_SHARE;
     uint32_t b_to = to + A_BYTES + b_part * 128;
 #ifdef IMX_B_KN
     for (int i = 0; i < B_BYTES / 8192; i++)
-        load_share(b_to + i * 8192, b, col + 64 * i, k + b_part, bar, IMX_CLUSTER_M, b_mask);
+        load_share(b_to + i * 8192, b, col + 64 * i, k + b_part, bar);
 #else
-    load_share(b_to, b, k, col + b_part, bar, IMX_CLUSTER_M, b_mask);
+    load_share(b_to, b, k, col + b_part, bar);
 #endif
 }
 
@@ -108,9 +96,9 @@ IMX_FN void prefetch_b(const imx_tma_map *b)
     for (int i = 0; i < PREFETCH_STEPS && i < w->info.steps; i++) {
 #ifdef IMX_B_KN
         for (int j = 0; j < B_BYTES / 8192; j++)
-            tma_prefetch(b, w->info.col + 64 * j, i * TILE_K + b_part);
+            tma_prefetch(b, w->info.col + 64 * j, k_of(i) + b_part);
 #else
-        tma_prefetch(b, i * TILE_K, w->info.col + b_part);
+        tma_prefetch(b, k_of(i), w->info.col + b_part);
 #endif
     }
 }
@@ -120,7 +108,7 @@ IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col,
                  uint32_t bar, int *early)
 {
     mbar_expect(bar, LOAD_BYTES);
-    load_a(a, a_row, k, to, bar);
+    tma_load(to, a, k, a_row, bar);
     if (*early == 0)
         load_b(b, col, k, to, bar);
     else
@@ -151,7 +139,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #if defined(IMX_SLICES)
         if (args.ready && index == blockIdx.x / CLUSTER) { /* the ring is empty: b need not wait */
             for (; early < IMX_STAGES && early < w->info.steps; early++)
-                load_b(b, w->info.col, early * TILE_K, base + early * STAGE_BYTES,
+                load_b(b, w->info.col, k_of(early), base + early * STAGE_BYTES,
                        full_of(base, early));
         }
 #elif defined(IMX_RING)
@@ -171,9 +159,10 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
         const imx_tma_map *a = w->own ? own : gathered;
         int a_row = w->a_row, col = w->info.col;
 
-        for (int k = 0; k < (int)args.k; k += TILE_K) {
+        for (int i = 0; i < steps; i++) {
+            int k = k_of(i);
 #ifdef IMX_SLICES
-            if (k >= ready_k) {
+            while (k >= ready_k && ready_k < (int)args.k) {
                 int there = team_slice(args, watch, ready_k / args.slice_k);
                 imbrexd_fence_tma();
                 ready_k = there ? ready_k + args.slice_k : all;
@@ -185,12 +174,12 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
                 ring_wait(args, watch, a_row, k);
 #endif
             mbar_wait(empty_of(base, at.stage), at.phase);
-            if (k == 0)
+            if (i == 0)
                 *info_of(at.stage) = w->info;
             load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage),
                  &early);
             step(&at);
-            if (k == 0) {
+            if (i == 0) {
                 index += stride;
                 if (index < tiles_of())
                     work_at(args, index, steps, w);

@@ -52,6 +52,32 @@ IMX_FN void mbar_arrive_at(uint32_t bar, uint32_t cta)
                  : "memory");
 }
 
+/* The same with what it says: what this thread did before comes before what a thread of that block
+ * does after mbar_wait_cluster. */
+IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
+{
+    asm volatile("{\n\t.reg .b32 remote;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}"
+                 :
+                 : "r"(bar), "r"(cta)
+                 : "memory");
+}
+
+/* Until the phase of that parity is over, which another block of the cluster ends. */
+IMX_FN void mbar_wait_cluster(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "AGAIN:\n\t"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@p bra.uni DONE;\n\t"
+                 "bra.uni AGAIN;\n\t"
+                 "DONE:\n\t}"
+                 :
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+}
+
 /* Until the phase of that parity is over.  Who fills the barrier is in this cluster and never gives
  * up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps after so many tries. */
 IMX_FN void mbar_wait(uint32_t bar, uint32_t parity)
@@ -92,6 +118,24 @@ IMX_FN uint32_t cluster_cta(void)
 IMX_FN void cluster_barrier(void)
 {
     asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" : : : "memory");
+}
+
+IMX_FN uint32_t cluster_address(uint32_t shared, uint32_t cta)
+{
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(cta));
+    return there;
+}
+
+/* 16 bytes to a block of the cluster, counted at a barrier of the same block; both by
+ * cluster_address. */
+IMX_FN void cluster_store(uint32_t to, uint32_t bar, const float *v)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+                 " [%0], {%1, %2, %3, %4}, [%5];"
+                 :
+                 : "r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(bar)
+                 : "memory");
 }
 
 /* ---- the copy engine ------------------------------------------------------------------------ */

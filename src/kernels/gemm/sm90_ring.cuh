@@ -35,7 +35,7 @@ IMX_FN void ring_note(const imx_gemm_args &args, const imx_sm90_tile &t, tile_in
     const imx_schedule *s = &args.schedule;
     info->strip = imx_ring_strip(s, t.rank, t.rank_row, CLUSTER > 1 ? (int)cluster_cta() : 0);
     info->pass = imx_ring_passes(s, t.rank, t.col) ? imx_ring_step(s, t.rank) : -1;
-    info->pass_row = t.rank_row + block_m() * IMX_TILE_M + block_n() * A_SHARE;
+    info->pass_row = t.rank_row + block_m() * IMX_TILE_M;
 }
 
 IMX_FN const uint64_t *ring_signal(const imx_gemm_args &args, int strip, int slice)
@@ -121,11 +121,11 @@ IMX_FN void pass_tile(const imx_gemm_args &args, const imx_tma_map *to, int row,
 {
     int slice = 0, slice_steps = args.slice_k / TILE_K;
     int due = args.slices > 1 ? slice_steps + LANDED_AFTER : RING_ALL;
-    uint32_t from = base + block_n() * A_SHARE * 128, before = 0;
+    uint32_t before = 0;
     imx_trace_begin(IMX_TRACE_PUSH);
     for (int i = 0; i < steps; i++) {
         mbar_wait(full_of(base, at->stage), at->phase);
-        tma_store(to, i * TILE_K, row, from + at->stage * STAGE_BYTES);
+        tma_store(to, i * TILE_K, row, base + at->stage * STAGE_BYTES);
         tma_store_commit();
         if (i > 0) {
             tma_store_wait_read(1);

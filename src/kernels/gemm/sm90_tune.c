@@ -17,7 +17,8 @@ enum {
     ROWS_SMALL = 64,
     COLS_SMALL = 64,
     COLS_SMALL_MOST = 128,
-    ROWS_FEW = 128, /* a large tile would waste the half that they do not fill */
+    EXCHANGE = 9 * 4 * 8192, /* what two blocks lose by it: as much as 9 columns of 8192 take */
+    ROWS_FEW = 128,          /* a large tile would waste the half that they do not fill */
 };
 
 /* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
@@ -36,9 +37,11 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-int imx_sm90_tune_piece_cols(int tile_n)
+int imx_sm90_tune_piece_cols(const imx_sm90_config *c)
 {
-    return tile_n % 64 == 0 ? 64 : tile_n % 32 == 0 ? 32 : tile_n / 2;
+    if (c->split > 1)
+        return c->tile_n / 2;
+    return c->tile_n % 64 == 0 ? 64 : c->tile_n % 32 == 0 ? 32 : c->tile_n / 2;
 }
 
 static int consumers(const imx_sm90_config *c)
@@ -51,11 +54,13 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t b_cols = b_kn ? (size_t)ceil_div(c->tile_n, ATOM) * ATOM : (size_t)c->tile_n;
     size_t stage = ((size_t)c->tile_m + b_cols) * TILE_K_BYTES;
     size_t warps = (size_t)consumers(c) * 4;
-    size_t pieces =
-        warps * (c->pingpong ? 1 : 2) * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c->tile_n);
+    size_t buffers = c->pingpong || c->split > 1 ? 1 : 2;
+    size_t pieces = warps * buffers * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c);
+    size_t sums = c->split > 1 ? warps * 32 * (size_t)c->tile_n : 0;
     size_t notes = (size_t)c->stages * 32 + 96 + warps * 2 * 32;
-    size_t barriers = (size_t)c->stages * 16 + (c->pingpong ? 16 : 0);
-    return (size_t)c->stages * stage + pieces + notes + barriers;
+    size_t barriers =
+        (size_t)c->stages * 16 + (c->pingpong ? 16 : 0) + (c->split > 1 ? warps * 16 : 0);
+    return (size_t)c->stages * stage + pieces + sums + notes + barriers;
 }
 
 static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
@@ -93,45 +98,46 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .pingpong = best->pingpong,
                               .stages = best->stages,
                               .cluster_m = 2,
-                              .cluster_n = 1,
+                              .split = 1,
                               .a_rows = 128 };
 }
 
-/* The columns of b that the busiest block reads. */
-static int64_t busiest(const imx_sm90_input *in, int tile_m, int tile_n)
+/* What the busiest block reads, in quarters of an element of b: b comes from memory, a from the
+ * cache. */
+static int64_t reads(const imx_sm90_input *in, const imx_sm90_config *c)
 {
-    int64_t cols = in->b_kn ? ceil_div(tile_n, ATOM) * ATOM : tile_n;
-    return ceil_div(tiles(in, tile_m, tile_n), in->sms) * cols;
+    int64_t cols = in->b_kn ? ceil_div(c->tile_n, ATOM) * ATOM : c->tile_n;
+    int64_t blocks = in->sms / c->split > 0 ? in->sms / c->split : 1;
+    int64_t waves = ceil_div(tiles(in, c->tile_m, c->tile_n), blocks);
+    return waves * ((4 * cols + c->a_rows) * in->k / c->split + (c->split - 1) * EXCHANGE);
 }
 
-/* The narrowest tiles that share b out evenly. */
-static int small_cols(const imx_sm90_input *in, int tile_m)
-{
-    int best = COLS_SMALL;
-    for (int cols = best + 16; cols <= COLS_SMALL_MOST && !in->scatters; cols += 16) {
-        if (busiest(in, tile_m, cols) < busiest(in, tile_m, best))
-            best = cols;
-    }
-    return best;
-}
-
-/* One row of narrow tiles.  Of clusters of four a GPU has room for ten in eleven blocks only: where
- * all blocks are wanted at once they go in twos. */
+/* One row of tiles, narrow or split, so that all blocks have as much of b to bring.  What goes to
+ * peers takes one width, and is not split, nor is what comes rank by rank: who folds a tile, or
+ * passes its rows on, has all of it. */
 static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 {
-    imx_sm90_config c = { .tile_m = rows <= ROWS_SMALL ? 64 : 128,
-                          .wg_m = 64,
-                          .stages = 13,
-                          .cluster_m = 1,
-                          .a_rows = rows <= ROWS_SMALL ? 64 : 128 };
-    c.tile_n = small_cols(in, c.tile_m);
-    int64_t blocks = tiles(in, c.tile_m, c.tile_n);
-    c.cluster_n = blocks <= in->sms * 10 / 11 ? 4 : 2;
-    if (rows <= ROWS_TINY) {
-        c.cluster_n = 1;
-        c.a_rows = ROWS_TINY;
+    imx_sm90_config best = { .tile_m = rows <= ROWS_SMALL ? 64 : 128,
+                             .tile_n = COLS_SMALL,
+                             .wg_m = 64,
+                             .stages = 13,
+                             .cluster_m = 1,
+                             .split = 1,
+                             .a_rows = rows <= ROWS_TINY    ? ROWS_TINY
+                                       : rows <= ROWS_SMALL ? 64
+                                                            : 128 };
+    bool alone = in->ranks == 1 && !in->hooks;
+    int widest = in->scatters && !alone ? COLS_SMALL : COLS_SMALL_MOST;
+    for (int split = 1; split <= (alone ? 2 : 1); split++) {
+        for (int cols = COLS_SMALL; cols <= widest; cols += 16) {
+            imx_sm90_config c = best;
+            c.tile_n = cols;
+            c.split = split;
+            if (reads(in, &c) < reads(in, &best))
+                best = c;
+        }
     }
-    return c;
+    return best;
 }
 
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
@@ -141,12 +147,12 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
     while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
         c.stages--;
     c.tile_rows = c.tile_m * c.cluster_m;
-    c.tile_cols = c.tile_n * c.cluster_n;
+    c.tile_cols = c.tile_n;
     c.group = c.tile_rows < GROUP_ROWS ? GROUP_ROWS / c.tile_rows : 1;
     c.threads = 128 * (1 + consumers(&c));
     c.shared_bytes = imx_sm90_tune_shared_bytes(&c, in->b_kn);
 
-    int cluster = c.cluster_m * c.cluster_n;
+    int cluster = c.cluster_m * c.split;
     int64_t most = in->sms / cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
     int64_t clusters = needed < most ? needed : most;
     c.blocks = (int)(clusters > 0 ? clusters : 1) * cluster;
@@ -157,7 +163,7 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
-                    "-DIMX_CLUSTER_M=%d -DIMX_CLUSTER_N=%d -DIMX_A_ROWS=%d",
+                    "-DIMX_CLUSTER_M=%d%s -DIMX_A_ROWS=%d",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->cluster_m, c->cluster_n, c->a_rows);
+                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "", c->a_rows);
 }

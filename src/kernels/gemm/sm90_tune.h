@@ -21,7 +21,8 @@ typedef struct imx_sm90_config {
     int wg_m;                 /* rows of a warpgroup */
     int pingpong;             /* warpgroups take turns */
     int stages;               /* of 64 along k */
-    int cluster_m, cluster_n; /* blocks of a cluster, below each other and side by side */
+    int cluster_m;            /* blocks of a cluster, below each other */
+    int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
     int a_rows;               /* rows of a that are loaded at all */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
     int tile_rows, tile_cols; /* of a cluster: imx_schedule's */
@@ -35,7 +36,7 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *input);
 size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *config, int b_kn);
 
 /* Columns of c that one store of the kernel takes: the box of map c is 16 rows by these. */
-int imx_sm90_tune_piece_cols(int tile_n);
+int imx_sm90_tune_piece_cols(const imx_sm90_config *config);
 
 /* The config as the compiler's options, "-DIMX_TILE_M=128 ...".  Returns what snprintf does. */
 int imx_sm90_tune_options(const imx_sm90_config *config, char *text, size_t size);
