@@ -11,7 +11,7 @@
 
 #include "kernels/gemm/ring.h"
 
-enum { MOST_RANKS = 8, MOST_BLOCKS = 7, MOST_STRIPS = 4096, SLICES = 3 };
+enum { MOST_RANKS = 8, MOST_BLOCKS = 7, MOST_STRIPS = 4096, SLICES = 6 };
 
 static imx_schedule schedule_of(long long m, int ranks, int rank, int chunk_tiles, int group)
 {
@@ -54,8 +54,12 @@ static void check_ways(const imx_schedule *of_rank)
         assert_int_equal(imx_ring_from(to), r);
         for (int owner = 0; owner < ranks; owner++) {
             assert_int_equal(imx_schedule_rank(s, imx_ring_step(s, owner)), owner);
-            assert_int_equal(imx_ring_passes(s, owner, 0), owner != to->first);
-            assert_false(imx_ring_passes(s, owner, 5));
+            for (int slice = 0; slice < SLICES; slice++) { /* one tile of the four side by side */
+                int passing = 0;
+                for (int col = 0; col < s->n; col += (int)s->tile_cols)
+                    passing += imx_ring_passes(s, owner, col, slice);
+                assert_int_equal(passing, owner != to->first);
+            }
             if (owner != to->first)
                 assert_int_equal(imx_ring_step(to, owner), imx_ring_step(s, owner) + 1);
         }
@@ -106,7 +110,7 @@ static bool go_on(const imx_schedule *s, block *b, int blocks)
         /* Posted a slice late, but for the last. */
         for (int done = b->slice - 1; done <= b->slice; done++) {
             if (done >= 0 && (done < b->slice || done == SLICES - 1) &&
-                imx_ring_passes(s, t.rank, t.col))
+                imx_ring_passes(s, t.rank, t.col, done))
                 arrived[imx_ring_to(s)][imx_ring_signal(strip, SLICES, done)] = true;
         }
         moved = true;
@@ -155,7 +159,25 @@ static void check_slices(void)
         assert_true((long long)columns * (slices - 1) < k && k <= (long long)columns * slices);
     }
     assert_int_equal(imx_ring_slices(4096), IMX_RING_SLICES_MOST);
-    assert_int_equal(imx_ring_slices(1000), 2);
+    assert_int_equal(imx_ring_slices(1000), 4);
+}
+
+/* Every slice goes on once, whatever there is of columns; by a tile each, if there are enough. */
+static void check_columns(void)
+{
+    for (int columns = 1; columns < 200; columns++) {
+        int passing[200] = { 0 };
+        for (int slice = 0; slice < IMX_RING_SLICES_MOST; slice++) {
+            int column = imx_ring_column(columns, slice);
+            assert_in_range(column, 0, columns - 1);
+            assert_in_range(column, 0, imx_ring_columns_end(columns) - 1);
+            passing[column]++;
+        }
+        for (int column = 0; column < columns && columns >= IMX_RING_SLICES_MOST; column++)
+            assert_in_range(passing[column], 0, 1);
+    }
+    assert_int_equal(imx_ring_column(82, 5) / IMX_RING_BESIDE, 1);
+    assert_int_equal(imx_ring_column(82, 6) / IMX_RING_BESIDE, 2);
 }
 
 static void rows_go_round_once(void **state)
@@ -182,6 +204,12 @@ static void slices_cover_k(void **state)
     check_slices();
 }
 
+static void columns_take_turns(void **state)
+{
+    (void)state;
+    check_columns();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +217,7 @@ int main(void)
         cmocka_unit_test(the_first_to_read_is_at_column_0),
         cmocka_unit_test(nobody_waits_in_a_circle),
         cmocka_unit_test(slices_cover_k),
+        cmocka_unit_test(columns_take_turns),
     };
     return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

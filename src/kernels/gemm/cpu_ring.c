@@ -1,4 +1,5 @@
 /* cpu_ring.c - rows of a go on from rank to rank beneath a product, on CPU ranks; see ring.h. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "cpu_team.h"
@@ -23,12 +24,14 @@ int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, con
 {
     const imx_schedule *s = &args->schedule;
     int to = imx_ring_to(s), strip = imx_ring_strip(s, tile->rank, (int)tile->rank_row, 0);
-    if (!imx_ring_passes(s, tile->rank, tile->col))
-        return 1;
-    if (!imx_cpu_team_credit(args, block, to))
-        return 0;
+    bool asked = false;
     for (int i = 0; i < args->slices; i++) {
         int64_t from = (int64_t)i * args->slice_k, left = args->k - from;
+        if (!imx_ring_passes(s, tile->rank, tile->col, i))
+            continue;
+        if (!asked && !imx_cpu_team_credit(args, block, to))
+            return 0;
+        asked = true;
         copy_slice(args, tile, rows, from, left < args->slice_k ? left : args->slice_k);
         imbrexd_signal_post(
             imx_team_signal(&args->team, to, imx_ring_signal(strip, args->slices, i)),

@@ -1,8 +1,8 @@
 /* ring.h - how a's rows travel from rank to rank beneath a product (IMX_GEMM_FORWARDS): pure
  * functions of the schedule, for every target and for the tests.
  *
- * Rank r multiplies its own rows first, then those of r + 1, r + 2, ...  The tile that reads rows
- * first passes them on to rank r - 1, which comes to them one step later:
+ * Rank r multiplies its own rows first, then those of r + 1, r + 2, ...  The tiles that read rows
+ * first pass them on to rank r - 1, which comes to them one step later:
  *
  *     step          0            1            2            3
  *     rank 2 of 4   | own -> 1   | 3's -> 1   | 0's -> 1   | 1's |
@@ -13,13 +13,20 @@
  *
  * What travels under one signal is one strip, the rows of a tile (on GPUs of each block of its
  * cluster, a lane), and of it one slice of k: a step begins while the last tiles of the one before
- * are still under way, and a tile while its own rows' last columns are.
+ * are still under way, and a tile while its own rows' last columns are.  Tiles side by side pass on
+ * a slice each: a block that passes on is slower meanwhile, and one that had a whole strip to pass
+ * on would be late for all that comes after.  Tiles of one wave are at the same columns of k at the
+ * same time; so that they do not ask all of the link at once, slices side by side are those of
+ * different waves, where there are several before the rows are wanted:
+ *
+ *     columns of c    | 0 1 2 3 4 ...  | 8 9 10 11 12 ... |
+ *     slices of k     | 0 2 4 6 8 ...  | 1 3 5  7  9  ... |    in two waves
  *
  * It never locks up.  Blocks take their tiles in order, and a tile of step s waits for nothing but
- * first tiles of step s - 1 on the next rank, before which that rank's blocks have only tiles of
- * steps up to s - 1.  So, by induction over s, all first tiles of step s - 1 come to their end:
- * those of step 0 wait for nobody.  A strip's last slice must therefore be posted without waiting
- * for the next tile's rows.
+ * tiles of step s - 1 on the next rank, before which that rank's blocks have only tiles of steps up
+ * to s - 1.  So, by induction over s, all tiles of step s - 1 come to their end: those of step 0
+ * wait for nobody.  A tile's last slice must therefore be posted without waiting for the next
+ * tile's rows.
  */
 #ifndef IMX_RING_H
 #define IMX_RING_H
@@ -27,11 +34,14 @@
 #include "schedule.h"
 
 enum {
-    IMX_RING_LANES = 4, /* most blocks of a cluster */
+    IMX_RING_LANES = 2, /* most blocks of a cluster */
     IMX_RING_STEP = 64, /* columns: slices are so many times that */
     /* Of a slice: a post takes a few microseconds, in which loads go on. */
-    IMX_RING_STEPS_LEAST = 8,
-    IMX_RING_SLICES_MOST = 4,
+    IMX_RING_STEPS_LEAST = 4,
+    IMX_RING_SLICES_MOST = 16,
+    /* Tiles side by side in a wave: 66 clusters, eight tile rows. */
+    IMX_RING_BESIDE = 8,
+    IMX_RING_WAVES_MOST = 4,
 };
 
 /* Columns of k in a slice: a multiple of IMX_RING_STEP, or all. */
@@ -67,11 +77,34 @@ IMX_SCHEDULE_FN int imx_ring_step(const imx_schedule *s, int owner)
     return owner < s->first ? owner - s->first + s->ranks : owner - s->first;
 }
 
-/* Whether the tile at that column of c passes its rows on: whether it is the first to read them,
- * and they do not end here.  For schedules without bands. */
-IMX_SCHEDULE_FN int imx_ring_passes(const imx_schedule *s, int owner, long long col)
+/* In how many waves rows go on, where there are so many columns of tiles. */
+IMX_SCHEDULE_FN int imx_ring_waves(int columns)
 {
-    return col == 0 && imx_ring_step(s, owner) < s->ranks - 1;
+    int waves = columns / (2 * IMX_RING_BESIDE);
+    return waves < 1 ? 1 : waves < IMX_RING_WAVES_MOST ? waves : IMX_RING_WAVES_MOST;
+}
+
+/* The column of tiles that passes a slice on. */
+IMX_SCHEDULE_FN int imx_ring_column(int columns, int slice)
+{
+    int waves = imx_ring_waves(columns);
+    return waves == 1 ? slice % columns : slice % waves * IMX_RING_BESIDE + slice / waves;
+}
+
+/* Columns of tiles from here on have none to pass on. */
+IMX_SCHEDULE_FN int imx_ring_columns_end(int columns)
+{
+    int waves = imx_ring_waves(columns);
+    return waves == 1 ? IMX_RING_SLICES_MOST : waves * IMX_RING_BESIDE;
+}
+
+/* Whether the tile at that column of c passes a slice of its rows on: whether it is its turn, and
+ * they do not end here.  For schedules without bands. */
+IMX_SCHEDULE_FN int imx_ring_passes(const imx_schedule *s, int owner, long long col, int slice)
+{
+    int columns = (int)imx_schedule_ceil(s->n, s->tile_cols);
+    return imx_ring_column(columns, slice) == col / s->tile_cols &&
+           imx_ring_step(s, owner) < s->ranks - 1;
 }
 
 /* Strips of one rank's rows, at most. */

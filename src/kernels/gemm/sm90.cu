@@ -36,7 +36,7 @@
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
  *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
- *   IMX_RING    rows of a go on to the rank before, by a thread of the producer's second warp
+ *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  */
 #include "sm90_produce.cuh"
 #include "sm90_split.cuh"
@@ -334,6 +334,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbar_init(full_of(base, i), 1);
             mbar_init(empty_of(base, i), CONSUMERS / TURNS * IMX_CLUSTER_M + FORWARDERS);
         }
+#ifdef IMX_RING
+        ring_init();
+#endif
 #ifdef IMX_SPLIT
         for (uint32_t i = 0; i < 2 * CONSUMERS * 4; i++)
             mbar_init(sums_of(base, i), 1);
@@ -370,6 +373,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #ifdef IMX_RING
         else if (threadIdx.x == 32)
             forward(args, &watch, maps.pass);
+        else if (threadIdx.x == 64)
+            scout(args, &watch);
 #endif
 #ifdef IMX_HOOK_BESIDE
         else if (threadIdx.x >= 32 && !hook_beside(args, &watch))

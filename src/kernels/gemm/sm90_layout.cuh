@@ -107,9 +107,10 @@ enum {
     HERE_AT = NEXT_AT + 40, /* columns of a that are here, with IMX_RING */
     TILES_AT = NEXT_AT + 44,
     GAVE_UP_AT = NEXT_AT + 48,
-    STRIP_AT = NEXT_AT + 52,  /* with IMX_RING: of the tile that is being loaded */
-    USE_AT = NEXT_AT + 56,    /* of the run, likewise */
-    STORED_AT = NEXT_AT + 64, /* with IMX_FOLD: own tiles that each consumer warp has stored */
+    TURN_AT = NEXT_AT + 52,    /* with IMX_RING: tiles that the producer has begun */
+    USE_AT = NEXT_AT + 56,     /* of the run, likewise */
+    SCOUTED_AT = NEXT_AT + 64, /* likewise: what the scout has seen */
+    STORED_AT = NEXT_AT + 64,  /* with IMX_FOLD: own tiles that each consumer warp has stored */
     NOTES_AT = NEXT_AT + 96, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */

@@ -143,7 +143,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
                        full_of(base, early));
         }
 #elif defined(IMX_RING)
-        ring_begin(args, w->info.strip, w->own);
+        ring_begin(w->own);
 #elif defined(IMX_WAIT)
         if (hook_waits(args) && !w->own && w->info.chunk != waited && !gave_up) {
             waited = w->info.chunk;
@@ -158,6 +158,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #endif
         const imx_tma_map *a = w->own ? own : gathered;
         int a_row = w->a_row, col = w->info.col;
+#ifdef IMX_RING
+        int strip = w->info.strip;
+#endif
 
         for (int i = 0; i < steps; i++) {
             int k = k_of(i);
@@ -171,7 +174,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
             }
 #elif defined(IMX_RING)
             if (k >= ring_here())
-                ring_wait(args, watch, a_row, k);
+                ring_wait(args, strip, k);
 #endif
             mbar_wait(empty_of(base, at.stage), at.phase);
             if (i == 0)

@@ -248,6 +248,19 @@ IMX_FN void st_shared(uint32_t to, uint4 v)
                  : "memory");
 }
 
+/* A word between threads of a block: what was known to who stored it, whoever loads it knows. */
+IMX_FN uint64_t ld_shared_acquire(uint32_t from)
+{
+    uint64_t word;
+    asm volatile("ld.acquire.cta.shared::cta.u64 %0, [%1];" : "=l"(word) : "r"(from) : "memory");
+    return word;
+}
+
+IMX_FN void st_shared_release(uint32_t to, uint64_t word)
+{
+    asm volatile("st.release.cta.shared::cta.u64 [%0], %1;" : : "r"(to), "l"(word) : "memory");
+}
+
 /* low and high rounded to nearest even, side by side. */
 IMX_FN uint32_t pack(float low, float high)
 {

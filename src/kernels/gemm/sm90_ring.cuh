@@ -1,16 +1,15 @@
-/* sm90_ring.cuh - rows of a go on from rank to rank beneath sm90.cu's product (ring.h): what the
- * producer waits for, and the thread that passes on what came.
+/* sm90_ring.cuh - rows of a go on from rank to rank beneath sm90.cu's product (ring.h): the thread
+ * that looks for the producer whether they have come, and the one that passes them on.
  *
+ *     scout       | tile 0: slice 0 | slice 1 | ... | tile 1: ...    as far ahead as it can see
  *     producer    | load 0 | load 1 | load 2 | load 3 | ...
- *     forwarder            | pass 0 | pass 1 | pass 2 | ...      out of shared memory
- *                                                     | post |   slice 0, once it has landed
+ *     forwarder            | pass 0 | pass 1 | -      | ...      this tile's slice, out of
+ *                                                     | post |   shared memory; once it has landed
  *     consumers            | mul 0  | mul 1  | mul 2  | ...
  *
  * A stage is free when the consumers and the forwarder have read it.  The forwarder takes part in
  * every stage, also of tiles that do not pass their rows on: of a barrier one sees no more than
  * whether its phase is odd, so whoever skipped stages might take an old phase for a new one.
- *
- * The blocks side by side in a cluster share rows of a: each passes on those that it loads.
  */
 #ifndef IMX_SM90_RING_CUH
 #define IMX_SM90_RING_CUH
@@ -29,24 +28,28 @@ enum {
 
 /* ---- the producer --------------------------------------------------------------------------- */
 
+/* Of tiles. */
+IMX_FN int ring_columns(const imx_gemm_args &args)
+{
+    return ((int)args.schedule.n + TILE_COLS - 1) / TILE_COLS;
+}
+
 /* What a tile's rows are to the ring, for this block. */
 IMX_FN void ring_note(const imx_gemm_args &args, const imx_sm90_tile &t, tile_info *info)
 {
     const imx_schedule *s = &args.schedule;
+    int step = imx_ring_step(s, t.rank);
     info->strip = imx_ring_strip(s, t.rank, t.rank_row, CLUSTER > 1 ? (int)cluster_cta() : 0);
-    info->pass = imx_ring_passes(s, t.rank, t.col) ? imx_ring_step(s, t.rank) : -1;
+    bool passes = t.col < imx_ring_columns_end(ring_columns(args)) * TILE_COLS;
+    info->pass = passes && step < s->ranks - 1 ? step : -1;
     info->pass_row = t.rank_row + block_m() * IMX_TILE_M;
 }
 
-IMX_FN const uint64_t *ring_signal(const imx_gemm_args &args, int strip, int slice)
+/* In shared memory: the producer has few registers.  How many tiles the block has begun, and the
+ * columns of this one's rows that are here. */
+IMX_FN volatile uint32_t &ring_turn(void)
 {
-    return &args.ready[imx_ring_signal(strip, args.slices, slice)];
-}
-
-/* Of the tile that is being loaded.  In shared memory: the producer has few registers. */
-IMX_FN volatile int &ring_strip(void)
-{
-    return *(volatile int *)(shared + STRIP_AT);
+    return *(volatile uint32_t *)(shared + TURN_AT);
 }
 
 IMX_FN volatile int &ring_here(void)
@@ -60,38 +63,80 @@ IMX_FN volatile uint64_t &ring_use(void)
     return *(volatile uint64_t *)(shared + USE_AT);
 }
 
-/* A tile begins: how many columns of its strip are here for certain?  None, or all, since one
- * thread posts slice after slice.  After a wait that gave up nothing is waited for any more: other
- * blocks of the cluster count on what this one brings. */
-IMX_FN void ring_begin(const imx_gemm_args &args, int strip, int own)
+/* Before thread 0 meets the others. */
+IMX_FN void ring_init(void)
 {
-    ring_strip() = strip;
-    ring_here() = RING_ALL;
-    if (own || gave_up_here())
-        return;
-    if (imbrexd_load_acquire(ring_signal(args, strip, args.slices - 1)) < ring_use())
-        ring_here() = 0;
-    imbrexd_fence_tma();
+    ring_turn() = 0;
+    *(uint64_t *)(shared + SCOUTED_AT) = 0;
 }
 
-/* Until the slice that begins at column k is here.  Who waits for rows that came a longer way is
- * more patient, so that the first to say that it waited too long is the one next to the rank that
- * is to blame. */
-IMX_FN void ring_wait(const imx_gemm_args &args, const imbrexd_watch *watch, int row, int k)
+IMX_FN void ring_begin(int own)
+{
+    ring_turn() = ring_turn() + 1;
+    ring_here() = own ? RING_ALL : 0;
+}
+
+/* Until the scout has seen column k of the tile. */
+IMX_FN void ring_wait(const imx_gemm_args &args, int strip, int k)
+{
+    uint64_t want = (uint64_t)ring_turn() << 32 | (uint32_t)k, seen;
+    uint32_t at = shared_base() + SCOUTED_AT;
+    seen = ld_shared_acquire(at);
+    if (seen <= want) {
+        imx_trace_begin(IMX_TRACE_CHUNK);
+        while (seen <= want)
+            seen = ld_shared_acquire(at);
+        imx_trace_end(IMX_TRACE_CHUNK, imx_ring_from(&args.schedule), strip / IMX_RING_LANES);
+    }
+    ring_here() = seen >> 32 > ring_turn() ? RING_ALL : (int)seen;
+}
+
+/* ---- the scout ------------------------------------------------------------------------------ */
+
+/* turn: of the first tile, from 1, whose rows are not all here, but so many columns. */
+IMX_FN void tell_seen(uint32_t turn, int columns)
+{
+    st_shared_release(shared_base() + SCOUTED_AT, (uint64_t)turn << 32 | (uint32_t)columns);
+}
+
+/* Until a slice is here.  Who waits for rows that came a longer way is more patient, so that the
+ * first to say that it waited too long is the one next to the rank that is to blame. */
+IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch,
+                      const imx_sm90_tile &t, int slice, uint64_t use)
 {
     const imx_schedule *s = &args.schedule;
-    int slice = k / args.slice_k, strip = ring_strip();
-    imbrexd_site site = { args.plan, IMX_SITE_PASS, imx_ring_from(s), row };
+    int strip = imx_ring_strip(s, t.rank, t.rank_row, CLUSTER > 1 ? (int)cluster_cta() : 0);
+    imbrexd_site site = { args.plan, IMX_SITE_PASS, imx_ring_from(s),
+                          t.row + block_m() * IMX_TILE_M };
     imbrexd_watch patient = *watch;
-    patient.timeout_ns += imx_ring_step(s, strip / imx_ring_strips(s)) * RING_PATIENCE_NS;
-    ring_here() = slice + 1 < args.slices ? k + args.slice_k : RING_ALL;
-    imx_trace_begin(IMX_TRACE_CHUNK);
-    if (!imbrexd_signal_wait(&patient, ring_signal(args, strip, slice), ring_use(), site)) {
-        gave_up_here() = 1;
-        ring_here() = RING_ALL;
-    }
-    imx_trace_end(IMX_TRACE_CHUNK, site.rank, strip / IMX_RING_LANES);
+    patient.timeout_ns += imx_ring_step(s, t.rank) * RING_PATIENCE_NS;
+    int there = imbrexd_signal_wait(
+        &patient, &args.ready[imx_ring_signal(strip, args.slices, slice)], use, site);
     imbrexd_fence_tma();
+    return there;
+}
+
+/* One thread, beside the producer, whose loads would run dry while it looked.  After a wait that
+ * gave up nothing is waited for any more: other blocks of the cluster count on what this one
+ * brings. */
+IMX_FN void scout(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    unsigned stride = gridDim.x / CLUSTER;
+    uint64_t use = team_use(args);
+    uint32_t turn = 1;
+    for (unsigned index = blockIdx.x / CLUSTER; index < tiles_of(); index += stride, turn++) {
+        imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
+        for (int i = 0; i < args.slices && t.rank != args.own; i++) {
+            if (!wait_slice(args, watch, t, i, use)) {
+                gave_up_here() = 1;
+                tell_seen(0xffffffffu, 0);
+                return;
+            }
+            if (i + 1 < args.slices)
+                tell_seen(turn, (i + 1) * args.slice_k);
+        }
+        tell_seen(turn + 1, 0);
+    }
 }
 
 /* ---- the forwarder -------------------------------------------------------------------------- */
@@ -114,36 +159,54 @@ IMX_FN void let_tile_go(uint32_t base, int steps, place *at)
     }
 }
 
-/* A slice is posted a few stages later than its last was sent, when it has landed without anybody
- * having waited; the last one at once, whatever comes next. */
+/* The tile's slices go on: a few, by turns with the tiles beside it.  One is posted a few stages
+ * after its last, when it has landed without anybody having waited; the tile's last one at once,
+ * whatever comes next. */
 IMX_FN void pass_tile(const imx_gemm_args &args, const imx_tma_map *to, int row, int strip,
-                      uint32_t base, int steps, place *at)
+                      int column, uint32_t base, int steps, place *at)
 {
-    int slice = 0, slice_steps = args.slice_k / TILE_K;
-    int due = args.slices > 1 ? slice_steps + LANDED_AFTER : RING_ALL;
-    uint32_t before = 0;
+    int columns = ring_columns(args);
+    int slice_steps = args.slices > 1 ? args.slice_k / TILE_K : steps;
+    int slice = 0, left = slice_steps; /* steps of it */
+    int sent = -1, due = 0;            /* the slice whose post is due after that step */
+    uint32_t before = IMX_STAGES;      /* the stage that is still being read; none */
+    bool mine = imx_ring_column(columns, 0) == column;
     imx_trace_begin(IMX_TRACE_PUSH);
     for (int i = 0; i < steps; i++) {
         mbar_wait(full_of(base, at->stage), at->phase);
-        tma_store(to, i * TILE_K, row, base + at->stage * STAGE_BYTES);
-        tma_store_commit();
-        if (i > 0) {
+        if (mine) {
+            tma_store(to, i * TILE_K, row, base + at->stage * STAGE_BYTES);
+            tma_store_commit();
             tma_store_wait_read(1);
-            mbar_arrive(empty_of(base, before));
+        } else {
+            tma_store_wait_read(0);
+            mbar_arrive(empty_of(base, at->stage));
         }
-        before = at->stage;
+        if (before < IMX_STAGES)
+            mbar_arrive(empty_of(base, before));
+        before = mine ? at->stage : IMX_STAGES;
         step(at);
-        if (i + 1 == due) {
-            tma_store_wait_but(3); /* LANDED_AFTER */
-            ring_post(args, strip, slice++);
-            due += slice_steps;
+        if (--left == 0) {
+            if (mine) {
+                sent = slice;
+                due = i + LANDED_AFTER;
+            }
+            left = slice_steps;
+            mine = imx_ring_column(columns, ++slice) == column;
+        } else if (sent >= 0 && i == due) {
+            tma_store_wait();
+            ring_post(args, strip, sent);
+            sent = -1;
         }
     }
     tma_store_wait_read(0);
-    mbar_arrive(empty_of(base, before));
+    if (before < IMX_STAGES)
+        mbar_arrive(empty_of(base, before));
     tma_store_wait();
-    while (slice < args.slices)
-        ring_post(args, strip, slice++);
+    if (sent >= 0)
+        ring_post(args, strip, sent);
+    if (left < slice_steps && mine) /* a shorter one at the end */
+        ring_post(args, strip, slice);
     imx_trace_end(IMX_TRACE_PUSH, imx_ring_to(&args.schedule), strip / IMX_RING_LANES);
 }
 
@@ -162,8 +225,9 @@ IMX_FN void forward(const imx_gemm_args &args, const imbrexd_watch *watch, const
         mbar_wait(full_of(base, at.stage), at.phase);
         const tile_info *info = info_of(at.stage);
         int pass = info->pass, row = info->pass_row, strip = info->strip;
+        int column = info->col / TILE_COLS;
         if (pass >= 0 && !gave_up_here())
-            pass_tile(args, &to[pass], row, strip, base, steps, &at);
+            pass_tile(args, &to[pass], row, strip, column, base, steps, &at);
         else
             let_tile_go(base, steps, &at);
     }
