@@ -50,10 +50,7 @@ IMX_FN uint32_t stored_of(int warp)
  * comes first. */
 IMX_FN void count_own(void)
 {
-    asm volatile("red.release.cta.shared.add.u32 [%0], 1;"
-                 :
-                 : "r"(stored_of((int)thread_here() / 32 - 4))
-                 : "memory");
+    shared_count(stored_of((int)thread_here() / 32 - 4), 1);
 }
 
 /* Until all consumers have stored `tiles` own tiles, which nothing holds up but other blocks'
@@ -62,12 +59,8 @@ IMX_FN int own_stored(uint32_t tiles)
 {
 #pragma unroll 1
     for (int warp = 0; warp < CONSUMERS * 4;) {
-        uint32_t stored;
         __syncwarp(); /* together, all see the same */
-        asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
-                     : "=r"(stored)
-                     : "r"(stored_of(warp))
-                     : "memory");
+        uint32_t stored = shared_counted(stored_of(warp));
         if (gave_up_here())
             return 0;
         if (stored >= tiles)

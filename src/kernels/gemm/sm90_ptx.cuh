@@ -248,17 +248,21 @@ IMX_FN void st_shared(uint32_t to, uint4 v)
                  : "memory");
 }
 
-/* A word between threads of a block: what was known to who stored it, whoever loads it knows. */
-IMX_FN uint64_t ld_shared_acquire(uint32_t from)
+/* A counter between threads of a block: what was known to those who added, whoever loads their sum
+ * knows. */
+IMX_FN void shared_count(uint32_t counter, uint32_t more)
 {
-    uint64_t word;
-    asm volatile("ld.acquire.cta.shared::cta.u64 %0, [%1];" : "=l"(word) : "r"(from) : "memory");
-    return word;
+    asm volatile("red.release.cta.shared.add.u32 [%0], %1;"
+                 :
+                 : "r"(counter), "r"(more)
+                 : "memory");
 }
 
-IMX_FN void st_shared_release(uint32_t to, uint64_t word)
+IMX_FN uint32_t shared_counted(uint32_t counter)
 {
-    asm volatile("st.release.cta.shared::cta.u64 [%0], %1;" : : "r"(to), "l"(word) : "memory");
+    uint32_t sum;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(sum) : "r"(counter) : "memory");
+    return sum;
 }
 
 /* low and high rounded to nearest even, side by side. */

@@ -22,6 +22,7 @@
 
 enum {
     RING_ALL = 0x7fffffff,
+    ALL_SLICES = 1 << 30, /* more than a block's tiles have */
     LANDED_AFTER = 3,              /* steps after a slice's last: by then a peer has it */
     RING_PATIENCE_NS = 10 * 1000 * 1000,
 };
@@ -63,11 +64,17 @@ IMX_FN volatile uint64_t &ring_use(void)
     return *(volatile uint64_t *)(shared + USE_AT);
 }
 
+/* Of the block's tiles in their order, slices that are here, own rows included. */
+IMX_FN uint32_t scouted(void)
+{
+    return shared_base() + SCOUTED_AT;
+}
+
 /* Before thread 0 meets the others. */
 IMX_FN void ring_init(void)
 {
     ring_turn() = 0;
-    *(uint64_t *)(shared + SCOUTED_AT) = 0;
+    *(uint32_t *)(shared + SCOUTED_AT) = 0;
 }
 
 IMX_FN void ring_begin(int own)
@@ -79,25 +86,18 @@ IMX_FN void ring_begin(int own)
 /* Until the scout has seen column k of the tile. */
 IMX_FN void ring_wait(const imx_gemm_args &args, int strip, int k)
 {
-    uint64_t want = (uint64_t)ring_turn() << 32 | (uint32_t)k, seen;
-    uint32_t at = shared_base() + SCOUTED_AT;
-    seen = ld_shared_acquire(at);
-    if (seen <= want) {
+    uint32_t before = (ring_turn() - 1) * args.slices, want = k / args.slice_k, seen;
+    seen = shared_counted(scouted()) - before; /* of this tile, if it is so far */
+    if ((int)(seen - want) <= 0) {
         imx_trace_begin(IMX_TRACE_CHUNK);
-        while (seen <= want)
-            seen = ld_shared_acquire(at);
+        while ((int)(seen - want) <= 0)
+            seen = shared_counted(scouted()) - before;
         imx_trace_end(IMX_TRACE_CHUNK, imx_ring_from(&args.schedule), strip / IMX_RING_LANES);
     }
-    ring_here() = seen >> 32 > ring_turn() ? RING_ALL : (int)seen;
+    ring_here() = seen >= (uint32_t)args.slices ? RING_ALL : (int)seen * args.slice_k;
 }
 
 /* ---- the scout ------------------------------------------------------------------------------ */
-
-/* turn: of the first tile, from 1, whose rows are not all here, but so many columns. */
-IMX_FN void tell_seen(uint32_t turn, int columns)
-{
-    st_shared_release(shared_base() + SCOUTED_AT, (uint64_t)turn << 32 | (uint32_t)columns);
-}
 
 /* Until a slice is here.  Who waits for rows that came a longer way is more patient, so that the
  * first to say that it waited too long is the one next to the rank that is to blame. */
@@ -123,19 +123,20 @@ IMX_FN void scout(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     unsigned stride = gridDim.x / CLUSTER;
     uint64_t use = team_use(args);
-    uint32_t turn = 1;
-    for (unsigned index = blockIdx.x / CLUSTER; index < tiles_of(); index += stride, turn++) {
+    for (unsigned index = blockIdx.x / CLUSTER; index < tiles_of(); index += stride) {
         imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
-        for (int i = 0; i < args.slices && t.rank != args.own; i++) {
+        if (t.rank == args.own) {
+            shared_count(scouted(), (uint32_t)args.slices);
+            continue;
+        }
+        for (int i = 0; i < args.slices; i++) {
             if (!wait_slice(args, watch, t, i, use)) {
                 gave_up_here() = 1;
-                tell_seen(0xffffffffu, 0);
+                shared_count(scouted(), ALL_SLICES);
                 return;
             }
-            if (i + 1 < args.slices)
-                tell_seen(turn, (i + 1) * args.slice_k);
+            shared_count(scouted(), 1);
         }
-        tell_seen(turn + 1, 0);
     }
 }
 
