@@ -22,7 +22,7 @@
 #include "kernels/reduce/args.h"
 #include "kernels/silu_mul/args.h"
 
-enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM90 = 232448 };
+enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM86 = 101376, SHARED_SM90 = 232448 };
 
 /* ---- the compiler's report ------------------------------------------------------------------- */
 
@@ -83,9 +83,12 @@ static char *compile(const imx_cuda_config *config, int arch)
     return log;
 }
 
-enum { BLOCKS = 100, TARGETS = 2, KINDS_MOST = 512 };
+enum { BLOCKS = 100, TARGETS = 2, LITTLE = 2, KINDS_MOST = 512 };
 
-static const imx_cuda_target targets[TARGETS] = { { 80, SHARED_SM80 }, { 90, SHARED_SM90 } };
+/* The last one, an older form on a GPU with less shared memory, for a few shapes. */
+static const imx_cuda_target targets[TARGETS + 1] = { { 80, SHARED_SM80 },
+                                                      { 90, SHARED_SM90 },
+                                                      { 80, SHARED_SM86 } };
 
 static int compiled;
 static bool traced; /* kernels that can write down what they do are compiled to do so */
@@ -190,6 +193,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .nodes = nodes,
         .chunk_rows = sides & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows are not merged then */
         .arch = targets[target].arch,
+        .shared_bytes = targets[target].shared_bytes_most,
         .units = BLOCKS,
     };
     imx_config tuned = imx_tune_config(&input);
@@ -240,14 +244,18 @@ static void gemm(void **state)
     }
     for (int i = 0; i < 2 * TARGETS * 2; i++) /* over nodes */
         try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, sides[i % 2 * 2], i / 2 % 2, 2);
+    for (int i = 3; i < 7; i += 3)
+        try_gemm(shapes[i], i > 3 ? IMBREX_F32 : IMBREX_BF16, IMBREX_NK, sides[0], LITTLE, 1);
 }
 
 /* Tiles of every width that two blocks make together, for few rows and not so few. */
 static void split(void **state)
 {
     (void)state;
+    static const int ms[] = { 64, 128, 16 };
     for (int cols = 64; cols <= 128; cols += 16) {
-        for (int m = cols < 128 ? 64 : 128; m <= 128; m += 64) {
+        for (int i = 0; i < (cols == 80 ? 3 : 2); i++) {
+            int m = ms[i];
             imx_gemm_args args = {
                 .schedule = { .m = m,
                               .n = BLOCKS / 2 * cols,
@@ -257,9 +265,9 @@ static void split(void **state)
                               .tile_cols = cols,
                               .group = 1,
                               .chunks = 1 },
-                .k = 8192,
+                .k = 16384,
                 .dtype = cols == 112 ? IMBREX_F16 : IMBREX_BF16,
-                .layout = cols == 128 ? IMBREX_KN : IMBREX_NK,
+                .layout = cols == 96 ? IMBREX_KN : IMBREX_NK,
                 .sides = IMX_GEMM_GATHERS,
             };
             char width[40];

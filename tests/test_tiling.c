@@ -64,7 +64,7 @@ static void few_rows_are_shared_out(void **state)
     (void)state;
     static const struct {
         int64_t m, n, k;
-        int b_kn, sends, cols, split; /* sends: to two peers */
+        int b_kn, sends, cols, split; /* sends: to a peer */
     } rows[] = {
         { 16, 7168, 8192, 0, 0, 112, 2 },  { 64, 7168, 8192, 0, 0, 112, 2 },
         { 128, 7168, 8192, 0, 0, 112, 2 }, { 16, 8192, 7168, 0, 0, 64, 1 },
@@ -92,6 +92,10 @@ static void few_rows_are_shared_out(void **state)
         assert_in_range(c.stages, 4, 13);
     }
     check(256, 7168, 8192, 1, 0, 112);
+    imx_sm90_input in = { .m = 64, .n = 4096, .k = 4096, .ranks = 1, .sms = SMS, .hooks = 1 };
+    assert_int_equal(imx_sm90_tune(&in).split, 1); /* a hook has whole tiles */
+    in = (imx_sm90_input){ .m = 64, .n = 4096, .k = 4096, .ranks = 1, .sms = 1 };
+    assert_int_equal(imx_sm90_tune(&in).blocks, 1);
 }
 
 static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
@@ -125,6 +129,12 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
     sscanf(strstr(kernel.options, "-DIMX_TILE_M="), "-DIMX_TILE_M=%d -DIMX_TILE_N=%d", &tile_m,
            &tile_n);
     sscanf(strstr(kernel.options, "-DIMX_CLUSTER_M="), "-DIMX_CLUSTER_M=%d", &cluster_m);
+    if (strstr(kernel.options, "-DIMX_SPLIT"))
+        cluster_m *= 2;
+    assert_int_equal(kernel.cluster, cluster_m);
+    assert_int_equal(kernel.blocks, plan.tiles_at_once * cluster_m);
+    if (strstr(kernel.options, "-DIMX_SPLIT"))
+        cluster_m /= 2;
     assert_int_equal(tile_m * cluster_m, plan.tile_rows);
     assert_int_equal(tile_n, plan.tile_cols);
 }
@@ -166,6 +176,7 @@ static void the_general_form_takes_wide_tiles_where_it_may(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         imx_tiling_input in = {
             .arch = 80,
+            .shared_bytes = 166912,
             .m = rows[i].m,
             .n = rows[i].n,
             .k = rows[i].k,
@@ -180,6 +191,16 @@ static void the_general_form_takes_wide_tiles_where_it_may(void **state)
             fail_msg("row %zu: tiles of %dx%d, expected %dx%d", i, t.tile_rows, t.tile_cols,
                      rows[i].rows, rows[i].cols);
     }
+    imx_tiling_input little = { .arch = 80,
+                                .shared_bytes = 101376,
+                                .m = 512,
+                                .n = 7168,
+                                .k = 8192,
+                                .dtype = IMBREX_BF16,
+                                .layout = IMBREX_NK,
+                                .ranks = 1,
+                                .sms = SMS };
+    assert_int_equal(imx_tiling_choose(&little).tile_cols, 256); /* not three stages of 64 */
 }
 
 /* Chunks of whole tiles hold the rows of the rank that has most, and ints hold them. */
@@ -220,6 +241,7 @@ static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ran
         .ranks = ranks,
         .nodes = 1,
         .arch = arch,
+        .shared_bytes = 166912,
         .units = SMS,
         .sharers = 1,
     };

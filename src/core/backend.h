@@ -39,14 +39,15 @@ typedef struct imx_user imx_user;
 
 /* What a device is, for whoever chooses tiles and blocks. */
 typedef struct imx_target {
-    char id[40];        /* equal on ranks that share the device; "": it is nobody else's */
-    char name[224];     /* what runs as fast as another of this name */
-    int index;          /* of the device, as in "name:index" */
-    int units;          /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
-    int units_most;     /* that a plan may ask for */
-    int arch;           /* compute capability of a GPU, 90; else 0 */
-    int alignment;      /* bytes that matrices must be aligned to; 0: to their elements */
-    const char *memory; /* what symmetric memory is, where it is not the usual kind; else NULL */
+    char id[40];         /* equal on ranks that share the device; "": it is nobody else's */
+    char name[224];      /* what runs as fast as another of this name */
+    int index;           /* of the device, as in "name:index" */
+    int units;           /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
+    int units_most;      /* that a plan may ask for */
+    int arch;            /* compute capability of a GPU, 90; else 0 */
+    size_t shared_bytes; /* of its shared memory that a block may ask for */
+    int alignment;       /* bytes that matrices must be aligned to; 0: to their elements */
+    const char *memory;  /* what symmetric memory is, where it is not the usual kind; else NULL */
 } imx_target;
 
 typedef struct imx_memory {

@@ -135,6 +135,7 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
         .arch = target.arch,
+        .shared_bytes = target.shared_bytes,
         .units = (int)imx_max(1, target.units / plan->group->sharers),
         .sharers = plan->group->sharers,
         .slow_wire = plan->group->env.cpu_link > 0,

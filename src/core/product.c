@@ -51,6 +51,7 @@ static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d,
         .chunk_rows = d->chunk_rows ? d->chunk_rows : CHUNK_ROWS,
         .sms = d->sms,
         .arch = target->arch,
+        .shared_bytes = target->shared_bytes,
         .units = (int)imx_max(1, target->units / group->sharers),
         .sharers = group->sharers,
     };

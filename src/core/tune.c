@@ -141,6 +141,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         (in->scatters ? rows <= MERGED_SHARE_CUDA : shape->m * shape->k <= A_ELEMENTS_MERGED);
     imx_tiling_input product = {
         .arch = in->arch,
+        .shared_bytes = in->shared_bytes,
         .m = shape->m,
         .n = shape->n,
         .k = shape->k,

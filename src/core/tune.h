@@ -17,14 +17,15 @@ typedef struct imx_tune_input {
     bool scatters; /* c goes to its rows' owners; else a comes from them */
     bool hooks;    /* the product is of a caller's kernel */
     int ranks;
-    int nodes;          /* that they are on */
-    int net_units;      /* of the device, that the engine between nodes takes */
-    int64_t chunk_rows; /* asked for; 0: choose */
-    int64_t sms;        /* likewise */
-    int arch;           /* of the GPU; 0: the CPU */
-    int units;          /* blocks that the device has room for, of this rank's */
-    int sharers;        /* ranks on the device */
-    bool slow_wire;     /* ranks are far apart for what they compute */
+    int nodes;           /* that they are on */
+    int net_units;       /* of the device, that the engine between nodes takes */
+    int64_t chunk_rows;  /* asked for; 0: choose */
+    int64_t sms;         /* likewise */
+    int arch;            /* of the GPU; 0: the CPU */
+    size_t shared_bytes; /* see imx_target */
+    int units;           /* blocks that the device has room for, of this rank's */
+    int sharers;         /* ranks on the device */
+    bool slow_wire;      /* ranks are far apart for what they compute */
 } imx_tune_input;
 
 typedef struct imx_config {

@@ -80,6 +80,7 @@ static void target(const imx_device *device, imx_target *out)
         .units = device->sms,
         .units_most = UNITS_MOST,
         .arch = device->form,
+        .shared_bytes = device->shared_bytes_most,
         .alignment = 16,
     };
 }

@@ -233,6 +233,7 @@ static void target(const imx_device *device, imx_target *out)
         .units = device->sms,
         .units_most = device->sms,
         .arch = device->form,
+        .shared_bytes = device->shared_bytes_most,
         .alignment = 16,
         .memory = device->ipc ? device->memory_why : NULL,
     };

@@ -15,11 +15,12 @@ enum { FORM, A_BOX_ROWS, B_BOX_ROWS, C_BOX_COLS };
 
 enum { ATOM = 64 }; /* elements of a row that the copy engine brings at once: 128 bytes */
 
-static imx_tiling tiling_of(const imx_gemm_args *args, int arch, int blocks)
+static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *target, int blocks)
 {
     const imx_schedule *s = &args->schedule;
     imx_tiling_input input = {
-        .arch = arch,
+        .arch = target->arch,
+        .shared_bytes = target->shared_bytes_most,
         .m = s->m,
         .n = s->n,
         .k = args->k,
@@ -85,12 +86,11 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
  * GPU has the room and the product, of b as [n, k] and not scattered, the registers. */
 static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling, size_t shared)
 {
-    enum { LONG_WIDE = 3 * (128 + 256) * 64 * 2, NOTES = 2048 };
     if (!tiling->aligned || args->dtype == IMBREX_F32)
         return false;
     if (args->schedule.tile_cols > 128)
         return args->layout == IMBREX_NK && !(args->sides & IMX_GEMM_SCATTERS) &&
-               shared >= LONG_WIDE + NOTES;
+               imx_tiling_has_room(shared);
     return args->schedule.tile_rows == 64;
 }
 
@@ -131,7 +131,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
                         imx_cuda_config *config)
 {
     const imx_gemm_args *args = largest;
-    imx_tiling tiling = tiling_of(args, target->arch, blocks);
+    imx_tiling tiling = tiling_of(args, target, blocks);
     if (tiling.form == IMX_GEMM_SM90)
         config_sm90(args, &tiling, config);
     else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS))) /* Hopper's form has those */

@@ -2,7 +2,8 @@
  *
  * Large products run at the card's power limit, so that the choice is between waves (what the last,
  * partly filled one wastes) and energy (wide tiles read less).  Small m is bound by reading b once:
- * narrow tiles, so that every block has some of it to bring. */
+ * narrow tiles, or tiles split between two blocks, so that every block has as much of it to bring.
+ */
 #include "sm90_tune.h"
 
 #include <stdbool.h>
@@ -17,8 +18,8 @@ enum {
     ROWS_SMALL = 64,
     COLS_SMALL = 64,
     COLS_SMALL_MOST = 128,
-    EXCHANGE = 9 * 4 * 8192, /* what two blocks lose by it: as much as 9 columns of 8192 take */
-    ROWS_FEW = 128,          /* a large tile would waste the half that they do not fill */
+    EXCHANGE = 9 * 4 * 128, /* what two blocks lose by it: a fit, as 9 columns of 8192 */
+    ROWS_FEW = 128,         /* a large tile would waste the half that they do not fill */
 };
 
 /* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
@@ -102,14 +103,14 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .a_rows = 128 };
 }
 
-/* What the busiest block reads, in quarters of an element of b: b comes from memory, a from the
+/* What the busiest block reads, in quarters of 64 elements of b: b comes from memory, a from the
  * cache. */
 static int64_t reads(const imx_sm90_input *in, const imx_sm90_config *c)
 {
     int64_t cols = in->b_kn ? ceil_div(c->tile_n, ATOM) * ATOM : c->tile_n;
-    int64_t blocks = in->sms / c->split > 0 ? in->sms / c->split : 1;
-    int64_t waves = ceil_div(tiles(in, c->tile_m, c->tile_n), blocks);
-    return waves * ((4 * cols + c->a_rows) * in->k / c->split + (c->split - 1) * EXCHANGE);
+    int64_t waves = ceil_div(tiles(in, c->tile_m, c->tile_n), in->sms / c->split);
+    return waves *
+           ((4 * cols + c->a_rows) * ceil_div(in->k, 64) / c->split + (c->split - 1) * EXCHANGE);
 }
 
 /* One row of tiles, narrow or split, so that all blocks have as much of b to bring.  What goes to
@@ -126,7 +127,7 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
                              .a_rows = rows <= ROWS_TINY    ? ROWS_TINY
                                        : rows <= ROWS_SMALL ? 64
                                                             : 128 };
-    bool alone = in->ranks == 1 && !in->hooks;
+    bool alone = in->ranks == 1 && !in->hooks && in->sms > 1;
     int widest = in->scatters && !alone ? COLS_SMALL : COLS_SMALL_MOST;
     for (int split = 1; split <= (alone ? 2 : 1); split++) {
         for (int cols = COLS_SMALL; cols <= widest; cols += 16) {

@@ -38,10 +38,10 @@ int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout)
     return is_sm90(&in);
 }
 
-/* Shared memory for three stages of wide tiles, or for rows of f32 that lie in it twice. */
-static bool has_room(int arch)
+bool imx_tiling_has_room(size_t shared_bytes)
 {
-    return arch == 80 || arch == 87 || (arch >= 90 && arch < 120);
+    enum { LONG_WIDE = 3 * (GENERAL_TILE + GENERAL_TILE_WIDE) * 64 * 2, NOTES = 2048 };
+    return shared_bytes >= LONG_WIDE + NOTES;
 }
 
 /* Whether tiles may have so many columns: f32, and a scattered product of b as [k, n], leave no
@@ -54,7 +54,7 @@ static bool may_be(const imx_tiling_input *in, int cols)
         return false;
     if (cols == GENERAL_TILE_WIDE)
         return !(in->scatters && in->layout == IMBREX_KN);
-    return !in->scatters && in->layout == IMBREX_NK && has_room(in->arch);
+    return !in->scatters && in->layout == IMBREX_NK && imx_tiling_has_room(in->shared_bytes);
 }
 
 /* Columns of tiles of 128 rows: those with which all waves take the least time, if the last is as
@@ -104,8 +104,8 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
         return t;
     }
     int64_t rows = ceil_div(in->m, in->ranks);
-    bool small =
-        rows <= SMALL_ROWS || (in->dtype == IMBREX_F32 && !t.aligned && !has_room(in->arch));
+    bool small = rows <= SMALL_ROWS ||
+                 (in->dtype == IMBREX_F32 && !t.aligned && !imx_tiling_has_room(in->shared_bytes));
     t.tile_rows = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
     t.tile_cols = small ? GENERAL_TILE_SMALL : general_cols(in, rows);
     return t;

@@ -3,12 +3,15 @@
 #ifndef IMX_TILING_H
 #define IMX_TILING_H
 
+#include <stdbool.h>
+
 #include "sm90_tune.h"
 
 typedef enum imx_gemm_form { IMX_GEMM_SM80, IMX_GEMM_SM90 } imx_gemm_form;
 
 typedef struct imx_tiling_input {
-    int arch; /* compute capability, 90 */
+    int arch;            /* compute capability, 90: of the form that is wanted */
+    size_t shared_bytes; /* of the GPU's shared memory that a block may ask for */
     int64_t m, n, k;
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
     int ranks;         /* how the rows are cut */
@@ -25,6 +28,9 @@ typedef struct imx_tiling {
 } imx_tiling;
 
 imx_tiling imx_tiling_choose(const imx_tiling_input *input);
+
+/* Whether shared memory holds the general form's longest stages of its widest tiles. */
+bool imx_tiling_has_room(size_t shared_bytes);
 
 /* Whether a product has a form that takes a caller's hooks. */
 int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout);
