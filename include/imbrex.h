@@ -230,7 +230,7 @@ typedef enum imbrex_layout {
  * ag_gemm before the product (as much of a, and a twice more), and of gemm_rs behind it (up to
  * 16 MB more than "store"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given,
  * parts go under signals);
- * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as tiles first read them,
+ * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as first tiles read them,
  * with chunk_rows given (on "cuda" also for m above 1024, and only in bf16 or f16 with aligned
  * rows; else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
  * "hierarchical" is for several nodes.  Unless imbrex_tune found them fastest, "ll" is chosen on

@@ -11,12 +11,13 @@
 
 #include "kernels/gemm/ring.h"
 
-enum { MOST_RANKS = 8, MOST_BLOCKS = 7, MOST_STRIPS = 4096, SLICES = 6 };
+enum { MOST_RANKS = 8, MOST_BLOCKS = 7, MOST_STRIPS = 4096, SLICES = 16 };
 
-static imx_schedule schedule_of(long long m, int ranks, int rank, int chunk_tiles, int group)
+static imx_schedule schedule_of(long long m, int columns, int ranks, int rank, int chunk_tiles,
+                                int group)
 {
     imx_schedule s = { .m = 100,
-                       .n = 19,
+                       .n = columns * 5 - 1,
                        .ranks = ranks,
                        .first = rank,
                        .chunk_rows = 3 * chunk_tiles,
@@ -34,13 +35,16 @@ static imx_schedule schedule_of(long long m, int ranks, int rank, int chunk_tile
 static void each_group(void (*check)(const imx_schedule *of_rank))
 {
     static const int ms[] = { 1, 5, 37, 64, 100 };
-    static const int cuts[][2] = { { 1, 1 }, { 2, 1 }, { 5, 2 }, { 40, 8 } };
+    static const struct {
+        int columns, chunk_tiles, group; /* columns: of tiles */
+    } cuts[] = { { 4, 1, 1 }, { 4, 2, 1 }, { 1, 5, 2 }, { 4, 40, 8 }, { 40, 5, 2 }, { 70, 40, 8 } };
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
             for (size_t j = 0; j < sizeof cuts / sizeof *cuts; j++) {
                 imx_schedule of_rank[MOST_RANKS];
                 for (int r = 0; r < ranks; r++)
-                    of_rank[r] = schedule_of(ms[i], ranks, r, cuts[j][0], cuts[j][1]);
+                    of_rank[r] = schedule_of(ms[i], cuts[j].columns, ranks, r, cuts[j].chunk_tiles,
+                                             cuts[j].group);
                 check(of_rank);
             }
 }
@@ -54,7 +58,7 @@ static void check_ways(const imx_schedule *of_rank)
         assert_int_equal(imx_ring_from(to), r);
         for (int owner = 0; owner < ranks; owner++) {
             assert_int_equal(imx_schedule_rank(s, imx_ring_step(s, owner)), owner);
-            for (int slice = 0; slice < SLICES; slice++) { /* one tile of the four side by side */
+            for (int slice = 0; slice < SLICES; slice++) { /* one of the tiles side by side */
                 int passing = 0;
                 for (int col = 0; col < s->n; col += (int)s->tile_cols)
                     passing += imx_ring_passes(s, owner, col, slice);
@@ -66,12 +70,13 @@ static void check_ways(const imx_schedule *of_rank)
     }
 }
 
-/* The tile at column 0 is the first to read its rows; each has a strip of its own. */
-static void check_first(const imx_schedule *of_rank)
+/* Tiles of other rows have other strips. */
+static void check_strips(const imx_schedule *of_rank)
 {
     const imx_schedule *s = &of_rank[of_rank[0].ranks - 1];
-    static bool read[MOST_STRIPS];
-    memset(read, 0, sizeof read);
+    static long long row_of[MOST_STRIPS];
+    for (int strip = 0; strip < MOST_STRIPS; strip++)
+        row_of[strip] = -1;
     for (long long i = 0; i < imx_schedule_tiles(s); i++) {
         imx_tile t = imx_schedule_tile(s, i);
         for (int lane = 0; lane < IMX_RING_LANES; lane++) {
@@ -79,11 +84,9 @@ static void check_first(const imx_schedule *of_rank)
             assert_in_range(strip, 0, s->ranks * imx_ring_strips(s) - 1);
             assert_in_range(strip, 0, MOST_STRIPS - 1);
             assert_int_equal(strip / imx_ring_strips(s), t.rank);
-            if (read[strip] == (t.col == 0))
-                fail_msg("m %lld ranks %d: tile %lld, at row %lld, column %lld, strip %d, %s", s->m,
-                         s->ranks, i, t.row, t.col, strip,
-                         read[strip] ? "is not the first" : "is the first");
-            read[strip] = true;
+            if (row_of[strip] >= 0)
+                assert_int_equal(row_of[strip], t.row);
+            row_of[strip] = t.row;
         }
     }
 }
@@ -166,15 +169,18 @@ static void check_slices(void)
 static void check_columns(void)
 {
     for (int columns = 1; columns < 200; columns++) {
-        int passing[200] = { 0 };
-        for (int slice = 0; slice < IMX_RING_SLICES_MOST; slice++) {
-            int column = imx_ring_column(columns, slice);
-            assert_in_range(column, 0, columns - 1);
-            assert_in_range(column, 0, imx_ring_columns_end(columns) - 1);
-            passing[column]++;
+        for (int slices = 1; slices <= IMX_RING_SLICES_MOST; slices++) {
+            int passing[200] = { 0 };
+            for (int slice = 0; slice < slices; slice++) {
+                int column = imx_ring_column(columns, slice);
+                assert_in_range(column, 0, columns - 1);
+                passing[column]++;
+            }
+            for (int column = 0; column < columns; column++) {
+                assert_int_equal(imx_ring_takes_part(columns, column, slices), passing[column] > 0);
+                assert_in_range(passing[column], 0, columns < slices ? slices : 1);
+            }
         }
-        for (int column = 0; column < columns && columns >= IMX_RING_SLICES_MOST; column++)
-            assert_in_range(passing[column], 0, 1);
     }
     assert_int_equal(imx_ring_column(82, 5) / IMX_RING_BESIDE, 1);
     assert_int_equal(imx_ring_column(82, 6) / IMX_RING_BESIDE, 2);
@@ -186,10 +192,10 @@ static void rows_go_round_once(void **state)
     each_group(check_ways);
 }
 
-static void the_first_to_read_is_at_column_0(void **state)
+static void rows_have_strips_of_their_own(void **state)
 {
     (void)state;
-    each_group(check_first);
+    each_group(check_strips);
 }
 
 static void nobody_waits_in_a_circle(void **state)
@@ -213,10 +219,8 @@ static void columns_take_turns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_go_round_once),
-        cmocka_unit_test(the_first_to_read_is_at_column_0),
-        cmocka_unit_test(nobody_waits_in_a_circle),
-        cmocka_unit_test(slices_cover_k),
+        cmocka_unit_test(rows_go_round_once),       cmocka_unit_test(rows_have_strips_of_their_own),
+        cmocka_unit_test(nobody_waits_in_a_circle), cmocka_unit_test(slices_cover_k),
         cmocka_unit_test(columns_take_turns),
     };
     return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

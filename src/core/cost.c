@@ -92,7 +92,7 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
 }
 
 /* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  On two
- * H200s it took 0.01 to 0.04 more than store, so it is never the choice. */
+ * H200s it took 0.01 to 0.04 more than store, so it is not among those to choose from. */
 static double ring(const imx_tune_input *in, const sizes *z)
 {
     double sending = z->sent / STORE_RATE;

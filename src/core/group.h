@@ -213,7 +213,7 @@ static inline size_t imx_control_bytes(int size)
     return sizeof(imx_control) + ((size_t)size + 1) * sizeof(int64_t);
 }
 
-/* Likewise. */
+/* Of a rank of this node. */
 static inline imx_meeting *imx_meeting_of(const imbrex_group *group, int rank)
 {
     return imx_memory_at(group->meeting, rank, 0);

@@ -16,8 +16,7 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
 /* Stores args.push into the peers' memory, chunk by chunk, each with its signal; 0: give up. */
 int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
 
-/* Where the tile is the first of its rows, passes them on, [rows, k], to the rank before; 0: give
- * up. */
+/* Passes on to the rank before what is the tile's turn of its rows, [rows, k]; 0: give up. */
 int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                       const void *rows);
 

@@ -91,11 +91,13 @@ IMX_SCHEDULE_FN int imx_ring_column(int columns, int slice)
     return waves == 1 ? slice % columns : slice % waves * IMX_RING_BESIDE + slice / waves;
 }
 
-/* Columns of tiles from here on have none to pass on. */
-IMX_SCHEDULE_FN int imx_ring_columns_end(int columns)
+/* Whether it has one to pass on. */
+IMX_SCHEDULE_FN int imx_ring_takes_part(int columns, int column, int slices)
 {
-    int waves = imx_ring_waves(columns);
-    return waves == 1 ? IMX_RING_SLICES_MOST : waves * IMX_RING_BESIDE;
+    int waves = imx_ring_waves(columns), wave = column / IMX_RING_BESIDE;
+    if (waves == 1)
+        return column < slices;
+    return wave < waves && column % IMX_RING_BESIDE * waves + wave < slices;
 }
 
 /* Whether the tile at that column of c passes a slice of its rows on: whether it is its turn, and

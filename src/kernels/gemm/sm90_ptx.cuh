@@ -64,46 +64,43 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
                  : "memory");
 }
 
-/* Until the phase of that parity is over, which another block of the cluster ends. */
-IMX_FN void mbar_wait_cluster(uint32_t bar, uint32_t parity)
-{
-    asm volatile("{\n\t.reg .pred p;\n\t"
-                 "AGAIN:\n\t"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n\t"
-                 "@p bra.uni DONE;\n\t"
-                 "bra.uni AGAIN;\n\t"
-                 "DONE:\n\t}"
-                 :
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-}
-
 /* Until the phase of that parity is over.  Who fills the barrier is in this cluster and never gives
- * up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps after so many tries. */
+ * up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps after so many tries.
+ * order: .acquire.cluster after mbar_release_at, else nothing. */
+#ifdef IMX_SPIN_LIMIT
+#define MBAR_WAIT(order)                                                              \
+    asm volatile("{\n\t.reg .pred p, q;\n\t.reg .u32 left;\n\tmov.u32 left, %2;\n\t"  \
+                 "AGAIN:\n\t"                                                         \
+                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
+                 "@p bra.uni DONE;\n\t"                                               \
+                 "sub.u32 left, left, 1;\n\tsetp.ne.u32 q, left, 0;\n\t"              \
+                 "@q bra.uni AGAIN;\n\t"                                              \
+                 "trap;\n\t"                                                          \
+                 "DONE:\n\t}"                                                         \
+                 :                                                                    \
+                 : "r"(bar), "r"(parity), "n"(IMX_SPIN_LIMIT)                         \
+                 : "memory")
+#else
+#define MBAR_WAIT(order)                                                              \
+    asm volatile("{\n\t.reg .pred p;\n\t"                                            \
+                 "AGAIN:\n\t"                                                         \
+                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
+                 "@p bra.uni DONE;\n\t"                                               \
+                 "bra.uni AGAIN;\n\t"                                                 \
+                 "DONE:\n\t}"                                                         \
+                 :                                                                    \
+                 : "r"(bar), "r"(parity)                                              \
+                 : "memory")
+#endif
+
 IMX_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {
-#ifdef IMX_SPIN_LIMIT
-    asm volatile("{\n\t.reg .pred p, q;\n\t.reg .u32 left;\n\tmov.u32 left, %2;\n\t"
-                 "AGAIN:\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-                 "@p bra.uni DONE;\n\t"
-                 "sub.u32 left, left, 1;\n\tsetp.ne.u32 q, left, 0;\n\t@q bra.uni AGAIN;\n\t"
-                 "trap;\n\t"
-                 "DONE:\n\t}"
-                 :
-                 : "r"(bar), "r"(parity), "n"(IMX_SPIN_LIMIT)
-                 : "memory");
-#else
-    asm volatile("{\n\t.reg .pred p;\n\t"
-                 "AGAIN:\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-                 "@p bra.uni DONE;\n\t"
-                 "bra.uni AGAIN;\n\t"
-                 "DONE:\n\t}"
-                 :
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-#endif
+    MBAR_WAIT("");
+}
+
+IMX_FN void mbar_wait_cluster(uint32_t bar, uint32_t parity)
+{
+    MBAR_WAIT(".acquire.cluster");
 }
 
 /* ---- the cluster ---------------------------------------------------------------------------- */
@@ -190,9 +187,6 @@ IMX_FN void tma_store_commit(void)
 /* Until all but `left` of this thread's groups have read shared memory. */
 #define tma_store_wait_read(left) \
     asm volatile("cp.async.bulk.wait_group.read " #left ";" : : : "memory")
-
-/* Until all but `left` of this thread's groups are written. */
-#define tma_store_wait_but(left) asm volatile("cp.async.bulk.wait_group " #left ";" : : : "memory")
 
 /* Until all of this thread's groups are written. */
 IMX_FN void tma_store_wait(void)

@@ -23,7 +23,7 @@
 enum {
     RING_ALL = 0x7fffffff,
     ALL_SLICES = 1 << 30, /* more than a block's tiles have */
-    LANDED_AFTER = 3,              /* steps after a slice's last: by then a peer has it */
+    LANDED_AFTER = 3,     /* steps after a slice's last: by then a peer has it */
     RING_PATIENCE_NS = 10 * 1000 * 1000,
 };
 
@@ -41,7 +41,7 @@ IMX_FN void ring_note(const imx_gemm_args &args, const imx_sm90_tile &t, tile_in
     const imx_schedule *s = &args.schedule;
     int step = imx_ring_step(s, t.rank);
     info->strip = imx_ring_strip(s, t.rank, t.rank_row, CLUSTER > 1 ? (int)cluster_cta() : 0);
-    bool passes = t.col < imx_ring_columns_end(ring_columns(args)) * TILE_COLS;
+    bool passes = imx_ring_takes_part(ring_columns(args), t.col / TILE_COLS, args.slices);
     info->pass = passes && step < s->ranks - 1 ? step : -1;
     info->pass_row = t.rank_row + block_m() * IMX_TILE_M;
 }
