@@ -70,6 +70,7 @@ static void few_rows_are_shared_out(void **state)
         { 128, 7168, 8192, 0, 0, 112, 2 }, { 16, 8192, 7168, 0, 0, 64, 1 },
         { 64, 8192, 7168, 0, 0, 64, 1 },   { 128, 8192, 7168, 0, 0, 128, 2 },
         { 64, 4096, 4096, 0, 0, 64, 2 },   { 128, 4096, 4096, 0, 0, 64, 2 },
+        { 128, 3584, 8192, 0, 0, 64, 2 },  { 65, 4096, 4096, 0, 0, 64, 2 },
         { 64, 14336, 8192, 0, 0, 112, 1 }, /* not two tiles for some blocks and one for others */
         { 16, 14336, 8192, 0, 0, 112, 1 }, { 64, 7168, 8192, 1, 0, 64, 1 },
         { 64, 4096, 64, 0, 0, 64, 1 }, /* the exchange takes longer than it saves */
@@ -92,6 +93,7 @@ static void few_rows_are_shared_out(void **state)
         assert_in_range(c.stages, 4, 13);
     }
     check(256, 7168, 8192, 1, 0, 112);
+    check(64, 14336, 8192, 1, 1, 112); /* of one rank nothing goes to peers */
     imx_sm90_input in = { .m = 64, .n = 4096, .k = 4096, .ranks = 1, .sms = SMS, .hooks = 1 };
     assert_int_equal(imx_sm90_tune(&in).split, 1); /* a hook has whole tiles */
     in = (imx_sm90_input){ .m = 64, .n = 4096, .k = 4096, .ranks = 1, .sms = 1 };
@@ -129,12 +131,9 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
     sscanf(strstr(kernel.options, "-DIMX_TILE_M="), "-DIMX_TILE_M=%d -DIMX_TILE_N=%d", &tile_m,
            &tile_n);
     sscanf(strstr(kernel.options, "-DIMX_CLUSTER_M="), "-DIMX_CLUSTER_M=%d", &cluster_m);
-    if (strstr(kernel.options, "-DIMX_SPLIT"))
-        cluster_m *= 2;
-    assert_int_equal(kernel.cluster, cluster_m);
-    assert_int_equal(kernel.blocks, plan.tiles_at_once * cluster_m);
-    if (strstr(kernel.options, "-DIMX_SPLIT"))
-        cluster_m /= 2;
+    int split = strstr(kernel.options, "-DIMX_SPLIT") ? 2 : 1;
+    assert_int_equal(kernel.cluster, cluster_m * split);
+    assert_int_equal(kernel.blocks, plan.tiles_at_once * kernel.cluster);
     assert_int_equal(tile_m * cluster_m, plan.tile_rows);
     assert_int_equal(tile_n, plan.tile_cols);
 }

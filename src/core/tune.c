@@ -163,9 +163,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->tile_cols = tiling.tile_cols;
     config->group = tiling.group;
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
-    config->tiles_at_once = tiling.form == IMX_GEMM_SM90
-                                ? tiling.sm90.blocks / (tiling.sm90.cluster_m * tiling.sm90.split)
-                                : config->blocks;
+    config->tiles_at_once =
+        tiling.form == IMX_GEMM_SM90 ? tiling.sm90.blocks / tiling.sm90.cluster : config->blocks;
     config->chunk_rows =
         config->merged
             ? (int)rows

@@ -64,7 +64,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .source = "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
         .blocks = c->blocks, /* whole clusters, at least one */
-        .cluster = c->cluster_m * c->split,
+        .cluster = c->cluster,
         .threads = c->threads,
         .early = true,
         .traces = !(args->sides & IMX_GEMM_HOOKS),

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "schedule.h"
+
 enum {
     SHARED_MOST = 230400, /* leaves room for a one-warp kernel that waits on a stream */
     TILE_K_BYTES = 128,   /* of a row of a stage */
@@ -33,11 +35,6 @@ static const candidate candidates[] = {
     { 144, 1, 6, 1025 }, { 128, 1, 6, 1035 }, { 112, 1, 7, 1100 },
 };
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 int imx_sm90_tune_piece_cols(const imx_sm90_config *c)
 {
     if (c->split > 1)
@@ -52,7 +49,7 @@ static int consumers(const imx_sm90_config *c)
 
 size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
 {
-    size_t b_cols = b_kn ? (size_t)ceil_div(c->tile_n, ATOM) * ATOM : (size_t)c->tile_n;
+    size_t b_cols = b_kn ? (size_t)imx_schedule_ceil(c->tile_n, ATOM) * ATOM : (size_t)c->tile_n;
     size_t stage = ((size_t)c->tile_m + b_cols) * TILE_K_BYTES;
     size_t warps = (size_t)consumers(c) * 4;
     size_t buffers = c->pingpong || c->split > 1 ? 1 : 2;
@@ -66,14 +63,15 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
 
 static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
 {
-    return in->ranks * ceil_div(ceil_div(in->m, in->ranks), tile_rows) * ceil_div(in->n, tile_cols);
+    return in->ranks * imx_schedule_ceil(imx_schedule_ceil(in->m, in->ranks), tile_rows) *
+           imx_schedule_ceil(in->n, tile_cols);
 }
 
 /* What all blocks together take, if the last wave is as long as the others. */
 static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t clusters = in->sms > 1 ? in->sms / 2 : 1;
-    return ceil_div(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost;
+    return imx_schedule_ceil(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost;
 }
 
 /* Taking turns, a tile leaves in one burst, which the way to a peer does not take; and ordinary
@@ -107,10 +105,10 @@ static imx_sm90_config large(const imx_sm90_input *in)
  * cache. */
 static int64_t reads(const imx_sm90_input *in, const imx_sm90_config *c)
 {
-    int64_t cols = in->b_kn ? ceil_div(c->tile_n, ATOM) * ATOM : c->tile_n;
-    int64_t waves = ceil_div(tiles(in, c->tile_m, c->tile_n), in->sms / c->split);
-    return waves *
-           ((4 * cols + c->a_rows) * ceil_div(in->k, 64) / c->split + (c->split - 1) * EXCHANGE);
+    int64_t cols = in->b_kn ? imx_schedule_ceil(c->tile_n, ATOM) * ATOM : c->tile_n;
+    int64_t waves = imx_schedule_ceil(tiles(in, c->tile_m, c->tile_n), in->sms / c->split);
+    return waves * ((4 * cols + c->a_rows) * imx_schedule_ceil(in->k, 64) / c->split +
+                    (c->split - 1) * EXCHANGE);
 }
 
 /* One row of tiles, narrow or split, so that all blocks have as much of b to bring.  What goes to
@@ -143,7 +141,7 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
-    int64_t rows = ceil_div(in->m, in->ranks); /* the most that a rank has */
+    int64_t rows = imx_schedule_ceil(in->m, in->ranks); /* the most that a rank has */
     imx_sm90_config c = rows <= ROWS_FEW ? small(in, rows) : large(in);
     while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
         c.stages--;
@@ -153,10 +151,10 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
     c.threads = 128 * (1 + consumers(&c));
     c.shared_bytes = imx_sm90_tune_shared_bytes(&c, in->b_kn);
 
-    int cluster = c.cluster_m * c.split;
-    int64_t most = in->sms / cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
+    c.cluster = c.cluster_m * c.split;
+    int64_t most = in->sms / c.cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
     int64_t clusters = needed < most ? needed : most;
-    c.blocks = (int)(clusters > 0 ? clusters : 1) * cluster;
+    c.blocks = (int)(clusters > 0 ? clusters : 1) * c.cluster;
     return c;
 }
 

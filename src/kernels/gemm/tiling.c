@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "imbrex.h"
+#include "schedule.h"
 
 enum { ALIGNMENT = 16, SMALL_ROWS = 64 };
 enum {
@@ -12,11 +13,6 @@ enum {
     GENERAL_TILE_ODD = 224,
     GENERAL_TILE_WIDE = 256
 };
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 static bool is_aligned(const imx_tiling_input *in)
 {
@@ -72,8 +68,9 @@ static int general_cols(const imx_tiling_input *in, int64_t rows)
     int best = GENERAL_TILE;
     for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
         int cols = candidates[i].cols;
-        int64_t tiles = in->ranks * ceil_div(rows, GENERAL_TILE) * ceil_div(in->n, cols);
-        int64_t cost = ceil_div(tiles, in->sms) * cols * candidates[i].cost;
+        int64_t tiles =
+            in->ranks * imx_schedule_ceil(rows, GENERAL_TILE) * imx_schedule_ceil(in->n, cols);
+        int64_t cost = imx_schedule_ceil(tiles, in->sms) * cols * candidates[i].cost;
         if (may_be(in, cols) && cost < least) {
             least = cost;
             best = cols;
@@ -103,7 +100,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
         t.group = t.sm90.group;
         return t;
     }
-    int64_t rows = ceil_div(in->m, in->ranks);
+    int64_t rows = imx_schedule_ceil(in->m, in->ranks);
     bool small = rows <= SMALL_ROWS ||
                  (in->dtype == IMBREX_F32 && !t.aligned && !imx_tiling_has_room(in->shared_bytes));
     t.tile_rows = small ? GENERAL_TILE_SMALL : GENERAL_TILE;
