@@ -60,8 +60,10 @@ static void look_at_groups(const char *root, const generation *g, char *path, im
         if (!read_number(folder, g->most, NULL, &most) ||
             !read_number(folder, g->used, NULL, &used))
             continue;
-        /* Cached files count as used, but go when memory is wanted. */
-        if (read_number(folder, "memory.stat", g->inactive, &inactive) &&
+        /* Cached files count as used, but go when memory is wanted.  The kernel takes long to say
+         * how much they are: it is asked where that decides. */
+        if ((most < used || most - used < room->bytes) &&
+            read_number(folder, "memory.stat", g->inactive, &inactive) &&
             read_number(folder, "memory.stat", g->active, &active))
             used -= (uint64_t)imx_min((int64_t)used, (int64_t)(inactive + active));
         at_most(room, most > used ? most - used : 0, "control group /", path[0] ? path + 1 : "");
