@@ -53,6 +53,15 @@ IMX_FN void consumers_meet(int consumer)
         asm volatile("bar.sync 3, 128;" : : : "memory");
 }
 
+#ifdef IMX_READS
+/* The producer's four warps.  What they have read, peers may write again when the block has counted
+ * as ended: beneath its last products, which is 2 us sooner than behind them. */
+IMX_FN void producers_meet(void)
+{
+    asm volatile("bar.sync 4, 128;" : : : "memory");
+}
+#endif
+
 /* This stage may be overwritten, as far as this warpgroup goes: tells all who write to it. */
 IMX_FN void release(uint32_t base, uint32_t stage)
 {
@@ -142,17 +151,15 @@ IMX_FN void end_step(place *at, uint32_t *before, uint32_t base)
 
 #ifndef IMX_PINGPONG
 
-/* The step at which piece q of the tile before is stored.  What stays in this GPU: one a step.
- * What goes to peers takes the whole tile, and every block its own places, since bursts would stand
- * in the way of everybody's loads; but for the first of own rows, where peers may be waiting. */
-IMX_FN int piece_step(const imx_gemm_args &args, const tile_info *note, int consumer, int q)
+/* The step at which piece q of the tile before is stored; every block has its own places. */
+IMX_FN int piece_step(const tile_info *note, int consumer, int q)
 {
 #ifdef IMX_STORE
-    int apart = (note->steps - 1 - POST_AFTER) / ALL_PIECES;
-    if (note->owner != args.team.rank && apart > 1)
-        return 1 + q * apart + apart * (int)((blockIdx.x * CONSUMERS + consumer) % 16) / 16;
-#endif
+    int apart = note->apart;
+    return 1 + q * apart + apart * (int)((blockIdx.x * CONSUMERS + consumer) % 16) / 16;
+#else
     return 1 + q;
+#endif
 }
 
 /* Pieces of packed from `from` on, below `to`; behind the last of all, a post. */
@@ -185,13 +192,13 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
 {
     int steps = note_of(now)->steps, first_row = consumer * IMX_WG_M;
     int row = first_row + (int)threadIdx.x / 32 % 4 * 16;
-    int piece = 0, next = waiting ? piece_step(args, note_of(now), consumer, 0) : 0;
+    int piece = 0, next = waiting ? piece_step(note_of(now), consumer, 0) : 0;
     for (int i = 1; i < steps; i++) {
         begin_step(d, at, base, first_row);
         if (i == next) {
             store_pieces(packed, args, c, note_of(now ^ 1), row, base, piece, piece + 1);
             piece++;
-            next = piece < ALL_PIECES    ? piece_step(args, note_of(now), consumer, piece)
+            next = piece < ALL_PIECES    ? piece_step(note_of(now), consumer, piece)
                    : piece == ALL_PIECES ? i + POST_AFTER
                                          : 0;
         }
@@ -380,6 +387,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         else if (threadIdx.x >= 32 && !hook_beside(args, &watch))
             gave_up_here() = 1;
 #endif
+#ifdef IMX_READS
+        producers_meet();
+        if (threadIdx.x < 32 && !gave_up_here())
+            hook_end(args);
+#endif
     } else {
 #if IMX_CONSUMERS > 1
         reg_more(CONSUMER_REGISTERS);
@@ -388,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     if (CLUSTER > 1)
         cluster_barrier(); /* the other block still arrives at barriers here */
-#ifdef IMX_TEAM
+#if defined(IMX_TEAM) && !defined(IMX_READS)
     else
         __syncthreads();
     if (threadIdx.x < 32 && !gave_up_here())

@@ -34,7 +34,7 @@ enum {
     FOLD_COLS = 8, /* elements of 16 bytes, a unit */
     UNITS = IMX_TILE_N / FOLD_COLS,
     PARTS_AT_ONCE = 4,
-    UNITS_AT_ONCE = 2, /* of a lane that has nothing else to do, and registers */
+    UNITS_AT_ONCE = 4, /* of a lane that has nothing else to do, and registers */
 };
 
 /* ---- who may read an own tile ---------------------------------------------------------------- */

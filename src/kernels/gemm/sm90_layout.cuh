@@ -33,6 +33,10 @@
 #define IMX_CONSUMERS 1
 #endif
 
+#if defined(IMX_TEAM) && !defined(IMX_STORE) && !defined(IMX_POST)
+#define IMX_READS /* a run ends with the last load: nobody reads or writes what this one stores */
+#endif
+
 enum {
 #ifdef IMX_RING
     FORWARDERS = 1,
@@ -143,6 +147,7 @@ typedef struct __attribute__((aligned(16))) tile_info {
 #endif
 #ifdef IMX_STORE
     int owner; /* of the rows; row counts in those */
+    int apart; /* steps from one piece of the tile before to the next, as they are stored */
 #endif
 } tile_info;
 

@@ -27,12 +27,31 @@ IMX_FN unsigned tiles_in(const imx_gemm_args &args)
     return imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
 }
 
+#ifdef IMX_STORE
+/* How far apart, beneath tile `index`, the pieces of the one before are stored, whose rows are
+ * `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the whole tile, since a
+ * burst would stand in the way of everybody's loads, or half of it where it is the last: then
+ * peers wait for what this block sends before they can end. */
+IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned index, int steps, int owner)
+{
+    unsigned stride = gridDim.x / CLUSTER;
+    if (index < stride || owner == args.team.rank)
+        return 1;
+    int pieces = index + stride < tiles_of() ? ALL_PIECES : 2 * ALL_PIECES;
+    int apart = (steps - 1 - POST_AFTER) / pieces;
+    return apart > 1 ? apart : 1;
+}
+#endif
+
 IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *w)
 {
     w->info.steps = steps;
     imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS,
                                        hook_order(args, index));
     int below = block_m() * IMX_TILE_M;
+#ifdef IMX_STORE
+    w->info.apart = pieces_apart(args, index, steps, w->info.owner);
+#endif
     w->info.row = t.row + below;
     w->info.col = t.col;
     w->info.rows = t.rows - below;
@@ -189,6 +208,10 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
             }
         }
     }
+#ifdef IMX_READS
+    for (int i = 0; i < IMX_STAGES; i++, step(&at)) /* the last load of each */
+        mbar_wait(full_of(base, at.stage), at.phase);
+#endif
 }
 
 #endif /* IMX_SM90_PRODUCE_CUH */
