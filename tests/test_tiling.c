@@ -272,6 +272,31 @@ static void few_rows_go_by_ll(void **state)
     }
 }
 
+/* Few rows are merged, unless each rank's are tiles enough to hide how the next rank's come. */
+static void few_rows_are_merged(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int scatters, ranks, arch, merged;
+    } rows[] = {
+        { 1025, 14336, 8192, 0, 2, 90, 0 }, { 1024, 14336, 8192, 0, 2, 90, 0 },
+        { 512, 14336, 8192, 0, 2, 90, 0 },  { 1024, 8192, 4096, 0, 2, 90, 0 },
+        { 1024, 4096, 4096, 0, 2, 90, 1 }, /* less than a wave */
+        { 768, 14336, 8192, 0, 2, 90, 1 }, /* half a tile more of each */
+        { 448, 14336, 8192, 0, 2, 90, 1 },  { 1024, 7168, 8192, 0, 4, 90, 1 },
+        { 1024, 16384, 8192, 0, 4, 90, 0 }, { 64, 14336, 8192, 0, 2, 90, 1 },
+        { 1024, 14336, 8192, 0, 2, 80, 1 }, /* whose warps push before they multiply */
+        { 448, 8192, 14336, 1, 2, 90, 1 },  { 512, 8192, 14336, 1, 2, 90, 0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imx_config c =
+            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
+        if (c.merged != rows[i].merged)
+            fail_msg("row %zu: %d (%s)", i, c.merged, c.why);
+    }
+}
+
 /* A merged product's pushes count the elements of a rank's rows in 32 bits. */
 static void pushes_of_slices_can_count(void **state)
 {
@@ -306,6 +331,7 @@ int main(void)
         cmocka_unit_test(plans_and_kernels_agree),
         cmocka_unit_test(the_largest_sizes_are_held),
         cmocka_unit_test(few_rows_go_by_ll),
+        cmocka_unit_test(few_rows_are_merged),
         cmocka_unit_test(pushes_of_slices_can_count),
         cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
     };

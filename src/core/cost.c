@@ -87,8 +87,7 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
         return 12 + (in->scatters ? 3.3 : 1) * sending;
     if (config->merged)
         return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
-    return (in->scatters ? 12 + 0.2 * sending : 12 + 0.11 * sending) +
-           most(sending - z->covering, 0);
+    return (in->scatters ? 10 + 0.2 * sending : 5 + 0.1 * sending) + most(sending - z->covering, 0);
 }
 
 /* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  On two

@@ -37,7 +37,7 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     MERGED_ROWS_CUDA = 1024,
-    MERGED_SHARE_CUDA = 224, /* of a rank, where c is sent, which merged tiles do only at the end */
+    MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
     NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
@@ -129,16 +129,10 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->tile_cols = clamp(shape->n, 1, imx_min(most, share));
 }
 
-/* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
-static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
+/* Of the product on a GPU, its rows cut at so many ranks' first. */
+static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
 {
     const imx_shape *shape = &in->shape;
-    config->leave = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
-    /* Between ranks on one GPU it is multiprocessors that copy. */
-    config->leave_copies = in->sharers > 1 ? config->leave : 0;
-    config->merged =
-        is_merged(in, shape->m, MERGED_ROWS_CUDA) &&
-        (in->scatters ? rows <= MERGED_SHARE_CUDA : shape->m * shape->k <= A_ELEMENTS_MERGED);
     imx_tiling_input product = {
         .arch = in->arch,
         .shared_bytes = in->shared_bytes,
@@ -147,14 +141,63 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         .k = shape->k,
         .dtype = (int)shape->dtype,
         .layout = (int)shape->layout,
-        .ranks = config->merged ? 1 : in->ranks,
-        .sms = config->blocks,
+        .ranks = ranks,
+        .sms = blocks,
         .scatters = in->scatters,
         .hooks = in->hooks,
     };
-    imx_tiling tiling = { .tile_rows = 1, .tile_cols = 1, .group = 1 };
-    if (in->product)
-        tiling = imx_tiling_choose(&product);
+    if (!in->product)
+        return (imx_tiling){ .tile_rows = 1, .tile_cols = 1, .group = 1 };
+    return imx_tiling_choose(&product);
+}
+
+static int tiles_at_once(const imx_tiling *t, int blocks)
+{
+    return t->form == IMX_GEMM_SM90 ? t->sm90.blocks / t->sm90.cluster : blocks;
+}
+
+static int64_t tiles_in(const imx_tiling *t, int64_t rows, int64_t n)
+{
+    return imx_ceil_div(rows, t->tile_rows) * imx_ceil_div(n, t->tile_cols);
+}
+
+/* What a block computes of so many tiles, as they come in waves. */
+static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
+{
+    return imx_ceil_div(tiles, tiles_at_once(t, blocks)) * t->tile_rows * t->tile_cols;
+}
+
+/* Few rows are merged but where those of one rank are a wave of tiles, under which the next rank's
+ * arrive, and cutting at the ranks' rows takes no more waves. */
+static bool waits_less_apart(const imx_tune_input *in, int64_t rows, int blocks)
+{
+    int64_t m = in->shape.m, n = in->shape.n;
+    imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
+    int64_t own = tiles_in(&apart, rows, n);
+    return rows > MERGED_SHARE_CUDA && apart.form == IMX_GEMM_SM90 &&
+           10 * own >= 9 * tiles_at_once(&apart, blocks) &&
+           elements_of_waves(&apart, own * in->ranks, blocks) <=
+               elements_of_waves(&together, tiles_in(&together, m, n), blocks);
+}
+
+static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
+{
+    if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
+        return false;
+    if (in->scatters)
+        return rows <= MERGED_SHARE_CUDA;
+    return in->shape.m * in->shape.k <= A_ELEMENTS_MERGED && !waits_less_apart(in, rows, blocks);
+}
+
+/* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
+static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
+{
+    const imx_shape *shape = &in->shape;
+    config->leave = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
+    /* Between ranks on one GPU it is multiprocessors that copy. */
+    config->leave_copies = in->sharers > 1 ? config->leave : 0;
+    config->merged = is_merged_cuda(in, rows, config->blocks);
+    imx_tiling tiling = tiling_of(in, config->blocks, config->merged ? 1 : in->ranks);
     int64_t chunk = in->chunk_rows  ? in->chunk_rows
                     : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CUDA)
                     : in->nodes > 1 ? rows_of_network(rows, CHUNK_ROWS_CUDA)
@@ -163,8 +206,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->tile_cols = tiling.tile_cols;
     config->group = tiling.group;
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
-    config->tiles_at_once =
-        tiling.form == IMX_GEMM_SM90 ? tiling.sm90.blocks / tiling.sm90.cluster : config->blocks;
+    config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
     config->chunk_rows =
         config->merged
             ? (int)rows
