@@ -58,19 +58,12 @@ enum { FINE, STUCK, WRONG };
 static int check_values(imbrex_group *group, const op_case *c, int64_t m, const op_image *x)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
-    int64_t n = c->n, rows = n ? op_sizes_of(c, m, ranks, r).c / n : 0;
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t col = 0; col < n; col++) {
-            double tolerance;
-            double want = reference(c, m, ranks, r, row, col, &tolerance);
-            double have = element_get(c->dtype, x->host + x->c.at, row * n + col);
-            double error = have > want ? have - want : want - have;
-            if (error <= tolerance)
-                continue;
-            op_image_complain("c[%lld, %lld] is %.9g, want %.9g within %.3g", (long long)row,
-                              (long long)col, have, want, tolerance);
-            return 1;
-        }
+    reference_error error;
+    int64_t at = reference_check(c, m, ranks, r, x->host + x->c.at, &error);
+    if (at >= 0) {
+        op_image_complain("c[%lld, %lld] is %.9g, want %.9g within %.3g", (long long)(at / c->n),
+                          (long long)(at % c->n), error.have, error.want, error.within);
+        return 1;
     }
     if (!c->gathered)
         return 0;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/dtype.h"
@@ -84,65 +85,123 @@ static int owner(int64_t m, int ranks, int64_t row)
     return r;
 }
 
-/* a[row of rank r] * b of rank r, column col; magnitude: the sum of |products|. */
-static double product(const op_case *c, int r, int a_input, int64_t row, int64_t col,
-                      double *magnitude)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < c->k; i++) {
-        int64_t b = c->layout == IMBREX_NK ? col * c->k + i : i * c->n + col;
-        double term =
-            input_value(c->dtype, a_input, row * c->k + i) * input_value(c->dtype, INPUT_B + r, b);
-        sum += term;
-        *magnitude += fabs(term);
-    }
-    return sum;
-}
-
 static double epsilon(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 0x1p-23 : dtype == IMBREX_F16 ? 0x1p-10 : 0x1p-7;
 }
 
-/* Asked for every element, and strcmp is not free where a sanitizer watches it. */
-static bool is(const op_case *c, const char *op)
+/* Of each element of rank r's c: its value, and what the error of one is counted from. */
+typedef struct elements {
+    double *value, *magnitude, *partials; /* sums: of all, of |products|, of |ranks' parts| */
+} elements;
+
+/* b of rank r as [k, n]. */
+static void fill_b(const op_case *c, int r, double *b)
 {
-    const char *at = c->op;
-    while (*at && *at == *op)
-        at++, op++;
-    return *at == *op;
+    for (int64_t i = 0; i < c->k * c->n; i++) {
+        int64_t at = c->layout == IMBREX_NK ? i % c->n * c->k + i / c->n : i;
+        b[i] = input_value(c->dtype, INPUT_B + r, at);
+    }
 }
 
-double reference(const op_case *c, int64_t m, int ranks, int r, int64_t row, int64_t col,
-                 double *tolerance)
+/* Row `row` of rank r's a times b, as one part. */
+static void add_product(const op_case *c, int r, int64_t row, const double *b, double *part,
+                        const elements *x, int64_t at)
 {
-    double bias = c->bias ? input_value(c->dtype, INPUT_BIAS + r, col) : 0;
-    double magnitude = fabs(bias), value = bias, partials = 0;
-    *tolerance = 0;
-    if (is(c, "all_gather")) {
-        int from = owner(m, ranks, row);
-        return input_value(c->dtype, from, (row - rank_row(m, ranks, from)) * c->n + col);
-    }
-    if (is(c, "ag_gemm")) {
-        int from = owner(m, ranks, row);
-        value += product(c, r, from, row - rank_row(m, ranks, from), col, &magnitude);
-    } else {
-        int64_t whole = rank_row(m, ranks, r) + row;
-        for (int q = 0; q < ranks; q++) {
-            double part = is(c, "gemm_rs") ? product(c, q, q, whole, col, &magnitude)
-                                           : input_value(c->dtype, q, whole * c->n + col);
-            value += part;
-            partials += fabs(part);
+    double *magnitude = x->magnitude + at;
+    memset(part, 0, (size_t)c->n * sizeof *part);
+    for (int64_t i = 0; i < c->k; i++) {
+        double a = input_value(c->dtype, r, row * c->k + i);
+        for (int64_t col = 0; col < c->n; col++) {
+            double term = a * b[i * c->n + col];
+            part[col] += term;
+            magnitude[col] += fabs(term);
         }
     }
-    /* Each partial and the result are rounded to dtype (half a unit), sums to float32. */
-    *tolerance = epsilon(c->dtype) * 0.51 * (fabs(value) + partials) +
-                 0x1p-23 * (magnitude + partials) * (2 + sqrt((double)c->k)) + 1e-30;
+}
+
+static void add_part(const op_case *c, const double *part, const elements *x, int64_t at)
+{
+    for (int64_t col = 0; col < c->n; col++) {
+        x->value[at + col] += part[col];
+        x->partials[at + col] += fabs(part[col]);
+    }
+}
+
+static void gather(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+                   const elements *x)
+{
+    bool multiplies = strcmp(c->op, "ag_gemm") == 0;
+    if (multiplies)
+        fill_b(c, r, b);
+    for (int64_t row = 0; row < m; row++) {
+        int from = owner(m, ranks, row);
+        int64_t theirs = row - rank_row(m, ranks, from), at = row * c->n;
+        if (multiplies)
+            add_product(c, from, theirs, b, part, x, at);
+        for (int64_t col = 0; col < c->n; col++)
+            x->value[at + col] +=
+                multiplies ? part[col] : input_value(c->dtype, from, theirs * c->n + col);
+    }
+}
+
+static void scatter(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+                    const elements *x)
+{
+    bool multiplies = strcmp(c->op, "gemm_rs") == 0;
+    int64_t first = rank_row(m, ranks, r), rows = rank_row(m, ranks, r + 1) - first;
+    for (int q = 0; q < ranks; q++) {
+        if (multiplies)
+            fill_b(c, q, b);
+        for (int64_t row = 0; row < rows; row++) {
+            if (multiplies)
+                add_product(c, q, first + row, b, part, x, row * c->n);
+            for (int64_t col = 0; col < c->n && !multiplies; col++)
+                part[col] = input_value(c->dtype, q, (first + row) * c->n + col);
+            add_part(c, part, x, row * c->n);
+        }
+    }
+}
+
+/* Each partial and the result are rounded to dtype (half a unit), sums to float32. */
+static double tolerance(const op_case *c, int ranks, const elements *x, int64_t at)
+{
+    double unit = epsilon(c->dtype) * 0.51, partials = x->partials[at];
+    if (strcmp(c->op, "all_gather") == 0)
+        return 0;
+    double error = unit * (fabs(x->value[at]) + partials) +
+                   0x1p-23 * (x->magnitude[at] + partials) * (2 + sqrt((double)c->k)) + 1e-30;
     if (c->nodes > 1)
-        *tolerance += epsilon(c->dtype) * 0.51 * 1.01 * partials;
+        error += unit * 1.01 * partials;
     if (c->dtype == IMBREX_F16)
-        *tolerance += 0x1p-24 * (ranks + 1); /* subnormals */
-    return value;
+        error += 0x1p-24 * (ranks + 1); /* subnormals */
+    return error;
+}
+
+int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const void *have,
+                        reference_error *error)
+{
+    int64_t count = op_sizes_of(c, m, ranks, r).c, wrong = -1;
+    double *room = calloc((size_t)(3 * count + (c->k + 1) * c->n) + 1, sizeof *room);
+    if (!room)
+        abort();
+    elements x = { room, room + count, room + 2 * count };
+    double *part = room + 3 * count, *b = part + c->n;
+    bool gathers = strstr(c->op, "gather") || strcmp(c->op, "ag_gemm") == 0;
+    for (int64_t i = 0; c->bias && i < count; i++) {
+        x.value[i] = input_value(c->dtype, INPUT_BIAS + r, i % c->n);
+        x.magnitude[i] = fabs(x.value[i]);
+    }
+    (gathers ? gather : scatter)(c, m, ranks, r, b, part, &x);
+    for (int64_t i = 0; i < count && wrong < 0; i++) {
+        double is = element_get(c->dtype, have, i), within = tolerance(c, ranks, &x, i);
+        if (is - x.value[i] <= within && x.value[i] - is <= within)
+            continue;
+        *error = (reference_error){ .have = is, .want = x.value[i], .within = within };
+        wrong = i;
+    }
+    free(room);
+    return wrong;
 }
 
 imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)

@@ -37,9 +37,13 @@ typedef struct op_sizes {
 } op_sizes;
 op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r);
 
-/* Element [row, col] of rank r's c, and how far a right answer may be from it. */
-double reference(const op_case *c, int64_t m, int ranks, int r, int64_t row, int64_t col,
-                 double *tolerance);
+typedef struct reference_error {
+    double have, want, within;
+} reference_error;
+
+/* Whether `have` is rank r's c, of a run with m rows: -1, or the first element that is not. */
+int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const void *have,
+                        reference_error *error);
 
 /* Makes the plan that a case describes. */
 imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
