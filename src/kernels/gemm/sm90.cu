@@ -38,6 +38,7 @@
  *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  */
+#include "sm90_last.cuh"
 #include "sm90_produce.cuh"
 #include "sm90_split.cuh"
 #include "sm90_store.cuh"
@@ -298,12 +299,15 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
     }
     imx_trace_begin(IMX_TRACE_LAST);
 #ifndef IMX_PINGPONG
+#ifdef IMX_FOLD
+    if (waiting && (LAST_STORED || note_of(now ^ 1)->owner != args.team.rank))
+        store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
+    if (waiting && note_of(now ^ 1)->owner == args.team.rank &&
+        !last_tile(packed, args, watch, note_of(now ^ 1), row))
+        gave_up_here() = 1;
+#else
     if (waiting)
         store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
-#ifdef IMX_FOLD
-    __syncwarp(); /* what its first lane has seen stored, the others read */
-    if (waiting && !fold_last(args, watch, note_of(now ^ 1), row, HALVES))
-        gave_up_here() = 1;
 #endif
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */

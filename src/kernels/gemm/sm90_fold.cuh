@@ -6,7 +6,7 @@
  *     idle warps of the producer                                   | fold 0 | ...        | fold 1
  *
  * A block folds the tiles that it made, so that nobody else need know of them.  Its last one is
- * folded by those who made it: every warp its own rows, at once.
+ * folded by those who made it: every warp its own rows, at once (sm90_last.cuh).
  */
 #ifndef IMX_SM90_FOLD_CUH
 #define IMX_SM90_FOLD_CUH
@@ -28,13 +28,10 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 
 #ifdef IMX_FOLD
 
-#define NO_UNIT 0xffffffffu
-
 enum {
     FOLD_COLS = 8, /* elements of 16 bytes, a unit */
     UNITS = IMX_TILE_N / FOLD_COLS,
     PARTS_AT_ONCE = 4,
-    UNITS_AT_ONCE = 4, /* of a lane that has nothing else to do, and registers */
 };
 
 /* ---- who may read an own tile ---------------------------------------------------------------- */
@@ -86,77 +83,60 @@ IMX_FN void add_part(float (&sum)[FOLD_COLS], uint4 part, bool first)
     }
 }
 
-/* Units of c, `at` each (NO_UNIT: none): the parts, in rank order, and bias. */
-template <int count>
-IMX_FN void fold(const imx_gemm_args &args, const uint32_t (&at)[count])
+/* A unit of c: the sum, and bias. */
+IMX_FN void fold_put(const imx_gemm_args &args, uint32_t at, float (&sum)[FOLD_COLS])
+{
+    int n = (int)args.schedule.n;
+    int col = args.bias ? (int)(at % ((uint32_t)n / FOLD_COLS)) * FOLD_COLS : 0;
+#pragma unroll
+    for (int e = 0; e < FOLD_COLS && args.bias; e++)
+        sum[e] += bias_at((const uint16_t *)args.bias, col + e, n);
+    ((uint4 *)args.c)[at] = make_uint4(pack(sum[0], sum[1]), pack(sum[2], sum[3]),
+                                       pack(sum[4], sum[5]), pack(sum[6], sum[7]));
+}
+
+/* A unit of c: the parts, in rank order, and bias. */
+IMX_FN void fold(const imx_gemm_args &args, uint32_t at)
 {
     int size = args.team.size;
-    const char *from[count];
-    float sum[count][FOLD_COLS];
-#pragma unroll
-    for (int u = 0; u < count; u++)
-        from[u] = imx_team_data(&args.team, args.team.rank) + (int64_t)at[u] * 16;
+    const char *from = imx_team_data(&args.team, args.team.rank) + (int64_t)at * 16;
+    float sum[FOLD_COLS];
 #pragma unroll 1
     for (int r = 0; r < size; r += PARTS_AT_ONCE) {
-        uint4 part[PARTS_AT_ONCE][count]; /* all under way before the first is added */
+        uint4 part[PARTS_AT_ONCE]; /* all under way before the first is added */
 #pragma unroll
         for (int j = 0; j < PARTS_AT_ONCE; j++) {
-#pragma unroll
-            for (int u = 0; u < count; u++) {
-                part[j][u] = make_uint4(0, 0, 0, 0);
-                if (r + j < size && (count == 1 || at[u] != NO_UNIT))
-                    part[j][u] = imx_vector_load(from[u]);
-                from[u] += args.slot_bytes;
-            }
+            part[j] = make_uint4(0, 0, 0, 0);
+            if (r + j < size)
+                part[j] = imx_vector_load(from);
+            from += args.slot_bytes;
         }
 #pragma unroll
         for (int j = 0; j < PARTS_AT_ONCE; j++)
-#pragma unroll
-            for (int u = 0; u < count; u++)
-                if (r + j < size)
-                    add_part(sum[u], part[j][u], r + j == 0);
+            if (r + j < size)
+                add_part(sum, part[j], r + j == 0);
     }
-    int n = (int)args.schedule.n;
-#pragma unroll
-    for (int u = 0; u < count; u++) {
-        if (count > 1 && at[u] == NO_UNIT)
-            continue;
-        int col = args.bias ? (int)(at[u] % ((uint32_t)n / FOLD_COLS)) * FOLD_COLS : 0;
-#pragma unroll
-        for (int e = 0; e < FOLD_COLS && args.bias; e++)
-            sum[u][e] += bias_at((const uint16_t *)args.bias, col + e, n);
-        ((uint4 *)args.c)[at[u]] =
-            make_uint4(pack(sum[u][0], sum[u][1]), pack(sum[u][2], sum[u][3]),
-                       pack(sum[u][4], sum[u][5]), pack(sum[u][6], sum[u][7]));
-    }
+    fold_put(args, at, sum);
 }
 
 /* One lane's units of [rows, IMX_TILE_N] from row, col of own rows on: number `first` and every
- * step-th from there, `count` of them at once. */
-template <int count>
+ * step-th from there. */
 IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
 {
     uint32_t across = (uint32_t)args.schedule.n / FOLD_COLS;
     uint32_t begin = (uint32_t)row * across + (uint32_t)col / FOLD_COLS;
     int columns = (int)across - col / FOLD_COLS;
 #pragma unroll 1
-    for (int i = first; i < rows * UNITS; i += count * step) {
-        uint32_t at[count];
-#pragma unroll
-        for (int u = 0; u < count; u++) {
-            int number = i + u * step, r = number / UNITS, unit = number - r * UNITS;
-            bool there = (count == 1 || r < rows) && unit < columns;
-            at[u] = there ? begin + (uint32_t)r * across + (uint32_t)unit : NO_UNIT;
-        }
-        if (count > 1 || at[0] != NO_UNIT)
-            fold(args, at);
+    for (int i = first; i < rows * UNITS; i += step) {
+        int r = i / UNITS, unit = i - r * UNITS;
+        if (unit < columns)
+            fold(args, begin + (uint32_t)r * across + (uint32_t)unit);
     }
 }
 
 #else
 
 /* The same element by element, since rows are not whole units. */
-template <int count>
 IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
 {
     int n = (int)args.schedule.n;
@@ -198,29 +178,9 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
         if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
-        fold_units<1>(args, row, rows, t.col, (int)thread_here() - 32, LANES);
+        fold_units(args, row, rows, t.col, (int)thread_here() - 32, LANES);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     }
-    return 1;
-}
-
-/* One consumer warp, which has stored its rows of this tile, the block's last, if it is of own
- * rows: `rows` from first_row of the block's tile on.  0: gave up. */
-IMX_FN int fold_last(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *note,
-                     int first_row, int halves)
-{
-    if (note->owner != args.team.rank || note->chunk == GAVE_UP)
-        return note->chunk != GAVE_UP;
-    if (!team_parts(args, watch, note->chunk))
-        return 0;
-    imx_trace_begin(IMX_TRACE_FOLD);
-#pragma unroll 1
-    for (int h = 0; h < halves; h++) {
-        int rows = note->rows - first_row - h * 64;
-        fold_units<UNITS_AT_ONCE>(args, note->row + first_row + h * 64, rows < 16 ? rows : 16,
-                                  note->col, (int)threadIdx.x % 32, 32);
-    }
-    imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
 }
 
