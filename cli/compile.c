@@ -29,13 +29,13 @@ static int failed(imbrex_status status)
 }
 
 /* Everything is tried; the code is the first failure's. */
-static int make_plans(imbrex_group *group, const request *q, const bench_shapes *shapes)
+static int make_plans(imbrex_group *group, const char *algorithm, const bench_shapes *shapes)
 {
     int code = CLI_OK;
     for (int i = 0; i < shapes->count; i++) {
         const bench_shape *shape = &shapes->list[i];
         imbrex_plan *plan;
-        imbrex_status status = bench_op_plan(group, shape, q->algorithm, &plan);
+        imbrex_status status = bench_op_plan(group, shape, algorithm, &plan);
         if (status != IMBREX_OK) {
             int this_code = failed(status);
             code = code ? code : this_code;
@@ -47,6 +47,22 @@ static int make_plans(imbrex_group *group, const request *q, const bench_shapes 
         fflush(stdout);
         imbrex_plan_destroy(plan);
     }
+    return code;
+}
+
+/* Of every algorithm of "copy,store", or of the chosen one. */
+static int make_each(imbrex_group *group, const request *q, const bench_shapes *shapes)
+{
+    char *list = q->algorithm ? strdup(q->algorithm) : NULL, *rest = NULL;
+    char *name = list ? strtok_r(list, ",", &rest) : NULL;
+    int code = CLI_OK;
+    if (!name)
+        code = make_plans(group, q->algorithm, shapes);
+    for (; name; name = strtok_r(NULL, ",", &rest)) {
+        int this_code = make_plans(group, name, shapes);
+        code = code ? code : this_code;
+    }
+    free(list);
     return code;
 }
 
@@ -62,7 +78,7 @@ static int compile(const request *q, const bench_shapes *shapes)
         &(imbrex_group_desc){ .bootstrap = &bootstrap, .device = device }, &group);
     if (status != IMBREX_OK)
         return failed(status);
-    int code = make_plans(group, q, shapes);
+    int code = make_each(group, q, shapes);
     imbrex_group_destroy(group);
     return code;
 }
@@ -136,8 +152,8 @@ int cli_compile(int argc, char **argv)
                   "op:m,n,k is for one operator alone" },
         { "total", 0, .flag = &q.total,
           .help = "n of ag_gemm and k of gemm_rs are of all ranks together" },
-        { "algorithm", 0, .text = &q.algorithm, .metavar = "NAME",
-          .help = "such as copy or store (chosen)" },
+        { "algorithm", 0, .text = &q.algorithm, .metavar = "LIST",
+          .help = "of each of these, such as copy,store (the one that is chosen)" },
         { "chunk-rows", 0, .integer = &q.chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal (0: chosen)" },
         { "sms", 0, .integer = &q.sms, .metavar = "N", .min = 0, .max = 1024,

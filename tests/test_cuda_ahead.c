@@ -204,6 +204,10 @@ static void the_command_compiles(void **state)
     assert_in_range(first, 1, 3);
     assert_int_equal(COMMAND(name, ops, arch, shapes), CLI_OK);
     assert_int_equal(fake_driver_compiled(), first);
+    char both[] = "--algorithm=store,sequential", wrong[] = "--algorithm=sequential,best";
+    assert_int_equal(COMMAND(name, ops, arch, shapes, both), CLI_OK);
+    assert_in_range(fake_driver_compiled(), first + 1, 3 * first);
+    assert_int_equal(COMMAND(name, ops, arch, shapes, wrong), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, old), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, what), CLI_USAGE);
     assert_int_equal(COMMAND(name, alone), CLI_USAGE);
