@@ -1,7 +1,6 @@
 /* op_image.c - lays out, fills, moves and inspects the matrices of a run. */
 #include "op_image.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,13 +40,6 @@ size_t op_image_bytes(const op_case *c, int ranks)
     return most;
 }
 
-static void fill(const op_case *c, int input, char *at, int64_t count)
-{
-    input_fill(c->dtype, input, at, count);
-    for (int64_t i = 0; c->whole && i < count; i++)
-        element_set(c->dtype, at, i, rint(element_get(c->dtype, at, i)));
-}
-
 op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *device)
 {
     op_sizes n = op_sizes_of(c, m, ranks, r);
@@ -56,9 +48,9 @@ op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *devi
     x.device = device ? device : x.host;
     memset(x.host, FILL, x.bytes);
     int input = c->input + r;
-    fill(c, input, x.host + x.a.at, n.a);
-    fill(c, INPUT_B + input, x.host + x.b.at, n.b);
-    fill(c, INPUT_BIAS + input, x.host + x.bias.at, n.bias);
+    input_fill(c->dtype, input, c->whole, x.host + x.a.at, n.a);
+    input_fill(c->dtype, INPUT_B + input, c->whole, x.host + x.b.at, n.b);
+    input_fill(c->dtype, INPUT_BIAS + input, c->whole, x.host + x.bias.at, n.bias);
     return x;
 }
 

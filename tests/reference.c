@@ -51,10 +51,37 @@ double input_value(imbrex_dtype dtype, int input, int64_t i)
     return (double)value;
 }
 
-void input_fill(imbrex_dtype dtype, int input, void *matrix, int64_t count)
+/* A block at a time: converting is most of what the tests do. */
+enum { BLOCK = 256 };
+
+void input_fill(imbrex_dtype dtype, int input, int whole, void *matrix, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
-        element_set(dtype, matrix, i, input_value(dtype, input, i));
+    float values[BLOCK];
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        int64_t left = count - at < BLOCK ? count - at : BLOCK;
+        for (int64_t i = 0; i < left; i++) {
+            double value = input_value(dtype, input, at + i);
+            values[i] = (float)(whole ? rint(value) : value);
+        }
+        imx_dtype_narrow((int)dtype, values, (char *)matrix + (size_t)at * element_bytes(dtype),
+                         left);
+    }
+}
+
+int64_t elements_differ(imbrex_dtype dtype, const void *x, const void *y, int64_t from,
+                        int64_t count)
+{
+    float a[BLOCK], b[BLOCK];
+    for (int64_t at = from; at < count; at += BLOCK) {
+        int64_t left = count - at < BLOCK ? count - at : BLOCK;
+        size_t byte = (size_t)at * element_bytes(dtype);
+        imx_dtype_widen((int)dtype, (const char *)x + byte, a, left);
+        imx_dtype_widen((int)dtype, (const char *)y + byte, b, left);
+        for (int64_t i = 0; i < left; i++)
+            if (a[i] != b[i])
+                return at + i;
+    }
+    return -1;
 }
 
 int64_t rank_row(int64_t m, int ranks, int r)

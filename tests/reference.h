@@ -25,7 +25,12 @@ void element_set(imbrex_dtype dtype, void *matrix, int64_t i, double value); /* 
 
 /* Value i of input number `input` ("a" of a rank, ...), about N(0,1)-sized, exact in dtype. */
 double input_value(imbrex_dtype dtype, int input, int64_t i);
-void input_fill(imbrex_dtype dtype, int input, void *matrix, int64_t count);
+/* whole: rounded to whole numbers. */
+void input_fill(imbrex_dtype dtype, int input, int whole, void *matrix, int64_t count);
+
+/* The first element from `from` on, below count, that is not the same value in both, or -1. */
+int64_t elements_differ(imbrex_dtype dtype, const void *x, const void *y, int64_t from,
+                        int64_t count);
 
 enum { INPUT_B = 1000, INPUT_BIAS = 2000 }; /* + rank; a: rank alone */
 

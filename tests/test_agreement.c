@@ -32,8 +32,8 @@ static int works(imbrex_group *group)
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
     float a[13 * 6], b[5 * 6], out[13 * 5];
     op_sizes n = op_sizes_of(&c, c.m, ranks, r);
-    input_fill(c.dtype, r, a, n.a);
-    input_fill(c.dtype, INPUT_B + r, b, n.b);
+    input_fill(c.dtype, r, 0, a, n.a);
+    input_fill(c.dtype, INPUT_B + r, 0, b, n.b);
     imbrex_plan *plan;
     RANK_OK(case_plan(group, &c, &plan));
     RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = b, .c = out }, NULL));

@@ -202,7 +202,7 @@ static int silu(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_stream_create(group, &streams[1]));
     char *in = malloc(SILU_ROWS * SILU_COLS * 8), *out[20];
     for (int d = IMBREX_BF16; d <= IMBREX_F32; d++) {
-        input_fill((imbrex_dtype)d, d, in, SILU_ROWS * SILU_COLS * 2);
+        input_fill((imbrex_dtype)d, d, 0, in, SILU_ROWS * SILU_COLS * 2);
         for (int i = 0; i < 20; i++) {
             out[i] = malloc(SILU_ROWS * SILU_COLS * 4);
             RANK_OK(imbrex_silu_mul(group, (imbrex_dtype)d, SILU_ROWS, SILU_COLS, in, out[i],

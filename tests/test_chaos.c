@@ -76,9 +76,9 @@ static int begin(imbrex_group *group, op_case c, work *w)
     w->b = malloc((size_t)(n.b * e) + 1);
     w->out = calloc(RUNS, (size_t)w->bytes.c);
     w->gathered = calloc(RUNS, (size_t)w->bytes.gathered + 1);
-    input_fill(c.dtype, INPUT_B + rank, w->b, n.b);
+    input_fill(c.dtype, INPUT_B + rank, 0, w->b, n.b);
     for (int i = 0; i < RUNS; i++)
-        input_fill(c.dtype, rank * RUNS + i, w->a + at(w->bytes.a, i), w->bytes.a / e);
+        input_fill(c.dtype, rank * RUNS + i, 0, w->a + at(w->bytes.a, i), w->bytes.a / e);
     RANK_OK(case_plan(group, &c, &w->plan));
     return 0;
 }

@@ -49,8 +49,8 @@ static buffers take(const op_case *c, int ranks, int r)
     buffers x = { .a = malloc((size_t)n.a * bytes + 1), .b = malloc((size_t)n.b * bytes + 1) };
     for (int i = 0; i < RUNS; i++)
         x.c[i] = malloc((size_t)n.c * bytes + 1);
-    input_fill(c->dtype, r, x.a, n.a);
-    input_fill(c->dtype, INPUT_B + r, x.b, n.b);
+    input_fill(c->dtype, r, 0, x.a, n.a);
+    input_fill(c->dtype, INPUT_B + r, 0, x.b, n.b);
     return x;
 }
 

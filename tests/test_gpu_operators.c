@@ -95,11 +95,12 @@ static int check_equal(const op_case *c, const char *name, const char *have, con
                        int64_t count, int64_t cols)
 {
     int64_t wrong = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double x = element_get(c->dtype, have, i), y = element_get(c->dtype, want, i);
-        if (x != y && wrong++ < 2)
+    int64_t i = -1;
+    while ((i = elements_differ(c->dtype, have, want, i + 1, count)) >= 0) {
+        if (wrong++ < 2)
             op_image_complain("%s[%lld, %lld] is %g, on the CPU %g", name, (long long)(i / cols),
-                              (long long)(i % cols), x, y);
+                              (long long)(i % cols), element_get(c->dtype, have, i),
+                              element_get(c->dtype, want, i));
     }
     if (wrong)
         op_image_complain("%lld of %lld values of %s differ from the CPU's", (long long)wrong,

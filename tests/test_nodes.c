@@ -188,7 +188,7 @@ static int sums_are_by_rank_then_by_node(imbrex_group *group, void *ctx)
     static const char *const algorithms[] = { "hierarchical", "sequential" };
     int rank = imbrex_group_rank(group);
     uint16_t a[SUM_M * SUM_N], c[SUM_M / SUM_RANKS * SUM_N];
-    input_fill(IMBREX_BF16, rank, a, SUM_M * SUM_N);
+    input_fill(IMBREX_BF16, rank, 0, a, SUM_M * SUM_N);
     for (int i = 0; i < 2; i++) {
         imbrex_coll_desc desc = {
             .m = SUM_M, .n = SUM_N, .dtype = IMBREX_BF16, .algorithm = algorithms[i]
