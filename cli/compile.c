@@ -53,11 +53,13 @@ static int make_plans(imbrex_group *group, const char *algorithm, const bench_sh
 /* Of every algorithm of "copy,store", or of the chosen one. */
 static int make_each(imbrex_group *group, const request *q, const bench_shapes *shapes)
 {
-    char *list = q->algorithm ? strdup(q->algorithm) : NULL, *rest = NULL;
-    char *name = list ? strtok_r(list, ",", &rest) : NULL;
-    int code = CLI_OK;
-    if (!name)
-        code = make_plans(group, q->algorithm, shapes);
+    char *list = strdup(q->algorithm ? q->algorithm : ""), *rest = NULL;
+    if (!list) {
+        fprintf(stderr, "imbrex compile: out of memory\n");
+        return cli_exit_code(IMBREX_NO_MEMORY);
+    }
+    char *name = strtok_r(list, ",", &rest);
+    int code = name ? CLI_OK : make_plans(group, q->algorithm, shapes);
     for (; name; name = strtok_r(NULL, ",", &rest)) {
         int this_code = make_plans(group, name, shapes);
         code = code ? code : this_code;
@@ -153,7 +155,8 @@ int cli_compile(int argc, char **argv)
         { "total", 0, .flag = &q.total,
           .help = "n of ag_gemm and k of gemm_rs are of all ranks together" },
         { "algorithm", 0, .text = &q.algorithm, .metavar = "LIST",
-          .help = "of each of these, such as copy,store (the one that is chosen)" },
+          .help = "of each of these, such as copy,store, which every operator\n"
+                  "must have (the one that is chosen)" },
         { "chunk-rows", 0, .integer = &q.chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal (0: chosen)" },
         { "sms", 0, .integer = &q.sms, .metavar = "N", .min = 0, .max = 1024,

@@ -28,25 +28,36 @@ const char *op_cases_algorithm(const op_case *c, int i)
     return i < 3 ? algorithms[i] : NULL;
 }
 
-enum { TAKEN, REFUSED, EITHER };
+/* Whether ranks' rows have tiles of their own, where that depends on the GPU: says a plan that may
+ * choose its algorithm. */
+static bool has_own_tiles(imbrex_group *group, op_case c)
+{
+    imbrex_plan *plan;
+    char text[1024];
+    c.algorithm = NULL;
+    if (case_plan(group, &c, &plan) != IMBREX_OK)
+        return false;
+    imbrex_plan_describe(plan, text, sizeof text);
+    imbrex_plan_destroy(plan);
+    return strstr(text, "if asked for, ring") != NULL;
+}
 
 /* "ring" is not for tiles with rows of several ranks, and on GPUs not for what their copy engine
- * cannot take: then it has to be refused.  Whether a rank's rows have tiles of their own depends
- * on the GPU where they are neither few nor many. */
-static int is_refused(imbrex_group *group, const op_case *c)
+ * cannot take: then it has to be refused. */
+static bool is_refused(imbrex_group *group, const op_case *c)
 {
     enum { MERGED_ROWS = 1024, MERGED_SHARE = 224 }; /* core/tune.c */
     int ranks = imbrex_group_size(group);
     if (strcmp(c->algorithm, "ring") != 0 || ranks == 1)
-        return TAKEN;
+        return false;
     if (strncmp(imbrex_group_device(group), "cpu", 3) == 0)
-        return c->chunk_rows == 0 ? REFUSED : TAKEN;
+        return c->chunk_rows == 0;
     if (getenv("IMBREX_CUDA_ARCH") || c->dtype == IMBREX_F32 || c->k == 0 || c->k % 8 ||
         (c->layout == IMBREX_KN && c->n % 8))
-        return REFUSED;
+        return true;
     if (c->chunk_rows || c->m > MERGED_ROWS)
-        return TAKEN;
-    return c->m > (int64_t)MERGED_SHARE * ranks ? EITHER : REFUSED;
+        return false;
+    return c->m <= (int64_t)MERGED_SHARE * ranks || !has_own_tiles(group, *c);
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -140,17 +151,16 @@ void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c,
 
 int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
 {
-    int refused = is_refused(group, c);
+    bool refused = is_refused(group, c);
     *plan = NULL;
     imbrex_status status = case_plan(group, c, plan);
-    if (status == IMBREX_OK && refused != REFUSED)
+    if (status == IMBREX_OK && !refused)
         return FINE;
-    if (status == IMBREX_UNSUPPORTED && refused != TAKEN &&
-        strstr(imbrex_error(), "choose \"store\""))
+    if (status == IMBREX_UNSUPPORTED && refused && strstr(imbrex_error(), "choose \"store\""))
         return FINE;
     op_image_complain("rank %d of %d: %s%s %s", imbrex_group_rank(group), imbrex_group_size(group),
-                      refused == REFUSED ? "want UNSUPPORTED, have " : "",
-                      imbrex_status_name(status), imbrex_error());
+                      refused ? "want UNSUPPORTED, have " : "", imbrex_status_name(status),
+                      imbrex_error());
     op_image_complain("  %s %s m=%lld n=%lld k=%lld b=%s %s", c->op, c->algorithm, (long long)c->m,
                       (long long)c->n, (long long)c->k, c->layout == IMBREX_NK ? "[n,k]" : "[k,n]",
                       dtypes[c->dtype]);

@@ -168,7 +168,7 @@ static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
 }
 
 /* Few rows are merged but where those of one rank are a wave of tiles, under which the next rank's
- * arrive, and cutting at the ranks' rows takes no more waves. */
+ * arrive, and cutting at the ranks' rows takes no more waves.  Measured with two ranks. */
 static bool waits_less_apart(const imx_tune_input *in, int64_t rows, int blocks)
 {
     int64_t m = in->shape.m, n = in->shape.n;

@@ -4,8 +4,8 @@
 
 #include "team.h"
 
-/* One warp a block, after a barrier of the block behind all its reads of shared memory: the last
- * block of the grid advances *at to `use` and gives every peer its credit. */
+/* One warp a block, after a barrier of all its threads that read the use, or what peers write: the
+ * last block of the grid advances *at to `use` and gives every peer its credit. */
 static __device__ __forceinline__ void imx_end_run(const imx_team *team, uint64_t *at, uint64_t use,
                                                    uint32_t *ended)
 {

@@ -28,7 +28,7 @@
  *            of slot_bytes, [rows, n]); the chunk's last tile raises signal rank * chunks + q
  *            there.  A tile of one's own rows waits for the peers' parts of its chunk and becomes
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
- *            order in float32, then bias
+ *            order in float32, then bias; such a tile need not go through the slot
  *
  *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
@@ -36,7 +36,7 @@
  *
  * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
  * before it writes there (or, where peers read c, for all).  ended != NULL: it ends the run too:
- * its last block advances *use and gives every peer its credit. */
+ * the last block that has read what it wants advances *use and gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 

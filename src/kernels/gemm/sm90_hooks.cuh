@@ -7,7 +7,7 @@
  *     hook_wait       before a chunk's first load              by the producer
  *     hook_done       a chunk is stored                        by the one who stored its last
  *     hook_beside     for the producer's idle warps            by each of the three
- *     hook_end        the block has ended                      by its first warp
+ *     hook_end        the block has read all, or has ended     by its first warp
  */
 #ifndef IMX_SM90_HOOKS_CUH
 #define IMX_SM90_HOOKS_CUH

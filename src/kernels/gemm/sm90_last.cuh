@@ -27,6 +27,7 @@ enum {
     LAST_AT_ONCE = (LAST_UNITS + 1) / 2, /* of so many parts: for more there are no registers */
     LAST_PARTS = 3,
 };
+static_assert(CONSUMERS * 4 * LAST_BYTES <= C_AT, "own rows lie in the stages");
 
 /* All consumers: nobody reads the stages any more. */
 IMX_FN void last_meet(void)
@@ -56,12 +57,7 @@ IMX_FN uint32_t last_at(uint32_t begin, uint32_t across, int rows, int columns, 
 
 IMX_FN uint4 last_own(uint32_t own, int i)
 {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(own + i / UNITS * LAST_PITCH + i % UNITS * 16)
-                 : "memory");
-    return v;
+    return ld_shared(own + i / UNITS * LAST_PITCH + i % UNITS * 16);
 }
 
 /* The sum of units `first` and on of a lane; the rows are those from row, col of own rows on. */

@@ -151,6 +151,8 @@ typedef struct __attribute__((aligned(16))) tile_info {
 #endif
 } tile_info;
 
+static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
+
 /* As launch.c puts them together.  c: one, or with IMX_STORE one of each owner's. */
 typedef struct imx_gemm_maps {
     imx_tma_map a, gathered, b;

@@ -1,5 +1,5 @@
 /* sm90_store.cuh - the way of sm90.cu's tiles from the registers of its consumers to where they
- * belong: c, or with IMX_STORE the owner of their rows.
+ * belong: c, or with IMX_STORE the owner of their rows (a block's last: sm90_last.cuh).
  *
  * A warp has 16 rows of every 64.  They go through buffers in shared memory, a piece at a time:
  *

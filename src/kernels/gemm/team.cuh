@@ -120,7 +120,7 @@ IMX_TEAM_GPU int team_chunk(const imx_gemm_args &args, const imbrexd_watch *watc
 
 #endif
 
-/* One warp a block, after a barrier of the block: the last block ends the run. */
+/* One warp a block, after a barrier as imx_end_run wants it: the last block ends the run. */
 IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 {
     if (args.ended)
