@@ -174,8 +174,7 @@ static bool waits_less_apart(const imx_tune_input *in, int64_t rows, int blocks)
     int64_t m = in->shape.m, n = in->shape.n;
     imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
     int64_t own = tiles_in(&apart, rows, n);
-    return rows > MERGED_SHARE_CUDA && apart.form == IMX_GEMM_SM90 &&
-           10 * own >= 9 * tiles_at_once(&apart, blocks) &&
+    return apart.form == IMX_GEMM_SM90 && 10 * own >= 9 * tiles_at_once(&apart, blocks) &&
            elements_of_waves(&apart, own * in->ranks, blocks) <=
                elements_of_waves(&together, tiles_in(&together, m, n), blocks);
 }
@@ -184,9 +183,9 @@ static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
         return false;
-    if (in->scatters)
-        return rows <= MERGED_SHARE_CUDA;
-    return in->shape.m * in->shape.k <= A_ELEMENTS_MERGED && !waits_less_apart(in, rows, blocks);
+    if (rows > MERGED_SHARE_CUDA && (in->scatters || waits_less_apart(in, rows, blocks)))
+        return false;
+    return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_MERGED;
 }
 
 /* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
