@@ -197,7 +197,9 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .units = BLOCKS,
     };
     imx_config tuned = imx_tune_config(&input);
-    if (sides & IMX_GEMM_STORES && tuned.merged)
+    if (sides & IMX_GEMM_STORES && tuned.sums)
+        sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
+    else if (sides & IMX_GEMM_STORES && tuned.merged)
         return; /* then each rank keeps its product, and the others come to read it */
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
@@ -276,6 +278,8 @@ static void split(void **state)
             imx_kernel_gemm.cuda_config(&args, &targets[1], BLOCKS, &config);
             if (!strstr(config.options, width) || !strstr(config.options, "-DIMX_SPLIT"))
                 fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
+            try_on(&imx_kernel_gemm, &args, &targets[1]);
+            args.sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
             try_on(&imx_kernel_gemm, &args, &targets[1]);
         }
     }

@@ -259,7 +259,8 @@ static void few_rows_go_by_ll(void **state)
         { 1024, 14336, 4096, 0, 4, 90, 0 }, { 8192, 14336, 4096, 0, 4, 90, 0 },
         { 64, 14336, 4096, 0, 4, 80, 1 },   { 64, 14336, 4096, 0, 4, 0, 0 },
         { 64, 14336, 4096, 0, 16, 90, 1 },  { 64, 14336, 4096, 0, 17, 90, 0 },
-        { 1, 8192, 3584, 1, 4, 90, 1 },     { 8, 8192, 3584, 1, 4, 90, 1 },
+        { 1, 8192, 3584, 1, 4, 80, 1 },     { 8, 8192, 3584, 1, 4, 80, 1 },
+        { 8, 8192, 3584, 1, 4, 90, 0 }, /* added up as they come */
         { 256, 8192, 3584, 1, 4, 90, 0 },   { 8192, 8192, 3584, 1, 4, 90, 0 },
         { 8, 8192, 3584, 1, 17, 90, 0 },    { 8, 8192, 3584, 1, 4, 0, 0 },
         { 4, 8192, 0, 0, 4, 90, 1 },        { 4, 8192, 0, 1, 4, 90, 0 }, /* which has none */
@@ -294,6 +295,46 @@ static void few_rows_are_merged(void **state)
             plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
         if (c.merged != rows[i].merged)
             fail_msg("row %zu: %d (%s)", i, c.merged, c.why);
+    }
+}
+
+/* One row of narrow tiles, all there at once, of which each is added up by who made it. */
+static void few_rows_are_summed(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int scatters, ranks, arch, sums;
+    } rows[] = {
+        { 1, 8192, 3584, 1, 4, 90, 1 },   { 64, 8192, 3584, 1, 4, 90, 1 },
+        { 128, 8192, 3584, 1, 2, 90, 1 }, { 129, 8192, 3584, 1, 2, 90, 0 },
+        { 64, 8192, 3584, 1, 16, 90, 1 }, { 64, 8192, 3584, 1, 17, 90, 0 },
+        { 64, 8192, 3584, 1, 1, 90, 0 },  { 64, 8192, 3584, 0, 4, 90, 0 },
+        { 64, 8192, 3584, 1, 4, 80, 0 },  { 64, 8192, 3584, 1, 4, 0, 0 },
+        { 64, 8192, 3583, 1, 4, 90, 0 }, /* not for Hopper's form */
+        { 64, 32768, 8192, 1, 4, 90, 0 } /* two waves */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imx_config c =
+            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
+        if (c.sums != rows[i].sums || (c.sums && strcmp(c.algorithm, "store") != 0))
+            fail_msg("row %zu: %d, %s (%s)", i, c.sums, c.algorithm, c.why);
+    }
+}
+
+/* The rows of every rank, however m is cut, lie in as many groups as have room. */
+static void groups_hold_all_rows(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 16; ranks++) {
+        for (int m = 1; m <= 300; m++) {
+            for (int r = 0; r < ranks; r++) {
+                int first = r * m / ranks, end = (r + 1) * m / ranks;
+                int groups = end > first ? (end - 1) / IMX_SUM_ROWS - first / IMX_SUM_ROWS + 1 : 0;
+                if (groups > imx_sum_groups(m, ranks))
+                    fail_msg("m=%d ranks=%d: rank %d has %d groups", m, ranks, r, groups);
+            }
+        }
     }
 }
 
@@ -332,6 +373,8 @@ int main(void)
         cmocka_unit_test(the_largest_sizes_are_held),
         cmocka_unit_test(few_rows_go_by_ll),
         cmocka_unit_test(few_rows_are_merged),
+        cmocka_unit_test(few_rows_are_summed),
+        cmocka_unit_test(groups_hold_all_rows),
         cmocka_unit_test(pushes_of_slices_can_count),
         cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
     };

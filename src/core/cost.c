@@ -22,6 +22,8 @@ static const double SLICE_MARGIN_WAVES = 0.9; /* the same where it is not the on
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
 static const double MEET = 10;                /* all ranks tell all, and wait */
+static const double SUM_BEGINS = 2;           /* what carries its flag, out of registers, and... */
+static const double SUM_SHARE = 1.5;          /* ...its bytes, of those without */
 static const double LL_BEGINS = 2.2;          /* between two */
 static const double LL_BYTES_MOST = 64 << 10; /* of a share: measured up to there */
 static const double LL_SENT_MOST = 2 << 20;   /* of a rank, before a product */
@@ -85,6 +87,8 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
         return 6 + sending;
     if (!config->pushes_beside && !(in->scatters && config->merged)) /* those that multiply send */
         return 12 + (in->scatters ? 3.3 : 1) * sending;
+    if (config->sums)
+        return SUM_BEGINS + SUM_SHARE * sending;
     if (config->merged)
         return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
     return (in->scatters ? 10 + 0.2 * sending : 5 + 0.1 * sending) + most(sending - z->covering, 0);

@@ -179,6 +179,15 @@ static bool waits_less_apart(const imx_tune_input *in, int64_t rows, int blocks)
                elements_of_waves(&together, tiles_in(&together, m, n), blocks);
 }
 
+/* Where few rows are one row of narrow tiles, and all of these are there at once: a block that adds
+ * its tile up waits for the peers, and does nothing else meanwhile. */
+static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
+{
+    return t->form == IMX_GEMM_SM90 && t->sm90.cluster_m == 1 && in->ranks <= IMX_TEAM_MOST &&
+           in->shape.m <= t->tile_rows &&
+           tiles_in(t, in->shape.m, in->shape.n) <= tiles_at_once(t, blocks);
+}
+
 static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
@@ -206,6 +215,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->group = tiling.group;
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
+    config->sums = config->merged && in->scatters && sums_tiles(in, &tiling, config->blocks);
     config->chunk_rows =
         config->merged
             ? (int)rows

@@ -34,6 +34,7 @@ typedef struct imx_config {
     int chunk_rows, tile_rows, tile_cols, group;
     int chunks;  /* most chunks of any rank */
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
+    bool sums; /* merged: who makes a tile of a product that scatters adds it up (IMX_GEMM_SUMS) */
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */

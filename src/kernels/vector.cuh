@@ -136,6 +136,33 @@ IMX_VECTOR_FN uint4 imx_vector_load_any(int dtype, const void *at)
     return v;
 }
 
+/* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees one
+ * word of them sees all.  So nothing else need be ordered.  PTX promises it of .b128, since version
+ * 8.3; of a vector, which is the same instruction of the machine, it does not. */
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203
+#define IMX_VECTOR_STORE \
+    "{\n\t.reg .b128 x;\n\tmov.b128 x, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], x;\n\t}"
+#define IMX_VECTOR_LOAD \
+    "{\n\t.reg .b128 x;\n\tld.relaxed.sys.global.b128 x, [%2];\n\tmov.b128 {%0, %1}, x;\n\t}"
+#else
+#define IMX_VECTOR_STORE "st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+#define IMX_VECTOR_LOAD  "ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+#endif
+
+IMX_VECTOR_FN void imx_vector_store_whole(void *at, uint4 v)
+{
+    uint64_t low = v.x | (uint64_t)v.y << 32, high = v.z | (uint64_t)v.w << 32;
+    asm volatile(IMX_VECTOR_STORE : : "l"(at), "l"(low), "l"(high) : "memory");
+}
+
+IMX_VECTOR_FN uint4 imx_vector_load_whole(const void *at)
+{
+    uint64_t low, high;
+    asm volatile(IMX_VECTOR_LOAD : "=l"(low), "=l"(high) : "l"(at) : "memory");
+    return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high,
+                      (uint32_t)(high >> 32));
+}
+
 /* sum = v's four or eight elements, or += v if this is not the first part (which is not 0 + v: -0
  * stays -0). */
 IMX_VECTOR_FN void imx_vector_add(int dtype, float *sum, uint4 v, bool first)

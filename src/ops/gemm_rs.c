@@ -2,6 +2,7 @@
  *
  * store       caller   | tiles of next rank's rows, into its slot | ... | own rows, plus slots |
  *
+ *  (sums)     caller   | tiles of all rows, each rank's to it; own rows, plus what comes |
  *  (merged)   caller   | tiles of all rows, flag to all | read own rows of all ranks, add |
  *
  * copy        caller   | tiles of next rank's rows | ... | own rows | reduce, as parts arrive
@@ -31,6 +32,21 @@ static bool stores(const imbrex_plan *plan)
     return imx_plan_sends_by(plan, run_store) && !plan->config.merged;
 }
 
+/* Tiles have rows of several ranks, each of which goes to its own. */
+static bool sums(const imbrex_plan *plan)
+{
+    return imx_plan_sends_by(plan, run_store) && plan->config.sums;
+}
+
+static int64_t slot_bytes(const imbrex_plan *plan)
+{
+    const imx_shape *s = &plan->shape;
+    if (!sums(plan))
+        return (int64_t)imx_exchange_slot_bytes(plan);
+    return imx_sum_slot_bytes(s->m, s->n, plan->group->size, plan->config.tile_cols,
+                              (int)imx_dtype_bytes(s->dtype));
+}
+
 /* The next rank of the next node; on one node that is the next rank. */
 static int first_rank(const imx_nodes *nodes)
 {
@@ -45,7 +61,8 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
-        .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0),
+        .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0) |
+                 (sums(plan) ? IMX_GEMM_SUMS : 0),
         .plan = plan->number,
     };
 }
@@ -54,6 +71,12 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
 {
     if (imx_plan_over_nodes(plan)) {
         imx_across_scatter_needs(plan, n);
+        return;
+    }
+    if (sums(plan)) {
+        size_t ranks = (size_t)plan->group->size;
+        n->data_bytes = ranks * (size_t)slot_bytes(plan);
+        n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.n, plan->config.tile_cols);
         return;
     }
     imx_exchange_scatter_needs(plan, n);
@@ -68,6 +91,8 @@ static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
+    if (sums(plan))
+        return IMBREX_OK;
     if (imx_plan_over_nodes(plan))
         return imx_across_scatter_prepare(plan, ACROSS);
     if (imx_plan_sends_by(plan, run_ll))
@@ -145,7 +170,8 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Few rows: every rank keeps its product, says so, and reads its own rows of the others'. */
+/* Tiles have rows of several ranks, in more than one row of tiles: every rank keeps its product,
+ * says so, and reads its own rows of the others'. */
 static imbrex_status run_store_merged(const imx_run *run)
 {
     imx_gemm_args args = product(run, imx_run_data(run, run->rank));
@@ -162,11 +188,11 @@ static imbrex_status run_store(const imx_run *run)
         return IMBREX_OK; /* no rank has anything to do */
     if (run->ranks == 1)
         return run_sequential(run);
-    if (run->plan->config.merged)
+    if (run->plan->config.merged && !sums(run->plan))
         return run_store_merged(run);
     imx_gemm_args args = product(run, run->args->c);
     args.bias = run->args->bias;
-    args.slot_bytes = (int64_t)imx_exchange_slot_bytes(run->plan);
+    args.slot_bytes = slot_bytes(run->plan);
     args.team = imx_run_team(run);
     args.ahead = 1;
     args.ended = imx_run_ended(run);

@@ -30,13 +30,20 @@
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
  *            order in float32, then bias; such a tile need not go through the slot
  *
+ *   IMX_GEMM_SUMS: the same where tiles have rows of several ranks: schedule.ranks = 1, one row of
+ *            tiles, not f32.  Each of a tile's rows goes to its owner, into its place in slot
+ *            `rank` (sum.h); who made the tile waits for the same tile of all peers, and makes c
+ *            of its own rows.  The kernel begins and ends the run; on GPUs a use's credit comes
+ *            when the next one of its half begins
+ *
  *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
  *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
  *
  * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
- * before it writes there (or, where peers read c, for all).  ended != NULL: it ends the run too:
- * the last block that has read what it wants advances *use and gives every peer its credit. */
+ * before it writes there (or, where peers read c or all get rows, for all of them).  ended != NULL:
+ * it ends the run too: the last block that has read what it wants advances *use and gives every
+ * peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 
@@ -46,6 +53,7 @@
 #include "imbrex_device.h"
 #include "ring.h"
 #include "schedule.h"
+#include "sum.h"
 
 enum {
     IMX_GEMM_GATHERS = 1,
@@ -54,6 +62,7 @@ enum {
     IMX_GEMM_STORES = 8,
     IMX_GEMM_FORWARDS = 16,
     IMX_GEMM_HOOKS = 32,
+    IMX_GEMM_SUMS = 64,
 };
 
 typedef struct imx_gemm_args {

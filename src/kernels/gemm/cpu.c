@@ -196,7 +196,8 @@ static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t n = args->schedule.n;
-    bool biased = args->bias && !(args->sides & IMX_GEMM_STORES); /* else after the sum */
+    bool sums = args->sides & IMX_GEMM_SUMS;
+    bool biased = args->bias && !sums && !(args->sides & IMX_GEMM_STORES); /* else after the sum */
     void *c = destination(args, tile);
     if (args->dtype == IMBREX_F32) {
         product_f32(args, tile, c);
@@ -208,7 +209,9 @@ static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
     if (biased)
         add_bias(args, tile, p->c, tile->cols);
     for (int64_t i = 0; i < tile->rows; i++)
-        imx_dtype_narrow(args->dtype, p->c + i * tile->cols, (uint16_t *)c + i * n, tile->cols);
+        imx_dtype_narrow(args->dtype, p->c + i * tile->cols,
+                         sums ? imx_cpu_team_row(args, tile, tile->row + i) : (uint16_t *)c + i * n,
+                         tile->cols);
 }
 
 /* Whether the tile is the chunk's last. */
@@ -241,6 +244,11 @@ static void declare(const imx_gemm_args *args, const imx_tile *tile)
     size_t element = (size_t)imx_dtype_size(args->dtype);
     size_t row_bytes = (size_t)args->k * element;
     imbrexd_check_read(rows_of_a(args, tile), row_bytes, row_bytes, (size_t)tile->rows);
+    for (int i = 0; i < tile->rows && args->sides & IMX_GEMM_SUMS; i++)
+        imbrexd_check_write(imx_cpu_team_row(args, tile, tile->row + i),
+                            (size_t)tile->cols * element, 0, 1);
+    if (args->sides & IMX_GEMM_SUMS)
+        return;
     imbrexd_check_write(destination(args, tile), (size_t)tile->cols * element,
                         (size_t)args->schedule.n * element, (size_t)tile->rows);
 }
@@ -264,6 +272,8 @@ static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const
     one_product(args, block, tile, index, p);
     if (folds)
         return imx_cpu_team_fold(args, block, tile);
+    if (args->sides & IMX_GEMM_SUMS)
+        return imx_cpu_team_sum(args, block, tile);
     if ((args->done || args->sides & IMX_GEMM_STORES) && count_tile(args, tile))
         imx_cpu_team_post(args, tile);
     return 1;

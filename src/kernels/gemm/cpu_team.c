@@ -108,17 +108,33 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
     imbrexd_signal_post(&args->done[tile->chunk], use);
 }
 
+static int64_t sum_signal(const imx_gemm_args *args, const imx_tile *tile, int from)
+{
+    const imx_schedule *s = &args->schedule;
+    return (int64_t)from * imx_sum_tiles(s->n, s->tile_cols) + tile->col / s->tile_cols;
+}
+
+/* Of a tile of own rows: what rank r says that its part is there by. */
+static const uint64_t *part_signal(const imx_gemm_args *args, const imx_tile *tile, int r)
+{
+    const imx_schedule *s = &args->schedule;
+    int64_t signal = r * s->chunks + tile->chunk - tile->rank * s->chunks;
+    if (args->sides & IMX_GEMM_SUMS)
+        signal = sum_signal(args, tile, r);
+    return imx_team_signal(&args->team, args->team.rank, signal);
+}
+
 static int wait_parts(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
     const imx_team *team = &args->team;
-    int chunks = args->schedule.chunks, number = tile->chunk - tile->rank * chunks;
+    int number = tile->chunk - tile->rank * args->schedule.chunks;
     for (int i = 1; i < team->size; i++) {
         int r = (team->rank + team->size - i) % team->size; /* in the order in which they come */
         imbrexd_site site = {
             .plan = args->plan, .what = IMX_SITE_PART, .rank = r, .index = number
         };
-        const uint64_t *signal = imx_team_signal(team, team->rank, r * chunks + number);
-        if (!imbrexd_signal_wait(block->watch, signal, imx_cpu_team_use(args), site))
+        if (!imbrexd_signal_wait(block->watch, part_signal(args, tile, r), imx_cpu_team_use(args),
+                                 site))
             return 0;
     }
     return 1;
@@ -155,6 +171,33 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
         }
     }
     return 1;
+}
+
+void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long long row)
+{
+    const imx_team *team = &args->team;
+    int owner = 0;
+    while (row >= first_row(args, owner + 1))
+        owner++;
+    int64_t at = (row - first_row(args, owner)) * args->schedule.n + tile->col;
+    return imx_team_data(team, owner) + team->rank * args->slot_bytes +
+           at * imx_dtype_size(args->dtype);
+}
+
+int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    const imx_team *team = &args->team;
+    for (int r = 0; r < team->size; r++) {
+        if (r != team->rank && first_row(args, r) < first_row(args, r + 1))
+            imbrexd_signal_post(imx_team_signal(team, r, sum_signal(args, tile, team->rank)),
+                                imx_cpu_team_use(args));
+    }
+    imx_tile own = *tile;
+    own.rank = team->rank;
+    own.chunk = own.rank * args->schedule.chunks;
+    own.rank_row = 0;
+    own.rows = (int)(first_row(args, own.rank + 1) - first_row(args, own.rank));
+    return !own.rows || imx_cpu_team_fold(args, block, &own);
 }
 
 void imx_cpu_team_add(int dtype, void *to, const void *parts, size_t stride_bytes, int count,

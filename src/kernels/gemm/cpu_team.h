@@ -26,6 +26,13 @@ void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int own
 /* All tiles of the chunk are stored: says so, to the owner or to all. */
 void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);
 
+/* Where SUMS puts row `row` of the tile: in its owner's slot for this rank. */
+void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long long row);
+
+/* With SUMS, a tile whose rows are all in their slots: tells their owners, and makes c of this
+ * rank's own once the peers have told; 0: give up. */
+int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
+
 /* A tile of this rank's own rows, whose product is in its slot: waits for the peers' parts and adds
  * them into c; 0: give up. */
 int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);

@@ -42,6 +42,8 @@ static const char *hooks_of(const imx_gemm_args *args)
         return " -DIMX_OWN -DIMX_WAIT -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
     if (args->sides & IMX_GEMM_STORES)
         return " -DIMX_BIAS -DIMX_STORE -DIMX_TEAM";
+    if (args->sides & IMX_GEMM_SUMS)
+        return " -DIMX_BIAS -DIMX_SUM";
     if (args->sides & IMX_GEMM_SCATTERS) /* merged: peers may come and read */
         return args->schedule.ranks == 1 ? " -DIMX_BIAS -DIMX_POST -DIMX_TEAM"
                                          : " -DIMX_BIAS -DIMX_POST";
@@ -203,7 +205,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     launch->maps[2] =
         map_of(args, args->b, kn ? args->k : s->n, kn ? s->n : args->k, box[B_BOX_ROWS], ATOM);
     launch->map_count = 3;
-    if (s->n % 8 == 0) /* else by ordinary stores */
+    if (s->n % 8 == 0 && !(args->sides & IMX_GEMM_SUMS)) /* else by ordinary stores */
         add_c_maps(args, box[C_BOX_COLS], launch);
     if (args->sides & IMX_GEMM_FORWARDS) {
         launch->map_count = 4; /* also where there is none of c */

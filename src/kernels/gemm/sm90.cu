@@ -35,6 +35,7 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
+ *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
  *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  */
@@ -42,6 +43,7 @@
 #include "sm90_produce.cuh"
 #include "sm90_split.cuh"
 #include "sm90_store.cuh"
+#include "sm90_sum.cuh"
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
@@ -278,7 +280,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #ifdef IMX_SPLIT
         exchange(d[0], base, &exchanged);
 #endif
-#if defined(IMX_BIAS) && !defined(IMX_STORE)
+#if defined(IMX_BIAS) && !defined(IMX_STORE) && !defined(IMX_SUM)
         add_bias(d, args, note_of(now)->col);
 #endif
 #pragma unroll
@@ -287,13 +289,17 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
             if (TURNS == 2)
                 store(packed[h], args, c, note_of(now), row + h * 64, base);
         }
+#ifdef IMX_SUM
+        if (!sum_tile(packed, args, watch, note_of(now), row))
+            gave_up_here() = 1;
+#endif
 #ifdef IMX_PINGPONG
 #ifdef IMX_POST
         post(args, note_of(now));
 #endif
         skip(&at, (uint32_t)steps_of(args));
 #else
-        waiting = true;
+        waiting = !SUMS;
         now ^= 1;
 #endif
     }
@@ -334,13 +340,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint32_t base = shared_base();
     if (threadIdx.x == 0) {
         gave_up_here() = 0;
+#ifdef IMX_SUM
+        sum_init();
+#endif
 #ifdef IMX_FOLD
         for (int i = 0; i < CONSUMERS * 4; i++)
             ((uint32_t *)(shared + STORED_AT))[i] = 0;
 #endif
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b);
-        tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
+        if (!SUMS)
+            tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
         for (uint32_t i = 0; i < IMX_STAGES; i++) {
             mbar_init(full_of(base, i), 1);
             mbar_init(empty_of(base, i), CONSUMERS / TURNS * IMX_CLUSTER_M + FORWARDERS);

@@ -14,6 +14,7 @@
 
 #include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
+#include "sm90_sum.cuh"
 #include "team.cuh"
 
 enum { BESIDE_WARPS = 3 };
@@ -147,7 +148,7 @@ IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int6
 #if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
 #define IMX_HOOK_BEGIN
 #endif
-#if defined(IMX_PUSH) || defined(IMX_STORE)
+#if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_SUM)
 #define IMX_HOOK_BESIDE
 #endif
 
@@ -194,6 +195,8 @@ IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
 #ifdef IMX_PUSH
     return push(args, watch, 2, push_by(1, BESIDE_WARPS));
+#elif defined(IMX_SUM)
+    return thread_here() >= 64 || sum_books(args, watch);
 #else
     return fold_tiles(args, watch);
 #endif

@@ -19,6 +19,9 @@
 #if defined(IMX_PINGPONG) && defined(IMX_STORE)
 #error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
 #endif
+#if defined(IMX_SUM) && (defined(IMX_PINGPONG) || IMX_CLUSTER_M > 1)
+#error "sums are for few rows, in one row of tiles"
+#endif
 #if defined(IMX_SPLIT) && \
     (defined(IMX_PINGPONG) || defined(IMX_STORE) || defined(IMX_RING) || IMX_WG_M != 64 || \
      IMX_CLUSTER_M > 1)
@@ -57,6 +60,11 @@ enum {
     STORES = 1,
 #else
     STORES = 0,
+#endif
+#ifdef IMX_SUM
+    SUMS = 1,
+#else
+    SUMS = 0,
 #endif
 #ifdef IMX_SLICES
     SLICES = 1,
@@ -112,14 +120,15 @@ enum {
     TILES_AT = NEXT_AT + 44,
     GAVE_UP_AT = NEXT_AT + 48,
     TURN_AT = NEXT_AT + 52,    /* with IMX_RING: tiles that the producer has begun */
-    USE_AT = NEXT_AT + 56,     /* of the run, likewise */
+    USE_AT = NEXT_AT + 56,     /* of the run, likewise, and with IMX_SUM */
     SCOUTED_AT = NEXT_AT + 64, /* likewise: what the scout has seen */
+    READY_AT = NEXT_AT + 64,   /* with IMX_SUM: whether use is known, and peers may be written to */
     STORED_AT = NEXT_AT + 64,  /* with IMX_FOLD: own tiles that each consumer warp has stored */
     NOTES_AT = NEXT_AT + 96, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = HOOKS ? 72 : STORES || IMX_TILE_N <= 64 ? 56 : 40,
+    PRODUCER_REGISTERS = HOOKS ? 72 : STORES || SUMS || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,
@@ -191,6 +200,14 @@ extern __shared__ __attribute__((aligned(1024))) unsigned char shared[];
 IMX_FN uint32_t shared_base(void)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);
+}
+
+/* The lane, worked out where it stands: a volatile read that the compiler does not move. */
+IMX_FN int lane_here(void)
+{
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
 }
 
 /* This block's place in a cluster of blocks below each other. */

@@ -47,14 +47,6 @@ IMX_FN uint32_t piece_offset(int row, int unit)
     return row * PIECE_COLS * 2 + (unit << 4);
 }
 
-/* The lane, worked out where it stands: a volatile read that the compiler does not move. */
-IMX_FN int lane_here(void)
-{
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-}
-
 /* The matrix [rows, n] that the tile is part of, as this rank reaches it: c, or this rank's slot at
  * the owner of the rows. */
 IMX_FN uint16_t *home_of(const imx_gemm_args &args, const tile_info *note)

@@ -85,29 +85,16 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees the
- * use sees the word.  So nothing else need be ordered.  PTX promises it of .b128, since version
- * 8.3; of a vector, which is the same instruction of the machine, it does not. */
-#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203
-#define STORE_16 \
-    "{\n\t.reg .b128 x;\n\tmov.b128 x, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], x;\n\t}"
-#define LOAD_16 \
-    "{\n\t.reg .b128 x;\n\tld.relaxed.sys.global.b128 x, [%2];\n\tmov.b128 {%0, %1}, x;\n\t}"
-#else
-#define STORE_16 "st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
-#define LOAD_16  "ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-#endif
-
 PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t use)
 {
-    asm volatile(STORE_16 : : "l"(at), "l"(word), "l"(use) : "memory");
+    imx_vector_store_whole(at, make_uint4((uint32_t)word, (uint32_t)(word >> 32), (uint32_t)use,
+                                          (uint32_t)(use >> 32)));
 }
 
 PUSH_FN imx_push_line load_line(const imx_push_line *at)
 {
-    imx_push_line line;
-    asm volatile(LOAD_16 : "=l"(line.word), "=l"(line.use) : "l"(at) : "memory");
-    return line;
+    uint4 v = imx_vector_load_whole(at);
+    return imx_push_line{ v.x | (uint64_t)v.y << 32, v.z | (uint64_t)v.w << 32 };
 }
 
 /* What a thread loads before it stores: its word for all, or for so many ranks. */
