@@ -195,6 +195,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .arch = targets[target].arch,
         .shared_bytes = targets[target].shared_bytes_most,
         .units = BLOCKS,
+        .alike = true,
     };
     imx_config tuned = imx_tune_config(&input);
     if (sides & IMX_GEMM_STORES && tuned.sums)

@@ -219,6 +219,7 @@ static void the_largest_sizes_are_held(void **state)
             .slow_wire = i / 16 % 2,
             .units = SMS,
             .sharers = 1,
+            .alike = true,
         };
         imx_config c = imx_tune_config(&input);
         int64_t rows = imx_ceil_div(input.shape.m, input.ranks);
@@ -243,6 +244,7 @@ static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ran
         .shared_bytes = 166912,
         .units = SMS,
         .sharers = 1,
+        .alike = true,
     };
     return imx_tune_config(&input);
 }
@@ -320,6 +322,18 @@ static void few_rows_are_summed(void **state)
         if (c.sums != rows[i].sums || (c.sums && strcmp(c.algorithm, "store") != 0))
             fail_msg("row %zu: %d, %s (%s)", i, c.sums, c.algorithm, c.why);
     }
+    imx_tune_input in = { .shape = { 64, 8192, 3584, IMBREX_BF16, IMBREX_NK },
+                          .product = true,
+                          .scatters = true,
+                          .ranks = 3,
+                          .arch = 90,
+                          .units = SMS / 2,
+                          .sharers = 2 };
+    assert_false(imx_tune_config(&in).sums); /* another rank may have its GPU for itself */
+    in.alike = true;
+    assert_true(imx_tune_config(&in).sums);
+    in.sms = SMS;
+    assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
 }
 
 /* The rows of every rank, however m is cut, lie in as many groups as have room. */

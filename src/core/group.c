@@ -118,6 +118,16 @@ fail:
     return status;
 }
 
+/* Of the ranks that are on rank r's device. */
+static int sharers_of(const imbrex_group *group, int r)
+{
+    const imx_target *all = group->targets;
+    int sharers = 0;
+    for (int i = 0; i < group->size; i++)
+        sharers += i == r || (all[r].id[0] && strcmp(all[i].id, all[r].id) == 0);
+    return sharers;
+}
+
 /* How many ranks share this rank's device: plans divide its units among them, so that the kernels
  * of all can be resident at once. */
 static imbrex_status count_sharers(imbrex_group *group)
@@ -130,8 +140,11 @@ static imbrex_status count_sharers(imbrex_group *group)
     IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
     all = group->targets;
     IMX_TRY(imx_agree_allgather(group, &own, all, sizeof own));
+    group->sharers = sharers_of(group, group->rank);
+    group->alike = true;
     for (int r = 0; r < group->size; r++)
-        group->sharers += r == group->rank || (own.id[0] && strcmp(all[r].id, own.id) == 0);
+        group->alike = group->alike && all[r].arch == own.arch &&
+                       all[r].units / sharers_of(group, r) == own.units / group->sharers;
     return IMBREX_OK;
 }
 

@@ -47,6 +47,7 @@ struct imbrex_group {
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int sharers;                /* ranks on this rank's device, itself included */
+    bool alike;                 /* all ranks have as many units of their devices */
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;

@@ -138,6 +138,7 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
         .shared_bytes = target.shared_bytes,
         .units = (int)imx_max(1, target.units / plan->group->sharers),
         .sharers = plan->group->sharers,
+        .alike = plan->group->alike,
         .slow_wire = plan->group->env.cpu_link > 0,
     };
     plan->shape = r->shape;

@@ -54,6 +54,7 @@ static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d,
         .shared_bytes = target->shared_bytes,
         .units = (int)imx_max(1, target->units / group->sharers),
         .sharers = group->sharers,
+        .alike = group->alike,
     };
     return imx_tune_config(&input);
 }

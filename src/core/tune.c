@@ -180,11 +180,12 @@ static bool waits_less_apart(const imx_tune_input *in, int64_t rows, int blocks)
 }
 
 /* Where few rows are one row of narrow tiles, and all of these are there at once: a block that adds
- * its tile up waits for the peers, and does nothing else meanwhile. */
+ * its tile up waits for the peers, and does nothing else meanwhile.  How many blocks make a tile,
+ * and so how its parts travel, follows from the number of blocks: all ranks must have as many. */
 static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
 {
     return t->form == IMX_GEMM_SM90 && t->sm90.cluster_m == 1 && in->ranks <= IMX_TEAM_MOST &&
-           in->shape.m <= t->tile_rows &&
+           in->alike && blocks <= in->units && in->shape.m <= t->tile_rows &&
            tiles_in(t, in->shape.m, in->shape.n) <= tiles_at_once(t, blocks);
 }
 

@@ -25,6 +25,7 @@ typedef struct imx_tune_input {
     size_t shared_bytes; /* see imx_target */
     int units;           /* blocks that the device has room for, of this rank's */
     int sharers;         /* ranks on the device */
+    bool alike;          /* all ranks have as many units */
     bool slow_wire;      /* ranks are far apart for what they compute */
 } imx_tune_input;
 

@@ -170,7 +170,7 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Tiles have rows of several ranks, in more than one row of tiles: every rank keeps its product,
+/* Tiles have rows of several ranks, and are too many to be summed: every rank keeps its product,
  * says so, and reads its own rows of the others'. */
 static imbrex_status run_store_merged(const imx_run *run)
 {

@@ -42,8 +42,8 @@
  *
  * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
  * before it writes there (or, where peers read c or all get rows, for all of them).  ended != NULL:
- * it ends the run too: the last block that has read what it wants advances *use and gives every
- * peer its credit. */
+ * it ends the run too: the last block that has read what it wants advances *use and, but with SUMS
+ * on GPUs, gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 

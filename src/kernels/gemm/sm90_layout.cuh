@@ -245,7 +245,7 @@ IMX_FN unsigned &tiles_of(void)
     return *(unsigned *)(shared + TILES_AT);
 }
 
-/* Whether a wait of this block gave up: then it does not count as ended. */
+/* Whether a wait of this block gave up: then nothing more is posted for it. */
 IMX_FN volatile int &gave_up_here(void)
 {
     return *(volatile int *)(shared + GAVE_UP_AT);

@@ -5,10 +5,10 @@
  *     beside   | use, credits |
  *
  * Data carries its flag and lies in the order of registers: a lane's words go to the same lane of
- * the same warp.  So there is no fence, no signal, and no block waits for another one of its own
+ * the same warp.  So it needs no fence and no signal, and no block waits for another one of its own
  * GPU.  A unit of 16 bytes is three words of two elements each, and the low half of the run's use.
- * Where a flag lies there never was data, and a word that no run has written for 2^32 uses of its
- * half would pass for a new one (ll/args.h).
+ * Where a flag lies there never was data, and a word that no run has written for exactly 2^32 uses
+ * of its half would pass for a new one (ll/args.h).
  */
 #ifndef IMX_SM90_SUM_CUH
 #define IMX_SM90_SUM_CUH
@@ -66,7 +66,7 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
     if (lane < team.size && lane != team.rank) {
         if (blockIdx.x == 0)
             imbrexd_signal_post(imx_team_credit(&team, lane, team.rank), use - 1);
-        imbrexd_site site = { args.plan, IMX_SITE_CREDIT, lane, -1 };
+        imbrexd_site site = { args.plan, IMX_SITE_PART, lane, -1 }; /* it has not begun to send */
         there = imbrexd_signal_wait(watch, imx_team_credit(&team, team.rank, lane), use - 1, site);
     }
     there = __all_sync(0xffffffffu, there);
@@ -263,8 +263,8 @@ IMX_FN int sum_tile(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gem
                     const imbrexd_watch *watch, const tile_info *note, int first_row)
 {
     int row = note->row + first_row, there = 1;
-    while (!shared_counted(sum_ready())) {
-        if (gave_up_here())
+    while (!__all_sync(0xffffffffu, shared_counted(sum_ready()))) {
+        if (__any_sync(0xffffffffu, gave_up_here()))
             return 0;
     }
     uint32_t flag = (uint32_t)sum_use();

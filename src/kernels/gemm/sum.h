@@ -2,14 +2,12 @@
  * functions, for every target and for the operator.
  *
  * All ranks cut the product into the same tiles, one row of them.  Who has made a tile sends each
- * rank its rows of it, and adds to its own rows what the peers send of the same tile.  Rows travel
- * in groups of IMX_SUM_ROWS, which begin at multiples of that in the whole matrix: a rank's rows
- * are some of the first group's, all of the next, and so on.  Each rank's data:
- *
- *     slot r: | tile 0: group 0 | group 1 | ... | tile 1: group 0 | ... |     from rank r
- *
- * and signal r * tiles + tile, where a kernel wants one.  How a group lies within its place is the
- * kernel's own matter.
+ * rank its rows of it, and adds to its own rows what the peers send of the same tile.  Slot r of a
+ * rank's data is for what comes from rank r.  What lies where in it is the kernel's own matter, but
+ * all ranks' kernels are of the same form, and as many blocks make a tile.  On GPUs rows travel in
+ * groups of IMX_SUM_ROWS, which begin at multiples of that in the whole matrix: a rank's rows are
+ * some of the first group's, all of the next, and so on; on CPUs a slot is [own rows, n], and
+ * signal r * tiles + tile says that rank r's part is there.
  */
 #ifndef IMX_SUM_H
 #define IMX_SUM_H
