@@ -255,8 +255,12 @@ class Wires:
                 ip("-n", self.name(node), "link", "set", net, "up")
         agent = os.path.join(self.folder.name, "agent")
         with open(agent, "w", encoding="ascii") as file:
+            # A folder for each of Open MPI's daemons: two in one now and then remove what the other
+            # has just made.
             file.write('#!/bin/sh\nnode=$((${1##*.} - 1))\nshift\n'
-                       'exec ip netns exec %sn$node /bin/sh -c "$*"\n' % self.base)
+                       'export TMPDIR=%s/$node\nmkdir -p "$TMPDIR"\n'
+                       'exec ip netns exec %sn$node /bin/sh -c "$*"\n'
+                       % (self.folder.name, self.base))
         os.chmod(agent, 0o755)
         return self
 
