@@ -249,14 +249,46 @@ static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ran
     return imx_tune_config(&input);
 }
 
+/* Of a shape of bf16, and whether a plan of it is so. */
+typedef struct choice {
+    int64_t m, n, k;
+    int scatters, ranks, arch, expected;
+} choice;
+
+static void check_choices(const choice *rows, size_t count, bool (*is_so)(const imx_config *))
+{
+    for (size_t i = 0; i < count; i++) {
+        imx_config c =
+            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
+        if (is_so(&c) != rows[i].expected)
+            fail_msg("row %zu: %s%s%s (%s)", i, c.algorithm, c.merged ? ", merged" : "",
+                     c.sums ? ", summed" : "", c.why);
+    }
+}
+
+static bool goes_by_ll(const imx_config *c)
+{
+    return strcmp(c->algorithm, "ll") == 0;
+}
+
+static bool is_merged(const imx_config *c)
+{
+    return c->merged;
+}
+
+/* And by the algorithm that can. */
+static bool is_summed(const imx_config *c)
+{
+    if (c->sums)
+        assert_string_equal(c->algorithm, "store");
+    return c->sums;
+}
+
 /* Nothing hides what ll sends, so it must be little; on CPUs it is not for choice. */
 static void few_rows_go_by_ll(void **state)
 {
     (void)state;
-    static const struct {
-        int64_t m, n, k;
-        int scatters, ranks, arch, ll;
-    } rows[] = {
+    static const choice rows[] = {
         { 1, 14336, 4096, 0, 4, 90, 1 },    { 64, 14336, 4096, 0, 4, 90, 1 },
         { 1024, 14336, 4096, 0, 4, 90, 0 }, { 8192, 14336, 4096, 0, 4, 90, 0 },
         { 64, 14336, 4096, 0, 4, 80, 1 },   { 64, 14336, 4096, 0, 4, 0, 0 },
@@ -267,22 +299,14 @@ static void few_rows_go_by_ll(void **state)
         { 8, 8192, 3584, 1, 17, 90, 0 },    { 8, 8192, 3584, 1, 4, 0, 0 },
         { 4, 8192, 0, 0, 4, 90, 1 },        { 4, 8192, 0, 1, 4, 90, 0 }, /* which has none */
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        imx_config c =
-            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
-        if ((strcmp(c.algorithm, "ll") == 0) != rows[i].ll)
-            fail_msg("row %zu: %s (%s)", i, c.algorithm, c.why);
-    }
+    check_choices(rows, sizeof rows / sizeof rows[0], goes_by_ll);
 }
 
 /* Few rows are merged, unless each rank's are tiles enough to hide how the next rank's come. */
 static void few_rows_are_merged(void **state)
 {
     (void)state;
-    static const struct {
-        int64_t m, n, k;
-        int scatters, ranks, arch, merged;
-    } rows[] = {
+    static const choice rows[] = {
         { 1025, 14336, 8192, 0, 2, 90, 0 }, { 1024, 14336, 8192, 0, 2, 90, 0 },
         { 512, 14336, 8192, 0, 2, 90, 0 },  { 1024, 8192, 4096, 0, 2, 90, 0 },
         { 1024, 4096, 4096, 0, 2, 90, 1 }, /* less than a wave */
@@ -292,22 +316,14 @@ static void few_rows_are_merged(void **state)
         { 1024, 14336, 8192, 0, 2, 80, 1 }, /* whose warps push before they multiply */
         { 448, 8192, 14336, 1, 2, 90, 1 },  { 512, 8192, 14336, 1, 2, 90, 0 },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        imx_config c =
-            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
-        if (c.merged != rows[i].merged)
-            fail_msg("row %zu: %d (%s)", i, c.merged, c.why);
-    }
+    check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
 }
 
 /* One row of narrow tiles, all there at once, of which each is added up by who made it. */
 static void few_rows_are_summed(void **state)
 {
     (void)state;
-    static const struct {
-        int64_t m, n, k;
-        int scatters, ranks, arch, sums;
-    } rows[] = {
+    static const choice rows[] = {
         { 1, 8192, 3584, 1, 4, 90, 1 },   { 64, 8192, 3584, 1, 4, 90, 1 },
         { 128, 8192, 3584, 1, 2, 90, 1 }, { 129, 8192, 3584, 1, 2, 90, 0 },
         { 64, 8192, 3584, 1, 16, 90, 1 }, { 64, 8192, 3584, 1, 17, 90, 0 },
@@ -316,12 +332,7 @@ static void few_rows_are_summed(void **state)
         { 64, 8192, 3583, 1, 4, 90, 0 }, /* not for Hopper's form */
         { 64, 32768, 8192, 1, 4, 90, 0 } /* two waves */
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        imx_config c =
-            plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks, rows[i].arch);
-        if (c.sums != rows[i].sums || (c.sums && strcmp(c.algorithm, "store") != 0))
-            fail_msg("row %zu: %d, %s (%s)", i, c.sums, c.algorithm, c.why);
-    }
+    check_choices(rows, sizeof rows / sizeof rows[0], is_summed);
     imx_tune_input in = { .shape = { 64, 8192, 3584, IMBREX_BF16, IMBREX_NK },
                           .product = true,
                           .scatters = true,
