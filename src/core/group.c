@@ -118,7 +118,7 @@ fail:
     return status;
 }
 
-/* Of the ranks that are on rank r's device. */
+/* How many ranks are on rank r's device. */
 static int sharers_of(const imbrex_group *group, int r)
 {
     const imx_target *all = group->targets;
@@ -128,23 +128,29 @@ static int sharers_of(const imbrex_group *group, int r)
     return sharers;
 }
 
-/* How many ranks share this rank's device: plans divide its units among them, so that the kernels
- * of all can be resident at once. */
-static imbrex_status count_sharers(imbrex_group *group)
+static int units_of(const imbrex_group *group, int r)
 {
-    imx_target own, *all;
+    return (int)imx_max(1, group->targets[r].units / sharers_of(group, r));
+}
+
+/* What the ranks' devices are, and how many share each: plans divide its units among them, so that
+ * the kernels of all can be resident at once. */
+static imbrex_status look_at_devices(imbrex_group *group)
+{
+    imx_target own;
     group->backend->target(group->device, &own);
     snprintf(group->device_name, sizeof group->device_name, "%s:%d", group->backend->name,
              own.index);
-    imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof *all, &group->targets);
+    imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof own, &group->targets);
     IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
-    all = group->targets;
-    IMX_TRY(imx_agree_allgather(group, &own, all, sizeof own));
+    IMX_TRY(imx_agree_allgather(group, &own, group->targets, sizeof own));
+    group->target = &group->targets[group->rank];
     group->sharers = sharers_of(group, group->rank);
+    group->units = units_of(group, group->rank);
     group->alike = true;
     for (int r = 0; r < group->size; r++)
-        group->alike = group->alike && all[r].arch == own.arch &&
-                       all[r].units / sharers_of(group, r) == own.units / group->sharers;
+        group->alike = group->alike && group->targets[r].arch == own.arch &&
+                       units_of(group, r) == group->units;
     return IMBREX_OK;
 }
 
@@ -279,7 +285,7 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
     };
     mine = group->backend->open(&device, &group->device);
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
-    IMX_TRY(count_sharers(group));
+    IMX_TRY(look_at_devices(group));
     IMX_TRY(look_at_links(group));
     IMX_TRY(open_transports(group));
     IMX_TRY(imx_memory_alloc_host(group, call, imx_control_bytes(group->size), &group->control));

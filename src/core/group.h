@@ -47,7 +47,8 @@ struct imbrex_group {
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int sharers;                /* ranks on this rank's device, itself included */
-    bool alike;                 /* all ranks have as many units of their devices */
+    int units;                  /* of the device, this rank's share: at least 1 */
+    bool alike;                 /* all ranks have as many */
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;
@@ -59,8 +60,9 @@ struct imbrex_group {
 
     const imx_backend *backend;
     imx_device *device;
-    char device_name[24]; /* "cuda:1" */
-    imx_target *targets;  /* [size]: the ranks' */
+    char device_name[24];     /* "cuda:1" */
+    imx_target *targets;      /* [size]: the ranks' */
+    const imx_target *target; /* this rank's */
     bool whole_lines; /* between all ranks of a node, see imx_backend: the same on all of them */
     bool needed[IMX_TRANSPORTS];              /* by any two ranks: the same on all of them */
     bool *peers[IMX_TRANSPORTS];              /* [size]: which peers of this rank it reaches */

@@ -149,8 +149,6 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
     imx_user_source source;
     IMX_TRY(imx_user_source_read(d->name, d->source, d->file, options, &source));
     k->hash = hash_of(&source, d->name);
-    imx_target target;
-    group->backend->target(group->device, &target);
     imx_user_desc desc = {
         .name = k->name,
         .text = source.text,
@@ -161,7 +159,7 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
         .key = source.key,
         .entry = d->entry,
         .shared_bytes = d->shared_bytes,
-        .resident = d->resident ? d->resident : (int)imx_min(target.units, RESIDENT_MOST),
+        .resident = d->resident ? d->resident : (int)imx_min(group->target->units, RESIDENT_MOST),
         .product = k->product ? &imx_kernel_gemm : NULL,
         .largest = k->product ? &k->product->args : NULL,
         .blocks = k->product ? k->product->blocks : 0,

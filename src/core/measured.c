@@ -73,7 +73,7 @@ static void add_key(const imbrex_group *group, const imx_op *op, const imx_reque
 {
     const imx_shape *s = &r->shape;
     imx_text_add(key, "%s | %s: %s | ", imbrex_version(), group->backend->name,
-                 group->targets[group->rank].name);
+                 group->target->name);
     add_links(group, key);
     imx_text_add(key, " | ranks ");
     imx_nodes_sizes(&group->nodes, key);

@@ -69,8 +69,6 @@ static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype)
 imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const imx_shape *shape,
                                   imx_operands *out)
 {
-    imx_target target;
-    group->backend->target(group->device, &target);
     size_t element = imx_dtype_bytes(shape->dtype);
     int64_t share = imx_ceil_div(shape->m, group->size);
     int64_t a_rows = op->a_is_share ? share : shape->m, c_rows = op->c_is_share ? share : shape->m;
@@ -79,7 +77,7 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const i
     o.b = imx_align((size_t)(a_rows * width) * element, ALIGNMENT);
     o.c = imx_align(o.b + (op->product ? (size_t)(shape->n * shape->k) : 0) * element, ALIGNMENT);
     o.set_bytes = imx_align(o.c + (size_t)(c_rows * shape->n) * element, ALIGNMENT);
-    size_t wanted = target.arch ? BYTES_WANTED_CUDA : BYTES_WANTED;
+    size_t wanted = group->target->arch ? BYTES_WANTED_CUDA : BYTES_WANTED;
     o.sets = 1 + (int)imx_min((int64_t)(wanted / o.set_bytes), SETS_MOST - 1);
     IMX_TRY(group->backend->memory_create(group->device, (size_t)o.sets * o.set_bytes, &o.memory));
     imbrex_status status = fill(&o, shape->dtype);

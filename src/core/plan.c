@@ -120,29 +120,29 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
 static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 {
     IMX_TRY(imx_plan_check(plan->op, r, "desc", 0));
-    imx_target target;
-    plan->group->backend->target(plan->group->device, &target);
-    if (r->sms > target.units_most)
+    const imbrex_group *group = plan->group;
+    const imx_target *target = group->target;
+    if (r->sms > target->units_most)
         return imx_fail(IMBREX_UNSUPPORTED, "desc.sms is %d: a plan on %s can have at most %d",
-                        r->sms, plan->group->device_name, target.units_most);
+                        r->sms, group->device_name, target->units_most);
     imx_tune_input input = {
         .shape = r->shape,
         .product = plan->op->product,
         .scatters = plan->op->c_is_share,
-        .ranks = plan->group->size,
-        .nodes = plan->group->nodes.count,
-        .net_units = plan->group->net_facts.units,
+        .ranks = group->size,
+        .nodes = group->nodes.count,
+        .net_units = group->net_facts.units,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
-        .arch = target.arch,
-        .shared_bytes = target.shared_bytes,
-        .units = (int)imx_max(1, target.units / plan->group->sharers),
-        .sharers = plan->group->sharers,
-        .alike = plan->group->alike,
-        .slow_wire = plan->group->env.cpu_link > 0,
+        .arch = target->arch,
+        .shared_bytes = target->shared_bytes,
+        .units = group->units,
+        .sharers = group->sharers,
+        .alike = group->alike,
+        .slow_wire = group->env.cpu_link > 0,
     };
     plan->shape = r->shape;
-    plan->alignment = target.alignment;
+    plan->alignment = target->alignment;
     plan->config = imx_tune_config(&input);
     return choose(plan, r);
 }
@@ -584,9 +584,7 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
         if (kernel)
             imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
     }
-    imx_target target;
-    plan->group->backend->target(plan->group->device, &target);
-    if (target.memory)
-        imx_text_add(&out, "; symmetric memory: %s", target.memory);
+    if (plan->group->target->memory)
+        imx_text_add(&out, "; symmetric memory: %s", plan->group->target->memory);
     return out.length;
 }

@@ -38,8 +38,7 @@ static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_des
     return IMBREX_OK;
 }
 
-static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d,
-                      const imx_target *target)
+static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d)
 {
     imx_tune_input input = {
         .shape = { d->m, d->n, d->k, d->dtype, d->layout },
@@ -50,9 +49,9 @@ static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d,
         .nodes = 1,
         .chunk_rows = d->chunk_rows ? d->chunk_rows : CHUNK_ROWS,
         .sms = d->sms,
-        .arch = target->arch,
-        .shared_bytes = target->shared_bytes,
-        .units = (int)imx_max(1, target->units / group->sharers),
+        .arch = group->target->arch,
+        .shared_bytes = group->target->shared_bytes,
+        .units = group->units,
         .sharers = group->sharers,
         .alike = group->alike,
     };
@@ -62,22 +61,21 @@ static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d,
 static imbrex_status create(imbrex_group *group, imx_product *p, const char *name)
 {
     const imbrex_gemm_desc *d = &p->desc;
-    imx_target target;
-    group->backend->target(group->device, &target);
-    if (d->sms > target.units_most)
+    const imx_target *target = group->target;
+    if (d->sms > target->units_most)
         return imx_fail(IMBREX_UNSUPPORTED, "desc.gemm's sms are %d: a product on %s can have %d",
-                        d->sms, group->device_name, target.units_most);
-    imx_config config = cut(group, d, &target);
-    if (target.arch && !imx_tiling_hooks(target.arch, d->n, d->k, (int)d->dtype, (int)d->layout))
+                        d->sms, group->device_name, target->units_most);
+    imx_config config = cut(group, d);
+    if (target->arch && !imx_tiling_hooks(target->arch, d->n, d->k, (int)d->dtype, (int)d->layout))
         return imx_fail(IMBREX_UNSUPPORTED,
                         "kernel %s's product of %s, n = %lld, k = %lld on an sm_%d: with hooks it "
                         "wants an sm_90, bf16 or f16, and rows of a and b of a multiple of 16 "
                         "bytes",
                         name, imx_dtype_name(d->dtype), (long long)d->n, (long long)d->k,
-                        target.arch);
+                        target->arch);
     p->band = config.band;
     p->blocks = config.blocks;
-    p->alignment = target.alignment ? target.alignment : (int)imx_dtype_bytes(d->dtype);
+    p->alignment = target->alignment ? target->alignment : (int)imx_dtype_bytes(d->dtype);
     p->args = (imx_gemm_args){
         .schedule = { .m = d->m,
                       .n = d->n,

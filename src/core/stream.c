@@ -185,13 +185,10 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 imbrex_status imx_stream_begin(imbrex_group *group)
 {
     imx_silu_mul_args any = { 0 };
-    imx_target target;
-    group->backend->target(group->device, &target);
     if (group->nodes.count > 1)
         IMX_TRY(imx_turn_create(group, &group->exchange_turn));
     IMX_TRY(imx_turn_create(group, &group->silu_mul_turn));
-    return group->backend->prepare(group->device, &imx_kernel_silu_mul, &any,
-                                   (int)imx_max(1, target.units / group->sharers),
+    return group->backend->prepare(group->device, &imx_kernel_silu_mul, &any, group->units,
                                    &group->silu_mul);
 }
 

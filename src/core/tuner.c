@@ -232,10 +232,8 @@ static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *conf
  * tiles where tiles have a fixed form. */
 static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *config)
 {
-    imx_target target;
-    t->group->backend->target(t->group->device, &target);
     int64_t rows = imx_ceil_div(t->request.shape.m, t->group->size), chunk = config->chunk_rows;
-    int64_t least = target.arch ? config->tile_rows : 16;
+    int64_t least = t->group->target->arch ? config->tile_rows : 16;
     const int64_t sizes[] = { chunk / 4, chunk / 2, 2 * chunk };
     add(t, best->algorithm, 0);
     for (int i = 0; i < 3 && !t->request.chunk_rows && !config->merged; i++) {
