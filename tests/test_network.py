@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
@@ -47,6 +46,43 @@ def children(parent, program):
         if int(rest.split()[1]) == parent and name == program[:15]:
             found.append(int(pid))
     return found
+
+
+class Running:
+    """A command whose lines are looked at while it runs, and which is ended with the block."""
+
+    def __init__(self, command, **env):
+        self.files = [tempfile.TemporaryFile("a+", errors="replace") for _ in range(2)]
+        self.process = subprocess.Popen(command, stdout=self.files[0], stderr=self.files[1],
+                                        env={**ENVIRONMENT, **env})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for file in self.files:
+            file.close()
+
+    def found(self, pattern):
+        self.files[0].seek(0)
+        return re.findall(pattern, self.files[0].read())
+
+    def wait_for(self, pattern, count, limit=30):
+        """Until there are so many; the caller sees what came instead."""
+        until = time.monotonic() + limit
+        while len(self.found(pattern)) < count and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def said(self):
+        for file in self.files:
+            file.seek(0)
+        return "\n%s\n%s" % tuple(file.read() for file in self.files)
 
 
 class Case(unittest.TestCase):
@@ -185,11 +221,9 @@ class LogicalNodes(Case):
     def test_pause(self):
         """Ranks that are stopped together for longer than the limit are well, also where the one
         that waits for the other goes on sooner."""
-        with subprocess.Popen([*MPIRUN, "-n", "2", RANK, "cut"], stdout=subprocess.PIPE, text=True,
-                              env={**ENVIRONMENT, "IMBREX_NODE_RANKS": "1"}) as job:
-            self.addCleanup(job.kill)
-            time.sleep(1.5)
-            ranks = children(job.pid, os.path.basename(RANK))
+        with Running([*MPIRUN, "-n", "2", RANK, "cut"], IMBREX_NODE_RANKS="1") as job:
+            job.wait_for(r"rank (\d) runs", 2)
+            ranks = children(job.process.pid, os.path.basename(RANK))
             self.assertEqual(len(ranks), 2)
             for rank in reversed(ranks):
                 os.kill(rank, signal.SIGSTOP)
@@ -199,8 +233,7 @@ class LogicalNodes(Case):
                 os.kill(rank, signal.SIGCONT)
                 time.sleep(0.2)
             time.sleep(1)
-            job.terminate()
-            self.assertEqual(job.communicate(timeout=20)[0], "")
+            self.assertEqual(job.found(r"rank \d \w+ after.*"), [], job.said())
 
     def test_mpi_is_needed(self):
         """Ranks that no mpirun started are one world each: that is said, not waited out."""
@@ -380,41 +413,33 @@ class Namespaces(Case):
         print("\n".join(seen))
         self.assertLessEqual(best, 0.65, "\n" + "\n".join(seen))
 
-    def ends(self, wires):
-        """What ranks that cannot go on say as they end: each its number, status, ms, sentence."""
+    def ends(self, wires, what, ranks):
+        """What the ranks say as they end after what(), which they cannot go on from, is sound: each
+        says it, with a status, in time, naming a node."""
         # The launcher is not to end one rank because another was a little sooner; it would stay.
-        done = call(["timeout", "15", *wires.command(
-            "--mca", "orte_abort_on_non_zero_status", "0", "--mca", "orte_enable_recovery", "1",
-            RANK, "cut")])
-        return done, re.findall(r"rank (\d) (\w+) after (\d+) ms: (.*)", done.stdout)
+        with Running(wires.command("--mca", "orte_abort_on_non_zero_status", "0", "--mca",
+                                   "orte_enable_recovery", "1", RANK, "cut")) as job:
+            job.wait_for(r"rank (\d) runs", 4)
+            what()
+            job.wait_for(r"rank \d \w+ after.*\n", len(ranks))
+            ends = job.found(r"rank (\d) (\w+) after (\d+) ms: (.*)")
+            self.assertEqual(sorted(end[0] for end in ends), ranks, job.said())
+        for _, status, ms, sentence in ends:
+            self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)
+            self.assertLess(int(ms), 6000, sentence)
+        return [end[3] for end in ends]
 
     def test_node_dies(self):
         """The ranks of a node are killed: the others end by themselves and name it, if the launcher
         lets them (docs/nodes.md)."""
         wires = self.wires(2)
-        timer = threading.Timer(3, wires.kill, [1, os.path.basename(RANK)])
-        timer.start()
-        self.addCleanup(timer.cancel)
-        done, ends = self.ends(wires)
-        self.assertEqual(sorted(end[0] for end in ends), ["0", "1"],
-                         "\n%s\n%s" % (done.stdout, done.stderr))
-        for _, status, ms, sentence in ends:
-            self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)
-            self.assertLess(int(ms), 6000, sentence)
+        for sentence in self.ends(wires, lambda: wires.kill(1, os.path.basename(RANK)), ["0", "1"]):
             self.assertRegex(sentence, r"on node 1 \(")
 
     def test_cut(self):
         """Every rank ends, with the status that says so, naming a node, and in time."""
         wires = self.wires(2)
-        timer = threading.Timer(3, wires.cut)
-        timer.start()
-        self.addCleanup(timer.cancel)
-        done, ends = self.ends(wires)
-        self.assertEqual(sorted(end[0] for end in ends), ["0", "1", "2", "3"],
-                         "\n%s\n%s" % (done.stdout, done.stderr))
-        for _, status, ms, sentence in ends:
-            self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)
-            self.assertLess(int(ms), 6000, sentence)
+        for sentence in self.ends(wires, wires.cut, ["0", "1", "2", "3"]):
             self.assertRegex(sentence, r"on node [01] \(")
 
 

@@ -532,7 +532,8 @@ static int mode_volume(imbrex_group *group, void *ctx)
     return 0;
 }
 
-/* Runs until something fails, and says what, and how long after the run before that was over. */
+/* Runs until something fails, and says when it does run, and then what failed, and how long after
+ * the run before that was over. */
 static int mode_cut(imbrex_group *group, void *ctx)
 {
     (void)ctx;
@@ -543,7 +544,10 @@ static int mode_cut(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
     imbrex_status status = IMBREX_OK;
     int64_t begin_ns = imbrexd_now_ns(), last_ns = begin_ns;
-    while (status == IMBREX_OK && last_ns - begin_ns < 60000000000) {
+    for (int i = 0; status == IMBREX_OK && last_ns - begin_ns < 60000000000; i++) {
+        if (i == 1)
+            printf("rank %d runs\n", imbrex_group_rank(group));
+        fflush(stdout);
         last_ns = imbrexd_now_ns();
         status = imbrex_plan_run(plan, &args, NULL);
         if (status == IMBREX_OK)
