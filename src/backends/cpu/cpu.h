@@ -17,6 +17,7 @@ struct imx_device {
     imbrexd_trace *trace;
     const imx_env *env;
     imx_cpu_check_device *check; /* NULL: not checked */
+    size_t taken;                /* in small pieces, since a look at what there is */
     imx_cpu_stream *streams;     /* all that live */
     int stream_count;            /* ever made: numbers them */
 };
@@ -44,12 +45,11 @@ typedef struct imx_cpu_room {
 /* root stands before "/proc" and "/sys": "", or a test's folder. */
 void imx_cpu_room_look(const char *root, imx_cpu_room *room);
 
-/* What may be taken between two checks. */
+/* What a rank may take between two looks at what there is: ten files are read for each. */
 enum { IMX_CPU_ROOM_STEP = 4 << 20 };
 
 /* NO_MEMORY if there is no room for bytes, of which done are taken. */
-imbrex_status imx_cpu_room_check(const imx_device *device, size_t bytes,
-                                 size_t done) IMX_MUST_CHECK;
+imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done) IMX_MUST_CHECK;
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

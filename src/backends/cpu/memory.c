@@ -52,12 +52,13 @@ enum { STEP_BYTES_LEAST = 4096 };
 
 /* Gives the file its pages, so that a lack of memory is a status of this call, and not the end of
  * whoever first touches a page. */
-static imbrex_status fill(const imx_device *device, int fd, size_t bytes)
+static imbrex_status fill(imx_device *device, int fd, size_t bytes)
 {
     size_t step = IMX_CPU_ROOM_STEP;
     for (size_t at = 0; at < bytes;) {
         size_t part = (size_t)imx_min((int64_t)step, (int64_t)(bytes - at));
-        IMX_TRY(imx_cpu_room_check(device, bytes, at));
+        if (at > 0)
+            IMX_TRY(imx_cpu_room_check(device, bytes, at));
         if (imx_sys.fallocate(fd, (long)at, (long)part) == 0) {
             at += part;
             step = IMX_CPU_ROOM_STEP;

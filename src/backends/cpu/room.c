@@ -96,8 +96,12 @@ void imx_cpu_room_look(const char *root, imx_cpu_room *room)
         fclose(file);
 }
 
-imbrex_status imx_cpu_room_check(const imx_device *device, size_t bytes, size_t done)
+imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done)
 {
+    device->taken += bytes < IMX_CPU_ROOM_STEP ? bytes : IMX_CPU_ROOM_STEP;
+    if (device->taken < IMX_CPU_ROOM_STEP)
+        return IMBREX_OK;
+    device->taken = 0;
     imx_cpu_room room;
     imx_cpu_room_look("", &room);
     /* All ranks here may be taking as much at this moment: each leaves every other one its step. */
