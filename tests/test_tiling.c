@@ -347,6 +347,18 @@ static void few_rows_are_summed(void **state)
     assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
 }
 
+/* Of a product that takes no time, too: ints hold no infinite ones. */
+static void paces_are_held(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = { { 64, 0, 4096 }, { 0, 0, 4096 }, { 64, 4096, 0 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        imx_config c = plan_of(sizes[i][0], sizes[i][1], sizes[i][2], 0, 4, 90);
+        if (c.push_pace[0] < 0 || c.push_pace[1] < 0)
+            fail_msg("shape %zu: %d and %d cycles", i, c.push_pace[0], c.push_pace[1]);
+    }
+}
+
 /* The rows of every rank, however m is cut, lie in as many groups as have room. */
 static void groups_hold_all_rows(void **state)
 {
@@ -399,6 +411,7 @@ int main(void)
         cmocka_unit_test(few_rows_go_by_ll),
         cmocka_unit_test(few_rows_are_merged),
         cmocka_unit_test(few_rows_are_summed),
+        cmocka_unit_test(paces_are_held),
         cmocka_unit_test(groups_hold_all_rows),
         cmocka_unit_test(pushes_of_slices_can_count),
         cmocka_unit_test(pushes_are_slowed_only_beside_a_product),

@@ -127,7 +127,7 @@ static void set_slices_pace(const imx_tune_input *in, const sizes *z, imx_config
 {
     int64_t tiles =
         imx_ceil_div(in->shape.m, config->tile_rows) * imx_ceil_div(in->shape.n, config->tile_cols);
-    double waves = (double)imx_ceil_div(tiles, config->tiles_at_once);
+    double waves = most((double)imx_ceil_div(tiles, config->tiles_at_once), 1);
     double margin = waves > 1 ? SLICE_MARGIN_WAVES : SLICE_MARGIN;
     double sending = z->sent / STORE_RATE, covering = margin * z->product / waves;
     config->push_pace[0] = (int)(most(sending, covering) / config->slices * CLOCK);
