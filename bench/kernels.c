@@ -133,15 +133,19 @@ static imbrex_status add_copy(bench *b)
 
 /* ---- the product's hooks --------------------------------------------------------------------- */
 
-/* Where things lie in the memory: a, b and c in bf16, signals, counters. */
-static char *place_of(const bench *b, int thing)
+/* Where in the memory things lie: a, b and c in bf16, signals, counters. */
+static size_t offset_of(const options *o, int thing)
 {
-    const options *o = &b->options;
     const int64_t bytes[] = { o->m * o->k * 2, o->n * o->k * 2, o->m * o->n * 2, WORDS * 8 };
-    char *at = b->memory;
+    size_t at = 0;
     for (int i = 0; i < thing; i++)
         at += imx_align((size_t)bytes[i], 1024);
     return at;
+}
+
+static char *place_of(const bench *b, int thing)
+{
+    return b->memory + offset_of(&b->options, thing);
 }
 
 static imbrex_status add_product(bench *b, int i, const char *name, int ranks, int sides)
@@ -242,7 +246,8 @@ static imbrex_status open_all(bench *b)
     IMX_TRY(share_open(b->group, sizeof(double), &b->share));
     IMX_TRY(measure_clock(b->group, false, &b->timer));
     if (b->options.hooks) /* the same room, for another use */
-        b->options.mb = (place_of(b, 4) - b->memory + WORDS * 8) / (b->options.parts + 1) / MB + 1;
+        b->options.mb =
+            (int64_t)(offset_of(&b->options, 4) + WORDS * 8) / (b->options.parts + 1) / MB + 1;
     b->part_bytes = (size_t)b->options.mb * MB;
     IMX_TRY(imbrex_mem_alloc(b->group, b->part_bytes * (size_t)(b->options.parts + 1), &memory));
     b->memory = memory;

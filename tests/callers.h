@@ -8,13 +8,6 @@
 #include "fake_ranks.h"
 #include "scratch.h"
 
-/* Sanitizers need not see the compilers' work. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 /* A group of one rank. */
 static inline imbrex_group *alone(const char *device)
 {

@@ -7,19 +7,10 @@
 
 #include "imbrex.h"
 #include "patience.h"
+#include "sanitized.h"
 
 /* ThreadSanitizer sees ranks that are threads; in processes it sees each alone, and slowly. */
-#if defined(__SANITIZE_THREAD__)
-enum { RANKS_PROCESSES = 0 };
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-enum { RANKS_PROCESSES = 0 };
-#else
-enum { RANKS_PROCESSES = 1 };
-#endif
-#else
-enum { RANKS_PROCESSES = 1 };
-#endif
+enum { RANKS_PROCESSES = !SANITIZED_THREADS };
 
 typedef struct ranks_desc {
     int size;

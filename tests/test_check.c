@@ -15,7 +15,7 @@
 enum { RUNS = 5, RANKS_MOST = 8 };
 
 /* Which says itself that a mistake is a data race, and fails the test for it. */
-enum { UNDER_TSAN = !RANKS_PROCESSES };
+enum { UNDER_TSAN = SANITIZED_THREADS };
 
 /* ---- the mistakes ---------------------------------------------------------------------------- */
 
@@ -176,7 +176,7 @@ static imbrex_status copy(imx_device *device, void *dst, const void *src, size_t
     if (here.what == WRONG_CHUNK && number == 0)
         dst = (char *)dst + bytes;
     if (here.what == WRONG_HALF)
-        dst = (char *)dst + plan->offsets.half_bytes * (plan->runs % 2 ? 1 : -1);
+        dst = (char *)dst + (int64_t)plan->offsets.half_bytes * (plan->runs % 2 ? 1 : -1);
     if (here.what == SHORT_COPY)
         bytes -= 2;
     if (here.what == FLAG_FIRST) {

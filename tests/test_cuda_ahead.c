@@ -17,6 +17,7 @@
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "reference.h"
+#include "sanitized.h"
 #include "scratch.h"
 
 static imbrex_status make_group(const char *device, imbrex_group **group)
@@ -123,14 +124,21 @@ static void each_form_has_its_choice(void **state)
 
 /* ---- files that are there already ------------------------------------------------------------ */
 
+/* In the file, and as large as they are: clang's sanitizer would add to their sizes. */
+#if SANITIZED_ADDRESSES && defined(__clang__)
+#define KEPT __attribute__((used, no_sanitize("address")))
+#else
+#define KEPT __attribute__((used))
+#endif
+
 /* This program's own file is a cubin but for its machine: an entry and its args, args alone, args
  * of what is no function, args too large. */
-__attribute__((used)) static char imbrexd_args_there[24], imbrexd_args_alone[8];
-__attribute__((used)) static char imbrexd_args_datum[8], datum[8], imbrexd_args_large[300];
+KEPT static char imbrexd_args_there[24], imbrexd_args_alone[8];
+KEPT static char imbrexd_args_datum[8], datum[8], imbrexd_args_large[300];
 
-__attribute__((used)) static void there(void) {}
+KEPT static void there(void) {}
 
-__attribute__((used)) static void large(void) {}
+KEPT static void large(void) {}
 
 static int make_files(void **state)
 {

@@ -13,6 +13,7 @@
 #include "backends/cuda/nvrtc.h"
 #include "callers.h"
 #include "hooks.h"
+#include "sanitized.h"
 
 /* ---- what it computes ------------------------------------------------------------------------ */
 
