@@ -138,7 +138,8 @@ IMX_VECTOR_FN uint4 imx_vector_load_any(int dtype, const void *at)
 
 /* The 16 aligned bytes of one access go together, here and on the way to a peer: whoever sees one
  * word of them sees all.  So nothing else need be ordered.  PTX promises it of .b128, since version
- * 8.3; of a vector, which is the same instruction of the machine, it does not. */
+ * 8.3; of a vector, which is the same instruction of the machine, it does not.  But ptxas (of 13.0)
+ * loads only the words that are used, each by itself if some are not: use all four. */
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203
 #define IMX_VECTOR_STORE \
     "{\n\t.reg .b128 x;\n\tmov.b128 x, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], x;\n\t}"

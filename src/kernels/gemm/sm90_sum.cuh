@@ -6,7 +6,8 @@
  *
  * Data carries its flag and lies in the order of registers: a lane's words go to the same lane of
  * the same warp.  So it needs no fence and no signal, and no block waits for another one of its own
- * GPU.  A unit of 16 bytes is three words of two elements each, and the low half of the run's use.
+ * GPU.  A unit of 16 bytes is three words of two elements each, and the low half of the run's use,
+ * which stands in the last unit's free words, too.
  * Where a flag lies there never was data, and a word that no run has written for exactly 2^32 uses
  * of its half would pass for a new one (ll/args.h).
  */
@@ -105,8 +106,6 @@ IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row
 /* Word i of a row's that this block has: packed's, of one half of the warp's rows. */
 IMX_FN uint32_t sum_word(const uint32_t (&packed)[IMX_ACC / 2], int half, int i)
 {
-    if (i >= SUM_WORDS)
-        return 0;
     return SPLIT == 1 || part() == 0 ? packed[2 * i + half]
                                      : packed[2 * (i + (SPLIT - 1) * SUM_WORDS) + half];
 }
@@ -118,6 +117,7 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int lane = lane_here(), mine = row + lane / 4 + half * 8;
+        auto word = [&](int i) { return i < SUM_WORDS ? sum_word(packed, half, i) : flag; };
         if (mine >= (int)args.schedule.m)
             continue;
         int owner = sum_owner(args, mine);
@@ -127,13 +127,23 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
 #pragma unroll
         for (int u = 0; u < SUM_UNITS; u++)
             imx_vector_store_whole(to + (u * 32 + lane) * 16,
-                                   make_uint4(sum_word(packed, half, 3 * u),
-                                              sum_word(packed, half, 3 * u + 1),
-                                              sum_word(packed, half, 3 * u + 2), flag));
+                                   make_uint4(word(3 * u), word(3 * u + 1), word(3 * u + 2), flag));
     }
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
+
+/* Whether unit number u has come.  All of its words are looked at or added up: one that nobody
+ * needed the compiler would not load, but the others then one after the other, data before flag. */
+IMX_FN int sum_is_here(uint4 unit, int u, uint32_t flag)
+{
+    int there = unit.w == flag;
+    if (3 * u + 1 >= SUM_WORDS)
+        there &= unit.y == flag;
+    if (3 * u + 2 >= SUM_WORDS)
+        there &= unit.z == flag;
+    return there;
+}
 
 /* Units from number `at` on, of parts r and on; 0: not all are there. */
 IMX_FN int sum_look(const imx_gemm_args &args, int at, int r, uint32_t flag, const char *from,
@@ -154,7 +164,7 @@ IMX_FN int sum_look(const imx_gemm_args &args, int at, int r, uint32_t flag, con
 #pragma unroll
         for (int i = 0; i < SUM_AT_ONCE && at + i < SUM_UNITS; i++) {
             if (r + p < args.team.size && r + p != args.team.rank)
-                there &= unit[p][i].w == flag;
+                there &= sum_is_here(unit[p][i], at + i, flag);
         }
     }
     return there;
