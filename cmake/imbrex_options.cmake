@@ -11,7 +11,7 @@ if(IMBREX_SANITIZE)
     target_compile_options(imbrex_warnings INTERFACE -fsanitize=${IMBREX_SANITIZE}
                                                      -fno-sanitize-recover=all
                                                      -fno-omit-frame-pointer)
-    if(CMAKE_C_COMPILER_ID MATCHES "Clang") # to which no rows at NULL, NULL + 0, are an error
+    if(CMAKE_C_COMPILER_ID MATCHES "Clang") # to it NULL + 0, no rows at NULL, is an error, too
         target_compile_options(imbrex_warnings INTERFACE -fno-sanitize=pointer-overflow)
     endif()
     target_link_options(imbrex_warnings INTERFACE -fsanitize=${IMBREX_SANITIZE})

@@ -52,7 +52,7 @@ class Running:
     """A command whose lines are looked at while it runs, and which is ended with the block."""
 
     def __init__(self, command, **env):
-        self.files = [tempfile.TemporaryFile("a+", errors="replace") for _ in range(2)]
+        self.files = [tempfile.TemporaryFile() for _ in range(2)]
         self.process = subprocess.Popen(command, stdout=self.files[0], stderr=self.files[1],
                                         env={**ENVIRONMENT, **env})
 
@@ -69,20 +69,22 @@ class Running:
         for file in self.files:
             file.close()
 
+    def read(self, file):
+        """All of it; where the command goes on writing is left as it is."""
+        return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
+
     def found(self, pattern):
-        self.files[0].seek(0)
-        return re.findall(pattern, self.files[0].read())
+        return re.findall(pattern, self.read(self.files[0]))
 
     def wait_for(self, pattern, count, limit=30):
-        """Until there are so many; the caller sees what came instead."""
         until = time.monotonic() + limit
-        while len(self.found(pattern)) < count and time.monotonic() < until:
+        while len(self.found(pattern)) < count:
+            if time.monotonic() > until:
+                raise AssertionError("no %d of '%s':%s" % (count, pattern, self.said()))
             time.sleep(0.05)
 
     def said(self):
-        for file in self.files:
-            file.seek(0)
-        return "\n%s\n%s" % tuple(file.read() for file in self.files)
+        return "\n%s\n%s" % tuple(self.read(file) for file in self.files)
 
 
 class Case(unittest.TestCase):
@@ -234,6 +236,7 @@ class LogicalNodes(Case):
                 time.sleep(0.2)
             time.sleep(1)
             self.assertEqual(job.found(r"rank \d \w+ after.*"), [], job.said())
+            self.assertIsNone(job.process.poll(), job.said())
 
     def test_mpi_is_needed(self):
         """Ranks that no mpirun started are one world each: that is said, not waited out."""
@@ -422,7 +425,7 @@ class Namespaces(Case):
             job.wait_for(r"rank (\d) runs", 4)
             what()
             job.wait_for(r"rank \d \w+ after.*\n", len(ranks))
-            ends = job.found(r"rank (\d) (\w+) after (\d+) ms: (.*)")
+            ends = job.found(r"rank (\d) (\w+) after (\d+) ms: (.*)\n")
             self.assertEqual(sorted(end[0] for end in ends), ranks, job.said())
         for _, status, ms, sentence in ends:
             self.assertIn(status, ("IMBREX_TIMEOUT", "IMBREX_PEER"), sentence)

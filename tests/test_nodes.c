@@ -545,9 +545,10 @@ static int mode_cut(imbrex_group *group, void *ctx)
     imbrex_status status = IMBREX_OK;
     int64_t begin_ns = imbrexd_now_ns(), last_ns = begin_ns;
     for (int i = 0; status == IMBREX_OK && last_ns - begin_ns < 60000000000; i++) {
-        if (i == 1)
+        if (i == 1) {
             printf("rank %d runs\n", imbrex_group_rank(group));
-        fflush(stdout);
+            fflush(stdout);
+        }
         last_ns = imbrexd_now_ns();
         status = imbrex_plan_run(plan, &args, NULL);
         if (status == IMBREX_OK)

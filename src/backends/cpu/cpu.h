@@ -48,7 +48,8 @@ void imx_cpu_room_look(const char *root, imx_cpu_room *room);
 /* What a rank may take between two looks at what there is: ten files are read for each. */
 enum { IMX_CPU_ROOM_STEP = 4 << 20 };
 
-/* NO_MEMORY if there is no room for bytes, of which done are taken. */
+/* NO_MEMORY if there is no room for bytes, of which done are taken.  Small pieces are believed to
+ * have it until they come to a step together. */
 imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done) IMX_MUST_CHECK;
 
 /* ---- stream.c -------------------------------------------------------------------------------- */

@@ -101,7 +101,6 @@ imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done)
     device->taken += bytes < IMX_CPU_ROOM_STEP ? bytes : IMX_CPU_ROOM_STEP;
     if (device->taken < IMX_CPU_ROOM_STEP)
         return IMBREX_OK;
-    device->taken = 0;
     imx_cpu_room room;
     imx_cpu_room_look("", &room);
     /* All ranks here may be taking as much at this moment: each leaves every other one its step. */
@@ -113,5 +112,6 @@ imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done)
                         "cannot take %zu bytes of memory on each of %d ranks: %s has %zu free when "
                         "%zu of rank %d's are taken",
                         bytes, device->local_size, room.owner, room.bytes, done, device->rank);
+    device->taken = 0;
     return IMBREX_OK;
 }
