@@ -133,6 +133,12 @@ static void set_slices_pace(const imx_tune_input *in, const sizes *z, imx_config
     config->push_pace[0] = (int)(most(sending, covering) / config->slices * CLOCK);
 }
 
+/* Of so many tiles the first to come is in the wave after these, or hardly in the one before. */
+static double whole_waves(double waves)
+{
+    return (double)(int64_t)(waves + 0.1);
+}
+
 /* Each rank's rows are to be there when the product comes to them, and no sooner: the slower the
  * stores, the less they stand in the way of the product's loads.  It comes to the first peer's with
  * the first wave of tiles that is not its own rows' (or hardly so).  Where its own warps push, the
@@ -148,12 +154,14 @@ static void set_pace(const imx_tune_input *in, const sizes *z, imx_config *confi
     double ranks = in->ranks, at_once = config->tiles_at_once;
     double rows = (double)imx_ceil_div(imx_ceil_div(in->shape.m, in->ranks), config->tile_rows);
     double own = rows * (double)imx_ceil_div(in->shape.n, config->tile_cols);
-    double waves = (double)(int64_t)(own / at_once + 0.1);
-    double first = z->product * waves * at_once / (own * ranks);
-    double need = z->sent / (ranks - 1) / most(first - PUSH_BEGINS, 1);
+    double wave = z->product * at_once / (own * ranks), share = z->sent / (ranks - 1);
+    double need = share / most(wave * whole_waves(own / at_once) - PUSH_BEGINS, 1);
     double sooner = least(PUSH_MARGIN_FIRST * need, PUSH_FAST * STORE_RATE);
+    double rest = z->sent / most(z->covering, 1);
+    if (config->band > 1 && in->ranks > 3) /* three ranks' rows are wanted when the second's are */
+        rest = most(rest, 3 * share / most(wave * whole_waves(2 * own / at_once) - PUSH_BEGINS, 1));
     config->push_pace[0] = pace(most(PUSH_MARGIN * need, sooner));
-    config->push_pace[1] = pace(PUSH_MARGIN * z->sent / most(z->covering, 1));
+    config->push_pace[1] = pace(PUSH_MARGIN * rest);
 }
 
 void imx_cost_choose(const imx_tune_input *in, imx_config *config)

@@ -46,10 +46,12 @@ enum {
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
     SLICE_STEP = 64,
     /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
-     * then as many ranks are taken together as this many rows allow.  Not where rows arrive from
-     * the ranks: the second band would wait for the last of them. */
+     * then as many ranks are taken together as this many rows allow.  Where rows arrive from the
+     * ranks they are taken two by two behind the first peer's, so that no band waits for a rank
+     * whose rows come much later; with more rows than this that gains nothing. */
     B_BYTES_CACHED = 32 << 20,
     BAND_ROWS = 2048,
+    BAND_ROWS_GATHERED = 512,
 };
 
 static int clamp(int64_t value, int64_t least, int64_t most)
@@ -223,8 +225,11 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
     slice(in, rows * shape->k * element / SLICE_BYTES_LEAST, SLICE_STEP, config);
-    if (in->scatters && in->nodes <= 1 && shape->n * shape->k * element > B_BYTES_CACHED)
+    bool reads_b_again = in->nodes <= 1 && shape->n * shape->k * element > B_BYTES_CACHED;
+    if (in->scatters && reads_b_again)
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
+    else if (config->pushes_beside && reads_b_again && rows <= BAND_ROWS_GATHERED)
+        config->band = 2;
 }
 
 static void choose(imx_config *config, const char *algorithm, const char *why)

@@ -35,7 +35,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     bool pushes = imx_plan_sends_by(plan, run_store);
     imx_gemm_args args = {
-        .schedule = imx_plan_schedule(plan, m, plan->group->rank, 0),
+        .schedule = imx_plan_schedule(plan, m, plan->group->rank, pushes ? 1 : 0),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
@@ -48,6 +48,8 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
         .plan = plan->number,
     };
+    if (!pushes) /* others' rows come rank by rank */
+        args.schedule.band = 0;
     if (imx_plan_sends_by(plan, run_ring)) {
         args.sides |= IMX_GEMM_FORWARDS;
         args.slices = imx_ring_slices(args.k);
