@@ -106,6 +106,7 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
         imbrexd_fence_post();
         fault->state = 2;
     }
+#pragma unroll 1
     for (int32_t r = 0; r < watch->size; r++) {
         if (imbrexd_load_acquire(watch->abort[r]) == 0)
             imbrexd_signal_post(watch->abort[r], (uint64_t)watch->rank + 1);

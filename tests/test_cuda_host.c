@@ -477,6 +477,8 @@ static void maps_config(const void *largest, const imx_cuda_target *target, int 
                                  .shared_bytes = 230400 };
 }
 
+static int64_t planes;
+
 static void maps_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_reduce_args *args = untyped;
@@ -486,6 +488,8 @@ static void maps_launch(const void *untyped, const imx_cuda_config *config, imx_
                                         .rows = 100,
                                         .cols = 64,
                                         .stride_bytes = 128,
+                                        .planes = planes,
+                                        .plane_bytes = 16 * planes,
                                         .box_rows = 128,
                                         .box_cols = 64,
                                         .swizzle_bytes = 128 };
@@ -527,6 +531,11 @@ static void tensor_maps_are_kept(void **state)
     args.slots = buffers[0];
     assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_OK);
     assert_int_equal(fake_driver_encoded(), 6);
+    planes = 3; /* several matrices are not the one that begins there */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_OK);
+    assert_int_equal(fake_driver_encoded(), 7);
+    planes = 0;
     args.slots = buffers[0] + 2; /* as the driver has it: 16-byte aligned */
     assert_int_equal(b->launch(device, prepared, &args, sizeof args, stream), IMBREX_DEVICE);
     assert_int_equal(b->stream_sync(device, stream), IMBREX_OK);

@@ -11,11 +11,14 @@
 
 /* ---- CUDA: what a backend compiles and launches without knowing the kernel ------------------- */
 
-/* A matrix as the copy engine of a block sees it: the backend encodes it for the driver. */
+/* A matrix as the copy engine of a block sees it, or several: the backend encodes it for the
+ * driver. */
 typedef struct imx_tensor_map {
     const void *address; /* NULL: the map is not used by this launch */
     int64_t rows, cols;
     int64_t stride_bytes; /* from row to row */
+    int64_t planes;       /* matrices, of which a box is in one, given by number; 0: there is one */
+    int64_t plane_bytes;  /* from one to the next */
     int box_rows, box_cols;
     int dtype;         /* imbrex_dtype */
     int swizzle_bytes; /* 0, 32, 64 or 128 */
@@ -39,7 +42,7 @@ typedef struct imx_cuda_config {
     int kept[4]; /* the kernel's own: what its cuda_launch wants to know again */
 } imx_cuda_config;
 
-enum { IMX_TENSOR_MAPS = 19 };
+enum { IMX_TENSOR_MAPS = 21 };
 
 /* Fixed at each launch: the grid, and maps, which are one argument together after the args and the
  * watch: as many as the kernel declares, in this order. */

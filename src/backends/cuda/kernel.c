@@ -332,7 +332,8 @@ imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *de
 static bool same_map(const imx_tensor_map *x, const imx_tensor_map *y)
 {
     return x->address == y->address && x->rows == y->rows && x->cols == y->cols &&
-           x->stride_bytes == y->stride_bytes && x->box_rows == y->box_rows &&
+           x->stride_bytes == y->stride_bytes && x->planes == y->planes &&
+           x->plane_bytes == y->plane_bytes && x->box_rows == y->box_rows &&
            x->box_cols == y->box_cols && x->dtype == y->dtype &&
            x->swizzle_bytes == y->swizzle_bytes;
 }
@@ -346,14 +347,15 @@ static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
                   : from->swizzle_bytes == 64 ? CU_TENSOR_SWIZZLE_64
                   : from->swizzle_bytes == 32 ? CU_TENSOR_SWIZZLE_32
                                               : CU_TENSOR_SWIZZLE_NONE;
-    uint64_t sizes[] = { (uint64_t)from->cols, (uint64_t)from->rows }; /* innermost first */
-    uint64_t strides[] = { (uint64_t)from->stride_bytes };
-    uint32_t box[] = { (uint32_t)from->box_cols, (uint32_t)from->box_rows };
-    uint32_t steps[] = { 1, 1 };
+    /* Innermost first; without planes the last of each is not looked at. */
+    uint64_t sizes[] = { (uint64_t)from->cols, (uint64_t)from->rows, (uint64_t)from->planes };
+    uint64_t strides[] = { (uint64_t)from->stride_bytes, (uint64_t)from->plane_bytes };
+    uint32_t box[] = { (uint32_t)from->box_cols, (uint32_t)from->box_rows, 1 };
+    uint32_t steps[] = { 1, 1, 1 };
     return imx_driver_check(
-        imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], 2, (void *)from->address,
-                                           sizes, strides, box, steps, 0, swizzle, CU_TENSOR_L2_128,
-                                           0),
+        imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], from->planes ? 3 : 2,
+                                           (void *)from->address, sizes, strides, box, steps, 0,
+                                           swizzle, CU_TENSOR_L2_128, 0),
         "cuTensorMapEncodeTiled", "no tensor map for %p[%lld, %lld], stride %lld, box %dx%d",
         from->address, (long long)from->rows, (long long)from->cols, (long long)from->stride_bytes,
         from->box_rows, from->box_cols);

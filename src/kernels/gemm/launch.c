@@ -58,6 +58,12 @@ static const char *hooks_of(const imx_gemm_args *args)
     return alone ? " -DIMX_BIAS" : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT";
 }
 
+/* Own tiles are added to what comes from the peers, by who makes them. */
+static bool folds(const imx_gemm_args *args)
+{
+    return args->sides & IMX_GEMM_STORES && !(args->sides & IMX_GEMM_HOOKS);
+}
+
 static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
                         imx_cuda_config *config)
 {
@@ -76,12 +82,15 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? ATOM : c->tile_n) / c->cluster_m,
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
+    char ranks[32] = "";
+    if (folds(args))
+        snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
-    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s",
+    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s%s",
              args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
-             args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args));
+             args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args), ranks);
 }
 
 /* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the
@@ -162,12 +171,29 @@ static const void *slot_of(const imx_gemm_args *args, int owner)
     return imx_team_data(team, owner) + team->rank * args->slot_bytes;
 }
 
-static void add_c_maps(const imx_gemm_args *args, int box_cols, imx_cuda_launch *launch)
+/* All parts of own rows, of which a block takes as many rows as it has of a. */
+static imx_tensor_map parts_map(const imx_gemm_args *args, int box_rows, int box_cols)
+{
+    const imx_team *team = &args->team;
+    imx_tensor_map map = map_of(args, imx_team_data(team, team->rank),
+                                imx_schedule_rows(&args->schedule, team->rank), args->schedule.n,
+                                box_rows, box_cols);
+    map.planes = team->size;
+    map.plane_bytes = args->slot_bytes;
+    return map;
+}
+
+static void add_c_maps(const imx_gemm_args *args, int box_rows, int box_cols,
+                       imx_cuda_launch *launch)
 {
     const imx_schedule *s = &args->schedule;
-    if (!(args->sides & IMX_GEMM_STORES))
-        launch->maps[launch->map_count++] = map_of(args, args->c, s->m, s->n, 16, box_cols);
-    for (int r = 0; r < args->team.size && args->sides & IMX_GEMM_STORES; r++)
+    bool stores = args->sides & IMX_GEMM_STORES;
+    int64_t rows = folds(args) ? imx_schedule_rows(s, args->team.rank) : s->m;
+    if (folds(args) || !stores)
+        launch->maps[launch->map_count++] = map_of(args, args->c, rows, s->n, 16, box_cols);
+    if (folds(args))
+        launch->maps[launch->map_count++] = parts_map(args, box_rows, box_cols);
+    for (int r = 0; stores && r < args->team.size; r++)
         launch->maps[launch->map_count++] =
             map_of(args, slot_of(args, r), imx_schedule_rows(s, r), s->n, 16, box_cols);
 }
@@ -206,7 +232,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
         map_of(args, args->b, kn ? args->k : s->n, kn ? s->n : args->k, box[B_BOX_ROWS], ATOM);
     launch->map_count = 3;
     if (s->n % 8 == 0 && !(args->sides & IMX_GEMM_SUMS)) /* else by ordinary stores */
-        add_c_maps(args, box[C_BOX_COLS], launch);
+        add_c_maps(args, box[A_BOX_ROWS], box[C_BOX_COLS], launch);
     if (args->sides & IMX_GEMM_FORWARDS) {
         launch->map_count = 4; /* also where there is none of c */
         add_pass_maps(args, box[A_BOX_ROWS], launch);

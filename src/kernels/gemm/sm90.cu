@@ -35,6 +35,7 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
+ *   IMX_RANKS   with IMX_STORE and no hooks: ranks of the team
  *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
  *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
@@ -47,15 +48,6 @@
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
-/* The four warps of a warpgroup.  Barrier 1 is team.cuh's. */
-IMX_FN void consumers_meet(int consumer)
-{
-    if (consumer == 0)
-        asm volatile("bar.sync 2, 128;" : : : "memory");
-    else
-        asm volatile("bar.sync 3, 128;" : : : "memory");
-}
-
 #ifdef IMX_READS
 /* The producer's four warps.  What they have read, peers may write again when the block has counted
  * as ended: beneath its last products, which is 2 us sooner than behind them. */
@@ -64,18 +56,6 @@ IMX_FN void producers_meet(void)
     asm volatile("bar.sync 4, 128;" : : : "memory");
 }
 #endif
-
-/* This stage may be overwritten, as far as this warpgroup goes: tells all who write to it. */
-IMX_FN void release(uint32_t base, uint32_t stage)
-{
-    int block = (int)threadIdx.x / 32 % 4;
-    if (threadIdx.x % 32 != 0 || block >= IMX_CLUSTER_M)
-        return;
-    if (IMX_CLUSTER_M == 1)
-        mbar_arrive(empty_of(base, stage));
-    else
-        mbar_arrive_at(empty_of(base, stage), (uint32_t)block);
-}
 
 /* d (+)= a stage's a and b; add: whether the first product adds. */
 IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int first_row, int add)
@@ -214,9 +194,10 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
 
 #endif
 
-IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *c,
-                    int consumer)
+IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
+                    const imx_gemm_maps &maps, int consumer)
 {
+    const imx_tma_map *c = maps.c;
     uint32_t base = shared_base();
     int first_row = TURNS == 1 ? consumer * IMX_WG_M : 0;
     int row = first_row + (int)threadIdx.x / 32 % 4 * 16; /* of this warp */
@@ -224,7 +205,6 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
     float d[HALVES][IMX_ACC];
     uint32_t packed[HALVES][IMX_ACC / 2];
     uint32_t now = 0;     /* parity of this tile's note */
-    bool waiting = false; /* the tile before, in packed */
     bool gave_up = false;
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
@@ -267,8 +247,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
             end_step(&at, &before, base);
         }
 #else
-        go_on(d, packed, args, c, now, waiting, &at, &before, base, consumer);
-        waiting = false;
+        go_on(d, packed, args, c, now, !SUMS && index >= stride, &at, &before, base, consumer);
 #endif
         wgmma_wait(0);
         if (TURNS == 2 || consumer == 0)
@@ -299,21 +278,22 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch, const
 #endif
         skip(&at, (uint32_t)steps_of(args));
 #else
-        waiting = !SUMS;
         now ^= 1;
 #endif
     }
     imx_trace_begin(IMX_TRACE_LAST);
 #ifndef IMX_PINGPONG
+    bool waiting = !SUMS && index >= stride; /* the last tile, in packed */
+    const tile_info *last = note_of(now ^ 1);
 #ifdef IMX_FOLD
-    if (waiting && (LAST_STORED || note_of(now ^ 1)->owner != args.team.rank))
-        store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
-    if (waiting && note_of(now ^ 1)->owner == args.team.rank &&
-        !last_tile(packed, args, watch, note_of(now ^ 1), row))
+    if (waiting && (LAST_STORED || last->owner != args.team.rank))
+        store_pieces(packed, args, c, last, row, base, 0, ALL_PIECES + 1);
+    if (waiting && last->owner == args.team.rank &&
+        !last_tile(packed, args, watch, &maps.own, last, row, base, &at, consumer))
         gave_up_here() = 1;
 #else
     if (waiting)
-        store_pieces(packed, args, c, note_of(now ^ 1), row, base, 0, ALL_PIECES + 1);
+        store_pieces(packed, args, c, last, row, base, 0, ALL_PIECES + 1);
 #endif
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */
@@ -390,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         reg_less(PRODUCER_REGISTERS);
 #endif
         if (threadIdx.x == 0)
-            produce(args, &watch, &maps.a, &maps.gathered, &maps.b);
+            produce(args, &watch, maps);
 #ifdef IMX_RING
         else if (threadIdx.x == 32)
             forward(args, &watch, maps.pass);
@@ -410,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_CONSUMERS > 1
         reg_more(CONSUMER_REGISTERS);
 #endif
-        consume(args, &watch, maps.c, (int)threadIdx.x / 128 - 1);
+        consume(args, &watch, maps, (int)threadIdx.x / 128 - 1);
     }
     if (CLUSTER > 1)
         cluster_barrier(); /* the other block still arrives at barriers here */

@@ -31,7 +31,10 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 enum {
     FOLD_COLS = 8, /* elements of 16 bytes, a unit */
     UNITS = IMX_TILE_N / FOLD_COLS,
-    PARTS_AT_ONCE = 4,
+    /* What holds a fold up is the way to memory, so many loads are under way: of so many parts, of
+     * so many units. */
+    PARTS_AT_ONCE = IMX_RANKS < FOLD_LOADS ? IMX_RANKS : FOLD_LOADS,
+    UNITS_AT_ONCE = FOLD_LOADS / PARTS_AT_ONCE,
 };
 
 /* ---- who may read an own tile ---------------------------------------------------------------- */
@@ -95,49 +98,59 @@ IMX_FN void fold_put(const imx_gemm_args &args, uint32_t at, float (&sum)[FOLD_C
                                        pack(sum[4], sum[5]), pack(sum[6], sum[7]));
 }
 
-/* A unit of c: the parts, in rank order, and bias. */
-IMX_FN void fold(const imx_gemm_args &args, uint32_t at)
+/* So many units of c from `at` on, `down` from each other: their parts, in rank order, and bias. */
+template <int units>
+IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
 {
-    int size = args.team.size;
-    const char *from = imx_team_data(&args.team, args.team.rank) + (int64_t)at * 16;
-    float sum[FOLD_COLS];
-#pragma unroll 1
-    for (int r = 0; r < size; r += PARTS_AT_ONCE) {
-        uint4 part[PARTS_AT_ONCE]; /* all under way before the first is added */
+    const char *from = imx_team_data(&args.team, args.team.rank);
+    float sum[units][FOLD_COLS];
 #pragma unroll
-        for (int j = 0; j < PARTS_AT_ONCE; j++) {
-            part[j] = make_uint4(0, 0, 0, 0);
-            if (r + j < size)
-                part[j] = imx_vector_load(from);
+    for (int first = 0; first < IMX_RANKS; first += PARTS_AT_ONCE) {
+        uint4 part[PARTS_AT_ONCE][units]; /* all under way before the first is added */
+#pragma unroll
+        for (int p = 0; p < PARTS_AT_ONCE && first + p < IMX_RANKS; p++) {
+#pragma unroll
+            for (int u = 0; u < units; u++)
+                part[p][u] = imx_vector_load(from + (int64_t)(at + u * down) * 16);
             from += args.slot_bytes;
         }
 #pragma unroll
-        for (int j = 0; j < PARTS_AT_ONCE; j++)
-            if (r + j < size)
-                add_part(sum, part[j], r + j == 0);
+        for (int u = 0; u < units; u++) {
+#pragma unroll
+            for (int p = 0; p < PARTS_AT_ONCE && first + p < IMX_RANKS; p++)
+                add_part(sum[u], part[p][u], first + p == 0);
+            if (first + PARTS_AT_ONCE >= IMX_RANKS)
+                fold_put(args, at + u * down, sum[u]);
+        }
     }
-    fold_put(args, at, sum);
 }
 
-/* One lane's units of [rows, IMX_TILE_N] from row, col of own rows on: number `first` and every
- * step-th from there. */
-IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
+/* One of `threads`: its share of [rows, IMX_TILE_N] from row, col of own rows on, which is one
+ * column of units, in every so-many-th row. */
+IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int thread,
+                      int threads)
 {
     uint32_t across = (uint32_t)args.schedule.n / FOLD_COLS;
-    uint32_t begin = (uint32_t)row * across + (uint32_t)col / FOLD_COLS;
-    int columns = (int)across - col / FOLD_COLS;
+    int step = threads / UNITS, first = thread / UNITS;
+    int unit = col / FOLD_COLS + thread - first * UNITS;
+    if (first >= step || unit >= (int)across)
+        return;
+    uint32_t at = (uint32_t)(row + first) * across + (uint32_t)unit, down = step * across;
+    rows -= first;
 #pragma unroll 1
-    for (int i = first; i < rows * UNITS; i += step) {
-        int r = i / UNITS, unit = i - r * UNITS;
-        if (unit < columns)
-            fold(args, begin + (uint32_t)r * across + (uint32_t)unit);
+    for (; rows > (UNITS_AT_ONCE - 1) * step; rows -= UNITS_AT_ONCE * step) {
+        fold<UNITS_AT_ONCE>(args, at, down);
+        at += UNITS_AT_ONCE * down;
     }
+#pragma unroll 1
+    for (; rows > 0; rows -= step, at += down)
+        fold<1>(args, at, 0);
 }
 
 #else
 
 /* The same element by element, since rows are not whole units. */
-IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
+IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
 {
     int n = (int)args.schedule.n;
     const char *slot = imx_team_data(&args.team, args.team.rank);
@@ -178,7 +191,7 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
         if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
-        fold_units(args, row, rows, t.col, (int)thread_here() - 32, LANES);
+        fold_tile(args, row, rows, t.col, (int)thread_here() - 32, LANES);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     }
     return 1;

@@ -1,12 +1,13 @@
 /* sm90_last.cuh - with IMX_FOLD: a block's last tile, where it is of own rows, becomes c straight
  * from the registers of those who made it, since nothing is left to hide a way through the slots.
+ * The peers' parts of it come through the ring, behind the last of a and b, while its last products
+ * are under way:
  *
- *     consumer warp, its 16 rows   | own, rounded, to shared memory
- *                                  | sum = rank 0's part | += rank 1's | ... | bias | c
+ *     producer   | a, b | a, b | parts of columns 0 | of columns 1 | ...
+ *     consumers         | mul  | mul | sum of columns 0, bias, c | of columns 1 | ...
  *
- * Half of three parts is under way at once.  They come out of this rank's slots, one's own out of
- * the stages, which are free by then.  Where rows are not whole units it takes the way through the
- * slots all the same.
+ * A box of a part is [IMX_TILE_M, PIECE_COLS]; a stage takes BOXES of them.  Where rows are not
+ * whole units of 16 bytes the tile takes the way through the slots all the same.
  */
 #ifndef IMX_SM90_LAST_CUH
 #define IMX_SM90_LAST_CUH
@@ -14,111 +15,96 @@
 #include "sm90_fold.cuh"
 #include "sm90_store.cuh"
 
-#if defined(IMX_FOLD) && !defined(IMX_C_PLAIN)
-
-#define NO_UNIT 0xffffffffu
+#ifdef IMX_LAST_PARTS
 
 enum {
     LAST_STORED = 0, /* whether an own tile that is the last is stored like any other */
-    LAST_ROWS = 16,
-    LAST_PITCH = IMX_TILE_N * 2 + 16, /* an odd number of units: rows meet in no bank */
-    LAST_BYTES = LAST_ROWS * LAST_PITCH,
-    LAST_UNITS = LAST_ROWS * UNITS / 32, /* a lane's: number lane, lane + 32, ... of the rows' */
-    LAST_AT_ONCE = (LAST_UNITS + 1) / 2, /* of so many parts: for more there are no registers */
-    LAST_PARTS = 3,
+    LAST_WORDS = PIECE_COLS / 4, /* a lane's of a piece, of two elements each */
 };
-static_assert(CONSUMERS * 4 * LAST_BYTES <= C_AT, "own rows lie in the stages");
+static_assert(HALVES == 1 && PIECE_SWIZZLE > 0, "a warp has 16 rows, and a row of a box no pitch");
 
-/* All consumers: nobody reads the stages any more. */
-IMX_FN void last_meet(void)
+/* sum += a part's words; they come from this warp's rows of a box, or are one's own. */
+IMX_FN void last_add(float (&sum)[2 * LAST_WORDS], const uint32_t *own, uint32_t rows)
 {
-    asm volatile("bar.sync 4, %0;" : : "n"(CONSUMERS * 128) : "memory");
-}
-
-/* This warp's rows, rounded, row by row. */
-IMX_FN void last_put(const uint32_t (&packed)[IMX_ACC / 2], uint32_t own)
-{
-    int lane = lane_here();
-    const uint32_t *x = packed;
-    own += (lane & 15) * LAST_PITCH + (lane >> 4) * 16;
 #pragma unroll
-    for (int unit = 0; unit < UNITS; unit += 2, x += 4)
-        st_matrix4(own + unit * 16, x[0], x[1], x[2], x[3]);
-}
-
-/* Unit i of the rows: where it is among units of c, or NO_UNIT. */
-IMX_FN uint32_t last_at(uint32_t begin, uint32_t across, int rows, int columns, int i)
-{
-    int row = i / UNITS, unit = i - row * UNITS;
-    if (row >= LAST_ROWS || row >= rows || unit >= columns)
-        return NO_UNIT;
-    return begin + (uint32_t)row * across + (uint32_t)unit;
-}
-
-IMX_FN uint4 last_own(uint32_t own, int i)
-{
-    return ld_shared(own + i / UNITS * LAST_PITCH + i % UNITS * 16);
-}
-
-/* The sum of units `first` and on of a lane; the rows are those from row, col of own rows on. */
-IMX_FN void last_fold(const imx_gemm_args &args, int row, int rows, int col, uint32_t own,
-                      int first)
-{
-    const imx_team &team = args.team;
-    uint32_t across = (uint32_t)args.schedule.n / FOLD_COLS;
-    uint32_t begin = (uint32_t)row * across + (uint32_t)col / FOLD_COLS;
-    int columns = (int)across - col / FOLD_COLS;
-    first = first * 32 + lane_here();
-    const char *slot = imx_team_data(&team, team.rank);
-    float sum[LAST_AT_ONCE][FOLD_COLS];
-#pragma unroll 1
-    for (int r = 0; r < team.size; r += LAST_PARTS) {
-        uint4 part[LAST_PARTS][LAST_AT_ONCE];
-#pragma unroll
-        for (int p = 0; p < LAST_PARTS; p++) {
-#pragma unroll
-            for (int j = 0; j < LAST_AT_ONCE; j++) {
-                uint32_t at = last_at(begin, across, rows, columns, first + 32 * j);
-                part[p][j] = make_uint4(0, 0, 0, 0);
-                if (r + p < team.size && at != NO_UNIT)
-                    part[p][j] = r + p == team.rank ? last_own(own, first + 32 * j)
-                                                    : imx_vector_load(slot + (int64_t)at * 16);
-            }
-            slot += args.slot_bytes;
-        }
-#pragma unroll
-        for (int p = 0; p < LAST_PARTS; p++)
-#pragma unroll
-            for (int j = 0; j < LAST_AT_ONCE; j++)
-                if (r + p < team.size)
-                    add_part(sum[j], part[p][j], r + p == 0);
-    }
-#pragma unroll
-    for (int j = 0; j < LAST_AT_ONCE; j++) {
-        uint32_t at = last_at(begin, across, rows, columns, first + 32 * j);
-        if (at != NO_UNIT)
-            fold_put(args, at, sum[j]);
+    for (int i = 0; i < LAST_WORDS; i++) {
+        /* Words 2i and 2i + 1 are eight rows apart, where the swizzle is the same. */
+        uint32_t at = (rows ^ (uint32_t)(i / 2 * 16)) + i % 2 * 8 * PIECE_COLS * 2;
+        uint32_t word = own ? own[i] : ld_shared_word(at);
+        sum[2 * i] += unpack((uint16_t)word);
+        sum[2 * i + 1] += unpack((uint16_t)(word >> 16));
     }
 }
 
-/* One consumer warp.  0: gave up. */
-IMX_FN int last_tile(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
-                     const imbrexd_watch *watch, const tile_info *note, int first_row)
+#ifdef IMX_BIAS
+IMX_FN void last_bias(float (&sum)[2 * LAST_WORDS], const imx_gemm_args &args, int col)
 {
-    uint32_t own = shared_base() + (threadIdx.x / 32 - 4) * LAST_BYTES;
-    last_meet(); /* those that give up, too */
-    if (note->chunk == GAVE_UP || !team_parts(args, watch, note->chunk))
-        return 0;
+    const uint16_t *bias = (const uint16_t *)args.bias;
+    int n = (int)args.schedule.n, at = col + lane_here() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2 * LAST_WORDS && bias; i += 4, at += 8) {
+        float b0 = bias_at(bias, at, n), b1 = bias_at(bias, at + 1, n);
+        sum[i] += b0, sum[i + 1] += b1;
+        sum[i + 2] += b0, sum[i + 3] += b1;
+    }
+}
+#endif
+
+/* This warpgroup has read the stage. */
+IMX_FN void last_release(uint32_t base, place *at, int consumer)
+{
+    tma_fence_shared();
+    consumers_meet(consumer);
+    release(base, at->stage);
+    step(at);
+}
+
+/* One consumer warp; packed: own words, piece by piece, which are used up.  One piece's code serves
+ * all: what runs but once waits for its instructions. */
+IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
+                     const imbrexd_watch *, const imx_tma_map *c, const tile_info *note,
+                     int first_row, uint32_t base, place *at, int consumer)
+{
+    int size = args.team.size, own = args.team.rank;
+    int left = PIECES * (size - 1), box = 0; /* boxes that are still to come; of this stage */
+    uint32_t lane = (uint32_t)lane_here();
+    uint32_t rows = piece_offset(first_row + (int)lane / 4, 0) + lane % 4 * 4;
     imx_trace_begin(IMX_TRACE_FOLD);
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        int first = first_row + h * 64;
-        __syncwarp();
-        last_put(packed[h], own);
-        __syncwarp();
 #pragma unroll 1
-        for (int unit = 0; unit < LAST_UNITS; unit += LAST_AT_ONCE)
-            last_fold(args, note->row + first, note->rows - first, note->col, own, unit);
+    for (int p = 0; p < PIECES; p++) {
+        float sum[2 * LAST_WORDS];
+#pragma unroll
+        for (int i = 0; i < 2 * LAST_WORDS; i++)
+            sum[i] = -0.0f; /* to which anything may be added, -0 too, and stays what it is */
+#pragma unroll 1
+        for (int r = 0; r < size; r++) {
+            if (r == own) {
+                last_add(sum, packed[0], 0);
+                continue;
+            }
+            if (box == 0)
+                mbar_wait(full_of(base, at->stage), at->phase);
+            last_add(sum, NULL, base + at->stage * STAGE_BYTES + box * BOX_BYTES + rows);
+            left--;
+            box = box + 1 < BOXES && left > 0 ? box + 1 : 0;
+            if (box == 0)
+                last_release(base, at, consumer);
+        }
+        int col = note->col + p * PIECE_COLS;
+#ifdef IMX_BIAS
+        last_bias(sum, args, col);
+#endif
+        uint32_t words[LAST_WORDS];
+#pragma unroll
+        for (int i = 0; i < LAST_WORDS; i++)
+            words[i] = pack(sum[2 * i], sum[2 * i + 1]);
+        uint32_t piece = take_buffer(base, p);
+        fill_buffer(piece, words);
+        send_buffer(c, piece, col, note->row + first_row,
+                    col < (int)args.schedule.n && note->rows > first_row);
+#pragma unroll
+        for (int i = 0; i + LAST_WORDS < IMX_ACC / 2; i++)
+            packed[0][i] = packed[0][i + LAST_WORDS];
     }
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
@@ -130,7 +116,8 @@ enum { LAST_STORED = 1 };
 
 /* The same, which this warp has stored. */
 IMX_FN int last_tile(const uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
-                     const imbrexd_watch *watch, const tile_info *note, int first_row)
+                     const imbrexd_watch *watch, const imx_tma_map *, const tile_info *note,
+                     int first_row, uint32_t, place *, int)
 {
     __syncwarp(); /* what its first lane has seen stored, the others read */
     if (note->chunk == GAVE_UP || !team_parts(args, watch, note->chunk))
@@ -139,7 +126,7 @@ IMX_FN int last_tile(const uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_arg
 #pragma unroll 1
     for (int h = 0; h < HALVES; h++) {
         int rows = note->rows - first_row - h * 64;
-        fold_units(args, note->row + first_row + h * 64, rows < 16 ? rows : 16, note->col,
+        fold_tile(args, note->row + first_row + h * 64, rows < 16 ? rows : 16, note->col,
                    (int)threadIdx.x % 32, 32);
     }
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);

@@ -29,6 +29,9 @@
 #endif
 #if defined(IMX_STORE) && !defined(IMX_HOOKS)
 #define IMX_FOLD /* own tiles are added to what comes from the peers */
+#ifndef IMX_C_PLAIN
+#define IMX_LAST_PARTS /* which the last one takes through the ring */
+#endif
 #endif
 #if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
 #define IMX_CONSUMERS 2
@@ -126,9 +129,21 @@ enum {
     STORED_AT = NEXT_AT + 64,  /* with IMX_FOLD: own tiles that each consumer warp has stored */
     NOTES_AT = NEXT_AT + 96, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
+    /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
+    BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
+    BOX_LOAD_BYTES = IMX_A_ROWS * PIECE_COLS * 2,
+    BOXES = STAGE_BYTES / BOX_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
+    /* What a lane of the idle warps has under way when it folds (sm90_fold.cuh).  Where b is [k, n]
+     * the widest tiles' consumers leave it no registers for more. */
+#ifdef IMX_B_KN
+    FOLD_LOADS = IMX_TILE_N > 224 ? 4 : 8,
+#else
+    FOLD_LOADS = 8,
+#endif
+    FOLDS_FAST = STORES && FOLD_LOADS > 4,
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = HOOKS ? 72 : STORES || SUMS || IMX_TILE_N <= 64 ? 56 : 40,
+    PRODUCER_REGISTERS = HOOKS || FOLDS_FAST ? 72 : STORES || SUMS || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,
@@ -162,9 +177,12 @@ typedef struct __attribute__((aligned(16))) tile_info {
 
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
 
-/* As launch.c puts them together.  c: one, or with IMX_STORE one of each owner's. */
+/* As launch.c puts them together.  c: one, or with IMX_STORE one of each owner's slot. */
 typedef struct imx_gemm_maps {
     imx_tma_map a, gathered, b;
+#ifdef IMX_FOLD
+    imx_tma_map own, parts; /* c, and all ranks' parts of it */
+#endif
 #ifdef IMX_STORE
     imx_tma_map c[IMX_TEAM_MOST];
 #else
@@ -278,6 +296,29 @@ IMX_FN uint32_t sums_of(uint32_t base, uint32_t warp)
 IMX_FN uint32_t room_of(uint32_t base, uint32_t warp)
 {
     return sums_of(base, CONSUMERS * 4 + warp);
+}
+
+/* ---- between threads ------------------------------------------------------------------------- */
+
+/* The four warps of a warpgroup.  Barrier 1 is team.cuh's. */
+IMX_FN void consumers_meet(int consumer)
+{
+    if (consumer == 0)
+        asm volatile("bar.sync 2, 128;" : : : "memory");
+    else
+        asm volatile("bar.sync 3, 128;" : : : "memory");
+}
+
+/* This stage may be overwritten, as far as this warpgroup goes: tells all who write to it. */
+IMX_FN void release(uint32_t base, uint32_t stage)
+{
+    int block = (int)threadIdx.x / 32 % 4;
+    if (threadIdx.x % 32 != 0 || block >= IMX_CLUSTER_M)
+        return;
+    if (IMX_CLUSTER_M == 1)
+        mbar_arrive(empty_of(base, stage));
+    else
+        mbar_arrive_at(empty_of(base, stage), (uint32_t)block);
 }
 
 #endif /* IMX_SM90_LAYOUT_CUH */

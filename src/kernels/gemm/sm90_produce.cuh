@@ -134,10 +134,69 @@ IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col,
         --*early;
 }
 
-/* One thread.  The next tile is worked out while the ring is full anyway. */
-IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *own,
-                    const imx_tma_map *gathered, const imx_tma_map *b)
+#ifdef IMX_LAST_PARTS
+
+/* One thread: which chunk of own rows a block's last tile is of; -1: it is of a peer's. */
+IMX_FN int last_number(const imx_gemm_args &args, const work *last)
 {
+    int rank = args.team.rank;
+    return last->info.owner == rank ? last->info.chunk - rank * args.schedule.chunks : -1;
+}
+
+/* One thread, while the ring is full: whether all peers' parts are there already.  That takes a
+ * microsecond and a half, which would hold up their loads. */
+IMX_FN int parts_here(const imx_gemm_args &args, int number)
+{
+#pragma unroll 1
+    for (int r = 0; r < IMX_RANKS; r++)
+        if (r != args.team.rank &&
+            imbrexd_load_acquire(team_part_signal(args, r, number)) < team_use(args))
+            return 0;
+    return 1;
+}
+
+/* One thread, behind the loads of the block's last tile, which is of own rows: the peers' parts of
+ * it, column by column of boxes, in rank order.  here: they have been seen.  Who gives up goes on
+ * all the same: consumers count on what comes, and so does the other block of the cluster. */
+IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
+                       const imx_tma_map *parts, const work *last, int here, uint32_t base,
+                       place *at)
+{
+    const imx_team &team = args.team;
+    int number = last_number(args, last);
+    imx_trace_begin(IMX_TRACE_PART);
+#pragma unroll 1
+    for (int r = 0; r < IMX_RANKS && !here && !gave_up_here(); r++)
+        if (!team_part(args, watch, r, number))
+            gave_up_here() = 1;
+    imx_trace_end(IMX_TRACE_PART, -1, number);
+    imbrexd_fence_tma();
+
+    int rank = team.rank == 0, col = last->info.col;
+    for (int left = PIECES * (team.size - 1); left > 0; left -= BOXES) {
+        int boxes = left < BOXES ? left : BOXES;
+        mbar_wait(empty_of(base, at->stage), at->phase);
+        mbar_expect(full_of(base, at->stage), boxes * BOX_LOAD_BYTES);
+        for (int i = 0; i < boxes; i++) {
+            tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col,
+                           last->info.row, rank, full_of(base, at->stage));
+            rank += rank + 1 == team.rank ? 2 : 1;
+            if (rank >= team.size) {
+                rank = team.rank == 0;
+                col += PIECE_COLS;
+            }
+        }
+        step(at);
+    }
+}
+
+#endif
+
+/* One thread.  The next tile is worked out while the ring is full anyway. */
+IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
+                    const imx_gemm_maps &maps)
+{
+    const imx_tma_map *b = &maps.b;
     uint32_t base = shared_base();
     unsigned stride = gridDim.x / CLUSTER;
     int steps = steps_of(args);
@@ -151,6 +210,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
     ring_use() = team_use(args);
 #elif defined(IMX_WAIT)
     int waited = -1, gave_up = 0;
+#endif
+#ifdef IMX_LAST_PARTS
+    int here = 0; /* the peers' parts of the last tile */
 #endif
 
     unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
@@ -175,7 +237,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
             gave_up_here() = 1;
         }
 #endif
-        const imx_tma_map *a = w->own ? own : gathered;
+        const imx_tma_map *a = w->own ? &maps.a : &maps.gathered;
         int a_row = w->a_row, col = w->info.col;
 #ifdef IMX_RING
         int strip = w->info.strip;
@@ -206,8 +268,16 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch, const
                 if (index < tiles_of())
                     work_at(args, index, steps, w);
             }
+#ifdef IMX_LAST_PARTS
+            if (i == steps - IMX_STAGES && index >= tiles_of() && last_number(args, w) >= 0)
+                here = parts_here(args, last_number(args, w));
+#endif
         }
     }
+#ifdef IMX_LAST_PARTS
+    if (blockIdx.x / CLUSTER < tiles_of() && last_number(args, w) >= 0)
+        load_parts(args, watch, &maps.parts, w, here, base, &at);
+#endif
 #ifdef IMX_READS
     for (int i = 0; i < IMX_STAGES; i++, step(&at)) /* the last load of each */
         mbar_wait(full_of(base, at.stage), at.phase);

@@ -151,6 +151,16 @@ IMX_FN void tma_load(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t
                  : "memory");
 }
 
+/* The same of plane z of several. */
+IMX_FN void tma_load_plane(uint32_t to, const imx_tma_map *map, int x, int y, int z, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3, %4}], [%5];"
+                 :
+                 : "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar)
+                 : "memory");
+}
+
 /* Into the L2 cache only: changes nothing that anybody could see. */
 IMX_FN void tma_prefetch(const imx_tma_map *map, int x, int y)
 {
@@ -234,12 +244,11 @@ IMX_FN uint4 ld_shared(uint32_t from)
     return v;
 }
 
-IMX_FN void st_shared(uint32_t to, uint4 v)
+IMX_FN uint32_t ld_shared_word(uint32_t from)
 {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
 }
 
 /* A counter between threads of a block: what was known to those who added, whoever loads their sum

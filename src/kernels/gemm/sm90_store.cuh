@@ -84,35 +84,27 @@ IMX_FN void store_plain(const imx_gemm_args &args, uint16_t *home, int row, int 
     }
 }
 
-/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, through its
- * buffers; packed: the tile's rounded elements. */
-IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
-                        int p)
+/* This warp's buffer for piece p of a tile: whatever was in it has left. */
+IMX_FN uint32_t take_buffer(uint32_t base, int p)
 {
-    uint32_t buffers = base + C_AT + (threadIdx.x / 32 - 4) * BUFFERS * PIECE_BYTES;
-    uint32_t piece = buffers + p % BUFFERS * PIECE_BYTES;
-    int row = note->row + first_row, rows = note->rows - first_row;
-    int col = note->col + p * PIECE_COLS;
-    int lane = lane_here(); /* addresses made of it are not worth a register through the loops */
-    int own_row = lane & 15, right = lane >> 4;
-#if defined(IMX_C_PLAIN)
-    const int whole = 0;
-#elif defined(IMX_STORE)
-    const int whole = 1; /* the map ends where the owner's rows do */
-#else
-    int whole = rows >= 16;
-#endif
     /* With an odd number of pieces the first follows the last tile's last in the same buffer. */
     bool other = BUFFERS == 2 && (p > 0 || PIECES % 2 == 0);
-    if (lane == 0) {
+    if (lane_here() == 0) {
         if (other)
             tma_store_wait_read(1);
         else
             tma_store_wait_read(0);
     }
     __syncwarp();
-    const uint32_t *x = &packed[p * PIECE_COLS / 4];
+    return base + C_AT + ((threadIdx.x / 32 - 4) * BUFFERS + p % BUFFERS) * PIECE_BYTES;
+}
+
+/* A piece's words, as they lie in registers: x[2i] of columns 8i + 2 * (lane % 4) and row lane / 4,
+ * x[2i + 1] of eight rows below. */
+IMX_FN void fill_buffer(uint32_t piece, const uint32_t *x)
+{
+    int lane = lane_here(); /* addresses made of it are not worth a register through the loops */
+    int own_row = lane & 15, right = lane >> 4;
 #pragma unroll
     for (int unit = 0; unit < PIECE_COLS / 8; unit += 2, x += 4) {
         if (unit + 2 <= PIECE_COLS / 8)
@@ -120,19 +112,45 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
         else
             st_matrix2(piece + piece_offset(own_row, unit), x[0], x[1]);
     }
+}
+
+/* By the copy engine; the map ends where the rows do. */
+IMX_FN void send_buffer(const imx_tma_map *to, uint32_t piece, int col, int row, bool any)
+{
+    tma_fence_shared();
+    __syncwarp();
+    if (lane_here() == 0) {
+        if (any)
+            tma_store(to, col, row, piece);
+        tma_store_commit();
+    }
+}
+
+/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile; packed: the tile's
+ * rounded elements. */
+IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
+                        int p)
+{
+    uint32_t piece = take_buffer(base, p);
+    int row = note->row + first_row, rows = note->rows - first_row;
+    int col = note->col + p * PIECE_COLS;
+#if defined(IMX_C_PLAIN)
+    const int whole = 0;
+#elif defined(IMX_STORE)
+    const int whole = 1; /* the map ends where the owner's rows do */
+#else
+    int whole = rows >= 16;
+#endif
+    fill_buffer(piece, &packed[p * PIECE_COLS / 4]);
     if (whole) {
-        tma_fence_shared();
-        __syncwarp();
-        if (lane == 0) {
-            if (col < (int)args.schedule.n && (!STORES || rows > 0))
-                tma_store(map_for(c, note), col, row, piece);
-            tma_store_commit();
-        }
+        send_buffer(map_for(c, note), piece, col, row,
+                    col < (int)args.schedule.n && (!STORES || rows > 0));
     } else {
         __syncwarp();
         store_plain(args, home_of(args, note), row, rows, col, piece);
         __syncwarp();
-        if (lane == 0)
+        if (lane_here() == 0)
             tma_store_commit(); /* of nothing: whoever waits counts one a piece */
     }
 }

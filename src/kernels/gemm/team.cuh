@@ -47,18 +47,29 @@ IMX_TEAM_GPU int team_credits(const imx_gemm_args &args, const imbrexd_watch *wa
     return there;
 }
 
-/* One warp: until the peers' parts of a chunk of own rows are in this rank's slots; 0: give up. */
+/* The signal of the rank's part of a chunk of own rows. */
+IMX_TEAM_GPU const uint64_t *team_part_signal(const imx_gemm_args &args, int rank, int number)
+{
+    return imx_team_signal(&args.team, args.team.rank, rank * args.schedule.chunks + number);
+}
+
+/* One thread: until that part is in its slot here; 0: give up. */
+IMX_TEAM_GPU int team_part(const imx_gemm_args &args, const imbrexd_watch *watch, int rank,
+                           int number)
+{
+    if (rank == args.team.rank)
+        return 1;
+    imbrexd_site site = { args.plan, IMX_SITE_PART, rank, number };
+    return imbrexd_signal_wait(watch, team_part_signal(args, rank, number), team_use(args), site);
+}
+
+/* One warp: the same of all peers' parts at once. */
 IMX_TEAM_GPU int team_parts(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
 {
-    const imx_team &team = args.team;
-    int chunks = args.schedule.chunks, number = chunk - team.rank * chunks;
-    int lane = (int)threadIdx.x % 32, there = 1;
+    int number = chunk - args.team.rank * args.schedule.chunks;
+    int lane = (int)threadIdx.x % 32;
     imx_trace_begin(IMX_TRACE_PART);
-    if (lane < team.size && lane != team.rank) {
-        imbrexd_site site = { args.plan, IMX_SITE_PART, lane, number };
-        there = imbrexd_signal_wait(
-            watch, imx_team_signal(&team, team.rank, lane * chunks + number), team_use(args), site);
-    }
+    int there = lane >= args.team.size || team_part(args, watch, lane, number);
     there = __all_sync(0xffffffffu, there);
     __syncwarp();
     imx_trace_end(IMX_TRACE_PART, -1, number);
