@@ -188,14 +188,15 @@ static void silu_mul(void **state)
     try(&imx_kernel_silu_mul, &args);
 }
 
+static int ranks = 4;
+
 static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target, int nodes)
 {
-    enum { RANKS = 4 };
     imx_tune_input input = {
         .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, (imbrex_layout)layout },
         .product = true,
         .scatters = sides & IMX_GEMM_SCATTERS,
-        .ranks = RANKS,
+        .ranks = ranks,
         .nodes = nodes,
         .chunk_rows = sides & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows are not merged then */
         .arch = targets[target].arch,
@@ -211,13 +212,13 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
-                      .ranks = tuned.merged ? 1 : RANKS,
+                      .ranks = tuned.merged ? 1 : ranks,
                       .chunk_rows = tuned.chunk_rows,
                       .tile_rows = tuned.tile_rows,
                       .tile_cols = tuned.tile_cols,
                       .group = tuned.group,
                       .chunks = tuned.chunks,
-                      .local = nodes > 1 ? RANKS / nodes : 0 },
+                      .local = nodes > 1 ? ranks / nodes : 0 },
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
@@ -255,6 +256,21 @@ static void gemm(void **state)
         try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, sides[i % 2 * 2], i / 2 % 2, 2);
     for (int i = 3; i < 7; i += 3)
         try_gemm(shapes[i], i > 3 ? IMBREX_F32 : IMBREX_BF16, IMBREX_NK, sides[0], LITTLE, 1);
+}
+
+/* Own tiles that are added to the peers' parts, of so many ranks; and where rows are not units. */
+static void folds(void **state)
+{
+    (void)state;
+    static const int64_t whole[] = { 16384, 8192, 8192 }, odd[] = { 4000, 1001, 1000 };
+    static const int numbers[] = { 2, 8, 16 };
+    for (int i = 0; i < 3; i++) {
+        ranks = numbers[i];
+        for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++)
+            try_gemm(whole, IMBREX_BF16, layout, IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
+    }
+    ranks = 4;
+    try_gemm(odd, IMBREX_BF16, IMBREX_NK, IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
 }
 
 /* Tiles of every width that two blocks make together, for few rows and not so few. */
@@ -396,10 +412,15 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(split),  cmocka_unit_test(signals),
-        cmocka_unit_test(reduce), cmocka_unit_test(push),
-        cmocka_unit_test(ll),     cmocka_unit_test(silu_mul),
-        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),
+        cmocka_unit_test(split),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(push),
+        cmocka_unit_test(ll),
+        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(traces),
+        cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

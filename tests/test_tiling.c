@@ -345,6 +345,27 @@ static void few_rows_are_summed(void **state)
     assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
 }
 
+static bool has_pairs(const imx_config *c)
+{
+    return c->band == 2;
+}
+
+/* Of a gather whose ranks have few rows and whose b is too large for the cache; their rows have to
+ * come sooner, then. */
+static void few_rows_are_walked_in_pairs(void **state)
+{
+    (void)state;
+    static const choice rows[] = {
+        { 2048, 7168, 8192, 0, 4, 90, 1 }, { 4096, 3584, 8192, 0, 8, 90, 1 },
+        { 2048, 7168, 8192, 0, 4, 80, 0 }, { 4096, 7168, 8192, 0, 4, 90, 0 },
+        { 2048, 1024, 8192, 0, 4, 90, 0 },
+    };
+    check_choices(rows, sizeof rows / sizeof rows[0], has_pairs);
+    imx_config pairs = plan_of(2048, 7168, 8192, 0, 4, 90);
+    imx_config apart = plan_of(4096, 7168, 8192, 0, 4, 90);
+    assert_in_range(pairs.push_pace[1], 1, apart.push_pace[1] * 2 / 3);
+}
+
 /* Of a product that takes no time, too: ints hold no infinite ones. */
 static void paces_are_held(void **state)
 {
@@ -409,6 +430,7 @@ int main(void)
         cmocka_unit_test(few_rows_go_by_ll),
         cmocka_unit_test(few_rows_are_merged),
         cmocka_unit_test(few_rows_are_summed),
+        cmocka_unit_test(few_rows_are_walked_in_pairs),
         cmocka_unit_test(paces_are_held),
         cmocka_unit_test(groups_hold_all_rows),
         cmocka_unit_test(pushes_of_slices_can_count),

@@ -133,7 +133,7 @@ static void set_slices_pace(const imx_tune_input *in, const sizes *z, imx_config
     config->push_pace[0] = (int)(most(sending, covering) / config->slices * CLOCK);
 }
 
-/* Of so many tiles the first to come is in the wave after these, or hardly in the one before. */
+/* Behind so many waves' tiles the next one is made in this wave, if not with the last few of it. */
 static double whole_waves(double waves)
 {
     return (double)(int64_t)(waves + 0.1);

@@ -19,9 +19,9 @@
  *
  * sequential  caller   | push all chunks, flags | wait for all | all tiles |
  *
- * The product reads own rows straight from the caller's a and goes round the ranks from there; it
- * waits once a chunk, before the chunk's first load.  Where ranks are merged it has one chunk, for
- * which all ranks' rows must be here, its own too.
+ * The product reads own rows straight from the caller's a and goes round the ranks from there, one
+ * by one or, behind the first, two together; it waits before a chunk's first load.  Where ranks are
+ * merged it has one chunk, for which all ranks' rows must be here, its own too.
  */
 #include "across.h"
 
@@ -35,6 +35,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     bool pushes = imx_plan_sends_by(plan, run_store);
     imx_gemm_args args = {
+        /* The first peer's rows are here soonest, and are not walked with others'. */
         .schedule = imx_plan_schedule(plan, m, plan->group->rank, pushes ? 1 : 0),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,

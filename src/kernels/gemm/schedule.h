@@ -12,7 +12,8 @@
  * Within a rank's rows: chunk by chunk; within a chunk: column panels of `group` tile rows (walked
  * down the group first), so that tiles in flight share a and b in cache.  Where a rank's rows are
  * few, b would be read again for each rank: then `band` ranks that follow each other are walked
- * together, as one group, but for the rank in place `solo`, whose rows are here first or gone last.
+ * together, as one group, but for the rank in place `solo`, whose rows are here sooner or gone
+ * later.
  *
  * Over several nodes of `local` ranks the nodes are rotated, and within each its ranks:
  *

@@ -35,7 +35,7 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
- *   IMX_RANKS   with IMX_STORE and no hooks: ranks of the team
+ *   IMX_RANKS   ranks of the team: always with IMX_STORE and no hooks
  *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
  *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer

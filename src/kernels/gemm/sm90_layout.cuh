@@ -141,7 +141,11 @@ enum {
 #else
     FOLD_LOADS = 8,
 #endif
-    FOLDS_FAST = STORES && FOLD_LOADS > 4,
+#ifdef IMX_LAST_PARTS
+    FOLDS_FAST = FOLD_LOADS > 4,
+#else
+    FOLDS_FAST = 0,
+#endif
     /* Of a thread; together what the launch gives three warpgroups. */
     PRODUCER_REGISTERS = HOOKS || FOLDS_FAST ? 72 : STORES || SUMS || IMX_TILE_N <= 64 ? 56 : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,

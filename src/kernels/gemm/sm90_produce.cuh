@@ -143,8 +143,8 @@ IMX_FN int last_number(const imx_gemm_args &args, const work *last)
     return last->info.owner == rank ? last->info.chunk - rank * args.schedule.chunks : -1;
 }
 
-/* One thread, while the ring is full: whether all peers' parts are there already.  That takes a
- * microsecond and a half, which would hold up their loads. */
+/* One thread, while there are loads to do that nobody waits for yet: whether all peers' parts are
+ * there already.  Looking takes half a microsecond a peer, which would hold up their loads. */
 IMX_FN int parts_here(const imx_gemm_args &args, int number)
 {
 #pragma unroll 1
