@@ -356,9 +356,12 @@ static void few_rows_are_walked_in_pairs(void **state)
 {
     (void)state;
     static const choice rows[] = {
-        { 2048, 7168, 8192, 0, 4, 90, 1 }, { 4096, 3584, 8192, 0, 8, 90, 1 },
-        { 2048, 7168, 8192, 0, 4, 80, 0 }, { 4096, 7168, 8192, 0, 4, 90, 0 },
+        { 2048, 7168, 8192, 0, 4, 90, 1 },
+        { 4096, 3584, 8192, 0, 8, 90, 1 },
+        { 2048, 7168, 8192, 0, 4, 80, 0 },
+        { 4096, 7168, 8192, 0, 4, 90, 0 },
         { 2048, 1024, 8192, 0, 4, 90, 0 },
+        { 1200, 4112, 4104, 0, 4, 90, 1 }, /* test_gpu_operators */
     };
     check_choices(rows, sizeof rows / sizeof rows[0], has_pairs);
     imx_config pairs = plan_of(2048, 7168, 8192, 0, 4, 90);

@@ -36,20 +36,6 @@ IMX_FN void last_add(float (&sum)[2 * LAST_WORDS], const uint32_t *own, uint32_t
     }
 }
 
-#ifdef IMX_BIAS
-IMX_FN void last_bias(float (&sum)[2 * LAST_WORDS], const imx_gemm_args &args, int col)
-{
-    const uint16_t *bias = (const uint16_t *)args.bias;
-    int n = (int)args.schedule.n, at = col + lane_here() % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < 2 * LAST_WORDS && bias; i += 4, at += 8) {
-        float b0 = bias_at(bias, at, n), b1 = bias_at(bias, at + 1, n);
-        sum[i] += b0, sum[i + 1] += b1;
-        sum[i + 2] += b0, sum[i + 3] += b1;
-    }
-}
-#endif
-
 /* This warpgroup has read the stage. */
 IMX_FN void last_release(uint32_t base, place *at, int consumer)
 {
@@ -65,26 +51,25 @@ IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_arg
                      const imbrexd_watch *, const imx_tma_map *c, const tile_info *note,
                      int first_row, uint32_t base, place *at, int consumer)
 {
-    int size = args.team.size, own = args.team.rank;
-    int left = PIECES * (size - 1), box = 0; /* boxes that are still to come; of this stage */
+    int left = PIECES * (IMX_RANKS - 1), box = 0; /* boxes that are still to come; of this stage */
     uint32_t lane = (uint32_t)lane_here();
     uint32_t rows = piece_offset(first_row + (int)lane / 4, 0) + lane % 4 * 4;
     imx_trace_begin(IMX_TRACE_FOLD);
 #pragma unroll 1
     for (int p = 0; p < PIECES; p++) {
-        float sum[2 * LAST_WORDS];
+        float sum[HALVES][2 * LAST_WORDS];
 #pragma unroll
         for (int i = 0; i < 2 * LAST_WORDS; i++)
-            sum[i] = -0.0f; /* to which anything may be added, -0 too, and stays what it is */
+            sum[0][i] = -0.0f; /* to which anything may be added, -0 too, and stays what it is */
 #pragma unroll 1
-        for (int r = 0; r < size; r++) {
-            if (r == own) {
-                last_add(sum, packed[0], 0);
+        for (int r = 0; r < IMX_RANKS; r++) {
+            if (r == args.team.rank) {
+                last_add(sum[0], packed[0], 0);
                 continue;
             }
             if (box == 0)
                 mbar_wait(full_of(base, at->stage), at->phase);
-            last_add(sum, NULL, base + at->stage * STAGE_BYTES + box * BOX_BYTES + rows);
+            last_add(sum[0], NULL, base + at->stage * STAGE_BYTES + box * BOX_BYTES + rows);
             left--;
             box = box + 1 < BOXES && left > 0 ? box + 1 : 0;
             if (box == 0)
@@ -92,12 +77,12 @@ IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_arg
         }
         int col = note->col + p * PIECE_COLS;
 #ifdef IMX_BIAS
-        last_bias(sum, args, col);
+        add_bias(sum, args, col);
 #endif
         uint32_t words[LAST_WORDS];
 #pragma unroll
         for (int i = 0; i < LAST_WORDS; i++)
-            words[i] = pack(sum[2 * i], sum[2 * i + 1]);
+            words[i] = pack(sum[0][2 * i], sum[0][2 * i + 1]);
         uint32_t piece = take_buffer(base, p);
         fill_buffer(piece, words);
         send_buffer(c, piece, col, note->row + first_row,

@@ -144,15 +144,18 @@ IMX_FN int last_number(const imx_gemm_args &args, const work *last)
 }
 
 /* One thread, while there are loads to do that nobody waits for yet: whether all peers' parts are
- * there already.  Looking takes half a microsecond a peer, which would hold up their loads. */
+ * there already.  Looking takes a microsecond, which would hold up their loads; one by one, with an
+ * acquire each, half of one a peer. */
 IMX_FN int parts_here(const imx_gemm_args &args, int number)
 {
-#pragma unroll 1
-    for (int r = 0; r < IMX_RANKS; r++)
-        if (r != args.team.rank &&
-            imbrexd_load_acquire(team_part_signal(args, r, number)) < team_use(args))
-            return 0;
-    return 1;
+    int here = 1;
+#pragma unroll 4
+    for (int r = 0; r < IMX_RANKS; r++) {
+        if (r != args.team.rank)
+            here &= imbrexd_load_relaxed(team_part_signal(args, r, number)) >= team_use(args);
+    }
+    imbrexd_fence_post(); /* what was seen comes before the loads of parts */
+    return here;
 }
 
 /* One thread, behind the loads of the block's last tile, which is of own rows: the peers' parts of
@@ -173,7 +176,7 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
     imbrexd_fence_tma();
 
     int rank = team.rank == 0, col = last->info.col;
-    for (int left = PIECES * (team.size - 1); left > 0; left -= BOXES) {
+    for (int left = PIECES * (IMX_RANKS - 1); left > 0; left -= BOXES) {
         int boxes = left < BOXES ? left : BOXES;
         mbar_wait(empty_of(base, at->stage), at->phase);
         mbar_expect(full_of(base, at->stage), boxes * BOX_LOAD_BYTES);
@@ -181,7 +184,7 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
             tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col,
                            last->info.row, rank, full_of(base, at->stage));
             rank += rank + 1 == team.rank ? 2 : 1;
-            if (rank >= team.size) {
+            if (rank >= IMX_RANKS) {
                 rank = team.rank == 0;
                 col += PIECE_COLS;
             }

@@ -14,22 +14,20 @@
 #include "team.cuh"
 
 #ifdef IMX_BIAS
-/* A row's two elements of d at col, col + 1 take these; beyond n it does not matter. */
-IMX_FN void add_bias(float (&d)[HALVES][IMX_ACC], const imx_gemm_args &args, int col)
+/* d's columns from col on, as products leave them: a row's elements 4j and 4j + 1 are beside each
+ * other, 4j + 2 and 4j + 3 eight rows below.  Beyond n it does not matter. */
+template <int count>
+IMX_FN void add_bias(float (&d)[HALVES][count], const imx_gemm_args &args, int col)
 {
     const uint16_t *bias = (const uint16_t *)args.bias;
-    if (!bias)
-        return;
-    int n = (int)args.schedule.n, at = col + threadIdx.x % 4 * 2;
+    int n = (int)args.schedule.n, at = col + lane_here() % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < IMX_ACC / 4; j++, at += 8) {
+    for (int j = 0; j < count && bias; j += 4, at += 8) {
         float b0 = bias_at(bias, at, n), b1 = bias_at(bias, at + 1, n);
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
-            d[h][4 * j] += b0;
-            d[h][4 * j + 1] += b1;
-            d[h][4 * j + 2] += b0;
-            d[h][4 * j + 3] += b1;
+            d[h][j] += b0, d[h][j + 1] += b1;
+            d[h][j + 2] += b0, d[h][j + 3] += b1;
         }
     }
 }
