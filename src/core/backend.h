@@ -76,7 +76,7 @@ typedef struct imx_signal_op {
 
 enum { IMX_SIGNALS_MOST = 16 }; /* that a device carries out as one piece of work, at least */
 
-enum { IMX_ARGS_BYTES = 768 }; /* most that a kernel's args may have */
+enum { IMX_ARGS_BYTES = 832 }; /* most that a kernel's args may have */
 
 /* A kernel of the caller's, see imbrex_kernel_desc. */
 typedef struct imx_user_desc {

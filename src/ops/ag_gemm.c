@@ -228,6 +228,8 @@ static imbrex_status run_store(const imx_run *run)
         return run_sequential(run);
     imx_gemm_args args = product(run, true);
     args.push = run->args->a;
+    args.push_first = imx_run_row(run, run->rank);
+    args.push_rows = imx_run_rows(run, run->rank);
     args.counters = imx_run_counters(run);
     return run_kernel(run, &args);
 }

@@ -75,6 +75,7 @@ typedef struct imx_gemm_args {
     int slices, slice_k; /* slices >= 1; slice_k: a multiple of 64, but for one slice: k */
     int push_chunk_rows, push_chunks; /* push_chunks: stride of signals, as schedule.chunks */
     int push_pace[2];
+    int64_t push_first, push_rows; /* this rank's, of the m rows of a */
     int ahead;
     int plan; /* for the site of a wait */
     const void *a, *gathered, *b, *bias, *push;

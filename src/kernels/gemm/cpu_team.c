@@ -33,7 +33,7 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
     size_t row_bytes = (size_t)args->k * element, bytes = (size_t)cols * element;
     size_t at = (size_t)row * row_bytes + (size_t)from * element;
     const char *mine = (const char *)args->push + at;
-    char *theirs = imx_team_data(team, to) + (size_t)first_row(args, team->rank) * row_bytes + at;
+    char *theirs = imx_team_data(team, to) + (size_t)args->push_first * row_bytes + at;
     imbrexd_check_read(mine, bytes, row_bytes, (size_t)rows);
     imbrexd_check_write(theirs, bytes, row_bytes, (size_t)rows);
     if (bytes == row_bytes && rows && bytes)
@@ -66,13 +66,12 @@ static void push_slices(const imx_gemm_args *args, int to, long long rows)
 int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
 {
     const imx_team *team = &args->team;
-    long long rows = first_row(args, team->rank + 1) - first_row(args, team->rank);
     int last = args->own < 0 ? team->size : team->size - 1; /* oneself, at the end */
     for (int i = 1; i <= last; i++) {
         int to = (team->rank + team->size - i) % team->size;
         if (!imx_cpu_team_credit(args, block, to))
             return 0;
-        (args->own < 0 ? push_slices : push_chunks)(args, to, rows);
+        (args->own < 0 ? push_slices : push_chunks)(args, to, args->push_rows);
     }
     return 1;
 }

@@ -83,7 +83,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
     char ranks[32] = "";
-    if (folds(args))
+    if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
     snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s%s",

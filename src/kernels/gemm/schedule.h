@@ -60,6 +60,20 @@ typedef struct imx_tile {
 #define IMX_SCHEDULE_LOCAL(s) (s)->local
 #endif
 
+/* Nor with what several ranks take where it knows that there is one. */
+#ifdef IMX_RANKS
+#define IMX_SCHEDULE_RANKS(s) IMX_RANKS
+#else
+#define IMX_SCHEDULE_RANKS(s) (s)->ranks
+#endif
+
+/* Before a loop that is short, and whose code should be. */
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define IMX_SCHEDULE_ROLLED _Pragma("unroll 1")
+#else
+#define IMX_SCHEDULE_ROLLED
+#endif
+
 /* First row of rank r. */
 IMX_SCHEDULE_FN long long imx_schedule_row(const imx_schedule *s, int r)
 {

@@ -19,8 +19,8 @@
  *
  * The blocks of a cluster, IMX_CLUSTER_M below each other, make one tile of the schedule.  They
  * need the same columns of b: each loads its share and sends it to both.  Blocks are persistent:
- * cluster i takes tiles i, i + clusters, ...  The producer works out each tile and hands it on in
- * info[stage] of the tile's first stage.
+ * cluster i takes tiles i, i + clusters, ...  The producer's warp works them out, and hands each on
+ * in info[stage] of the tile's first stage.
  *
  * Options, each free when absent:
  *   IMX_TILE_M 64 | 128 | 256    rows of a block        IMX_TILE_N   multiple of 16, at most 256
@@ -35,7 +35,7 @@
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
- *   IMX_RANKS   ranks of the team: always with IMX_STORE and no hooks
+ *   IMX_RANKS   how many ranks' rows are apart, without hooks: with IMX_STORE, and if it is 1
  *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
  *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
@@ -91,6 +91,13 @@ IMX_FN void pack_half(uint32_t (&packed)[IMX_ACC / 2], const float (&d)[IMX_ACC]
         packed[j] = pack(d[2 * j], d[2 * j + 1]);
 }
 
+/* The first of this warp's rows of a tile, worked out where it stands (thread_here). */
+IMX_FN int warp_row(void)
+{
+    int warp = (int)thread_here() / 32 - 4;
+    return (TURNS == 1 ? warp / 4 * IMX_WG_M : 0) + warp % 4 * 16;
+}
+
 /* Whose rows the tile has; -1: many ranks'. */
 IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
 {
@@ -103,17 +110,19 @@ IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
 #endif
 }
 
-/* This warp's own note of the tile that a stage begins. */
-IMX_FN void take_note(tile_info *note, uint32_t stage, bool gave_up)
+/* This warp's own note of the tile that a stage begins; once a wait gave up, nothing is stored. */
+IMX_FN void take_note(tile_info *note, uint32_t stage)
 {
     if (threadIdx.x % 32 < INFO_BYTES / 4)
         ((int *)note)[threadIdx.x % 32] = ((int *)info_of(stage))[threadIdx.x % 32];
     __syncwarp();
-    if (gave_up) {
+#ifdef IMX_HOOK_BEGIN
+    if (gave_up_here()) {
         note->rows = 0;
         note->chunk = GAVE_UP;
-        __syncwarp();
     }
+    __syncwarp();
+#endif
 }
 
 /* One more step of a tile, in two halves: what stands between them runs beneath its products. */
@@ -147,15 +156,16 @@ IMX_FN int piece_step(const tile_info *note, int consumer, int q)
 
 /* Pieces of packed from `from` on, below `to`; behind the last of all, a post. */
 IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
-                         const imx_tma_map *c, const tile_info *note, int row, uint32_t base,
-                         int from, int to)
+                         const imx_tma_map *c, const tile_info *note, uint32_t base, int from,
+                         int to)
 {
     if (STORES && from == 0)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
     for (int q = 0; q < ALL_PIECES; q++) {
         if (q >= from && q < to && (SPLIT == 1 || q == part()))
-            store_piece(packed[q / PIECES], args, c, note, row + q / PIECES * 64, base, q % PIECES);
+            store_piece(packed[q / PIECES], args, c, note, warp_row() + q / PIECES * 64, base,
+                        q % PIECES);
     }
 #if defined(IMX_POST) || defined(IMX_STORE)
     if (to > ALL_PIECES)
@@ -174,12 +184,11 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
                   place *at, uint32_t *before, uint32_t base, int consumer)
 {
     int steps = note_of(now)->steps, first_row = consumer * IMX_WG_M;
-    int row = first_row + (int)threadIdx.x / 32 % 4 * 16;
     int piece = 0, next = waiting ? piece_step(note_of(now), consumer, 0) : 0;
     for (int i = 1; i < steps; i++) {
         begin_step(d, at, base, first_row);
         if (i == next) {
-            store_pieces(packed, args, c, note_of(now ^ 1), row, base, piece, piece + 1);
+            store_pieces(packed, args, c, note_of(now ^ 1), base, piece, piece + 1);
             piece++;
             next = piece < ALL_PIECES    ? piece_step(note_of(now), consumer, piece)
                    : piece == ALL_PIECES ? i + POST_AFTER
@@ -189,7 +198,7 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
     }
     /* A short tile: before it takes over packed. */
     if (waiting && piece <= ALL_PIECES)
-        store_pieces(packed, args, c, note_of(now ^ 1), row, base, piece, ALL_PIECES + 1);
+        store_pieces(packed, args, c, note_of(now ^ 1), base, piece, ALL_PIECES + 1);
 }
 
 #endif
@@ -200,30 +209,27 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     const imx_tma_map *c = maps.c;
     uint32_t base = shared_base();
     int first_row = TURNS == 1 ? consumer * IMX_WG_M : 0;
-    int row = first_row + (int)threadIdx.x / 32 % 4 * 16; /* of this warp */
-    unsigned stride = gridDim.x / CLUSTER, index = blockIdx.x / CLUSTER;
+    uint32_t tile = 0; /* of this block's */
     float d[HALVES][IMX_ACC];
     uint32_t packed[HALVES][IMX_ACC / 2];
-    uint32_t now = 0;     /* parity of this tile's note */
-    bool gave_up = false;
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
 #ifdef IMX_SPLIT
     uint32_t exchanged = 0; /* tiles, their parity */
 #endif
     if (TURNS == 2 && consumer == 1) {
-        index += stride;
+        tile = 1;
         skip(&at, (uint32_t)steps_of(args));
     }
 
 #ifdef IMX_HOOK_BEGIN
     /* While the first loads are on their way.  Peers are seldom that far behind. */
-    gave_up = !hook_begin(args, watch);
-    if (gave_up)
+    if (!hook_begin(args, watch))
         gave_up_here() = 1;
     imbrexd_fence_tma();
 #endif
-    for (; index < tiles_of(); index += TURNS * stride) {
+    for (; index_of(tile) < tiles_of(); tile += TURNS) {
+        uint32_t now = tile & 1; /* parity of its note */
         if (TURNS == 2) {
             mbar_wait(turn_of(base, consumer), turn);
             turn ^= 1;
@@ -234,7 +240,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         int steps = info_of(at.stage)->steps;
 #endif
         multiply(d, base + at.stage * STAGE_BYTES, first_row, 0);
-        take_note(note_of(now), at.stage, gave_up);
+        take_note(note_of(now), at.stage);
         uint32_t before = at.stage;
         step(&at);
 #ifdef IMX_PINGPONG
@@ -247,11 +253,11 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
             end_step(&at, &before, base);
         }
 #else
-        go_on(d, packed, args, c, now, !SUMS && index >= stride, &at, &before, base, consumer);
+        go_on(d, packed, args, c, now, !SUMS && tile > 0, &at, &before, base, consumer);
 #endif
         wgmma_wait(0);
         if (TURNS == 2 || consumer == 0)
-            imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index);
+            imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index_of(tile));
         /* No step has made the warps meet since each took its note there. */
         if (args.k <= SPLIT * TILE_K)
             consumers_meet(consumer);
@@ -266,10 +272,10 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         for (int h = 0; h < HALVES; h++) {
             pack_half(packed[h], d[h]);
             if (TURNS == 2)
-                store(packed[h], args, c, note_of(now), row + h * 64, base);
+                store(packed[h], args, c, note_of(now), warp_row() + h * 64, base);
         }
 #ifdef IMX_SUM
-        if (!sum_tile(packed, args, watch, note_of(now), row))
+        if (!sum_tile(packed, args, watch, note_of(now), warp_row()))
             gave_up_here() = 1;
 #endif
 #ifdef IMX_PINGPONG
@@ -277,23 +283,21 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         post(args, note_of(now));
 #endif
         skip(&at, (uint32_t)steps_of(args));
-#else
-        now ^= 1;
 #endif
     }
     imx_trace_begin(IMX_TRACE_LAST);
 #ifndef IMX_PINGPONG
-    bool waiting = !SUMS && index >= stride; /* the last tile, in packed */
-    const tile_info *last = note_of(now ^ 1);
+    bool waiting = !SUMS && tile > 0; /* the last tile, in packed */
+    const tile_info *last = note_of(tile & 1 ^ 1);
 #ifdef IMX_FOLD
     if (waiting && (LAST_STORED || last->owner != args.team.rank))
-        store_pieces(packed, args, c, last, row, base, 0, ALL_PIECES + 1);
+        store_pieces(packed, args, c, last, base, 0, ALL_PIECES + 1);
     if (waiting && last->owner == args.team.rank &&
-        !last_tile(packed, args, watch, &maps.own, last, row, base, &at, consumer))
+        !last_tile(packed, args, watch, &maps.own, last, warp_row(), base, &at, consumer))
         gave_up_here() = 1;
 #else
     if (waiting)
-        store_pieces(packed, args, c, last, row, base, 0, ALL_PIECES + 1);
+        store_pieces(packed, args, c, last, base, 0, ALL_PIECES + 1);
 #endif
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */
@@ -345,10 +349,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
             mbar_init(turn_of(base, i), 1);
         mbar_init_fence();
-    } else if (threadIdx.x == 32) {
-        tiles_of() = tiles_in(args);
-        if (!HOOKS)
-            first_work(args);
+    } else if (threadIdx.x / 32 == 1 && !HOOKS) {
+        list_first(args);
     }
     if (CLUSTER > 1)
         cluster_barrier();
@@ -360,8 +362,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_let_go();
     imx_trace_open();
     if (HOOKS) { /* the caller's order may depend on what the kernel ahead wrote */
-        if (threadIdx.x == 32)
-            first_work(args);
+        if (threadIdx.x / 32 == 1)
+            list_first(args);
         __syncthreads();
     }
 
@@ -369,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_CONSUMERS > 1
         reg_less(PRODUCER_REGISTERS);
 #endif
-        if (threadIdx.x == 0)
+        if (threadIdx.x < 32)
             produce(args, &watch, maps);
 #ifdef IMX_RING
         else if (threadIdx.x == 32)

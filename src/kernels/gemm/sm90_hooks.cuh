@@ -2,7 +2,7 @@
  * library's own operators do there (team.cuh, sm90_fold.cuh), or, with IMX_HOOKS, with the hooks of
  * a kernel of the caller's (imbrex_gemm.h), whose text comes after this one.
  *
- *     hook_order      which tile comes next                    by one thread
+ *     hook_order      which tile comes next                    by some lanes of a warp
  *     hook_begin      before the first store                   by every warp of the consumers
  *     hook_wait       before a chunk's first load              by the producer
  *     hook_done       a chunk is stored                        by the one who stored its last

@@ -64,15 +64,15 @@ enum {
 #else
     STORES = 0,
 #endif
+#if defined(IMX_PUSH) || defined(IMX_RING) || defined(IMX_SLICES) || defined(IMX_NODES)
+    BUSY = 1, /* the producer, or those beside it */
+#else
+    BUSY = 0,
+#endif
 #ifdef IMX_SUM
     SUMS = 1,
 #else
     SUMS = 0,
-#endif
-#ifdef IMX_SLICES
-    SLICES = 1,
-#else
-    SLICES = 0,
 #endif
 #ifdef IMX_SPLIT
     SPLIT = 2,
@@ -118,16 +118,18 @@ enum {
     EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
     INFO_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES,
     INFO_BYTES = 32,
-    NEXT_AT = INFO_AT + IMX_STAGES * INFO_BYTES, /* the producer's own note */
-    HERE_AT = NEXT_AT + 40, /* columns of a that are here, with IMX_RING */
-    TILES_AT = NEXT_AT + 44,
-    GAVE_UP_AT = NEXT_AT + 48,
-    TURN_AT = NEXT_AT + 52,    /* with IMX_RING: tiles that the producer has begun */
-    USE_AT = NEXT_AT + 56,     /* of the run, likewise, and with IMX_SUM */
-    SCOUTED_AT = NEXT_AT + 64, /* likewise: what the scout has seen */
-    READY_AT = NEXT_AT + 64,   /* with IMX_SUM: whether use is known, and peers may be written to */
-    STORED_AT = NEXT_AT + 64,  /* with IMX_FOLD: own tiles that each consumer warp has stored */
-    NOTES_AT = NEXT_AT + 96, /* each warp's own: the tile in its registers, and the one before */
+    LISTED = 16, /* tiles of the block that are worked out at a time (sm90_produce.cuh) */
+    LIST_AT = INFO_AT + IMX_STAGES * INFO_BYTES,
+    ROWS_AT = LIST_AT + LISTED * INFO_BYTES, /* of a, of each */
+    HERE_AT = ROWS_AT + LISTED * 4,          /* columns of a that are here, with IMX_RING */
+    TILES_AT = HERE_AT + 4,
+    GAVE_UP_AT = HERE_AT + 8,
+    TURN_AT = HERE_AT + 12,    /* with IMX_RING: tiles that the producer has begun */
+    USE_AT = HERE_AT + 16,     /* of the run, likewise, and with IMX_SUM */
+    SCOUTED_AT = HERE_AT + 24, /* likewise: what the scout has seen */
+    READY_AT = HERE_AT + 24,   /* with IMX_SUM: whether use is known, and peers may be written to */
+    STORED_AT = HERE_AT + 24,  /* with IMX_FOLD: own tiles that each consumer warp has stored */
+    NOTES_AT = HERE_AT + 64, /* each warp's own: the tile in its registers, and the one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
@@ -147,7 +149,9 @@ enum {
     FOLDS_FAST = 0,
 #endif
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = HOOKS || FOLDS_FAST ? 72 : STORES || SUMS || IMX_TILE_N <= 64 ? 56 : 40,
+    PRODUCER_REGISTERS = HOOKS || FOLDS_FAST                                 ? 72
+                         : STORES || SUMS || IMX_TILE_N <= (BUSY ? 224 : 64) ? 56
+                                                                             : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,
@@ -259,6 +263,12 @@ IMX_FN tile_info *info_of(uint32_t stage)
 IMX_FN tile_info *note_of(uint32_t parity)
 {
     return (tile_info *)(shared + NOTES_AT) + (threadIdx.x / 32 - 4) * 2 + parity;
+}
+
+/* Which of all tiles this block's tile number `tile` is. */
+IMX_FN unsigned index_of(unsigned tile)
+{
+    return blockIdx.x / CLUSTER + tile * (gridDim.x / CLUSTER);
 }
 
 /* How many tiles there are in all. */

@@ -1,5 +1,9 @@
-/* sm90_produce.cuh - the producer thread of sm90.cu: which tile comes next, whether its rows have
- * arrived, and its loads into the ring of stages. */
+/* sm90_produce.cuh - the producer of sm90.cu: which tiles come next, whether their rows have
+ * arrived, and their loads into the ring of stages.
+ *
+ * To work a tile out takes longer than the loads that are under way, and the ring would run dry
+ * once a tile: so a warp lists the next ones together, a lane each.
+ */
 #ifndef IMX_SM90_PRODUCE_CUH
 #define IMX_SM90_PRODUCE_CUH
 
@@ -9,22 +13,21 @@
 #include "sm90_tile.h"
 #include "team.cuh"
 
-/* The next tile: what consumers get, and where its loads begin.  Kept in shared memory:
- * the producer has few registers. */
-typedef struct work {
-    tile_info info;
-    int a_row;
-    int own;
-} work;
+/* Tile i of the list: what consumers get. */
+IMX_FN tile_info *listed(int i)
+{
+    return (tile_info *)(shared + LIST_AT) + i;
+}
+
+/* Where its loads of a begin; ~row: of own rows, in map a. */
+IMX_FN int &listed_row(int i)
+{
+    return ((int *)(shared + ROWS_AT))[i];
+}
 
 IMX_FN int steps_of(const imx_gemm_args &args)
 {
     return ((int)args.k + SPLIT * TILE_K - 1) / (SPLIT * TILE_K);
-}
-
-IMX_FN unsigned tiles_in(const imx_gemm_args &args)
-{
-    return imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
 }
 
 #ifdef IMX_STORE
@@ -43,43 +46,61 @@ IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned index, int steps, in
 }
 #endif
 
-IMX_FN void work_at(const imx_gemm_args &args, unsigned index, int steps, work *w)
+/* owner: of the tile before. */
+IMX_FN void list_tile(const imx_gemm_args &args, unsigned index, imx_sm90_tile t, int owner, int i)
 {
-    w->info.steps = steps;
-    imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS,
-                                       hook_order(args, index));
+    tile_info *info = listed(i);
     int below = block_m() * IMX_TILE_M;
-#ifdef IMX_STORE
-    w->info.apart = pieces_apart(args, index, steps, w->info.owner);
-#endif
-    w->info.row = t.row + below;
-    w->info.col = t.col;
-    w->info.rows = t.rows - below;
-    w->info.chunk = t.chunk;
-    w->a_row = t.row + below;
-    w->own = 1;
+    info->steps = steps_of(args);
+    info->row = t.row + below;
+    info->col = t.col;
+    info->rows = t.rows - below;
+    info->chunk = t.chunk;
+    int a_row = ~(t.row + below);
 #ifdef IMX_OWN
-    w->own = t.rank == args.own;
-    if (w->own)
-        w->a_row = t.rank_row + below;
+    a_row = t.rank == args.own ? ~(t.rank_row + below) : t.row + below;
 #endif
+    listed_row(i) = a_row;
 #if defined(IMX_POST) || defined(IMX_STORE)
-    w->info.tiles = t.chunk_tiles;
+    info->tiles = t.chunk_tiles;
 #endif
 #ifdef IMX_RING
-    ring_note(args, t, &w->info);
+    ring_note(args, t, info);
 #endif
 #ifdef IMX_STORE
-    w->info.row = t.rank_row + below;
-    w->info.owner = t.rank;
+    info->row = t.rank_row + below;
+    info->owner = t.rank;
+    info->apart = pieces_apart(args, index, info->steps, owner);
 #endif
 }
 
-/* One thread: the block's first tile, if it has one. */
-IMX_FN void first_work(const imx_gemm_args &args)
+/* One warp: the block's tiles from `index` on. */
+IMX_FN void list_tiles(const imx_gemm_args &args, unsigned index)
 {
-    if (blockIdx.x / CLUSTER < tiles_of())
-        work_at(args, blockIdx.x / CLUSTER, steps_of(args), (work *)(shared + NEXT_AT));
+    int lane = lane_here(), owner = 0;
+    unsigned stride = gridDim.x / CLUSTER, mine = index + lane * stride;
+    bool any = lane < LISTED && mine < tiles_of();
+    imx_sm90_tile t = {};
+    if (any)
+        t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, hook_order(args, mine));
+#ifdef IMX_STORE
+    owner = __shfl_up_sync(0xffffffffu, t.rank, 1);
+    if (lane == 0 && index >= stride)
+        owner = listed(LISTED - 1)->owner;
+    __syncwarp();
+#endif
+    if (any)
+        list_tile(args, mine, t, owner, lane);
+    __syncwarp();
+}
+
+/* One warp: how many tiles there are, and the block's first ones. */
+IMX_FN void list_first(const imx_gemm_args &args)
+{
+    if (lane_here() == 0)
+        tiles_of() = imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
+    __syncwarp();
+    list_tiles(args, blockIdx.x / CLUSTER);
 }
 
 /* To this block, and where it shares b with the one below or above, to the same place there. */
@@ -108,16 +129,16 @@ IMX_FN void load_b(const imx_tma_map *b, int col, int k, uint32_t to, uint32_t b
  * the cache has what it wrote. */
 IMX_FN void prefetch_b(const imx_tma_map *b)
 {
-    const work *w = (const work *)(shared + NEXT_AT);
+    const tile_info *first = listed(0);
     int b_part = block_m() * B_SHARE;
     if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
         return;
-    for (int i = 0; i < PREFETCH_STEPS && i < w->info.steps; i++) {
+    for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++) {
 #ifdef IMX_B_KN
         for (int j = 0; j < B_BYTES / 8192; j++)
-            tma_prefetch(b, w->info.col + 64 * j, k_of(i) + b_part);
+            tma_prefetch(b, first->col + 64 * j, k_of(i) + b_part);
 #else
-        tma_prefetch(b, k_of(i), w->info.col + b_part);
+        tma_prefetch(b, k_of(i), first->col + b_part);
 #endif
     }
 }
@@ -137,10 +158,10 @@ IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col,
 #ifdef IMX_LAST_PARTS
 
 /* One thread: which chunk of own rows a block's last tile is of; -1: it is of a peer's. */
-IMX_FN int last_number(const imx_gemm_args &args, const work *last)
+IMX_FN int last_number(const imx_gemm_args &args, const tile_info *last)
 {
     int rank = args.team.rank;
-    return last->info.owner == rank ? last->info.chunk - rank * args.schedule.chunks : -1;
+    return last->owner == rank ? last->chunk - rank * args.schedule.chunks : -1;
 }
 
 /* One thread, while there are loads to do that nobody waits for yet: whether all peers' parts are
@@ -162,7 +183,7 @@ IMX_FN int parts_here(const imx_gemm_args &args, int number)
  * it, column by column of boxes, in rank order.  here: they have been seen.  Who gives up goes on
  * all the same: consumers count on what comes, and so does the other block of the cluster. */
 IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
-                       const imx_tma_map *parts, const work *last, int here, uint32_t base,
+                       const imx_tma_map *parts, const tile_info *last, int here, uint32_t base,
                        place *at)
 {
     const imx_team &team = args.team;
@@ -175,14 +196,14 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
     imx_trace_end(IMX_TRACE_PART, -1, number);
     imbrexd_fence_tma();
 
-    int rank = team.rank == 0, col = last->info.col;
+    int rank = team.rank == 0, col = last->col;
     for (int left = PIECES * (IMX_RANKS - 1); left > 0; left -= BOXES) {
         int boxes = left < BOXES ? left : BOXES;
         mbar_wait(empty_of(base, at->stage), at->phase);
         mbar_expect(full_of(base, at->stage), boxes * BOX_LOAD_BYTES);
         for (int i = 0; i < boxes; i++) {
             tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col,
-                           last->info.row, rank, full_of(base, at->stage));
+                           last->row, rank, full_of(base, at->stage));
             rank += rank + 1 == team.rank ? 2 : 1;
             if (rank >= IMX_RANKS) {
                 rank = team.rank == 0;
@@ -195,55 +216,62 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
 
 #endif
 
-/* One thread.  The next tile is worked out while the ring is full anyway. */
+/* The first warp, whose first thread waits and loads. */
 IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
                     const imx_gemm_maps &maps)
 {
     const imx_tma_map *b = &maps.b;
     uint32_t base = shared_base();
-    unsigned stride = gridDim.x / CLUSTER;
+    unsigned first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
     int steps = steps_of(args);
     place at = { 0, 1 }; /* an empty ring is free at once */
-    work *w = (work *)(shared + NEXT_AT);
-    int early = 0; /* stages whose b is on its way already */
+    int tile = 0;        /* of the list */
+    int early = 0;       /* stages whose b is on its way already */
 #if defined(IMX_SLICES)
     const int all = 0x7fffffff;
     int ready_k = args.ready ? 0 : all; /* columns of a that are here */
 #elif defined(IMX_RING)
-    ring_use() = team_use(args);
+    if (threadIdx.x == 0)
+        ring_use() = team_use(args);
 #elif defined(IMX_WAIT)
-    int waited = -1, gave_up = 0;
+    int waited = -1;
 #endif
 #ifdef IMX_LAST_PARTS
     int here = 0; /* the peers' parts of the last tile */
 #endif
 
-    unsigned index = blockIdx.x / CLUSTER; /* worked out before the blocks met */
-    while (index < tiles_of()) {
+    for (unsigned index = first; index < tiles_of(); index += stride, tile++) {
+        if (tile == LISTED) {
+            __syncwarp();
+            list_tiles(args, index);
+            tile = 0;
+        }
+        if (threadIdx.x != 0)
+            continue;
+        tile_info *info = listed(tile);
+        int own = listed_row(tile) < 0, a_row = own ? ~listed_row(tile) : listed_row(tile);
 #if defined(IMX_SLICES)
-        if (args.ready && index == blockIdx.x / CLUSTER) { /* the ring is empty: b need not wait */
-            for (; early < IMX_STAGES && early < w->info.steps; early++)
-                load_b(b, w->info.col, k_of(early), base + early * STAGE_BYTES,
-                       full_of(base, early));
+        if (args.ready && index == first) { /* the ring is empty: b need not wait */
+            for (; early < IMX_STAGES && early < steps; early++)
+                load_b(b, info->col, k_of(early), base + early * STAGE_BYTES, full_of(base, early));
         }
 #elif defined(IMX_RING)
-        ring_begin(w->own);
+        ring_begin(own);
 #elif defined(IMX_WAIT)
-        if (hook_waits(args) && !w->own && w->info.chunk != waited && !gave_up) {
-            waited = w->info.chunk;
-            gave_up = !hook_wait(args, watch, waited);
+        if (hook_waits(args) && !own && info->chunk != waited && !gave_up_here()) {
+            waited = info->chunk;
+            if (!hook_wait(args, watch, waited))
+                gave_up_here() = 1;
             imbrexd_fence_tma();
         }
         /* Other blocks of the cluster count on what this one brings: go on, but post nothing. */
-        if (gave_up) {
-            w->info.chunk = GAVE_UP;
-            gave_up_here() = 1;
-        }
+        if (gave_up_here())
+            info->chunk = GAVE_UP;
 #endif
-        const imx_tma_map *a = w->own ? &maps.a : &maps.gathered;
-        int a_row = w->a_row, col = w->info.col;
+        const imx_tma_map *a = own ? &maps.a : &maps.gathered;
+        int col = info->col;
 #ifdef IMX_RING
-        int strip = w->info.strip;
+        int strip = info->strip;
 #endif
 
         for (int i = 0; i < steps; i++) {
@@ -262,24 +290,22 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
 #endif
             mbar_wait(empty_of(base, at.stage), at.phase);
             if (i == 0)
-                *info_of(at.stage) = w->info;
+                *info_of(at.stage) = *info;
             load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage),
                  &early);
             step(&at);
-            if (i == 0) {
-                index += stride;
-                if (index < tiles_of())
-                    work_at(args, index, steps, w);
-            }
 #ifdef IMX_LAST_PARTS
-            if (i == steps - IMX_STAGES && index >= tiles_of() && last_number(args, w) >= 0)
-                here = parts_here(args, last_number(args, w));
+            if (i == steps - IMX_STAGES && index + stride >= tiles_of() &&
+                last_number(args, info) >= 0)
+                here = parts_here(args, last_number(args, info));
 #endif
         }
     }
+    if (threadIdx.x != 0)
+        return;
 #ifdef IMX_LAST_PARTS
-    if (blockIdx.x / CLUSTER < tiles_of() && last_number(args, w) >= 0)
-        load_parts(args, watch, &maps.parts, w, here, base, &at);
+    if (tile > 0 && last_number(args, listed(tile - 1)) >= 0)
+        load_parts(args, watch, &maps.parts, listed(tile - 1), here, base, &at);
 #endif
 #ifdef IMX_READS
     for (int i = 0; i < IMX_STAGES; i++, step(&at)) /* the last load of each */

@@ -88,8 +88,8 @@ IMX_FN int sum_owner(const imx_gemm_args &args, int row)
 
 IMX_FN int sum_first_row(const imx_gemm_args &args, int rank)
 {
-    return (int)imx_sm90_tile_row((unsigned)args.schedule.m, (unsigned)args.team.size,
-                                  (unsigned)rank);
+    return (int)imx_sm90_row(
+        imx_sm90_rows_of((unsigned)args.schedule.m, (unsigned)args.team.size), (unsigned)rank);
 }
 
 /* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot `of`. */

@@ -13,23 +13,44 @@ typedef struct imx_sm90_tile {
     int chunk_tiles; /* of the chunk */
 } imx_sm90_tile;
 
-/* r * m / ranks without a product of the two. */
-IMX_SCHEDULE_FN unsigned imx_sm90_tile_row(unsigned m, unsigned ranks, unsigned r)
+/* How the ranks share m rows: `each`, and of `more` one more here and there.   Divisions are
+ * slow: most are made once. */
+typedef struct imx_sm90_rows {
+    unsigned ranks, each, more;
+} imx_sm90_rows;
+
+IMX_SCHEDULE_FN imx_sm90_rows imx_sm90_rows_of(unsigned m, unsigned ranks)
 {
-    return r * (m / ranks) + r * (m % ranks) / ranks;
+    imx_sm90_rows rows = { ranks, m, 0 };
+    if (ranks > 1) {
+        rows.each = m / ranks;
+        rows.more = m - rows.each * ranks;
+    }
+    return rows;
+}
+
+/* Rank r's first: r * m / ranks, without a product of r and m. */
+IMX_SCHEDULE_FN unsigned imx_sm90_row(imx_sm90_rows rows, unsigned r)
+{
+    if (rows.more == 0)
+        return r * rows.each;
+    return r * rows.each + r * rows.more / rows.ranks;
+}
+
+IMX_SCHEDULE_FN unsigned imx_sm90_rank_rows(imx_sm90_rows rows, unsigned r)
+{
+    return rows.more ? imx_sm90_row(rows, r + 1) - imx_sm90_row(rows, r) : rows.each;
 }
 
 /* imx_schedule_tiles(s). */
 IMX_SCHEDULE_FN unsigned imx_sm90_tiles(const imx_schedule *s, unsigned tile_rows,
                                         unsigned tile_cols)
 {
-    unsigned m = (unsigned)s->m, ranks = (unsigned)s->ranks, tile_rows_all = 0;
-    if (ranks == 1)
-        tile_rows_all = (m + tile_rows - 1) / tile_rows;
-    for (unsigned r = 0; ranks > 1 && r < ranks; r++) {
-        unsigned rows = imx_sm90_tile_row(m, ranks, r + 1) - imx_sm90_tile_row(m, ranks, r);
-        tile_rows_all += (rows + tile_rows - 1) / tile_rows;
-    }
+    unsigned tile_rows_all = 0;
+    imx_sm90_rows share = imx_sm90_rows_of((unsigned)s->m, (unsigned)IMX_SCHEDULE_RANKS(s));
+    IMX_SCHEDULE_ROLLED
+    for (unsigned r = 0; r < share.ranks; r++)
+        tile_rows_all += (imx_sm90_rank_rows(share, r) + tile_rows - 1) / tile_rows;
     return tile_rows_all * (((unsigned)s->n + tile_cols - 1) / tile_cols);
 }
 
@@ -71,16 +92,17 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_of_nodes(const imx_schedule *s, unsi
                                                      unsigned tile_cols, unsigned index)
 {
     unsigned m = (unsigned)s->m, ranks = (unsigned)s->ranks, local = (unsigned)s->local;
+    imx_sm90_rows share = imx_sm90_rows_of(m, ranks);
     unsigned columns = ((unsigned)s->n + tile_cols - 1) / tile_cols;
     unsigned chunk_rows = (unsigned)s->chunk_rows, step = chunk_rows;
     unsigned base = (unsigned)s->first / local * local, start = (unsigned)s->first % local;
     unsigned own = (unsigned)s->solo / local;
+    IMX_SCHEDULE_ROLLED
     for (unsigned place = 0;; place++) {
         unsigned down = 0;
-        for (unsigned r = base; r < base + local; r++) {
-            unsigned rows = imx_sm90_tile_row(m, ranks, r + 1) - imx_sm90_tile_row(m, ranks, r);
-            down += (rows + tile_rows - 1) / tile_rows;
-        }
+        IMX_SCHEDULE_ROLLED
+        for (unsigned r = base; r < base + local; r++)
+            down += (imx_sm90_rank_rows(share, r) + tile_rows - 1) / tile_rows;
         if (index < down * columns) {
             step = place == own ? m : chunk_rows; /* of each rank's rows, before the next rank's */
             break;
@@ -88,9 +110,9 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_of_nodes(const imx_schedule *s, unsi
         index -= down * columns;
         base = base + local < ranks ? base + local : 0;
     }
+    IMX_SCHEDULE_ROLLED
     for (unsigned from = 0, l = start;;) {
-        unsigned r = base + l, row = imx_sm90_tile_row(m, ranks, r);
-        unsigned rows = imx_sm90_tile_row(m, ranks, r + 1) - row;
+        unsigned r = base + l, row = imx_sm90_row(share, r), rows = imx_sm90_rank_rows(share, r);
         unsigned left = rows > from ? rows - from : 0;
         unsigned here = ((left < step ? left : step) + tile_rows - 1) / tile_rows * columns;
         if (index < here) {
@@ -113,17 +135,20 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
 {
     if (IMX_SCHEDULE_LOCAL(s))
         return imx_sm90_tile_of_nodes(s, tile_rows, tile_cols, index);
-    unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)s->ranks;
+    unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)IMX_SCHEDULE_RANKS(s);
+    imx_sm90_rows share = imx_sm90_rows_of(m, ranks);
     unsigned columns = (n + tile_cols - 1) / tile_cols;
     unsigned r = (unsigned)s->first, row = 0, rows = m, place = 0, down = 0;
     unsigned together = 1; /* ranks of this band, with `down` tile rows in all */
+    IMX_SCHEDULE_ROLLED
     while (ranks > 1) {
         together = (unsigned)imx_schedule_band(s, (int)place);
         down = 0;
+        IMX_SCHEDULE_ROLLED
         for (unsigned i = 0; i < together; i++) {
             unsigned at = r + i < ranks ? r + i : r + i - ranks;
-            row = imx_sm90_tile_row(m, ranks, at);
-            rows = imx_sm90_tile_row(m, ranks, at + 1) - row;
+            row = imx_sm90_row(share, at);
+            rows = imx_sm90_rank_rows(share, at);
             down += (rows + tile_rows - 1) / tile_rows;
         }
         if (index < down * columns)
@@ -137,9 +162,10 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
     if (together > 1) {
         band_col = index / down;
         index -= band_col * down; /* now a tile row of the band */
+        IMX_SCHEDULE_ROLLED
         for (;;) {
-            row = imx_sm90_tile_row(m, ranks, r);
-            rows = imx_sm90_tile_row(m, ranks, r + 1) - row;
+            row = imx_sm90_row(share, r);
+            rows = imx_sm90_rank_rows(share, r);
             unsigned here = (rows + tile_rows - 1) / tile_rows;
             if (index < here)
                 break;

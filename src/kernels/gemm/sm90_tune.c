@@ -12,7 +12,8 @@
 #include "schedule.h"
 
 enum {
-    SHARED_MOST = 230400, /* leaves room for a one-warp kernel that waits on a stream */
+    SHARED_MOST = 231424, /* 1 KB less than a block may have: for records of times */
+    LIST = 16 * 36 + 64,  /* of the block's next tiles, and single words */
     TILE_K_BYTES = 128,   /* of a row of a stage */
     ATOM = 64,            /* columns of b [k, n] that lie together */
     GROUP_ROWS = 2048,    /* of c: a's rows of a group stay in the L2 cache */
@@ -55,7 +56,7 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t buffers = c->pingpong || c->split > 1 ? 1 : 2;
     size_t pieces = warps * buffers * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c);
     size_t sums = c->split > 1 ? warps * 32 * (size_t)c->tile_n : 0;
-    size_t notes = (size_t)c->stages * 32 + 96 + warps * 2 * 32;
+    size_t notes = (size_t)c->stages * 32 + LIST + warps * 2 * 32;
     size_t barriers =
         (size_t)c->stages * 16 + (c->pingpong ? 16 : 0) + (c->split > 1 ? warps * 16 : 0);
     return (size_t)c->stages * stage + pieces + sums + notes + barriers;

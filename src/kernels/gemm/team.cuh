@@ -261,33 +261,35 @@ IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
 
 /* One of all blocks' warps that push: its share of every chunk to every peer, the rank's before
  * first.  Whoever brings the last share of a chunk posts its signal. */
-IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, int64_t first,
-                              int64_t rows, push_warps warps)
+IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push_warps warps)
 {
     const imx_team &team = args.team;
-    int chunks = (int)((rows + args.push_chunk_rows - 1) / args.push_chunk_rows), to = team.rank;
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
     uint32_t number = push_number(warps), all = push_count(warps);
     push_pace pace = push_pace_begin(args.push_pace[0], all);
-    for (int i = 0; i < (team.size - 1) * chunks; i++) {
-        int q = i % chunks;
-        if (q == 0)
-            to = to ? to - 1 : team.size - 1;
-        if (i == chunks)
+    int to = team.rank;
+#pragma unroll 1
+    for (int peer = 1; peer < team.size; peer++) {
+        to = to ? to - 1 : team.size - 1;
+        if (peer == 2)
             pace = push_pace_begin(args.push_pace[1], all);
-        int64_t row = (int64_t)q * args.push_chunk_rows, left = rows - row;
-        int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
-        char *theirs = imx_team_data(&team, to) + (first + row) * row_bytes;
-        const char *mine = (const char *)args.push + row * row_bytes;
-        imx_trace_begin(IMX_TRACE_PUSH);
-        if (units)
-            push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, &pace);
-        else
-            push_halves(theirs, mine, bytes / 2, number, all);
-        if (push_last(&args.counters[to * args.push_chunks + q], warps))
-            imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
-                                team_use(args));
-        imx_trace_end(IMX_TRACE_PUSH, to, q);
+        int64_t row = 0;
+#pragma unroll 1
+        for (int q = 0; row < args.push_rows; q++, row += args.push_chunk_rows) {
+            int64_t left = args.push_rows - row;
+            int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
+            char *theirs = imx_team_data(&team, to) + (args.push_first + row) * row_bytes;
+            const char *mine = (const char *)args.push + row * row_bytes;
+            imx_trace_begin(IMX_TRACE_PUSH);
+            if (units)
+                push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, &pace);
+            else
+                push_halves(theirs, mine, bytes / 2, number, all);
+            if (push_last(&args.counters[to * args.push_chunks + q], warps))
+                imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
+                                    team_use(args));
+            imx_trace_end(IMX_TRACE_PUSH, to, q);
+        }
     }
 }
 
@@ -326,8 +328,7 @@ IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, const char *from, int64_
  * not before its time, or it would stand in the way of this one.  All warps take the first, which
  * everybody waits for; then one of each block takes a slice, in turn, so that no slice waits for
  * the fence of the one before. */
-IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t first, int64_t rows,
-                              push_warps all)
+IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, push_warps all)
 {
     const imx_team &team = args.team;
     uint32_t due = push_clock();
@@ -338,18 +339,18 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
         int64_t at = (int64_t)s * args.slice_k, left = args.k - at;
         uint32_t columns = (uint32_t)(left < args.slice_k ? left : args.slice_k) * element / unit;
         const char *from = (const char *)args.push + at * element;
-        int64_t to = (first * args.k + at) * element;
+        int64_t to = (args.push_first * args.k + at) * element;
         push_warps warps = s == 0 ? all : push_by(all.first + (uint32_t)s % all.count, 1);
         if (s > 0 && thread_here() / 32 != warps.first)
             continue;
         while ((int32_t)(due - push_clock()) > 0)
             __nanosleep(100);
         if (units)
-            push_slice<uint4>(args, from, to, (uint32_t)rows, columns, stride, warps);
+            push_slice<uint4>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
         else if (element == 4)
-            push_slice<uint32_t>(args, from, to, (uint32_t)rows, columns, stride, warps);
+            push_slice<uint32_t>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
         else
-            push_slice<uint16_t>(args, from, to, (uint32_t)rows, columns, stride, warps);
+            push_slice<uint16_t>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
         if (!push_last(&args.counters[s], warps))
             continue;
         imbrexd_fence_post(); /* one for all posts, which would else wait for each other */
@@ -363,18 +364,14 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, int64_t fi
 IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int element,
                       push_warps warps)
 {
-    const imx_team &team = args.team;
     if (!push_agree(team_credits(args, watch), warps))
         return 0;
-    int64_t m = args.schedule.m;
-    int64_t first = imx_team_row(m, team.size, team.rank);
-    int64_t rows = imx_team_row(m, team.size, team.rank + 1) - first;
 #ifdef IMX_SLICES
     imx_trace_begin(IMX_TRACE_PUSH);
-    push_slices(args, element, first, rows, warps);
+    push_slices(args, element, warps);
     imx_trace_end(IMX_TRACE_PUSH, -1, -1);
 #else
-    push_chunks(args, args.k * element, first, rows, warps);
+    push_chunks(args, args.k * element, warps);
 #endif
     return 1;
 }
