@@ -474,7 +474,7 @@ static void maps_config(const void *largest, const imx_cuda_target *target, int 
                                  .blocks = blocks,
                                  .cluster = 2,
                                  .threads = 384,
-                                 .shared_bytes = 230400 };
+                                 .shared_bytes = 231424 };
 }
 
 static int64_t planes;

@@ -60,7 +60,7 @@ typedef struct imx_tile {
 #define IMX_SCHEDULE_LOCAL(s) (s)->local
 #endif
 
-/* Nor with what several ranks take where it knows that there is one. */
+/* Nor with what any number of ranks takes where it knows how many there are. */
 #ifdef IMX_RANKS
 #define IMX_SCHEDULE_RANKS(s) IMX_RANKS
 #else

@@ -110,7 +110,8 @@ IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
 #endif
 }
 
-/* This warp's own note of the tile that a stage begins; once a wait gave up, nothing is stored. */
+/* This warp's own note of the tile that a stage begins.  What goes where peers write or read is not
+ * stored any more once a wait gave up. */
 IMX_FN void take_note(tile_info *note, uint32_t stage)
 {
     if (threadIdx.x % 32 < INFO_BYTES / 4)

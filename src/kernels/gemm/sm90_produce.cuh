@@ -19,7 +19,7 @@ IMX_FN tile_info *listed(int i)
     return (tile_info *)(shared + LIST_AT) + i;
 }
 
-/* Where its loads of a begin; ~row: of own rows, in map a. */
+/* Where its loads of a begin: a row of map gathered, or ~row of map a. */
 IMX_FN int &listed_row(int i)
 {
     return ((int *)(shared + ROWS_AT))[i];
@@ -222,10 +222,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
 {
     const imx_tma_map *b = &maps.b;
     uint32_t base = shared_base();
-    unsigned first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
     int steps = steps_of(args);
     place at = { 0, 1 }; /* an empty ring is free at once */
-    int tile = 0;        /* of the list */
+    unsigned tile = 0;   /* of this block's */
     int early = 0;       /* stages whose b is on its way already */
 #if defined(IMX_SLICES)
     const int all = 0x7fffffff;
@@ -240,18 +239,18 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
     int here = 0; /* the peers' parts of the last tile */
 #endif
 
-    for (unsigned index = first; index < tiles_of(); index += stride, tile++) {
-        if (tile == LISTED) {
+    for (; index_of(tile) < tiles_of(); tile++) {
+        if (tile > 0 && tile % LISTED == 0) {
             __syncwarp();
-            list_tiles(args, index);
-            tile = 0;
+            list_tiles(args, index_of(tile));
         }
         if (threadIdx.x != 0)
             continue;
-        tile_info *info = listed(tile);
-        int own = listed_row(tile) < 0, a_row = own ? ~listed_row(tile) : listed_row(tile);
+        tile_info *info = listed(tile % LISTED);
+        int a_row = listed_row(tile % LISTED), own = a_row < 0;
+        a_row = own ? ~a_row : a_row;
 #if defined(IMX_SLICES)
-        if (args.ready && index == first) { /* the ring is empty: b need not wait */
+        if (args.ready && tile == 0) { /* the ring is empty: b need not wait */
             for (; early < IMX_STAGES && early < steps; early++)
                 load_b(b, info->col, k_of(early), base + early * STAGE_BYTES, full_of(base, early));
         }
@@ -295,7 +294,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
                  &early);
             step(&at);
 #ifdef IMX_LAST_PARTS
-            if (i == steps - IMX_STAGES && index + stride >= tiles_of() &&
+            if (i == steps - IMX_STAGES && index_of(tile + 1) >= tiles_of() &&
                 last_number(args, info) >= 0)
                 here = parts_here(args, last_number(args, info));
 #endif
@@ -304,8 +303,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
     if (threadIdx.x != 0)
         return;
 #ifdef IMX_LAST_PARTS
-    if (tile > 0 && last_number(args, listed(tile - 1)) >= 0)
-        load_parts(args, watch, &maps.parts, listed(tile - 1), here, base, &at);
+    const tile_info *last = listed((tile - 1) % LISTED);
+    if (tile > 0 && last_number(args, last) >= 0)
+        load_parts(args, watch, &maps.parts, last, here, base, &at);
 #endif
 #ifdef IMX_READS
     for (int i = 0; i < IMX_STAGES; i++, step(&at)) /* the last load of each */

@@ -13,8 +13,8 @@ typedef struct imx_sm90_tile {
     int chunk_tiles; /* of the chunk */
 } imx_sm90_tile;
 
-/* How the ranks share m rows: `each`, and of `more` one more here and there.   Divisions are
- * slow: most are made once. */
+/* How the ranks share m rows: `each`, and of `more` one more here and there.  Divisions are slow:
+ * most are made once. */
 typedef struct imx_sm90_rows {
     unsigned ranks, each, more;
 } imx_sm90_rows;
