@@ -43,8 +43,9 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
     imbrexd_signal_post(imx_team_signal(team, to, signal), imx_cpu_team_use(args));
 }
 
-static void push_chunks(const imx_gemm_args *args, int to, long long rows)
+static void push_chunks(const imx_gemm_args *args, int to)
 {
+    long long rows = args->push_rows;
     int64_t signal = (int64_t)args->team.rank * args->push_chunks;
     for (long long row = 0; row < rows; row += args->push_chunk_rows) {
         long long here = rows - row < args->push_chunk_rows ? rows - row : args->push_chunk_rows;
@@ -53,13 +54,13 @@ static void push_chunks(const imx_gemm_args *args, int to, long long rows)
 }
 
 /* Also where there are no rows: whoever waits, waits for all. */
-static void push_slices(const imx_gemm_args *args, int to, long long rows)
+static void push_slices(const imx_gemm_args *args, int to)
 {
     const imx_team *team = &args->team;
     for (int s = 0; s < args->slices; s++) {
         int64_t from = (int64_t)s * args->slice_k, left = args->k - from;
         int64_t cols = s == args->slices - 1 ? left : args->slice_k;
-        push_part(args, to, 0, rows, from, cols, (int64_t)s * team->size + team->rank);
+        push_part(args, to, 0, args->push_rows, from, cols, (int64_t)s * team->size + team->rank);
     }
 }
 
@@ -71,7 +72,7 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
         int to = (team->rank + team->size - i) % team->size;
         if (!imx_cpu_team_credit(args, block, to))
             return 0;
-        (args->own < 0 ? push_slices : push_chunks)(args, to, args->push_rows);
+        (args->own < 0 ? push_slices : push_chunks)(args, to);
     }
     return 1;
 }
