@@ -318,6 +318,8 @@ static const op_case large[] = {
     { .m = 40, .n = 1500, .k = 4136, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .bias = 1 },
     { .m = 100, .n = 1000, .k = 4168, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
     { .m = 10, .n = 520, .k = 16392, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .sms = 4 },
+    /* Blocks with more tiles than are worked out at a time. */
+    { .m = 2300, .n = 1800, .k = 136, .dtype = IMBREX_F16, .layout = IMBREX_NK, .sms = 6 },
     /* Tiles of 224 columns in the form for all GPUs. */
     { .m = 512, .n = 1112, .k = 200, .dtype = IMBREX_F16, .layout = IMBREX_NK, .sms = 20 },
     { .m = 1400, .n = 712, .k = 1096, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },

@@ -3,6 +3,7 @@
  * of few rows takes. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 #include "core/tune.h"
 #include "kernels/gemm/args.h"
+#include "kernels/gemm/sm90_tile.h"
 #include "kernels/gemm/sm90_tune.h"
 #include "kernels/gemm/tiling.h"
 #include "kernels/kernels.h"
@@ -100,33 +102,56 @@ static void few_rows_are_shared_out(void **state)
     assert_int_equal(imx_sm90_tune(&in).blocks, 1);
 }
 
-static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
+static imx_config plan_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch,
+                          int sms)
 {
-    enum { RANKS = 4 };
     imx_tune_input input = {
         .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
-        .product = true,
-        .scatters = sides & IMX_GEMM_SCATTERS,
-        .ranks = RANKS,
-        .arch = 90,
-        .units = SMS,
+        .product = k > 0,
+        .scatters = scatters,
+        .ranks = ranks,
+        .nodes = 1,
+        .arch = arch,
+        .shared_bytes = 166912,
+        .units = sms,
+        .sharers = 1,
+        .alike = true,
     };
-    imx_config plan = imx_tune_config(&input);
-    imx_gemm_args args = {
+    return imx_tune_config(&input);
+}
+
+static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch)
+{
+    return plan_on(m, n, k, scatters, ranks, arch, SMS);
+}
+
+static const imx_cuda_target sm90 = { .arch = 90, .shared_bytes_most = 232448 };
+
+/* As a plan of so many ranks makes them. */
+static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64_t k, int ranks,
+                             int sides)
+{
+    return (imx_gemm_args){
         .schedule = { .m = m,
                       .n = n,
-                      .ranks = plan.merged ? 1 : RANKS,
-                      .chunk_rows = plan.chunk_rows,
-                      .tile_rows = plan.tile_rows,
-                      .tile_cols = plan.tile_cols,
-                      .group = plan.group,
-                      .chunks = plan.chunks },
+                      .ranks = plan->merged ? 1 : ranks,
+                      .chunk_rows = plan->chunk_rows,
+                      .tile_rows = plan->tile_rows,
+                      .tile_cols = plan->tile_cols,
+                      .group = plan->group,
+                      .chunks = plan->chunks },
         .k = k,
         .sides = sides,
     };
-    imx_cuda_target target = { .arch = 90, .shared_bytes_most = 232448 };
+}
+
+static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
+{
+    enum { RANKS = 4 };
+    imx_config plan = plan_of(m, n, k, sides & IMX_GEMM_SCATTERS, RANKS, 90);
+    imx_gemm_args args = args_of(&plan, m, n, k, RANKS, sides);
     imx_cuda_config kernel = { 0 };
-    imx_kernel_gemm.cuda_config(&args, &target, SMS, &kernel);
+    imx_kernel_gemm.cuda_config(&args, &sm90, SMS, &kernel);
     int tile_m = 0, tile_n = 0, cluster_m = 1;
     sscanf(strstr(kernel.options, "-DIMX_TILE_M="), "-DIMX_TILE_M=%d -DIMX_TILE_N=%d", &tile_m,
            &tile_n);
@@ -148,6 +173,48 @@ static void plans_and_kernels_agree(void **state)
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
             for (size_t s = 0; s < sizeof sides / sizeof *sides; s++)
                 plan_and_kernel_agree(ms[j], shapes[i].n, shapes[i].k, sides[s]);
+}
+
+/* How many tiles the busiest block of a launch has. */
+static int64_t tiles_of_a_block(const imx_gemm_args *args, const imx_cuda_config *kernel)
+{
+    imx_cuda_launch launch = { 0 };
+    imx_kernel_gemm.cuda_launch(args, kernel, &launch);
+    assert_in_range(launch.blocks, kernel->cluster, kernel->blocks);
+    return imx_schedule_ceil(imx_schedule_tiles(&args->schedule), launch.blocks / kernel->cluster);
+}
+
+/* A kernel that lists its tiles once, made for m rows, is launched with any fewer. */
+static void list_holds(int64_t m, int ranks, int sms, int leave, int sides)
+{
+    enum { N = 7000, K = 512 };
+    imx_config plan = plan_on(m, N, K, sides & IMX_GEMM_SCATTERS, ranks, 90, sms);
+    imx_gemm_args args = args_of(&plan, m, N, K, ranks, sides);
+    imx_cuda_config kernel = { 0 };
+    args.leave = leave;
+    imx_kernel_gemm.cuda_config(&args, &sm90, sms, &kernel);
+    bool once = strstr(kernel.options, "-DIMX_LISTED_ONCE");
+    if (m % ranks == 0)
+        assert_int_equal(once, tiles_of_a_block(&args, &kernel) <= IMX_SM90_LISTED);
+    for (int64_t fewer = m; once && fewer > 0; fewer -= fewer > 64 ? 37 : 1) {
+        args.schedule.m = fewer;
+        if (tiles_of_a_block(&args, &kernel) > IMX_SM90_LISTED)
+            fail_msg("m=%lld, made for %lld, %d ranks, %d SMs: more tiles than are listed",
+                     (long long)fewer, (long long)m, ranks, sms - leave);
+    }
+}
+
+static void lists_hold_all_tiles(void **state)
+{
+    (void)state;
+    static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
+                                 IMX_GEMM_SCATTERS };
+    static const int64_t ms[] = { 1, 60, 127, 1029, 4097, 8192, 16390 };
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        for (size_t s = 0; s < sizeof sides / sizeof *sides; s++)
+            for (int ranks = 1; ranks <= 5; ranks++)
+                for (int sms = 5; sms <= SMS; sms += 31)
+                    list_holds(ms[i], ranks, sms, (int)s * 2, sides[s]);
 }
 
 /* The form that every GPU runs. */
@@ -230,23 +297,6 @@ static void the_largest_sizes_are_held(void **state)
             fail_msg("case %d: tiles of %d x %d, %d chunks of %d, %d slices of %d", i, c.tile_rows,
                      c.tile_cols, c.chunks, c.chunk_rows, c.slices, c.slice_k);
     }
-}
-
-static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch)
-{
-    imx_tune_input input = {
-        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
-        .product = k > 0,
-        .scatters = scatters,
-        .ranks = ranks,
-        .nodes = 1,
-        .arch = arch,
-        .shared_bytes = 166912,
-        .units = SMS,
-        .sharers = 1,
-        .alike = true,
-    };
-    return imx_tune_config(&input);
 }
 
 /* Of a shape of bf16, and whether a plan of it is so. */
@@ -429,6 +479,7 @@ int main(void)
         cmocka_unit_test(measured_shapes_take_what_was_best),
         cmocka_unit_test(few_rows_are_shared_out),
         cmocka_unit_test(plans_and_kernels_agree),
+        cmocka_unit_test(lists_hold_all_tiles),
         cmocka_unit_test(the_largest_sizes_are_held),
         cmocka_unit_test(few_rows_go_by_ll),
         cmocka_unit_test(few_rows_are_merged),

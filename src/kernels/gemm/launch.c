@@ -5,6 +5,7 @@
 #include "args.h"
 #include "blas.h"
 #include "kernels/kernels.h"
+#include "sm90_tile.h"
 #include "tiling.h"
 
 void imx_gemm_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
@@ -64,6 +65,23 @@ static bool folds(const imx_gemm_args *args)
     return args->sides & IMX_GEMM_STORES && !(args->sides & IMX_GEMM_HOOKS);
 }
 
+/* Whole clusters, at least one, of those that the kernel could have. */
+static int blocks_of(const imx_gemm_args *args, int blocks, int cluster)
+{
+    int most = blocks - args->leave;
+    return most > cluster ? most / cluster * cluster : cluster;
+}
+
+/* Whether no block has more tiles than that, of as many rows or fewer. */
+static bool is_listed_once(const imx_gemm_args *args, const imx_sm90_config *c)
+{
+    const imx_schedule *s = &args->schedule;
+    int64_t down = imx_schedule_ceil(imx_schedule_ceil(s->m, s->ranks), c->tile_rows);
+    int64_t tiles = s->ranks * down * imx_schedule_ceil(s->n, c->tile_cols);
+    int clusters = blocks_of(args, c->blocks, c->cluster) / c->cluster;
+    return imx_schedule_ceil(tiles, clusters) <= IMX_SM90_LISTED;
+}
+
 static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
                         imx_cuda_config *config)
 {
@@ -86,11 +104,12 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
     if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
-    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s%s",
+    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s%s%s",
              args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
-             args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args), ranks);
+             args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args), ranks,
+             is_listed_once(args, c) ? " -DIMX_LISTED_ONCE" : "");
 }
 
 /* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the
@@ -217,8 +236,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const imx_gemm_args *args = untyped;
     const imx_schedule *s = &args->schedule;
     int64_t tiles = imx_schedule_tiles(s) * config->cluster;
-    int most = config->blocks - args->leave;
-    most = most > config->cluster ? most / config->cluster * config->cluster : config->cluster;
+    int most = blocks_of(args, config->blocks, config->cluster);
     launch->blocks = tiles < most ? (int)tiles : most;
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;

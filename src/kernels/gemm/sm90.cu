@@ -19,7 +19,7 @@
  *
  * The blocks of a cluster, IMX_CLUSTER_M below each other, make one tile of the schedule.  They
  * need the same columns of b: each loads its share and sends it to both.  Blocks are persistent:
- * cluster i takes tiles i, i + clusters, ...  The producer's warp works them out, and hands each on
+ * cluster i takes tiles i, i + clusters, ...  A warp works them out, and the producer hands each on
  * in info[stage] of the tile's first stage.
  *
  * Options, each free when absent:
@@ -32,6 +32,7 @@
  *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
  *   IMX_OWN     rows of args.own from map a, others from map gathered; else all from a
  *   IMX_WAIT    args.ready                      IMX_POST    args.done
+ *   IMX_LISTED_ONCE   no block has more tiles than a list holds
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
  *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
  *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
@@ -372,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_CONSUMERS > 1
         reg_less(PRODUCER_REGISTERS);
 #endif
-        if (threadIdx.x < 32)
+        if (threadIdx.x < PRODUCERS)
             produce(args, &watch, maps);
 #ifdef IMX_RING
         else if (threadIdx.x == 32)

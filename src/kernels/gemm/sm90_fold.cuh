@@ -12,7 +12,6 @@
 #define IMX_SM90_FOLD_CUH
 
 #include "sm90_layout.cuh"
-#include "sm90_tile.h"
 #include "team.cuh"
 
 #ifdef IMX_BIAS

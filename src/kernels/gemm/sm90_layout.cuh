@@ -6,6 +6,7 @@
 #include "../vector.cuh"
 #include "args.h"
 #include "sm90_ptx.cuh"
+#include "sm90_tile.h"
 
 #ifndef IMX_WG_M
 #define IMX_WG_M 64
@@ -53,6 +54,11 @@ enum {
     HOOKS = 1,
 #else
     HOOKS = 0,
+#endif
+#ifdef IMX_LISTED_ONCE
+    PRODUCERS = 1, /* threads: who waits and loads */
+#else
+    PRODUCERS = 32, /* and the rest of its warp, which lists more tiles */
 #endif
 #ifdef IMX_PINGPONG
     TURNS = 2,
@@ -118,7 +124,7 @@ enum {
     EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
     INFO_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES,
     INFO_BYTES = 32,
-    LISTED = 16, /* tiles of the block that are worked out at a time (sm90_produce.cuh) */
+    LISTED = IMX_SM90_LISTED,
     LIST_AT = INFO_AT + IMX_STAGES * INFO_BYTES,
     ROWS_AT = LIST_AT + LISTED * INFO_BYTES, /* of a, of each */
     HERE_AT = ROWS_AT + LISTED * 4,          /* columns of a that are here, with IMX_RING */

@@ -2,7 +2,9 @@
  * arrived, and their loads into the ring of stages.
  *
  * To work a tile out takes longer than the loads that are under way, and the ring would run dry
- * once a tile: so a warp lists the next ones together, a lane each.
+ * once a tile: so a warp lists the next ones together, a lane each.  Few blocks have more tiles than
+ * one list holds, and those that have not are without the code that lists more: fetching it would
+ * hold up the first loads.
  */
 #ifndef IMX_SM90_PRODUCE_CUH
 #define IMX_SM90_PRODUCE_CUH
@@ -10,7 +12,6 @@
 #include "sm90_hooks.cuh"
 #include "sm90_layout.cuh"
 #include "sm90_ring.cuh"
-#include "sm90_tile.h"
 #include "team.cuh"
 
 /* Tile i of the list: what consumers get. */
@@ -31,25 +32,24 @@ IMX_FN int steps_of(const imx_gemm_args &args)
 }
 
 #ifdef IMX_STORE
-/* How far apart, beneath tile `index`, the pieces of the one before are stored, whose rows are
+/* How far apart, beneath this block's tile number `tile`, the pieces of the one before are stored, whose rows are
  * `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the whole tile, since a
  * burst would stand in the way of everybody's loads, or half of it where it is the last: then
  * peers wait for what this block sends before they can end. */
-IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned index, int steps, int owner)
+IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned tile, int steps, int owner)
 {
-    unsigned stride = gridDim.x / CLUSTER;
-    if (index < stride || owner == args.team.rank)
+    if (tile == 0 || owner == args.team.rank)
         return 1;
-    int pieces = index + stride < tiles_of() ? ALL_PIECES : 2 * ALL_PIECES;
+    int pieces = index_of(tile + 1) < tiles_of() ? ALL_PIECES : 2 * ALL_PIECES;
     int apart = (steps - 1 - POST_AFTER) / pieces;
     return apart > 1 ? apart : 1;
 }
 #endif
 
 /* owner: of the tile before. */
-IMX_FN void list_tile(const imx_gemm_args &args, unsigned index, imx_sm90_tile t, int owner, int i)
+IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t, int owner)
 {
-    tile_info *info = listed(i);
+    tile_info *info = listed(tile % LISTED);
     int below = block_m() * IMX_TILE_M;
     info->steps = steps_of(args);
     info->row = t.row + below;
@@ -60,7 +60,7 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned index, imx_sm90_tile t
 #ifdef IMX_OWN
     a_row = t.rank == args.own ? ~(t.rank_row + below) : t.row + below;
 #endif
-    listed_row(i) = a_row;
+    listed_row(tile % LISTED) = a_row;
 #if defined(IMX_POST) || defined(IMX_STORE)
     info->tiles = t.chunk_tiles;
 #endif
@@ -70,27 +70,27 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned index, imx_sm90_tile t
 #ifdef IMX_STORE
     info->row = t.rank_row + below;
     info->owner = t.rank;
-    info->apart = pieces_apart(args, index, info->steps, owner);
+    info->apart = pieces_apart(args, tile, info->steps, owner);
 #endif
 }
 
-/* One warp: the block's tiles from `index` on. */
-IMX_FN void list_tiles(const imx_gemm_args &args, unsigned index)
+/* One warp: the block's tiles from number `first` on, which a whole list ends before. */
+IMX_FN void list_tiles(const imx_gemm_args &args, unsigned first)
 {
     int lane = lane_here(), owner = 0;
-    unsigned stride = gridDim.x / CLUSTER, mine = index + lane * stride;
-    bool any = lane < LISTED && mine < tiles_of();
+    unsigned tile = first + lane, index = index_of(tile);
+    bool any = lane < LISTED && index < tiles_of();
     imx_sm90_tile t = {};
     if (any)
-        t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, hook_order(args, mine));
+        t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, hook_order(args, index));
 #ifdef IMX_STORE
     owner = __shfl_up_sync(0xffffffffu, t.rank, 1);
-    if (lane == 0 && index >= stride)
+    if (lane == 0 && first > 0)
         owner = listed(LISTED - 1)->owner;
     __syncwarp();
 #endif
     if (any)
-        list_tile(args, mine, t, owner, lane);
+        list_tile(args, tile, t, owner);
     __syncwarp();
 }
 
@@ -100,7 +100,7 @@ IMX_FN void list_first(const imx_gemm_args &args)
     if (lane_here() == 0)
         tiles_of() = imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
     __syncwarp();
-    list_tiles(args, blockIdx.x / CLUSTER);
+    list_tiles(args, 0);
 }
 
 /* To this block, and where it shares b with the one below or above, to the same place there. */
@@ -216,7 +216,7 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
 
 #endif
 
-/* The first warp, whose first thread waits and loads. */
+/* The first threads, of which one waits and loads. */
 IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
                     const imx_gemm_maps &maps)
 {
@@ -240,9 +240,9 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
 #endif
 
     for (; index_of(tile) < tiles_of(); tile++) {
-        if (tile > 0 && tile % LISTED == 0) {
+        if (PRODUCERS > 1 && tile > 0 && tile % LISTED == 0) {
             __syncwarp();
-            list_tiles(args, index_of(tile));
+            list_tiles(args, tile);
         }
         if (threadIdx.x != 0)
             continue;

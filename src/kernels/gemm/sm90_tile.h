@@ -5,6 +5,8 @@
 
 #include "schedule.h"
 
+enum { IMX_SM90_LISTED = 16 }; /* tiles of a block that are worked out at a time */
+
 typedef struct imx_sm90_tile {
     int row, col;   /* of c */
     int rows, cols; /* smaller at the edges */
