@@ -244,8 +244,9 @@ LL_FN void gather(const imx_ll_args &args, const imbrexd_watch &watch)
 extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
     imx_ll(const __grid_constant__ imx_ll_args args, const __grid_constant__ imbrexd_watch watch)
 {
-    imx_grid_wait();
+    /* This is over so soon that the kernel after would come too late, with what it can do before. */
     imx_grid_let_go();
+    imx_grid_wait();
     imx_trace_open();
     gather(args, watch);
     imx_trace_close();
