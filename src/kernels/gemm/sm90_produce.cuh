@@ -2,9 +2,9 @@
  * arrived, and their loads into the ring of stages.
  *
  * To work a tile out takes longer than the loads that are under way, and the ring would run dry
- * once a tile: so a warp lists the next ones together, a lane each.  Few blocks have more tiles than
- * one list holds, and those that have not are without the code that lists more: fetching it would
- * hold up the first loads.
+ * once a tile: so a warp lists the next ones together, a lane each.  Few blocks have more tiles
+ * than one list holds, and those that have not are without the code that lists more: it would hold
+ * up the first loads.
  */
 #ifndef IMX_SM90_PRODUCE_CUH
 #define IMX_SM90_PRODUCE_CUH
@@ -32,10 +32,10 @@ IMX_FN int steps_of(const imx_gemm_args &args)
 }
 
 #ifdef IMX_STORE
-/* How far apart, beneath this block's tile number `tile`, the pieces of the one before are stored, whose rows are
- * `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the whole tile, since a
- * burst would stand in the way of everybody's loads, or half of it where it is the last: then
- * peers wait for what this block sends before they can end. */
+/* How far apart, beneath this block's tile number `tile`, the pieces of the one before are stored,
+ * whose rows are `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the whole
+ * tile, since a burst would stand in the way of everybody's loads, or half of it where it is the
+ * last: then peers wait for what this block sends before they can end. */
 IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned tile, int steps, int owner)
 {
     if (tile == 0 || owner == args.team.rank)

@@ -14,7 +14,10 @@
 
 #define LL_FN static __device__ __forceinline__
 
-enum { AT_ONCE = IMX_RANKS <= 6 ? IMX_RANKS - 1 : 5 }; /* peers, whose units are looked at */
+enum {
+    AT_ONCE = IMX_RANKS <= 6 ? IMX_RANKS - 1 : 5, /* peers, whose units are looked at */
+    SHORT = 256 << 10, /* bytes of a share, up to which the kernel after had best come at once */
+};
 
 /* Of rank's rows, from the first of all. */
 LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
@@ -244,9 +247,14 @@ LL_FN void gather(const imx_ll_args &args, const imbrexd_watch &watch)
 extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
     imx_ll(const __grid_constant__ imx_ll_args args, const __grid_constant__ imbrexd_watch watch)
 {
-    /* This is over so soon that the kernel after would come too late, with what it can do before. */
-    imx_grid_let_go();
+    /* What the kernel after does meanwhile, reading ahead in b, holds up a share of many bytes; one
+     * of few is over before it would come. */
+    bool is_short = args.most <= SHORT;
+    if (is_short)
+        imx_grid_let_go();
     imx_grid_wait();
+    if (!is_short)
+        imx_grid_let_go();
     imx_trace_open();
     gather(args, watch);
     imx_trace_close();
