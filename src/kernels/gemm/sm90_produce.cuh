@@ -33,9 +33,9 @@ IMX_FN int steps_of(const imx_gemm_args &args)
 
 #ifdef IMX_STORE
 /* How far apart, beneath this block's tile number `tile`, the pieces of the one before are stored,
- * whose rows are `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the whole
- * tile, since a burst would stand in the way of everybody's loads, or half of it where it is the
- * last: then peers wait for what this block sends before they can end. */
+ * whose rows are `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the
+ * whole tile, since a burst would stand in the way of everybody's loads, or half of it where it is
+ * the last: then peers wait for what this block sends before they can end. */
 IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned tile, int steps, int owner)
 {
     if (tile == 0 || owner == args.team.rank)
