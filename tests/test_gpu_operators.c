@@ -90,6 +90,12 @@ static int table(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 /* As op_cases.h: the group has failed, or values are wrong. */
 enum { FINE, STUCK, WRONG };
 
+/* A group that has failed is told of; else what was found first. */
+static int worse(int worst, int how)
+{
+    return how == STUCK || !worst ? how : worst;
+}
+
 /* Whole numbers: no order of sums and no shape of tiles may show. */
 static int check_equal(const op_case *c, const char *name, const char *have, const char *want,
                        int64_t count, int64_t cols)
@@ -147,7 +153,7 @@ static int compare_algorithm(imbrex_group *gpu, const op_case *c, const op_image
         int how = compare_run(gpu, plan, c, rows[i], &want[i], &x);
         if (how != FINE)
             op_cases_describe(gpu, plan, c, rows[i]);
-        worst = how == STUCK || !worst ? how : worst;
+        worst = worse(worst, how);
         op_image_drop(&x);
     }
     if (worst != STUCK)
@@ -191,7 +197,7 @@ static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, int num
         if (walk && !op_walk_step(walk, imbrex_group_rank(gpu), number, alg))
             continue;
         int how = compare_algorithm(gpu, &c, want, rows, device);
-        worst = how == STUCK || !worst ? how : worst;
+        worst = worse(worst, how);
     }
     for (int i = 0; i < COMPARED; i++)
         op_image_drop(&want[i]);
@@ -211,7 +217,7 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     int worst = FINE;
     for (int i = walk->from; op_cases_get_large(i, &c) && worst != STUCK; i++) {
         int how = compare_case(gpu, cpu, c, i, device, walk);
-        worst = how == STUCK || !worst ? how : worst;
+        worst = worse(worst, how);
     }
     if (worst != STUCK)
         op_walk_end(walk);
@@ -420,18 +426,12 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     op_case c;
     (void)cpu;
     (void)walk;
-    for (int i = current.part; op_cases_get(i, &c) && worst != STUCK; i += PARTS) {
-        int how = make_plan(gpu, c);
-        worst = how == STUCK || !worst ? how : worst;
-    }
-    for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS) {
-        int how = make_plan(gpu, c);
-        worst = how == STUCK || !worst ? how : worst;
-    }
-    if (current.part == 0 && worst != STUCK) {
-        int how = make_plan(gpu, uncached);
-        worst = how == STUCK || !worst ? how : worst;
-    }
+    for (int i = current.part; op_cases_get(i, &c) && worst != STUCK; i += PARTS)
+        worst = worse(worst, make_plan(gpu, c));
+    for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS)
+        worst = worse(worst, make_plan(gpu, c));
+    if (current.part == 0 && worst != STUCK)
+        worst = worse(worst, make_plan(gpu, uncached));
     return worst;
 }
 
