@@ -45,6 +45,8 @@ static int start(const bench_request *request, int64_t ranks)
 static int split_algorithms(const options_page *page, char *list, bench_request *request)
 {
     char *rest = NULL;
+    if (!list[strspn(list, ",")])
+        return options_wrong(page, "--algorithm names none");
     for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         if (strcmp(word, "sequential") == 0)
             continue;

@@ -140,8 +140,10 @@ static bool read_all(reader *r, const char *sizes)
     for (int i = 0; i < r->op_count && !sizes; i++)
         if (!add(r, r->ops[i], given))
             return false;
-    if (!sizes)
-        return true;
+    if (!sizes) {
+        snprintf(r->wrong, r->size, "which operator? \"ag_gemm\" is one");
+        return r->out->count > 0;
+    }
     bool list = strpbrk(sizes, ",;") && strpbrk(sizes, "0123456789") && !strchr(sizes, '/');
     char *text = list ? strdup(sizes) : read_file(r, sizes);
     bool good = text && add_items(r, text);

@@ -163,7 +163,8 @@ IMBREX_TRY imbrex_stream_sync(imbrex_group *group, imbrex_stream stream);
 
 /* Symmetric memory: zeroed, 256-byte aligned, bytes > 0 and the same on every rank.  Collective.
  * It has all its pages: what does not fit into free memory is NO_MEMORY, here as in plans.
- * Free is local; the caller sees to it that no peer uses the memory any more (a barrier does). */
+ * Free is local, and at once; the caller sees to it that nothing enqueued uses the memory any more,
+ * here or by a peer (imbrex_barrier does, and imbrex_stream_sync behind it). */
 IMBREX_TRY imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr);
 IMBREX_API void imbrex_mem_free(imbrex_group *group, void *ptr);
 

@@ -16,6 +16,7 @@ or where this file is installed with it, then where the loader looks.
 import ctypes
 import numbers
 import os
+import sys
 
 DTYPES = {"bf16": 0, "f16": 1, "f32": 2}
 LAYOUTS = {"nk": 0, "kn": 1}
@@ -24,24 +25,34 @@ _ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ct
                               ctypes.c_size_t)
 
 
-class _Bootstrap(ctypes.Structure):
+class _Struct(ctypes.Structure):
+    """Refuses an integer that its field cannot hold, which ctypes would cut."""
+
+    def __init__(self, **fields):
+        super().__init__(**fields)
+        for name, value in fields.items():
+            if isinstance(value, numbers.Integral) and getattr(self, name) != value:
+                raise OverflowError("%s is %d, which is more than imbrex can take" % (name, value))
+
+
+class _Bootstrap(_Struct):
     _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("allgather", _ALLGATHER),
                 ("ctx", ctypes.c_void_p)]
 
 
-class _GroupDesc(ctypes.Structure):
+class _GroupDesc(_Struct):
     _fields_ = [("bootstrap", ctypes.POINTER(_Bootstrap)), ("device", ctypes.c_char_p),
                 ("timeout_ms", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 4)]
 
 
-class _GemmDesc(ctypes.Structure):
+class _GemmDesc(_Struct):
     _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
                 ("dtype", ctypes.c_int), ("layout", ctypes.c_int), ("algorithm", ctypes.c_char_p),
                 ("chunk_rows", ctypes.c_int), ("sms", ctypes.c_int),
                 ("reserved", ctypes.c_uint32 * 8)]
 
 
-class _CollDesc(ctypes.Structure):
+class _CollDesc(_Struct):
     _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("dtype", ctypes.c_int),
                 ("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
                 ("sms", ctypes.c_int), ("reserved", ctypes.c_uint32 * 8)]
@@ -98,9 +109,15 @@ def _open():
 _lib = _open()
 
 
-def _check(status):
-    if status:
-        raise Error(_lib.imbrex_status_name(status).decode(), _lib.imbrex_error().decode())
+def _check(status, failures=None):
+    """failures: what the caller's allgather raised, which C could not pass on."""
+    if not status:
+        return
+    error = Error(_lib.imbrex_status_name(status).decode(), _lib.imbrex_error().decode())
+    cause = failures.pop() if failures else None
+    if cause is not None and not isinstance(cause, Exception):
+        raise cause  # Ctrl-C, for one
+    raise error from cause
 
 
 def _choice(name, value, table):
@@ -112,7 +129,7 @@ def _choice(name, value, table):
 def _text(name, value):
     if value is not None and not isinstance(value, str):
         raise TypeError("%s is %r: want a string, or None" % (name, value))
-    return value.encode() if value else None
+    return None if value is None else value.encode()
 
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4}
@@ -155,7 +172,11 @@ class _Operands:
                    "what numpy.ascontiguousarray returns")
         at, read_only = array["data"]
         self._need(not (written and read_only), name, "can only be read", "one to write to")
-        kind, size = array["typestr"][1], int(array["typestr"][2:].partition("[")[0])
+        order, kind = array["typestr"][:2]
+        size = int(array["typestr"][2:].partition("[")[0])
+        native = "<" if sys.byteorder == "little" else ">"
+        self._need(order in ("|", native), name, "is of the other byte order",
+                   "what .astype(dtype.newbyteorder('=')) returns")
         self._check_type(name, {"f": "float", "c": "complex"}.get(kind, kind) + str(8 * size), size)
         return at
 
@@ -196,7 +217,7 @@ class Group:
 
     def __init__(self, rank=None, size=None, allgather=None, device=None, timeout_ms=0):
         self._handle = ctypes.c_void_p()
-        self._plans, self._failure = [], None
+        self._plans, self._failures = [], []
         if (rank, size, allgather) != (None, None, None) and None in (rank, size, allgather):
             raise TypeError("rank, size and allgather go together: give all three, or none of them "
                             "to take the ranks from the environment")
@@ -204,12 +225,10 @@ class Group:
         if size is not None:
             self._swap = _ALLGATHER(lambda _, mine, all_, count: self._gather(mine, all_, count))
             self._allgather = allgather
-            self._bootstrap = _Bootstrap(rank, size, self._swap, None)
+            self._bootstrap = _Bootstrap(rank=rank, size=size, allgather=self._swap)
             desc.bootstrap = ctypes.pointer(self._bootstrap)
-        try:
-            _check(_lib.imbrex_group_create(ctypes.byref(desc), ctypes.byref(self._handle)))
-        except Error as error:
-            raise error from self._failure
+        _check(_lib.imbrex_group_create(ctypes.byref(desc), ctypes.byref(self._handle)),
+               self._failures)
 
     def _gather(self, mine, everyone, count):
         try:
@@ -221,8 +240,8 @@ class Group:
                                  "of as many" % (count, lengths, self._bootstrap.size))
             ctypes.memmove(everyone, b"".join(blobs), count * self._bootstrap.size)
             return 0
-        except Exception as failure:  # must not cross C; the library says that its caller failed
-            self._failure = failure
+        except BaseException as failure:  # must not cross C: the library says that this failed
+            self._failures[:] = [failure]
             return 1
 
     def _open(self):
@@ -269,8 +288,9 @@ class Group:
     def _plan(self, name, desc, dtype, algorithm):
         desc.dtype = _choice("dtype", dtype, DTYPES)
         desc.algorithm = _text("algorithm", algorithm)
-        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._open(), self.device, desc, dtype)
-        self._plans.append(plan)
+        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._open(), self.device, desc, dtype,
+                    self._failures)
+        self._plans = [other for other in self._plans if other.is_open] + [plan]
         return plan
 
     def _gemm(self, name, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0):
@@ -293,7 +313,7 @@ class Group:
         desc = _GemmDesc(m=m, n=n, k=k, dtype=_choice("dtype", dtype, DTYPES),
                          layout=_choice("layout", layout, LAYOUTS), chunk_rows=chunk_rows, sms=sms)
         _check(_lib.imbrex_tune(self._open(), _text("op", op), ctypes.byref(desc),
-                                _TUNE_PROGRESS(note), None))
+                                _TUNE_PROGRESS(note), None), self._failures)
         return found
 
     def ag_gemm(self, m, n, k, **options):
@@ -314,10 +334,14 @@ class Group:
 class Plan:
     """An operator of a fixed shape; made by a group, collectively."""
 
-    def __init__(self, create, group, device, desc, dtype):
+    def __init__(self, create, group, device, desc, dtype, failures):
         self._handle, self._device = ctypes.c_void_p(), device
         self._operands = _Operands(dtype, device)
-        _check(create(group, ctypes.byref(desc), ctypes.byref(self._handle)))
+        _check(create(group, ctypes.byref(desc), ctypes.byref(self._handle)), failures)
+
+    @property
+    def is_open(self):
+        return bool(self._handle)
 
     def _open(self):
         if not self._handle:
@@ -329,6 +353,8 @@ class Plan:
         address = self._operands.address
         args = _Args(address("a", a), address("b", b), address("bias", bias),
                      address("c", c, written=True), address("gathered", gathered, written=True), m)
+        if args.m != m:
+            raise OverflowError("m is %d, which is more than imbrex can take" % m)
         _check(_lib.imbrex_plan_run(self._open(), ctypes.byref(args),
                                     _stream(self._device, stream)))
 

@@ -114,6 +114,14 @@ static int descs(imbrex_group *group, void *ctx)
             RANK_CHECK(plan == (void *)&plain, "%s: the output was written", says);
         }
     }
+    imbrex_gemm_desc asked = plain; /* what the others' choice may be, too */
+    for (int i = 0; i < 2; i++) {
+        asked.algorithm = rank == ODD ? (i ? "copy" : "store") : NULL;
+        imbrex_plan *plan;
+        if (expect("an algorithm", plan_gemm(group, 2, &asked, &plan), IMBREX_PEER,
+                   "desc.algorithm differs between ranks: NULL on rank 0, "))
+            return 1;
+    }
     void *memory;
     if (expect("mem_alloc", imbrex_mem_alloc(group, rank == ODD ? 100 : 200, &memory), IMBREX_PEER,
                "imbrex_mem_alloc: bytes differs between ranks: 200 on rank 0, 100 on rank 1"))
@@ -182,6 +190,21 @@ static int kernels_alike(imbrex_group *group, const imbrex_kernel_desc *desc)
                "desc.name or the kernel's text, as a hash, differs between ranks: "))
         return 1;
     other.source = text;
+    other.options = odd ? "-DX=1" : "-DX=2";
+    if (expect("other options", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
+               "desc.options, as a hash, differs between ranks: "))
+        return 1;
+    other.options = NULL;
+    other.shared_bytes = odd ? 256 : 0;
+    if (expect("other shared bytes", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
+               "desc.shared_bytes differs between ranks: 0 on rank 0, 256 on rank 1"))
+        return 1;
+    other.shared_bytes = 0;
+    other.resident = odd ? 2 : 1;
+    if (expect("other blocks", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
+               "desc.resident differs between ranks: 1 on rank 0, 2 on rank 1"))
+        return 1;
+    other.resident = 0;
     other.memory = same;
     RANK_OK(imbrex_kernel_create(group, &other, &kernel));
     return 0;
@@ -262,7 +285,12 @@ typedef struct group_case {
 } group_case;
 
 static const group_case group_cases[] = {
-    { { .timeout_ms = 4000 }, NULL, NULL, IMBREX_PEER, IMBREX_PEER, "desc.timeout_ms differs" },
+    { { .timeout_ms = 4000 },
+      NULL,
+      NULL,
+      IMBREX_PEER,
+      IMBREX_PEER,
+      "desc.timeout_ms, or IMBREX_TIMEOUT_MS, differs" },
     { { .timeout_ms = -1 }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "desc.timeout_ms is -1" },
     { { .timeout_ms = INT64_MAX }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "desc.timeout_ms is" },
     { { .device = "banana" }, NULL, NULL, IMBREX_UNSUPPORTED, IMBREX_PEER, "\"banana\"" },
@@ -449,6 +477,33 @@ static void plans_differ(void **state)
     run_mismatch(true);
 }
 
+/* Ranks that may use fewer processors, or less of a GPU, than others: plans are cut for the fewest,
+ * and so alike. */
+static int with_own_threads(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const imbrex_gemm_desc desc = { .m = 600, .n = 700, .k = 64, .dtype = IMBREX_F32 };
+    imbrex_group_desc group_desc = { .bootstrap = bootstrap, .device = "cpu" };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    (void)ctx;
+    setenv("IMBREX_CPU_THREADS", rank == ODD ? "3" : "1", 1);
+    RANK_OK(imbrex_group_create(&group_desc, &group));
+    for (int op = 0; op < 4; op++)
+        RANK_OK(plan_gemm(group, op, &desc, &plan));
+    int failed = works(group);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static void threads_may_differ(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip(); /* threads have one environment */
+    ranks_desc desc = { .size = 3, .processes = true };
+    assert_int_equal(ranks_run_bare(&desc, with_own_threads, NULL), 0);
+}
+
 static void runs_are_alike(void **state)
 {
     (void)state;
@@ -474,7 +529,8 @@ int main(void)
         cmocka_unit_test(descs_differ),        cmocka_unit_test(kernels_differ),
         cmocka_unit_test(a_rank_is_elsewhere), cmocka_unit_test(rows_differ),
         cmocka_unit_test(plans_differ),        cmocka_unit_test(runs_are_alike),
-        cmocka_unit_test(group_descs),         cmocka_unit_test(bootstraps),
+        cmocka_unit_test(threads_may_differ),  cmocka_unit_test(group_descs),
+        cmocka_unit_test(bootstraps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,13 +217,16 @@ class Python(unittest.TestCase):
                     ("bias is of complex64: want f32", {"bias": x.astype("F")}),
                     ("c has elements of 2 bytes: want f32", {"c": x.astype("u2")}),
                     ("c has elements of 8 bytes: want f32", {"c": x.astype("M8[ns]")}),
+                    ("a is of the other byte order", {"a": x.astype(">f4")}),
+                    ("m is 18446744073709551617, which is more", {"m": 2 ** 64 + 1}),
                     ("c can only be read", {"c": fixed}),
                     ("gathered can only be read", {"gathered": fixed}),
                     ("a is not contiguous: want what .contiguous", {"a": tensor(contiguous=False)}),
                     ("a is of bfloat16: want f32", {"a": tensor("bfloat16", 2)}),
                     ("a has elements of 8 bytes: want f32", {"a": tensor("int64", 8)}),
                     ("a is on cuda:1: want it on cpu, as", {"a": tensor(device="cuda:1")})):
-                with self.subTest(says), self.assertRaisesRegex((ValueError, TypeError), says):
+                with self.subTest(says), self.assertRaisesRegex(
+                        (ValueError, TypeError, OverflowError), says):
                     plan.run(**{"a": x, "b": x, "c": x.copy(), **operands})
             plan.run(fixed, x.view("i4"), x.copy(), bias=numpy.int64(fixed.ctypes.data))
             group.sync()
@@ -250,6 +253,21 @@ class Python(unittest.TestCase):
             imbrex.Group(0, 2, broken, device="cpu")
         self.assertEqual(raised.exception.status, "IMBREX_PEER")
         self.assertEqual(str(raised.exception.__cause__), "no network")
+
+    def test_what_interrupts_an_allgather_comes_out_of_it(self):
+        with self.assertRaises(KeyboardInterrupt):
+            imbrex.Group(0, 2, mock.Mock(side_effect=KeyboardInterrupt), device="cpu")
+
+    def test_numbers_that_do_not_fit_are_refused(self):
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            for call in (lambda: group.all_gather(8, 8, chunk_rows=2 ** 32 + 3),
+                         lambda: group.ag_gemm(2 ** 64 + 8, 8, 8),
+                         lambda: imbrex.Group(2 ** 32, 2 ** 32 + 1, lambda blob: [blob]),
+                         lambda: imbrex.Group(timeout_ms=2 ** 64 + 7)):
+                with self.assertRaisesRegex(OverflowError, "which is more than imbrex can take"):
+                    call()
+            with self.assertRaisesRegex(imbrex.Error, 'desc.algorithm is ""'):
+                group.all_gather(8, 8, algorithm="")
 
     def test_an_allgather_that_returns_too_little_fails_the_group(self):
         for swap, says in ((lambda blob: [blob], r"blobs of \[\d+\]: want 2 of as many"),

@@ -134,7 +134,7 @@ static int units_of(const imbrex_group *group, int r)
 }
 
 /* What the ranks' devices are, and how many share each: plans divide its units among them, so that
- * the kernels of all can be resident at once. */
+ * the kernels of all can be resident at once.  All plan for as many as the rank with the fewest. */
 static imbrex_status look_at_devices(imbrex_group *group)
 {
     imx_target own;
@@ -148,9 +148,13 @@ static imbrex_status look_at_devices(imbrex_group *group)
     group->sharers = sharers_of(group, group->rank);
     group->units = units_of(group, group->rank);
     group->alike = true;
-    for (int r = 0; r < group->size; r++)
+    for (int r = 0; r < group->size; r++) {
+        int units = units_of(group, r);
         group->alike = group->alike && group->targets[r].arch == own.arch &&
-                       units_of(group, r) == group->units;
+                       units == units_of(group, group->rank);
+        group->units = (int)imx_min(group->units, units);
+        group->sharers = (int)imx_max(group->sharers, sharers_of(group, r));
+    }
     return IMBREX_OK;
 }
 
@@ -265,9 +269,15 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
         mine = choose_device(desc->device, &backend, &index);
     if (mine == IMBREX_OK)
         mine = take_peer_tables(group);
+    const char *kinds[BACKENDS];
+    for (int i = 0; i < BACKENDS; i++)
+        kinds[i] = backends[i]->name;
     imx_field fields[] = {
-        { .name = "desc.timeout_ms", .value = group->timeout_ms },
-        { .name = "desc.device's kind", .value = backend },
+        { .name = "desc.timeout_ms, or IMBREX_TIMEOUT_MS,", .value = group->timeout_ms },
+        { .name = "the kind of desc.device",
+          .value = backend,
+          .words = kinds,
+          .words_count = BACKENDS },
         { .name = "the version of imbrex",
           .value = IMBREX_VERSION_MAJOR * 1000 + IMBREX_VERSION_MINOR },
     };
@@ -392,6 +402,7 @@ size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
 size_t imbrex_info(char *text, size_t size)
 {
     imx_env env;
+    imx_status_mute(true);
     imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
     (void)fell_back;
     imx_text out = { .at = text, .size = size };
@@ -403,5 +414,6 @@ size_t imbrex_info(char *text, size_t size)
     imx_folder_info(env.cache_dir, &out);
     imx_measured_info(env.cache_dir, &out);
     imx_env_info(&out);
+    imx_status_mute(false);
     return out.length;
 }

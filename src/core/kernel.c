@@ -28,6 +28,7 @@ struct imbrex_kernel {
     imbrexd_team team;
     uint64_t launches; /* of a product, so far */
     uint64_t hash;     /* of name and text; 0: it did not come to that */
+    uint64_t options_hash;
     char name[64];
 };
 
@@ -139,6 +140,13 @@ static uint64_t hash_of(const imx_user_source *source, const char *name)
     return key.words[0];
 }
 
+static uint64_t hash_of_options(const char *options)
+{
+    imx_cache_key key = { { 0 } };
+    imx_cache_key_add(&key, options, strlen(options) + 1);
+    return key.words[0];
+}
+
 /* Local: compiles and loads. */
 static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
 {
@@ -149,6 +157,7 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
     imx_user_source source;
     IMX_TRY(imx_user_source_read(d->name, d->source, d->file, options, &source));
     k->hash = hash_of(&source, d->name);
+    k->options_hash = hash_of_options(options);
     imx_user_desc desc = {
         .name = k->name,
         .text = source.text,
@@ -237,8 +246,12 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     if (mine == IMBREX_OK)
         mine = find_memory(k, d->memory);
     const imx_symmetric *piece = mine == IMBREX_OK ? imx_memory_piece(group, d->memory) : NULL;
-    imx_field fields[6 + IMX_PRODUCT_FIELDS] = {
+    enum { FIELDS = 9 };
+    imx_field fields[FIELDS + IMX_PRODUCT_FIELDS] = {
         { .name = "desc.name or the kernel's text, as a hash,", .value = (int64_t)k->hash },
+        { .name = "desc.options, as a hash,", .value = (int64_t)k->options_hash },
+        { .name = "desc.resident", .value = mine == IMBREX_OK ? d->resident : 0 },
+        { .name = "desc.shared_bytes", .value = mine == IMBREX_OK ? (int64_t)d->shared_bytes : 0 },
         { .name = "desc.signals", .value = mine == IMBREX_OK ? d->signals : 0 },
         { .name = "the size of its args", .value = (int64_t)k->facts.args_bytes },
         { .name = "the size of desc.memory's piece", .value = piece ? (int64_t)piece->bytes : 0 },
@@ -246,7 +259,7 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
           .value = piece ? piece->lent : 0 },
         { .name = "whether there is a desc.gemm", .value = k->product != NULL },
     };
-    int count = 6 + imx_product_fields(k->product, fields + 6);
+    int count = FIELDS + imx_product_fields(k->product, fields + FIELDS);
     IMX_TRY(imx_agree(group, call, mine, fields, count));
     if (!group->backend->user_launch)
         return IMBREX_OK;

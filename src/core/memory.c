@@ -138,7 +138,7 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_status mine = imx_status_need(ptr, "ptr", "want where to put it");
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
-        mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62", bytes);
+        mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62 - 1", bytes);
     imx_symmetric *memory;
     IMX_TRY(imx_memory_alloc(group, __func__, mine, bytes, &memory));
     memory->lent = ++group->memory_count; /* only now: a failure is one on all ranks */

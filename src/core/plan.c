@@ -61,7 +61,8 @@ static imbrex_status find_algorithm(const imx_op *op, const char *source, const 
         }
         imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
     }
-    return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\": %s has %s", source, name, op->name, known);
+    return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%.64s\": %s has %s", source, name, op->name,
+                    known);
 }
 
 /* Whether the algorithm goes with how the ranks are spread. */
@@ -152,18 +153,22 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
 {
     const char *dtypes[] = { imx_dtype_name(IMBREX_BF16), imx_dtype_name(IMBREX_F16),
                              imx_dtype_name(IMBREX_F32) };
-    const char *algorithms[IMX_ALGORITHMS];
-    int count = 0;
-    for (const imx_algorithm *a = plan->op->algorithms; a->name; a++)
+    const char *algorithms[1 + IMX_ALGORITHMS] = { "NULL" };
+    int count = 1, asked = 0;
+    for (const imx_algorithm *a = plan->op->algorithms; a->name; a++) {
+        if (r->algorithm && strcmp(r->algorithm, a->name) == 0)
+            asked = count;
         algorithms[count++] = a->name;
+    }
     imx_field fields[] = {
         { .name = "desc.m", .value = r->shape.m },
         { .name = "desc.n", .value = r->shape.n },
         { .name = "desc.k", .value = r->shape.k },
         { .name = "desc.dtype", .value = r->shape.dtype, .words = dtypes, .words_count = 3 },
         { .name = "desc.layout", .value = r->shape.layout },
-        { .name = "desc.algorithm",
-          .value = plan->algorithm ? plan->algorithm - plan->op->algorithms : -1,
+        { .name = "desc.algorithm", .value = asked, .words = algorithms, .words_count = count },
+        { .name = "the algorithm (chosen, or IMBREX_ALGORITHM)",
+          .value = plan->algorithm ? plan->algorithm - plan->op->algorithms + 1 : 0,
           .words = algorithms,
           .words_count = count },
         { .name = "desc.chunk_rows", .value = r->chunk_rows },

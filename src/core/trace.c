@@ -34,9 +34,11 @@ fail:
 size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)
 {
     const imbrexd_trace *trace = group ? group->trace : NULL;
-    imx_status_enter(__func__);
-    if (!trace || (group->backend->collect_trace &&
-                   group->backend->collect_trace(group->device) != IMBREX_OK))
+    imx_status_mute(true);
+    bool there = trace && (!group->backend->collect_trace ||
+                           group->backend->collect_trace(group->device) == IMBREX_OK);
+    imx_status_mute(false);
+    if (!there)
         return 0;
     size_t count = trace->count < trace->capacity ? trace->count : trace->capacity;
     size_t copied = count < max ? count : max;
