@@ -497,37 +497,6 @@ static void names_who_gave_up(void **state)
     assert_int_equal(ranks_run(&desc, half_a_run, NULL), 0);
 }
 
-/* A fault as a device leaves it: without a time, and with no times of waits to compare it with. */
-static int noticed_by_device(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    if (imbrex_group_rank(group) == 0) {
-        imbrexd_fault *fault = &imx_control_of(group, 0)->fault;
-        *fault = (imbrexd_fault){ .kind = IMBREXD_FAULT_DEADLINE,
-                                  .site = { .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 },
-                                  .have = 3,
-                                  .want = 4 };
-        __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
-        for (int r = 0; r < 2; r++)
-            __atomic_store_n(group->abort[r], 1, __ATOMIC_RELEASE);
-    }
-    while (imbrex_group_status(group) == IMBREX_OK)
-        usleep(1000);
-    char part[160];
-    snprintf(part, sizeof part,
-             " waited %lld ms for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
-             "is rank 1 stopped, busy or in another call?",
-             (long long)patient(TIMEOUT_MS));
-    return expect_timeout(group, part);
-}
-
-static void guesses_nothing_on_devices(void **state)
-{
-    (void)state;
-    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
-    assert_int_equal(ranks_run(&desc, noticed_by_device, NULL), 0);
-}
-
 /* ---- an abort while the emulations sleep ----------------------------------------------------- */
 
 /* Both ranks sleep ten seconds and more before, or after, the copy. */
@@ -586,7 +555,6 @@ int main(void)
         cmocka_unit_test(knows_a_circle),
         cmocka_unit_test(a_pause_of_all_is_no_fault),
         cmocka_unit_test(names_who_gave_up),
-        cmocka_unit_test(guesses_nothing_on_devices),
         cmocka_unit_test(abort_ends_emulated_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,10 +209,23 @@ static int find_idle(search *s, int rank)
     return waits ? NOBODY : rank;
 }
 
+/* Whose post it is that was waited for.  A chunk of a rank on another node comes by way of the rank
+ * here that has its number there. */
+static int poster_of(const imbrex_group *group, const imbrexd_fault *fault)
+{
+    const imx_nodes *nodes = &group->nodes;
+    int rank = fault->site.rank;
+    if (fault->site.what != IMX_SITE_CHUNK || rank < 0 || rank >= group->size || !nodes->equal ||
+        !imx_nodes_here(nodes, fault->rank) || imx_nodes_here(nodes, rank))
+        return rank;
+    int mate = imx_nodes_leader(nodes) + rank % nodes->ranks;
+    return mate == fault->rank ? rank : mate;
+}
+
 /* Whoever is waited for may itself wait, and so on: who is at the end of the chain? */
 static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
 {
-    int first = fault->site.rank;
+    int first = poster_of(group, fault);
     if (first < 0)
         return;
     if (first >= group->size) {
@@ -352,6 +365,8 @@ static imbrex_status say_protocol(report *r)
 static imbrex_status say_deadline(report *r)
 {
     describe_site(r->group, &r->fault->site, &r->text);
+    if (poster_of(r->group, r->fault) != r->fault->site.rank)
+        imx_text_add(&r->text, ", by way of rank %d", poster_of(r->group, r->fault));
     if (r->fault->site.what != IMX_SITE_NET)
         imx_text_add(&r->text, " (the signal is %llu, not yet %llu)",
                      (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);

@@ -1,0 +1,97 @@
+/* test_sentences.c - what is said of a wait that reached its deadline, of faults as a rank may leave
+ * them: whose fault it may be, and no more than can be known. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+#include "group.h"
+#include "kernels/sites.h"
+#include "ranks.h"
+
+enum { TIMEOUT_MS = 700 };
+
+static int expect_sentence(imbrex_group *group, const char *part)
+{
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s", imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), part), "'%s' says nothing of '%s'", imbrex_error(), part);
+    return 0;
+}
+
+/* Rank 0's, as a device leaves it: without a time, and with no times of waits to compare it with. */
+static void leave_fault(imbrex_group *group, imbrexd_site site)
+{
+    imbrexd_fault *fault = &imx_control_of(group, 0)->fault;
+    *fault = (imbrexd_fault){ .kind = IMBREXD_FAULT_DEADLINE, .site = site, .have = 3, .want = 4 };
+    __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
+    for (int r = 0; r < imbrex_group_size(group); r++)
+        __atomic_store_n(group->abort[r], 1, __ATOMIC_RELEASE);
+}
+
+static int noticed_by_device(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    if (imbrex_group_rank(group) == 0)
+        leave_fault(group, (imbrexd_site){ .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 });
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    char part[160];
+    snprintf(part, sizeof part,
+             " waited %lld ms for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
+             "is rank 1 stopped, busy or in another call?",
+             (long long)patient(TIMEOUT_MS));
+    return expect_sentence(group, part);
+}
+
+static void guesses_nothing_on_devices(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, noticed_by_device, NULL), 0);
+}
+
+/* Rank 0 takes four ranks for two nodes, and waits for a chunk of rank 3, which rank 1 brings. */
+static int chunk_of_another_node(imbrex_group *group, void *ctx)
+{
+    int of[] = { 0, 0, 1, 1 }, first[] = { 0, 2, 4 };
+    char names[2][IMX_NODES_NAME] = { "here", "there" };
+    imx_nodes one = group->nodes;
+    (void)ctx;
+    if (imbrex_group_rank(group) == 0) {
+        group->nodes = (imx_nodes){ .count = 2,
+                                    .ranks = 2,
+                                    .most = 2,
+                                    .equal = true,
+                                    .of = of,
+                                    .first = first,
+                                    .name = names };
+        leave_fault(group, (imbrexd_site){ .what = IMX_SITE_CHUNK, .rank = 3 });
+    }
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    const char *part = "chunk 0 of rank 3 in imbrex_barrier, by way of rank 1 (the signal is 3, "
+                       "not yet 4): is rank 1 stopped, busy or in another call?";
+    int failed = imbrex_group_rank(group) == 0 && expect_sentence(group, part);
+    group->nodes = one;
+    return failed;
+}
+
+static void names_the_rank_of_this_node(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 4, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, chunk_of_another_node, NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guesses_nothing_on_devices),
+        cmocka_unit_test(names_the_rank_of_this_node),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
