@@ -1,5 +1,5 @@
-/* test_sentences.c - what is said of a wait that reached its deadline, of faults as a rank may leave
- * them: whose fault it may be, and no more than can be known. */
+/* test_sentences.c - what is said of a wait that reached its deadline, of faults as a rank may
+ * leave them: whose fault it may be, and no more than can be known. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static int expect_sentence(imbrex_group *group, const char *part)
     return 0;
 }
 
-/* Rank 0's, as a device leaves it: without a time, and with no times of waits to compare it with. */
+/* Rank 0's, as a device leaves it: without a time, and no times of waits to compare it with. */
 static void leave_fault(imbrex_group *group, imbrexd_site site)
 {
     imbrexd_fault *fault = &imx_control_of(group, 0)->fault;
