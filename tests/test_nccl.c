@@ -53,6 +53,7 @@ static void an_old_one_is_refused(void **state)
     char info[16384];
     imbrex_info(info, sizeof info);
     assert_non_null(strstr(info, "between nodes of gpus: none: "));
+    assert_non_null(strstr(info, "libfake_nccl.so is NCCL 2.17.13: imbrex needs 2.18 or newer\n"));
     nccl->version = 22809;
     imbrex_info(info, sizeof info);
     assert_non_null(strstr(info, "between nodes of gpus: NCCL 2.28.9, /"));

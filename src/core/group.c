@@ -28,8 +28,10 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
 {
     *backend = 0;
     *index = -1;
+    imx_status_mute(true); /* that one cannot be used is no failure */
     while (!device && backends[*backend]->usable && !backends[*backend]->usable())
         ++*backend; /* the last one always is */
+    imx_status_mute(false);
     if (!device)
         return IMBREX_OK;
     size_t length = strcspn(device, ":");

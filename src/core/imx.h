@@ -60,8 +60,9 @@ imbrex_status imx_status_need(const void *argument, const char *name,
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes,
                                    const char *name) IMX_MUST_CHECK;
 
-/* Between true and false nothing is noted: functions that return no status leave what was said
- * before to be read.  They may be within each other. */
+/* What fails between true and false is for imx_status_detail alone, and imbrex_error says what it
+ * said before: so in functions that return no status, and where a failure is but an answer.  They
+ * may be within each other. */
 void imx_status_mute(bool mute);
 
 /* The sentence without the function's name: what one rank tells the others. */

@@ -7,34 +7,37 @@
 #include "imx.h"
 
 static _Thread_local struct {
-    const char *function;        /* the public one that this thread is in */
-    char text[IMX_STATUS_BYTES]; /* "function: sentence" */
-    size_t detail;               /* where the sentence starts */
-    int muted;                   /* by so many */
+    const char *function; /* the public one that this thread is in */
+    int muted;            /* by so many */
+    struct {
+        char text[IMX_STATUS_BYTES]; /* "function: sentence" */
+        size_t detail;               /* where the sentence starts */
+    } said[2];                       /* [1]: while muted, for imx_status_detail alone */
 } last;
 
 void imx_status_enter(const char *function)
 {
     last.function = function;
-    last.text[0] = '\0';
-    last.detail = 0;
+    last.said[0].text[0] = '\0';
+    last.said[0].detail = 0;
 }
 
 void imx_status_mute(bool mute)
 {
+    if (mute && !last.muted)
+        last.said[1].text[last.said[1].detail = 0] = '\0';
     last.muted += mute ? 1 : -1;
 }
 
 static void note(const char *format, va_list args, int error)
 {
-    if (last.muted)
-        return;
-    imx_text text = { .at = last.text, .size = sizeof last.text };
-    if (last.function)
-        imx_text_add(&text, "%s: ", last.function);
-    last.detail = text.length;
-    char sentence[sizeof last.text];
+    int at = last.muted > 0;
+    imx_text text = { .at = last.said[at].text, .size = IMX_STATUS_BYTES };
+    char sentence[IMX_STATUS_BYTES];
     vsnprintf(sentence, sizeof sentence, format, args);
+    if (last.function && !at)
+        imx_text_add(&text, "%s: ", last.function);
+    last.said[at].detail = text.length;
     imx_text_add(&text, "%s", sentence);
     if (error)
         imx_text_add(&text, ": %s", strerror(error));
@@ -79,12 +82,13 @@ imbrex_status imx_status_need_zero(const void *reserved, size_t bytes, const cha
 
 const char *imx_status_detail(void)
 {
-    return last.text + last.detail;
+    int at = last.muted > 0;
+    return last.said[at].text + last.said[at].detail;
 }
 
 const char *imbrex_error(void)
 {
-    return last.text;
+    return last.said[0].text;
 }
 
 const char *imbrex_status_name(imbrex_status status)

@@ -110,7 +110,9 @@ static bool load_kept(imx_user *user, const imx_folder *folder, const imx_cache_
     size_t bytes = 0;
     if (!imx_cache_load(folder, key, &image, &bytes))
         return false;
+    imx_status_mute(true);
     bool loaded = load(user, image, bytes) == IMBREX_OK;
+    imx_status_mute(false);
     free(image);
     return loaded;
 }
