@@ -385,8 +385,8 @@ static imbrex_status say(const imbrex_group *group, int noticed_by)
         [IMBREXD_FAULT_DEADLINE] = say_deadline,
     };
     report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
-    unsigned kind = (unsigned)r.fault->kind;
-    if (!is_written(r.fault) || kind >= sizeof sayings / sizeof sayings[0] || !sayings[kind])
+    unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;
+    if (kind >= sizeof sayings / sizeof sayings[0] || !sayings[kind])
         return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
     r.own = noticed_by == group->rank;
     r.text = (imx_text){ .at = r.words, .size = sizeof r.words };
