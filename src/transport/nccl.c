@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../core/wheels.h"
+
 #define LIBRARY  "libnccl.so.2"
 #define IN_WHEEL "/nvidia/nccl/lib/" LIBRARY
 
@@ -57,22 +59,11 @@ static void *try_all(const char *folder, int length, const char *below)
     return library;
 }
 
-/* PyTorch's wheels hold their own: <site>/torch/lib/libtorch.so, <site>/nvidia/nccl/lib. */
-static int find_torch(struct dl_phdr_info *info, size_t size, void *site)
-{
-    (void)size;
-    const char *at = info->dlpi_name ? strstr(info->dlpi_name, "/torch/lib/libtorch") : NULL;
-    if (at)
-        snprintf(site, PATH_MOST, "%.*s", (int)(at - info->dlpi_name), info->dlpi_name);
-    return at != NULL;
-}
-
-/* Loaded only after the walk, which holds a lock of the loader's: a dlopen on another thread may
- * wait for that one, and hold the one that dlopen needs. */
 static void *look_beside_torch(void)
 {
-    char site[PATH_MOST];
-    return dl_iterate_phdr(find_torch, site) ? try_in(site, PATH_MOST, IN_WHEEL) : NULL;
+    char folder[PATH_MOST];
+    bool found = imx_wheels_folder(folder, sizeof folder);
+    return found ? try_in(folder, PATH_MOST, IN_WHEEL) : NULL;
 }
 
 /* Of the first python3 on PATH, which may be one of a virtual environment, and of the user's. */

@@ -1,15 +1,14 @@
 /* nvrtc.c - finds the run-time compiler wherever toolkits and wheels put it, and compiles. */
-#define _GNU_SOURCE
 #include "nvrtc.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../core/source.h"
+#include "../../core/wheels.h"
 
 const imx_nvrtc_calls *imx_nvrtc;
 
@@ -43,20 +42,15 @@ static void *try_in(const char *folder, const char *below)
     return library;
 }
 
-/* PyTorch's wheels hold their own: <site>/torch/lib/libtorch.so, <site>/nvidia/.../lib. */
-static int look_beside_torch(struct dl_phdr_info *info, size_t size, void *library)
+static void *look_beside_torch(void)
 {
-    (void)size;
-    const char *at = info->dlpi_name ? strstr(info->dlpi_name, "/torch/lib/libtorch") : NULL;
-    char site[sizeof found_at];
-    if (!at || (size_t)(at - info->dlpi_name) >= sizeof site)
-        return 0;
-    memcpy(site, info->dlpi_name, (size_t)(at - info->dlpi_name));
-    site[at - info->dlpi_name] = '\0';
     static const char *const below[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib" };
-    for (int i = 0; i < 2 && !*(void **)library; i++)
-        *(void **)library = try_in(site, below[i]);
-    return 1;
+    char folder[sizeof found_at];
+    void *library = NULL;
+    bool found = imx_wheels_folder(folder, sizeof folder);
+    for (int i = 0; i < 2 && found && !library; i++)
+        library = try_in(folder, below[i]);
+    return library;
 }
 
 static void *look_everywhere(void)
@@ -65,7 +59,7 @@ static void *look_everywhere(void)
     for (int i = 0; i < NAMES && !library; i++)
         library = try(names[i]);
     if (!library)
-        dl_iterate_phdr(look_beside_torch, &library);
+        library = look_beside_torch();
     static const char *const variables[] = { "CUDA_HOME", "CUDA_PATH" };
     for (int i = 0; i < 2 && !library; i++) {
         const char *home = getenv(variables[i]);
