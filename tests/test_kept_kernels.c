@@ -164,6 +164,41 @@ static void headers_that_a_macro_names(void **state)
     }
 }
 
+/* Whatever leads to the folder of a header. */
+static void folders_of_all_forms(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options, *variable;
+    } forms[] = { { "-I %s", NULL },
+                  { "--include-directory=%s", NULL },
+                  { "--include-directory %s", NULL },
+                  { "@%s/options", NULL },
+                  { "-Wp,-I%s", NULL },
+                  { "", "CPATH" },
+                  { "", "C_INCLUDE_PATH" } };
+    char options[600], text[600];
+    scratch_directory("far");
+    put("far.c", DEVICE ARGS "#include <far.h>\n"
+                             "IMBREXD_KERNEL(kept, kept_args) { *args->out = VALUE; }\n");
+    snprintf(text, sizeof text, "-I%s\n", scratch_path("far"));
+    put("far/options", text);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        snprintf(text, sizeof text, forms[i].options, scratch_path("far"));
+        snprintf(options, sizeof options, "-DFORM=%zu %s", i, text);
+        snprintf(text, sizeof text, "/nowhere:%s", scratch_path("far"));
+        if (forms[i].variable)
+            setenv(forms[i].variable, text, 1);
+        for (int value = 1; value <= 2; value++) {
+            put("far/far.h", value == 1 ? "#define VALUE 1\n" : "#define VALUE 2\n");
+            if (value_of("far.c", options) != value)
+                fail_msg("form %zu, \"%s\": an old header", i, forms[i].options);
+        }
+        if (forms[i].variable)
+            unsetenv(forms[i].variable);
+    }
+}
+
 /* However it is written, a header counts; the word alone, as in a comment, keeps nobody from
  * keeping the kernel. */
 static void directives_of_all_forms(void **state)
@@ -345,6 +380,7 @@ int main(void)
         cmocka_unit_test(headers_that_change),
         cmocka_unit_test(headers_of_one_name),
         cmocka_unit_test(headers_that_a_macro_names),
+        cmocka_unit_test(folders_of_all_forms),
         cmocka_unit_test(directives_of_all_forms),
         cmocka_unit_test(headers_too_large),
         cmocka_unit_test(pipes),

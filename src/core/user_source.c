@@ -3,8 +3,8 @@
  *
  * Which #include takes effect only the compiler knows, and which of several files of its name.  All
  * of them count here, also those in comments: a file too many costs a compilation now and then, one
- * too few would run old code.  What is more than fits here, cannot be read, or is named by a macro,
- * is therefore compiled each time. */
+ * too few would run old code.  What is more than fits here, cannot be read, is named by a macro,
+ * or by an option that is not followed here, is therefore compiled each time. */
 #include "user_source.h"
 
 #include <ctype.h>
@@ -161,10 +161,42 @@ static void take_words(scan *s, const char *options, const char *const *flags, i
 
 static void take_folder(scan *s, const char *word, size_t length)
 {
-    if (length >= PATH_MOST)
+    if (length >= PATH_MOST || s->folder_count == FOLDERS_MOST)
         s->too_much = true;
     else
         snprintf(s->folders[s->folder_count++], PATH_MOST, "%.*s", (int)length, word);
+}
+
+/* Folders that compilers look in besides: "one:other", where nothing stands for ".". */
+static void take_environment(scan *s)
+{
+    static const char *const names[] = { "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH" };
+    for (int i = 0; i < 3; i++) {
+        const char *at = getenv(names[i]);
+        while (at && *at) {
+            size_t length = strcspn(at, ":");
+            take_folder(s, length ? at : ".", length ? length : 1);
+            at += length + (at[length] == ':');
+        }
+    }
+}
+
+/* Whether one of the words leads to files in a way that is not followed here. */
+static bool are_obscure(const char *options)
+{
+    static const char *const words[] = {
+        "@",         "-I=",       "-Wp,",           "-X",     "--include-directory-after",
+        "-iprefix",  "-iwith",    "--include-with", "-specs", "--specs",
+        "-isysroot", "--sysroot", "-include-pch",
+    };
+    for (const char *at = options; *at; at += strcspn(at, IMX_USER_BLANKS)) {
+        at += strspn(at, IMX_USER_BLANKS);
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+            if (strncmp(at, words[i], strlen(words[i])) == 0)
+                return true;
+        }
+    }
+    return false;
 }
 
 static void scan_text(scan *s, const char *folder, const char *text, size_t bytes);
@@ -232,12 +264,18 @@ static imbrex_status find_key(const char *name, const char *options, imx_user_so
 {
     scan *s = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *s, &s));
-    static const char *const of_folders[] = { "--include-path=", "-isystem", "-iquote",
-                                              "-idirafter", "-I" };
-    static const char *const of_files[] = { "--pre-include=", "-include=", "-include", "-imacros" };
+    static const char *const of_folders[] = {
+        "--include-path=", "--include-path", "--include-directory=", "--include-directory",
+        "-isystem",        "-iquote",        "-idirafter",           "-I",
+    };
+    static const char *const of_files[] = { "--pre-include=", "--pre-include", "--include=",
+                                            "--include",      "-include=",     "-include",
+                                            "--imacros=",     "--imacros",     "-imacros" };
+    s->too_much = are_obscure(options);
     take_folder(s, source->folder, strlen(source->folder));
-    take_words(s, options, of_folders, 5, take_folder);
-    take_words(s, options, of_files, 4, scan_word);
+    take_words(s, options, of_folders, 8, take_folder);
+    take_environment(s);
+    take_words(s, options, of_files, 9, scan_word);
     imx_cache_key_add(&s->key, name, strlen(name) + 1);
     imx_cache_key_add(&s->key, options, strlen(options) + 1);
     imx_cache_key_add(&s->key, source->file, strlen(source->file) + 1); /* it is in messages */
