@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dirent.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -242,6 +244,54 @@ static void waiting_leaves_the_cpu_alone(void **state)
     assert_true(share < 0.2);
 }
 
+/* ---- signals --------------------------------------------------------------------------------- */
+
+/* A line of one of this process's threads' files; NULL: there is none that begins so. */
+static const char *line_of(const char *thread, const char *file, const char *begin)
+{
+    static char line[256];
+    char path[300];
+    snprintf(path, sizeof path, "/proc/self/task/%s/%s", thread, file);
+    FILE *from = fopen(path, "r");
+    bool found = false;
+    while (from && !found && fgets(line, sizeof line, from))
+        found = strncmp(line, begin, strlen(begin)) == 0;
+    if (from)
+        fclose(from);
+    return found ? line + strlen(begin) : NULL;
+}
+
+/* What the caller blocks waits for the caller: no thread of the library's takes it. */
+static void signals_are_the_callers(void **state)
+{
+    (void)state;
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group_desc desc = { .bootstrap = &one, .device = "cpu" };
+    imbrex_group *group = NULL;
+    void *word = NULL;
+    int threads = 0;
+    assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_OK);
+    assert_int_equal(imbrex_mem_alloc(group, 8, &word), IMBREX_OK);
+    assert_int_equal(imbrex_signal_post(group, word, 1, 0, NULL), IMBREX_OK);
+    assert_int_equal(imbrex_stream_sync(group, NULL), IMBREX_OK); /* its thread has begun */
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        if (!line_of(task->d_name, "comm", "imbrex"))
+            continue;
+        const char *blocked = line_of(task->d_name, "status", "SigBlk:");
+        assert_non_null(blocked);
+        unsigned long long mask = strtoull(blocked, NULL, 16);
+        assert_true(mask >> (SIGUSR1 - 1) & 1);
+        assert_true(mask >> (SIGTERM - 1) & 1);
+        assert_false(mask >> (SIGSEGV - 1) & 1);
+        threads++;
+    }
+    closedir(tasks);
+    imbrex_group_destroy(group);
+    assert_true(threads > 0);
+}
+
 int main(void)
 {
     real = imx_sys;
@@ -250,6 +300,7 @@ int main(void)
     imx_sys.mmap = count_mmap;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_are_counted),
+        cmocka_unit_test(signals_are_the_callers),
         cmocka_unit_test(runs_allocate_nothing_and_return_soon),
         cmocka_unit_test(waiting_leaves_the_cpu_alone),
     };

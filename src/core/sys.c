@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -79,9 +80,19 @@ static int sys_eventfd(unsigned value, int flags)
     return eventfd(value, flags | EFD_CLOEXEC);
 }
 
+/* Signals are the caller's threads' to take, but for those that a thread brings upon itself and a
+ * profiler's. */
 static int sys_thread_create(unsigned long *thread, void *(*run)(void *), void *arg)
 {
-    return pthread_create(thread, NULL, run, arg);
+    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGPROF };
+    sigset_t most, before;
+    sigfillset(&most);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        sigdelset(&most, own[i]);
+    pthread_sigmask(SIG_SETMASK, &most, &before);
+    int error = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }
 
 imx_sys_table imx_sys = {
