@@ -25,14 +25,19 @@ _ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ct
                               ctypes.c_size_t)
 
 
+def _whole(name, value, kept):
+    """Refuses an integer of which C would keep another, since ctypes cuts it."""
+    if isinstance(value, numbers.Integral) and kept != value:
+        raise OverflowError("%s is %d, which is more than imbrex can take" % (name, value))
+
+
 class _Struct(ctypes.Structure):
-    """Refuses an integer that its field cannot hold, which ctypes would cut."""
+    """Refuses an integer that its field cannot hold."""
 
     def __init__(self, **fields):
         super().__init__(**fields)
         for name, value in fields.items():
-            if isinstance(value, numbers.Integral) and getattr(self, name) != value:
-                raise OverflowError("%s is %d, which is more than imbrex can take" % (name, value))
+            _whole(name, value, getattr(self, name))
 
 
 class _Bootstrap(_Struct):
@@ -262,6 +267,8 @@ class Group:
     def silu_mul(self, rows, cols, pair, out, dtype="bf16", stream=None):
         """Enqueues out[rows, cols] = silu(pair[:, :cols]) * pair[:, cols:], pair[rows, 2*cols]."""
         number = _choice("dtype", dtype, DTYPES)
+        for name, value in ("rows", rows), ("cols", cols):
+            _whole(name, value, ctypes.c_int64(value).value)
         operands = _Operands(dtype, self.device)
         _check(_lib.imbrex_silu_mul(self._open(), number, rows, cols,
                                     operands.address("pair", pair),
@@ -307,13 +314,18 @@ class Group:
         found = {}
 
         def note(_, step):
-            name, chunk = step[0].algorithm.decode(), step[0].chunk_rows
-            found[name, chunk] = step[0].dropped.decode() if step[0].dropped else step[0].us
+            try:
+                name, chunk = step[0].algorithm.decode(), step[0].chunk_rows
+                found[name, chunk] = step[0].dropped.decode() if step[0].dropped else step[0].us
+            except BaseException as failure:  # must not cross C: raised below
+                self._failures[:] = [failure]
 
         desc = _GemmDesc(m=m, n=n, k=k, dtype=_choice("dtype", dtype, DTYPES),
                          layout=_choice("layout", layout, LAYOUTS), chunk_rows=chunk_rows, sms=sms)
         _check(_lib.imbrex_tune(self._open(), _text("op", op), ctypes.byref(desc),
                                 _TUNE_PROGRESS(note), None), self._failures)
+        if self._failures:
+            raise self._failures.pop()
         return found
 
     def ag_gemm(self, m, n, k, **options):
@@ -353,8 +365,7 @@ class Plan:
         address = self._operands.address
         args = _Args(address("a", a), address("b", b), address("bias", bias),
                      address("c", c, written=True), address("gathered", gathered, written=True), m)
-        if args.m != m:
-            raise OverflowError("m is %d, which is more than imbrex can take" % m)
+        _whole("m", m, args.m)
         _check(_lib.imbrex_plan_run(self._open(), ctypes.byref(args),
                                     _stream(self._device, stream)))
 

@@ -259,10 +259,12 @@ class Python(unittest.TestCase):
             imbrex.Group(0, 2, mock.Mock(side_effect=KeyboardInterrupt), device="cpu")
 
     def test_numbers_that_do_not_fit_are_refused(self):
+        x = numpy.zeros(16, numpy.float32)
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
             for call in (lambda: group.all_gather(8, 8, chunk_rows=2 ** 32 + 3),
                          lambda: group.ag_gemm(2 ** 64 + 8, 8, 8),
                          lambda: imbrex.Group(2 ** 32, 2 ** 32 + 1, lambda blob: [blob]),
+                         lambda: group.silu_mul(2 ** 64 + 2, 8, x, x, dtype="f32"),
                          lambda: imbrex.Group(timeout_ms=2 ** 64 + 7)):
                 with self.assertRaisesRegex(OverflowError, "which is more than imbrex can take"):
                     call()
@@ -299,6 +301,19 @@ class Python(unittest.TestCase):
                 times = [us for us in found.values() if not isinstance(us, str)]
                 self.assertGreater(min(times), 0)
                 self.assertIn("(measured: ", plan)
+
+    def test_what_interrupts_tune_comes_out_of_it(self):
+        with tempfile.TemporaryDirectory() as folder, \
+                mock.patch.dict(os.environ, IMBREX_CACHE_DIR=folder):
+            real, rude = imbrex._TUNE_PROGRESS, mock.MagicMock()
+            rude.__getitem__.side_effect = KeyboardInterrupt
+
+            def work(group, _):
+                with self.assertRaises(KeyboardInterrupt):
+                    group.tune("ag_gemm", m=24, n=16, k=8, dtype="f32")
+            with mock.patch.object(imbrex, "_TUNE_PROGRESS",
+                                   lambda note: real(lambda ctx, _: note(ctx, rude))):
+                on_ranks(work)
 
     def test_structures_are_the_headers(self):
         sizes = [ctypes.sizeof(s) for s in (imbrex._Bootstrap, imbrex._GroupDesc, imbrex._GemmDesc,
