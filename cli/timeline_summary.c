@@ -6,7 +6,7 @@
 
 typedef struct lane {
     int64_t wait, product, fold; /* ns, in all */
-    int64_t waited;              /* up to when its waits are counted */
+    int64_t waited, folded;      /* up to when waits and folds are counted */
     int64_t done;                /* end of its last product; 0: it has none */
 } lane;
 
@@ -52,14 +52,15 @@ static double us(int64_t ns)
     return (double)ns / 1e3;
 }
 
-/* Some warps of a block wait at once: what they share counts once.  Waits come in order. */
-static void add_wait(lane *l, const imbrex_span *span)
+/* Some warps of a block wait, or fold, at once: what they share counts once.  Spans come in order;
+ * `until`: up to when they are counted. */
+static void add_span(const imbrex_span *span, int64_t *sum, int64_t *until)
 {
-    int64_t begin = span->begin_ns > l->waited ? span->begin_ns : l->waited;
+    int64_t begin = span->begin_ns > *until ? span->begin_ns : *until;
     if (span->end_ns <= begin)
         return;
-    l->wait += span->end_ns - begin;
-    l->waited = span->end_ns;
+    *sum += span->end_ns - begin;
+    *until = span->end_ns;
 }
 
 /* spans: by begin. */
@@ -78,9 +79,9 @@ static void add_lanes(const timeline_rank *rank, const imbrex_span *const *spans
             continue;
         lane *l = &lanes[span->lane - 1];
         if (span->kind == IMBREX_SPAN_WAIT)
-            add_wait(l, span);
+            add_span(span, &l->wait, &l->waited);
         if (span->kind == IMBREX_SPAN_COPY)
-            l->fold += span->end_ns - span->begin_ns;
+            add_span(span, &l->fold, &l->folded);
         if (span->kind != IMBREX_SPAN_TILE)
             continue;
         l->product += span->end_ns - span->begin_ns;

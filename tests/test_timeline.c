@@ -365,6 +365,23 @@ static void a_kernels_time_is_summed_up(void **state)
     assert_false(timeline_summarise(&nothing, &s));
 }
 
+/* Warps of a block store and fold at once, and one within the other: that counts once. */
+static void what_is_stored_at_once_counts_once(void **state)
+{
+    (void)state;
+    enum { COUNT = 5 };
+    imbrex_span spans[COUNT] = { { .kind = IMBREX_SPAN_KERNEL, .end_ns = 40 * US },
+                                 { .kind = IMBREX_SPAN_TILE, .lane = 1, .end_ns = 9 * US } };
+    static const int64_t us[3][2] = { { 10, 20 }, { 12, 18 }, { 15, 25 } };
+    for (int i = 0; i < 3; i++)
+        spans[2 + i] = (imbrex_span){
+            .kind = IMBREX_SPAN_COPY, .lane = 1, .begin_ns = us[i][0] * US, .end_ns = us[i][1] * US
+        };
+    timeline_summary s;
+    assert_true(timeline_summarise(&(timeline_rank){ 0, spans, COUNT }, &s));
+    assert_us("stores", s.stores, 15);
+}
+
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static void assert_refused(const char *name, const char *why)
@@ -439,6 +456,7 @@ int main(void)
         cmocka_unit_test(many_spans_are_merged_in_pictures),
         cmocka_unit_test(a_gpus_blocks_are_drawn_thin),
         cmocka_unit_test(a_kernels_time_is_summed_up),
+        cmocka_unit_test(what_is_stored_at_once_counts_once),
         cmocka_unit_test(what_cannot_be_written_is_refused),
         cmocka_unit_test(nothing_is_left_beside),
     };

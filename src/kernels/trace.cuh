@@ -21,15 +21,17 @@ extern "C" __constant__ imx_trace_room imx_trace_to;
 
 __constant__ imx_trace_room imx_trace_to;
 
-enum { IMX_TRACE_WARPS = 20, IMX_TRACE_DEPTH = 4 };
+enum { IMX_TRACE_WARPS = 20, IMX_TRACE_DEPTH = 5 };
 
 static __shared__ uint64_t imx_trace_begun[IMX_TRACE_DEPTH][IMX_TRACE_WARPS];
 static __shared__ uint32_t imx_trace_count;
 
-/* What lies within another, or across it, has a place of its own. */
+/* What others lie within, or across, has a place of its own: the first three and the last. */
 IMX_TRACE_FN int imx_trace_place(int what)
 {
-    return what < IMX_TRACE_DEPTH - 1 ? what : IMX_TRACE_DEPTH - 1;
+    if (what == IMX_TRACE_LAST)
+        return IMX_TRACE_DEPTH - 1;
+    return what < IMX_TRACE_DEPTH - 2 ? what : IMX_TRACE_DEPTH - 2;
 }
 
 /* The first warp of every four, and of producers the first that pushes. */

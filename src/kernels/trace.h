@@ -1,6 +1,6 @@
 /* trace.h - what a kernel that is compiled with IMX_TRACE writes down: when a block began and ended
- * something, by the GPU's clock.  Every block has a ring's worth of room of its own; what comes
- * after it is full is counted only. */
+ * something, by the GPU's clock.  Every block has room for a list of its own; what comes after
+ * it is full is counted only. */
 #ifndef IMX_TRACE_RECORD_H
 #define IMX_TRACE_RECORD_H
 
