@@ -14,34 +14,16 @@ static int counterpart(const imx_nodes *nodes, int i)
     return nodes->first[(nodes->own + i + nodes->count) % nodes->count] + nodes->local;
 }
 
-static size_t row_bytes(const imx_run *run, int64_t width)
-{
-    return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
-}
-
-/* From the start of a rank's rows, or of a slot, to chunk q. */
-static size_t chunk_at(const imx_run *run, int q, int64_t width)
-{
-    return (size_t)q * (size_t)run->plan->config.chunk_rows * row_bytes(run, width);
-}
-
 /* From the start of the matrix to chunk q of rank. */
 static size_t matrix_at(const imx_run *run, int rank, int q, int64_t width)
 {
-    return (size_t)imx_run_row(run, rank) * row_bytes(run, width) + chunk_at(run, q, width);
+    return imx_exchange_rank_at(run, rank, width) + imx_exchange_chunk_at(run, q, width);
 }
 
 /* Of chunk q of rank; 0: it has no such chunk. */
 static size_t chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
 {
-    return q < imx_run_chunks(run, rank)
-               ? (size_t)imx_run_chunk_rows(run, rank, q) * row_bytes(run, width)
-               : 0;
-}
-
-static int chunk_number(const imx_run *run, int rank, int q)
-{
-    return rank * run->plan->config.chunks + q;
+    return q < imx_run_chunks(run, rank) ? imx_exchange_chunk_bytes(run, rank, q, width) : 0;
 }
 
 static int most_chunks(const imx_run *run, int rank, int other)
@@ -81,8 +63,8 @@ static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, 
         int to = imx_nodes_leader(nodes) + (nodes->local + nodes->ranks - i) % nodes->ranks;
         char *theirs = (char *)imx_run_data(run, to) + matrix_at(run, rank, q, width);
         IMX_TRY(imx_run_copy(run, stream, theirs, chunk, chunk_bytes(run, rank, q, width), to));
-        IMX_TRY(
-            imx_run_post(run, stream, imx_run_signal(run, to) + chunk_number(run, rank, q), to));
+        IMX_TRY(imx_run_post(
+            run, stream, imx_run_signal(run, to) + imx_exchange_chunk_number(run, rank, q), to));
     }
     return IMBREX_OK;
 }
@@ -95,15 +77,15 @@ static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int
     for (int q = 0; q < most_chunks(run, run->rank, from); q++) {
         const imx_transfer transfers[] = {
             { .op = { .rank = to,
-                      .at = (void *)(uintptr_t)(shard + chunk_at(run, q, width)),
+                      .at = (void *)(uintptr_t)(shard + imx_exchange_chunk_at(run, q, width)),
                       .bytes = chunk_bytes(run, run->rank, q, width) } },
             { .op = { .receives = true,
                       .rank = from,
                       .at = (char *)imx_run_data(run, run->rank) + matrix_at(run, from, q, width),
                       .bytes = chunk_bytes(run, from, q, width) },
-              .signal = q < imx_run_chunks(run, from)
-                            ? imx_run_signal(run, run->rank) + chunk_number(run, from, q)
-                            : NULL },
+              .signal = q < imx_run_chunks(run, from) ? imx_run_signal(run, run->rank) +
+                                                            imx_exchange_chunk_number(run, from, q)
+                                                      : NULL },
         };
         int lane = lane_of(run, lanes, i, q);
         IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, 2));
@@ -117,13 +99,14 @@ imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, cons
     const imx_nodes *nodes = nodes_of(run);
     for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
         IMX_TRY(spread(run, lanes->inner, run->rank, q,
-                       (const char *)shard + chunk_at(run, q, width), width));
+                       (const char *)shard + imx_exchange_chunk_at(run, q, width), width));
     for (int i = 1; i < nodes->count; i++)
         IMX_TRY(swap_shards(run, lanes, i, shard, width));
     for (int i = 1; i < nodes->count; i++) {
         int from = counterpart(nodes, i);
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
-            uint64_t *here = imx_run_signal(run, run->rank) + chunk_number(run, from, q);
+            uint64_t *here =
+                imx_run_signal(run, run->rank) + imx_exchange_chunk_number(run, from, q);
             IMX_TRY(imx_run_wait(run, lanes->inner, here, IMX_SITE_CHUNK, from, q));
             const char *chunk = imx_run_data(run, run->rank);
             IMX_TRY(
@@ -208,14 +191,16 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int t
     int slot = t * nodes->ranks + nodes->local;
     if (q >= imx_run_chunks(run, owner))
         return IMBREX_OK;
-    int number = chunk_number(run, owner, q);
+    int number = imx_exchange_chunk_number(run, owner, q);
     if (done)
         IMX_TRY(imx_run_wait(run, stream, done + number, IMX_SITE_DONE, run->rank, number));
     char *theirs = (char *)imx_run_data(run, rank) +
-                   (size_t)slot * imx_exchange_slot_bytes(run->plan) + chunk_at(run, q, width);
+                   (size_t)slot * imx_exchange_slot_bytes(run->plan) +
+                   imx_exchange_chunk_at(run, q, width);
     IMX_TRY(imx_run_copy(run, stream, theirs, matrix + matrix_at(run, owner, q, width),
                          chunk_bytes(run, owner, q, width), rank));
-    return imx_run_post(run, stream, imx_run_signal(run, rank) + chunk_number(run, slot, q), rank);
+    return imx_run_post(run, stream,
+                        imx_run_signal(run, rank) + imx_exchange_chunk_number(run, slot, q), rank);
 }
 
 /* In the order in which a product makes them (gemm/schedule.h): another node's chunk by chunk, this
@@ -245,11 +230,12 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
     args.rows = rows;
     args.chunk = q;
     args.slots = (char *)imx_run_data(run, run->rank) +
-                 (size_t)slot * imx_exchange_slot_bytes(run->plan) + chunk_at(run, q, width);
+                 (size_t)slot * imx_exchange_slot_bytes(run->plan) +
+                 imx_exchange_chunk_at(run, q, width);
     args.own_part = matrix + matrix_at(run, owner, q, width);
-    args.c = sum(run, t) + chunk_at(run, q, width);
+    args.c = sum(run, t) + imx_exchange_chunk_at(run, q, width);
     args.use = run->use;
-    args.arrived = imx_run_signal(run, run->rank) + chunk_number(run, slot, q);
+    args.arrived = imx_run_signal(run, run->rank) + imx_exchange_chunk_number(run, slot, q);
     if (!args.rows || !args.n)
         return IMBREX_OK;
     return imx_run_launch(run, stream, first + kernel, &args, sizeof args);
@@ -267,7 +253,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
     for (int q = 0; q < most_chunks(run, to, run->rank); q++) {
         int lane = lane_of(run, lanes, i, q);
         if (q < imx_run_chunks(run, to)) {
-            int number = chunk_number(run, to, q);
+            int number = imx_exchange_chunk_number(run, to, q);
             if (done)
                 IMX_TRY(
                     imx_run_wait(run, lanes->add, done + number, IMX_SITE_DONE, run->rank, number));
@@ -278,11 +264,11 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
         }
         const imx_transfer transfers[] = {
             { .op = { .rank = to,
-                      .at = sum(run, t) + chunk_at(run, q, width),
+                      .at = sum(run, t) + imx_exchange_chunk_at(run, q, width),
                       .bytes = chunk_bytes(run, to, q, width) } },
             { .op = { .receives = true,
                       .rank = from,
-                      .at = incoming(run, u) + chunk_at(run, q, width),
+                      .at = incoming(run, u) + imx_exchange_chunk_at(run, q, width),
                       .bytes = chunk_bytes(run, run->rank, q, width) } },
         };
         IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, 2));

@@ -26,9 +26,10 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         imx_exchange_ll_needs(plan, plan->shape.n, n);
         return;
     }
-    imx_exchange_gather_needs(plan, plan->shape.n, n);
     if (plan->algorithm->run == run_store)
-        imx_exchange_push_needs(plan, n);
+        imx_exchange_push_needs(plan, false, n);
+    else
+        imx_exchange_gather_needs(plan, plan->shape.n, n);
 }
 
 static imbrex_status prepare(imbrex_plan *plan)

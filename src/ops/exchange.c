@@ -3,33 +3,6 @@
 
 #include "../kernels/ll/args.h"
 
-static size_t row_bytes(const imx_run *run, int64_t width)
-{
-    return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
-}
-
-/* Bytes from the start of rank's rows to those of its chunk q. */
-static size_t chunk_offset(const imx_run *run, int q, int64_t width)
-{
-    return (size_t)q * (size_t)run->plan->config.chunk_rows * row_bytes(run, width);
-}
-
-static size_t chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
-{
-    return (size_t)imx_run_chunk_rows(run, rank, q) * row_bytes(run, width);
-}
-
-static size_t rank_offset(const imx_run *run, int rank, int64_t width)
-{
-    return (size_t)imx_run_row(run, rank) * row_bytes(run, width);
-}
-
-/* Signal or counter of chunk q of rank. */
-static int chunk_number(const imx_run *run, int rank, int q)
-{
-    return rank * run->plan->config.chunks + q;
-}
-
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
@@ -46,13 +19,14 @@ imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, cons
     int last = run->plan->config.merged ? run->ranks : run->ranks - 1; /* oneself, at the end */
     for (int i = 1; i <= last; i++) {
         int to = (run->rank + run->ranks - i) % run->ranks;
-        char *theirs = (char *)imx_run_data(run, to) + rank_offset(run, run->rank, width);
+        char *theirs = (char *)imx_run_data(run, to) + imx_exchange_rank_at(run, run->rank, width);
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
-            size_t at = chunk_offset(run, q, width);
+            size_t at = imx_exchange_chunk_at(run, q, width);
             IMX_TRY(imx_run_copy(run, stream, theirs + at, (const char *)shard + at,
-                                 chunk_bytes(run, run->rank, q, width), to));
-            IMX_TRY(imx_run_post(run, stream,
-                                 imx_run_signal(run, to) + chunk_number(run, run->rank, q), to));
+                                 imx_exchange_chunk_bytes(run, run->rank, q, width), to));
+            IMX_TRY(imx_run_post(
+                run, stream, imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q),
+                to));
         }
     }
     return IMBREX_OK;
@@ -60,7 +34,7 @@ imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, cons
 
 static imbrex_status wait_chunk(const imx_run *run, imbrex_stream stream, int what, int from, int q)
 {
-    int number = chunk_number(run, from, q);
+    int number = imx_exchange_chunk_number(run, from, q);
     return imx_run_wait(run, stream, imx_run_signal(run, run->rank) + number, what, from, q);
 }
 
@@ -77,18 +51,19 @@ imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream)
 imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
                                       int64_t width, void *out, bool all_here)
 {
-    size_t own = rank_offset(run, run->rank, width);
-    size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * row_bytes(run, width);
+    size_t own = imx_exchange_rank_at(run, run->rank, width);
+    size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
     IMX_TRY(imx_run_copy(run, stream, (char *)out + own, shard, own_bytes, run->rank));
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
-            size_t at = rank_offset(run, from, width) + chunk_offset(run, q, width);
+            size_t at =
+                imx_exchange_rank_at(run, from, width) + imx_exchange_chunk_at(run, q, width);
             if (!all_here)
                 IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
             IMX_TRY(imx_run_copy(run, stream, (char *)out + at,
                                  (const char *)imx_run_data(run, run->rank) + at,
-                                 chunk_bytes(run, from, q, width), run->rank));
+                                 imx_exchange_chunk_bytes(run, from, q, width), run->rank));
         }
     }
     return IMBREX_OK;
@@ -96,10 +71,10 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
 
 imbrex_status imx_exchange_offer(const imx_run *run, const void *shard, int64_t width)
 {
-    char *own = (char *)imx_run_data(run, run->rank) + rank_offset(run, run->rank, width);
-    size_t bytes = (size_t)imx_run_rows(run, run->rank) * row_bytes(run, width);
+    char *own = (char *)imx_run_data(run, run->rank) + imx_exchange_rank_at(run, run->rank, width);
+    size_t bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
     IMX_TRY(imx_run_copy(run, run->stream, own, shard, bytes, run->rank));
-    return imx_run_meet(run, chunk_number(run, run->rank, 0), run->plan->config.chunks,
+    return imx_run_meet(run, imx_exchange_chunk_number(run, run->rank, 0), run->plan->config.chunks,
                         IMX_SITE_CHUNK);
 }
 
@@ -110,11 +85,13 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
     for (int i = first; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
-            size_t at = rank_offset(run, from, width) + chunk_offset(run, q, width);
-            size_t bytes = i ? chunk_bytes(run, from, q, width) : 0;
+            size_t at =
+                imx_exchange_rank_at(run, from, width) + imx_exchange_chunk_at(run, q, width);
+            size_t bytes = i ? imx_exchange_chunk_bytes(run, from, q, width) : 0;
             IMX_TRY(imx_run_copy(run, stream, (char *)imx_run_data(run, run->rank) + at,
                                  (const char *)imx_run_data(run, from) + at, bytes, from));
-            IMX_TRY(imx_run_post(run, stream, here + chunk_number(run, from, q), run->rank));
+            IMX_TRY(imx_run_post(run, stream, here + imx_exchange_chunk_number(run, from, q),
+                                 run->rank));
         }
     }
     return IMBREX_OK;
@@ -187,19 +164,20 @@ imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, con
     int64_t width = run->plan->shape.n;
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + i) % run->ranks;
-        const char *block = (const char *)matrix + rank_offset(run, to, width);
+        const char *block = (const char *)matrix + imx_exchange_rank_at(run, to, width);
         char *slot =
             (char *)imx_run_data(run, to) + (size_t)run->rank * imx_exchange_slot_bytes(run->plan);
         for (int q = 0; q < imx_run_chunks(run, to); q++) {
-            size_t at = chunk_offset(run, q, width);
-            int product = run->plan->config.merged ? 0 : chunk_number(run, to, q);
+            size_t at = imx_exchange_chunk_at(run, q, width);
+            int product = run->plan->config.merged ? 0 : imx_exchange_chunk_number(run, to, q);
             if (done)
                 IMX_TRY(
                     imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product));
-            IMX_TRY(imx_run_copy(run, stream, slot + at, block + at, chunk_bytes(run, to, q, width),
-                                 to));
-            IMX_TRY(imx_run_post(run, stream,
-                                 imx_run_signal(run, to) + chunk_number(run, run->rank, q), to));
+            IMX_TRY(imx_run_copy(run, stream, slot + at, block + at,
+                                 imx_exchange_chunk_bytes(run, to, q, width), to));
+            IMX_TRY(imx_run_post(
+                run, stream, imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q),
+                to));
         }
     }
     return IMBREX_OK;
@@ -243,7 +221,7 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
 {
     imx_reduce_args args = reduce_args(run->plan, imx_run_rows(run, run->rank));
     args.slots = imx_run_data(run, run->rank);
-    args.own_part = (const char *)matrix + rank_offset(run, run->rank, run->plan->shape.n);
+    args.own_part = (const char *)matrix + imx_exchange_rank_at(run, run->rank, run->plan->shape.n);
     args.bias = run->args->bias;
     args.c = run->args->c;
     args.use = run->use;
@@ -303,28 +281,36 @@ static int64_t line_bytes(const imbrex_plan *plan)
     return imx_ceil_div(lines_share(plan), IMX_PUSH_WORD) * (int64_t)sizeof(imx_push_line);
 }
 
-/* needs: of the gather or the scatter, before that of lines; both begin at a multiple of 256. */
-static size_t lines_at(const imx_needs *needs)
+/* What the gather or the scatter needs, and behind its data lines, [2][R][line_bytes]. */
+typedef struct push_room {
+    imx_needs matrix;
+    size_t lines_at;
+} push_room;
+
+static push_room push_room_of(const imbrex_plan *plan, bool reduces)
 {
-    return imx_align(needs->data_bytes, 256);
+    push_room room = { .lines_at = 0 };
+    if (reduces)
+        imx_exchange_scatter_needs(plan, &room.matrix);
+    else
+        imx_exchange_gather_needs(plan, plan->shape.n, &room.matrix);
+    room.lines_at = imx_align(room.matrix.data_bytes, 256);
+    return room;
 }
 
-void imx_exchange_push_needs(const imbrex_plan *plan, imx_needs *needs)
+void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *needs)
 {
     size_t ranks = (size_t)plan->group->size;
+    push_room room = push_room_of(plan, reduces);
+    *needs = room.matrix;
     if (ranks == 1)
         return;
     needs->signals = ranks * (size_t)push_chunks(plan);
-    needs->data_bytes = lines_at(needs) + 2 * ranks * (size_t)line_bytes(plan);
+    needs->data_bytes = room.lines_at + 2 * ranks * (size_t)line_bytes(plan);
 }
 
 static imx_push_args push_args(const imbrex_plan *plan, int64_t m, bool reduces)
 {
-    imx_needs needs = { 0 };
-    if (reduces)
-        imx_exchange_scatter_needs(plan, &needs);
-    else
-        imx_exchange_gather_needs(plan, plan->shape.n, &needs);
     int64_t most = share_bytes(plan, m);
     return (imx_push_args){
         .m = m,
@@ -338,7 +324,7 @@ static imx_push_args push_args(const imbrex_plan *plan, int64_t m, bool reduces)
         .chunk_bytes = push_chunk_bytes(plan, most),
         .plan = plan->number,
         .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
-        .lines_at = (int64_t)lines_at(&needs),
+        .lines_at = (int64_t)push_room_of(plan, reduces).lines_at,
         .line_bytes = line_bytes(plan),
     };
 }

@@ -15,6 +15,37 @@
 
 #include "../core/plan.h"
 
+/* ---- where things lie ------------------------------------------------------------------------ */
+
+static inline size_t imx_exchange_row_bytes(const imx_run *run, int64_t width)
+{
+    return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
+}
+
+/* Bytes from the start of a rank's rows, or of a slot, to those of its chunk q. */
+static inline size_t imx_exchange_chunk_at(const imx_run *run, int q, int64_t width)
+{
+    return (size_t)q * (size_t)run->plan->config.chunk_rows * imx_exchange_row_bytes(run, width);
+}
+
+/* Bytes from the start of the matrix to a rank's rows. */
+static inline size_t imx_exchange_rank_at(const imx_run *run, int rank, int64_t width)
+{
+    return (size_t)imx_run_row(run, rank) * imx_exchange_row_bytes(run, width);
+}
+
+/* Bytes of chunk q of rank, which has it. */
+static inline size_t imx_exchange_chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
+{
+    return (size_t)imx_run_chunk_rows(run, rank, q) * imx_exchange_row_bytes(run, width);
+}
+
+/* Signal or counter of chunk q of rank. */
+static inline int imx_exchange_chunk_number(const imx_run *run, int rank, int q)
+{
+    return rank * run->plan->config.chunks + q;
+}
+
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
@@ -52,8 +83,8 @@ imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width,
 
 /* ---- both, by one kernel --------------------------------------------------------------------- */
 
-/* Beside what the gather or the scatter needs. */
-void imx_exchange_push_needs(const imbrex_plan *plan, imx_needs *needs);
+/* Instead of the gather's needs or, with reduces, the scatter's. */
+void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *needs);
 imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool reduces) IMX_MUST_CHECK;
 
 /* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL. */

@@ -79,9 +79,10 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.n, plan->config.tile_cols);
         return;
     }
-    imx_exchange_scatter_needs(plan, n);
     if (imx_plan_sends_by(plan, run_ll))
-        imx_exchange_push_needs(plan, n);
+        imx_exchange_push_needs(plan, true, n);
+    else
+        imx_exchange_scatter_needs(plan, n);
     n->local_bytes =
         (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
     n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;

@@ -23,9 +23,10 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         imx_across_scatter_needs(plan, n);
         return;
     }
-    imx_exchange_scatter_needs(plan, n);
     if (plan->algorithm->run == run_store)
-        imx_exchange_push_needs(plan, n);
+        imx_exchange_push_needs(plan, true, n);
+    else
+        imx_exchange_scatter_needs(plan, n);
 }
 
 static imbrex_status prepare(imbrex_plan *plan)
