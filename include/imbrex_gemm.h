@@ -24,7 +24,8 @@
  *     BESIDE  int (..., unsigned thread, unsigned threads)    what runs beside the product
  *     END     void (...)                all of this rank's product, and what ran beside, is done
  *
- * What returns an int returns 1, or 0 to give up. */
+ * What returns an int returns 1, or 0 where a wait of its own gave up: the group has failed then,
+ * and the kernel cannot be launched again. */
 #ifndef IMBREX_GEMM_H
 #define IMBREX_GEMM_H
 

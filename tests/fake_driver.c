@@ -374,7 +374,7 @@ static CUresult set_function(CUfunction function, int which, int value)
                : CUDA_SUCCESS;
 }
 
-static _Thread_local int launched;
+static _Thread_local int launched, widest;
 
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **params,
                        void **extra)
@@ -392,6 +392,7 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     if (extra || !config->grid[0] || config->grid[0] % cluster || config->block[0] > 1024)
         return CUDA_ERROR_INVALID_VALUE;
     launched++;
+    widest = (int)config->grid[0] > widest ? (int)config->grid[0] : widest;
     return fake_stream_launch(function, (int)config->grid[0], config->shared_bytes, params,
                               config->stream);
 }
@@ -546,6 +547,13 @@ int fake_driver_compiled(void)
 int fake_driver_launched(void)
 {
     return launched;
+}
+
+int fake_driver_blocks(void)
+{
+    int blocks = widest;
+    widest = 0;
+    return blocks;
 }
 
 int fake_driver_encoded(void)

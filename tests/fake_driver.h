@@ -38,6 +38,7 @@ int fake_driver_loads(void);    /* modules since install */
 int fake_driver_modules(void);  /* of them, those that are loaded */
 int fake_driver_asked(void);    /* whose memory a pointer is, since install */
 int fake_driver_launched(void); /* kernels, by the calling thread, ever */
+int fake_driver_blocks(void);   /* of the widest of them, since it was asked last */
 int fake_driver_told(void);     /* times, by kernels of signals, ever */
 
 /* A caller's kernel of this name runs so, on every fake GPU from now on. */

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "fake_driver.h"
 #include "fake_ranks.h"
 #include "kernels/kernels.h"
 #include "op_cases.h"
@@ -49,6 +50,46 @@ static void processes_on_one_gpu(void **state)
     run(2, true, 1);
 }
 
+/* Blocks of the widest kernel of a run of ag_gemm. */
+static int blocks_of(imbrex_group *group, const char *algorithm)
+{
+    enum { M = 512, N = 1024, K = 64 };
+    imbrex_gemm_desc desc = { M, N, K, IMBREX_BF16, .algorithm = algorithm, .sms = 12 };
+    imbrex_plan *plan;
+    void *memory;
+    if (imbrex_mem_alloc(group, (M * K + N * K + M * N) * 2, &memory) ||
+        imbrex_plan_ag_gemm(group, &desc, &plan))
+        return -1;
+    char *a = memory, *b = a + M * K * 2, *c = b + N * K * 2;
+    fake_driver_blocks();
+    imbrex_status status = imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = b, .c = c }, NULL);
+    int blocks = fake_driver_blocks();
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    imbrex_plan_destroy(plan);
+    imbrex_mem_free(group, memory);
+    return status == IMBREX_OK ? blocks : -1;
+}
+
+/* A product that other kernels run beside has fewer blocks than it could. */
+static int leave_room(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int all = blocks_of(group, "sequential"), beside = blocks_of(group, "pull");
+    RANK_CHECK(all == 12, "%d blocks of 12 where nothing runs beside: %s", all, imbrex_error());
+    RANK_CHECK(beside == 8, "%d blocks of 12 beside others: %s", beside, imbrex_error());
+    return 0;
+}
+
+static void products_leave_room(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    assert_int_equal(fake_ranks_run(&desc, 2, leave_room, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -57,6 +98,7 @@ int main(void)
         cmocka_unit_test(threads_on_one_gpu),
         cmocka_unit_test(processes_with_a_gpu_each),
         cmocka_unit_test(processes_on_one_gpu),
+        cmocka_unit_test(products_leave_room),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

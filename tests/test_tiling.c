@@ -194,6 +194,7 @@ static void list_holds(int64_t m, int ranks, int sms, int leave, int sides)
     args.leave = leave;
     imx_kernel_gemm.cuda_config(&args, &sm90, sms, &kernel);
     bool once = strstr(kernel.options, "-DIMX_LISTED_ONCE");
+    assert_true(kernel.blocks <= imx_max(sms - leave, kernel.cluster));
     if (m % ranks == 0)
         assert_int_equal(once, tiles_of_a_block(&args, &kernel) <= IMX_SM90_LISTED);
     for (int64_t fewer = m; once && fewer > 0; fewer -= fewer > 64 ? 37 : 1) {

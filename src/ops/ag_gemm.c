@@ -27,9 +27,23 @@
 
 enum { GEMM, LL };
 
+static imbrex_status run_copy(const imx_run *run);
+static imbrex_status run_pull(const imx_run *run);
+static imbrex_status run_hierarchical(const imx_run *run);
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ring(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
+
+/* Of the device, for what runs beside the product: over nodes kernels, with pull flags that are
+ * copied within the device. */
+static int leave(const imbrex_plan *plan)
+{
+    if (imx_plan_sends_by(plan, run_copy))
+        return plan->config.leave_copies;
+    if (imx_plan_sends_by(plan, run_pull) || imx_plan_sends_by(plan, run_hierarchical))
+        return plan->config.leave;
+    return 0;
+}
 
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
@@ -40,12 +54,11 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
+        .leave = leave(plan),
         .sides = IMX_GEMM_GATHERS | (pushes ? IMX_GEMM_PUSHES : 0),
         .own = plan->config.merged ? -1 : plan->group->rank,
         .slices = pushes ? plan->config.slices : 1,
         .slice_k = pushes ? plan->config.slice_k : (int)plan->shape.k,
-        .push_chunk_rows = plan->config.chunk_rows,
-        .push_chunks = plan->config.chunks,
         .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
         .plan = plan->number,
     };
@@ -131,7 +144,6 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 static imbrex_status run_copy(const imx_run *run)
 {
     imx_gemm_args args = product(run, true);
-    args.leave = run->plan->config.leave_copies;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(multiply(run, &args));
@@ -147,7 +159,6 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     int64_t width = run->plan->shape.k;
     const imx_lanes lanes = imx_across_lanes(run, overlapped);
     imx_gemm_args args = product(run, overlapped);
-    args.leave = overlapped ? run->plan->config.leave : 0;
     IMX_TRY(imx_run_begin(run));
     if (overlapped) {
         IMX_TRY(imx_run_fork(run));
@@ -190,7 +201,6 @@ static imbrex_status run_pull(const imx_run *run)
         return run_sequential(run);
     imx_gemm_args args = product(run, true);
     args.ready = imx_run_done(run);
-    args.leave = run->plan->config.leave; /* for flags that are copied within the device */
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_offer(run, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_run_fork(run));
@@ -227,7 +237,6 @@ static imbrex_status run_store(const imx_run *run)
     if (!has_kernel(run))
         return run_sequential(run);
     imx_gemm_args args = product(run, true);
-    args.push = run->args->a;
     args.push_first = imx_run_row(run, run->rank);
     args.push_rows = imx_run_rows(run, run->rank);
     args.counters = imx_run_counters(run);

@@ -24,6 +24,8 @@
 enum { GEMM, REDUCE };
 enum { ACROSS = 1 }; /* over nodes: its kernels in the place of REDUCE */
 
+static imbrex_status run_copy(const imx_run *run);
+static imbrex_status run_hierarchical(const imx_run *run);
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
 
@@ -55,12 +57,15 @@ static int first_rank(const imx_nodes *nodes)
 
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
+    /* Whose waits, and over nodes kernels, run beside the product. */
+    bool beside = imx_plan_sends_by(plan, run_copy) || imx_plan_sends_by(plan, run_hierarchical);
     return (imx_gemm_args){
         .schedule =
             imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
+        .leave = beside ? plan->config.leave : 0,
         .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0) |
                  (sums(plan) ? IMX_GEMM_SUMS : 0),
         .plan = plan->number,
@@ -125,7 +130,6 @@ static imbrex_status run_copy(const imx_run *run)
     uint64_t *done = run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
     imx_gemm_args args = product(run, imx_run_local(run));
     args.done = done;
-    args.leave = run->plan->config.leave;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(multiply(run, &args));
@@ -142,7 +146,6 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     const imx_lanes lanes = imx_across_lanes(run, overlapped);
     imx_gemm_args args = product(run, imx_run_local(run));
     args.done = done;
-    args.leave = overlapped ? run->plan->config.leave : 0;
     IMX_TRY(imx_run_begin(run));
     if (overlapped)
         IMX_TRY(imx_run_fork(run));

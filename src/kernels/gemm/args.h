@@ -9,13 +9,12 @@
  *            run's use.  NULL: all is here.  own = -1: all rows are one chunk, of slices of slice_k
  *            columns of a; wait for ready[s * team.size + r] of all ranks r before the first load
  *            from slice s
- *   IMX_GEMM_PUSHES, push: this rank's rows, which the kernel itself stores into all peers'
- *            `gathered`, the rank's before first, raising signal rank * push_chunks + q of theirs
- *            after chunk q of push_chunk_rows; GPUs take push_pace clock cycles or more for 64 KB
- *            of them, [0] to the rank before, [1] to the others, so that the product's loads get
- *            through.  own = -1: into its own, too; slice after slice, to all at once, raising
- *            signal s * team.size + rank; on GPUs push_pace[0] cycles or more from one slice's
- *            begin to the next one's
+ *   IMX_GEMM_PUSHES: the kernel itself stores `a`, this rank's rows, into all peers' `gathered`,
+ *            the rank's before first, raising signal rank * chunks + q of theirs after chunk q of
+ *            the schedule's; GPUs take push_pace clock cycles or more for 64 KB of them, [0] to the
+ *            rank before, [1] to the others, so that the product's loads get through.  own = -1:
+ *            into its own, too; slice after slice, to all at once, raising signal s * team.size +
+ *            rank; on GPUs push_pace[0] cycles or more from one slice's begin to the next one's
  *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
  *            columns under signals of their own, ready[...] as well as the rank before's.
  *            schedule.first = own = team.rank; for several ranks, without bands
@@ -70,15 +69,15 @@ typedef struct imx_gemm_args {
     int64_t k;
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
     int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
-    int leave;         /* multiprocessors that stay free for others */
+    int leave;         /* multiprocessors that stay free for others: as the kernel is made */
     int own;
-    int slices, slice_k; /* slices >= 1; slice_k: a multiple of 64, but for one slice: k */
-    int push_chunk_rows, push_chunks; /* push_chunks: stride of signals, as schedule.chunks */
+    int slices, slice_k; /* slices >= 1, the last may be shorter; slice_k: on GPUs a multiple of 64,
+                          * which may be more than k */
     int push_pace[2];
     int64_t push_first, push_rows; /* this rank's, of the m rows of a */
     int ahead;
     int plan; /* for the site of a wait */
-    const void *a, *gathered, *b, *bias, *push;
+    const void *a, *gathered, *b, *bias;
     void *c;
     uint64_t *use; /* of the run */
     const uint64_t *ready;

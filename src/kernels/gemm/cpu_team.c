@@ -18,7 +18,7 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
 
 /* ---- push ------------------------------------------------------------------------------------ */
 
-/* How many ranks' rows the run cuts c into; the schedule's may be merged. */
+/* The first of a rank's rows, as the run cuts them; the schedule's may be merged. */
 static long long first_row(const imx_gemm_args *args, int rank)
 {
     return imx_team_row(args->schedule.m, args->team.size, rank);
@@ -32,7 +32,7 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
     size_t element = (size_t)imx_dtype_size(args->dtype);
     size_t row_bytes = (size_t)args->k * element, bytes = (size_t)cols * element;
     size_t at = (size_t)row * row_bytes + (size_t)from * element;
-    const char *mine = (const char *)args->push + at;
+    const char *mine = (const char *)args->a + at;
     char *theirs = imx_team_data(team, to) + (size_t)args->push_first * row_bytes + at;
     imbrexd_check_read(mine, bytes, row_bytes, (size_t)rows);
     imbrexd_check_write(theirs, bytes, row_bytes, (size_t)rows);
@@ -46,9 +46,10 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
 static void push_chunks(const imx_gemm_args *args, int to)
 {
     long long rows = args->push_rows;
-    int64_t signal = (int64_t)args->team.rank * args->push_chunks;
-    for (long long row = 0; row < rows; row += args->push_chunk_rows) {
-        long long here = rows - row < args->push_chunk_rows ? rows - row : args->push_chunk_rows;
+    int64_t signal = (int64_t)args->team.rank * args->schedule.chunks;
+    for (long long row = 0; row < rows; row += args->schedule.chunk_rows) {
+        long long here =
+            rows - row < args->schedule.chunk_rows ? rows - row : args->schedule.chunk_rows;
         push_part(args, to, row, here, 0, args->k, signal++);
     }
 }

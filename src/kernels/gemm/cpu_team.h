@@ -13,7 +13,7 @@ static inline uint64_t imx_cpu_team_use(const imx_gemm_args *args)
 /* Until the peer has read the previous use of its half; 0: give up. */
 int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank);
 
-/* Stores args.push into the peers' memory, chunk by chunk, each with its signal; 0: give up. */
+/* Stores args.a into the peers' memory, chunk by chunk, each with its signal; 0: give up. */
 int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
 
 /* Passes on to the rank before what is the tile's turn of its rows, [rows, k]; 0: give up. */

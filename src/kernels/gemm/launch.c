@@ -35,28 +35,27 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
     return imx_tiling_choose(&input);
 }
 
-/* The hooks that a product of this kind may use; which of them it does is seen at each launch, by
+/* What the sides of a product of this kind may do; what of it they do is seen at each launch, by
  * whether their pointers are set. */
-static const char *hooks_of(const imx_gemm_args *args)
+static const char *sides_of(const imx_gemm_args *args)
 {
-    if (args->sides & IMX_GEMM_HOOKS)
-        return " -DIMX_OWN -DIMX_WAIT -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
-    if (args->sides & IMX_GEMM_STORES)
-        return " -DIMX_BIAS -DIMX_STORE -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_SUMS)
-        return " -DIMX_BIAS -DIMX_SUM";
-    if (args->sides & IMX_GEMM_SCATTERS) /* merged: peers may come and read */
-        return args->schedule.ranks == 1 ? " -DIMX_BIAS -DIMX_POST -DIMX_TEAM"
-                                         : " -DIMX_BIAS -DIMX_POST";
-    if (args->sides & IMX_GEMM_PUSHES)
-        return args->own < 0 ? " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
-                             : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_PUSH -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_FORWARDS)
-        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_RING -DIMX_TEAM";
-    if (args->own < 0)
-        return " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT -DIMX_SLICES";
     bool alone = args->schedule.ranks == 1;
-    return alone ? " -DIMX_BIAS" : " -DIMX_BIAS -DIMX_OWN -DIMX_WAIT";
+    if (args->sides & IMX_GEMM_HOOKS)
+        return " -DIMX_GATHER -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
+    if (args->sides & IMX_GEMM_STORES)
+        return " -DIMX_STORE -DIMX_TEAM";
+    if (args->sides & IMX_GEMM_SUMS)
+        return " -DIMX_SUM";
+    if (args->sides & IMX_GEMM_SCATTERS)
+        return alone ? " -DIMX_POST -DIMX_TEAM" : " -DIMX_POST"; /* merged: peers come and read */
+    if (args->sides & IMX_GEMM_PUSHES)
+        return args->own < 0 ? " -DIMX_GATHER -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
+                             : " -DIMX_GATHER -DIMX_PUSH -DIMX_TEAM";
+    if (args->sides & IMX_GEMM_FORWARDS)
+        return " -DIMX_GATHER -DIMX_RING -DIMX_TEAM";
+    if (args->own < 0)
+        return " -DIMX_GATHER -DIMX_SLICES";
+    return alone ? "" : " -DIMX_GATHER";
 }
 
 /* Own tiles are added to what comes from the peers, by who makes them. */
@@ -65,31 +64,31 @@ static bool folds(const imx_gemm_args *args)
     return args->sides & IMX_GEMM_STORES && !(args->sides & IMX_GEMM_HOOKS);
 }
 
-/* Whole clusters, at least one, of those that the kernel could have. */
-static int blocks_of(const imx_gemm_args *args, int blocks, int cluster)
+/* How many of `blocks` that the product could use there may be: whole clusters, at least one, which
+ * leave as much of the GPU as they are to. */
+static int blocks_of(const imx_gemm_args *args, int blocks, int units, int cluster)
 {
-    int most = blocks - args->leave;
+    int most = units - args->leave < blocks ? units - args->leave : blocks;
     return most > cluster ? most / cluster * cluster : cluster;
 }
 
-/* Whether no block has more tiles than that, of as many rows or fewer. */
-static bool is_listed_once(const imx_gemm_args *args, const imx_sm90_config *c)
+/* Whether none of so many blocks has more tiles than a list holds, of as many rows or fewer. */
+static bool is_listed_once(const imx_gemm_args *args, const imx_sm90_config *c, int blocks)
 {
     const imx_schedule *s = &args->schedule;
     int64_t down = imx_schedule_ceil(imx_schedule_ceil(s->m, s->ranks), c->tile_rows);
     int64_t tiles = s->ranks * down * imx_schedule_ceil(s->n, c->tile_cols);
-    int clusters = blocks_of(args, c->blocks, c->cluster) / c->cluster;
-    return imx_schedule_ceil(tiles, clusters) <= IMX_SM90_LISTED;
+    return imx_schedule_ceil(tiles, blocks / c->cluster) <= IMX_SM90_LISTED;
 }
 
-static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
+static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int units,
                         imx_cuda_config *config)
 {
     const imx_sm90_config *c = &tiling->sm90;
     *config = (imx_cuda_config){
         .source = "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
-        .blocks = c->blocks, /* whole clusters, at least one */
+        .blocks = blocks_of(args, c->blocks, units, c->cluster),
         .cluster = c->cluster,
         .threads = c->threads,
         .early = true,
@@ -104,12 +103,13 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling,
     if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
-    snprintf(config->options + length, sizeof config->options - (size_t)length, "%s%s%s%s%s%s%s",
+    snprintf(config->options + length, sizeof config->options - (size_t)length,
+             " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s", c->shared_bytes,
              args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
-             args->schedule.local ? " -DIMX_NODES" : "", hooks_of(args), ranks,
-             is_listed_once(args, c) ? " -DIMX_LISTED_ONCE" : "");
+             args->schedule.local ? " -DIMX_NODES" : "", sides_of(args), ranks,
+             is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
 }
 
 /* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the
@@ -141,7 +141,7 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
     *config = (imx_cuda_config){
         .source = "kernels/gemm/sm80.cu",
         .entry = "imx_gemm_sm80",
-        .blocks = blocks,
+        .blocks = blocks_of(args, blocks, blocks, 1),
         .cluster = 1,
         .threads = s->tile_rows / warp_m * (s->tile_cols / warp_n) * 32,
         .early = target->arch >= 90,
@@ -151,10 +151,11 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=%d "
-             "-DIMX_TILE_K=%d -DIMX_STAGES=%d%s%s%s%s",
+             "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s%s%s",
              args->dtype, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
-             aligned ? " -DIMX_ALIGNED" : "", args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
-             s->local ? " -DIMX_NODES" : "", hooks_of(args));
+             config->shared_bytes, aligned ? " -DIMX_ALIGNED" : "",
+             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", s->local ? " -DIMX_NODES" : "",
+             sides_of(args));
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
@@ -163,7 +164,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     const imx_gemm_args *args = largest;
     imx_tiling tiling = tiling_of(args, target, blocks);
     if (tiling.form == IMX_GEMM_SM90)
-        config_sm90(args, &tiling, config);
+        config_sm90(args, &tiling, blocks, config);
     else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS))) /* Hopper's form has those */
         config_sm80(args, &tiling, target, blocks, config);
 }
@@ -236,8 +237,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const imx_gemm_args *args = untyped;
     const imx_schedule *s = &args->schedule;
     int64_t tiles = imx_schedule_tiles(s) * config->cluster;
-    int most = blocks_of(args, config->blocks, config->cluster);
-    launch->blocks = tiles < most ? (int)tiles : most;
+    launch->blocks = tiles < config->blocks ? (int)tiles : config->blocks;
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;
     const int *box = config->kept;

@@ -81,7 +81,7 @@ IMX_FN void set_sources(worker *w, const imx_gemm_args &args, const imx_tile &ti
     const imx_schedule *s = &args.schedule;
     const void *a = args.a;
     int64_t row = tile.row;
-#ifdef IMX_OWN
+#ifdef IMX_GATHER
     if (tile.rank == args.own)
         row = tile.rank_row;
     else
@@ -317,12 +317,12 @@ IMX_FN void multiply_tile(sums &sum, worker *w, int stages)
     }
 }
 
-/* ---- hooks and tiles ------------------------------------------------------------------------- */
+/* ---- sides and tiles ------------------------------------------------------------------------- */
 
 /* Whether the tile's first load comes after a signal that this block has not seen yet. */
 IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waited)
 {
-#ifdef IMX_WAIT
+#ifdef IMX_GATHER
     return args.ready && tile.rank != args.own && tile.chunk != waited;
 #else
     return false;
@@ -411,9 +411,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_let_go();
     imx_trace_open();
 #ifdef IMX_PUSH
-    push(args, &watch, ELEMENT, push_by(0, THREADS / 32));
+    if (!push(args, &watch, ELEMENT, push_by(0, THREADS / 32)))
+        return;
 #endif
-
     if (!wait_readers(args, &watch))
         return;
 

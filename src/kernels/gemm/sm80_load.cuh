@@ -115,8 +115,8 @@ IMX_FN void copy_window(uint32_t to, const char *from, int bytes, int row_left)
         copy_async(to, from, row_left > 0 && bytes > 0 ? 16 : 0);
 }
 
-/* Nothing is read beyond the matrix's end.  Before its begin, up to the window's: no memory that a
- * GPU can reach begins at less than 16 bytes' alignment. */
+/* Nothing is read beyond the last 16 bytes that an element of the matrix is in.  Before its begin,
+ * up to the window's: no memory that a GPU can reach begins at less than 16 bytes' alignment. */
 IMX_FN void copy_windows(uint32_t raw, const source *s, int units, int apart, int row_units)
 {
     bool last = (int)threadIdx.x % row_units == row_units - 1;

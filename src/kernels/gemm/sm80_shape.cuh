@@ -1,15 +1,15 @@
 /* sm80_shape.cuh - the options of the GEMM for sm_80 and newer, and what follows from them.
  *
  *   IMX_DTYPE    imbrex_dtype             IMX_B_KN     b is [k, n], else [n, k]
- *   IMX_TILE_M   64 | 128 | 256           IMX_TILE_N   64 | 128 | 224 | 256: the schedule's tile
+ *   IMX_TILE_M   64 | 128                 IMX_TILE_N   64 | 128 | 224 | 256: the schedule's tile
  *   IMX_WARP_M   32 | 64                  IMX_WARP_N   32 | 56 | 64: what one warp makes of it
- *   IMX_TILE_K   32 | 64, f32: 16 | 32    IMX_STAGES   at least 2: how far copies run ahead
+ *   IMX_TILE_K   32 | 64                  IMX_STAGES   2 to 4: how far copies run ahead
  *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
- *   IMX_BIAS     args.bias                IMX_WAIT     args.ready, else without waiting
- *   IMX_POST     args.done                IMX_STORE    tiles to their rows' owners
+ *   IMX_SHARED_BYTES   of dynamic shared memory
+ *   IMX_GATHER, IMX_SLICES, IMX_PUSH, IMX_POST, IMX_STORE, IMX_TEAM, IMX_NODES, IMX_TRACE: as
+ *   sm90.cu has them
  *
- * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps, and asks for SHARED_BYTES of dynamic
- * shared memory.
+ * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps.
  */
 #ifndef IMX_SM80_SHAPE_CUH
 #define IMX_SM80_SHAPE_CUH
@@ -56,6 +56,7 @@ enum {
 #endif
 };
 
+static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
 static_assert(A_ROW == 64 || A_ROW == 128, "a row of a is 64 or 128 bytes");
 static_assert(STEPS % 2 == 0, "fragments alternate between two sets of registers");
 static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,

@@ -25,7 +25,6 @@ IMX_FN int warp_col(void)
     return (int)threadIdx.x / 32 % WARPS_N * IMX_WARP_N;
 }
 
-#ifdef IMX_BIAS
 /* Beyond n it does not matter. */
 IMX_FN void add_bias(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 {
@@ -47,7 +46,6 @@ IMX_FN void add_bias(sums &c, const imx_gemm_args &args, const imx_tile &tile)
         }
     }
 }
-#endif
 
 /* Element by element: any alignment, any edge. */
 IMX_FN void store_elements(const sums &c, char *corner, int64_t n, const imx_tile &tile)
@@ -149,7 +147,7 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n;
     char *corner = corner_of(args, tile);
-#if defined(IMX_BIAS) && !defined(IMX_STORE)
+#ifndef IMX_STORE
     add_bias(c, args, tile);
 #endif
     if (imx_vector_aligned(corner) && n % PER_UNIT == 0)

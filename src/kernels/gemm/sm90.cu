@@ -22,24 +22,40 @@
  * cluster i takes tiles i, i + clusters, ...  A warp works them out, and the producer hands each on
  * in info[stage] of the tile's first stage.
  *
- * Options, each free when absent:
- *   IMX_TILE_M 64 | 128 | 256    rows of a block        IMX_TILE_N   multiple of 16, at most 256
- *   IMX_WG_M 64 | 128    rows of a warpgroup    IMX_PINGPONG   consumers take turns
- *   IMX_STAGES                   IMX_CLUSTER_M   1 | 2
+ * Options of the tile (sm90_tune.c):
+ *   IMX_TILE_M  64 | 128, rows of a block      IMX_TILE_N    multiple of 16, at most 256
+ *   IMX_WG_M    64 | 128, of a warpgroup       IMX_PINGPONG  consumers take turns
+ *   IMX_STAGES                                 IMX_CLUSTER_M 1 | 2
  *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
  *   IMX_A_ROWS  rows of a that are loaded at all, where m is small
- *   IMX_F16     else bf16                       IMX_B_KN    b is [k, n], else [n, k]
- *   IMX_BIAS    args.bias                       IMX_C_PLAIN c by ordinary stores: any stride
- *   IMX_OWN     rows of args.own from map a, others from map gathered; else all from a
- *   IMX_WAIT    args.ready                      IMX_POST    args.done
+ * Of operands and order (launch.c):
+ *   IMX_F16     else bf16                      IMX_B_KN      b is [k, n], else [n, k]
+ *   IMX_C_PLAIN c by ordinary stores: any stride
+ *   IMX_NODES   the order over several nodes   IMX_RANKS     how many ranks' rows are apart, where
+ *                                                            that is known
  *   IMX_LISTED_ONCE   no block has more tiles than a list holds
+ *   IMX_SHARED_BYTES  of dynamic shared memory
+ *   IMX_TRACE   blocks write down what they do
+ * Of the sides (launch.c):
+ *   IMX_GATHER  rows of args.own from map a, others from map gathered, behind args.ready
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
- *   IMX_PUSH    args.push, by the producer's idle warps     IMX_TEAM    args.team, args.ended
- *   IMX_STORE   tiles to their rows' owners       IMX_TRACE   blocks write down what they do
- *   IMX_RANKS   how many ranks' rows are apart, without hooks: with IMX_STORE, and if it is 1
- *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
- *   IMX_HOOKS   with IMX_STORE and IMX_WAIT: hooks of the caller's (sm90_hooks.cuh)
+ *   IMX_PUSH    args.a to the peers, by the producer's idle warps
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
+ *   IMX_POST    args.done
+ *   IMX_STORE   tiles to their rows' owners
+ *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
+ *   IMX_TEAM    args.team, args.ended
+ *   IMX_HOOKS   hooks of the caller's, instead of what the sides do (sm90_hooks.cuh)
+ * which make these kinds of kernel:
+ *   one rank; all of a is here              (none)
+ *   ag_gemm   copy, pull, over nodes        GATHER
+ *             store                         GATHER PUSH TEAM
+ *             ring                          GATHER RING TEAM
+ *             few rows, by store            GATHER SLICES PUSH TEAM; else without PUSH TEAM
+ *   gemm_rs   copy, ll, over nodes          POST
+ *             store                         STORE TEAM
+ *             few rows, by store            SUM, or POST TEAM where peers come and read
+ *   a kernel of the caller's                GATHER STORE TEAM HOOKS
  */
 #include "sm90_last.cuh"
 #include "sm90_produce.cuh"
@@ -145,6 +161,8 @@ IMX_FN void end_step(place *at, uint32_t *before, uint32_t base)
 
 #ifndef IMX_PINGPONG
 
+enum { ALL_GONE = PIECES + 1, NEVER = 0 };
+
 /* The step at which piece q of the tile before is stored; every block has its own places. */
 IMX_FN int piece_step(const tile_info *note, int consumer, int q)
 {
@@ -156,7 +174,7 @@ IMX_FN int piece_step(const tile_info *note, int consumer, int q)
 #endif
 }
 
-/* Pieces of packed from `from` on, below `to`; behind the last of all, a post. */
+/* Pieces of packed from `from` on, below `to`; ALL_GONE: and behind the last of them, a post. */
 IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
                          const imx_tma_map *c, const tile_info *note, uint32_t base, int from,
                          int to)
@@ -164,43 +182,44 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
     if (STORES && from == 0)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
-    for (int q = 0; q < ALL_PIECES; q++) {
-        if (q >= from && q < to && (SPLIT == 1 || q == part()))
-            store_piece(packed[q / PIECES], args, c, note, warp_row() + q / PIECES * 64, base,
-                        q % PIECES);
+    for (int q = 0; q < PIECES; q++) {
+        if (q >= from && q < to && (SPLIT == 1 || q == split_block()))
+            store_piece(packed[0], args, c, note, warp_row(), base, q);
     }
 #if defined(IMX_POST) || defined(IMX_STORE)
-    if (to > ALL_PIECES)
+    if (to == ALL_GONE)
         post(args, note);
 #endif
 #ifdef IMX_STORE
-    if (to > ALL_PIECES)
+    if (to == ALL_GONE)
         imx_trace_end(IMX_TRACE_STORE, note->owner, note->chunk);
 #endif
 }
 
-/* A tile's steps but the first.  waiting: the tile before is in packed, and is stored beneath their
- * products: piece by piece, since shared memory has no bandwidth for all of it at once. */
+/* A tile's steps but the first.  waiting: the tile before is in packed, and leaves beneath their
+ * products, piece by piece, since shared memory has no bandwidth for all of it at once: piece 0 at
+ * step `next`, each of the others some steps later, and POST_AFTER steps behind the last its post.
+ * `piece` is that which leaves next, PIECES where the post is due, or ALL_GONE. */
 IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][IMX_ACC / 2],
                   const imx_gemm_args &args, const imx_tma_map *c, uint32_t now, bool waiting,
                   place *at, uint32_t *before, uint32_t base, int consumer)
 {
     int steps = note_of(now)->steps, first_row = consumer * IMX_WG_M;
-    int piece = 0, next = waiting ? piece_step(note_of(now), consumer, 0) : 0;
+    int piece = 0, next = waiting ? piece_step(note_of(now), consumer, 0) : NEVER;
     for (int i = 1; i < steps; i++) {
         begin_step(d, at, base, first_row);
         if (i == next) {
             store_pieces(packed, args, c, note_of(now ^ 1), base, piece, piece + 1);
             piece++;
-            next = piece < ALL_PIECES    ? piece_step(note_of(now), consumer, piece)
-                   : piece == ALL_PIECES ? i + POST_AFTER
-                                         : 0;
+            next = piece < PIECES    ? piece_step(note_of(now), consumer, piece)
+                   : piece == PIECES ? i + POST_AFTER
+                                         : NEVER;
         }
         end_step(at, before, base);
     }
     /* A short tile: before it takes over packed. */
-    if (waiting && piece <= ALL_PIECES)
-        store_pieces(packed, args, c, note_of(now ^ 1), base, piece, ALL_PIECES + 1);
+    if (waiting && piece != ALL_GONE)
+        store_pieces(packed, args, c, note_of(now ^ 1), base, piece, ALL_GONE);
 }
 
 #endif
@@ -267,7 +286,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #ifdef IMX_SPLIT
         exchange(d[0], base, &exchanged);
 #endif
-#if defined(IMX_BIAS) && !defined(IMX_STORE) && !defined(IMX_SUM)
+#if !defined(IMX_STORE) && !defined(IMX_SUM)
         add_bias(d, args, note_of(now)->col);
 #endif
 #pragma unroll
@@ -293,13 +312,13 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     const tile_info *last = note_of(tile & 1 ^ 1);
 #ifdef IMX_FOLD
     if (waiting && (LAST_STORED || last->owner != args.team.rank))
-        store_pieces(packed, args, c, last, base, 0, ALL_PIECES + 1);
+        store_pieces(packed, args, c, last, base, 0, ALL_GONE);
     if (waiting && last->owner == args.team.rank &&
         !last_tile(packed, args, watch, &maps.own, last, warp_row(), base, &at, consumer))
         gave_up_here() = 1;
 #else
     if (waiting)
-        store_pieces(packed, args, c, last, base, 0, ALL_PIECES + 1);
+        store_pieces(packed, args, c, last, base, 0, ALL_GONE);
 #endif
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */
@@ -331,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #ifdef IMX_FOLD
         for (int i = 0; i < CONSUMERS * 4; i++)
-            ((uint32_t *)(shared + STORED_AT))[i] = 0;
+            words().stored[i] = 0;
 #endif
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b);

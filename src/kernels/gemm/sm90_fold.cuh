@@ -14,7 +14,7 @@
 #include "sm90_layout.cuh"
 #include "team.cuh"
 
-#ifdef IMX_BIAS
+#ifndef IMX_HOOKS
 /* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
 IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 {
@@ -42,7 +42,7 @@ enum {
  * short one may be tiles ahead of another, and a common count could not tell. */
 IMX_FN uint32_t stored_of(int warp)
 {
-    return shared_base() + STORED_AT + warp * 4;
+    return shared_at(&words().stored[warp]);
 }
 
 /* One lane of a warp: its share of an own tile lies in this rank's slot.  Release: the slot's data

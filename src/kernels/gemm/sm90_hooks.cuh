@@ -164,7 +164,7 @@ IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *watch)
 }
 #endif
 
-#if defined(IMX_WAIT) && !defined(IMX_SLICES)
+#if defined(IMX_GATHER) && !defined(IMX_SLICES)
 IMX_FN bool hook_waits(const imx_gemm_args &args)
 {
     return args.ready != NULL;

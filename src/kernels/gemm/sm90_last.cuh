@@ -21,7 +21,7 @@ enum {
     LAST_STORED = 0, /* whether an own tile that is the last is stored like any other */
     LAST_WORDS = PIECE_COLS / 4, /* a lane's of a piece, of two elements each */
 };
-static_assert(HALVES == 1 && PIECE_SWIZZLE > 0, "a warp has 16 rows, and a row of a box no pitch");
+static_assert(PIECE_SWIZZLE > 0, "a row of a box has no pitch");
 
 /* sum += a part's words; they come from this warp's rows of a box, or are one's own. */
 IMX_FN void last_add(float (&sum)[2 * LAST_WORDS], const uint32_t *own, uint32_t rows)
@@ -76,9 +76,7 @@ IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_arg
                 last_release(base, at, consumer);
         }
         int col = note->col + p * PIECE_COLS;
-#ifdef IMX_BIAS
         add_bias(sum, args, col);
-#endif
         uint32_t words[LAST_WORDS];
 #pragma unroll
         for (int i = 0; i < LAST_WORDS; i++)
@@ -108,12 +106,9 @@ IMX_FN int last_tile(const uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_arg
     if (note->chunk == GAVE_UP || !team_parts(args, watch, note->chunk))
         return 0;
     imx_trace_begin(IMX_TRACE_FOLD);
-#pragma unroll 1
-    for (int h = 0; h < HALVES; h++) {
-        int rows = note->rows - first_row - h * 64;
-        fold_tile(args, note->row + first_row + h * 64, rows < 16 ? rows : 16, note->col,
-                   (int)threadIdx.x % 32, 32);
-    }
+    int rows = note->rows - first_row;
+    fold_tile(args, note->row + first_row, rows < 16 ? rows : 16, note->col,
+              (int)threadIdx.x % 32, 32);
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
 }

@@ -8,12 +8,6 @@
 #include "sm90_ptx.cuh"
 #include "sm90_tile.h"
 
-#ifndef IMX_WG_M
-#define IMX_WG_M 64
-#endif
-#ifndef IMX_A_ROWS
-#define IMX_A_ROWS IMX_TILE_M
-#endif
 #if defined(IMX_PINGPONG) && IMX_WG_M != IMX_TILE_M
 #error "taking turns, a warpgroup has whole tiles, all of the same depth"
 #endif
@@ -113,7 +107,6 @@ enum {
     PIECE_SWIZZLE = PIECE_COLS == 64 ? 3 : PIECE_COLS == 32 ? 2 : 0,
     PIECE_BYTES = 16 * PIECE_COLS * 2,
     PIECES = IMX_TILE_N / PIECE_COLS,
-    ALL_PIECES = HALVES * PIECES,
 #if defined(IMX_PINGPONG) || defined(IMX_SPLIT)
     BUFFERS = 1, /* of a warp: there is time, or but one piece */
 #else
@@ -127,16 +120,12 @@ enum {
     LISTED = IMX_SM90_LISTED,
     LIST_AT = INFO_AT + IMX_STAGES * INFO_BYTES,
     ROWS_AT = LIST_AT + LISTED * INFO_BYTES, /* of a, of each */
-    HERE_AT = ROWS_AT + LISTED * 4,          /* columns of a that are here, with IMX_RING */
-    TILES_AT = HERE_AT + 4,
-    GAVE_UP_AT = HERE_AT + 8,
-    TURN_AT = HERE_AT + 12,    /* with IMX_RING: tiles that the producer has begun */
-    USE_AT = HERE_AT + 16,     /* of the run, likewise, and with IMX_SUM */
-    SCOUTED_AT = HERE_AT + 24, /* likewise: what the scout has seen */
-    READY_AT = HERE_AT + 24,   /* with IMX_SUM: whether use is known, and peers may be written to */
-    STORED_AT = HERE_AT + 24,  /* with IMX_FOLD: own tiles that each consumer warp has stored */
-    NOTES_AT = HERE_AT + 64, /* each warp's own: the tile in its registers, and the one before */
+    WORDS_AT = ROWS_AT + LISTED * 4,
+    NOTES_AT = WORDS_AT + IMX_SM90_WORDS, /* a warp's own: of the tile in its registers, and the
+                                           * one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
+    BARRIERS = 2 * IMX_STAGES + (TURNS == 2 ? 2 : 0) + (SPLIT - 1) * 2 * CONSUMERS * 4,
+    SHARED_BYTES = BARRIERS_AT + BARRIERS * 8,
     /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
     BOX_LOAD_BYTES = IMX_A_ROWS * PIECE_COLS * 2,
@@ -189,7 +178,22 @@ typedef struct __attribute__((aligned(16))) tile_info {
 #endif
 } tile_info;
 
+/* What a block has one of. */
+typedef struct block_words {
+    uint64_t use;       /* of the run, with IMX_RING and IMX_SUM */
+    unsigned tiles;     /* in all */
+    int gave_up;        /* a wait of this block did */
+    uint32_t turn;      /* with IMX_RING: tiles that the producer has begun, */
+    int here;           /* columns of the rows of this one that are here, */
+    uint32_t scouted;   /* slices that are here, of all the block's tiles in their order */
+    uint32_t ready;     /* with IMX_SUM: use is known, and peers may be written to */
+    uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored */
+} block_words;
+
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
+static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's words");
+static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it");
+static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
 
 /* As launch.c puts them together.  c: one, or with IMX_STORE one of each owner's slot. */
 typedef struct imx_gemm_maps {
@@ -229,9 +233,14 @@ IMX_FN void skip(place *at, uint32_t steps)
 
 extern __shared__ __attribute__((aligned(1024))) unsigned char shared[];
 
+IMX_FN uint32_t shared_at(const void *at)
+{
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
 IMX_FN uint32_t shared_base(void)
 {
-    return (uint32_t)__cvta_generic_to_shared(shared);
+    return shared_at(shared);
 }
 
 /* The lane, worked out where it stands: a volatile read that the compiler does not move. */
@@ -249,7 +258,7 @@ IMX_FN int block_m(void)
 }
 
 /* Which steps of k are this block's: every second one, or all. */
-IMX_FN int part(void)
+IMX_FN int split_block(void)
 {
     return SPLIT > 1 ? (int)cluster_cta() : 0;
 }
@@ -257,7 +266,7 @@ IMX_FN int part(void)
 /* Where this block's step i begins; it may be at or beyond the end of k, where all is zeros. */
 IMX_FN int k_of(int i)
 {
-    return (i * SPLIT + part()) * TILE_K;
+    return (i * SPLIT + split_block()) * TILE_K;
 }
 
 IMX_FN tile_info *info_of(uint32_t stage)
@@ -277,16 +286,21 @@ IMX_FN unsigned index_of(unsigned tile)
     return blockIdx.x / CLUSTER + tile * (gridDim.x / CLUSTER);
 }
 
+IMX_FN block_words &words(void)
+{
+    return *(block_words *)(shared + WORDS_AT);
+}
+
 /* How many tiles there are in all. */
 IMX_FN unsigned &tiles_of(void)
 {
-    return *(unsigned *)(shared + TILES_AT);
+    return words().tiles;
 }
 
 /* Whether a wait of this block gave up: then nothing more is posted for it. */
 IMX_FN volatile int &gave_up_here(void)
 {
-    return *(volatile int *)(shared + GAVE_UP_AT);
+    return words().gave_up;
 }
 
 IMX_FN uint32_t full_of(uint32_t base, uint32_t stage)

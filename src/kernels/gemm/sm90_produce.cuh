@@ -40,7 +40,7 @@ IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned tile, int steps, int
 {
     if (tile == 0 || owner == args.team.rank)
         return 1;
-    int pieces = index_of(tile + 1) < tiles_of() ? ALL_PIECES : 2 * ALL_PIECES;
+    int pieces = index_of(tile + 1) < tiles_of() ? PIECES : 2 * PIECES;
     int apart = (steps - 1 - POST_AFTER) / pieces;
     return apart > 1 ? apart : 1;
 }
@@ -57,7 +57,7 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t,
     info->rows = t.rows - below;
     info->chunk = t.chunk;
     int a_row = ~(t.row + below);
-#ifdef IMX_OWN
+#ifdef IMX_GATHER
     a_row = t.rank == args.own ? ~(t.rank_row + below) : t.row + below;
 #endif
     listed_row(tile % LISTED) = a_row;
@@ -232,7 +232,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
 #elif defined(IMX_RING)
     if (threadIdx.x == 0)
         ring_use() = team_use(args);
-#elif defined(IMX_WAIT)
+#elif defined(IMX_GATHER)
     int waited = -1;
 #endif
 #ifdef IMX_LAST_PARTS
@@ -256,7 +256,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
         }
 #elif defined(IMX_RING)
         ring_begin(own);
-#elif defined(IMX_WAIT)
+#elif defined(IMX_GATHER)
         if (hook_waits(args) && !own && info->chunk != waited && !gave_up_here()) {
             waited = info->chunk;
             if (!hook_wait(args, watch, waited))

@@ -50,31 +50,31 @@ IMX_FN void ring_note(const imx_gemm_args &args, const imx_sm90_tile &t, tile_in
  * columns of this one's rows that are here. */
 IMX_FN volatile uint32_t &ring_turn(void)
 {
-    return *(volatile uint32_t *)(shared + TURN_AT);
+    return words().turn;
 }
 
 IMX_FN volatile int &ring_here(void)
 {
-    return *(volatile int *)(shared + HERE_AT);
+    return words().here;
 }
 
 /* Of the run. */
 IMX_FN volatile uint64_t &ring_use(void)
 {
-    return *(volatile uint64_t *)(shared + USE_AT);
+    return words().use;
 }
 
 /* Of the block's tiles in their order, slices that are here, own rows included. */
 IMX_FN uint32_t scouted(void)
 {
-    return shared_base() + SCOUTED_AT;
+    return shared_at(&words().scouted);
 }
 
 /* Before thread 0 meets the others. */
 IMX_FN void ring_init(void)
 {
     ring_turn() = 0;
-    *(uint32_t *)(shared + SCOUTED_AT) = 0;
+    words().scouted = 0;
 }
 
 IMX_FN void ring_begin(int own)
@@ -83,7 +83,8 @@ IMX_FN void ring_begin(int own)
     ring_here() = own ? RING_ALL : 0;
 }
 
-/* Until the scout has seen column k of the tile. */
+/* Until the scout has seen column k of the tile.  Slices are counted through all of the block's
+ * tiles, so that this one's first is number (turn - 1) * slices. */
 IMX_FN void ring_wait(const imx_gemm_args &args, int strip, int k)
 {
     uint32_t before = (ring_turn() - 1) * args.slices, want = k / args.slice_k, seen;

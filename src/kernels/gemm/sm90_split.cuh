@@ -39,7 +39,8 @@ IMX_FN void add_sums(float (&d)[IMX_ACC], int p, uint32_t from)
 /* A tile's end: makes this block's piece of d whole.  parity: of the tiles so far. */
 IMX_FN void exchange(float (&d)[IMX_ACC], uint32_t base, uint32_t *parity)
 {
-    uint32_t warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32, other = (uint32_t)part() ^ 1;
+    uint32_t warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
+    uint32_t other = (uint32_t)split_block() ^ 1;
     uint32_t room = base + EXCHANGE_AT + warp * EXCHANGE_BYTES + lane * 16;
     uint32_t to = cluster_address(room, other), bar = cluster_address(sums_of(base, warp), other);
     mbar_wait_cluster(room_of(base, warp), *parity ^ 1);

@@ -13,7 +13,7 @@
 #include "sm90_layout.cuh"
 #include "team.cuh"
 
-#ifdef IMX_BIAS
+#ifndef IMX_HOOKS
 /* d's columns from col on, as products leave them: a row's elements 4j and 4j + 1 are beside each
  * other, 4j + 2 and 4j + 3 eight rows below.  Beyond n it does not matter. */
 template <int count>

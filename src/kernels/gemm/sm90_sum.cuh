@@ -37,18 +37,18 @@ static_assert(SPLIT * SUM_BYTES <= IMX_SUM_ROWS * IMX_TILE_N * 2 * IMX_SUM_SHARE
 /* Of the run, in shared memory, once sum_ready is counted up. */
 IMX_FN volatile uint64_t &sum_use(void)
 {
-    return *(volatile uint64_t *)(shared + USE_AT);
+    return words().use;
 }
 
 IMX_FN uint32_t sum_ready(void)
 {
-    return shared_base() + READY_AT;
+    return shared_at(&words().ready);
 }
 
 /* Before thread 0 meets the others. */
 IMX_FN void sum_init(void)
 {
-    *(uint32_t *)(shared + READY_AT) = 0;
+    words().ready = 0;
 }
 
 /* One warp a block, beneath the products.  The run before has ended, so the peers get this rank's
@@ -98,7 +98,7 @@ IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row
 {
     int groups = imx_sum_groups(args.schedule.m, args.team.size);
     int group = row / IMX_SUM_ROWS - sum_first_row(args, holder) / IMX_SUM_ROWS;
-    int column = note->col / IMX_TILE_N * SPLIT + part();
+    int column = note->col / IMX_TILE_N * SPLIT + split_block();
     return imx_team_data(&args.team, holder) + of * args.slot_bytes +
            (int64_t)(column * groups + group) * SUM_BYTES;
 }
@@ -106,7 +106,7 @@ IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row
 /* Word i of a row's that this block has: packed's, of one half of the warp's rows. */
 IMX_FN uint32_t sum_word(const uint32_t (&packed)[IMX_ACC / 2], int half, int i)
 {
-    return SPLIT == 1 || part() == 0 ? packed[2 * i + half]
+    return SPLIT == 1 || split_block() == 0 ? packed[2 * i + half]
                                      : packed[2 * (i + (SPLIT - 1) * SUM_WORDS) + half];
 }
 
@@ -253,7 +253,7 @@ IMX_FN int sum_own(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &a
 {
     int rank = args.team.rank, there = 1;
     int first = sum_first_row(args, rank), end = sum_first_row(args, rank + 1);
-    int col = note->col + part() * (IMX_TILE_N / 2) + lane_here() % 4 * 2;
+    int col = note->col + split_block() * (IMX_TILE_N / 2) + lane_here() % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int mine = row + lane_here() / 4 + half * 8;
@@ -272,22 +272,17 @@ IMX_FN int sum_own(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &a
 IMX_FN int sum_tile(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
                     const imbrexd_watch *watch, const tile_info *note, int first_row)
 {
-    int row = note->row + first_row, there = 1;
+    int row = note->row + first_row, there;
     while (!__all_sync(0xffffffffu, shared_counted(sum_ready()))) {
         if (__any_sync(0xffffffffu, gave_up_here()))
             return 0;
     }
     uint32_t flag = (uint32_t)sum_use();
     imx_trace_begin(IMX_TRACE_STORE);
-#pragma unroll
-    for (int h = 0; h < HALVES; h++)
-        sum_leave(packed[h], args, note, row + h * 64, flag);
+    sum_leave(packed[0], args, note, row, flag);
     imx_trace_end(IMX_TRACE_STORE, -1, -1);
     imx_trace_begin(IMX_TRACE_FOLD);
-#pragma unroll
-    for (int h = 0; h < HALVES; h++)
-        there = there && sum_own(packed[h], args, watch, note, row + h * 64, flag);
-    there = __all_sync(0xffffffffu, there);
+    there = __all_sync(0xffffffffu, sum_own(packed[0], args, watch, note, row, flag));
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return there;
 }

@@ -5,7 +5,10 @@
 
 #include "schedule.h"
 
-enum { IMX_SM90_LISTED = 16 }; /* tiles of a block that are worked out at a time */
+enum {
+    IMX_SM90_LISTED = 16, /* tiles of a block that are worked out at a time */
+    IMX_SM90_WORDS = 64,  /* bytes that a block has for single words */
+};
 
 typedef struct imx_sm90_tile {
     int row, col;   /* of c */

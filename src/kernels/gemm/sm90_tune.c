@@ -12,12 +12,12 @@
 #include "sm90_tile.h"
 
 enum {
-    SHARED_MOST = 231424,             /* 1 KB less than a block may have: for records of times */
-    LIST = IMX_SM90_LISTED * 36 + 64, /* of the block's next tiles, and single words */
-    TILE_K_BYTES = 128,               /* of a row of a stage */
-    ATOM = 64,                        /* columns of b [k, n] that lie together */
-    GROUP_ROWS = 2048,                /* of c: a's rows of a group stay in the L2 cache */
-    ROWS_TINY = 16, /* up to here zero rows beyond m cost more than they are worth */
+    SHARED_MOST = 231424, /* 1 KB less than a block may have: for records of times */
+    LIST = IMX_SM90_LISTED * 36 + IMX_SM90_WORDS, /* the block's next tiles, and its words */
+    TILE_K_BYTES = 128,                           /* of a row of a stage */
+    ATOM = 64,                                    /* columns of b [k, n] that lie together */
+    GROUP_ROWS = 2048, /* of c: a's rows of a group stay in the L2 cache */
+    ROWS_TINY = 16,    /* up to here zero rows beyond m cost more than they are worth */
     ROWS_SMALL = 64,
     COLS_SMALL = 64,
     COLS_SMALL_MOST = 128,

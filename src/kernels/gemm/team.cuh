@@ -187,10 +187,7 @@ IMX_TEAM_GPU void push_units(char *to, const char *from, uint32_t units, uint32_
         for (uint32_t j = 0; j < PUSH_AT_ONCE; j++) {
             uint32_t i = at + j * 32 * warps;
             if (i < units)
-                asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(v[j].x), "=r"(v[j].y), "=r"(v[j].z), "=r"(v[j].w)
-                             : "l"(from + (int64_t)i * PUSH_UNIT)
-                             : "memory");
+                v[j] = imx_vector_load(from + (int64_t)i * PUSH_UNIT);
         }
 #pragma unroll
         for (uint32_t j = 0; j < PUSH_AT_ONCE; j++) {
@@ -264,7 +261,8 @@ IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
 IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push_warps warps)
 {
     const imx_team &team = args.team;
-    bool units = ((row_bytes | (int64_t)(uintptr_t)args.push) & (PUSH_UNIT - 1)) == 0;
+    int chunk_rows = args.schedule.chunk_rows, chunks = args.schedule.chunks;
+    bool units = ((row_bytes | (int64_t)(uintptr_t)args.a) & (PUSH_UNIT - 1)) == 0;
     uint32_t number = push_number(warps), all = push_count(warps);
     push_pace pace = push_pace_begin(args.push_pace[0], all);
     int to = team.rank;
@@ -275,18 +273,18 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
             pace = push_pace_begin(args.push_pace[1], all);
         int64_t row = 0;
 #pragma unroll 1
-        for (int q = 0; row < args.push_rows; q++, row += args.push_chunk_rows) {
+        for (int q = 0; row < args.push_rows; q++, row += chunk_rows) {
             int64_t left = args.push_rows - row;
-            int64_t bytes = (left < args.push_chunk_rows ? left : args.push_chunk_rows) * row_bytes;
+            int64_t bytes = (left < chunk_rows ? left : chunk_rows) * row_bytes;
             char *theirs = imx_team_data(&team, to) + (args.push_first + row) * row_bytes;
-            const char *mine = (const char *)args.push + row * row_bytes;
+            const char *mine = (const char *)args.a + row * row_bytes;
             imx_trace_begin(IMX_TRACE_PUSH);
             if (units)
                 push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, &pace);
             else
                 push_halves(theirs, mine, bytes / 2, number, all);
-            if (push_last(&args.counters[to * args.push_chunks + q], warps))
-                imbrexd_signal_post(imx_team_signal(&team, to, team.rank * args.push_chunks + q),
+            if (push_last(&args.counters[to * chunks + q], warps))
+                imbrexd_signal_post(imx_team_signal(&team, to, team.rank * chunks + q),
                                     team_use(args));
             imx_trace_end(IMX_TRACE_PUSH, to, q);
         }
@@ -332,13 +330,13 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, push_warps
 {
     const imx_team &team = args.team;
     uint32_t due = push_clock();
-    bool units = args.k * element % PUSH_UNIT == 0 && ((uintptr_t)args.push & (PUSH_UNIT - 1)) == 0;
+    bool units = args.k * element % PUSH_UNIT == 0 && ((uintptr_t)args.a & (PUSH_UNIT - 1)) == 0;
     int unit = units ? PUSH_UNIT : element;
     uint32_t stride = (uint32_t)(args.k * element / unit);
     for (int s = 0; s < args.slices; s++, due += (uint32_t)args.push_pace[0]) {
         int64_t at = (int64_t)s * args.slice_k, left = args.k - at;
         uint32_t columns = (uint32_t)(left < args.slice_k ? left : args.slice_k) * element / unit;
-        const char *from = (const char *)args.push + at * element;
+        const char *from = (const char *)args.a + at * element;
         int64_t to = (args.push_first * args.k + at) * element;
         push_warps warps = s == 0 ? all : push_by(all.first + (uint32_t)s % all.count, 1);
         if (s > 0 && thread_here() / 32 != warps.first)

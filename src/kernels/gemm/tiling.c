@@ -24,8 +24,7 @@ static bool is_aligned(const imx_tiling_input *in)
 /* The copy engine takes aligned rows only. */
 static bool is_sm90(const imx_tiling_input *in)
 {
-    return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0 &&
-           in->k <= INT32_MAX - 128; /* its steps are counted in 32 bits */
+    return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0;
 }
 
 int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout)

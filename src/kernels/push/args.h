@@ -31,10 +31,10 @@
 typedef struct imx_push_args {
     int64_t m, row_bytes;
     int64_t most; /* bytes of the longest share */
-    int dtype;    /* imbrex_dtype */
-    int ranks;    /* these three are fixed when the kernel is made */
+    int dtype;    /* imbrex_dtype; this and the next two are fixed when the kernel is made */
+    int ranks;
     int reduces;
-    int lines;
+    int lines;           /* of this run: few rows go in lines, more in chunks */
     int chunks;          /* stride of signals */
     int plan;            /* for the site of a wait */
     int64_t chunk_bytes; /* a multiple of 16 */

@@ -52,8 +52,6 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     bool aligned = row_bytes % 16 == 0 && imx_vector_aligned(args.in) &&
                    imx_vector_aligned(args.out);
     int64_t width = aligned ? row_bytes / 16 : args.cols; /* what a row has for threads */
-    if (width == 0)
-        return;
     int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int64_t threads = (int64_t)gridDim.x * blockDim.x;
     imx_grid_wait();
