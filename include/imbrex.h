@@ -324,7 +324,8 @@ IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_st
 /* One line for people: shape, tiles, algorithm and why.  Writes and returns as snprintf does. */
 IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size);
 
-/* Local.  Waits until this rank's runs of the plan are done.  Peers may still be running theirs. */
+/* Local.  Waits until this rank's runs of the plan are done, but for replays of graphs, which the
+ * caller sees to.  Peers may still be running theirs. */
 IMBREX_API void imbrex_plan_destroy(imbrex_plan *plan);
 
 /* out[rows, cols] = silu(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
@@ -399,7 +400,7 @@ typedef struct imbrex_gemm_operands {
 IMBREX_TRY imbrex_launch_gemm(imbrex_kernel *kernel, const imbrex_gemm_operands *operands,
                               const void *args, size_t args_bytes, imbrex_stream stream);
 
-/* Local.  Waits until this rank's launches of the kernel are done. */
+/* Local.  Waits until this rank's launches of the kernel are done, but for replays of graphs. */
 IMBREX_API void imbrex_kernel_destroy(imbrex_kernel *kernel);
 
 /* ---- Tracing --------------------------------------------------------------------------------- */

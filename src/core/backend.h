@@ -1,7 +1,7 @@
 /* backend.h - the seam to a device: what it can do, and nothing about how.
  *
  * A backend is one constant table of functions.  Everything above it (core, ops) calls these and
- * never asks which one it has.
+ * never asks which one it has, only whether it runs anything (imx_backend_runs).
  *
  *   memory    created zeroed and exportable; a rank maps a peer's through a file descriptor (from
  *             another process) or by sharing the object (in the same process).  Reference-counted:
@@ -46,6 +46,7 @@ typedef struct imx_target {
     int units_most;      /* that a plan may ask for */
     int arch;            /* compute capability of a GPU, 90; else 0 */
     size_t shared_bytes; /* of its shared memory that a block may ask for */
+    size_t cache_bytes;  /* more than its caches hold */
     int alignment;       /* bytes that matrices must be aligned to; 0: to their elements */
     const char *memory;  /* what symmetric memory is, where it is not the usual kind; else NULL */
 } imx_target;
@@ -234,13 +235,19 @@ typedef struct imx_backend {
     imbrex_status (*launch)(imx_device *device, imx_prepared *prepared, const void *args,
                             size_t args_bytes, imbrex_stream stream);
 
-    /* The same for kernels of the caller's.  user_launch NULL: they can only be prepared. */
+    /* The same for kernels of the caller's.  user_launch NULL: nothing runs here. */
     imbrex_status (*user_prepare)(imx_device *device, const imx_user_desc *desc, imx_user **user,
                                   imx_user_facts *facts);
     void (*user_destroy)(imx_device *device, imx_user *user); /* NULL is fine */
     imbrex_status (*user_launch)(imx_device *device, imx_user *user, const imx_user_launch *launch,
                                  imbrex_stream stream);
 } imx_backend;
+
+/* Or it only compiles. */
+static inline bool imx_backend_runs(const imx_backend *backend)
+{
+    return backend->user_launch;
+}
 
 extern const imx_backend imx_backend_cpu, imx_backend_cuda, imx_backend_compile;
 

@@ -103,7 +103,7 @@ static inline imbrex_status imx_group_need(const imbrex_group *group)
 /* UNSUPPORTED on a device that only compiles, before anything is begun there. */
 static inline imbrex_status imx_group_runs(const imbrex_group *group)
 {
-    if (group->backend->user_launch)
+    if (imx_backend_runs(group->backend))
         return IMBREX_OK;
     return imx_fail(IMBREX_UNSUPPORTED,
                     "device %s only compiles: what is to run needs \"cuda\" or \"cpu\"",
@@ -160,11 +160,12 @@ static inline uint64_t imx_agree_run_word(uint64_t number, int plan, int64_t m)
            (uint64_t)(plan & IMX_AGREE_PLAN_MASK) << IMX_AGREE_PLAN_SHIFT | (uint64_t)m;
 }
 
-/* The plan of word, which lies near the plan `like`. */
+/* The plan of word: of those with its lower bits the nearest to the plan `like`. */
 static inline int imx_agree_run_plan(uint64_t word, int like)
 {
-    int low = (int)(word >> IMX_AGREE_PLAN_SHIFT & IMX_AGREE_PLAN_MASK);
-    return (like & ~IMX_AGREE_PLAN_MASK) | low;
+    enum { PLANS = IMX_AGREE_PLAN_MASK + 1 };
+    int ahead = (int)(((word >> IMX_AGREE_PLAN_SHIFT) - (uint64_t)like) & IMX_AGREE_PLAN_MASK);
+    return ahead <= PLANS / 2 || like + ahead <= PLANS ? like + ahead : like + ahead - PLANS;
 }
 
 static inline int64_t imx_agree_run_m(uint64_t word)

@@ -261,7 +261,7 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     };
     int count = FIELDS + imx_product_fields(k->product, fields + FIELDS);
     IMX_TRY(imx_agree(group, call, mine, fields, count));
-    if (!group->backend->user_launch)
+    if (!imx_backend_runs(group->backend))
         return IMBREX_OK;
     size_t words = IMBREXD_TEAM_WORDS(group->size) + (size_t)d->signals;
     IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, words * sizeof(uint64_t), &k->words));

@@ -162,7 +162,7 @@ void imx_measured_recall(const imbrex_group *group, const imx_op *op, const imx_
     imx_text why = { .at = out->why, .size = sizeof out->why };
     memset(out, 0, sizeof *out);
     imx_folder_name(group->env.cache_dir, &folder);
-    const char *rest = group->backend->link ? open_file(&folder, &file, &why) : NULL;
+    const char *rest = imx_backend_runs(group->backend) ? open_file(&folder, &file, &why) : NULL;
     if (!rest)
         return;
     add_key(group, op, request, &key_text);

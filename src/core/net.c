@@ -106,7 +106,7 @@ static imbrex_status create(imbrex_group *group)
 imbrex_status imx_net_begin(imbrex_group *group, const char *call, imbrex_status mine)
 {
     /* "compile" only compiles: it has nothing to send. */
-    bool wanted = group->nodes.count > 1 && group->backend != &imx_backend_compile;
+    bool wanted = group->nodes.count > 1 && imx_backend_runs(group->backend);
     if (mine == IMBREX_OK && wanted)
         mine = create(group);
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All sets together are larger than caches; so many at most. */
-enum { BYTES_WANTED = 64 << 20, BYTES_WANTED_CUDA = 256 << 20, SETS_MOST = 16, ALIGNMENT = 256 };
+enum { SETS_MOST = 16, ALIGNMENT = 256 };
 
 /* Random values are made once and repeated: a prime, so that rows differ. */
 enum { BLOCK_ELEMENTS = 1048583 };
@@ -77,8 +76,7 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const i
     o.b = imx_align((size_t)(a_rows * width) * element, ALIGNMENT);
     o.c = imx_align(o.b + (op->product ? (size_t)(shape->n * shape->k) : 0) * element, ALIGNMENT);
     o.set_bytes = imx_align(o.c + (size_t)(c_rows * shape->n) * element, ALIGNMENT);
-    size_t wanted = group->target->arch ? BYTES_WANTED_CUDA : BYTES_WANTED;
-    o.sets = 1 + (int)imx_min((int64_t)(wanted / o.set_bytes), SETS_MOST - 1);
+    o.sets = 1 + (int)imx_min((int64_t)(group->target->cache_bytes / o.set_bytes), SETS_MOST - 1);
     IMX_TRY(group->backend->memory_create(group->device, (size_t)o.sets * o.set_bytes, &o.memory));
     imbrex_status status = fill(&o, shape->dtype);
     if (status != IMBREX_OK)

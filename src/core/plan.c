@@ -180,30 +180,32 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
     return imx_agree_noted(plan->group, call, mine, fields, sizeof fields / sizeof fields[0], note);
 }
 
-/* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what rank 0 knows
- * to have been measured comes before what is expected. */
+/* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what has been
+ * measured comes before what is expected.  Only rank 0 reads the file of it, so its answer travels
+ * with the first meeting; if there is one, all decide again, as if the desc had asked for it, and
+ * meet once more on that. */
 static imbrex_status settle(imbrex_plan *plan, const char *call, const imx_request *r,
                             imbrex_status mine)
 {
     const imbrex_group *group = plan->group;
-    imx_measured note = { .chunk_rows = 0 };
+    imx_measured known = { .chunk_rows = 0 }; /* to rank 0; once they have met, to all */
     if (mine == IMBREX_OK)
         mine = decide(plan, r);
     if (mine == IMBREX_OK && group->rank == 0 && group->size > 1 && !r->algorithm &&
         !group->env.algorithm[0])
-        imx_measured_recall(group, plan->op, r, &note);
-    IMX_TRY(agree(plan, call, r, mine, &note));
-    if (note.algorithm[0]) {
+        imx_measured_recall(group, plan->op, r, &known);
+    IMX_TRY(agree(plan, call, r, mine, &known));
+    if (known.algorithm[0]) {
         imx_request measured = *r;
-        measured.algorithm = note.algorithm;
-        measured.chunk_rows = note.chunk_rows ? note.chunk_rows : r->chunk_rows;
+        measured.algorithm = known.algorithm;
+        measured.chunk_rows = known.chunk_rows ? known.chunk_rows : r->chunk_rows;
         mine = decide(plan, &measured);
-        snprintf(plan->why, sizeof plan->why, "%s", note.why);
-        return agree(plan, call, &measured, mine, &note);
+        snprintf(plan->why, sizeof plan->why, "%s", known.why);
+        return agree(plan, call, &measured, mine, &known);
     }
     imx_text why = { .at = plan->why, .size = sizeof plan->why, .length = strlen(plan->why) };
-    if (note.why[0])
-        imx_text_add(&why, "; %s", note.why);
+    if (known.why[0])
+        imx_text_add(&why, "; %s", known.why);
     return IMBREX_OK;
 }
 

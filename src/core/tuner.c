@@ -309,7 +309,7 @@ static imbrex_status check(const imbrex_group *group, const char *op, const imbr
                         t->op->product ? "none may be 0" : "want k 0 and the others not");
     if (!t->op->product)
         t->request.shape.layout = IMBREX_NK;
-    if (!group->backend->link)
+    if (!imx_backend_runs(group->backend))
         return imx_fail(IMBREX_UNSUPPORTED, "nothing can be timed on %s", group->device_name);
     if (group->size == 1)
         return imx_fail(IMBREX_UNSUPPORTED, "a group of one rank has nothing to choose");

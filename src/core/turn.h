@@ -9,13 +9,15 @@
 
 #include "backend.h"
 
+typedef struct imx_use {
+    imx_event *done;
+    imbrex_stream stream; /* NULL: there was none */
+    uint64_t capture;     /* that it was in; 0: none */
+} imx_use;
+
 typedef struct imx_turn {
-    struct {
-        imx_event *done;      /* when the latest use is */
-        imbrex_stream stream; /* that it was on; NULL: there was none */
-        uint64_t capture;     /* that it was in */
-    } latest[2];              /* 0: outside of captures; 1: in one */
-    uint64_t capture;         /* of the use that begins; 0: none */
+    imx_use outside, inside; /* the latest outside of captures, and in one */
+    uint64_t capture;        /* of the use that begins; 0: none */
 } imx_turn;
 
 imbrex_status imx_turn_create(const imbrex_group *group, imx_turn *turn) IMX_MUST_CHECK;

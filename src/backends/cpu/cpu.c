@@ -25,7 +25,7 @@ static void info(imx_text *text)
 
 /* What the emulations take: more would overflow a time, and help nobody. */
 #define LINK_LEAST 1e-6
-enum { MS_MOST = 60000, THREADS_MOST = 1024 };
+enum { MS_MOST = 60000, THREADS_MOST = 1024, CACHE_BYTES = 64 << 20 };
 
 static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
 {
@@ -70,7 +70,9 @@ static void device_close(imx_device *device)
 
 static void target(const imx_device *device, imx_target *out)
 {
-    *out = (imx_target){ .units = device->threads, .units_most = THREADS_MOST };
+    *out = (imx_target){ .units = device->threads,
+                         .units_most = THREADS_MOST,
+                         .cache_bytes = CACHE_BYTES };
     snprintf(out->name, sizeof out->name, "%ld cores, %d threads a rank, %s",
              sysconf(_SC_NPROCESSORS_ONLN), device->threads, imx_kernel_gemm.cpu_info());
 }

@@ -31,7 +31,7 @@ void imx_cuda_leave(CUcontext context, CUcontext before)
 
 /* ---- ranks on one GPU ------------------------------------------------------------------------ */
 
-enum { GPUS_MOST = 128, CONNECTIONS_LEAST = 32 };
+enum { GPUS_MOST = 128, CONNECTIONS_LEAST = 32, CACHE_BYTES = 256 << 20 };
 
 /* Ranks of this process, by GPU; atomic. */
 static uint32_t users[GPUS_MOST];
@@ -234,6 +234,7 @@ static void target(const imx_device *device, imx_target *out)
         .units_most = device->sms,
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
+        .cache_bytes = CACHE_BYTES,
         .alignment = 16,
         .memory = device->ipc ? device->memory_why : NULL,
     };
