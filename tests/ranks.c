@@ -190,11 +190,33 @@ static int with_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 
 int ranks_run_bare(const ranks_desc *desc, bare_main run, void *ctx)
 {
-    return desc->processes ? run_processes(desc, run, ctx) : run_threads(desc, run, ctx);
+    char text[16];
+    snprintf(text, sizeof text, "%d", desc->node_ranks);
+    if (desc->node_ranks)
+        setenv("IMBREX_NODE_RANKS", text, 1);
+    int failed = (desc->processes ? run_processes : run_threads)(desc, run, ctx);
+    if (desc->node_ranks)
+        unsetenv("IMBREX_NODE_RANKS");
+    return failed;
 }
 
 int ranks_run(const ranks_desc *desc, rank_main run, void *ctx)
 {
     grouped g = { desc, run, ctx };
     return ranks_run_bare(desc, with_group, &g);
+}
+
+int ranks_meet(imbrex_group *group)
+{
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+int ranks_expect(imbrex_group *group, const char *part)
+{
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s", imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), part), "'%s' says nothing of '%s'", imbrex_error(), part);
+    return 0;
 }

@@ -15,6 +15,7 @@ enum { RANKS_PROCESSES = !SANITIZED_THREADS };
 typedef struct ranks_desc {
     int size;
     bool processes;     /* else threads */
+    int node_ranks;     /* so many that follow each other are a node; 0: all */
     int64_t timeout_ms; /* of the group, for patient(); 0: 20000 */
     int meeting_s;      /* how long threads wait for one that does not come to meet; 0: 30 */
 } ranks_desc;
@@ -29,6 +30,12 @@ int ranks_run(const ranks_desc *desc, rank_main run, void *ctx);
 /* The same without a group: the function makes its own, with bootstrap (NULL: the environment). */
 typedef int (*bare_main)(int rank, const imbrex_bootstrap *bootstrap, void *ctx);
 int ranks_run_bare(const ranks_desc *desc, bare_main run, void *ctx);
+
+/* In a rank: all have come here before any goes on; 0 if so. */
+int ranks_meet(imbrex_group *group);
+
+/* In a rank: what is enqueued ends with PEER or TIMEOUT, and a sentence with part; 0 if so. */
+int ranks_expect(imbrex_group *group, const char *part);
 
 /* In a rank: says what is wrong, and ends the rank's function with 1. */
 #define RANK_CHECK(condition, ...)                          \

@@ -164,28 +164,21 @@ static void older_drivers_load_what_they_give(void **state)
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-static int meet(imbrex_group *group)
-{
-    RANK_OK(imbrex_barrier(group, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    return 0;
-}
-
 /* Modules that a plan's life leaves, and how many it loads, once all ranks have lived it. */
 static int live(imbrex_group *group, int *loads, int *left)
 {
     imbrex_gemm_desc desc = { .m = 8, .n = 8, .k = 8, .dtype = IMBREX_BF16 };
     imbrex_plan *plan;
     int before = fake_driver_loads();
-    if (meet(group))
+    if (ranks_meet(group))
         return 1;
     RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
     imbrex_plan_destroy(plan);
-    if (meet(group))
+    if (ranks_meet(group))
         return 1;
     *loads = fake_driver_loads() - before;
     *left = fake_driver_modules();
-    return meet(group);
+    return ranks_meet(group);
 }
 
 static int modules_stay(imbrex_group *group, void *ctx)
@@ -198,7 +191,7 @@ static int modules_stay(imbrex_group *group, void *ctx)
     RANK_CHECK(loads[1] == 0 && left[1] == left[0], "the second plan loads %d, of %d %d are left",
                loads[1], left[0], left[1]);
     RANK_OK(imbrex_trace(group, 100)); /* their kernels write where the trace says */
-    if (meet(group) || live(group, &loads[2], &left[2]) || live(group, &loads[3], &left[3]))
+    if (ranks_meet(group) || live(group, &loads[2], &left[2]) || live(group, &loads[3], &left[3]))
         return 1;
     RANK_CHECK(loads[2] > 0 && loads[3] == loads[2], "%d loads, then %d", loads[2], loads[3]);
     RANK_CHECK(left[3] == left[2] + (shared ? loads[3] : 0), "of %d, and %d more, %d are left",

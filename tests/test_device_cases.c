@@ -29,7 +29,7 @@ ON_RANKS(what_is_put_is_there_and_no_more, pushes, 200)
 ON_RANKS(what_is_got_is_here, pulls, 200)
 ON_RANKS(a_signal_comes_after_what_was_put, put_signals, 200)
 ON_RANKS(signals_compare_six_ways, comparisons, 50)
-ON_RANKS(ranks_meet, meetings, 500)
+ON_RANKS(they_meet, meetings, 500)
 ON_RANKS(the_root_gives_to_all, broadcasts, 200)
 ON_RANKS(additions_are_whole, additions, 2000)
 ON_RANKS(a_lock_locks, locks, 500)
@@ -301,7 +301,7 @@ int main(void)
         cmocka_unit_test(what_is_got_is_here),
         cmocka_unit_test(a_signal_comes_after_what_was_put),
         cmocka_unit_test(signals_compare_six_ways),
-        cmocka_unit_test(ranks_meet),
+        cmocka_unit_test(they_meet),
         cmocka_unit_test(the_root_gives_to_all),
         cmocka_unit_test(additions_are_whole),
         cmocka_unit_test(a_lock_locks),

@@ -18,27 +18,19 @@
 
 static int on_cpu(int ranks, int per_node, int64_t timeout_ms, rank_main run)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%d", per_node);
-    setenv("IMBREX_NODE_RANKS", text, 1);
-    ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
+    ranks_desc desc = { .size = ranks, .node_ranks = per_node, .timeout_ms = timeout_ms };
     imx_net_of_test = &net_threads;
     net_threads_reset();
     int failed = ranks_run(&desc, run, NULL);
     imx_net_of_test = NULL;
-    unsetenv("IMBREX_NODE_RANKS");
     return failed;
 }
 
 static int on_gpus(int ranks, int per_node, int64_t timeout_ms, rank_main run)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%d", per_node);
-    setenv("IMBREX_NODE_RANKS", text, 1);
-    ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
+    ranks_desc desc = { .size = ranks, .node_ranks = per_node, .timeout_ms = timeout_ms };
     const fake_nccl_state *nccl = fake_nccl_install();
     int failed = fake_ranks_run(&desc, 2, run, NULL);
-    unsetenv("IMBREX_NODE_RANKS");
     assert_int_equal(nccl->live, 0);
     return failed;
 }

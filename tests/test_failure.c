@@ -331,14 +331,6 @@ FATE(leaving_thread, LEAVES, false)
 
 /* ---- who holds up whom ----------------------------------------------------------------------- */
 
-static int expect_timeout(imbrex_group *group, const char *part)
-{
-    imbrex_status status = imbrex_stream_sync(group, NULL);
-    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s", imbrex_error());
-    RANK_CHECK(strstr(imbrex_error(), part), "'%s' says nothing of '%s'", imbrex_error(), part);
-    return 0;
-}
-
 /* Rank 0 waits for 1, which waits for 2, which comes to nothing at all. */
 static int chain(imbrex_group *group, void *ctx)
 {
@@ -356,9 +348,8 @@ static int chain(imbrex_group *group, void *ctx)
         RANK_OK(imbrex_barrier(group, NULL));
     while (imbrex_group_status(group) == IMBREX_OK)
         usleep(1000);
-    return expect_timeout(group, "for rank 1 to come to imbrex_barrier") ||
-           expect_timeout(group,
-                          ", which waits too, in the end for rank 2, which waits for nobody");
+    return ranks_expect(group, "for rank 1 to come to imbrex_barrier") ||
+           ranks_expect(group, ", which waits too, in the end for rank 2, which waits for nobody");
 }
 
 /* Rank 0 waits for 1 and 1 for 0. */
@@ -372,7 +363,7 @@ static int circle(imbrex_group *group, void *ctx)
         RANK_OK(imbrex_barrier(group, NULL));
     else
         RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
-    return expect_timeout(group, ", which waits too: do all ranks make the same calls?");
+    return ranks_expect(group, ", which waits too: do all ranks make the same calls?");
 }
 
 static void names_the_last_of_a_chain(void **state)

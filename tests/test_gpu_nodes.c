@@ -212,14 +212,6 @@ static int run_once(imbrex_group *group, imbrex_plan *plan, const imbrex_args *a
     return 0;
 }
 
-/* All ranks have come here before any goes on. */
-static int meet(imbrex_group *group)
-{
-    RANK_OK(imbrex_barrier(group, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    return 0;
-}
-
 /* Of a plan from before the trace there are the network's spans alone. */
 static int check_spans(imbrex_group *group, const op_case *c, int64_t from_ns, int64_t to_ns)
 {
@@ -260,10 +252,10 @@ static int traced(imbrex_group *group, void *ctx)
     op_image image = op_image_take(&c, c.m, imbrex_group_size(group), rank, device);
     RANK_OK(case_plan(group, &c, &plan));
     imbrex_args args = op_image_args(&c, &image, c.m);
-    if (op_image_upload(group, &image) || run_once(group, plan, &args, &off) || meet(group))
+    if (op_image_upload(group, &image) || run_once(group, plan, &args, &off) || ranks_meet(group))
         return 1;
     RANK_CHECK(fake_driver_told() == told, "rank %d: kernels tell the time", rank);
-    if (meet(group))
+    if (ranks_meet(group))
         return 1;
     RANK_OK(imbrex_trace(group, 1000));
     int64_t begin_ns = imbrexd_now_ns() - slack_ns;

@@ -129,13 +129,9 @@ static void the_one_beside_pytorch_is_found(void **state)
 
 static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, void *ctx)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%d", per_node);
-    setenv("IMBREX_NODE_RANKS", text, 1);
-    ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
+    ranks_desc desc = { .size = ranks, .node_ranks = per_node, .timeout_ms = timeout_ms };
     nccl = fake_nccl_install();
     int failed = fake_ranks_run(&desc, 2, run, ctx);
-    unsetenv("IMBREX_NODE_RANKS");
     assert_int_equal(nccl->live, 0);
     return failed;
 }
@@ -284,8 +280,7 @@ static int no_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 
 static void makes_no_group(mishap m)
 {
-    ranks_desc desc = { .size = 2 };
-    setenv("IMBREX_NODE_RANKS", "1", 1);
+    ranks_desc desc = { .size = 2, .node_ranks = 1 };
     nccl = fake_nccl_install();
     nccl->fails = m.call;
     nccl->result = m.result;
@@ -294,7 +289,6 @@ static void makes_no_group(mishap m)
     assert_int_equal(ranks_run_bare(&desc, no_group, &m), 0);
     assert_int_equal(nccl->live, 0);
     assert_int_equal(fake_driver_live(), 0);
-    unsetenv("IMBREX_NODE_RANKS");
 }
 
 static void what_fails_as_nodes_are_connected_is_told(void **state)
@@ -358,15 +352,13 @@ static int lacks_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 static void memory_is_taken_before_ranks_connect(void **state)
 {
     (void)state;
-    setenv("IMBREX_NODE_RANKS", "1", 1);
-    ranks_desc desc = { .size = 2, .meeting_s = 3 };
+    ranks_desc desc = { .size = 2, .node_ranks = 1, .meeting_s = 3 };
     nccl = fake_nccl_install();
     fake_driver_install(2);
     real_calloc = imx_sys.calloc;
     imx_sys.calloc = fail_calloc;
     int failed = ranks_run_bare(&desc, lacks_group, NULL);
     imx_sys.calloc = real_calloc;
-    unsetenv("IMBREX_NODE_RANKS");
     assert_int_equal(failed, 0);
     assert_int_equal(nccl->named, 0);
     assert_int_equal(fake_driver_live(), 0);

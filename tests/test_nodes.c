@@ -85,16 +85,11 @@ static int held; /* net_threads_hold, of the next run */
 
 static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, void *ctx)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%d", per_node);
-    setenv("IMBREX_NODE_RANKS", text, 1);
-    ranks_desc desc = { .size = ranks, .timeout_ms = timeout_ms };
+    ranks_desc desc = { .size = ranks, .node_ranks = per_node, .timeout_ms = timeout_ms };
     net_threads_reset();
     net_threads_hold(held);
     held = 0;
-    int failed = ranks_run(&desc, run, ctx);
-    unsetenv("IMBREX_NODE_RANKS");
-    return failed;
+    return ranks_run(&desc, run, ctx);
 }
 
 static void operators_of_2_by_2(void **state)

@@ -111,13 +111,6 @@ static op_case case_of(int i)
                       .algorithm = i % 2 ? "sequential" : "copy" };
 }
 
-static int meet(imbrex_group *group)
-{
-    RANK_OK(imbrex_barrier(group, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    return 0;
-}
-
 static int runs(imbrex_plan *plan, const imbrex_args *args, int times)
 {
     for (int i = 0; i < times; i++)
@@ -149,16 +142,16 @@ static int allocate_nothing(imbrex_group *group, void *ctx)
         imbrex_args args = { .a = a, .b = c.k ? b : NULL, .c = result };
         imbrex_plan *plan;
         RANK_OK(case_plan(group, &c, &plan));
-        if (runs(plan, &args, WARM) || meet(group))
+        if (runs(plan, &args, WARM) || ranks_meet(group))
             return 1;
         long before = counted();
-        if (runs(plan, &args, RUNS) || meet(group))
+        if (runs(plan, &args, RUNS) || ranks_meet(group))
             return 1;
         long after = counted();
         RANK_CHECK(after == before, "%s %s: %ld allocations in %d runs", c.op, c.algorithm,
                    after - before, RUNS);
         double us;
-        if (meet(group) || measure(group, plan, &args, &us) || meet(group))
+        if (ranks_meet(group) || measure(group, plan, &args, &us) || ranks_meet(group))
             return 1;
         if (imbrex_group_rank(group) == 0)
             out->run_us[i] = us;
@@ -215,7 +208,7 @@ static int wait_long(imbrex_group *group, void *ctx)
     imbrex_stream streams[2] = { NULL, NULL };
     RANK_OK(imbrex_mem_alloc(group, sizeof(uint64_t), &word));
     RANK_OK(imbrex_stream_create(group, &streams[1]));
-    if (meet(group))
+    if (ranks_meet(group))
         return 1;
     for (int i = 0; i < 2; i++)
         RANK_OK(imbrex_signal_wait(group, word, 1, streams[i]));

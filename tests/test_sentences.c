@@ -14,14 +14,6 @@
 
 enum { TIMEOUT_MS = 700 };
 
-static int expect_sentence(imbrex_group *group, const char *part)
-{
-    imbrex_status status = imbrex_stream_sync(group, NULL);
-    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s", imbrex_error());
-    RANK_CHECK(strstr(imbrex_error(), part), "'%s' says nothing of '%s'", imbrex_error(), part);
-    return 0;
-}
-
 /* Rank 0's, as a device leaves it: without a time, and no times of waits to compare it with. */
 static void leave_fault(imbrex_group *group, imbrexd_site site)
 {
@@ -44,7 +36,7 @@ static int noticed_by_device(imbrex_group *group, void *ctx)
              " waited %lld ms for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
              "is rank 1 stopped, busy or in another call?",
              (long long)patient(TIMEOUT_MS));
-    return expect_sentence(group, part);
+    return ranks_expect(group, part);
 }
 
 static void guesses_nothing_on_devices(void **state)
@@ -75,7 +67,7 @@ static int chunk_of_another_node(imbrex_group *group, void *ctx)
         usleep(1000);
     const char *part = "chunk 0 of rank 3 in imbrex_barrier, by way of rank 1 (the signal is 3, "
                        "not yet 4): is rank 1 stopped, busy or in another call?";
-    int failed = imbrex_group_rank(group) == 0 && expect_sentence(group, part);
+    int failed = imbrex_group_rank(group) == 0 && ranks_expect(group, part);
     group->nodes = one;
     return failed;
 }
