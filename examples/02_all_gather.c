@@ -20,13 +20,15 @@ typedef struct gather_args {
     int n;
 } gather_args;
 
-IMBREXD_FN void work(const gather_args *args, int rank)
+/* 0: give up, as after a wait. */
+IMBREXD_FN int work(const gather_args *args, int rank)
 {
     size_t at = (size_t)rank * (size_t)args->n;
     if (!imbrexd_check_read(args->gathered + at, (size_t)args->n * sizeof(float), 0, 1))
-        return;
+        return 0;
     for (int i = (int)imbrexd_thread(); i < args->n; i += (int)imbrexd_threads())
         args->out[at + (size_t)i] = args->gathered[at + (size_t)i] * 2 + 1;
+    return 1;
 }
 
 /* Signals, on every rank: [r] rank r's shard is here; [ranks + r] rank r has read mine. */
@@ -43,7 +45,8 @@ IMBREXD_KERNEL(push, gather_args)
                              IMBREXD_SET);
     if (!imbrexd_wait_block(team, &signals[from], 1, use, from))
         return;
-    work(args, from);
+    if (!work(args, from))
+        return;
     imbrexd_notify_block(imbrexd_signal(team, from, ranks + rank), use, IMBREXD_SET);
 }
 
@@ -59,7 +62,8 @@ IMBREXD_KERNEL(pull, gather_args)
         return;
     imbrexd_get_block(args->gathered + from * args->n, imbrexd_peer(team, from, args->shard),
                       (size_t)args->n * sizeof(float));
-    work(args, from);
+    if (!work(args, from))
+        return;
     imbrexd_notify_block(imbrexd_signal(team, from, ranks + rank), use, IMBREXD_SET);
     if (b == ranks - 1) /* the launch ends when nobody reads the shard any more */
         imbrexd_wait_block(team, &signals[ranks], ranks, use, -1);

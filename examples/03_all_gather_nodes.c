@@ -29,12 +29,14 @@ typedef struct gather_args {
     uint64_t run;
 } gather_args;
 
-IMBREXD_FN void work(const gather_args *args, int first, int length)
+/* 0: give up, as after a wait. */
+IMBREXD_FN int work(const gather_args *args, int first, int length)
 {
     if (!imbrexd_check_read(args->gathered + first, (size_t)length * sizeof(float), 0, 1))
-        return;
+        return 0;
     for (int i = (int)imbrexd_thread(); i < length; i += (int)imbrexd_threads())
         args->out[first + i] = args->gathered[first + i] * 2 + 1;
+    return 1;
 }
 
 IMBREXD_KERNEL(gather, gather_args)
@@ -58,7 +60,8 @@ IMBREXD_KERNEL(gather, gather_args)
                                      (size_t)length * sizeof(float),
                                      (uint64_t *)imbrexd_peer(team, to, here), run, IMBREXD_SET);
         }
-        work(args, first, length);
+        if (!work(args, first, length))
+            return;
     }
 }
 

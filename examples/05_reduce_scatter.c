@@ -21,17 +21,19 @@ typedef struct scatter_args {
     int n;
 } scatter_args;
 
-IMBREXD_FN void add(const scatter_args *args, int ranks, int first, int length)
+/* 0: give up, as after a wait. */
+IMBREXD_FN int add(const scatter_args *args, int ranks, int first, int length)
 {
     if (!imbrexd_check_read(args->slots + first, (size_t)length * sizeof(float),
                             (size_t)args->n * sizeof(float), (size_t)ranks))
-        return;
+        return 0;
     for (int i = (int)imbrexd_thread(); i < length; i += (int)imbrexd_threads()) {
         float sum = 0;
         for (int r = 0; r < ranks; r++)
             sum += args->slots[r * args->n + first + i];
         args->out[first + i] = sum;
     }
+    return 1;
 }
 
 /* Signals, on every rank: [c * ranks + r] rank r's chunk c is here; behind them, in the same order,
@@ -53,7 +55,8 @@ IMBREXD_KERNEL(scatter, scatter_args)
     }
     if (!imbrexd_wait_block(team, &signals[c * ranks], ranks, use, -1))
         return;
-    add(args, ranks, first, length);
+    if (!add(args, ranks, first, length))
+        return;
     for (int r = 0; r < ranks; r++)
         imbrexd_notify_block(imbrexd_signal(team, r, credits + rank), use, IMBREXD_SET);
 }
