@@ -125,9 +125,12 @@ static int rank_main(int argc, char **argv)
                             .gathered = memory + N,
                             .out = example_memory(r.group, (size_t)r.ranks * sizeof in, NULL),
                             .n = N };
-    imbrex_kernel *push = EXAMPLE_KERNEL(r.group, push, .memory = memory, .signals = 2 * r.ranks);
-    imbrex_kernel *pull = EXAMPLE_KERNEL(r.group, pull, .memory = memory, .signals = 2 * r.ranks);
-    imbrex_kernel *work_only = EXAMPLE_KERNEL(r.group, work_only, .memory = memory);
+    imbrex_kernel *push = EXAMPLE_KERNEL(r.group, push, .memory = memory, .signals = 2 * r.ranks,
+                                         .resident = r.ranks);
+    imbrex_kernel *pull = EXAMPLE_KERNEL(r.group, pull, .memory = memory, .signals = 2 * r.ranks,
+                                         .resident = r.ranks);
+    imbrex_kernel *work_only =
+        EXAMPLE_KERNEL(r.group, work_only, .memory = memory, .resident = r.ranks);
 
     r.kernel = push;
     overlapped(&r);

@@ -161,7 +161,7 @@ static int rank_main(int argc, char **argv)
                             .out = example_memory(r.group, floats * sizeof(float), NULL),
                             .n = N };
     r.gather = EXAMPLE_KERNEL(r.group, gather, .memory = memory, .resident = r.at.ranks);
-    r.work_only = EXAMPLE_KERNEL(r.group, work_only, .memory = memory);
+    r.work_only = EXAMPLE_KERNEL(r.group, work_only, .memory = memory, .resident = r.at.ranks);
     check(imbrex_stream_create(r.group, &r.network));
     check(imbrex_barrier(r.group, NULL)); /* no chunk leaves before its shard is there */
     check(imbrex_stream_sync(r.group, NULL));

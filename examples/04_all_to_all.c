@@ -136,8 +136,8 @@ static int rank_main(int argc, char **argv)
                         .inbox = example_memory(group, words * (8 + sizeof(float)), NULL),
                         .out = example_memory(group, (size_t)ranks * WORDS * sizeof(float), NULL),
                         .ll = 1 } };
-    r.kernel =
-        EXAMPLE_KERNEL(group, dispatch, .memory = r.args.inbox, .shared_bytes = sizeof(float));
+    r.kernel = EXAMPLE_KERNEL(group, dispatch, .memory = r.args.inbox, .resident = ranks,
+                              .shared_bytes = sizeof(float));
     double us = example_time(group, launch, &r);
     int wrong = count_wrong(group, &r);
     r.args.ll = 0;

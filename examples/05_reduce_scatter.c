@@ -118,7 +118,8 @@ static int rank_main(int argc, char **argv)
     free(partial);
     imbrex_kernel *scatter = EXAMPLE_KERNEL(r.group, scatter, .memory = r.args.slots,
                                             .signals = 2 * CHUNKS * r.ranks, .resident = CHUNKS);
-    imbrex_kernel *add_only = EXAMPLE_KERNEL(r.group, add_only, .memory = r.args.slots);
+    imbrex_kernel *add_only =
+        EXAMPLE_KERNEL(r.group, add_only, .memory = r.args.slots, .resident = CHUNKS);
 
     r.kernel = scatter;
     overlapped(&r);

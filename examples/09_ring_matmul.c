@@ -103,7 +103,8 @@ static int rank_main(int argc, char **argv)
     r.ring =
         EXAMPLE_KERNEL(r.group, ring, .memory = r.args.gathered, .signals = 2 * r.ranks * TILES,
                        .resident = TILES, .shared_bytes = TILE * K * sizeof(float));
-    r.alone = EXAMPLE_KERNEL(r.group, ring, .shared_bytes = TILE * K * sizeof(float));
+    r.alone =
+        EXAMPLE_KERNEL(r.group, ring, .resident = TILES, .shared_bytes = TILE * K * sizeof(float));
 
     overlapped(&r);
     int wrong = example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);

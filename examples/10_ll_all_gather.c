@@ -91,7 +91,7 @@ static int rank_main(int argc, char **argv)
                         .out = example_memory(group, (size_t)ranks * sizeof shard, NULL),
                         .n = N,
                         .ll = 1 } };
-    r.kernel = EXAMPLE_KERNEL(group, gather, .memory = r.args.inbox);
+    r.kernel = EXAMPLE_KERNEL(group, gather, .memory = r.args.inbox, .resident = ranks);
     launch(&r);
     int wrong = example_wrong(group, r.args.out, ranks * N, wanted, NULL);
     double us = example_time(group, launch, &r);
