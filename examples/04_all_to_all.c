@@ -3,14 +3,14 @@
  *     imbrex run -n 4 -- example_04_all_to_all [--device cuda]
  *
  * Which token goes where is known on the device only.  A word before the tokens says how many come;
- * it and they carry flags of their own (see 10_ll_all_gather.c), so that nobody waits for a count,
- * a signal or a barrier, and only tokens that there are travel:
+ * it and they carry flags of their own (see 10_ll_all_gather.c), so that nobody waits for a signal
+ * or a barrier, and only tokens that there are travel:
  *
- *     block 1   | tokens for rank + 1: count, t3, t7, ... | count of rank - 1 | its tokens |
- *     block 2   | tokens for rank + 2: count, t0, t4, ... | count of rank - 2 | its tokens |
- *     one after the other   | to each rank: its tokens, its count | barrier | read all |
+ *     block 1   | count, t3, t7, ... to rank + 1 | count of rank - 1 | its tokens |
+ *     block 2   | count, t0, t4, ... to rank + 2    | count of rank - 2 | its tokens |
+ *     one after the other   | to each rank: its count, its tokens | barrier | read all |
  *
- * One block a peer: while one packs, others already unpack. */
+ * One block a peer: while one packs, others already unpack, each token as soon as it is there. */
 #include "imbrex_device.h"
 
 enum { TOKENS = 48, WIDTH = 64, WORDS = 1 + TOKENS * WIDTH }; /* of a message, at most */
@@ -23,12 +23,21 @@ typedef struct dispatch_args {
     int ll;
 } dispatch_args;
 
-/* Packs the tokens for `to` into its inbox at ll, or plainly at floats. */
+/* Packs the count of tokens for `to`, then these, into its inbox at ll, or plainly at floats. */
 IMBREXD_FN void send(const dispatch_args *args, int to, uint64_t *ll, float *floats, uint32_t flag)
 {
     size_t token = WIDTH * sizeof(float);
     float *count = (float *)imbrexd_shared();
     int k = 0;
+    for (int t = 0; t < TOKENS; t++)
+        k += args->expert[t] == to;
+    *count = (float)k;
+    imbrexd_sync_block();
+    if (args->ll)
+        imbrexd_ll_pack_block(ll, count, sizeof *count, flag);
+    else
+        imbrexd_put_block(floats, count, sizeof *count);
+    k = 0;
     for (int t = 0; t < TOKENS; t++) {
         const float *from = args->tokens + t * WIDTH;
         if (args->expert[t] != to)
@@ -39,13 +48,6 @@ IMBREXD_FN void send(const dispatch_args *args, int to, uint64_t *ll, float *flo
             imbrexd_put_block(floats + 1 + k * WIDTH, from, token);
         k++;
     }
-    imbrexd_sync_block(); /* the count before has been read */
-    *count = (float)k;
-    imbrexd_sync_block();
-    if (args->ll)
-        imbrexd_ll_pack_block(ll, count, sizeof *count, flag);
-    else
-        imbrexd_put_block(floats, count, sizeof *count);
 }
 
 IMBREXD_KERNEL(dispatch, dispatch_args)
