@@ -132,20 +132,18 @@ static int rank_main(int argc, char **argv)
     imbrex_kernel *work_only =
         EXAMPLE_KERNEL(r.group, work_only, .memory = memory, .resident = r.ranks);
 
+    example_result out = { .at = r.args.out, .count = r.ranks * N, .wanted = wanted };
     r.kernel = push;
-    overlapped(&r);
-    int wrong = example_wrong(r.group, r.args.out, r.ranks * N, wanted, NULL);
-    double push_us = example_time(r.group, overlapped, &r);
-    wrong += example_wrong(r.group, r.args.out, r.ranks * N, wanted, NULL);
+    double push_us = example_try(r.group, &out, overlapped, &r);
     r.kernel = pull;
-    double pull_us = example_time(r.group, overlapped, &r);
-    wrong += example_wrong(r.group, r.args.out, r.ranks * N, wanted, NULL);
+    example_clear(r.group, r.args.gathered, (size_t)r.ranks * sizeof in);
+    double pull_us = example_try(r.group, &out, overlapped, &r);
     r.kernel = work_only;
-    double sequential_us = example_time(r.group, sequential, &r);
-    wrong += example_wrong(r.group, r.args.out, r.ranks * N, wanted, NULL);
+    example_clear(r.group, r.args.gathered, (size_t)r.ranks * sizeof in);
+    double sequential_us = example_try(r.group, &out, sequential, &r);
     example_say(r.group, "all_gather, pushed", push_us, sequential_us);
     example_say(r.group, "all_gather, pulled", pull_us, sequential_us);
-    return example_end(r.group, wrong);
+    return example_end(r.group, out.wrong);
 }
 
 int main(int argc, char **argv)

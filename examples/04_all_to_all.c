@@ -80,8 +80,6 @@ IMBREXD_KERNEL(dispatch, dispatch_args)
 #ifndef KERNEL
 #include "example.h"
 
-enum { RANKS_MOST = 64 };
-
 typedef struct run {
     imbrex_kernel *kernel;
     dispatch_args args;
@@ -102,9 +100,10 @@ static int expert_of(int rank, int token, int ranks)
 
 static int count_wrong(imbrex_group *group, const run *r)
 {
-    float out[RANKS_MOST][WORDS];
+    size_t bytes = (size_t)r->ranks * WORDS * sizeof(float);
+    float(*out)[WORDS] = example_room(bytes);
     int wrong = 0;
-    example_read(group, out, r->args.out, (size_t)r->ranks * sizeof out[0]);
+    example_read(group, out, r->args.out, bytes);
     for (int from = 0; from < r->ranks; from++) {
         int k = 0;
         for (int t = 0; t < TOKENS; t++) {
@@ -116,6 +115,7 @@ static int count_wrong(imbrex_group *group, const run *r)
         }
         wrong += out[from][0] != (float)k;
     }
+    free(out);
     return wrong;
 }
 
@@ -130,19 +130,25 @@ static int rank_main(int argc, char **argv)
         for (int i = 0; i < WIDTH; i++)
             tokens[t * WIDTH + i] = (float)(rank * 10000 + t * 100 + i);
     }
-    size_t words = 2 * (size_t)ranks * WORDS;
+    size_t words = 2 * (size_t)ranks * WORDS, out_bytes = (size_t)ranks * WORDS * sizeof(float);
     run r = { .rank = rank,
               .ranks = ranks,
               .args = { .tokens = example_memory(group, sizeof tokens, tokens),
                         .expert = example_memory(group, sizeof expert, expert),
                         .inbox = example_memory(group, words * (8 + sizeof(float)), NULL),
-                        .out = example_memory(group, (size_t)ranks * WORDS * sizeof(float), NULL),
+                        .out = example_memory(group, out_bytes, NULL),
                         .ll = 1 } };
     r.kernel = EXAMPLE_KERNEL(group, dispatch, .memory = r.args.inbox, .resident = ranks,
                               .shared_bytes = sizeof(float));
-    double us = example_time(group, launch, &r);
+
+    launch(&r);
     int wrong = count_wrong(group, &r);
+    double us = example_time(group, launch, &r);
+    wrong += count_wrong(group, &r);
     r.args.ll = 0;
+    example_clear(group, r.args.out, out_bytes);
+    launch(&r);
+    wrong += count_wrong(group, &r);
     double sequential_us = example_time(group, launch, &r);
     wrong += count_wrong(group, &r);
     example_say(group, "all-to-all of 48 tokens a rank", us, sequential_us);

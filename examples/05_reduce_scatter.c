@@ -121,16 +121,14 @@ static int rank_main(int argc, char **argv)
     imbrex_kernel *add_only =
         EXAMPLE_KERNEL(r.group, add_only, .memory = r.args.slots, .resident = CHUNKS);
 
+    example_result out = { .at = r.args.out, .count = N, .wanted = wanted };
     r.kernel = scatter;
-    overlapped(&r);
-    int wrong = example_wrong(r.group, r.args.out, N, wanted, &r);
-    double us = example_time(r.group, overlapped, &r);
-    wrong += example_wrong(r.group, r.args.out, N, wanted, &r);
+    double us = example_try(r.group, &out, overlapped, &r);
     r.kernel = add_only;
-    double sequential_us = example_time(r.group, sequential, &r);
-    wrong += example_wrong(r.group, r.args.out, N, wanted, &r);
+    example_clear(r.group, r.args.slots, bytes);
+    double sequential_us = example_try(r.group, &out, sequential, &r);
     example_say(r.group, "reduce_scatter", us, sequential_us);
-    return example_end(r.group, wrong);
+    return example_end(r.group, out.wrong);
 }
 
 int main(int argc, char **argv)

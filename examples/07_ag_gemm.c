@@ -89,24 +89,23 @@ static int rank_main(int argc, char **argv)
     size_t ranks = (size_t)r.ranks;
     r.here = example_memory(r.group, 2 * ranks * sizeof(uint64_t), NULL);
     r.read = r.here + r.ranks;
+    float *gathered = example_memory(r.group, ranks * sizeof shard, NULL);
     r.args = (gemm_args){ .shard = example_memory(r.group, sizeof shard, shard),
                           .b = example_memory(r.group, sizeof b, b),
-                          .gathered = example_memory(r.group, ranks * sizeof shard, NULL),
+                          .gathered = gathered,
                           .here = r.here,
                           .c = example_memory(r.group, ranks * ROWS * N * sizeof(float), NULL) };
     r.kernel = EXAMPLE_KERNEL(r.group, gemm, .memory = NULL);
     check(imbrex_stream_create(r.group, &r.copies));
 
-    one_run(&r);
-    int wrong = example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
-    double us = example_time(r.group, one_run, &r);
-    wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
+    example_result c = { .at = r.args.c, .count = r.ranks * ROWS * N, .wanted = wanted };
+    double us = example_try(r.group, &c, one_run, &r);
     check(imbrex_stream_sync(r.group, r.copies)); /* from here on the other stream copies */
     r.overlapped = 0;
-    double sequential_us = example_time(r.group, one_run, &r);
-    wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
+    example_clear(r.group, gathered, ranks * sizeof shard);
+    double sequential_us = example_try(r.group, &c, one_run, &r);
     example_say(r.group, "all_gather + product", us, sequential_us);
-    return example_end(r.group, wrong);
+    return example_end(r.group, c.wrong);
 }
 
 int main(int argc, char **argv)

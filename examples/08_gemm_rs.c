@@ -124,16 +124,15 @@ static int rank_main(int argc, char **argv)
     r.add = EXAMPLE_KERNEL(r.group, add, .memory = NULL);
     check(imbrex_stream_create(r.group, &r.copies));
 
-    one_run(&r);
-    int wrong = example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
-    double us = example_time(r.group, one_run, &r);
-    wrong += example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
+    example_result c = { .at = r.args.c, .count = ROWS * N, .wanted = wanted };
+    double us = example_try(r.group, &c, one_run, &r);
     check(imbrex_stream_sync(r.group, r.copies)); /* from here on the other stream copies */
     r.overlapped = 0;
-    double sequential_us = example_time(r.group, one_run, &r);
-    wrong += example_wrong(r.group, r.args.c, ROWS * N, wanted, &r);
+    example_clear(r.group, r.args.partial, ranks * PART_BYTES);
+    example_clear(r.group, r.args.slots, ranks * PART_BYTES);
+    double sequential_us = example_try(r.group, &c, one_run, &r);
     example_say(r.group, "product + reduce_scatter", us, sequential_us);
-    return example_end(r.group, wrong);
+    return example_end(r.group, c.wrong);
 }
 
 int main(int argc, char **argv)

@@ -99,22 +99,22 @@ static int rank_main(int argc, char **argv)
     r.args = (ring_args){ .gathered = example_memory(r.group, ranks * SHARD_BYTES, NULL),
                           .b = example_memory(r.group, sizeof b, b),
                           .c = example_memory(r.group, ranks * ROWS * N * sizeof(float), NULL) };
-    check(imbrex_copy(r.group, r.args.gathered + r.rank * ROWS * K, shard, sizeof shard, NULL));
+    float *own = r.args.gathered + r.rank * ROWS * K;
+    check(imbrex_copy(r.group, own, shard, sizeof shard, NULL));
     r.ring =
         EXAMPLE_KERNEL(r.group, ring, .memory = r.args.gathered, .signals = 2 * r.ranks * TILES,
                        .resident = TILES, .shared_bytes = TILE * K * sizeof(float));
     r.alone =
         EXAMPLE_KERNEL(r.group, ring, .resident = TILES, .shared_bytes = TILE * K * sizeof(float));
 
-    overlapped(&r);
-    int wrong = example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
-    double us = example_time(r.group, overlapped, &r);
-    wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
+    example_result c = { .at = r.args.c, .count = r.ranks * ROWS * N, .wanted = wanted };
+    double us = example_try(r.group, &c, overlapped, &r);
     r.args.alone = 1;
-    double sequential_us = example_time(r.group, sequential, &r);
-    wrong += example_wrong(r.group, r.args.c, r.ranks * ROWS * N, wanted, &r);
+    example_clear(r.group, r.args.gathered, ranks * SHARD_BYTES);
+    check(imbrex_copy(r.group, own, shard, sizeof shard, NULL));
+    double sequential_us = example_try(r.group, &c, sequential, &r);
     example_say(r.group, "ring collective matmul", us, sequential_us);
-    return example_end(r.group, wrong);
+    return example_end(r.group, c.wrong);
 }
 
 int main(int argc, char **argv)

@@ -92,15 +92,13 @@ static int rank_main(int argc, char **argv)
                         .n = N,
                         .ll = 1 } };
     r.kernel = EXAMPLE_KERNEL(group, gather, .memory = r.args.inbox, .resident = ranks);
-    launch(&r);
-    int wrong = example_wrong(group, r.args.out, ranks * N, wanted, NULL);
-    double us = example_time(group, launch, &r);
-    wrong += example_wrong(group, r.args.out, ranks * N, wanted, NULL);
+
+    example_result out = { .at = r.args.out, .count = ranks * N, .wanted = wanted };
+    double us = example_try(group, &out, launch, &r);
     r.args.ll = 0;
-    double sequential_us = example_time(group, launch, &r);
-    wrong += example_wrong(group, r.args.out, ranks * N, wanted, NULL);
+    double sequential_us = example_try(group, &out, launch, &r);
     example_say(group, "LL all_gather of 1 KB a rank", us, sequential_us);
-    return example_end(group, wrong);
+    return example_end(group, out.wrong);
 }
 
 int main(int argc, char **argv)

@@ -116,23 +116,41 @@ static inline void example_read(imbrex_group *group, void *to, const void *memor
     check(imbrex_stream_sync(group, NULL));
 }
 
-/* How many of count floats in memory of the group's device are not what wanted says; the first of
- * them is told.  After the first run that shows a wait that is missing: later ones find the right
- * values of those before. */
-static inline int example_wrong(imbrex_group *group, const float *memory, int count,
-                                float (*wanted)(const void *ctx, int i), const void *ctx)
+/* Fills memory with what is no number: then nothing that one way to a result left there passes for
+ * the next one's.  All ranks call; none goes on to write into a peer's before that is cleared. */
+static inline void example_clear(imbrex_group *group, void *memory, size_t bytes)
 {
-    float *got = example_room((size_t)count * sizeof *got);
+    void *nothing = example_room(bytes);
+    memset(nothing, 0xff, bytes);
+    check(imbrex_copy(group, memory, nothing, bytes, NULL));
+    check(imbrex_barrier(group, NULL));
+    check(imbrex_stream_sync(group, NULL));
+    free(nothing);
+}
+
+/* What an example makes, in memory of the group's device, and what it should be. */
+typedef struct example_result {
+    float *at;
+    int count;
+    float (*wanted)(const void *ctx, int i);
+    int wrong; /* so many were not, so far */
+} example_result;
+
+/* Looks at the result, and tells the first that is wrong. */
+static inline void example_look(imbrex_group *group, example_result *result, const void *ctx)
+{
+    size_t bytes = (size_t)result->count * sizeof(float);
+    float *got = example_room(bytes);
     int wrong = 0;
-    example_read(group, got, memory, (size_t)count * sizeof *got);
-    for (int i = 0; i < count; i++) {
-        float want = wanted(ctx, i);
+    example_read(group, got, result->at, bytes);
+    for (int i = 0; i < result->count; i++) {
+        float want = result->wanted(ctx, i);
         if (got[i] != want && !wrong++)
             fprintf(stderr, "rank %d: element %d is %g, should be %g\n", imbrex_group_rank(group),
                     i, (double)got[i], (double)want);
     }
     free(got);
-    return wrong;
+    result->wrong += wrong;
 }
 
 /* Microseconds a run takes, of some that follow each other; the first is not counted. */
@@ -150,6 +168,19 @@ static inline double example_time(imbrex_group *group, void (*run)(void *ctx), v
     return ((double)(end.tv_sec - begin.tv_sec) * 1e6 +
             (double)(end.tv_nsec - begin.tv_nsec) * 1e-3) /
            EXAMPLE_RUNS;
+}
+
+/* Microseconds a run takes that is one way to the result.  The first one is looked at by itself: it
+ * shows a wait that is missing, while later ones find the right values of those before. */
+static inline double example_try(imbrex_group *group, example_result *result,
+                                 void (*run)(void *ctx), void *ctx)
+{
+    example_clear(group, result->at, (size_t)result->count * sizeof(float));
+    run(ctx);
+    example_look(group, result, ctx);
+    double us = example_time(group, run, ctx);
+    example_look(group, result, ctx);
+    return us;
 }
 
 /* One line from rank 0: what overlapping gained there. */

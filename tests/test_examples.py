@@ -1,4 +1,5 @@
-"""examples/: the protocol checker finds every wait that is dropped and that an access needs."""
+"""examples/: the protocol checker finds every wait that is dropped and that an access needs; an
+example finds by itself a way to its result that does nothing."""
 import os
 import shutil
 import subprocess
@@ -32,39 +33,90 @@ WAITS = (
     ("09_ring_matmul", "imbrexd_wait_block(team, &signals[ranks * TILES + index],"),
     ("10_ll_all_gather", "imbrexd_barrier_all(team"),
 )
+# Of each way to a result: what it needs, and when that is still done; "": a kernel, which returns.
+IDLE = (
+    ("01_notify_wait", "check(imbrex_launch(", "r->args.chunks == 1"),
+    ("01_notify_wait", "check(imbrex_launch(", "r->args.chunks > 1"),
+    ("02_all_gather", "KERNEL(push, gather_args)\n{", ""),
+    ("02_all_gather", "KERNEL(pull, gather_args)\n{", ""),
+    ("02_all_gather", "imbrexd_get_block(", "0"),
+    ("02_all_gather", "KERNEL(work_only, gather_args)\n{", ""),
+    ("02_all_gather", "check(imbrex_put(", "0"),
+    ("03_all_gather_nodes", "KERNEL(gather, gather_args)\n{", ""),
+    ("03_all_gather_nodes", "KERNEL(work_only, gather_args)\n{", ""),
+    ("03_all_gather_nodes", "check(imbrex_put(", "0"),
+    ("04_all_to_all", "check(imbrex_launch(", "!r->args.ll"),
+    ("04_all_to_all", "check(imbrex_launch(", "r->args.ll"),
+    ("05_reduce_scatter", "KERNEL(scatter, scatter_args)\n{", ""),
+    ("05_reduce_scatter", "KERNEL(add_only, scatter_args)\n{", ""),
+    ("05_reduce_scatter", "check(imbrex_put(", "0"),
+    ("06_reduce_scatter_nodes", "check(imbrex_launch(", "!r->overlapped"),
+    ("06_reduce_scatter_nodes", "check(imbrex_launch(", "r->overlapped"),
+    ("06_reduce_scatter_nodes", "check(imbrex_put(", "r->overlapped"),
+    ("07_ag_gemm", "check(imbrex_launch(", "!r->overlapped"),
+    ("07_ag_gemm", "check(imbrex_launch(", "r->overlapped"),
+    ("07_ag_gemm", "check(imbrex_put(", "r->overlapped"),
+    ("08_gemm_rs", "check(imbrex_launch(r->add,", "!r->overlapped"),
+    ("08_gemm_rs", "check(imbrex_launch(r->add,", "r->overlapped"),
+    ("08_gemm_rs", "check(imbrex_put(", "r->overlapped"),
+    ("09_ring_matmul", "check(imbrex_launch(r->ring,", "0"),
+    ("09_ring_matmul", "check(imbrex_launch(r->alone,", "0"),
+    ("09_ring_matmul", "check(imbrex_put(", "0"),
+    ("10_ll_all_gather", "check(imbrex_launch(", "!r->args.ll"),
+    ("10_ll_all_gather", "check(imbrex_launch(", "r->args.ll"),
+    ("11_gemm_pipeline", "check(imbrex_launch_gemm(", "0"),
+    ("11_gemm_pipeline", "check(imbrex_plan_run(", "0"),
+)
 DROPPED = "#define DROPPED_imbrexd(...) 1\n#define DROPPED_imbrex(...) IMBREX_OK\n#line 1\n"
 
 
 class Examples(unittest.TestCase):
-    def run_without(self, folder, name, wait):
-        """The example, compiled without the wait: exit code and what it says."""
+    def compiled(self, folder, name, text, instead):
+        """The example with something else in place of a piece of its text."""
         with open(os.path.join(SOURCE, "examples", name + ".c"), encoding="utf-8") as file:
-            text = file.read()
-        self.assertIn(wait, text, "examples/%s.c has no such wait" % name)
-        begin, rest = wait.split("(", 1)
-        text = text.replace(wait, "DROPPED_%s(%s" % (begin.split("_")[0], rest), 1)
+            whole = file.read()
+        self.assertIn(text, whole, "examples/%s.c has no such text" % name)
         source, program = os.path.join(folder, name + ".c"), os.path.join(folder, name)
         with open(source, "w", encoding="utf-8") as file:
-            file.write(DROPPED + text)
+            file.write(DROPPED + whole.replace(text, instead, 1))
         subprocess.run([os.environ.get("IMBREX_CC") or "cc", "-std=gnu11", "-pthread", source,
                         "-I", os.path.join(SOURCE, "include"),
                         "-I", os.path.join(SOURCE, "examples"),
                         "-L", BUILD, "-Wl,-rpath," + BUILD, "-limbrex", "-lm", "-o", program],
                        check=True, timeout=120)
-        done = subprocess.run([program, "--threads", "4"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=120,
-                              env=dict(os.environ, IMBREX_CHECK="1"))
+        return program
+
+    def run_program(self, program, *words, **more):
+        """Exit code and what it says."""
+        done = subprocess.run([program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=120, env=dict(os.environ, **more))
         return done.returncode, done.stderr
 
-    def test_dropped_waits_are_found(self):
+    def need_compiler(self):
         if not shutil.which(os.environ.get("IMBREX_CC") or "cc"):
             self.skipTest("needs a C compiler")
+
+    def test_dropped_waits_are_found(self):
+        self.need_compiler()
         with tempfile.TemporaryDirectory() as folder:
             for name, wait in WAITS:
-                code, said = self.run_without(folder, name, wait)
+                without = "DROPPED_%s(%s" % (wait.split("_")[0], wait.split("(", 1)[1])
+                program = self.compiled(folder, name, wait, without)
+                code, said = self.run_program(program, "--threads", "4", IMBREX_CHECK="1")
                 with self.subTest(example=name, wait=wait):
                     self.assertEqual(code, 1, said)
                     self.assertRegex(said, "IMBREX_CHECK: .* orders it after that")
+
+    def test_idle_ways_are_found(self):
+        self.need_compiler()
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text, when in IDLE:
+                instead = "if (%s) %s" % (when, text) if when else text + " return;"
+                program = self.compiled(folder, name, text, instead)
+                code, said = self.run_program(program, "--threads", "4")
+                with self.subTest(example=name, text=text, when=when):
+                    self.assertEqual(code, 1, said)
+                    self.assertRegex(said, "[0-9]+ elements are wrong")
 
 
 if __name__ == "__main__":
