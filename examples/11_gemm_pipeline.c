@@ -73,6 +73,7 @@ IMBREXD_FN void thank_all(const rs_args *args, const imbrexd_team *team, const i
 #include "imbrex_gemm_kernel.h"
 
 #ifndef KERNEL
+#define EXAMPLE_WORDS 3 /* m n k */
 #include "example.h"
 
 enum { RANKS_MOST = 16, CHUNK_ROWS = 512 };

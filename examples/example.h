@@ -27,11 +27,11 @@ static inline void example_skip(const char *why)
     example_exit(77);
 }
 
-/* "--device cuda", or the CPU.  What this machine lacks, such as an engine between nodes, is no
- * fault of the example's. */
+/* "--device cuda", or the CPU: example_main lets nothing else through.  What this machine lacks,
+ * such as an engine between nodes, is no fault of the example's. */
 static inline imbrex_group *example_begin_on_nodes(int argc, char **argv)
 {
-    const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cpu";
+    const char *device = argc > 2 ? argv[2] : "cpu";
     imbrex_group *group;
     imbrex_group_desc desc = { .bootstrap = example_bootstrap, .device = device };
     imbrex_status status = imbrex_group_create(&desc, &group);

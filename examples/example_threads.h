@@ -13,6 +13,10 @@
 
 #include "imbrex.h"
 
+#ifndef EXAMPLE_WORDS
+#define EXAMPLE_WORDS 0 /* an example's own, behind a device: 3, m n k, or none */
+#endif
+
 enum { EXAMPLE_THREADS_MOST = 64 };
 
 typedef int (*example_rank_main)(int argc, char **argv);
@@ -91,14 +95,23 @@ static inline int example_run_threads(int ranks, int argc, char **argv, example_
  * as four. */
 static inline int example_main(int argc, char **argv, example_rank_main rank_main)
 {
-    if (argc < 2 || strcmp(argv[1], "--threads") != 0)
-        return rank_main(argc, argv);
-    int ranks = argc > 2 ? atoi(argv[2]) : 0;
-    if (ranks < 1 || ranks > EXAMPLE_THREADS_MOST) {
-        fprintf(stderr, "--threads wants a number of ranks, 1 to %d\n", EXAMPLE_THREADS_MOST);
-        return EXIT_FAILURE;
+    const char *name = argv[0];
+    long ranks = 0; /* that are threads */
+    int understood = 1;
+    if (argc > 2 && strcmp(argv[1], "--threads") == 0) {
+        char *end;
+        ranks = strtol(argv[2], &end, 10);
+        understood = ranks > 0 && ranks <= EXAMPLE_THREADS_MOST && *end == '\0';
+        argc -= 2, argv += 2;
     }
-    return example_run_threads(ranks, argc - 2, argv + 2, rank_main);
+    if (argc > 1 && (strcmp(argv[1], "--device") != 0 || (argc != 3 && argc != 3 + EXAMPLE_WORDS)))
+        understood = 0;
+    if (!understood) {
+        fprintf(stderr, "usage: %s [--threads 1...%d] [--device cpu|cuda%s]\n", name,
+                EXAMPLE_THREADS_MOST, EXAMPLE_WORDS ? " [m n k]" : "");
+        return 2;
+    }
+    return ranks ? example_run_threads((int)ranks, argc, argv, rank_main) : rank_main(argc, argv);
 }
 
 #endif /* EXAMPLE_THREADS_H */

@@ -1,5 +1,5 @@
 """examples/: the protocol checker finds every wait that is dropped and that an access needs; an
-example finds by itself a way to its result that does nothing."""
+example finds by itself a way to its result that does nothing, and words that it does not know."""
 import os
 import shutil
 import subprocess
@@ -67,6 +67,8 @@ IDLE = (
     ("11_gemm_pipeline", "check(imbrex_launch_gemm(", "0"),
     ("11_gemm_pipeline", "check(imbrex_plan_run(", "0"),
 )
+NOT_KNOWN = ("--foo", "--device", "--device=cpu", "--device cpu 1", "--threads", "--threads 0",
+             "--threads 4x", "--threads 4 --foo")
 DROPPED = "#define DROPPED_imbrexd(...) 1\n#define DROPPED_imbrex(...) IMBREX_OK\n#line 1\n"
 
 
@@ -117,6 +119,16 @@ class Examples(unittest.TestCase):
                 with self.subTest(example=name, text=text, when=when):
                     self.assertEqual(code, 1, said)
                     self.assertRegex(said, "[0-9]+ elements are wrong")
+
+    def test_words_that_are_not_known(self):
+        program = os.path.join(BUILD, "example_01_notify_wait")
+        if not os.path.exists(program):
+            self.skipTest("needs the examples")
+        for words in NOT_KNOWN:
+            code, said = self.run_program(program, *words.split())
+            with self.subTest(words=words):
+                self.assertEqual(code, 2, said)
+                self.assertRegex(said, r"^usage: .*\n$")
 
 
 if __name__ == "__main__":
