@@ -1,7 +1,7 @@
 /* 03_all_gather_nodes.c - all_gather between nodes, chunk by chunk under the work on what arrives.
  *
  *     imbrex run -n 4 -- example_03_all_gather_nodes [--device cuda]
- *     IMBREX_NODE_RANKS=2 mpirun -n 4 example_03_all_gather_nodes # two nodes
+ *     IMBREX_NODE_RANKS=2 mpirun -n 4 --oversubscribe example_03_all_gather_nodes # two nodes
  *
  * No kernel reaches another node: an engine carries the data there, on a stream of its own.  Each
  * rank swaps chunks with the ranks of its number on the other nodes; a signal behind each chunk

@@ -2,7 +2,7 @@
  * one is made.
  *
  *     imbrex run -n 4 -- example_06_reduce_scatter_nodes [--device cuda]
- *     IMBREX_NODE_RANKS=2 mpirun -n 4 example_06_reduce_scatter_nodes # two nodes
+ *     IMBREX_NODE_RANKS=2 mpirun -n 4 --oversubscribe example_06_reduce_scatter_nodes # two nodes
  *
  * Every rank has a partial result for each rank.  One node after the other, the next one first and
  * its own last, the ranks of a node give each other what they have for the ranks of that node; each
