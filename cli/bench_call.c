@@ -3,14 +3,9 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
+#include "measure.h"
+#include "now.h"
 
 imbrex_status bench_call_run(void *ctx)
 {
@@ -33,19 +28,12 @@ bool bench_call_note(bench_call *call, int inner, int rounds)
     return call->host_us != NULL;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double bench_call_host_us(bench_call *call, int warm, int rounds)
 {
     call->inner = 0;
     if (!call->host_us)
         return (double)NAN;
-    qsort(call->host_us + warm, (size_t)rounds, sizeof *call->host_us, ascending);
-    return call->host_us[warm + rounds / 2];
+    return measure_median(call->host_us + warm, rounds);
 }
 
 void bench_call_close(bench_call *call)

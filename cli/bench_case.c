@@ -3,11 +3,11 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "bench_blas.h"
 #include "bench_call.h"
 #include "failure.h"
+#include "now.h"
 #include "try.h"
 
 /* A graph holds an even number of calls, as runs of a plan take turns with two workspaces. */
@@ -25,13 +25,6 @@ typedef struct case_state {
     int count, left_out;
     bench_result *result;
 } case_state;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 /* ---- The candidates -------------------------------------------------------------------------- */
 
@@ -52,10 +45,10 @@ static imbrex_status make_plan(case_state *s, const char *algorithm, bool whole,
                                double *ms)
 {
     bench_setting *setting = s->setting;
-    double begin = now_ms();
+    double begin = now_us();
     imbrex_status status = whole ? bench_op_product(setting->alone, s->shape, plan)
                                  : bench_op_plan(setting->group, s->shape, algorithm, plan);
-    *ms = now_ms() - begin;
+    *ms = (now_us() - begin) * 1e-3;
     return status;
 }
 

@@ -22,11 +22,6 @@ typedef struct picture {
     spans all[BENCH_ALGORITHMS];
 } picture;
 
-static bool is_kernel(const imbrex_span *span)
-{
-    return span->kind == IMBREX_SPAN_KERNEL && span->lane == 0 && span->end_ns > span->begin_ns;
-}
-
 static int by_end(const void *a, const void *b)
 {
     const imbrex_span *x = a, *y = b;
@@ -40,10 +35,10 @@ static size_t keep_last(imbrex_span *list, size_t count)
     int64_t cut_ns = INT64_MIN;
     qsort(list, count, sizeof *list, by_end);
     for (size_t i = 0; i < count; i++)
-        kernels += is_kernel(&list[i]);
+        kernels += timeline_summary_kernel(&list[i]);
     size_t others = kernels - kernels / CALLS;
     for (size_t i = 0; i < count && seen < others; i++) {
-        if (is_kernel(&list[i]) && ++seen == others)
+        if (timeline_summary_kernel(&list[i]) && ++seen == others)
             cut_ns = list[i].end_ns;
     }
     for (size_t i = 0; i < count; i++) {

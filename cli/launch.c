@@ -16,13 +16,13 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
 #include "family.h"
 #include "guardian.h"
 #include "meeting.h"
+#include "now.h"
 #include "relay.h"
 
 #define NEVER INT64_MAX
@@ -57,13 +57,6 @@ typedef struct launcher {
     int64_t signal_ms; /* when the last signal was passed on, or 0 */
     int64_t timeout_at, term_at, kill_at;
 } launcher;
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- A rank's first steps -------------------------------------------------------------------- */
 

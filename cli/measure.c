@@ -3,23 +3,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "failure.h"
+#include "now.h"
 #include "try.h"
-
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* So many calls are enqueued before the stream starts on the first: more than a GPU takes at once
  * would wait for it. */
@@ -88,6 +75,18 @@ static imbrex_status time_once(cuda_timer *timer, share *s, const candidate *c, 
     return status == IMBREX_OK ? share_max(s, mine, us) : status;
 }
 
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double measure_median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    return values[count / 2];
+}
+
 imbrex_status measure(share *s, candidate *candidates, int count, int warm, int rounds,
                       progress *bar)
 {
@@ -110,10 +109,8 @@ imbrex_status measure_by(cuda_timer *timer, share *s, candidate *candidates, int
         }
         progress_step(bar);
     }
-    for (int c = 0; c < count && status == IMBREX_OK; c++) {
-        qsort(us + c * rounds, (size_t)rounds, sizeof *us, ascending);
-        candidates[c].us = us[c * rounds + rounds / 2];
-    }
+    for (int c = 0; c < count && status == IMBREX_OK; c++)
+        candidates[c].us = measure_median(us + c * rounds, rounds);
     free(us);
     return status;
 }

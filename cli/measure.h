@@ -37,4 +37,7 @@ IMBREX_TRY measure(share *s, candidate *candidates, int count, int warm, int rou
 IMBREX_TRY measure_by(cuda_timer *timer, share *s, candidate *candidates, int count, int warm,
                       int rounds, progress *bar);
 
+/* The middle one of values[count], which it sorts; of an even number the upper one. */
+double measure_median(double *values, int count);
+
 #endif /* CLI_MEASURE_H */

@@ -4,17 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { BAR_WIDTH = 30, INTERVAL_MS = 100 };
+#include "now.h"
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+enum { BAR_WIDTH = 30, INTERVAL_MS = 100 };
 
 static void draw(progress *bar, int64_t now)
 {

@@ -16,7 +16,7 @@ static bool within(const imbrex_span *span, const imbrex_span *kernel)
            span->begin_ns <= kernel->end_ns;
 }
 
-static bool is_kernel(const imbrex_span *span)
+bool timeline_summary_kernel(const imbrex_span *span)
 {
     return span->kind == IMBREX_SPAN_KERNEL && span->lane == 0 && span->end_ns > span->begin_ns;
 }
@@ -35,7 +35,8 @@ static const imbrex_span *last_product(const timeline_rank *rank)
     const imbrex_span *last = NULL;
     for (size_t i = 0; i < rank->count; i++) {
         const imbrex_span *span = &rank->spans[i];
-        if (is_kernel(span) && (!last || span->begin_ns > last->begin_ns) && has_tiles(rank, span))
+        if (timeline_summary_kernel(span) && (!last || span->begin_ns > last->begin_ns) &&
+            has_tiles(rank, span))
             last = span;
     }
     return last;

@@ -20,6 +20,9 @@ typedef struct timeline_summary {
     double sent_first, sent_last; /* copies to peers: first begin, last end, from its begin; NAN */
 } timeline_summary;
 
+/* Whether it is a whole kernel, and not what one of its lanes did. */
+bool timeline_summary_kernel(const imbrex_span *span);
+
 /* false: no such kernel, or out of memory. */
 bool timeline_summarise(const timeline_rank *rank, timeline_summary *out);
 
