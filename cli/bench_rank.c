@@ -74,12 +74,27 @@ static imbrex_status time_shape(rank_state *s, const bench_shape *shape, bench_r
     return status;
 }
 
+/* Collective.  What stands stays, if a later shape ends the run.  lost: rank 0 could not print it,
+ * and will say so as it ends. */
+static imbrex_status report(rank_state *s, const bench_result *result, bool *lost)
+{
+    double losses = 0;
+    if (s->setting.bar) {
+        (s->request->json ? bench_report_json : bench_report_table)(result);
+        losses = !cli_flush();
+    }
+    TRY(share_max(&s->setting.share, losses, &losses));
+    *lost = losses > 0;
+    return IMBREX_OK;
+}
+
 /* One shape that cannot be timed does not keep the others from it, as long as the group works. */
 static imbrex_status work(rank_state *s)
 {
     const bench_request *q = s->request;
     TRY(equip(s));
-    for (int i = 0; i < q->count; i++) {
+    bool lost = false;
+    for (int i = 0; i < q->count && !lost; i++) {
         bench_result result;
         imbrex_status status = time_shape(s, &q->shapes[i], &result);
         bool harmless = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
@@ -92,12 +107,11 @@ static imbrex_status work(rank_state *s)
                 fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
                         q->shapes[i].op->name, (long long)q->shapes[i].m, (long long)q->shapes[i].n,
                         (long long)q->shapes[i].k, why);
-        } else if (s->setting.bar) {
-            (q->json ? bench_report_json : bench_report_table)(&result);
-            fflush(stdout); /* what stands stays, if a later shape ends the run */
+        } else {
+            TRY(report(s, &result, &lost));
+            if (!lost && q->timeline)
+                TRY(bench_trace(&s->setting, &q->shapes[i]));
         }
-        if (status == IMBREX_OK && q->timeline)
-            TRY(bench_trace(&s->setting, &q->shapes[i]));
     }
     return IMBREX_OK;
 }

@@ -17,6 +17,13 @@ static inline int cli_exit_code(imbrex_status status)
     return status == IMBREX_OK ? CLI_OK : refused ? CLI_USAGE : CLI_FAILED;
 }
 
+/* Whether all that was printed has arrived so far. */
+bool cli_flush(void);
+
+/* The exit code of a process that has printed all: CLI_FAILED, and a sentence, instead of CLI_OK
+ * where some of that is lost. */
+int cli_finish(int code);
+
 /* One file a command, one row each in main.c's table.  argv[0] is the command's name; the result is
  * the exit code. */
 int cli_run(int argc, char **argv);

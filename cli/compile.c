@@ -44,7 +44,7 @@ static int make_plans(imbrex_group *group, const char *algorithm, const bench_sh
         char line[1024];
         imbrex_plan_describe(plan, line, sizeof line);
         printf("%s\n", line);
-        fflush(stdout);
+        (void)cli_flush(); /* lines come one by one; what is lost fails the command at its end */
         imbrex_plan_destroy(plan);
     }
     return code;

@@ -90,7 +90,7 @@ static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int end
     sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
     setrlimit(RLIMIT_NOFILE, &l->files_before);
     if (!l->job->argv)
-        exit(l->job->rank_main(rank, l->job->ctx));
+        exit(cli_finish(l->job->rank_main(rank, l->job->ctx)));
     execvp(l->job->argv[0], l->job->argv);
     *l->exec_errno = errno;
     _exit(errno == ENOENT ? 127 : 126);
@@ -420,6 +420,8 @@ static int launch(const launch_options *options, const launch_job *job)
     while (l.alive)
         step(&l, NEVER);
     finish(&l);
+    if (relay_lost(l.lines) && l.status == CLI_OK)
+        l.status = CLI_FAILED;
     end(&l);
     return l.status;
 }

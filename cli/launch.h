@@ -21,7 +21,8 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
 
 /* Both start options->ranks processes, return when the last has ended, and give 0 or the first
  * failing rank's status: its exit code, or 128 + the signal that killed it; LAUNCH_TIMED_OUT at the
- * timeout; 1 if not all could be started.  Reasons go to standard error.
+ * timeout; 1 if not all could be started, or if what they printed is lost.  Reasons go to standard
+ * error.
  *
  * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a
  *              random IMBREX_TOKEN; unless set, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1,

@@ -62,15 +62,6 @@ static int unknown(const char *name)
     return CLI_USAGE;
 }
 
-/* What was printed must also have arrived: a full disk is a failure. */
-static int finish(int code)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return code;
-    perror("imbrex: cannot write to standard output");
-    return code ? code : CLI_FAILED;
-}
-
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -80,17 +71,17 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     if (strcmp(name, "--version") == 0) {
         printf("imbrex %s\n", imbrex_version());
-        return finish(CLI_OK);
+        return cli_finish(CLI_OK);
     }
     bool asks = strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
     if (asks && argc < 3)
-        return finish(help());
+        return cli_finish(help());
     const command *wanted = find(asks ? argv[2] : name);
     if (!wanted)
         return unknown(asks ? argv[2] : name);
     if (asks) {
         char page[] = "--help";
-        return finish(wanted->run(2, (char *[]){ argv[2], page, NULL }));
+        return cli_finish(wanted->run(2, (char *[]){ argv[2], page, NULL }));
     }
-    return finish(wanted->run(argc - 1, argv + 1));
+    return cli_finish(wanted->run(argc - 1, argv + 1));
 }

@@ -42,6 +42,7 @@ typedef struct sink {
 struct relay {
     int ranks;
     bool prefix;
+    bool lost;     /* see relay_lost */
     bool one_file; /* both sinks are the same: neither may cut into the other's line */
     sink sinks[2];
     source *sources; /* [ranks * 2] */
@@ -234,6 +235,11 @@ static bool waits_to_write(const sink *to)
     return to->fd >= 0 && to->queue.length > to->written;
 }
 
+bool relay_lost(const relay *lines)
+{
+    return lines->lost;
+}
+
 bool relay_empty(const relay *lines)
 {
     return !waits_to_write(&lines->sinks[0]) && !waits_to_write(&lines->sinks[1]);
@@ -255,6 +261,7 @@ static void write_some(relay *lines, int i)
         return;
     if (done < 0) {
         to->fd = -1;
+        lines->lost = lines->lost || (i == 0 && errno != EPIPE);
         if (errno != EPIPE)
             relay_say(lines, "imbrex: cannot write the output: %s", strerror(errno));
         for (int s = i; s < lines->ranks * 2; s += 2)

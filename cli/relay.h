@@ -35,6 +35,7 @@ void relay_say(relay *lines, const char *format, ...) __attribute__((format(prin
 
 bool relay_hears(const relay *lines); /* some process still holds a pipe of a rank */
 void relay_deafen(relay *lines);      /* hear no more; what was heard is queued */
+bool relay_lost(const relay *lines);  /* standard output took no more, and was not just closed */
 bool relay_empty(const relay *lines); /* all that was heard is written */
 
 #endif /* CLI_RELAY_H */

@@ -186,6 +186,17 @@ class Bench(unittest.TestCase):
         self.assertIn("cannot take", done.stderr)
         self.assertNotIn("imbrex bench: no algorithm", done.stderr)
 
+    def test_nothing_is_timed_whose_figures_are_lost(self):
+        """The second shape, which could not be, is not tried: all ranks hear of it and end."""
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([TOOL, "bench", "ag_gemm", "--ranks", "3", "--shapes",
+                                   "64,64,64;16777216,16777216,64", *ROUNDS], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.replace("; ending the others", ""), "imbrex: cannot write to "
+                         "standard output: No space left on device\n"
+                         "imbrex: rank 0 ended with exit code 1\n")
+
     def test_only_rank_0_needs_the_folder_of_the_timeline(self):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "0"))

@@ -72,6 +72,46 @@ static void tool_runs(void **state)
     tool_gives("info --json | python3 -m json.tool", 0, "{");
 }
 
+/* A full disk, wherever the process is that prints: the tool, a rank, the launcher for its ranks. */
+static void lost_output_is_a_failure(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {
+        "info >/dev/full",
+        "info --help >/dev/full",
+        "compile --help >/dev/full",
+        "mlp --random 8,8,8 --rounds 1 --ranks 1 >/dev/full",
+        "mlp --random 8,8,8 --rounds 1 --ranks 3 --json >/dev/full",
+        "bench all_gather --m 8 --n 8 --rounds 1 --ranks 1 >/dev/full",
+        "bench all_gather --m 8 --n 8 --rounds 1 --ranks 3 --json >/dev/full",
+    };
+    const char *says = "imbrex: cannot write to standard output: No space left on device";
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        tool_gives(commands[i], 1, says);
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    tool_gives("mlp --random 8,8,8 --rounds 1 >/dev/full", 1, says);
+    tool_gives("bench all_gather --m 8 --n 8 --rounds 1 >/dev/full", 1, says);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    tool_gives("run -n 2 -- echo x >/dev/full", 1,
+               "imbrex: cannot write the output: No space left on device");
+}
+
+/* Where there is a compiler for GPUs. */
+static void lost_output_of_compile_is_a_failure(void **state)
+{
+    (void)state;
+    const char *tool = getenv("IMBREX_TOOL");
+    char command[4096];
+    snprintf(command, sizeof command, "'%s' compile all_gather >/dev/null 2>&1",
+             tool ? tool : "false");
+    if (system(command) != 0)
+        skip();
+    tool_gives("compile all_gather >/dev/full", 1,
+               "imbrex: cannot write to standard output: No space left on device");
+}
+
 /* ---- The parser ------------------------------------------------------------------------------ */
 
 static void options_are_understood(void **state)
@@ -129,8 +169,12 @@ static void words_have_distances(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(usage_gives_2),           cmocka_unit_test(tool_runs),
-        cmocka_unit_test(too_few_files_are_named), cmocka_unit_test(options_are_understood),
+        cmocka_unit_test(usage_gives_2),
+        cmocka_unit_test(tool_runs),
+        cmocka_unit_test(too_few_files_are_named),
+        cmocka_unit_test(lost_output_is_a_failure),
+        cmocka_unit_test(lost_output_of_compile_is_a_failure),
+        cmocka_unit_test(options_are_understood),
         cmocka_unit_test(words_have_distances),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
