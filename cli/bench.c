@@ -88,8 +88,9 @@ static int check_shapes(const options_page *page, const char *ops, bench_words *
     bench_op_names(names, sizeof names);
     if (!ops && !w->sizes)
         return options_wrong(page, "which operator? One of %s", names);
-    if (!w->ranks)
-        w->ranks = ops && strcmp(ops, "gemm") == 0 ? 1 : RANKS;
+    w->ranks = cli_ranks(page, w->ranks, ops && strcmp(ops, "gemm") == 0 ? 1 : RANKS);
+    if (w->ranks < 0)
+        return OPTIONS_WRONG;
     const bench_shape like = {
         .m = w->m,
         .n = w->n,
@@ -100,8 +101,8 @@ static int check_shapes(const options_page *page, const char *ops, bench_words *
         .sms = (int)w->sms,
         .bias = w->bias,
     };
-    if (!bench_shapes_read(ops, w->sizes, &like, w->total ? (int)w->ranks : 1, &w->shapes, wrong,
-                           sizeof wrong))
+    if (!bench_shapes_read(ops, w->sizes, &like, w->total && w->ranks ? (int)w->ranks : 1,
+                           &w->shapes, wrong, sizeof wrong))
         return options_wrong(page, "%s", wrong);
     request->shapes = w->shapes.list;
     request->count = w->shapes.count;

@@ -1,9 +1,23 @@
-/* cli.c - what was printed must also have arrived: a full disk is a failure. */
+/* cli.c - how a command begins, with how many ranks, and how it ends: what was printed must also
+ * have arrived, and a full disk is a failure. */
 #include "cli.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "launch.h"
+
+int cli_ranks(const options_page *page, int64_t given, int usual)
+{
+    int started = launch_size();
+    if (!launch_is_rank())
+        return given ? (int)given : usual;
+    if (given && started && given != started)
+        return options_wrong(page, "--ranks is %lld, but the launcher has started %d: leave it out",
+                             (long long)given, started);
+    return started;
+}
 
 static int reason; /* errno of the first write that failed where it could be seen */
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "imbrex.h"
+#include "options.h"
 
 /* Exit codes; `imbrex run` also passes on those of its ranks. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -16,6 +17,11 @@ static inline int cli_exit_code(imbrex_status status)
     bool refused = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
     return status == IMBREX_OK ? CLI_OK : refused ? CLI_USAGE : CLI_FAILED;
 }
+
+/* How many ranks a command has: `given` by --ranks, or if that is 0 `usual`; but as some launcher's
+ * rank so many as that has started, which is not to be contradicted.  0: the launcher does not say,
+ * which the library will refuse; OPTIONS_WRONG: it was said what is wrong. */
+int cli_ranks(const options_page *page, int64_t given, int usual);
 
 /* Whether all that was printed has arrived so far. */
 bool cli_flush(void);

@@ -56,4 +56,7 @@ bool launch_is_rank(void);
 /* This process is not one of the ranks that some launcher has started, or it is their rank 0. */
 bool launch_is_first(void);
 
+/* How many ranks that launcher has started; 0: there is none, or it does not say. */
+int launch_size(void);
+
 #endif /* CLI_LAUNCH_H */

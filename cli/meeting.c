@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,30 +73,44 @@ static bool is_step(const char *step)
     return isdigit((unsigned char)*step) && !*end && !errno && number < 0xfffffff0;
 }
 
-/* This process's rank as its launcher wrote it; "": only the size; NULL: no launcher.  The library
- * has the same rules, in launch_env.c, and says what is missing where half a pair is set. */
-static const char *find_rank(void)
+/* A launcher's two variables; NULL: not set. */
+typedef struct sign {
+    const char *rank, *size;
+} sign;
+
+/* What the launcher of this process has set; neither: there is none.  The library has the same
+ * rules, in launch_env.c, and says what is missing where half a pair is set. */
+static sign find_sign(void)
 {
-    static const char *const signs[][2] = { { "RANK", "WORLD_SIZE" },
-                                            { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-                                            { "PMI_RANK", "PMI_SIZE" } };
-    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++) {
-        const char *rank = look_up(signs[i][0]);
-        if (rank || look_up(signs[i][1]))
-            return rank ? rank : "";
+    static const sign names[] = { { "RANK", "WORLD_SIZE" },
+                                  { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+                                  { "PMI_RANK", "PMI_SIZE" } };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        sign found = { look_up(names[i].rank), look_up(names[i].size) };
+        if (found.rank || found.size)
+            return found;
     }
     /* A batch script has SLURM_PROCID, but is no step. */
     const char *step = look_up("SLURM_STEP_ID");
-    return step && is_step(step) ? look_up("SLURM_PROCID") : NULL;
+    sign task = { look_up("SLURM_PROCID"), look_up("SLURM_NTASKS") };
+    return step && is_step(step) && task.rank ? task : (sign){ NULL, NULL };
 }
 
 bool launch_is_rank(void)
 {
-    return find_rank() != NULL;
+    sign found = find_sign();
+    return found.rank || found.size;
 }
 
 bool launch_is_first(void)
 {
-    const char *rank = find_rank();
-    return !rank || !*rank || strcmp(rank, "0") == 0;
+    const char *rank = find_sign().rank;
+    return !rank || strcmp(rank, "0") == 0;
+}
+
+int launch_size(void)
+{
+    const char *size = find_sign().size;
+    long long number = size ? strtoll(size, NULL, 10) : 0;
+    return number > 0 && number <= INT_MAX ? (int)number : 0;
 }

@@ -10,6 +10,8 @@
 #include "output.h"
 #include "timeline.h"
 
+enum { RANKS = 4 };
+
 static int complain(const char *what)
 {
     fprintf(stderr, "imbrex mlp: %s\n", what);
@@ -93,7 +95,7 @@ int cli_mlp(int argc, char **argv)
 {
     mlp_source source = { 0 };
     mlp_request request = { .rounds = 9 };
-    int64_t ranks = 4;
+    int64_t ranks = 0;
     const option options[] = {
         { "weights", 'w', .text = &source.weights, .metavar = "PATH",
           .help = "a safetensors file, its index, or the directory of a model" },
@@ -145,7 +147,8 @@ int cli_mlp(int argc, char **argv)
     int given = options_parse(&page, argc, argv);
     if (given < 0)
         return options_exit(given);
-    int wrong = check_request(&page, &source, &request);
+    ranks = cli_ranks(&page, ranks, RANKS);
+    int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)
         return options_exit(wrong);
 

@@ -156,6 +156,22 @@ class Bench(unittest.TestCase):
         self.assertEqual([(r["op"], r["m"], r["n"], r["k"]) for r in rows],
                          [("ag_gemm", 8, 3, 4), ("gemm_rs", 8, 6, 2)])
 
+    def test_total_is_of_the_ranks_that_there_are(self):
+        """Also where another launcher has started them; --ranks is then not to contradict it."""
+        words = [TOOL, "run", "-n", "4", "--no-prefix", "--", TOOL, "bench", "gemm_rs", "--m", "64",
+                 "--n", "64", "--k", "64", "--total", "--json", *ROUNDS]
+        for ranks in ([], ["--ranks", "4"]):
+            done = subprocess.run(words + ranks, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, timeout=120)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            parsed = json.loads(done.stdout)
+            self.assertEqual((parsed["ranks"], parsed["k"]), (4, 16))
+        for command in (["bench", "gemm"], ["mlp", "--random", "8,8,8"]):
+            done = subprocess.run(words[:6] + [TOOL] + command + ["--ranks", "3"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("--ranks is 3, but the launcher has started 4: leave it out", done.stderr)
+
     def test_shapes_from_a_file(self):
         with tempfile.NamedTemporaryFile("w", suffix=".shapes") as file:
             file.write("# m n k\n\n12,8,4  # small\ngemm_rs: 16 8 4\n")

@@ -72,7 +72,7 @@ static void tool_runs(void **state)
     tool_gives("info --json | python3 -m json.tool", 0, "{");
 }
 
-/* A full disk, wherever the process is that prints: the tool, a rank, the launcher for its ranks. */
+/* A full disk, whoever prints: the tool, a rank, or the launcher for its ranks. */
 static void lost_output_is_a_failure(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void lost_output_is_a_failure(void **state)
     tool_gives("bench all_gather --m 8 --n 8 --rounds 1 >/dev/full", 1, says);
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
-    tool_gives("run -n 2 -- echo x >/dev/full", 1,
+    tool_gives("run -n 1 -- echo x >/dev/full", 1,
                "imbrex: cannot write the output: No space left on device");
 }
 

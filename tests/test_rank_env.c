@@ -38,6 +38,8 @@ static void is_rank_by(const char *environment, bool rank, bool first, imbrex_st
     }
     imx_launch_env env = { .launcher = "half of one" };
     assert_int_equal(imx_launch_env_parse(get_variable, NULL, &env), expected);
+    if (expected == IMBREX_OK && launch_size() != (rank ? env.size : 0))
+        fail_msg("'%s': %d ranks, %d to the library", environment, launch_size(), env.size);
     if (launch_is_rank() != rank || launch_is_first() != first ||
         (strcmp(env.launcher, "none") != 0) != rank)
         fail_msg("'%s': a rank %d, the first %d; to the library: %s", environment, launch_is_rank(),
