@@ -30,7 +30,9 @@ int cli_run(int argc, char **argv)
         .notes =
             "Ranks find RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
             "and\n"
-            "IMBREX_TOKEN in their environment.  Rank 0 has the standard input, the others none.\n"
+            "IMBREX_TOKEN in their environment; unless they are set, OMP_NUM_THREADS and\n"
+            "OPENBLAS_NUM_THREADS are 1, and CUDA_DEVICE_MAX_CONNECTIONS is 32.\n"
+            "Rank 0 has the standard input, the others none.\n"
             "SIGINT, SIGTERM, SIGHUP and SIGQUIT reach every rank; a second one kills.  One that "
             "is\n"
             "ignored here, as SIGHUP is under nohup, reaches none.\n\n"

@@ -65,6 +65,7 @@ static void tool_runs(void **state)
 {
     (void)state;
     tool_gives("run --help", 0, "usage: imbrex run");
+    tool_gives("run --help", 0, "CUDA_DEVICE_MAX_CONNECTIONS is 32");
     tool_gives("help run", 0, "usage: imbrex run");
     tool_gives("--version", 0, "imbrex 0.");
     tool_gives("run -n 2 --no-prefix sh -c 'echo x$RANK'", 0, "x1\n");
