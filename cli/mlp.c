@@ -104,7 +104,7 @@ int cli_mlp(int argc, char **argv)
         { "input", 'i', .text = &source.input, .metavar = "FILE",
           .help = "safetensors with x[tokens, hidden]" },
         { "output", 'o', .text = &request.output, .metavar = "FILE",
-          .help = "write y[tokens, hidden] there, as safetensors" },
+          .help = "write y[tokens, hidden] there, as safetensors, unless --check\nfinds it wrong" },
         { "random", 0, .text = &source.random, .metavar = "H,F,T",
           .help = "instead of files: made-up weights and input of these sizes" },
         { "dtype", 0, .text = &source.dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",

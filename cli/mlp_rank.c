@@ -302,6 +302,7 @@ static imbrex_status begin(rank_state *s)
     return IMBREX_OK;
 }
 
+/* Not where y is wrong: all ranks have the same error to judge by. */
 static int write_output(const rank_state *s, const void *y)
 {
     st_error error;
@@ -312,9 +313,14 @@ static int write_output(const rank_state *s, const void *y)
         .shape = { s->shape.tokens, s->shape.hidden },
         .data = y,
     };
-    if (s->rank != 0 || st_write(s->request->output, &tensor, 1, NULL, &error))
+    if (s->rank != 0)
         return CLI_OK;
-    fprintf(stderr, "imbrex mlp: %s\n", error.text);
+    if (s->result.checked && !mlp_check_passed(&s->result.error, s->shape.dtype))
+        fprintf(stderr, "imbrex mlp: y is wrong: nothing is written to '%s'\n", s->request->output);
+    else if (!st_write(s->request->output, &tensor, 1, NULL, &error))
+        fprintf(stderr, "imbrex mlp: %s\n", error.text);
+    else
+        return CLI_OK;
     return CLI_FAILED;
 }
 
@@ -325,10 +331,10 @@ static imbrex_status finish(rank_state *s, int *code)
     imbrex_status status = IMBREX_OK;
     if (q->check || q->output)
         status = collect(s, &y);
-    if (status == IMBREX_OK && q->output)
-        *code = write_output(s, y);
     if (status == IMBREX_OK && q->check)
         status = check(s, y);
+    if (status == IMBREX_OK && q->output)
+        *code = write_output(s, y);
     free(y);
     if (status != IMBREX_OK)
         return status;

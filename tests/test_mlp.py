@@ -175,6 +175,26 @@ class Mlp(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("FAILED", done.stdout)
 
+    def test_wrong_y_replaces_nothing(self):
+        self.x[5, 7] = np.nan
+        self.save("f32")
+        new, old = self.path("new.safetensors"), self.path("old.safetensors")
+        with open(old, "w") as file:
+            file.write("old")
+        for ranks in ("1", "3"):
+            for out in (new, old):
+                done = run(*self.args("--ranks", ranks, "--check", "--output", out))
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn("FAILED", done.stdout)
+                says = f"imbrex mlp: y is wrong: nothing is written to '{out}'\n"
+                self.assertEqual(done.stderr.count(says), 1, done.stderr)
+        self.assertFalse(os.path.exists(new))
+        with open(old) as file:
+            self.assertEqual(file.read(), "old")
+        done = run(*self.args("--ranks", "3", "--output", old))  # unchecked
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(load_file(old)["y"].shape, (TOKENS, HIDDEN))
+
     def test_timeline(self):
         self.save("f32")
         for extension in ("html", "svg", "json"):
