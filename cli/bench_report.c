@@ -2,17 +2,10 @@
 #include "bench_report.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "measure.h"
 #include "text.h"
-
-/* GB/s of the emulated wire between ranks; 0: there is none. */
-static double wire(void)
-{
-    const char *link = getenv("IMBREX_CPU_LINK");
-    return link ? strtod(link, NULL) : 0;
-}
 
 static double gflop_s(const bench_result *r, const bench_figure *f)
 {
@@ -48,8 +41,8 @@ void bench_report_table(const bench_result *r)
     for (int i = 0; i < r->count; i++)
         if (*r->figures[i].plan)
             printf("%-13s%s\n", r->figures[i].name, r->figures[i].plan);
-    if (wire() > 0)
-        printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", wire());
+    if (measure_wire() > 0)
+        printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", measure_wire());
     printf("%d set%s of operands, %d call%s a %s; the median of %lld rounds of the slowest rank, "
            "by the clock of the %s\n\n",
            r->sets, r->sets == 1 ? "" : "s", r->inner, r->inner == 1 ? "" : "s",
@@ -73,13 +66,10 @@ void bench_report_table(const bench_result *r)
 
 /* ---- For programs ---------------------------------------------------------------------------- */
 
-/* JSON has no NaN. */
 static void number(const char *key, double value)
 {
-    if (isfinite(value))
-        printf(", \"%s\": %.9g", key, value);
-    else
-        printf(", \"%s\": null", key);
+    printf(", \"%s\": ", key);
+    text_json_number(stdout, value);
 }
 
 static void words(const char *key, const char *value)
@@ -135,7 +125,7 @@ void bench_report_json(const bench_result *r)
     printf(", \"bias\": %s", s->bias ? "true" : "false");
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);
     number("sms", s->sms ? s->sms : (double)NAN);
-    number("emulated_link_gb_s", wire() > 0 ? wire() : (double)NAN);
+    number("emulated_link_gb_s", measure_wire());
     number("warm", (double)q->warm);
     number("rounds", (double)q->rounds);
     number("calls_a_round", r->inner);

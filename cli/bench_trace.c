@@ -93,9 +93,9 @@ static bool draw(const picture *p, timeline_panel *panels, timeline_rank *ranks,
     static const char *const streams[] = { "compute", "copies" };
     if (s->op->product)
         snprintf(k, sizeof k, ", k %lld", (long long)s->k);
-    snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d ranks on %s",
+    snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d rank%s on %s",
              s->op->name, (long long)s->m, (long long)s->n, k, bench_dtype_names[s->dtype], count,
-             imbrex_group_device(setting->group));
+             count == 1 ? "" : "s", imbrex_group_device(setting->group));
     for (int i = 0; i < p->count; i++) {
         spans_ranks(&p->all[i], count, ranks + i * count);
         panels[i] = (timeline_panel){ p->names[i], ranks + i * count, count };

@@ -1,6 +1,7 @@
 /* measure.c - interleaved rounds, the maximum over ranks, the median over rounds. */
 #include "measure.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,13 @@ imbrex_status measure_clock(imbrex_group *group, bool graph, cuda_timer **timer)
     if (graph)
         return failure_note(IMBREX_UNSUPPORTED, "--graph needs device cuda, not %s", device);
     return IMBREX_OK;
+}
+
+double measure_wire(void)
+{
+    const char *link = getenv("IMBREX_CPU_LINK");
+    double speed = link ? strtod(link, NULL) : 0;
+    return speed > 0 ? speed : (double)NAN;
 }
 
 static imbrex_status time_by_host(share *s, const candidate *c, double *us)

@@ -22,6 +22,9 @@ typedef struct candidate {
  * to be captured, which only GPUs can. */
 IMBREX_TRY measure_clock(imbrex_group *group, bool graph, cuda_timer **timer);
 
+/* GB/s of the emulated wire between ranks, as IMBREX_CPU_LINK has it; NAN: there is none. */
+double measure_wire(void);
+
 /* Collective: calls of c that make a round, the same on all ranks. */
 IMBREX_TRY measure_inner(cuda_timer *timer, share *s, candidate *c, int *inner);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "measure.h"
 #include "mlp.h"
 #include "text.h"
 
@@ -13,13 +14,6 @@ double mlp_hidden(const mlp_result *r)
 {
     double added = r->sequential_us - r->products_us;
     return added > 0 ? 1 - (r->overlapped_us - r->products_us) / added : (double)NAN;
-}
-
-/* The speed as it was given, or NULL if there is none: 0, 0.0 and the like. */
-static const char *wire(void)
-{
-    const char *link = getenv("IMBREX_CPU_LINK");
-    return link && strtod(link, NULL) > 0 ? link : NULL;
 }
 
 static void row(const mlp_result *r, const char *name, double us)
@@ -55,8 +49,9 @@ void mlp_print_table(const mlp_result *r)
            (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
            r->ranks, r->ranks == 1 ? "" : "s", r->device);
     printf("  gate, up   %s\n  down       %s\n", r->gate_up, r->down);
-    if (wire())
-        printf("  The wire between ranks is emulated: %s GB/s (IMBREX_CPU_LINK).\n", wire());
+    if (measure_wire() > 0)
+        printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+               measure_wire());
     if (r->device_clock)
         printf("  By the GPU's clock%s.\n", r->graph ? ", replays of a CUDA graph of each" : "");
     printf("\n  %-36s %10s %10s\n", "", "ms", "/ products");
@@ -78,13 +73,11 @@ static void json_text(const char *key, const char *value)
     printf(",\n");
 }
 
-/* JSON has no NaN. */
 static void json_number(const char *key, double value, const char *end)
 {
-    if (isfinite(value))
-        printf("  \"%s\": %.9g%s\n", key, value, end);
-    else
-        printf("  \"%s\": null%s\n", key, end);
+    printf("  \"%s\": ", key);
+    text_json_number(stdout, value);
+    printf("%s\n", end);
 }
 
 void mlp_print_json(const mlp_result *r)
@@ -96,8 +89,7 @@ void mlp_print_json(const mlp_result *r)
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
     json_text("clock", r->device_clock ? "gpu" : "host");
-    if (wire())
-        json_text("emulated_link_gb_s", wire());
+    json_number("emulated_link_gb_s", measure_wire(), ",");
     printf("  \"graph\": %s,\n", r->graph ? "true" : "false");
     printf("  \"ranks\": %d,\n  \"tokens\": %lld,\n  \"hidden\": %lld,\n  \"ffn\": %lld,\n",
            r->ranks, (long long)r->tokens, (long long)r->hidden, (long long)r->ffn);
@@ -120,12 +112,13 @@ void mlp_print_json(const mlp_result *r)
 bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const spans *sequential,
                         const char *path, char *error, size_t size)
 {
-    char title[400], figures[4][80];
+    char title[400], wire[60] = "", figures[4][80];
+    if (measure_wire() > 0)
+        snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
     snprintf(title, sizeof title,
-             "imbrex mlp: %s, hidden %lld, ffn %lld, %lld tokens, %s; %d ranks on %s%s%s%s",
-             r->source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
-             dtype_names[r->dtype], r->ranks, r->device, wire() ? ", an emulated wire of " : "",
-             wire() ? wire() : "", wire() ? " GB/s" : "");
+             "imbrex mlp: %s, hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s%s", r->source,
+             (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
+             r->ranks, r->ranks == 1 ? "" : "s", r->device, wire);
     snprintf(figures[0], sizeof figures[0], "products alone: %.1f ms", r->products_us / 1000);
     snprintf(figures[1], sizeof figures[1], "sequential: %.1f ms", r->sequential_us / 1000);
     snprintf(figures[2], sizeof figures[2], "overlapped: %.1f ms", r->overlapped_us / 1000);

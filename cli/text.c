@@ -1,6 +1,7 @@
 /* text.c - escapes strings for JSON and for markup. */
 #include "text.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -44,6 +45,14 @@ void text_json(FILE *file, const char *text, size_t length)
             fwrite(text + at, 1, bytes, file);
     }
     fputc('"', file);
+}
+
+void text_json_number(FILE *file, double value)
+{
+    if (isfinite(value))
+        fprintf(file, "%.9g", value);
+    else
+        fputs("null", file);
 }
 
 void text_markup(FILE *file, const char *text, size_t length)
