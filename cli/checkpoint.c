@@ -242,9 +242,13 @@ static bool fail_missing(const checkpoint *from, const char *name, st_error *err
                                        listed++ ? ", " : "", other);
         }
     }
-    return st_fail(error, "%s: has no tensor %.80s; its %zu tensors are %s%s",
-                   st_path_tail(from->path), name, count, listed ? list : "none",
-                   listed < count ? ", ..." : "");
+    const char *path = st_path_tail(from->path);
+    if (count == 0)
+        return st_fail(error, "%s: has no tensor %.80s: it has none", path, name);
+    if (count == 1)
+        return st_fail(error, "%s: has no tensor %.80s; its only tensor is %s", path, name, list);
+    return st_fail(error, "%s: has no tensor %.80s; its %zu tensors are %s%s", path, name, count,
+                   list, listed < count ? ", ..." : "");
 }
 
 /* The layer's number in "[model.]layers.<n>.mlp.gate_proj.weight", else -1. */

@@ -324,9 +324,9 @@ static bool allow_files(launcher *l)
     files.rlim_cur = files.rlim_max < need ? files.rlim_max : need;
     if (files.rlim_cur >= need && setrlimit(RLIMIT_NOFILE, &files) == 0)
         return true;
-    fprintf(stderr,
-            "imbrex: %d ranks need %llu open files, and %llu are allowed: raise ulimit -Hn\n",
-            l->options->ranks, (unsigned long long)need, (unsigned long long)files.rlim_cur);
+    fprintf(stderr, "imbrex: %d rank%s %llu open files, and %llu are allowed: raise ulimit -Hn\n",
+            l->options->ranks, l->options->ranks == 1 ? " needs" : "s need",
+            (unsigned long long)need, (unsigned long long)files.rlim_cur);
     return false;
 }
 

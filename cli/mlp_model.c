@@ -35,9 +35,10 @@ static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
     m->dtype = m->weights.gate.dtype;
     if (m->x.cols != m->weights.hidden)
         return st_fail(error,
-                       "%s: x has %lld columns, but the layer's hidden size is %lld: give an "
+                       "%s: x has %lld column%s, but the layer's hidden size is %lld: give an "
                        "--input made for this model",
-                       st_path_tail(q->input), (long long)m->x.cols, (long long)m->weights.hidden);
+                       st_path_tail(q->input), (long long)m->x.cols, m->x.cols == 1 ? "" : "s",
+                       (long long)m->weights.hidden);
     return true;
 }
 

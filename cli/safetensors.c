@@ -145,10 +145,10 @@ static bool check_sizes(const st_file *file, st_error *error)
                            path, tensor->name);
         if (tensor->bytes != (uint64_t)(record->end - record->begin))
             return st_fail(error,
-                           "%s: tensor %.80s needs %zu bytes for its shape and %s, but its "
+                           "%s: tensor %.80s needs %zu byte%s for its shape and %s, but its "
                            "data_offsets hold %" PRId64 ": write the file again",
-                           path, tensor->name, tensor->bytes, st_dtype_name(tensor->dtype),
-                           record->end - record->begin);
+                           path, tensor->name, tensor->bytes, tensor->bytes == 1 ? "" : "s",
+                           st_dtype_name(tensor->dtype), record->end - record->begin);
     }
     return true;
 }
@@ -167,9 +167,9 @@ static bool map_file(st_file *file, st_error *error)
         known = st_fail(error, "%s: is not a regular file: name a safetensors file", path);
     else if (info.st_size < LENGTH_BYTES)
         known = st_fail(error,
-                        "%s: holds %lld bytes, a safetensors file at least %d: copy or download "
+                        "%s: holds %lld byte%s, a safetensors file at least %d: copy or download "
                         "it again",
-                        path, (long long)info.st_size, LENGTH_BYTES);
+                        path, (long long)info.st_size, info.st_size == 1 ? "" : "s", LENGTH_BYTES);
     if (known) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED)
@@ -270,8 +270,9 @@ bool st_matrix(const st_file *file, const st_tensor *tensor, matrix *out, st_err
                        "F32",
                        st_path_tail(file->path), tensor->name, st_dtype_name(tensor->dtype));
     if (tensor->rank != 2)
-        return st_fail(error, "%s: tensor %.80s has %d dimensions, a matrix has 2: reshape it",
-                       st_path_tail(file->path), tensor->name, tensor->rank);
+        return st_fail(error, "%s: tensor %.80s has %d dimension%s, a matrix has 2: reshape it",
+                       st_path_tail(file->path), tensor->name, tensor->rank,
+                       tensor->rank == 1 ? "" : "s");
     *out = (matrix){ .rows = tensor->shape[0],
                      .cols = tensor->shape[1],
                      .dtype = (imbrex_dtype)tensor->dtype,

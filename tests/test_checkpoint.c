@@ -102,7 +102,7 @@ static void test_one_file(void **state)
     checkpoint_close(from);
     checkpoint_close(NULL);
     write_file("empty", NULL, 0);
-    find_mlp("empty", 0, "its 0 tensors are none");
+    find_mlp("empty", 0, ": it has none");
 }
 
 static void test_shapes_that_do_not_fit(void **state)
@@ -115,7 +115,9 @@ static void test_shapes_that_do_not_fit(void **state)
     write_file("f", good, 3);
     find_mlp("f", 7, NULL);
     write_file("f", good, 2);
-    find_mlp("f", 7, "has no tensor layers.7.mlp.down_proj.weight");
+    find_mlp("f", 7, "has no tensor layers.7.mlp.down_proj.weight; its 2 tensors are layers.7");
+    write_file("f", good, 1);
+    find_mlp("f", 7, "up_proj.weight; its only tensor is layers.7.mlp.gate_proj.weight");
     memcpy(bad, good, sizeof bad);
     bad[1].shape[0]++;
     write_file("f", bad, 3);
@@ -134,7 +136,7 @@ static void test_shapes_that_do_not_fit(void **state)
     memcpy(bad, good, sizeof bad);
     bad[0].rank = 1;
     write_file("f", bad, 3);
-    find_mlp("f", 7, "has 1 dimensions, a matrix has 2");
+    find_mlp("f", 7, "has 1 dimension, a matrix has 2");
 }
 
 #define INDEX "model.safetensors.index.json"

@@ -47,7 +47,8 @@ static void too_few_files_are_named(void **state)
         skip();
     char command[4096];
     snprintf(command, sizeof command, "ulimit -n 64; exec '%s' run -n 40 true", tool);
-    shell_gives(command, 1, "40 ranks need 112 open files, and 64 are allowed: raise ulimit -Hn");
+    shell_gives(command, 1,
+                "imbrex: 40 ranks need 112 open files, and 64 are allowed: raise ulimit -Hn");
 }
 
 static void usage_gives_2(void **state)
