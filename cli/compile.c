@@ -9,6 +9,7 @@
 
 typedef struct request {
     const char *arch, *dtype, *layout, *algorithm, *sizes;
+    options_list algorithms;
     int64_t m, n, k, ranks, chunk_rows, sms;
     bool total;
 } request;
@@ -50,21 +51,14 @@ static int make_plans(imbrex_group *group, const char *algorithm, const bench_sh
     return code;
 }
 
-/* Of every algorithm of "copy,store", or of the chosen one. */
+/* Of every algorithm that was named, or of the chosen one. */
 static int make_each(imbrex_group *group, const request *q, const bench_shapes *shapes)
 {
-    char *list = strdup(q->algorithm ? q->algorithm : ""), *rest = NULL;
-    if (!list) {
-        fprintf(stderr, "imbrex compile: out of memory\n");
-        return cli_exit_code(IMBREX_NO_MEMORY);
-    }
-    char *name = strtok_r(list, ",", &rest);
-    int code = name ? CLI_OK : make_plans(group, q->algorithm, shapes);
-    for (; name; name = strtok_r(NULL, ",", &rest)) {
-        int this_code = make_plans(group, name, shapes);
+    int code = q->algorithms.count ? CLI_OK : make_plans(group, NULL, shapes);
+    for (int i = 0; i < q->algorithms.count; i++) {
+        int this_code = make_plans(group, q->algorithms.words[i], shapes);
         code = code ? code : this_code;
     }
-    free(list);
     return code;
 }
 
@@ -85,16 +79,16 @@ static int compile(const request *q, const bench_shapes *shapes)
     return code;
 }
 
-/* "90", "sm_90", "sm_90a" */
+/* "90" or "sm_90", which "sm_90a" is, too: kernels for it are always of that kind, and for no other
+ * GPU. */
 static bool is_arch(const char *arch)
 {
     const char *number = strncmp(arch, "sm_", 3) == 0 ? arch + 3 : arch;
     size_t digits = strspn(number, "0123456789");
-    return digits >= 2 && digits <= 3 && (!number[digits] || strcmp(number + digits, "a") == 0);
+    return strcmp(number, "90a") == 0 || (digits >= 2 && digits <= 3 && !number[digits]);
 }
 
-static int read_shapes(const options_page *page, const char *ops, const request *q,
-                       bench_shapes *shapes)
+static int read_request(const options_page *page, const char *ops, request *q, bench_shapes *shapes)
 {
     char wrong[256];
     const bench_shape like = {
@@ -108,6 +102,9 @@ static int read_shapes(const options_page *page, const char *ops, const request 
     };
     if (!is_arch(q->arch))
         return options_wrong(page, "--arch is '%s': want sm_90 or the like", q->arch);
+    if (q->algorithm &&
+        options_split(page, "algorithm", q->algorithm, OPTIONS_WORDS, &q->algorithms) < 0)
+        return OPTIONS_WRONG;
     if (!bench_shapes_read(ops, q->sizes, &like, q->total ? (int)q->ranks : 1, shapes, wrong,
                            sizeof wrong))
         return options_wrong(page, "%s", wrong);
@@ -183,8 +180,9 @@ int cli_compile(int argc, char **argv)
         return options_exit(given);
     bench_shapes shapes = { 0 };
     const char *ops = given ? argv[1] : "ag_gemm,gemm_rs";
-    int wrong = read_shapes(&page, ops, &q, &shapes);
+    int wrong = read_request(&page, ops, &q, &shapes);
     int code = wrong < 0 ? options_exit(wrong) : compile(&q, &shapes);
+    options_list_free(&q.algorithms);
     free(shapes.list);
     return code;
 }

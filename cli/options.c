@@ -27,6 +27,27 @@ int options_wrong(const options_page *page, const char *format, ...)
     return OPTIONS_WRONG;
 }
 
+int options_split(const options_page *page, const char *name, const char *text, int most,
+                  options_list *out)
+{
+    char *rest = NULL;
+    *out = (options_list){ .text = strdup(text) };
+    if (!out->text)
+        return options_wrong(page, "out of memory");
+    for (char *word = strtok_r(out->text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (out->count == most)
+            return options_wrong(page, "--%s names more than %d", name, most);
+        out->words[out->count++] = word;
+    }
+    return out->count ? 0 : options_wrong(page, "--%s names none", name);
+}
+
+void options_list_free(options_list *list)
+{
+    free(list->text);
+    *list = (options_list){ 0 };
+}
+
 int options_exit(int outcome)
 {
     return outcome == OPTIONS_HELPED ? CLI_OK : CLI_USAGE;

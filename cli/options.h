@@ -64,6 +64,19 @@ int options_wrong(const options_page *page, const char *format, ...)
 /* Where one of an option's choices stands in names[count]; 0 if it does not. */
 int options_index(const char *const *names, int count, const char *name);
 
+/* The words of a list, "copy,store". */
+enum { OPTIONS_WORDS = 16 };
+typedef struct options_list {
+    char *text;
+    const char *words[OPTIONS_WORDS];
+    int count;
+} options_list;
+
+/* Of --name: at least one, and at most `most`.  Returns 0, or what options_wrong returns. */
+int options_split(const options_page *page, const char *name, const char *text, int most,
+                  options_list *out);
+void options_list_free(options_list *list);
+
 /* How many letters must change to make one word of the other; for "did you mean". */
 int options_distance(const char *a, const char *b);
 

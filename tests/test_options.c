@@ -46,6 +46,8 @@ static void too_few_files_are_named(void **state)
     if (!tool)
         skip();
     char command[4096];
+    snprintf(command, sizeof command, "ulimit -n 20; exec '%s' run -n 1 true", tool);
+    shell_gives(command, 1, "imbrex: 1 rank needs 34 open files, and 20 are allowed");
     snprintf(command, sizeof command, "ulimit -n 64; exec '%s' run -n 40 true", tool);
     shell_gives(command, 1,
                 "imbrex: 40 ranks need 112 open files, and 64 are allowed: raise ulimit -Hn");
@@ -58,6 +60,10 @@ static void usage_gives_2(void **state)
     tool_gives("run -n abc -- true", 2, "--ranks is 'abc'");
     tool_gives("run -- true", 2, "how many ranks");
     tool_gives("run -n 2", 2, "which command");
+    tool_gives("compile --algorithm ,", 2, "imbrex compile: --algorithm names none");
+    tool_gives("compile --algorithm ''", 2, "imbrex compile: --algorithm names none");
+    tool_gives("compile --arch sm_80a", 2, "--arch is 'sm_80a': want sm_90 or the like");
+    tool_gives("compile --arch sm_90b", 2, "--arch is 'sm_90b': want sm_90 or the like");
     tool_gives("rnu", 2, "did you mean 'run'");
     tool_gives("", 2, "which command");
 }
