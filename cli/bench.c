@@ -1,6 +1,5 @@
 /* bench.c - `imbrex bench`: one operator, timed against itself without overlap and against its
  * product alone. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +12,9 @@
 
 /* What the options say, before it is checked. */
 typedef struct bench_words {
-    const char *dtype, *layout, *algorithm, *sizes, *peer;
-    char *algorithms;
-    int64_t m, n, k, ranks, chunk_rows, sms;
+    const char *dtype, *layout, *algorithm, *sizes, *peer; /* NULL: not given */
+    int64_t m, n, k, ranks, chunk_rows, sms;               /* 0: not given */
+    options_list algorithms;
     bool bias, total;
     bench_shapes shapes;
 } bench_words;
@@ -41,20 +40,18 @@ static int start(const bench_request *request, int64_t ranks)
     return launch_ranks(&launch, rank_main, (void *)request);
 }
 
-/* "copy,sequential": those beside sequential, which is always timed. */
-static int split_algorithms(const options_page *page, char *list, bench_request *request)
+/* Those beside sequential, which is always timed. */
+static int read_algorithms(const options_page *page, bench_words *w, bench_request *request)
 {
-    char *rest = NULL;
-    if (!list[strspn(list, ",")])
-        return options_wrong(page, "--algorithm names none");
-    for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        if (strcmp(word, "sequential") == 0)
-            continue;
-        if (request->algorithm_count == BENCH_ALGORITHMS)
-            return options_wrong(page, "--algorithm names more than %d", BENCH_ALGORITHMS);
-        request->algorithms[request->algorithm_count++] = word;
+    if (!w->algorithm) {
+        request->algorithm_count = 1; /* the chosen one */
+        return 0;
     }
-    return 0;
+    int wrong = options_split(page, "algorithm", w->algorithm, BENCH_ALGORITHMS, &w->algorithms);
+    for (int i = 0; i < w->algorithms.count; i++)
+        if (strcmp(w->algorithms.words[i], "sequential") != 0)
+            request->algorithms[request->algorithm_count++] = w->algorithms.words[i];
+    return wrong;
 }
 
 /* What an option says must mean something for every operator. */
@@ -62,6 +59,11 @@ static int check_ops(const options_page *page, const bench_words *w, const bench
 {
     for (int i = 0; i < q->count; i++) {
         const bench_op *op = q->shapes[i].op;
+        if (op->meets && (w->m || w->n || w->k || w->sizes || w->total || w->dtype))
+            return options_wrong(page,
+                                 "%s has no operands: --m, --n, --k, --shapes, --total and --dtype "
+                                 "say nothing",
+                                 op->name);
         if (!op->product && (w->bias || w->layout || w->k))
             return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
                                  op->name);
@@ -92,10 +94,10 @@ static int check_shapes(const options_page *page, const char *ops, bench_words *
     if (w->ranks < 0)
         return OPTIONS_WRONG;
     const bench_shape like = {
-        .m = w->m,
-        .n = w->n,
+        .m = w->m ? w->m : SIZE,
+        .n = w->n ? w->n : SIZE,
         .k = w->k ? w->k : SIZE,
-        .dtype = (imbrex_dtype)options_index(bench_dtype_names, 3, w->dtype),
+        .dtype = (imbrex_dtype)options_index(bench_dtype_names, 3, w->dtype ? w->dtype : "f32"),
         .layout = (imbrex_layout)(w->layout ? options_index(bench_layout_names, 2, w->layout) : 0),
         .chunk_rows = (int)w->chunk_rows,
         .sms = (int)w->sms,
@@ -126,20 +128,13 @@ static int check_request(const options_page *page, const char *ops, bench_words 
         !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
     request->peer = (bench_peer)options_index(peers, 3, w->peer);
-    if (!w->algorithm) {
-        request->algorithm_count = 1; /* the chosen one */
-        return 0;
-    }
-    w->algorithms = strdup(w->algorithm);
-    if (!w->algorithms)
-        return options_wrong(page, "out of memory");
-    return split_algorithms(page, w->algorithms, request);
+    return read_algorithms(page, w, request);
 }
 
 int cli_bench(int argc, char **argv)
 {
     const double largest = 1 << 24;
-    bench_words w = { .dtype = "f32", .peer = "auto", .m = SIZE, .n = SIZE };
+    bench_words w = { .peer = "auto" };
     bench_request request = { .rounds = 15, .warm = 3 };
     const option options[] = {
         { "m", 0, .integer = &w.m, .metavar = "M", .min = 1, .max = largest,
@@ -216,7 +211,7 @@ int cli_bench(int argc, char **argv)
         return options_exit(given);
     int wrong = check_request(&page, given ? argv[1] : NULL, &w, &request);
     int code = wrong < 0 ? options_exit(wrong) : start(&request, w.ranks);
-    free(w.algorithms);
+    options_list_free(&w.algorithms);
     free(w.shapes.list);
     return code;
 }

@@ -43,10 +43,16 @@ void bench_report_table(const bench_result *r)
             printf("%-13s%s\n", r->figures[i].name, r->figures[i].plan);
     if (measure_wire() > 0)
         printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", measure_wire());
-    printf("%d set%s of operands, %d call%s a %s; the median of %lld rounds of the slowest rank, "
-           "by the clock of the %s\n\n",
-           r->sets, r->sets == 1 ? "" : "s", r->inner, r->inner == 1 ? "" : "s",
-           q->graph ? "graph" : "round", (long long)q->rounds, r->device_clock ? "GPU" : "host");
+    if (r->sets)
+        printf("%d set%s of operands, ", r->sets, r->sets == 1 ? "" : "s");
+    printf("%d call%s a %s; the median of %lld round%s of the slowest rank, by the clock of the "
+           "%s\n\n",
+           r->inner, r->inner == 1 ? "" : "s", q->graph ? "graph" : "round", (long long)q->rounds,
+           q->rounds == 1 ? "" : "s", r->device_clock ? "GPU" : "host");
+    if (r->shape->op->meets) { /* nothing travels, and there is no plan */
+        printf("%-12s %12s\n%-12s %12.1f\n\n", "", "us", base->name, base->us);
+        return;
+    }
 
     snprintf(over, sizeof over, "/ %s", base->name);
     printf("%-12s %12s %12s %12s %12s %12s\n", "", "us", over,
@@ -120,7 +126,7 @@ void bench_report_json(const bench_result *r)
     number("m", s->op->meets ? (double)NAN : (double)s->m);
     number("n", s->op->meets ? (double)NAN : (double)s->n);
     number("k", s->op->product ? (double)s->k : (double)NAN);
-    words("dtype", bench_dtype_names[s->dtype]);
+    words("dtype", s->op->meets ? NULL : bench_dtype_names[s->dtype]);
     words("layout", s->op->product ? bench_layout_names[s->layout] : NULL);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);
@@ -129,7 +135,7 @@ void bench_report_json(const bench_result *r)
     number("warm", (double)q->warm);
     number("rounds", (double)q->rounds);
     number("calls_a_round", r->inner);
-    number("operand_sets", r->sets);
+    number("operand_sets", r->sets ? r->sets : (double)NAN);
     printf(", \"graph\": %s", q->graph ? "true" : "false");
     words("clock", r->device_clock ? "gpu" : "host");
     words("base", r->figures[r->base].name);

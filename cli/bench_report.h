@@ -17,8 +17,8 @@ typedef struct bench_figure {
 typedef struct bench_result {
     const bench_request *request;
     const bench_shape *shape;
-    int ranks, sets, inner;
-    const char *device; /* of rank 0 */
+    int ranks, sets, inner; /* sets: of operands, 0: there are none */
+    const char *device;     /* of rank 0 */
     bool device_clock;
     int base; /* which of the figures the others are divided by */
     bench_figure figures[BENCH_CANDIDATES];

@@ -42,10 +42,10 @@ static bool add(reader *r, const bench_op *op, const int64_t sizes[3])
     shape.m = op->meets ? 1 : sizes[0];
     shape.n = op->meets ? 1 : sizes[1];
     shape.k = op->product ? sizes[2] : 0;
-    int64_t *cut = op->alone ? NULL : op->product && op->a_is_share ? &shape.n : &shape.k;
-    if (cut && op->product && *cut % r->total) {
-        snprintf(r->wrong, r->size, "%s: %lld columns are not for %d ranks", op->name,
-                 (long long)*cut, r->total);
+    int64_t *cut = op->alone || !op->product ? NULL : op->a_is_share ? &shape.n : &shape.k;
+    if (cut && *cut % r->total) {
+        snprintf(r->wrong, r->size, "--total: %s = %lld does not divide by %d ranks",
+                 op->a_is_share ? "n" : "k", (long long)*cut, r->total);
         return false;
     }
     if (cut)

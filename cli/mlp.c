@@ -10,7 +10,7 @@
 #include "output.h"
 #include "timeline.h"
 
-enum { RANKS = 4 };
+enum { RANKS = 4, NO_LAYER = -1 };
 
 static int complain(const char *what)
 {
@@ -80,8 +80,8 @@ static int check_request(const options_page *page, const mlp_source *source,
 {
     if (!source->random && !source->weights)
         return options_wrong(page, "on which weights? Give --weights and --input, or --random");
-    if (source->random && (source->weights || source->input))
-        return options_wrong(page, "--random excludes --weights and --input");
+    if (source->random && (source->weights || source->input || source->layer != NO_LAYER))
+        return options_wrong(page, "--random excludes --weights, --layer and --input");
     if (!source->random && !source->input)
         return options_wrong(page, "--input is missing: the file that holds x[tokens, hidden]");
     if (source->random && !mlp_model_parse(source->random, NULL))
@@ -93,7 +93,7 @@ static int check_request(const options_page *page, const mlp_source *source,
 
 int cli_mlp(int argc, char **argv)
 {
-    mlp_source source = { 0 };
+    mlp_source source = { .layer = NO_LAYER };
     mlp_request request = { .rounds = 9 };
     int64_t ranks = 0;
     const option options[] = {
@@ -154,6 +154,7 @@ int cli_mlp(int argc, char **argv)
 
     mlp_model model;
     st_error error;
+    source.layer = source.layer == NO_LAYER ? 0 : source.layer;
     if (!mlp_model_open(&source, &model, &error)) {
         mlp_model_close(&model);
         return complain(error.text);

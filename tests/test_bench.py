@@ -139,12 +139,17 @@ class Bench(unittest.TestCase):
         self.assertEqual(parsed["ranks"], 2)
 
     def test_barrier_has_no_shape(self):
-        parsed, candidates = self.result("barrier", "--ranks", "3", "--m", "5")
+        parsed, candidates = self.result("barrier", "--ranks", "3")
         self.assertEqual([parsed[key] for key in ("op", "ranks", "m", "n", "k", "base")],
                          ["barrier", 3, None, None, None, "barrier"])
         self.assertEqual(list(candidates), ["barrier"])
         self.assertGreater(candidates["barrier"]["us"], 0)
         self.assertIsNone(candidates["barrier"]["gb_s_received"])
+        self.assertEqual((parsed["dtype"], parsed["operand_sets"]), (None, None))
+        table = bench("barrier", "--ranks", "3", "--rounds", "1", "--warm", "0")
+        lines = table.stdout.splitlines()
+        self.assertRegex(lines[0], r"^\d+ calls? a round; the median of 1 round of the slow")
+        self.assertEqual([len(line.split()) for line in lines[1:]], [0, 1, 2, 0], table.stdout)
 
     def test_several_shapes_and_operators(self):
         rows = self.lines("ag_gemm,all_gather", "--shapes", "64,32,16; 8,8,8 ;gemm_rs:16,8,4")
@@ -258,7 +263,15 @@ class Bench(unittest.TestCase):
                 (["ag_gemm", "--shapes", "/dev/null"], "there is no shape in /dev/null"),
                 (["ag_gemm", "--shapes", "/dev"], "--shapes: cannot read /dev: Is a directory"),
                 (["ag_gemm", "--shapes", "/dev/zero"], "/dev/zero has more than 65536 bytes: name"),
-                (["ag_gemm", "--total", "--n", "3"], "ag_gemm: 3 columns are not for 2 ranks"),
+                (["ag_gemm", "--total", "--n", "3"],
+                 "--total: n = 3 does not divide by 2 ranks"),
+                (["gemm_rs", "--total", "--k", "64", "--ranks", "3"],
+                 "--total: k = 64 does not divide by 3 ranks"),
+                (["barrier", "--m", "4"], "barrier has no operands: --m, --n, --k, --shapes, "),
+                (["barrier", "--k", "4"], "barrier has no operands"),
+                (["barrier", "--dtype", "f16"], "barrier has no operands"),
+                (["ag_gemm,barrier", "--shapes", "8,8,8"], "barrier has no operands"),
+                (["barrier", "--total"], "barrier has no operands"),
                 (["ag_gemm", "--peer", "mkl"], "--peer is 'mkl': want one of auto|cublas|none"),
                 (["ag_gemm", "gemm_rs"], "what is 'gemm_rs'?"),
                 (["ag_gemm", "--m", "0"], "--m is '0'"),

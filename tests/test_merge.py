@@ -67,10 +67,10 @@ class Merge(unittest.TestCase):
         self.assertEqual(notes, ["[1] its authors' report, TPU v5e"])
 
     def test_without_sizes(self):
-        barrier = dict(GATHER, op="barrier", m=None, n=None)
+        barrier = dict(GATHER, op="barrier", m=None, n=None, dtype=None)
         rows, _ = self.table(("", json.dumps(barrier)))
-        self.assertEqual([rows[0][word] for word in ("operator", "m", "sequential")],
-                         ["barrier", "0", "9.0 µs"])
+        self.assertEqual([rows[0][word] for word in ("operator", "m", "dtype", "sequential")],
+                         ["barrier", "0", "-", "9.0 µs"])
 
     def test_mlp(self):
         rows, _ = self.table(("", json.dumps({

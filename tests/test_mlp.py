@@ -296,6 +296,8 @@ class Mlp(unittest.TestCase):
         cases = (
             (2, ["mlp"], "--weights"),
             (2, ["mlp", "--random", "8,8,8", "--weights", w], "excludes"),
+            (2, ["mlp", "--random", "8,8,8", "--layer", "0"],
+             "--random excludes --weights, --layer and --input"),
             (2, ["mlp", "--weights", w], "--input"),
             (2, ["mlp", "--random", "8,8,8", "--ranks", "0"], "--ranks"),
             (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),

@@ -30,7 +30,7 @@ def values_of(text):
 
 
 def problem(op, m, n, k, ranks, dtype):
-    return op, int(m or 0), int(n or 0), int(k or 0), int(ranks), dtype
+    return op, int(m or 0), int(n or 0), int(k or 0), int(ranks), dtype or "-"
 
 
 def in_all(op, m, n, k, ranks, dtype):
