@@ -122,7 +122,7 @@ int bench_rank(const bench_request *request)
     bench_setting *setting = &s.setting;
     imbrex_status status = work(&s);
     if (status != IMBREX_OK)
-        fprintf(stderr, "imbrex bench: %s\n", failure_text(status));
+        failure_say("bench", setting->group, status);
     cuda_blas_close(setting->cublas);
     if (setting->workspace)
         imbrex_mem_free(setting->alone, setting->workspace);

@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "cli.h"
+#include "launch.h"
+
 static char sentence[512];
 static bool ours;
 
@@ -27,6 +30,24 @@ const char *failure_text(imbrex_status status)
     if (status == IMBREX_NO_MEMORY && !*imbrex_error())
         return "out of memory";
     return *imbrex_error() ? imbrex_error() : imbrex_status_name(status);
+}
+
+/* Ranks that we started have one command line, one environment and one host.  Others learn from the
+ * library what it refused on any of them, once they have a group; what we refuse may be one rank's
+ * own matter. */
+void failure_say(const char *command, imbrex_group *group, imbrex_status status)
+{
+    bool shared = launch_is_ours() || (group && !ours);
+    bool first = group ? imbrex_group_rank(group) == 0 : launch_is_first();
+    const char *why = failure_text(status);
+    if (shared && cli_exit_code(status) == CLI_USAGE) {
+        if (first)
+            fprintf(stderr, "imbrex %s: %s\n", command, why);
+    } else if (group) {
+        fprintf(stderr, "imbrex %s: rank %d: %s\n", command, imbrex_group_rank(group), why);
+    } else {
+        fprintf(stderr, "imbrex %s: %s\n", command, why);
+    }
 }
 
 imbrex_status failure_drain(imbrex_status status, imbrex_group *group, imbrex_stream stream)

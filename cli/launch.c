@@ -60,6 +60,8 @@ typedef struct launcher {
 
 /* ---- A rank's first steps -------------------------------------------------------------------- */
 
+static bool is_ours; /* see launch_is_ours */
+
 static void set_files(const launcher *l, int rank, const int ends[3])
 {
     bool reads = rank == 0 && l->options->output != LAUNCH_DIRECT;
@@ -89,7 +91,8 @@ static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int end
     sigaction(SIGCHLD, &l->child_before, NULL);
     sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
     setrlimit(RLIMIT_NOFILE, &l->files_before);
-    if (!l->job->argv)
+    is_ours = l->job->argv == NULL;
+    if (is_ours)
         exit(cli_finish(l->job->rank_main(rank, l->job->ctx)));
     execvp(l->job->argv[0], l->job->argv);
     *l->exec_errno = errno;
@@ -424,6 +427,11 @@ static int launch(const launch_options *options, const launch_job *job)
         l.status = CLI_FAILED;
     end(&l);
     return l.status;
+}
+
+bool launch_is_ours(void)
+{
+    return is_ours;
 }
 
 int launch_command(const launch_options *options, char *const argv[])

@@ -53,6 +53,9 @@ int launch_ranks(const launch_options *options, int (*rank_main)(int rank, void 
 /* Some launcher (ours, torchrun, mpirun, srun) has started this process as one of its ranks. */
 bool launch_is_rank(void);
 
+/* This process is one that launch_ranks has started. */
+bool launch_is_ours(void);
+
 /* This process is not one of the ranks that some launcher has started, or it is their rank 0. */
 bool launch_is_first(void);
 

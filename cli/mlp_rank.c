@@ -356,11 +356,7 @@ int mlp_rank(const mlp_request *request)
         status = finish(&s, &code);
     if (status != IMBREX_OK) {
         progress_end(s.shown);
-        const char *why = failure_text(status);
-        if (s.group)
-            fprintf(stderr, "imbrex mlp: rank %d: %s\n", s.rank, why);
-        else
-            fprintf(stderr, "imbrex mlp: %s\n", why);
+        failure_say("mlp", s.group, status);
         code = cli_exit_code(status);
     }
     for (int i = 0; i < VERSIONS; i++)

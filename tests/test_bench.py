@@ -317,6 +317,26 @@ class Bench(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertIn(says, done.stderr)
 
+    def test_what_all_ranks_refuse_is_said_once(self):
+        for words in (["--algorithm", "teleport"], ["--device", "abacus"],
+                      ["--device", "cpu", "--graph"]):
+            with self.subTest(words=words):
+                done = bench("ag_gemm", "--ranks", "4", *words)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(done.stderr.count("imbrex bench: "), 1, done.stderr)
+
+    def test_a_refusal_is_said_whichever_rank_it_is_of(self):
+        for all_ranks in (True, False):
+            script = '%s exec "%s" bench ag_gemm --m 8 --n 8 --k 8 --algorithm $A' % (
+                "A=tele;" if all_ranks else "A=copy; test $RANK != 1 || A=tele;", TOOL)
+            done = subprocess.run([TOOL, "run", "-n", "3", "--", "sh", "-c", script], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+            self.assertIn(done.returncode, (2,) if all_ranks else (1, 2))
+            told = [line for line in done.stderr.splitlines() if "imbrex bench: " in line]
+            self.assertIn('desc.algorithm is "tele"', (told or [done.stderr])[0])
+            if all_ranks:
+                self.assertEqual(len(told), 1, done.stderr)
+
 
 if __name__ == "__main__":
     if not TOOL:

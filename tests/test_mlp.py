@@ -286,6 +286,14 @@ class Mlp(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(json.loads(done.stdout)["emulated_link_gb_s"], emulated)
 
+    def test_what_all_ranks_refuse_is_said_once(self):
+        for words in (["--device", "abacus"], ["--device", "cpu", "--graph"],
+                      ["--algorithm", "hierarchical"]):
+            with self.subTest(words=words):
+                done = run("mlp", "--random", "8,8,8", "--ranks", "4", *words)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(done.stderr.count("imbrex mlp: "), 1, done.stderr)
+
     def test_bad_input(self):
         self.save("f32")
         save_file({"x": self.x[:, :-1].copy()}, self.path("narrow.safetensors"))
