@@ -86,7 +86,7 @@ class Measure(unittest.TestCase):
         with open(self.path("called"), encoding="utf-8") as file:
             called = file.read().splitlines()
         with open(os.path.join(SOURCE, "docs", "performance.md"), encoding="utf-8") as file:
-            table = file.read().split("\nThe product alone on one H200 ")[1].split("\n\n")[1]
+            table = file.read().split("\n### The product alone\n")[1].split("\n### ")[0]
         rows = re.findall(r"^\| (?:(\d+)³|(\d+) × (\d+) × (\d+))(, graph)? \|", table, re.M)
         self.assertGreater(len(rows), 15, table)
         wanted = {(",".join([cube] * 3 if cube else sizes), bool(graph))
