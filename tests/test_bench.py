@@ -133,7 +133,7 @@ class Bench(unittest.TestCase):
         self.assertEqual((parsed["op"], parsed["ranks"], parsed["clock"]), ("gemm", 1, "host"))
         self.assertEqual(list(candidates)[0], "products")
         self.assertLessEqual(set(candidates), {"products", "blas"})
-        self.assertIn("1 ranks on cpu", candidates["products"]["plan"])
+        self.assertIn("1 rank on cpu", candidates["products"]["plan"])
         self.check_figures(parsed, candidates)
         parsed, _ = self.result("gemm", "--m", "40", "--n", "24", "--k", "16", "--ranks", "2")
         self.assertEqual(parsed["ranks"], 2)

@@ -188,7 +188,7 @@ static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, 
 static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 {
     if (args->sides & IMX_GEMM_STORES)
-        return imx_cpu_team_slot(args, tile, tile->rank);
+        return imx_cpu_team_slot(args, tile);
     return (char *)args->c +
            (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->dtype);
 }

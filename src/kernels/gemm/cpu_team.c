@@ -87,9 +87,9 @@ static char *slot_at(const imx_gemm_args *args, const imx_tile *tile, int owner,
            at * imx_dtype_size(args->dtype);
 }
 
-void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int owner)
+void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile)
 {
-    return slot_at(args, tile, owner, args->team.rank);
+    return slot_at(args, tile, tile->rank, args->team.rank);
 }
 
 void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)

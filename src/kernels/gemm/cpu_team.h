@@ -21,7 +21,7 @@ int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, con
                       const void *rows);
 
 /* Where STORES puts the tile: in the owner's slot for this rank, at the tile's first element. */
-void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile, int owner);
+void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile);
 
 /* All tiles of the chunk are stored: says so, to the owner or to all. */
 void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);

@@ -365,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #ifdef IMX_SPLIT
         for (uint32_t i = 0; i < 2 * CONSUMERS * 4; i++)
-            mbar_init(sums_of(base, i), 1);
+            mbar_init(halves_of(base, i), 1);
 #endif
         for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
             mbar_init(turn_of(base, i), 1);

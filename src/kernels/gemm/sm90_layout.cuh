@@ -320,16 +320,16 @@ IMX_FN uint32_t turn_of(uint32_t base, uint32_t consumer)
     return base + BARRIERS_AT + (2 * IMX_STAGES + consumer) * 8;
 }
 
-/* With IMX_SPLIT, of each warp: the other block's sums have come; that block's room for this one's
- * is free. */
-IMX_FN uint32_t sums_of(uint32_t base, uint32_t warp)
+/* With IMX_SPLIT, of each warp: the other block's half has come; that block's room for this one's is
+ * free. */
+IMX_FN uint32_t halves_of(uint32_t base, uint32_t warp)
 {
     return base + BARRIERS_AT + (2 * IMX_STAGES + warp) * 8;
 }
 
 IMX_FN uint32_t room_of(uint32_t base, uint32_t warp)
 {
-    return sums_of(base, CONSUMERS * 4 + warp);
+    return halves_of(base, CONSUMERS * 4 + warp);
 }
 
 /* ---- between threads ------------------------------------------------------------------------- */

@@ -42,15 +42,15 @@ IMX_FN void exchange(float (&d)[IMX_ACC], uint32_t base, uint32_t *parity)
     uint32_t warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
     uint32_t other = (uint32_t)split_block() ^ 1;
     uint32_t room = base + EXCHANGE_AT + warp * EXCHANGE_BYTES + lane * 16;
-    uint32_t to = cluster_address(room, other), bar = cluster_address(sums_of(base, warp), other);
+    uint32_t to = cluster_address(room, other), bar = cluster_address(halves_of(base, warp), other);
     mbar_wait_cluster(room_of(base, warp), *parity ^ 1);
     if (lane == 0)
-        mbar_expect(sums_of(base, warp), EXCHANGE_BYTES);
+        mbar_expect(halves_of(base, warp), EXCHANGE_BYTES);
     if (other)
         send_sums(d, 1, to, bar);
     else
         send_sums(d, 0, to, bar);
-    mbar_wait_cluster(sums_of(base, warp), *parity);
+    mbar_wait_cluster(halves_of(base, warp), *parity);
     if (other)
         add_sums(d, 0, room);
     else

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "imbrex.h"
+#include "kernels/dtype.h"
 #include "schedule.h"
 
 enum { ALIGNMENT = 16, SMALL_ROWS = 64 };
@@ -16,7 +17,7 @@ enum {
 
 static bool is_aligned(const imx_tiling_input *in)
 {
-    int bytes = in->dtype == IMBREX_F32 ? 4 : 2;
+    int64_t bytes = imx_dtype_size(in->dtype);
     return in->k * bytes % ALIGNMENT == 0 &&
            (in->layout == IMBREX_NK || in->n * bytes % ALIGNMENT == 0);
 }

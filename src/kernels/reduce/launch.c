@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "args.h"
+#include "kernels/dtype.h"
 #include "kernels/kernels.h"
 
 void imx_reduce_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
@@ -32,7 +33,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
 {
     const imx_reduce_args *args = untyped;
     int64_t rows = args->rows < args->chunk_rows ? args->rows : args->chunk_rows;
-    int64_t bytes = rows * args->n * (args->dtype == IMBREX_F32 ? 4 : 2);
+    int64_t bytes = rows * args->n * imx_dtype_size(args->dtype);
     int64_t wanted = (bytes + 16 * THREADS - 1) / (16 * THREADS);
     launch->blocks = wanted < config->blocks ? (int)(wanted > 0 ? wanted : 1) : config->blocks;
     launch->map_count = 0;

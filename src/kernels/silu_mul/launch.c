@@ -1,5 +1,6 @@
 /* launch.c - the silu_mul kernel's table row, and how it is launched on GPUs. */
 #include "args.h"
+#include "kernels/dtype.h"
 #include "kernels/kernels.h"
 
 void imx_silu_mul_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
@@ -24,7 +25,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_silu_mul_args *args = untyped;
-    int64_t bytes = args->rows * args->cols * (args->dtype == IMBREX_F32 ? 4 : 2);
+    int64_t bytes = args->rows * args->cols * imx_dtype_size(args->dtype);
     int64_t wanted = (bytes + 16 * THREADS - 1) / (16 * THREADS);
     launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
     launch->map_count = 0;
