@@ -54,7 +54,7 @@ static bool make_nonce(unsigned char nonce[16])
 
 /* ---- Host ------------------------------------------------------------------------------------ */
 
-enum { STEP_HELLO, STEP_PROOF, STEP_VERDICT };
+enum { STEP_HELLO, STEP_PROOF };
 
 /* A fresh connection has room for these few bytes: a guest who does not take them is none. */
 static imx_socket_result say(int fd, const void *message, size_t bytes)
@@ -97,7 +97,6 @@ static imx_socket_result hear_proof(imx_handshake_guest *guest, const imx_handsh
         say(guest->fd, &verdict, sizeof verdict);
         return IMX_SOCKET_GONE;
     }
-    guest->step = STEP_VERDICT;
     return IMX_SOCKET_DONE;
 }
 

@@ -123,7 +123,6 @@ static int call_rank_0(const imbrex_group *group, const offer *o)
         if (imx_socket_connect(&address, imx_min(deadline, imx_socket_deadline(TRY_MS)), &fd) !=
             IMX_SOCKET_DONE)
             continue;
-        imx_socket_no_delay(fd);
         if (send_message(fd, &hello))
             return fd;
         close(fd);
