@@ -380,6 +380,49 @@ static void a_full_queue_is_not_waited_for_for_ever(void **state)
     close(listener);
 }
 
+/* ---- a peer that is gone --------------------------------------------------------------------- */
+
+/* Of a listener that is closed, as a rank's is when its process has ended. */
+static struct sockaddr_un closed;
+static socklen_t closed_length = sizeof closed;
+
+static int connect_to_closed(int fd, const struct sockaddr *address, unsigned length)
+{
+    int type = 0;
+    socklen_t bytes = sizeof type;
+    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes);
+    return type != SOCK_SEQPACKET
+               ? real.connect(fd, address, length)
+               : real.connect(fd, (const struct sockaddr *)&closed, closed_length);
+}
+
+static int misses_a_peer(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = patient(TIMEOUT_MS) };
+    imbrex_group *group;
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == IMBREX_PEER || (rank == 0 && status == IMBREX_TIMEOUT), "rank %d: %s: %s",
+               rank, imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(rank == 0 || strstr(imbrex_error(), "rank 0 has left"), "%s", imbrex_error());
+    return 0;
+}
+
+static void who_listens_no_more_has_left(void **state)
+{
+    (void)state;
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    closed.sun_family = AF_UNIX;
+    assert_int_equal(bind(listener, (struct sockaddr *)&closed, sizeof closed.sun_family), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&closed, &closed_length), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    close(listener);
+    imx_sys.connect = connect_to_closed;
+    ranks_desc desc = { .size = 2, .processes = true };
+    assert_int_equal(ranks_run_bare(&desc, misses_a_peer, NULL), 0);
+    imx_sys.connect = fail_connect;
+}
+
 int main(void)
 {
     real = imx_sys;
@@ -391,6 +434,7 @@ int main(void)
         cmocka_unit_test(other_of_two_processes),
         cmocka_unit_test(memory_after_a_failure),
         cmocka_unit_test(a_full_queue_is_not_waited_for_for_ever),
+        cmocka_unit_test(who_listens_no_more_has_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ static int64_t deadline_from_now(const imx_transport *t)
     return imbrexd_now_ns() + t->desc.timeout_ms * 1000000 / 2;
 }
 
-/* Until fd is ready or the deadline; OK or TIMEOUT. */
+/* Until fd is ready or the deadline; OK, TIMEOUT, or why poll failed. */
 static imbrex_status await(int fd, short events, int64_t deadline, const char *what, int rank)
 {
     for (;;) {
@@ -187,7 +187,8 @@ static imbrex_status receive_message(int fd, void *bytes, size_t size, int *pass
 }
 
 /* While strangers fill the other's queue, which is EAGAIN, it is asked again: a socket that blocks
- * would wait for room without limit. */
+ * would wait for room without limit.  Nobody listens any more, or it was closed with the call in
+ * its queue: the other rank's process has ended. */
 static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
 {
     const struct timespec nap = { .tv_nsec = NAP_NS };
@@ -197,6 +198,8 @@ static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
         return imx_fail_errno("cannot make a socket for rank %d", rank);
     t->sockets[rank] = fd;
     while (imx_sys.connect(fd, (const struct sockaddr *)&theirs->name, theirs->length) != 0) {
+        if (errno == ECONNREFUSED || errno == ECONNRESET)
+            return imx_fail(IMBREX_PEER, "rank %d has left", rank);
         if (errno != EAGAIN && errno != EINTR)
             return imx_fail_errno("cannot connect to rank %d", rank);
         if (imbrexd_now_ns() >= deadline)
