@@ -34,6 +34,26 @@ static imbrex_status create_own(imbrex_group *group, bool host, size_t bytes, im
     return IMBREX_OK;
 }
 
+/* Meets all ranks once more behind the swaps: only then is memory there to stay, on all or none. */
+static imbrex_status swap_all(imbrex_group *group, const char *call, imx_symmetric *memory)
+{
+    const imx_transport_kind *const *kinds = imx_group_transports;
+    imbrex_status status = IMBREX_OK;
+    for (int t = 0; t < IMX_TRANSPORTS; t++) {
+        if (!group->transport[t])
+            continue;
+        imbrex_status swapped =
+            kinds[t]->swap(group->transport[t], memory->memory[group->rank], memory->memory);
+        status = status == IMBREX_OK ? swapped : status;
+    }
+    status = imx_agree(group, call, status, NULL, 0);
+    for (int t = 0; t < IMX_TRANSPORTS; t++) {
+        if (group->transport[t] && kinds[t]->withdraw)
+            kinds[t]->withdraw(group->transport[t]);
+    }
+    return status;
+}
+
 static imbrex_status alloc(imbrex_group *group, const char *call, imbrex_status mine, bool host,
                            size_t bytes, imx_symmetric **out)
 {
@@ -44,16 +64,8 @@ static imbrex_status alloc(imbrex_group *group, const char *call, imbrex_status 
     imbrex_status status = imx_agree(group, call, mine, &field, 1);
 
     /* From here on every rank goes through the same meetings, whatever happens to it. */
-    if (status == IMBREX_OK) {
-        for (int t = 0; t < IMX_TRANSPORTS; t++) {
-            if (!group->transport[t])
-                continue;
-            imbrex_status swapped = imx_group_transports[t]->swap(
-                group->transport[t], memory->memory[group->rank], memory->memory);
-            status = status == IMBREX_OK ? swapped : status;
-        }
-        status = imx_agree(group, call, status, NULL, 0);
-    }
+    if (status == IMBREX_OK)
+        status = swap_all(group, call, memory);
     if (status != IMBREX_OK) {
         release(group, memory);
         return status;

@@ -41,6 +41,10 @@ typedef struct imx_transport_kind {
      * them. */
     imbrex_status (*swap)(imx_transport *transport, imx_memory *own, imx_memory **memories);
 
+    /* Local, after every swap, once all ranks have met again or this one gives up: from now on own
+     * may be released, whatever the peers do.  NULL: it might be all along. */
+    void (*withdraw)(imx_transport *transport);
+
     /* From now on until close, and from a thread of its own, calls gone(ctx, rank) once for every
      * peer that closed its side or whose process ended.  NULL: a peer cannot go without the rest
      * of the process. */

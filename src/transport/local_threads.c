@@ -1,4 +1,10 @@
-/* local_threads.c - ranks of one process: a peer's memory object is simply shared. */
+/* local_threads.c - ranks of one process: a peer's memory object is simply shared.
+ *
+ * What ranks swap are tickets, for meetings may fail on some ranks alone: whoever has failed frees
+ * its memory while another still comes to share it.  So an offer stands in a list until its rank
+ * withdraws it, before it may free the memory, and who comes later finds nothing under the ticket.
+ */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "../core/transport.h"
@@ -6,14 +12,22 @@
 struct imx_transport {
     imx_transport_desc desc;
     const bool *peers;
-    imx_memory **offers; /* [size] */
+    uint64_t *tickets; /* [size] */
+    /* what this rank offers, under lock */
+    imx_memory *own;
+    uint64_t ticket;
+    imx_transport *next;
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static imx_transport *offers; /* of all groups of the process */
+static uint64_t tickets;      /* so far: none is given twice */
 
 static void threads_close(imx_transport *transport)
 {
     if (!transport)
         return;
-    free(transport->offers);
+    free(transport->tickets);
     free(transport);
 }
 
@@ -25,7 +39,7 @@ static imbrex_status threads_create(const imx_transport_desc *desc, const bool *
     transport->desc = *desc;
     transport->peers = peers;
     imbrex_status status;
-    IMX_GOTO(imx_sys_alloc((size_t)desc->size, sizeof *transport->offers, &transport->offers));
+    IMX_GOTO(imx_sys_alloc((size_t)desc->size, sizeof *transport->tickets, &transport->tickets));
     *out = transport;
     return IMBREX_OK;
 fail:
@@ -33,15 +47,52 @@ fail:
     return status;
 }
 
-/* The addresses mean something only between ranks of one process; others ignore them.  The owner
- * keeps its memory until all ranks have met again, so a peer's is there to be shared. */
+static uint64_t offer(imx_transport *transport, imx_memory *own)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t ticket = ++tickets;
+    transport->own = own;
+    transport->ticket = ticket;
+    transport->next = offers;
+    offers = transport;
+    pthread_mutex_unlock(&lock);
+    return ticket;
+}
+
+static void threads_withdraw(imx_transport *transport)
+{
+    pthread_mutex_lock(&lock);
+    imx_transport **at = &offers;
+    while (*at && *at != transport)
+        at = &(*at)->next;
+    if (*at)
+        *at = transport->next;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The lock is held until this rank has its reference: the owner keeps its own as long. */
+static imbrex_status share(const imx_transport *transport, int rank, imx_memory **memory)
+{
+    const imx_transport_desc *desc = &transport->desc;
+    pthread_mutex_lock(&lock);
+    const imx_transport *of = offers;
+    while (of && of->ticket != transport->tickets[rank])
+        of = of->next;
+    imbrex_status status = of ? desc->backend->memory_share(desc->device, of->own, memory)
+                              : imx_fail(IMBREX_PEER, "rank %d has taken its memory back", rank);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* A ticket means something only between ranks of one process; others ignore it. */
 static imbrex_status threads_swap(imx_transport *transport, imx_memory *own, imx_memory **memories)
 {
     const imx_transport_desc *desc = &transport->desc;
-    IMX_TRY(desc->allgather(desc->ctx, &own, transport->offers, sizeof own));
+    uint64_t ticket = offer(transport, own);
+    IMX_TRY(desc->allgather(desc->ctx, &ticket, transport->tickets, sizeof ticket));
     for (int r = 0; r < desc->size; r++) {
         if (transport->peers[r])
-            IMX_TRY(desc->backend->memory_share(desc->device, transport->offers[r], &memories[r]));
+            IMX_TRY(share(transport, r, &memories[r]));
     }
     return IMBREX_OK;
 }
@@ -51,4 +102,5 @@ const imx_transport_kind imx_transport_local_threads = {
     .create = threads_create,
     .close = threads_close,
     .swap = threads_swap,
+    .withdraw = threads_withdraw,
 };

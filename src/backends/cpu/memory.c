@@ -146,7 +146,7 @@ imbrex_status imx_cpu_memory_import(imx_device *device, int fd, const imx_memory
 imbrex_status imx_cpu_memory_share(imx_device *device, imx_memory *of_peer, imx_memory **out)
 {
     (void)device;
-    /* relaxed: the owner holds its own reference until all ranks have theirs */
+    /* relaxed: the owner holds its own reference meanwhile */
     __atomic_add_fetch(&((cpu_memory *)of_peer)->refs, 1, __ATOMIC_RELAXED);
     *out = of_peer;
     return IMBREX_OK;

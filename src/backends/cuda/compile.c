@@ -187,7 +187,7 @@ static void memory_release(imx_memory *memory)
 static imbrex_status memory_share(imx_device *device, imx_memory *of_peer, imx_memory **out)
 {
     (void)device;
-    /* relaxed: the owner holds its own reference until all ranks have theirs */
+    /* relaxed: the owner holds its own reference meanwhile */
     __atomic_add_fetch(&((compile_memory *)of_peer)->refs, 1, __ATOMIC_RELAXED);
     *out = of_peer;
     return IMBREX_OK;

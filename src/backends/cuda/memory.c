@@ -351,7 +351,7 @@ imbrex_status imx_cuda_memory_share(imx_device *device, imx_memory *of_peer, imx
         return map_beside(device, m, out);
     if (foreign)
         IMX_TRY(reach(device, m));
-    /* relaxed: the owner holds its own reference until all ranks have theirs */
+    /* relaxed: the owner holds its own reference meanwhile */
     __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
     *out = of_peer;
     return IMBREX_OK;
