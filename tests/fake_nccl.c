@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transport/nccl.h"
 
@@ -19,7 +20,8 @@ fake_nccl_state fake_nccl;
 struct ncclComm {
     struct ncclComm *next;
     int id, rank, ranks;
-    bool aborted, pending;    /* pending: the next question is answered with "in progress" */
+    bool aborted, pending; /* pending: the next question is answered with "in progress" */
+    bool asked;
     uint64_t enqueued, begun; /* steps, which run in the order of their enqueuing */
 };
 
@@ -131,9 +133,13 @@ EXPORT int ncclCommGetAsyncError(ncclComm_t comm, int *result);
 int ncclCommGetAsyncError(ncclComm_t comm, int *result)
 {
     pthread_mutex_lock(&lock);
-    bool waits = !is_complete(comm) || comm->pending;
+    bool first = !comm->asked && fake_nccl.naps_ms;
+    bool waits = !is_complete(comm) || comm->pending || first;
+    comm->asked = true;
     comm->pending = false;
     pthread_mutex_unlock(&lock);
+    if (first)
+        usleep((unsigned)fake_nccl.naps_ms * 1000);
     *result = __atomic_load_n(&fake_nccl.broken, __ATOMIC_RELAXED);
     if (!*result && waits)
         *result = NCCL_IN_PROGRESS;

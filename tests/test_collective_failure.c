@@ -1,15 +1,34 @@
 /* test_collective_failure.c - collective calls in whose middle something happens: an allgather fails
- * on one rank alone. */
+ * on one rank alone, all processes are stopped for a while. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "imbrex_device.h"
+#include "imx.h"
 #include "ranks.h"
+
+enum { TIMEOUT_MS = 700 };
+
+/* In memory that all ranks share. */
+typedef struct stage {
+    pid_t pids[2];
+    int ready, done; /* atomic */
+} stage;
+
+static stage *shared;
+
+static void await_word(const int *word)
+{
+    for (int tries = 0; !__atomic_load_n(word, __ATOMIC_ACQUIRE) && tries < 10000; tries++)
+        usleep(1000);
+}
 
 /* ---- an allgather that fails on one rank ----------------------------------------------------- */
 
@@ -63,10 +82,88 @@ static void memory_that_is_freed_is_not_shared(void **state)
         assert_int_equal(ranks_run_bare(&desc, shares_late, &at), 0);
 }
 
+/* ---- a pause of all -------------------------------------------------------------------------- */
+
+/* Who is late for what: the other one waits for it. */
+typedef struct lateness {
+    int rank;
+    bool passes; /* it is late to pass its memory; else to come */
+} lateness;
+
+static imx_sys_table real;
+static bool passes_late; /* in its next dup, of the memory's descriptor */
+
+static int late_dup(int fd)
+{
+    if (passes_late)
+        await_word(&shared->done);
+    passes_late = false;
+    return real.dup(fd);
+}
+
+/* Stops both ranks for longer than the timeout; who waits goes on a little sooner. */
+static void pause_all(int late)
+{
+    await_word(&shared->ready);
+    usleep(50000);
+    for (int r = 0; r < 2; r++)
+        kill(shared->pids[r], SIGSTOP);
+    usleep((useconds_t)patient(3 * TIMEOUT_MS) * 1000);
+    kill(shared->pids[!late], SIGCONT);
+    usleep(50000);
+    __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
+    kill(shared->pids[late], SIGCONT);
+}
+
+static int paused(imbrex_group *group, void *ctx)
+{
+    const lateness *l = ctx;
+    int rank = imbrex_group_rank(group);
+    void *memory;
+    __atomic_store_n(&shared->pids[rank], getpid(), __ATOMIC_RELEASE);
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    if (rank != l->rank)
+        __atomic_store_n(&shared->ready, 1, __ATOMIC_RELEASE);
+    else if (l->passes)
+        passes_late = true;
+    else
+        await_word(&shared->done);
+    RANK_OK(imbrex_mem_alloc(group, BYTES, &memory));
+    return 0;
+}
+
+static void a_pause_of_all_is_no_fault(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
+    static const lateness all[] = { { 1, false }, { 0, false }, { 1, true } };
+    imx_sys.dup = late_dup;
+    for (int i = 0; i < 3; i++) {
+        lateness l = all[i];
+        *shared = (stage){ .ready = 0 };
+        pid_t pauser = fork();
+        if (pauser == 0) {
+            pause_all(l.rank);
+            _exit(0);
+        }
+        ranks_desc desc = { .size = 2, .processes = true, .timeout_ms = TIMEOUT_MS };
+        assert_int_equal(ranks_run(&desc, paused, &l), 0);
+        assert_int_equal(waitpid(pauser, NULL, 0), pauser);
+    }
+    imx_sys.dup = real.dup;
+}
+
 int main(void)
 {
+    real = imx_sys;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_that_is_freed_is_not_shared),
+        cmocka_unit_test(a_pause_of_all_is_no_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,6 +219,27 @@ static void barriers_of_3_and_2_ranks(void **state)
     assert_int_equal(nccl->named, 2); /* the third of a node has nobody to talk to */
 }
 
+static int is_made(imbrex_group *group, void *ctx)
+{
+    (void)group, (void)ctx;
+    return 0;
+}
+
+/* As if the processes were stopped for longer than the limit while NCCL connects them. */
+static void a_pause_as_nodes_are_connected_does_not_count(void **state)
+{
+    (void)state;
+    enum { LIMIT_MS = 500 };
+    setenv("IMBREX_NODE_RANKS", "1", 1);
+    ranks_desc desc = { .size = 2, .timeout_ms = LIMIT_MS };
+    nccl = fake_nccl_install();
+    nccl->naps_ms = (int)patient(3 * LIMIT_MS);
+    int failed = fake_ranks_run(&desc, 2, is_made, NULL);
+    unsetenv("IMBREX_NODE_RANKS");
+    assert_int_equal(failed, 0);
+    assert_int_equal(nccl->live, 0);
+}
+
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 static int captures(imbrex_group *group, void *ctx)
@@ -489,6 +510,7 @@ int main(void)
         cmocka_unit_test(operators_of_2_by_2),
         cmocka_unit_test(sums_and_barriers_of_3_by_2),
         cmocka_unit_test(barriers_of_3_and_2_ranks),
+        cmocka_unit_test(a_pause_as_nodes_are_connected_does_not_count),
         cmocka_unit_test(a_capture_is_refused_and_harms_nothing),
         cmocka_unit_test(what_fails_as_nodes_are_connected_is_told),
         cmocka_unit_test(why_there_is_no_thread_is_told),

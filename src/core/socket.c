@@ -11,14 +11,19 @@
 #include <string.h>
 #include <sys/uio.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "imbrex_device.h"
+
+/* SLICE: of a wait, which is looked at no less often. */
+enum { SLICE_MS = 50, NS_A_MS = 1000000 };
+
+/* For so long the process was stopped while this thread waited here. */
+static _Thread_local int64_t stopped_ns;
 
 int64_t imx_socket_now_ms(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (imbrexd_now_ns() - stopped_ns) / NS_A_MS;
 }
 
 int64_t imx_socket_deadline(int64_t limit_ms)
@@ -228,13 +233,16 @@ imx_socket_result imx_socket_recv_all(int fd, void *to, size_t bytes, int64_t de
 imx_socket_result imx_socket_poll(struct pollfd *fds, size_t count, int64_t deadline)
 {
     for (;;) {
-        int64_t left = imx_max(deadline - imx_socket_now_ms(), 0);
-        int ready = imx_sys.poll(fds, count, (int)imx_min(left, 1000000));
+        int64_t left_ms = imx_max(deadline - imx_socket_now_ms(), 0);
+        int64_t looked_ns = imbrexd_now_ns();
+        int ready = imx_sys.poll(fds, count, (int)imx_min(left_ms, SLICE_MS));
+        stopped_ns += imbrexd_pause_ns(imbrexd_now_ns() - looked_ns,
+                                       imx_min(left_ms, IMX_TIMEOUT_MS) * NS_A_MS);
         if (ready > 0)
             return IMX_SOCKET_DONE;
         if (ready < 0 && errno != EINTR)
             return IMX_SOCKET_BROKEN;
-        if (left == 0)
+        if (left_ms == 0)
             return IMX_SOCKET_LATE;
     }
 }

@@ -26,7 +26,8 @@ typedef struct imx_socket_span {
     size_t left;
 } imx_socket_span;
 
-/* Deadlines are points of this clock; a limit that is too long for it counts as no limit. */
+/* Deadlines are points of this clock, each thread's own: it leaves out what imx_socket_poll found
+ * to be time in which the process was stopped.  A limit that is too long for it counts as none. */
 int64_t imx_socket_now_ms(void);
 int64_t imx_socket_deadline(int64_t limit_ms);
 

@@ -16,12 +16,12 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../core/socket.h"
 #include "../core/transport.h"
 
-enum { NAP_NS = 1000000 };
+enum { NAP_MS = 1, GREETING_MS = 1000 };
 
 /* How a rank is reached; swapped once. */
 typedef struct address {
@@ -83,23 +83,19 @@ static void fds_close(imx_transport *t)
  * wait with the reason. */
 static int64_t deadline_from_now(const imx_transport *t)
 {
-    return imbrexd_now_ns() + t->desc.timeout_ms * 1000000 / 2;
+    return imx_socket_deadline(t->desc.timeout_ms / 2);
 }
 
 /* Until fd is ready or the deadline; OK, TIMEOUT, or why poll failed. */
 static imbrex_status await(int fd, short events, int64_t deadline, const char *what, int rank)
 {
-    for (;;) {
-        int64_t left_ms = (deadline - imbrexd_now_ns()) / 1000000;
-        if (left_ms <= 0)
-            return imx_fail(IMBREX_TIMEOUT, "rank %d did not %s in time", rank, what);
-        struct pollfd poll = { .fd = fd, .events = events };
-        int ready = imx_sys.poll(&poll, 1, (int)imx_min(left_ms, 1000000));
-        if (ready > 0)
-            return IMBREX_OK;
-        if (ready < 0 && errno != EINTR)
-            return imx_fail_errno("cannot wait for rank %d to %s", rank, what);
-    }
+    struct pollfd poll = { .fd = fd, .events = events };
+    imx_socket_result result = imx_socket_poll(&poll, 1, deadline);
+    if (result == IMX_SOCKET_DONE)
+        return IMBREX_OK;
+    if (result == IMX_SOCKET_LATE)
+        return imx_fail(IMBREX_TIMEOUT, "rank %d did not %s in time", rank, what);
+    return imx_fail_errno("cannot wait for rank %d to %s", rank, what);
 }
 
 /* An unnamed address: the kernel chooses one in the abstract space. */
@@ -191,7 +187,6 @@ static imbrex_status receive_message(int fd, void *bytes, size_t size, int *pass
  * its queue: the other rank's process has ended. */
 static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
 {
-    const struct timespec nap = { .tv_nsec = NAP_NS };
     const address *theirs = &t->addresses[rank];
     int fd = imx_sys.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -202,10 +197,12 @@ static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
             return imx_fail(IMBREX_PEER, "rank %d has left", rank);
         if (errno != EAGAIN && errno != EINTR)
             return imx_fail_errno("cannot connect to rank %d", rank);
-        if (imbrexd_now_ns() >= deadline)
+        int64_t now = imx_socket_now_ms();
+        if (now >= deadline)
             return imx_fail(IMBREX_TIMEOUT,
                             "rank %d did not take a connection in time: its queue is full", rank);
-        nanosleep(&nap, NULL);
+        if (imx_socket_poll(NULL, 0, now + NAP_MS) == IMX_SOCKET_BROKEN)
+            return imx_fail_errno("cannot wait for rank %d to take a connection", rank);
     }
     hello greeting = { .rank = t->desc.rank };
     memcpy(greeting.key, theirs->key, sizeof greeting.key);
@@ -229,7 +226,7 @@ static imbrex_status greet(imx_transport *t, int fd, int64_t deadline)
     imbrex_status heard = IMBREX_PEER;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid())
         heard =
-            await(fd, POLLIN, imx_min(deadline, imbrexd_now_ns() + 1000000000), "say hello", -1);
+            await(fd, POLLIN, imx_min(deadline, imx_socket_deadline(GREETING_MS)), "say hello", -1);
     if (heard == IMBREX_OK)
         heard = receive_message(fd, &greeting, sizeof greeting, NULL, -1);
     if (heard == IMBREX_OK && is_expected(t, &greeting))
