@@ -148,7 +148,8 @@ IMBREX_API size_t imbrex_group_describe(const imbrex_group *group, char *text, s
 /* What failed so far.  Never blocks. */
 IMBREX_TRY imbrex_group_status(const imbrex_group *group);
 
-/* Ends every wait on every rank, with PEER.  From any thread.  Takes NULL. */
+/* Ends every wait on every rank, with PEER, but for what waits in the allgather of a bootstrap of
+ * the caller's: that is the caller's to end.  From any thread.  Takes NULL. */
 IMBREX_API void imbrex_group_abort(imbrex_group *group);
 
 /* ---- Streams, symmetric memory, one-sided operations ----------------------------------------- */

@@ -317,6 +317,46 @@ static void test_late(void **state)
     }
 }
 
+/* Rank 1 stays away until the others, whose group has failed, have given up. */
+static uint64_t word;
+
+static void *set_word(void *arg)
+{
+    usleep(100000);
+    __atomic_store_n(&word, 1, __ATOMIC_RELEASE);
+    return arg;
+}
+
+static imbrex_status fail_with_group(imx_bootstrap *bootstrap)
+{
+    IMX_TRY(meeting_swap(bootstrap));
+    pthread_t thread;
+    if (imx_bootstrap_public(bootstrap)->rank == 1)
+        usleep((useconds_t)patient(2000) * 1000);
+    imx_bootstrap_watch(bootstrap, &word);
+    pthread_create(&thread, NULL, set_word, NULL);
+    imbrex_status status = fail_twice(bootstrap, 8);
+    pthread_join(thread, NULL);
+    return status;
+}
+
+static void test_failed_group(void **state)
+{
+    (void)state;
+    for (int kind = MEETING_UNIX; kind <= MEETING_TCP; kind++) {
+        meeting_rank ranks[3];
+        meeting_make(ranks, 3, kind);
+        for (int r = 0; r < 3; r++)
+            ranks[r].then = fail_with_group;
+        const meeting_result *results = meeting_run(ranks, 3);
+        for (int r = 0; r < 3; r++) {
+            meeting_check_status(&results[r], IMBREX_PEER);
+            meeting_check_text(&results[r], "the group failed before allgather 2 was complete");
+            assert_in_range(results[r].took_ms, 0, r == 1 ? 4000 : 1500);
+        }
+    }
+}
+
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
 /* The n-th call of the table that an armed thread makes fails, and no other. */
@@ -473,10 +513,10 @@ int main(void)
 {
     alarm((unsigned)patient(120));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),     cmocka_unit_test(test_siphash),
-        cmocka_unit_test(test_allgather), cmocka_unit_test(test_size_mismatch),
-        cmocka_unit_test(test_death),     cmocka_unit_test(test_late),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_parse),        cmocka_unit_test(test_siphash),
+        cmocka_unit_test(test_allgather),    cmocka_unit_test(test_size_mismatch),
+        cmocka_unit_test(test_death),        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_failed_group), cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

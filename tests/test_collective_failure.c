@@ -1,16 +1,19 @@
-/* test_collective_failure.c - collective calls in whose middle something happens: an allgather fails
- * on one rank alone, all processes are stopped for a while. */
+/* test_collective_failure.c - collective calls in whose middle something happens: an allgather
+ * fails on one rank alone, all processes are stopped for a while, the group is ended, a rank dies.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "imbrex_device.h"
 #include "imx.h"
 #include "ranks.h"
 
@@ -90,6 +93,8 @@ typedef struct lateness {
     bool passes; /* it is late to pass its memory; else to come */
 } lateness;
 
+static const lateness latenesses[] = { { 1, false }, { 0, false }, { 1, true } };
+
 static imx_sys_table real;
 static bool passes_late; /* in its next dup, of the memory's descriptor */
 
@@ -138,10 +143,9 @@ static void a_pause_of_all_is_no_fault(void **state)
     (void)state;
     if (!RANKS_PROCESSES)
         skip();
-    static const lateness all[] = { { 1, false }, { 0, false }, { 1, true } };
     imx_sys.dup = late_dup;
     for (int i = 0; i < 3; i++) {
-        lateness l = all[i];
+        lateness l = latenesses[i];
         *shared = (stage){ .ready = 0 };
         pid_t pauser = fork();
         if (pauser == 0) {
@@ -155,6 +159,92 @@ static void a_pause_of_all_is_no_fault(void **state)
     imx_sys.dup = real.dup;
 }
 
+/* ---- a group that fails meanwhile ------------------------------------------------------------ */
+
+enum { LONG_MS = 20000, SOON_MS = 1500 };
+
+static void *abort_soon(void *arg)
+{
+    usleep(200000);
+    imbrex_group_abort(arg);
+    return NULL;
+}
+
+static int fails_soon(imbrex_group *group, const char *why)
+{
+    void *memory = NULL;
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status = imbrex_mem_alloc(group, BYTES, &memory);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), why), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(!memory && took_ms < patient(SOON_MS), "it took %lld ms", (long long)took_ms);
+    return 0;
+}
+
+static int await_failure(const imbrex_group *group)
+{
+    for (int ms = 0; imbrex_group_status(group) == IMBREX_OK && ms < LONG_MS; ms++)
+        usleep(1000);
+    return imbrex_group_status(group) == IMBREX_OK;
+}
+
+/* Who is late does not come before the group has failed. */
+static int aborted(imbrex_group *group, void *ctx)
+{
+    const lateness *l = ctx;
+    pthread_t thread;
+    int rank = imbrex_group_rank(group);
+    passes_late = rank == l->rank && l->passes;
+    if (rank == l->rank && !l->passes)
+        return await_failure(group);
+    if (rank != l->rank)
+        pthread_create(&thread, NULL, abort_soon, group);
+    int failed = fails_soon(group, "called imbrex_group_abort");
+    if (rank != l->rank)
+        pthread_join(thread, NULL);
+    __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
+    return failed;
+}
+
+static void an_abort_ends_meetings(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
+    ranks_desc desc = { .size = 2, .processes = true, .timeout_ms = LONG_MS };
+    imx_sys.dup = late_dup;
+    for (int i = 0; i < 3; i++) {
+        lateness l = latenesses[i];
+        *shared = (stage){ .ready = 0 };
+        assert_int_equal(ranks_run(&desc, aborted, &l), 0);
+    }
+    imx_sys.dup = real.dup;
+}
+
+/* Rank 1 waits for rank 0, which is busy, when rank 2 dies. */
+static int one_dies(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group);
+    if (rank == 0)
+        return await_failure(group);
+    if (rank == 1)
+        return fails_soon(group, "rank 2 ended without leaving the group");
+    usleep(200000);
+    kill(getpid(), SIGKILL);
+    return 0;
+}
+
+static void a_death_ends_meetings(void **state)
+{
+    (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
+    ranks_desc desc = { .size = 3, .processes = true, .timeout_ms = LONG_MS };
+    assert_int_equal(ranks_run(&desc, one_dies, NULL), 1);
+}
+
 int main(void)
 {
     real = imx_sys;
@@ -164,6 +254,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_that_is_freed_is_not_shared),
         cmocka_unit_test(a_pause_of_all_is_no_fault),
+        cmocka_unit_test(an_abort_ends_meetings),
+        cmocka_unit_test(a_death_ends_meetings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,8 @@ imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *r
     int failed = group->bootstrap->allgather(group->bootstrap->ctx, send, recv, bytes);
     if (!failed)
         return IMBREX_OK;
+    if (group->abort) /* what ended the group ended this, or says more */
+        IMX_TRY(imx_fault_check(group));
     if (group->own_bootstrap)
         return imx_bootstrap_status(group->own_bootstrap); /* it has noted the sentence */
     return imx_fail(IMBREX_PEER, "the bootstrap's allgather returned %d on rank %d", failed,

@@ -66,6 +66,11 @@ imbrex_status imx_bootstrap_status(const imx_bootstrap *bootstrap)
     return bootstrap->star.status;
 }
 
+void imx_bootstrap_watch(imx_bootstrap *bootstrap, const uint64_t *abort)
+{
+    bootstrap->star.abort = abort;
+}
+
 void imx_bootstrap_destroy(imx_bootstrap *bootstrap)
 {
     if (!bootstrap)

@@ -23,6 +23,9 @@ imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *en
 const imbrex_bootstrap *imx_bootstrap_public(imx_bootstrap *bootstrap);
 imbrex_status imx_bootstrap_status(const imx_bootstrap *bootstrap);
 
+/* From now on an allgather fails soon after *abort is not 0 any more. */
+void imx_bootstrap_watch(imx_bootstrap *bootstrap, const uint64_t *abort);
+
 void imx_bootstrap_destroy(imx_bootstrap *bootstrap); /* NULL is fine */
 
 #endif /* IMX_BOOTSTRAP_H */

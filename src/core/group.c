@@ -239,9 +239,12 @@ static imbrex_status set_watch(imbrex_group *group)
         .timeout_ns = group->timeout_ms * 1000000,
     };
     group->backend->set_watch(group->device, &group->watch);
+    if (group->own_bootstrap)
+        imx_bootstrap_watch(group->own_bootstrap, &own->abort);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t] && imx_group_transports[t]->watch)
-            IMX_TRY(imx_group_transports[t]->watch(group->transport[t], peer_gone, group));
+            IMX_TRY(
+                imx_group_transports[t]->watch(group->transport[t], &own->abort, peer_gone, group));
     }
     return IMBREX_OK;
 }

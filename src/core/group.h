@@ -122,7 +122,8 @@ typedef struct imx_field {
 
 enum { IMX_AGREE_FIELDS = 20, IMX_AGREE_NOTE = 256 };
 
-/* Collective: swaps bytes through the bootstrap.  PEER or TIMEOUT if that fails. */
+/* Collective: swaps bytes through the bootstrap.  If that fails: why the group has, or PEER or
+ * TIMEOUT. */
 imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv,
                                   size_t bytes) IMX_MUST_CHECK;
 

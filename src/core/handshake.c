@@ -137,7 +137,7 @@ static imx_socket_result talk(int fd, const imx_handshake_id *id, int64_t first_
 {
     imx_socket_result result = imx_socket_send_all(fd, hello, sizeof *hello, first_deadline);
     if (result == IMX_SOCKET_DONE)
-        result = imx_socket_recv_all(fd, challenge, sizeof *challenge, first_deadline);
+        result = imx_socket_recv_all(fd, challenge, sizeof *challenge, first_deadline, NULL);
     if (result != IMX_SOCKET_DONE)
         return result;
     if (challenge->magic != MAGIC_CHALLENGE || challenge->sequence != id->sequence)
@@ -145,7 +145,7 @@ static imx_socket_result talk(int fd, const imx_handshake_id *id, int64_t first_
     const imx_handshake_proof proof = { MAGIC_PROOF, guest_proof(id->key, hello, challenge) };
     result = imx_socket_send_all(fd, &proof, sizeof proof, deadline);
     if (result == IMX_SOCKET_DONE)
-        result = imx_socket_recv_all(fd, verdict, sizeof *verdict, deadline);
+        result = imx_socket_recv_all(fd, verdict, sizeof *verdict, deadline, NULL);
     return result;
 }
 

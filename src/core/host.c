@@ -239,7 +239,8 @@ static imx_socket_result wait_for_news(imx_host *host)
         *at++ = (struct pollfd){ .fd = host->star->links[r].fd, .events = POLLIN };
         *rank++ = r;
     }
-    imx_socket_result result = imx_socket_poll(host->polls, (size_t)(at - host->polls), until);
+    imx_socket_result result =
+        imx_socket_poll(host->polls, (size_t)(at - host->polls), until, NULL);
     bool over = imx_socket_now_ms() >= host->deadline;
     return result == IMX_SOCKET_LATE && !over ? IMX_SOCKET_DONE : result;
 }

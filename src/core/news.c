@@ -107,7 +107,8 @@ static bool send_message(int fd, const message *m)
 
 static bool receive_message(int fd, message *m)
 {
-    imx_socket_result got = imx_socket_recv_all(fd, m, sizeof *m, imx_socket_deadline(MESSAGE_MS));
+    imx_socket_result got =
+        imx_socket_recv_all(fd, m, sizeof *m, imx_socket_deadline(MESSAGE_MS), NULL);
     return got == IMX_SOCKET_DONE && m->magic == MAGIC;
 }
 
@@ -149,7 +150,7 @@ static void welcome(imx_news *news, int listener, const offer *o, int callers)
     while (callers > 0 && imx_socket_now_ms() < last) {
         struct pollfd door = { .fd = listener, .events = POLLIN };
         message hello;
-        if (imx_socket_poll(&door, 1, deadline) != IMX_SOCKET_DONE)
+        if (imx_socket_poll(&door, 1, deadline, NULL) != IMX_SOCKET_DONE)
             return;
         int fd = imx_sys.accept(listener, NULL, NULL);
         if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)

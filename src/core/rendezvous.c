@@ -139,7 +139,8 @@ static imbrex_status seek(imx_seeker *seeker)
             return IMBREX_OK;
         if (now >= seeker->deadline)
             return fail_unanswered(seeker);
-        imx_socket_result nap = imx_socket_poll(NULL, 0, imx_min(seeker->deadline, now + nap_ms));
+        imx_socket_result nap =
+            imx_socket_poll(NULL, 0, imx_min(seeker->deadline, now + nap_ms), NULL);
         if (nap == IMX_SOCKET_BROKEN)
             return imx_fail_errno("cannot wait for rank 0");
         nap_ms = imx_min(2 * nap_ms, NAP_MAX_MS);

@@ -125,7 +125,7 @@ static bool is_absence(int error)
 static imx_socket_result finish_connect(int fd, int64_t deadline)
 {
     struct pollfd ready = { .fd = fd, .events = POLLOUT };
-    imx_socket_result result = imx_socket_poll(&ready, 1, deadline);
+    imx_socket_result result = imx_socket_poll(&ready, 1, deadline, NULL);
     if (result != IMX_SOCKET_DONE)
         return result;
     int error = 0;
@@ -206,12 +206,13 @@ imx_socket_result imx_socket_recv(int fd, imx_socket_span *span)
     return move(fd, span, false);
 }
 
-static imx_socket_result move_all(int fd, imx_socket_span *span, bool out, int64_t deadline)
+static imx_socket_result move_all(int fd, imx_socket_span *span, bool out, int64_t deadline,
+                                  const uint64_t *abort)
 {
     imx_socket_result result;
     while ((result = move(fd, span, out)) == IMX_SOCKET_AGAIN) {
         struct pollfd ready = { .fd = fd, .events = out ? POLLOUT : POLLIN };
-        result = imx_socket_poll(&ready, 1, deadline);
+        result = imx_socket_poll(&ready, 1, deadline, abort);
         if (result != IMX_SOCKET_DONE)
             return result;
     }
@@ -221,28 +222,32 @@ static imx_socket_result move_all(int fd, imx_socket_span *span, bool out, int64
 imx_socket_result imx_socket_send_all(int fd, const void *from, size_t bytes, int64_t deadline)
 {
     imx_socket_span span = { (char *)(uintptr_t)from, bytes }; /* sendmsg's iovec is not const */
-    return move_all(fd, &span, true, deadline);
+    return move_all(fd, &span, true, deadline, NULL);
 }
 
-imx_socket_result imx_socket_recv_all(int fd, void *to, size_t bytes, int64_t deadline)
+imx_socket_result imx_socket_recv_all(int fd, void *to, size_t bytes, int64_t deadline,
+                                      const uint64_t *abort)
 {
     imx_socket_span span = { to, bytes };
-    return move_all(fd, &span, false, deadline);
+    return move_all(fd, &span, false, deadline, abort);
 }
 
-imx_socket_result imx_socket_poll(struct pollfd *fds, size_t count, int64_t deadline)
+imx_socket_result imx_socket_poll(struct pollfd *fds, size_t count, int64_t deadline,
+                                  const uint64_t *abort)
 {
     for (;;) {
         int64_t left_ms = imx_max(deadline - imx_socket_now_ms(), 0);
         int64_t looked_ns = imbrexd_now_ns();
-        int ready = imx_sys.poll(fds, count, (int)imx_min(left_ms, SLICE_MS));
+        /* acquire: the fault was written before the word */
+        bool aborted = abort && __atomic_load_n(abort, __ATOMIC_ACQUIRE);
+        int ready = imx_sys.poll(fds, count, aborted ? 0 : (int)imx_min(left_ms, SLICE_MS));
         stopped_ns += imbrexd_pause_ns(imbrexd_now_ns() - looked_ns,
                                        imx_min(left_ms, IMX_TIMEOUT_MS) * NS_A_MS);
         if (ready > 0)
             return IMX_SOCKET_DONE;
         if (ready < 0 && errno != EINTR)
             return IMX_SOCKET_BROKEN;
-        if (left_ms == 0)
-            return IMX_SOCKET_LATE;
+        if (aborted || left_ms == 0)
+            return aborted ? IMX_SOCKET_ABORTED : IMX_SOCKET_LATE;
     }
 }

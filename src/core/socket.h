@@ -8,10 +8,11 @@
 
 typedef enum imx_socket_result {
     IMX_SOCKET_DONE,
-    IMX_SOCKET_AGAIN, /* not yet: poll, and call again */
-    IMX_SOCKET_GONE,  /* the other side closed, or nobody is there */
-    IMX_SOCKET_LATE,  /* the deadline passed */
-    IMX_SOCKET_BROKEN /* a system call failed; errno says why */
+    IMX_SOCKET_AGAIN,   /* not yet: poll, and call again */
+    IMX_SOCKET_GONE,    /* the other side closed, or nobody is there */
+    IMX_SOCKET_LATE,    /* the deadline passed */
+    IMX_SOCKET_ABORTED, /* the group has failed meanwhile: its abort word says so */
+    IMX_SOCKET_BROKEN   /* a system call failed; errno says why */
 } imx_socket_result;
 
 typedef struct imx_socket_address {
@@ -55,14 +56,15 @@ bool imx_socket_same_user(int fd);
 imx_socket_result imx_socket_send(int fd, imx_socket_span *span) IMX_MUST_CHECK;
 imx_socket_result imx_socket_recv(int fd, imx_socket_span *span) IMX_MUST_CHECK;
 
-/* Move all of it by the deadline. */
+/* Move all of it by the deadline.  abort: as in imx_socket_poll. */
 imx_socket_result imx_socket_send_all(int fd, const void *from, size_t bytes,
                                       int64_t deadline) IMX_MUST_CHECK;
-imx_socket_result imx_socket_recv_all(int fd, void *to, size_t bytes,
-                                      int64_t deadline) IMX_MUST_CHECK;
+imx_socket_result imx_socket_recv_all(int fd, void *to, size_t bytes, int64_t deadline,
+                                      const uint64_t *abort) IMX_MUST_CHECK;
 
-/* poll(2) until something is ready (DONE), or LATE, or BROKEN. */
-imx_socket_result imx_socket_poll(struct pollfd *fds, size_t count,
-                                  int64_t deadline) IMX_MUST_CHECK;
+/* poll(2) until something is ready (DONE), or LATE, or BROKEN; or ABORTED, soon after *abort is not
+ * 0 any more.  abort NULL: nobody says so. */
+imx_socket_result imx_socket_poll(struct pollfd *fds, size_t count, int64_t deadline,
+                                  const uint64_t *abort) IMX_MUST_CHECK;
 
 #endif /* IMX_SOCKET_H */

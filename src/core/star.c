@@ -99,6 +99,13 @@ static imbrex_status fail_late(const imx_star *star, const char *did_not)
                     did_not, (unsigned long long)star->call, (long long)star->timeout_ms);
 }
 
+/* The group knows why. */
+static imbrex_status fail_aborted(const imx_star *star)
+{
+    return imx_fail(IMBREX_PEER, "the group failed before allgather %llu was complete",
+                    (unsigned long long)star->call);
+}
+
 /* Polls the links that are not done.  Their number is *count, 0 when all are done. */
 static imx_socket_result poll_rest(imx_star *star, short events, int64_t deadline, int *count)
 {
@@ -109,7 +116,8 @@ static imx_socket_result poll_rest(imx_star *star, short events, int64_t deadlin
         star->polls[*count] = (struct pollfd){ .fd = star->links[r].fd, .events = events };
         star->polled[(*count)++] = r;
     }
-    return *count ? imx_socket_poll(star->polls, (size_t)*count, deadline) : IMX_SOCKET_DONE;
+    return *count ? imx_socket_poll(star->polls, (size_t)*count, deadline, star->abort)
+                  : IMX_SOCKET_DONE;
 }
 
 static imbrex_status check_header(const imx_star *star, int rank, size_t bytes)
@@ -165,6 +173,8 @@ static imbrex_status gather(imx_star *star, char *all, size_t bytes, int64_t dea
             return IMBREX_OK;
         if (result == IMX_SOCKET_LATE)
             return fail_late(star, "come to allgather");
+        if (result == IMX_SOCKET_ABORTED)
+            return fail_aborted(star);
         if (result == IMX_SOCKET_BROKEN)
             return imx_fail_errno("waiting for the other ranks failed");
         for (int i = 0; i < count; i++)
@@ -203,6 +213,8 @@ static imbrex_status scatter(imx_star *star, const char *all, size_t bytes, int6
             return status;
         if (result == IMX_SOCKET_LATE)
             return fail_late(star, "take the result of allgather");
+        if (result == IMX_SOCKET_ABORTED)
+            return fail_aborted(star);
         if (result == IMX_SOCKET_BROKEN)
             return imx_fail_errno("waiting for the other ranks failed");
         for (int i = 0; i < count; i++) {
@@ -230,17 +242,20 @@ static imbrex_status fail_at_rank_0(const imx_star *star, imx_socket_result resu
     if (result == IMX_SOCKET_LATE)
         return imx_fail(IMBREX_TIMEOUT, "rank 0 did not answer in %s within %lld ms", what,
                         (long long)star->timeout_ms);
+    if (result == IMX_SOCKET_ABORTED)
+        return fail_aborted(star);
     return imx_fail_errno("rank %d cannot talk to rank 0 in %s", star->rank, what);
 }
 
 /* Sends until done, or until rank 0 speaks or leaves: it never speaks before it has everything,
  * unless to say what went wrong. */
-static imx_socket_result offer(int fd, imx_socket_span *span, int64_t deadline)
+static imx_socket_result offer(const imx_star *star, imx_socket_span *span, int64_t deadline)
 {
+    int fd = star->links[0].fd;
     imx_socket_result result;
     while ((result = imx_socket_send(fd, span)) == IMX_SOCKET_AGAIN) {
         struct pollfd ready = { .fd = fd, .events = POLLIN | POLLOUT };
-        result = imx_socket_poll(&ready, 1, deadline);
+        result = imx_socket_poll(&ready, 1, deadline, star->abort);
         if (result != IMX_SOCKET_DONE || ready.revents & ~POLLOUT)
             return result;
     }
@@ -253,7 +268,8 @@ static imbrex_status take(const imx_star *star, void *all, size_t bytes, int64_t
 {
     int fd = star->links[0].fd;
     imx_star_header header;
-    imx_socket_result result = imx_socket_recv_all(fd, &header, sizeof header, deadline);
+    imx_socket_result result =
+        imx_socket_recv_all(fd, &header, sizeof header, deadline, star->abort);
     if (result != IMX_SOCKET_DONE)
         return fail_at_rank_0(star, result);
     if (header.magic != MAGIC)
@@ -261,7 +277,7 @@ static imbrex_status take(const imx_star *star, void *all, size_t bytes, int64_t
                         (unsigned long long)star->call);
     if (header.status != IMBREX_OK) {
         char text[IMX_STAR_TEXT];
-        result = imx_socket_recv_all(fd, text, sizeof text, deadline);
+        result = imx_socket_recv_all(fd, text, sizeof text, deadline, star->abort);
         if (result != IMX_SOCKET_DONE)
             return fail_at_rank_0(star, result);
         return imx_fail(header.status == IMBREX_TIMEOUT ? IMBREX_TIMEOUT : IMBREX_PEER, "%.*s",
@@ -270,7 +286,7 @@ static imbrex_status take(const imx_star *star, void *all, size_t bytes, int64_t
     if (header.call != star->call || header.bytes != bytes)
         return imx_fail(IMBREX_PEER, "rank %d and rank 0 lost step in allgather %llu", star->rank,
                         (unsigned long long)star->call);
-    result = imx_socket_recv_all(fd, all, bytes * (size_t)star->size, deadline);
+    result = imx_socket_recv_all(fd, all, bytes * (size_t)star->size, deadline, star->abort);
     return result == IMX_SOCKET_DONE ? IMBREX_OK : fail_at_rank_0(star, result);
 }
 
@@ -284,7 +300,7 @@ static imbrex_status swap_with_rank_0(const imx_star *star, const void *own, voi
     imx_socket_span spans[2] = { { (char *)&header, sizeof header },
                                  { (char *)(uintptr_t)own, bytes } };
     for (int i = 0; i < 2 && (i == 0 || spans[0].left == 0); i++) {
-        imx_socket_result result = offer(star->links[0].fd, &spans[i], deadline);
+        imx_socket_result result = offer(star, &spans[i], deadline);
         if (result != IMX_SOCKET_DONE)
             return fail_at_rank_0(star, result);
     }

@@ -35,6 +35,7 @@ typedef struct imx_star_link {
 typedef struct imx_star {
     int rank, size;
     int64_t timeout_ms;
+    const uint64_t *abort; /* of the group that it serves: not 0 ends all waits here; NULL: none */
     uint64_t call;
     imx_star_link *links; /* [size]; all but rank 0 use only links[0].fd */
     struct pollfd *polls; /* [size] */

@@ -46,9 +46,10 @@ typedef struct imx_transport_kind {
     void (*withdraw)(imx_transport *transport);
 
     /* From now on until close, and from a thread of its own, calls gone(ctx, rank) once for every
-     * peer that closed its side or whose process ended.  NULL: a peer cannot go without the rest
-     * of the process. */
-    imbrex_status (*watch)(imx_transport *transport, void (*gone)(void *ctx, int rank), void *ctx);
+     * peer that closed its side or whose process ended; and a swap waits for nobody any more once
+     * *abort is not 0.  NULL: a peer cannot go without the rest of the process. */
+    imbrex_status (*watch)(imx_transport *transport, const uint64_t *abort,
+                           void (*gone)(void *ctx, int rank), void *ctx);
 } imx_transport_kind;
 
 extern const imx_transport_kind imx_transport_local_threads;

@@ -52,6 +52,7 @@ struct imx_transport {
     int stop;           /* eventfd that ends the watching thread */
     unsigned long watcher;
     bool watching;
+    const uint64_t *abort; /* the group's word; NULL: it has none yet */
     void (*gone)(void *ctx, int rank);
     void *gone_ctx;
 };
@@ -86,15 +87,19 @@ static int64_t deadline_from_now(const imx_transport *t)
     return imx_socket_deadline(t->desc.timeout_ms / 2);
 }
 
-/* Until fd is ready or the deadline; OK, TIMEOUT, or why poll failed. */
-static imbrex_status await(int fd, short events, int64_t deadline, const char *what, int rank)
+/* Until fd is ready to be read or the deadline; OK, TIMEOUT, PEER if the group has failed, or why
+ * poll did. */
+static imbrex_status await(const imx_transport *t, int fd, int64_t deadline, const char *what,
+                           int rank)
 {
-    struct pollfd poll = { .fd = fd, .events = events };
-    imx_socket_result result = imx_socket_poll(&poll, 1, deadline);
+    struct pollfd poll = { .fd = fd, .events = POLLIN };
+    imx_socket_result result = imx_socket_poll(&poll, 1, deadline, t->abort);
     if (result == IMX_SOCKET_DONE)
         return IMBREX_OK;
     if (result == IMX_SOCKET_LATE)
         return imx_fail(IMBREX_TIMEOUT, "rank %d did not %s in time", rank, what);
+    if (result == IMX_SOCKET_ABORTED)
+        return imx_fail(IMBREX_PEER, "the group failed before rank %d could %s", rank, what);
     return imx_fail_errno("cannot wait for rank %d to %s", rank, what);
 }
 
@@ -201,7 +206,7 @@ static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
         if (now >= deadline)
             return imx_fail(IMBREX_TIMEOUT,
                             "rank %d did not take a connection in time: its queue is full", rank);
-        if (imx_socket_poll(NULL, 0, now + NAP_MS) == IMX_SOCKET_BROKEN)
+        if (imx_socket_poll(NULL, 0, now + NAP_MS, t->abort) == IMX_SOCKET_BROKEN)
             return imx_fail_errno("cannot wait for rank %d to take a connection", rank);
     }
     hello greeting = { .rank = t->desc.rank };
@@ -225,8 +230,7 @@ static imbrex_status greet(imx_transport *t, int fd, int64_t deadline)
     hello greeting = { 0 };
     imbrex_status heard = IMBREX_PEER;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid())
-        heard =
-            await(fd, POLLIN, imx_min(deadline, imx_socket_deadline(GREETING_MS)), "say hello", -1);
+        heard = await(t, fd, imx_min(deadline, imx_socket_deadline(GREETING_MS)), "say hello", -1);
     if (heard == IMBREX_OK)
         heard = receive_message(fd, &greeting, sizeof greeting, NULL, -1);
     if (heard == IMBREX_OK && is_expected(t, &greeting))
@@ -255,7 +259,7 @@ static imbrex_status connect_all(imx_transport *t, int64_t deadline)
             IMX_TRY(connect_to(t, r, deadline));
     }
     for (int r; (r = missing(t)) >= 0;) {
-        IMX_TRY(await(t->listener, POLLIN, deadline, "connect", r));
+        IMX_TRY(await(t, t->listener, deadline, "connect", r));
         int fd = imx_sys.accept(t->listener, NULL, NULL);
         if (fd >= 0)
             IMX_TRY(greet(t, fd, deadline));
@@ -309,7 +313,7 @@ static imbrex_status import_from(imx_transport *t, int rank, const imx_memory *o
     int fd = -1;
     do { /* what a failed swap left unread comes first */
         close_fd(fd);
-        IMX_TRY(await(t->sockets[rank], POLLIN, deadline, "pass its memory", rank));
+        IMX_TRY(await(t, t->sockets[rank], deadline, "pass its memory", rank));
         IMX_TRY(receive_message(t->sockets[rank], &theirs, sizeof theirs, &fd, rank));
     } while (theirs.swap < t->swaps);
     if (mine == IMBREX_OK)
@@ -373,8 +377,10 @@ static void *watch(void *arg)
     return NULL;
 }
 
-static imbrex_status fds_watch(imx_transport *t, void (*gone)(void *ctx, int rank), void *ctx)
+static imbrex_status fds_watch(imx_transport *t, const uint64_t *abort,
+                               void (*gone)(void *ctx, int rank), void *ctx)
 {
+    t->abort = abort;
     t->gone = gone;
     t->gone_ctx = ctx;
     t->stop = imx_sys.eventfd(0, EFD_CLOEXEC);
