@@ -169,6 +169,12 @@ class LogicalNodes(Case):
         """Ranks that are threads start MPI once."""
         self.assertIn("MPI was started once", self.well(self.connect("1", "starts")))
 
+    def test_late_end(self):
+        """Whoever ends long before another, MPI having been started for both, does not cut it
+        short."""
+        out = self.well(self.connect("2", "late"))
+        self.assertEqual(len(re.findall(r"rank \d is done", out)), 2, out)
+
     def test_gone(self):
         """A rank that does not come back while MPI connects the ranks holds up nobody for good."""
         done = self.connect("2", "gone")

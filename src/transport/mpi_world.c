@@ -242,7 +242,9 @@ static int start_stirring(void)
 
 static pid_t started_by;
 
-/* As the process exits, maybe with groups; a forked child has no part in it. */
+/* As the process exits, maybe with groups; a forked child has no part in it.  MPI_Finalize waits
+ * for all processes of the job, without a limit: of one that left without it mpirun would say that
+ * it had failed, and end those that are still at work. */
 static void end_mpi(void)
 {
     if (getpid() != started_by || !is_well())

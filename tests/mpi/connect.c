@@ -2,6 +2,7 @@
  *
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect threads    two threads a process make groups
  *     IMBREX_NODE_RANKS=1 mpirun -n 1 mpi_connect starts     two ranks want to start MPI
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect late       rank 1 ends long after rank 0
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect denied     rank 1 gets no thread to drive MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect refused    nor is it told when MPI ends
@@ -199,6 +200,23 @@ static int starts(void)
     return leaves_mpi_alone();
 }
 
+/* ---- a rank that has work left --------------------------------------------------------------- */
+
+/* It has all the time, also beyond the limit: mpirun would end it if the other left without
+ * MPI_Finalize. */
+static int late(void)
+{
+    imbrex_group *group;
+    imbrex_group_desc desc = { .device = "cpu", .timeout_ms = LIMIT_MS };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    int rank = imbrex_group_rank(group);
+    imbrex_group_destroy(group);
+    if (rank == 1)
+        usleep(4 * LIMIT_MS * 1000);
+    printf("rank %d is done\n", rank);
+    return 0;
+}
+
 /* ---- a rank that is gone --------------------------------------------------------------------- */
 
 /* Its process stays, so that mpirun does not end the others. */
@@ -389,6 +407,8 @@ int main(int argc, char **argv)
     alarm(GUARD_S);
     if (strcmp(mode, "starts") == 0)
         return starts();
+    if (strcmp(mode, "late") == 0)
+        return late();
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     return strcmp(mode, "gone") == 0      ? gone()
            : strcmp(mode, "denied") == 0  ? denied(true)
