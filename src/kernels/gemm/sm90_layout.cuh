@@ -320,8 +320,7 @@ IMX_FN uint32_t turn_of(uint32_t base, uint32_t consumer)
     return base + BARRIERS_AT + (2 * IMX_STAGES + consumer) * 8;
 }
 
-/* With IMX_SPLIT, of each warp: the other block's half has come; that block's room for this one's is
- * free. */
+/* With IMX_SPLIT, of each warp: the other block's half has come, and has room for this one's. */
 IMX_FN uint32_t halves_of(uint32_t base, uint32_t warp)
 {
     return base + BARRIERS_AT + (2 * IMX_STAGES + warp) * 8;
