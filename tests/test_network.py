@@ -399,28 +399,31 @@ class Namespaces(Case):
         return times["products"], times["sequential"], times["chosen"]
 
     def test_overlap(self):
-        """Where the wire takes half of the sequential version's time, overlap takes most of that
-        away: 0.65 of it is left at most.  The width is changed until the wire takes about half, and
-        then kept; it takes the more tries the less the machine is the test's own."""
+        """Where the wire takes half of the sequential version's time, overlap takes some of that
+        away from each operator, and most of it from one: 0.65 of it is left at most.  The width is
+        changed until the wire takes about half, and then kept; it takes the more tries the less the
+        machine is the test's own."""
         wires = self.wires(2)
         wires.shape()
-        width, seen, best = {"ag_gemm": 384, "gemm_rs": 384}, [], 9
-        for op in 4 * ["gemm_rs", "ag_gemm"]:
+        width, seen = {"ag_gemm": 384, "gemm_rs": 384}, []
+        best = {"ag_gemm": 9, "gemm_rs": 9}
+        for op in 5 * ["gemm_rs", "ag_gemm"]:
             products, sequential, overlapped = self.bench(wires, op, width[op])
             share, ratio = 1 - products / sequential, overlapped / sequential
             seen.append("%s, width %d: products %.3f s, with the wire %.3f s (%.0f %% on it), "
                         "overlapped %.3f s: %.2f" % (op, width[op], products, sequential,
                                                      100 * share, overlapped, ratio))
             if 0.35 <= share <= 0.65:
-                best = min(best, ratio)
-                if best <= 0.65:
+                best[op] = min(best[op], ratio)
+                if max(best.values()) <= 0.9 and min(best.values()) <= 0.65:
                     break
             if 0.45 <= share <= 0.6:
                 continue
             factor = max(sequential - products, products / 4) / products
             width[op] = max(64, min(2048, int(width[op] * factor)))
         print("\n".join(seen))
-        self.assertLessEqual(best, 0.65, "\n" + "\n".join(seen))
+        self.assertLessEqual(max(best.values()), 0.9, "\n" + "\n".join(seen))
+        self.assertLessEqual(min(best.values()), 0.65, "\n" + "\n".join(seen))
 
     def ends(self, wires, what, ranks):
         """What the ranks say as they end after what(), which they cannot go on from, is sound: each
