@@ -86,8 +86,8 @@ typedef struct imbrexd_fault {
     int64_t when_ns; /* CLOCK_MONOTONIC; 0: noticed by a device, which has no such clock */
 } imbrexd_fault;
 
-/* imbrexd_fault.kind, and what have and want are.  Kernels raise 1, 7 and 9, the host the
- * others. */
+/* imbrexd_fault.kind, and what have and want are.  Kernels raise 1, 7 and 9, the host all
+ * but 7 and 9. */
 enum {
     IMBREXD_FAULT_DEADLINE = 1, /* the signal's value, the value waited for */
     IMBREXD_FAULT_DEATH = 2,    /* of rank site.rank */

@@ -84,7 +84,7 @@ static int sys_eventfd(unsigned value, int flags)
  * profiler's. */
 static int sys_thread_create(unsigned long *thread, void *(*run)(void *), void *arg)
 {
-    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGPROF };
+    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF };
     sigset_t most, before;
     sigfillset(&most);
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)

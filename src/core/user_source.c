@@ -20,7 +20,7 @@
 #include "source.h"
 
 enum { TEXT_BYTES_MOST = 16 << 20, PATH_MOST = 512, FILES_MOST = 256 };
-enum { FOLDERS_MOST = IMX_USER_WORDS + 1 };
+enum { FOLDERS_MOST = IMX_USER_WORDS + 256 }; /* of the options and of the environment */
 
 /* NULL with errno, ENOTSUP if it is a pipe or the like, which might never end. */
 static FILE *open_file(const char *path)
@@ -161,6 +161,10 @@ static void take_words(scan *s, const char *options, const char *const *flags, i
 
 static void take_folder(scan *s, const char *word, size_t length)
 {
+    for (int i = 0; i < s->folder_count; i++) {
+        if (strncmp(s->folders[i], word, length) == 0 && !s->folders[i][length])
+            return;
+    }
     if (length >= PATH_MOST || s->folder_count == FOLDERS_MOST)
         s->too_much = true;
     else
@@ -173,10 +177,11 @@ static void take_environment(scan *s)
     static const char *const names[] = { "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH" };
     for (int i = 0; i < 3; i++) {
         const char *at = getenv(names[i]);
-        while (at && *at) {
+        for (bool more = at && *at; more;) {
             size_t length = strcspn(at, ":");
             take_folder(s, length ? at : ".", length ? length : 1);
-            at += length + (at[length] == ':');
+            more = at[length] == ':'; /* behind the last one, too */
+            at += length + more;
         }
     }
 }
@@ -187,7 +192,7 @@ static bool are_obscure(const char *options)
     static const char *const words[] = {
         "@",         "-I=",       "-Wp,",           "-X",     "--include-directory-after",
         "-iprefix",  "-iwith",    "--include-with", "-specs", "--specs",
-        "-isysroot", "--sysroot", "-include-pch",
+        "-isysroot", "--sysroot", "-include-pch",   "-B",     "--prefix",
     };
     for (const char *at = options; *at; at += strcspn(at, IMX_USER_BLANKS)) {
         at += strspn(at, IMX_USER_BLANKS);

@@ -122,13 +122,16 @@ imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
     return IMBREX_OK;
 }
 
-/* Detached.  Signals are the caller's threads' to take. */
+/* Detached.  Signals are the caller's threads' to take, as core/sys.c has it. */
 static int start_thread(void *(*run)(void *arg), void *arg)
 {
+    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF };
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t most, before;
+    sigfillset(&most);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        sigdelset(&most, own[i]);
+    pthread_sigmask(SIG_SETMASK, &most, &before);
     int error = pthread_create(&thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!error)

@@ -71,8 +71,8 @@ typedef struct imx_gemm_args {
     int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
     int leave;         /* multiprocessors that stay free for others: as the kernel is made */
     int own;
-    int slices, slice_k; /* slices >= 1, the last may be shorter; slice_k: on GPUs a multiple of 64,
-                          * which may be more than k */
+    int slices, slice_k; /* one of k, or several that are pushed or passed on, the last maybe
+                          * shorter: on GPUs of a multiple of 64, which may be more than k */
     int push_pace[2];
     int64_t push_first, push_rows; /* this rank's, of the m rows of a */
     int ahead;
