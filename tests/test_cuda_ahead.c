@@ -71,6 +71,32 @@ static void nothing_runs(void **state)
     imbrex_group_destroy(group);
 }
 
+static int passes_rows_on(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)rank, (void)ctx;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "compile:80" };
+    imbrex_gemm_desc ring = { 8192, 256, 320, IMBREX_BF16, .algorithm = "ring" };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    imbrex_status status = imbrex_plan_ag_gemm(group, &ring, &plan);
+    RANK_CHECK(status == IMBREX_UNSUPPORTED, "%s: %s", imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), "no form for this shape on sm_80: rows that go on") &&
+                   strstr(imbrex_error(), "choose \"store\""),
+               "%s", imbrex_error());
+    imbrex_group_destroy(group);
+    return 0;
+}
+
+/* The kernel says what its form would want. */
+static void what_has_no_form_says_why(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    fake_driver_install(0);
+    assert_int_equal(ranks_run_bare(&desc, passes_rows_on, NULL), 0);
+}
+
 static void other_devices_are_refused(void **state)
 {
     (void)state;
@@ -226,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_fill_the_cache),
         cmocka_unit_test(nothing_runs),
+        cmocka_unit_test(what_has_no_form_says_why),
         cmocka_unit_test(other_devices_are_refused),
         cmocka_unit_test(each_form_has_its_choice),
         cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, make_files, scratch_remove),

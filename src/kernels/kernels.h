@@ -39,7 +39,8 @@ typedef struct imx_cuda_config {
     bool early; /* it uses grid.cuh: its blocks may start before the kernel ahead of it has ended */
     bool traces; /* it uses trace.cuh: compiled with IMX_TRACE it writes down what its blocks do */
     size_t shared_bytes;
-    int kept[4]; /* the kernel's own: what its cuda_launch wants to know again */
+    int kept[4];       /* the kernel's own: what its cuda_launch wants to know again */
+    const char *wants; /* source NULL: what a form of it would want, for people; may be NULL */
 } imx_cuda_config;
 
 enum { IMX_TENSOR_MAPS = 21 };

@@ -102,14 +102,9 @@ static imbrex_status prepare(imbrex_plan *plan)
             "\"ring\" passes on rows of one rank at a time, and with m = %lld tiles have "
             "rows of several: choose \"store\", or give desc.chunk_rows",
             (long long)plan->shape.m);
-    imbrex_status status = imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
-    if (ring && status == IMBREX_UNSUPPORTED)
-        return imx_fail(
-            status, "\"ring\" needs a GPU of compute capability 9.0, bf16 or f16, and rows of a "
-                    "and b that are multiples of 16 bytes: choose \"store\"");
-    if (status == IMBREX_OK && imx_plan_sends_by(plan, run_ll))
-        return imx_exchange_ll_prepare(plan, LL, plan->shape.k);
-    return status;
+    IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
+    return imx_plan_sends_by(plan, run_ll) ? imx_exchange_ll_prepare(plan, LL, plan->shape.k)
+                                           : IMBREX_OK;
 }
 
 static imx_gemm_args product(const imx_run *run, bool arriving)

@@ -29,6 +29,20 @@ static imbrex_status build(const imx_folder *cache, const imx_cuda_config *confi
     return IMBREX_OK;
 }
 
+imbrex_status imx_cuda_configure(const imx_kernel *kernel, const void *largest,
+                                 const imx_cuda_target *target, int arch, int blocks,
+                                 imx_cuda_config *config)
+{
+    *config = (imx_cuda_config){ 0 };
+    if (kernel->cuda_config)
+        kernel->cuda_config(largest, target, blocks, config);
+    if (config->source)
+        return IMBREX_OK;
+    return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d%s%s",
+                    kernel->name, arch, config->wants ? ": " : "",
+                    config->wants ? config->wants : "");
+}
+
 /* One at a time: ranks of one process want the same kernel; the second finds it in the cache. */
 imbrex_status imx_cuda_build(const imx_folder *cache, const imx_cuda_config *config, int arch,
                              void **cubin, size_t *bytes, char **log)

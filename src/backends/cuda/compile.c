@@ -122,11 +122,7 @@ static imbrex_status prepare(imx_device *device, const imx_kernel *kernel, const
 {
     imx_cuda_target form = { .arch = device->form, .shared_bytes_most = device->shared_bytes_most };
     imx_cuda_config config = { 0 };
-    if (kernel->cuda_config)
-        kernel->cuda_config(largest, &form, blocks, &config);
-    if (!config.source)
-        return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
-                        kernel->name, device->arch);
+    IMX_TRY(imx_cuda_configure(kernel, largest, &form, device->arch, blocks, &config));
     imx_prepared *p = NULL;
     void *cubin = NULL;
     size_t bytes = 0;

@@ -208,6 +208,12 @@ bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, bool
 
 /* ---- build.c --------------------------------------------------------------------------------- */
 
+/* The form of a kernel for args no larger than these; UNSUPPORTED: it has none there.  arch: the
+ * GPU's own, for people. */
+imbrex_status imx_cuda_configure(const imx_kernel *kernel, const void *largest,
+                                 const imx_cuda_target *target, int arch, int blocks,
+                                 imx_cuda_config *config) IMX_MUST_CHECK;
+
 /* The cubin of a kernel's config, out of the cache or compiled.  *log (or log NULL) is what the
  * compiler said, NULL if it did not have to run.  Free both. */
 imbrex_status imx_cuda_build(const imx_folder *cache, const imx_cuda_config *config, int arch,

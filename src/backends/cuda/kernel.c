@@ -225,13 +225,10 @@ static imbrex_status configure(const imx_device *device, imx_prepared *p, const 
         .arch = device->form,
         .shared_bytes_most = device->shared_bytes_most,
     };
-    p->kernel->cuda_config(largest, &target, blocks, &p->config);
+    IMX_TRY(imx_cuda_configure(p->kernel, largest, &target, device->arch, blocks, &p->config));
     /* Blocks that start early take multiprocessors.  Where this kernel has only some of them, those
      * belong to others, for which the kernel before it may be waiting. */
     p->config.early = p->config.early && blocks >= device->sms;
-    if (!p->config.source)
-        return imx_fail(IMBREX_UNSUPPORTED, "kernel %s has no form for this shape on sm_%d",
-                        p->kernel->name, device->arch);
     p->config.traces = p->config.traces && device->trace;
     if (p->config.traces) {
         size_t length = strlen(p->config.options);

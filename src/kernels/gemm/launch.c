@@ -165,8 +165,12 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     imx_tiling tiling = tiling_of(args, target, blocks);
     if (tiling.form == IMX_GEMM_SM90)
         config_sm90(args, &tiling, blocks, config);
-    else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS))) /* Hopper's form has those */
+    else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS)))
         config_sm80(args, &tiling, target, blocks, config);
+    else /* Hopper's form has those */
+        config->wants = "rows that go on from rank to rank want a GPU of compute capability 9.0, "
+                        "bf16 or f16, and rows of a and b that are multiples of 16 bytes: choose "
+                        "\"store\"";
 }
 
 static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t rows, int64_t cols,
