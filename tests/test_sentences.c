@@ -79,9 +79,23 @@ static void names_the_rank_of_this_node(void **state)
     assert_int_equal(ranks_run(&desc, chunk_of_another_node, NULL), 0);
 }
 
+/* A run's word has the lower bits of its plan's number: the nearest plan is meant. */
+static void a_runs_plan_is_the_nearest(void **state)
+{
+    (void)state;
+    static const int plans[][2] = { { 1, 1 },       { 1, 4000 },      { 8191, 8192 },
+                                    { 8192, 8191 }, { 20000, 20100 }, { 24577, 24575 } };
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        uint64_t word = imx_agree_run_word(77, plans[i][1], 5);
+        assert_int_equal(imx_agree_run_plan(word, plans[i][0]), plans[i][1]);
+        assert_int_equal(imx_agree_run_m(word), 5);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_runs_plan_is_the_nearest),
         cmocka_unit_test(guesses_nothing_on_devices),
         cmocka_unit_test(names_the_rank_of_this_node),
     };
