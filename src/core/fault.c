@@ -365,8 +365,9 @@ static imbrex_status say_protocol(report *r)
 static imbrex_status say_deadline(report *r)
 {
     describe_site(r->group, &r->fault->site, &r->text);
-    if (poster_of(r->group, r->fault) != r->fault->site.rank)
-        imx_text_add(&r->text, ", by way of rank %d", poster_of(r->group, r->fault));
+    int poster = poster_of(r->group, r->fault);
+    if (poster != r->fault->site.rank)
+        imx_text_add(&r->text, ", by way of rank %d", poster);
     if (r->fault->site.what != IMX_SITE_NET)
         imx_text_add(&r->text, " (the signal is %llu, not yet %llu)",
                      (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);

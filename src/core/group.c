@@ -148,12 +148,12 @@ static imbrex_status look_at_devices(imbrex_group *group)
     IMX_TRY(imx_agree_allgather(group, &own, group->targets, sizeof own));
     group->target = &group->targets[group->rank];
     group->sharers = sharers_of(group, group->rank);
-    group->units = units_of(group, group->rank);
+    const int own_units = units_of(group, group->rank);
+    group->units = own_units;
     group->alike = true;
     for (int r = 0; r < group->size; r++) {
         int units = units_of(group, r);
-        group->alike = group->alike && group->targets[r].arch == own.arch &&
-                       units == units_of(group, group->rank);
+        group->alike = group->alike && group->targets[r].arch == own.arch && units == own_units;
         group->units = (int)imx_min(group->units, units);
         group->sharers = (int)imx_max(group->sharers, sharers_of(group, r));
     }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "imx.h"
+#include "signals.h"
 
 /* Everything with a descriptor is close-on-exec: a program that a rank starts must not keep the
  * rank's memory or connections alive. */
@@ -80,16 +80,10 @@ static int sys_eventfd(unsigned value, int flags)
     return eventfd(value, flags | EFD_CLOEXEC);
 }
 
-/* Signals are the caller's threads' to take, but for those that a thread brings upon itself and a
- * profiler's. */
 static int sys_thread_create(unsigned long *thread, void *(*run)(void *), void *arg)
 {
-    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF };
-    sigset_t most, before;
-    sigfillset(&most);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        sigdelset(&most, own[i]);
-    pthread_sigmask(SIG_SETMASK, &most, &before);
+    sigset_t others = imx_signals_of_others(), before;
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     int error = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;

@@ -3,11 +3,12 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "../core/signals.h"
 
 /* So many yields, then naps that double every NAPS.  Bytes go on their way meanwhile, from one
  * kernel's buffer to the other's, which hold what a nap takes. */
@@ -122,16 +123,12 @@ imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
     return IMBREX_OK;
 }
 
-/* Detached.  Signals are the caller's threads' to take, as core/sys.c has it. */
+/* Detached. */
 static int start_thread(void *(*run)(void *arg), void *arg)
 {
-    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF };
     pthread_t thread;
-    sigset_t most, before;
-    sigfillset(&most);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        sigdelset(&most, own[i]);
-    pthread_sigmask(SIG_SETMASK, &most, &before);
+    sigset_t others = imx_signals_of_others(), before;
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     int error = pthread_create(&thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!error)
