@@ -205,6 +205,12 @@ class LogicalNodes(Case):
         out = self.well(self.connect("2", "apart"))
         self.assertEqual(len(re.findall(r"rank \d has all", out)), 2, out)
 
+    def test_answers(self):
+        """None of an exchange's transfers waits for another, also of several pieces: what one rank
+        sends and receives at once, the other receives before it sends."""
+        out = self.well(self.connect("2", "answers"))
+        self.assertEqual(len(re.findall(r"rank \d has all", out)), 2, out)
+
     def test_mlp(self):
         out = self.well(call([*MPIRUN, "-n", "1", "-x", "IMBREX_NODE=red", TOOL, *MLP, ":",
                               "-n", "1", "-x", "IMBREX_NODE=blue", TOOL, *MLP]))

@@ -42,8 +42,9 @@ typedef struct step {
     imx_net_op ops[IMX_NET_OPS];
 } step;
 
-/* How far a step is: one piece of each operation at most is under way.  An operation's last piece
- * is shorter than the others, if need be empty, so that no two sizes have the same pieces. */
+/* How far a step is.  Each operation goes on by itself, one piece of it at a time: the peer may do
+ * in two steps what this one does in one.  An operation's last piece is shorter than the others, if
+ * need be empty, so that no two sizes have the same pieces. */
 typedef struct flight {
     MPI_Request requests[IMX_NET_OPS];
     int bytes[IMX_NET_OPS];   /* that are to arrive; -1: a send */
@@ -216,15 +217,15 @@ static bool depart(const step *s, flight *f, int i)
     return error == MPI_SUCCESS;
 }
 
-/* Begins a piece of all operations that have one, receives first.  MPI keeps the order of messages
- * between two ranks with one tag, so that pieces and steps meet their own kind. */
+/* Begins a piece of all operations that may and have none under way, receives first.  MPI keeps
+ * the order of messages between two ranks with one tag, so that pieces and steps meet their own
+ * kind. */
 static bool depart_all(const step *s, flight *f)
 {
-    for (int i = 0; i < IMX_NET_OPS; i++)
-        f->requests[i] = MPI_REQUEST_NULL;
     for (int kind = 1; kind >= 0; kind--) {
         for (int i = 0; i < s->count; i++) {
-            if (s->ops[i].receives == kind && may_depart(s, f, i) && !depart(s, f, i))
+            if (s->ops[i].receives == kind && f->requests[i] == MPI_REQUEST_NULL &&
+                may_depart(s, f, i) && !depart(s, f, i))
                 return false;
         }
     }
@@ -291,43 +292,36 @@ static bool fly(const step *s, flight *f)
     const imbrexd_watch *watch = s->net->desc.watch;
     imx_mpi_world_limit limit = imx_mpi_world_limit_of(s->net->desc.timeout_ms * 1000000);
     bool crowded = watch->spins < SPINS_ALONE;
-    for (int polls = 0; first_open(f) >= 0; imx_mpi_world_nap(&polls, crowded)) {
+    for (int polls = 0; depart_all(s, f);) {
+        int open = first_open(f);
+        if (open < 0)
+            return true;
         int landed = look(s, f);
         if (landed < 0 || aborted(s->net))
             return false;
         bool over = imx_mpi_world_is_over(&limit);
-        int open = first_open(f);
-        if (open >= 0)
-            imbrexd_watch_note(watch, site_of(s, open), limit.looked_ns);
         if (landed) {
             polls = 0;
             limit.deadline_ns = limit.looked_ns + limit.limit_ns;
-        } else if (over) {
+            continue;
+        }
+        imbrexd_watch_note(watch, site_of(s, open), limit.looked_ns);
+        if (over) {
             fail_step(s, open, IMBREXD_FAULT_DEADLINE, 0);
             return false;
         }
+        imx_mpi_world_nap(&polls, crowded);
     }
-    return true;
-}
-
-static bool is_over(const step *s, const flight *f)
-{
-    for (int i = 0; i < s->count; i++) {
-        if (has_next(s, f, i))
-            return false;
-    }
-    return true;
+    return false;
 }
 
 static void carry_out(const step *s)
 {
-    flight f = { 0 };
-    while (!is_over(s, &f) && !aborted(s->net)) {
-        if (!depart_all(s, &f) || !fly(s, &f)) {
-            take_back(s, &f);
-            return;
-        }
-    }
+    flight f = { .next = { 0 } };
+    for (int i = 0; i < IMX_NET_OPS; i++)
+        f.requests[i] = MPI_REQUEST_NULL;
+    if (!aborted(s->net) && !fly(s, &f))
+        take_back(s, &f);
 }
 
 static void run_step(const void *args)

@@ -400,6 +400,41 @@ static int apart(void)
     return 0;
 }
 
+/* What is sent and received in one exchange may be received in one, and then sent in another. */
+static int answers(void)
+{
+    enum { EACH = PIECE + BYTES };
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    char *at;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu", .timeout_ms = MOST_MS };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(imbrex_mem_alloc(group, 2 * EACH, (void **)&at));
+    int rank = bootstrap.rank;
+    char *sent = at + rank * EACH, *received = at + !rank * EACH;
+    const imbrex_transfer transfers[TRANSFERS] = {
+        { .rank = !rank,
+          .bytes = EACH,
+          .send = rank ? NULL : sent,
+          .recv = rank ? received : NULL },
+        { .rank = !rank,
+          .bytes = EACH,
+          .send = rank ? sent : NULL,
+          .recv = rank ? NULL : received },
+    };
+    memset(sent, 1 + rank, EACH);
+    for (int i = 0; i < 1 + rank; i++)
+        RANK_OK(imbrex_exchange(group, &transfers[i], TRANSFERS - rank, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    for (size_t i = 0; i < 2 * EACH; i++)
+        RANK_CHECK(at[i] == 1 + (i >= EACH), "byte %zu is %d", i, at[i]);
+    printf("rank %d has all\n", rank);
+    imbrex_group_destroy(group);
+    MPI_Finalize();
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     int level;
@@ -416,5 +451,6 @@ int main(int argc, char **argv)
            : strcmp(mode, "few") == 0     ? few()
            : strcmp(mode, "threads") == 0 ? threads()
            : strcmp(mode, "apart") == 0   ? apart()
+           : strcmp(mode, "answers") == 0 ? answers()
                                           : sizes(mode);
 }
