@@ -15,6 +15,7 @@
 #include "backends/cpu/compiler.h"
 #include "cache.h"
 #include "scratch.h"
+#include "user_source.h"
 
 /* ---- a compiler that notes each of its runs -------------------------------------------------- */
 
@@ -196,6 +197,21 @@ static void folders_of_all_forms(void **state)
         }
         if (forms[i].variable)
             unsetenv(forms[i].variable);
+    }
+}
+
+/* Where the compiler looks for what a file includes. */
+static void folders_of_files(void **state)
+{
+    (void)state;
+    static const char *const files[][2] = {
+        { "kept.c", "." }, { "in/kept.c", "in" }, { "/in/kept.c", "/in" }, { "/kept.c", "/" }
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        imx_user_source source;
+        assert_int_equal(imx_user_source_read("kept", "", files[i][0], "", &source), IMBREX_OK);
+        assert_string_equal(source.folder, files[i][1]);
+        imx_user_source_free(&source);
     }
 }
 
@@ -381,6 +397,7 @@ int main(void)
         cmocka_unit_test(headers_of_one_name),
         cmocka_unit_test(headers_that_a_macro_names),
         cmocka_unit_test(folders_of_all_forms),
+        cmocka_unit_test(folders_of_files),
         cmocka_unit_test(directives_of_all_forms),
         cmocka_unit_test(headers_too_large),
         cmocka_unit_test(pipes),

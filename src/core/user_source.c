@@ -307,8 +307,9 @@ static imbrex_status name_file(const char *name, const char *file, imx_user_sour
         return imx_fail(IMBREX_INVALID, "desc.file has %zu characters: want at most %zu", as.length,
                         as.size - 1);
     const char *slash = strrchr(out->file, '/');
+    int length = slash && slash > out->file ? (int)(slash - out->file) : 1; /* also of "/" itself */
     imx_text in = { .at = out->folder, .size = sizeof out->folder };
-    imx_text_add(&in, "%.*s", slash ? (int)(slash - out->file) : 1, slash ? out->file : ".");
+    imx_text_add(&in, "%.*s", length, slash ? out->file : ".");
     return IMBREX_OK;
 }
 
