@@ -230,7 +230,7 @@ typedef enum imbrex_layout {
  * into the peers' memory themselves, on up to 16 ranks; "ll", on as many, stores data together with
  * flags, for small shares: of all_gather (it takes 4 to 8 times the whole matrix in memory), of
  * ag_gemm before the product (as much of a, and a twice more), and of gemm_rs behind it (up to
- * 16 MB more than "store"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given,
+ * 16 MB more than "copy"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given,
  * parts go under signals);
  * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as first tiles read them,
  * with chunk_rows given (on "cuda" also for m above 1024, and below where each rank's rows are

@@ -10,6 +10,7 @@
 #include "fake_ranks.h"
 #include "kernels/kernels.h"
 #include "op_cases.h"
+#include "plan.h"
 
 static void run(int size, bool processes, int gpus)
 {
@@ -90,6 +91,36 @@ static void products_leave_room(void **state)
     assert_int_equal(fake_ranks_run(&desc, 2, leave_room, NULL), 0);
 }
 
+/* What the product itself stores at its rows' owners, and adds up there, wants neither room on this
+ * rank nor another kernel. */
+static int take_no_room(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const char *algorithms[] = { "copy", "store" };
+    imbrex_plan *plans[2];
+    for (int i = 0; i < 2; i++) {
+        imbrex_gemm_desc desc = {
+            .m = 1024, .n = 256, .k = 64, .algorithm = algorithms[i], .chunk_rows = 128
+        };
+        RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plans[i]));
+    }
+    size_t product = 1024 * 256 * 2;
+    size_t with = plans[0]->offsets.local_bytes, without = plans[1]->offsets.local_bytes;
+    RANK_CHECK(with >= product && without <= with - product, "%zu bytes, and %zu with \"store\"",
+               with, without);
+    RANK_CHECK(plans[0]->kernels[1] && !plans[1]->kernels[1], "a kernel that nobody launches");
+    return 0;
+}
+
+static void stores_take_no_room(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, take_no_room, NULL), 0);
+    if (imx_kernel_gemm.cuda_config)
+        assert_int_equal(fake_ranks_run(&desc, 2, take_no_room, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -99,6 +130,7 @@ int main(void)
         cmocka_unit_test(processes_with_a_gpu_each),
         cmocka_unit_test(processes_on_one_gpu),
         cmocka_unit_test(products_leave_room),
+        cmocka_unit_test(stores_take_no_room),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

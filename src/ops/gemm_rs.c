@@ -88,22 +88,23 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         imx_exchange_push_needs(plan, true, n);
     else
         imx_exchange_scatter_needs(plan, n);
-    n->local_bytes =
-        (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
     n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    if (!imx_plan_sends_by(plan, run_store)) /* whose products lie in shared data */
+        n->local_bytes =
+            (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
 }
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
-    if (sums(plan))
-        return IMBREX_OK;
+    if (stores(plan) || sums(plan))
+        return IMBREX_OK; /* it adds up, too */
     if (imx_plan_over_nodes(plan))
         return imx_across_scatter_prepare(plan, ACROSS);
     if (imx_plan_sends_by(plan, run_ll))
         return imx_exchange_push_prepare(plan, REDUCE, true);
-    return imx_exchange_scatter_prepare(plan, REDUCE, plan->algorithm->run == run_store);
+    return imx_exchange_scatter_prepare(plan, REDUCE, imx_plan_sends_by(plan, run_store));
 }
 
 static imx_gemm_args product(const imx_run *run, void *c)
