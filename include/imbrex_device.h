@@ -19,6 +19,8 @@
  *     imbrexd_wait(team, signal, value, from)                one thread, until *signal >= value
  *     imbrexd_wait_until(team, signal, compare, value, from) IMBREXD_EQ NE GT GE LT LE
  *     imbrexd_wait_warp / _block(team, signals, count, value, from)  until all are >= value
+ *     imbrexd_wait_any(team, signals, count, skip, compare, value, from)  which one; -1: give up
+ *     imbrexd_go_on(team, &limit, from)                      in a loop that looks by itself
  *   all ranks, or those of the node: one block of each, with all its threads
  *     imbrexd_barrier_all / _node(team)                      what all put before is there
  *     imbrexd_sync_all / _node(team)                         all have come, no more
@@ -49,9 +51,10 @@
  * symmetric memory that only grow and have one writer, or many that all add; a counter is a 32-bit
  * word of one rank.
  *
- * Every wait ends: at its value, or when the group was aborted, or after the watch's deadline.  A
- * wait that returns 0 means "give up": the kernel returns at once, posts nothing, and the host
- * learns why from the fault.
+ * Every wait ends: at its value, or when the group was aborted, or after the watch's deadline; a
+ * loop of one's own does if it asks imbrexd_go_on.  A wait that returns 0 (imbrexd_wait_any: -1)
+ * means "give up": the kernel returns at once, posts nothing, and the host learns why from the
+ * fault.
  */
 #ifndef IMBREX_DEVICE_H
 #define IMBREX_DEVICE_H
@@ -146,7 +149,8 @@ typedef struct imbrexd_team {
 enum {
     IMBREXD_SITE_SIGNAL = 32,  /* of rank; index: which of the team's, or -1 */
     IMBREXD_SITE_BARRIER = 33, /* rank to come to it */
-    IMBREXD_SITE_DATA = 34     /* of rank: a broadcast, words with flags */
+    IMBREXD_SITE_DATA = 34,    /* of rank: a broadcast, words with flags */
+    IMBREXD_SITE_LOOP = 35     /* what rank is to bring to a loop of the kernel's own */
 };
 
 /* How a signal is compared with a value. */

@@ -449,6 +449,17 @@ IMBREXD_FN int imbrexd_signal_wait_napping(const imbrexd_watch *watch, const uin
     return imbrexd_signal_wait(watch, signal, value, site);
 }
 
+/* For the checker: a wait that was over when it was looked at. */
+IMBREXD_FN void imbrexd_check_came(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
+                                   imbrexd_site site)
+{
+    const imbrexd_checker *checker = imbrexd_check();
+    if (!checker)
+        return;
+    checker->wait(signal, compare, value, site);
+    checker->came(1);
+}
+
 /* Adds one to a counter of last and, for the one that makes it full, empties it and returns 1.
  * acq_rel: whoever gets the 1 sees everything that the others wrote before they counted. */
 IMBREXD_FN int imbrexd_counter_last(uint32_t *counter, uint32_t last)

@@ -20,6 +20,11 @@ IMBREXD_FN uint64_t imbrexd_load_acquire(const uint64_t *at)
     return value;
 }
 
+IMBREXD_FN uint64_t imbrexd_look(const uint64_t *at)
+{
+    return imbrexd_load_acquire(at);
+}
+
 IMBREXD_FN void imbrexd_store_release(uint64_t *at, uint64_t value)
 {
     asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
@@ -371,6 +376,12 @@ IMBREXD_FN int imbrexd_all_block(int mine)
 IMBREXD_FN void imbrexd_yield(void) {}
 
 IMBREXD_FN void imbrexd_check_fence(void) {}
+
+IMBREXD_FN void imbrexd_check_came(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
+                                   imbrexd_site site)
+{
+    (void)signal, (void)compare, (void)value, (void)site;
+}
 
 IMBREXD_FN int imbrexd_check_read(const void *at, size_t bytes, size_t stride, size_t rows)
 {

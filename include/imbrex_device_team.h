@@ -230,6 +230,78 @@ IMBREXD_FN int imbrexd_wait_block(const imbrexd_team *team, const uint64_t *sign
     return imbrexd_all_block(there);
 }
 
+/* ---- waits of one's own ---------------------------------------------------------------------- */
+
+/* How long such a loop has looked already: IMBREXD_LIMIT before it. */
+typedef struct imbrexd_limit {
+    int64_t begin_ns, looked_ns; /* 0: not that long */
+    int32_t polls, pad;
+} imbrexd_limit;
+
+#define IMBREXD_LIMIT \
+    {                 \
+        0, 0, 0, 0    \
+    }
+
+/* Looks at the abort word and the clock once in a thousand polls. */
+IMBREXD_FN int imbrexd_limit_allows(imbrexd_limit *limit, const imbrexd_watch *watch,
+                                    imbrexd_site site, uint64_t have, uint64_t want)
+{
+    if (++limit->polls <= 1000)
+        return 1;
+    limit->polls = 0;
+    imbrexd_yield();
+    if (imbrexd_look(watch->abort[watch->rank]))
+        return 0;
+    int64_t now_ns = imbrexd_now_ns();
+    limit->looked_ns = limit->begin_ns ? limit->looked_ns : now_ns;
+    limit->begin_ns = limit->begin_ns ? limit->begin_ns : now_ns;
+    limit->begin_ns += imbrexd_pause_ns(now_ns - limit->looked_ns, watch->timeout_ns);
+    limit->looked_ns = now_ns;
+    imbrexd_watch_note(watch, site, now_ns);
+    if (now_ns - limit->begin_ns <= watch->timeout_ns)
+        return 1;
+    imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, want);
+    return 0;
+}
+
+/* One thread, in a loop that looks at memory itself, for a lock or a queue, each time that it has
+ * found nothing.  1: look again; 0: give up: the group has failed, now perhaps, since the loop has
+ * lasted as long as waits may.  from: the rank that it waits for; -1: unknown. */
+IMBREXD_FN int imbrexd_go_on(const imbrexd_team *team, imbrexd_limit *limit, int from)
+{
+    return imbrexd_limit_allows(limit, &team->watch,
+                                imbrexd_site_of(team, IMBREXD_SITE_LOOP, from, -1), 0, 0);
+}
+
+/* One thread, until one of count signals in this rank's memory compares so with value: which, from
+ * 0, and what was written before its post can be read; -1: give up.  skip: [count], those with
+ * something else than 0 are left out; NULL: none.  Where none is left: count, at once. */
+IMBREXD_FN int imbrexd_wait_any(const imbrexd_team *team, const uint64_t *signals, int count,
+                                const int *skip, imbrexd_compare compare, uint64_t value, int from)
+{
+    imbrexd_limit limit = IMBREXD_LIMIT;
+    imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, -1);
+    for (;;) {
+        int left = 0;
+        uint64_t have = 0;
+        for (int i = 0; i < count; i++) {
+            if (skip && skip[i])
+                continue;
+            left++;
+            have = imbrexd_look(&signals[i]);
+            if (imbrexd_holds(have, compare, value)) {
+                imbrexd_check_came(&signals[i], compare, value, site);
+                return i;
+            }
+        }
+        if (!left)
+            return count;
+        if (!imbrexd_limit_allows(&limit, &team->watch, site, have, value))
+            return -1;
+    }
+}
+
 /* ---- meeting --------------------------------------------------------------------------------- */
 
 /* Which of a team's words: the row of arrivals, and the epoch's number. */
@@ -359,28 +431,14 @@ IMBREXD_FN void imbrexd_ll_pack_part(uint64_t *ll, const void *src, size_t bytes
 IMBREXD_FN int imbrexd_ll_wait(const imbrexd_watch *watch, const uint64_t *word, uint32_t flag,
                                imbrexd_site site, uint32_t *data)
 {
-    int64_t begin_ns = 0, looked_ns = 0;
-    for (int polls = 0;; polls++) {
+    imbrexd_limit limit = IMBREXD_LIMIT;
+    for (;;) {
         uint64_t have = imbrexd_load_relaxed(word);
         *data = (uint32_t)have;
         if (have >> 32 == flag)
             return 1;
-        if (polls < 1000)
-            continue;
-        polls = 0;
-        imbrexd_yield();
-        if (imbrexd_load_acquire(watch->abort[watch->rank]))
+        if (!imbrexd_limit_allows(&limit, watch, site, have >> 32, flag))
             return 0;
-        int64_t now_ns = imbrexd_now_ns();
-        looked_ns = begin_ns ? looked_ns : now_ns;
-        begin_ns = begin_ns ? begin_ns : now_ns;
-        begin_ns += imbrexd_pause_ns(now_ns - looked_ns, watch->timeout_ns);
-        looked_ns = now_ns;
-        imbrexd_watch_note(watch, site, now_ns);
-        if (now_ns - begin_ns > watch->timeout_ns) {
-            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have >> 32, flag);
-            return 0;
-        }
     }
 }
 

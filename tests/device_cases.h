@@ -215,6 +215,50 @@ CASE comparisons(const imbrexd_team team, arena *own, outcome *out, uint64_t rou
     }
 }
 
+/* The next of size signals to be at least round, none twice: looked at by hand; -1: give up. */
+FN int next_by_hand(const imbrexd_team *team, const uint64_t *signals, const int *came,
+                    uint64_t round)
+{
+    imbrexd_limit limit = IMBREXD_LIMIT;
+    do {
+        for (int r = 0; r < team->size; r++) {
+            if (!came[r] && imbrexd_load_acquire(&signals[r]) >= round)
+                return r;
+        }
+    } while (imbrexd_go_on(team, &limit, -1));
+    return -1;
+}
+
+/* All ranks post to all, each beginning with another; whoever comes is taken first. */
+CASE comers(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds)
+{
+    for (uint64_t round = 1; round <= rounds; round++) {
+        int came[RANKS_MOST] = { 0 };
+        for (int i = 0; i < team.size && imbrexd_thread() == 0; i++) {
+            arena *to = at_rank(&team, (team.rank + (int)round + i) % team.size, own);
+            to->data[team.rank][0] = value_of(round, team.rank, 0);
+            imbrexd_signal_post(&to->signal[team.rank], round);
+        }
+        for (int i = 0; i < team.size && imbrexd_thread() == 0; i++) {
+            int r = round % 2 ? imbrexd_wait_any(&team, own->signal, team.size, came, IMBREXD_GE,
+                                                 round, -1)
+                              : next_by_hand(&team, own->signal, came, round);
+            if (r < 0)
+                return;
+            CHECK(came[r]++, 0);
+            CHECK(own->data[r][0], value_of(round, r, 0));
+        }
+        if (imbrexd_thread() == 0) {
+            int r = imbrexd_wait_any(&team, own->signal, team.size, came, IMBREXD_GE, 0, -1);
+            CHECK((uint64_t)r, (uint64_t)team.size);
+        }
+        if (!imbrexd_barrier_all(&team))
+            return;
+        if (imbrexd_thread() == 0)
+            out->done = round;
+    }
+}
+
 /* ---- meeting --------------------------------------------------------------------------------- */
 
 /* Words are written and read as atomics here: thread sanitizer does not know that quiet is a fence
@@ -308,21 +352,18 @@ CASE additions(const imbrexd_team team, arena *own, outcome *out, uint64_t round
 /* One thread of each rank takes a lock in rank 0's memory; what is counted under it is plain. */
 CASE locks(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds)
 {
-    enum { TRIES = 100000000 };
     int r = 0;
     arena *first = at_rank(&team, 0, own);
     uint64_t round = 0;
     for (round = 0; round < rounds && imbrexd_thread() == 0; round++) {
-        int narrow = round % 2, tries = 0;
+        int narrow = round % 2;
         imbrexd_order order = round % 4 < 2 ? IMBREXD_ACQUIRE : IMBREXD_ACQ_REL;
-        uint64_t held = 1;
-        while (held && tries++ < TRIES) {
-            held = narrow ? imbrexd_atomic_cas_u32(&first->count, 0, 1, order, IMBREXD_SYS)
-                          : imbrexd_atomic_cas_u64(&first->lock, 0, 1, order, IMBREXD_SYS);
-            if (held)
-                imbrexd_yield();
+        imbrexd_limit limit = IMBREXD_LIMIT;
+        while (narrow ? imbrexd_atomic_cas_u32(&first->count, 0, 1, order, IMBREXD_SYS)
+                      : imbrexd_atomic_cas_u64(&first->lock, 0, 1, order, IMBREXD_SYS)) {
+            if (!imbrexd_go_on(&team, &limit, -1))
+                return;
         }
-        CHECK(held, 0);
         first->data[narrow][0]++;
         if (narrow)
             imbrexd_atomic_cas_u32(&first->count, 1, 0, IMBREXD_RELEASE, IMBREXD_SYS);
@@ -385,6 +426,7 @@ CASE flagged(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds)
 CASE nobody(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds)
 {
     int last = team.size - 1, there = 1;
+    imbrexd_limit limit = IMBREXD_LIMIT;
     if (team.rank == last)
         return;
     switch (rounds) {
@@ -405,6 +447,13 @@ CASE nobody(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds)
         break;
     case 5:
         there = imbrexd_ll_unpack_block(&team, own->back, own->word[0], 64, 1, last);
+        break;
+    case 6:
+        there = imbrexd_wait_any(&team, own->signal, SIGNALS, NULL, IMBREXD_GT, 0, last) >= 0;
+        break;
+    case 7:
+        while (!imbrexd_load_relaxed(&own->signal[1]) && there)
+            there = imbrexd_go_on(&team, &limit, last);
         break;
     default:
         there = imbrexd_ll_unpack_warp(&team, own->back, own->word[0], 64, 1, last);

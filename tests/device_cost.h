@@ -35,6 +35,8 @@
                                                   IMBREXD_ACQ_REL, IMBREXD_SYS))                  \
     ONE(counter_last, imbrexd_counter_last(&own->count, 1))                                       \
     ONE(wait_that_is_over, imbrexd_wait(&team, &own->sum, 0, 1))                                  \
+    ONE(wait_any_of_8_that_is_over,                                                               \
+        imbrexd_wait_any(&team, own->word[2], 8, NULL, IMBREXD_GE, 0, 1))                         \
     WARP(wait_warp_that_is_over, imbrexd_wait_warp(&team, &own->sum, 1, 0, 1))                    \
     BLOCK(wait_block_that_is_over, imbrexd_wait_block(&team, &own->sum, 1, 0, 1))                 \
     ONE(put_thread_64, (imbrexd_put_thread(far->spot, own->spot, 64), imbrexd_quiet()))           \

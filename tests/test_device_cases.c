@@ -29,6 +29,7 @@ ON_RANKS(what_is_put_is_there_and_no_more, pushes, 200)
 ON_RANKS(what_is_got_is_here, pulls, 200)
 ON_RANKS(a_signal_comes_after_what_was_put, put_signals, 200)
 ON_RANKS(signals_compare_six_ways, comparisons, 50)
+ON_RANKS(whoever_comes_first_is_taken_first, comers, 200)
 ON_RANKS(they_meet, meetings, 500)
 ON_RANKS(the_root_gives_to_all, broadcasts, 200)
 ON_RANKS(additions_are_whole, additions, 2000)
@@ -124,7 +125,7 @@ static void all_costs_can_be_taken(void **state)
 
 /* ---- nobody comes ---------------------------------------------------------------------------- */
 
-enum { TIMEOUT_MS = 200, KINDS = 7 };
+enum { TIMEOUT_MS = 200, ENOUGH_MS = 10000, KINDS = 9 };
 
 /* The last rank stays away: each wait ends in time and says who is missing, and where. */
 static int give_up(imbrex_group *group, void *ctx)
@@ -157,6 +158,40 @@ static void every_wait_has_a_deadline(void **state)
     for (uint64_t kind = 0; kind < KINDS; kind++) {
         ranks_desc desc = { .size = 3, .timeout_ms = TIMEOUT_MS };
         assert_int_equal(ranks_run(&desc, give_up, &kind), 0);
+    }
+}
+
+/* The last rank does not come, but has the group fail. */
+static int give_up_early(imbrex_group *group, void *ctx)
+{
+    uint64_t kind = *(const uint64_t *)ctx;
+    device_place place;
+    imbrexd_team team;
+    outcome out = { 0 };
+    if (device_team(group, &place, &team))
+        return 1;
+    int64_t begin_ns = imbrexd_now_ns();
+    if (team.rank == team.size - 1) {
+        usleep(50000);
+        imbrex_group_abort(group);
+    }
+    nobody(team, place.own, &out, kind);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK((int)out.done == (team.rank < team.size - 1), "wait %d said %d", (int)kind,
+               (int)out.done);
+    RANK_CHECK(imbrex_group_status(group) == IMBREX_PEER &&
+                   strstr(imbrex_error(), "imbrex_group_abort"),
+               "wait %d: %s", (int)kind, imbrex_error());
+    RANK_CHECK(took_ms < ENOUGH_MS, "wait %d: %lld ms", (int)kind, (long long)took_ms);
+    return 0;
+}
+
+static void an_abort_ends_every_wait(void **state)
+{
+    (void)state;
+    for (uint64_t kind = 0; kind < KINDS; kind++) {
+        ranks_desc desc = { .size = 3, .timeout_ms = 2 * ENOUGH_MS };
+        assert_int_equal(ranks_run(&desc, give_up_early, &kind), 0);
     }
 }
 
@@ -301,6 +336,7 @@ int main(void)
         cmocka_unit_test(what_is_got_is_here),
         cmocka_unit_test(a_signal_comes_after_what_was_put),
         cmocka_unit_test(signals_compare_six_ways),
+        cmocka_unit_test(whoever_comes_first_is_taken_first),
         cmocka_unit_test(they_meet),
         cmocka_unit_test(the_root_gives_to_all),
         cmocka_unit_test(additions_are_whole),
@@ -310,6 +346,7 @@ int main(void)
         cmocka_unit_test(bf16_is_rounded_to_even),
         cmocka_unit_test(all_costs_can_be_taken),
         cmocka_unit_test(every_wait_has_a_deadline),
+        cmocka_unit_test(an_abort_ends_every_wait),
         cmocka_unit_test(strangers_are_named),
         cmocka_unit_test(what_is_on_another_node_is_named),
         cmocka_unit_test(what_goes_to_another_node_is_told),

@@ -15,7 +15,7 @@
 #include "device_cost.h"
 #include "device_litmus.h"
 
-enum { LIMIT_S = 120, TIMEOUT_MS = 20000, SHORT_MS = 2000, WAITS = 7 };
+enum { LIMIT_S = 120, TIMEOUT_MS = 20000, SHORT_MS = 2000, WAITS = 9 };
 enum { THREADS_MOST = 256, REPEATS = 1000 };
 
 typedef void (*device_kernel)(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds);
@@ -33,6 +33,7 @@ static const device_case cases[] = {
     { "pulls", 120, 1, pulls },
     { "put_signals", 300, 1, put_signals },
     { "comparisons", 50, 1, comparisons },
+    { "comers", 300, 1, comers },
     { "meetings", 500, 1, meetings },
     { "broadcasts", 200, 1, broadcasts },
     { "additions", 200, 1, additions },

@@ -15,14 +15,18 @@ static void describe_plan(const imbrex_group *group, int number, imx_text *text)
 static void describe_kernel_site(const imbrex_group *group, const imbrexd_site *site,
                                  imx_text *text)
 {
-    if (site->what == IMBREXD_SITE_BARRIER)
+    if (site->what == IMBREXD_SITE_BARRIER) {
         imx_text_add(text, "rank %d to come to a barrier", site->rank);
-    else
+    } else if (site->what == IMBREXD_SITE_LOOP) {
+        imx_text_add(text, site->rank >= 0 ? "rank %d" : "another rank", site->rank);
+        imx_text_add(text, ", in a loop of its own (imbrexd_go_on)");
+    } else {
         imx_text_add(text, site->what == IMBREXD_SITE_SIGNAL ? "a signal" : "data");
-    if (site->what == IMBREXD_SITE_SIGNAL && site->index >= 0)
-        imx_text_add(text, ", number %d,", site->index);
-    if (site->what != IMBREXD_SITE_BARRIER && site->rank >= 0)
-        imx_text_add(text, " of rank %d", site->rank);
+        if (site->what == IMBREXD_SITE_SIGNAL && site->index >= 0)
+            imx_text_add(text, ", number %d,", site->index);
+        if (site->rank >= 0)
+            imx_text_add(text, " of rank %d", site->rank);
+    }
     imx_text_add(text, " in kernel %s", imx_kernel_name(group, site->plan));
 }
 
@@ -368,7 +372,7 @@ static imbrex_status say_deadline(report *r)
     int poster = poster_of(r->group, r->fault);
     if (poster != r->fault->site.rank)
         imx_text_add(&r->text, ", by way of rank %d", poster);
-    if (r->fault->site.what != IMX_SITE_NET)
+    if (r->fault->site.what != IMX_SITE_NET && r->fault->site.what != IMBREXD_SITE_LOOP)
         imx_text_add(&r->text, " (the signal is %llu, not yet %llu)",
                      (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);
     describe_chain(r->group, r->fault, &r->text);
