@@ -492,7 +492,7 @@ static void a_cut_ends_on_every_rank(void **state)
     assert_int_equal(run_with(4, 2, CUT_MS, ends_at_the_cut, NULL), 0);
 }
 
-/* ---- one rank of several processes, for test_network.py -------------------------------------- */
+/* ---- one rank of several processes, for test_network.py and test_wires.py -------------------- */
 
 enum { VOLUME_RUNS = 100, MODE_CUT_MS = 3000 };
 
