@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""CPU ranks on several nodes over MPI: network namespaces with a wire between them that has a speed,
-and can be cut.  It times, and so runs alone."""
+"""CPU ranks on several nodes over MPI: network namespaces with a wire between them that has a
+speed, and can be cut.  It times, and so runs alone."""
 import json
 import os
 import re
