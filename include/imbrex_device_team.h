@@ -384,6 +384,8 @@ IMBREXD_FN int imbrexd_sync_node(const imbrexd_team *team)
 IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void *src, size_t bytes,
                                  int root)
 {
+    if (!imbrexd_inside(team, IMBREXD_SITE_BARRIER, root, -1, 0, 1))
+        return 0;
     uint64_t epoch = imbrexd_epoch_next(team, IMBREXD_BROADCAST);
     size_t at = (size_t)IMBREXD_BROADCAST * (size_t)team->size + (size_t)root;
     if (team->rank != root) {

@@ -224,6 +224,31 @@ static void strangers_are_named(void **state)
     }
 }
 
+/* Nobody waits for a root that there is not. */
+static int broadcast_from(imbrex_group *group, void *ctx)
+{
+    int root = *(const int *)ctx;
+    device_place place;
+    imbrexd_team team;
+    if (device_team(group, &place, &team))
+        return 1;
+    RANK_CHECK(!imbrexd_broadcast(&team, place.own->data, place.own->mine, 8, root), "it came");
+    RANK_CHECK(imbrex_group_status(group) == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "calls imbrexd_broadcast for rank"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static void broadcasts_have_a_root(void **state)
+{
+    (void)state;
+    int roots[] = { -1, 2, 1 << 20 };
+    for (int i = 0; i < 3; i++) {
+        ranks_desc desc = { .size = 2, .timeout_ms = 2 * ENOUGH_MS };
+        assert_int_equal(ranks_run(&desc, broadcast_from, &roots[i]), 0);
+    }
+}
+
 /* ---- another node ---------------------------------------------------------------------------- */
 
 /* The last rank cannot be reached: who wants to meet all is told so at once. */
@@ -348,6 +373,7 @@ int main(void)
         cmocka_unit_test(every_wait_has_a_deadline),
         cmocka_unit_test(an_abort_ends_every_wait),
         cmocka_unit_test(strangers_are_named),
+        cmocka_unit_test(broadcasts_have_a_root),
         cmocka_unit_test(what_is_on_another_node_is_named),
         cmocka_unit_test(what_goes_to_another_node_is_told),
     };

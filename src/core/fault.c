@@ -79,7 +79,9 @@ static void describe_outside(const imbrex_group *group, const imbrexd_fault *fau
 {
     bool signal = fault->site.what == IMBREXD_SITE_SIGNAL;
     imx_text_add(text, "kernel %s calls %s ", imx_kernel_name(group, fault->site.plan),
-                 signal ? "imbrexd_signal" : "imbrexd_peer");
+                 signal                                     ? "imbrexd_signal"
+                 : fault->site.what == IMBREXD_SITE_BARRIER ? "imbrexd_broadcast"
+                                                            : "imbrexd_peer");
     if (fault->site.rank < 0 || fault->site.rank >= group->size)
         imx_text_add(text, "for rank %d of %d", fault->site.rank, group->size);
     else if (signal)
