@@ -12,7 +12,9 @@ endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 # Beside the library, where it finds it: PYTHONPATH names the folder.
 install(FILES python/imbrex.py DESTINATION ${CMAKE_INSTALL_LIBDIR}/imbrex/python)
+# As they lie here, so that what they say of each other is true there, too.
 install(FILES LICENSE README.md OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET imbrex_tool)
     install(TARGETS imbrex_tool)
 endif()

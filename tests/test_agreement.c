@@ -180,19 +180,19 @@ static int kernels_alike(imbrex_group *group, const imbrex_kernel_desc *desc)
     other.name = odd ? "naught" : desc->name;
     other.entry = odd ? IMBREXD_ENTRY(naught) : desc->entry;
     if (expect("another name", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
-               "desc.name or the kernel's text, as a hash, differs between ranks: "))
+               "desc.name or the kernel's text differs between rank 0 and rank 1; all ranks"))
         return 1;
     snprintf(other_text, sizeof other_text, "%s\n", text);
     other = *desc;
     other.entry = NULL;
     other.source = odd ? other_text : text;
     if (expect("another text", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
-               "desc.name or the kernel's text, as a hash, differs between ranks: "))
+               "desc.name or the kernel's text differs between rank 0 and rank 1; all ranks"))
         return 1;
     other.source = text;
     other.options = odd ? "-DX=1" : "-DX=2";
     if (expect("other options", imbrex_kernel_create(group, &other, &kernel), IMBREX_PEER,
-               "desc.options, as a hash, differs between ranks: "))
+               "desc.options differs between rank 0 and rank 1; all ranks must pass the same"))
         return 1;
     other.options = NULL;
     other.shared_bytes = odd ? 256 : 0;

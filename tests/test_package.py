@@ -104,6 +104,30 @@ class Package(unittest.TestCase):
         self.assertTrue(os.path.samefile(library, self.library), library)
         self.assertEqual(said, version())
 
+    @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config here")
+    def test_example(self):
+        """What lies beside the documents is enough for kernels of one's own, also as threads that
+        are checked."""
+        where = {"PKG_CONFIG_PATH": os.path.join(self.libdir, "pkgconfig")}
+        flags = run("pkg-config", "--cflags", "--libs", "imbrex", **where).split()
+        examples = os.path.dirname(self.find("example_threads.h"))
+        for name in "threads", "01_notify_wait":
+            program = os.path.join(self.folder, name)
+            run("cc", os.path.join(examples, name + ".c"), "-o", program, "-pthread", *flags, "-lm")
+            words = ["--threads", "2"] if name != "threads" else []
+            run(program, *words, LD_LIBRARY_PATH=self.libdir, IMBREX_CHECK="1")
+
+    def test_links(self):
+        """What the installed documents lead to is there, but for what is not for users."""
+        for folder, _, files in os.walk(os.path.dirname(self.find("README.md"))):
+            for name in files:
+                if name.endswith(".md"):
+                    with open(os.path.join(folder, name)) as file:
+                        text = file.read()
+                    for to in re.findall(r"\]\(([\w./]+)[#)]", text):
+                        self.assertTrue("bench/" in to or
+                                        os.path.exists(os.path.join(folder, to)), (name, to))
+
     def test_license(self):
         self.assertTrue(os.path.getsize(self.find("LICENSE")) > 0)
 

@@ -39,6 +39,10 @@ static bool is_own(int32_t status)
 
 static imbrex_status differs(const imx_field *field, int64_t first, int64_t other, int rank)
 {
+    if (field->hash)
+        return imx_fail(IMBREX_PEER,
+                        "%s differs between rank 0 and rank %d; all ranks must pass the same",
+                        field->name, rank);
     char numbers[2][24];
     const char *values[2] = { numbers[0], numbers[1] };
     const int64_t given[2] = { first, other };

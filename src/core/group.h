@@ -118,6 +118,7 @@ typedef struct imx_field {
     int64_t value;
     const char *const *words; /* [words_count], what a value means; NULL: the number says it */
     int words_count;
+    bool hash; /* the number says nothing */
 } imx_field;
 
 enum { IMX_AGREE_FIELDS = 20, IMX_AGREE_NOTE = 256 };

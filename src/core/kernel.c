@@ -248,8 +248,8 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     const imx_symmetric *piece = mine == IMBREX_OK ? imx_memory_piece(group, d->memory) : NULL;
     enum { FIELDS = 9 };
     imx_field fields[FIELDS + IMX_PRODUCT_FIELDS] = {
-        { .name = "desc.name or the kernel's text, as a hash,", .value = (int64_t)k->hash },
-        { .name = "desc.options, as a hash,", .value = (int64_t)k->options_hash },
+        { .name = "desc.name or the kernel's text", .value = (int64_t)k->hash, .hash = true },
+        { .name = "desc.options", .value = (int64_t)k->options_hash, .hash = true },
         { .name = "desc.resident", .value = mine == IMBREX_OK ? d->resident : 0 },
         { .name = "desc.shared_bytes", .value = mine == IMBREX_OK ? (int64_t)d->shared_bytes : 0 },
         { .name = "desc.signals", .value = mine == IMBREX_OK ? d->signals : 0 },

@@ -107,11 +107,15 @@ imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done)
     size_t rest = bytes - done;
     if (rest > IMX_CPU_ROOM_STEP)
         rest += (size_t)device->local_size * IMX_CPU_ROOM_STEP;
+    if (rest > room.bytes && !done)
+        return imx_fail(IMBREX_NO_MEMORY,
+                        "cannot take %zu bytes of memory on each of %d ranks: %s has %zu free",
+                        bytes, device->local_size, room.owner, room.bytes);
     if (rest > room.bytes)
         return imx_fail(IMBREX_NO_MEMORY,
-                        "cannot take %zu bytes of memory on each of %d ranks: %s has %zu free when "
-                        "%zu of rank %d's are taken",
-                        bytes, device->local_size, room.owner, room.bytes, done, device->rank);
+                        "cannot take %zu bytes of memory on each of %d ranks: %s has %zu left once "
+                        "rank %d has taken %zu of its own",
+                        bytes, device->local_size, room.owner, room.bytes, device->rank, done);
     device->taken = 0;
     return IMBREX_OK;
 }
