@@ -168,6 +168,16 @@ KEPT static void large(void) {}
 
 static int make_files(void **state)
 {
+    /* As NVRTC 12.4 and 13.0 write them. */
+    static const struct {
+        const char *name;
+        unsigned char abi;
+        Elf64_Word flags;
+    } forms[] = {
+        { "sm_90a-7.cubin", 7, 0x5a0d5a },   { "sm_90a-8.cubin", 8, 0x6005a04 },
+        { "sm_80-7.cubin", 7, 0x500550 },    { "sm_80-8.cubin", 8, 0x6005004 },
+        { "sm_100a-8.cubin", 8, 0x6006402 },
+    };
     char program[4096] = "";
     size_t bytes = 0;
     if (scratch_make(state) || readlink("/proc/self/exe", program, sizeof program - 1) <= 0 ||
@@ -177,7 +187,14 @@ static int make_files(void **state)
     const Elf64_Half machine = EM_CUDA;
     memcpy(all + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
     scratch_write("x.cubin", all, bytes);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        all[EI_ABIVERSION] = forms[i].abi;
+        memcpy(all + offsetof(Elf64_Ehdr, e_flags), &forms[i].flags, sizeof forms[i].flags);
+        scratch_write(forms[i].name, all, bytes);
+    }
     free(all);
+    scratch_write("text.cubin", "there", 5);
+    scratch_write("ptx.cubin", "// made\n.version 8.0\n", 21);
     return 0;
 }
 
@@ -191,6 +208,13 @@ static void a_file_has_to_have_the_kernel(void **state)
         { "x.cubin", "datum", "x.cubin has no kernel datum" },
         { "x.cubin", "large", "kernel large takes 300 bytes of args" },
         { "host.cubin", "there", "host.cubin is not for GPUs: want what nvcc -cubin makes" },
+        { "text.cubin", "there", "text.cubin is not for GPUs: want what nvcc -cubin makes" },
+        { "ptx.cubin", "there", NULL }, /* nobody looks into it */
+        { "sm_90a-7.cubin", "there", NULL },
+        { "sm_90a-8.cubin", "there", NULL },
+        { "sm_80-7.cubin", "there", "sm_80-7.cubin is for an sm_80, not for an sm_90: want nvcc" },
+        { "sm_80-8.cubin", "there", "is for an sm_80, not for an sm_90: want nvcc -arch=sm_90" },
+        { "sm_100a-8.cubin", "there", "is for an sm_100, not for an sm_90" },
     };
     imbrex_group *group;
     imbrex_kernel *kernel;
@@ -203,6 +227,12 @@ static void a_file_has_to_have_the_kernel(void **state)
             (says[i][2] && !strstr(imbrex_error(), says[i][2])))
             fail_msg("%s: %s '%s'", says[i][1], imbrex_status_name(status), imbrex_error());
     }
+    imbrex_group_destroy(group);
+
+    assert_int_equal(make_group("cpu", &group), IMBREX_OK);
+    imbrex_kernel_desc desc = { .name = "there", .file = scratch_path("x.cubin") };
+    assert_int_equal(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID);
+    assert_non_null(strstr(imbrex_error(), "x.cubin is compiled already, for GPUs perhaps: CPU"));
     imbrex_group_destroy(group);
 }
 

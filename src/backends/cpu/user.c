@@ -5,6 +5,7 @@
  * what the cache holds is looked at before it is run. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,6 +158,11 @@ static imbrex_status find_code(const imx_device *device, const imx_user_desc *de
         return IMBREX_OK;
     if (!desc->text)
         return imx_fail(IMBREX_INVALID, "desc.source, desc.file and desc.entry are NULL: want one");
+    if (desc->text_bytes >= SELFMAG && memcmp(desc->text, ELFMAG, SELFMAG) == 0)
+        return imx_fail(IMBREX_INVALID,
+                        "%s is compiled already, for GPUs perhaps: CPU ranks want its text, or "
+                        "desc.entry",
+                        desc->file);
     IMX_TRY(build(device, desc, user));
     return find_entry(user, desc->file);
 }

@@ -1,4 +1,5 @@
 /* cubin.c - what stands in a cubin, an ELF file, for who has no driver to load it. */
+#define _GNU_SOURCE
 #include <elf.h>
 #include <string.h>
 
@@ -63,10 +64,30 @@ static bool take_head(image *file)
 
 imx_cuda_file imx_cuda_cubin_kind(const void *file, size_t bytes)
 {
+    static const unsigned char fatbin[4] = { 0x50, 0xed, 0x55, 0xba };
     image all = { .bytes = file, .size = bytes };
-    if (!take_head(&all))
-        return IMX_CUDA_FILE_OTHER;
+    if (!take_head(&all)) {
+        bool other = memmem(file, bytes, ".version", 8) ||
+                     (bytes >= sizeof fatbin && memcmp(file, fatbin, sizeof fatbin) == 0);
+        return other ? IMX_CUDA_FILE_OTHER : IMX_CUDA_FILE_UNKNOWN;
+    }
     return all.head.e_machine == EM_CUDA ? IMX_CUDA_FILE_CUBIN : IMX_CUDA_FILE_OF_HOST;
+}
+
+/* Where NVRTC 12.4 and 13.0 have it, for sm_80 to sm_120. */
+int imx_cuda_cubin_arch(const void *cubin, size_t bytes)
+{
+    image all = { .bytes = cubin, .size = bytes };
+    if (!take_head(&all))
+        return 0;
+    switch (all.head.e_ident[EI_ABIVERSION]) {
+    case 7:
+        return (int)(all.head.e_flags & 0xff);
+    case 8:
+        return (int)(all.head.e_flags >> 8 & 0xff);
+    default:
+        return 0;
+    }
 }
 
 bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, bool kernel,

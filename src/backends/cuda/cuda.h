@@ -195,12 +195,16 @@ imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *des
 
 /* By its head alone: a file need not be whole. */
 typedef enum imx_cuda_file {
-    IMX_CUDA_FILE_OTHER, /* PTX, a fatbin... */
+    IMX_CUDA_FILE_UNKNOWN,
+    IMX_CUDA_FILE_OTHER, /* PTX, a fatbin */
     IMX_CUDA_FILE_CUBIN,
     IMX_CUDA_FILE_OF_HOST /* a program, a library or an object for another machine than GPUs */
 } imx_cuda_file;
 
 imx_cuda_file imx_cuda_cubin_kind(const void *file, size_t bytes);
+
+/* The GPUs that it is for, 90 for sm_90a, say; 0: a form that is not known. */
+int imx_cuda_cubin_arch(const void *cubin, size_t bytes);
 
 /* Whether it has a kernel, or else a variable, of that name, and then how large that is. */
 bool imx_cuda_cubin_find(const void *cubin, size_t bytes, const char *name, bool kernel,

@@ -133,20 +133,34 @@ static void name_args(const char *name, char array[96])
     snprintf(array, 96, "imbrexd_args_%s", name);
 }
 
+/* As a driver would: what is for GPUs of the same generation that are no newer. */
+static imbrex_status look_at_kind(const imx_user_desc *desc, int arch, const void *cubin,
+                                  size_t bytes)
+{
+    imx_cuda_file kind = imx_cuda_cubin_kind(cubin, bytes);
+    int of = imx_cuda_cubin_arch(cubin, bytes);
+    if (kind == IMX_CUDA_FILE_OF_HOST || kind == IMX_CUDA_FILE_UNKNOWN)
+        return imx_fail(IMBREX_INVALID,
+                        "%s is not for GPUs: want what nvcc -cubin makes of kernel %s", desc->file,
+                        desc->name);
+    if (kind == IMX_CUDA_FILE_CUBIN && of && (of / 10 != arch / 10 || of > arch))
+        return imx_fail(IMBREX_INVALID,
+                        "%s is for an sm_%d, not for an sm_%d: want nvcc -arch=sm_%d", desc->file,
+                        of, arch, arch);
+    return IMBREX_OK;
+}
+
 /* As find_entry below, and for a product imx_cuda_prepare_hooks, without a driver.  A driver takes
  * other kinds of files too, into which nobody looks here. */
-static imbrex_status look_into(const imx_user_desc *desc, const void *cubin, size_t bytes,
+static imbrex_status look_into(const imx_user_desc *desc, int arch, const void *cubin, size_t bytes,
                                size_t *args_bytes)
 {
     char array[96];
     size_t code = 0;
     name_args(desc->name, array);
-    imx_cuda_file kind = imx_cuda_cubin_kind(cubin, bytes);
-    if (kind == IMX_CUDA_FILE_OF_HOST)
-        return imx_fail(IMBREX_INVALID,
-                        "%s is not for GPUs: want what nvcc -cubin makes of kernel %s", desc->file,
-                        desc->name);
-    if (kind == IMX_CUDA_FILE_OTHER)
+    if (ends_with(desc->file, ".cubin"))
+        IMX_TRY(look_at_kind(desc, arch, cubin, bytes));
+    if (imx_cuda_cubin_kind(cubin, bytes) != IMX_CUDA_FILE_CUBIN)
         return IMBREX_OK;
     if (!imx_cuda_cubin_find(cubin, bytes, array, false, args_bytes) ||
         (!desc->product && !imx_cuda_cubin_find(cubin, bytes, desc->name, true, &code)))
@@ -166,7 +180,7 @@ imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *des
         desc->product->cuda_config(desc->largest, &form, desc->blocks, &config);
     }
     IMX_TRY(imx_cuda_user_build(device, desc, desc->product ? &config : NULL, &cubin, &bytes));
-    imbrex_status status = look_into(desc, cubin, bytes, &facts->args_bytes);
+    imbrex_status status = look_into(desc, device->arch, cubin, bytes, &facts->args_bytes);
     free(cubin);
     return status;
 }
