@@ -1,4 +1,5 @@
-/* compile.c - `imbrex compile`: fills the kernel cache for plans that a GPU will run later. */
+/* compile.c - `imbrex compile`: fills the kernel cache for plans that a GPU will run later, and tries
+ * kernels of the caller's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +10,10 @@
 
 typedef struct request {
     const char *arch, *dtype, *layout, *algorithm, *sizes;
+    const char *kernel, *words; /* FILE:NAME, its options */
     options_list algorithms;
     int64_t m, n, k, ranks, chunk_rows, sms;
-    bool total;
+    bool total, gemm;
 } request;
 
 /* One thread stands for all ranks: a kernel depends on how many they are, not on which one asks. */
@@ -62,19 +64,53 @@ static int make_each(imbrex_group *group, const request *q, const bench_shapes *
     return code;
 }
 
+/* A kernel of the caller's. */
+static int make_kernel(imbrex_group *group, const request *q)
+{
+    char file[4096];
+    const char *name = strrchr(q->kernel, ':') + 1;
+    snprintf(file, sizeof file, "%.*s", (int)(name - 1 - q->kernel), q->kernel);
+    const imbrex_gemm_desc gemm = {
+        .m = q->m,
+        .n = q->n,
+        .k = q->k,
+        .dtype = (imbrex_dtype)options_index(bench_dtype_names, 3, q->dtype),
+        .layout = (imbrex_layout)options_index(bench_layout_names, 2, q->layout),
+        .chunk_rows = (int)q->chunk_rows,
+        .sms = (int)q->sms,
+    };
+    imbrex_kernel *kernel;
+    imbrex_status status = imbrex_kernel_create(
+        group,
+        &(imbrex_kernel_desc){
+            .name = name, .file = file, .options = q->words, .gemm = q->gemm ? &gemm : NULL },
+        &kernel);
+    if (status != IMBREX_OK) {
+        int code = failed(status);
+        return status == IMBREX_INVALID ? CLI_FAILED : code; /* the usage was right */
+    }
+    printf("%s: kernel %s compiles for %s\n", file, name, q->arch);
+    imbrex_kernel_destroy(kernel);
+    return CLI_OK;
+}
+
 static int compile(const request *q, const bench_shapes *shapes)
 {
     int size = (int)q->ranks;
     char device[32];
     const char *number = strncmp(q->arch, "sm_", 3) == 0 ? q->arch + 3 : q->arch;
     snprintf(device, sizeof device, "compile:%.*s", (int)strspn(number, "0123456789"), number);
+    if (strcmp(q->arch, "cpu") == 0) {
+        snprintf(device, sizeof device, "cpu");
+        size = 1; /* others would be waited for */
+    }
     imbrex_bootstrap bootstrap = { .rank = 0, .size = size, .allgather = echo, .ctx = &size };
     imbrex_group *group;
     imbrex_status status = imbrex_group_create(
         &(imbrex_group_desc){ .bootstrap = &bootstrap, .device = device }, &group);
     if (status != IMBREX_OK)
         return failed(status);
-    int code = make_each(group, q, shapes);
+    int code = q->kernel ? make_kernel(group, q) : make_each(group, q, shapes);
     imbrex_group_destroy(group);
     return code;
 }
@@ -86,6 +122,20 @@ static bool is_arch(const char *arch)
     const char *number = strncmp(arch, "sm_", 3) == 0 ? arch + 3 : arch;
     size_t digits = strspn(number, "0123456789");
     return strcmp(number, "90a") == 0 || (digits >= 2 && digits <= 3 && !number[digits]);
+}
+
+/* In the place of plans. */
+static int check_kernel(const options_page *page, const request *q, bool plans)
+{
+    const char *name = strrchr(q->kernel, ':');
+    if (!name || name == q->kernel || !name[1])
+        return options_wrong(page, "--kernel is '%s': want FILE:NAME, pass.cu:pass say", q->kernel);
+    if (plans || q->sizes || q->algorithm || q->total)
+        return options_wrong(page, "--kernel is no plan: want neither OPERATORS nor --shapes, "
+                                   "--algorithm or --total with it");
+    if (strcmp(q->arch, "cpu") != 0 && !is_arch(q->arch))
+        return options_wrong(page, "--arch is '%s': want sm_90 or the like, or cpu", q->arch);
+    return 0;
 }
 
 static int read_request(const options_page *page, const char *ops, request *q, bench_shapes *shapes)
@@ -133,7 +183,15 @@ int cli_compile(int argc, char **argv)
                   .k = 4096 };
     const option options[] = {
         { "arch", 0, .text = &q.arch, .metavar = "SM",
-          .help = "the GPU: sm_80, sm_90, ... (sm_90)" },
+          .help = "the GPU: sm_80, sm_90, ... (sm_90); for --kernel also cpu" },
+        { "kernel", 0, .text = &q.kernel, .metavar = "FILE:NAME",
+          .help = "no plans, but a kernel of your own: imbrex_kernel_desc's\n"
+                  "file and name" },
+        { "options", 0, .text = &q.words, .metavar = "WORDS",
+          .help = "for its compiler: imbrex_kernel_desc's options" },
+        { "gemm", 0, .flag = &q.gemm,
+          .help = "it is hooks for the library's product: imbrex_kernel_desc's\n"
+                  "gemm, of --m, --n, --k and so on" },
         { "ranks", 0, .integer = &q.ranks, .metavar = "R", .min = 1, .max = 64,
           .help = "ranks of the group that will run it (8)" },
         { "m", 0, .integer = &q.m, .metavar = "M", .min = 1, .max = largest,
@@ -168,10 +226,12 @@ int cli_compile(int argc, char **argv)
         .about =
             "Compiles the kernels of plans into the kernel cache (IMBREX_CACHE_DIR), where the\n"
             "same plans on a GPU find them.  Needs NVIDIA's compiler library, and no GPU.\n"
-            "OPERATORS: ag_gemm,gemm_rs (both if nothing is said), all_gather, reduce_scatter.",
+            "OPERATORS: ag_gemm,gemm_rs (both if nothing is said), all_gather, reduce_scatter.\n"
+            "With --kernel: says whether that compiles, also for CPU ranks.",
         .options = options,
         .notes =
-            "Prints a line a plan, which ends with its kernels: compiled now, or in the cache.\n"
+            "Prints a line a plan, which ends with its kernels: compiled now, or in the cache;\n"
+            "or what the compiler says of a kernel.\n"
             "Exit codes: 0 all are there, 1 something failed, 2 wrong usage or no such form.",
         .most = 1,
     };
@@ -180,7 +240,10 @@ int cli_compile(int argc, char **argv)
         return options_exit(given);
     bench_shapes shapes = { 0 };
     const char *ops = given ? argv[1] : "ag_gemm,gemm_rs";
-    int wrong = read_request(&page, ops, &q, &shapes);
+    int wrong =
+        q.kernel ? check_kernel(&page, &q, given > 0) : read_request(&page, ops, &q, &shapes);
+    if (!wrong && !q.kernel && (q.words || q.gemm))
+        wrong = options_wrong(&page, "--options and --gemm are for --kernel");
     int code = wrong < 0 ? options_exit(wrong) : compile(&q, &shapes);
     options_list_free(&q.algorithms);
     free(shapes.list);

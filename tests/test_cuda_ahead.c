@@ -277,6 +277,50 @@ static void the_command_compiles(void **state)
     assert_int_equal(COMMAND(name, alone), CLI_USAGE);
 }
 
+/* On the fake driver, whose compiler takes anything, and by the real one for CPU ranks. */
+static void the_command_tries_kernels(void **state)
+{
+    (void)state;
+    static const char text[] = "#include \"imbrex_device.h\"\n"
+                               "typedef struct { int *to; } try_args;\n"
+                               "IMBREXD_KERNEL(try, try_args) { *args->to = team->rank + X; }\n";
+    static const struct {
+        const char *name, *more[3];
+        int code;
+    } rows[] = {
+        { ":try", { "--arch=sm_90a" }, CLI_OK },
+        { ":try", { "--arch=cpu", "--options=-DX=1" }, CLI_OK },
+        { ":try", { "--arch=cpu" }, CLI_FAILED },
+        { ":other", { "--arch=cpu", "--options=-DX=1" }, CLI_FAILED },
+        { ":try", { "--arch=cpu", "--options=-DX=1", "--gemm" }, CLI_FAILED }, /* no hooks */
+        { "x:try", { "--arch=cpu" }, CLI_FAILED },                             /* no such file */
+        { ":try", { "--arch=h100" }, CLI_USAGE },
+        { ":try", { "--total" }, CLI_USAGE },
+        { ":try", { "ag_gemm" }, CLI_USAGE },
+        { ":", { NULL }, CLI_USAGE },
+        { "", { NULL }, CLI_USAGE },
+        { NULL, { "--gemm" }, CLI_USAGE },
+    };
+    scratch_write("try.c", text, sizeof text - 1);
+    fake_driver_install(0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char words[5][256] = { "compile" }, *argv[6] = { words[0] };
+        int argc = 1;
+        if (rows[i].name) {
+            snprintf(words[1], sizeof words[1], "--kernel=%s%s", scratch_path("try.c"),
+                     rows[i].name);
+            argv[argc++] = words[1];
+        }
+        for (int j = 0; j < 3 && rows[i].more[j]; j++, argc++) {
+            snprintf(words[2 + j], sizeof words[2 + j], "%s", rows[i].more[j]);
+            argv[argc] = words[2 + j];
+        }
+        int code = cli_compile(argc, argv);
+        if (code != rows[i].code)
+            fail_msg("row %zu: %d, want %d", i, code, rows[i].code);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +332,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, make_files, scratch_remove),
         cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, make_files, scratch_remove),
         cmocka_unit_test(the_command_compiles),
+        cmocka_unit_test_setup_teardown(the_command_tries_kernels, scratch_make, scratch_remove),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
