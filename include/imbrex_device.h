@@ -100,7 +100,8 @@ enum {
     IMBREXD_FAULT_NET = 6,      /* the engine between nodes failed, with rank site.rank: its code */
     IMBREXD_FAULT_UNREACHABLE = 7, /* a kernel's: site.rank is on another node */
     IMBREXD_FAULT_PROTOCOL = 8,    /* the checker's; the host has the words */
-    IMBREXD_FAULT_OUTSIDE = 9      /* a kernel asked for what is not there: see imbrexd_inside */
+    IMBREXD_FAULT_OUTSIDE = 9,     /* a kernel asked for what is not there: see imbrexd_inside */
+    IMBREXD_FAULT_SHARED = 10      /* block site.index wrote beyond desc.shared_bytes: 0, these */
 };
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed

@@ -327,6 +327,16 @@ static imbrex_status say_outside(report *r)
     return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
 }
 
+static imbrex_status say_shared(report *r)
+{
+    const imbrexd_fault *fault = r->fault;
+    return imx_fail(IMBREX_INVALID,
+                    "rank %d%s: kernel %s wrote beyond its %llu bytes of shared memory "
+                    "(desc.shared_bytes) in block %d: ask for more",
+                    r->by, r->self, imx_kernel_name(r->group, fault->site.plan),
+                    (unsigned long long)fault->want, fault->site.index);
+}
+
 static imbrex_status say_net(report *r)
 {
     if (r->fault->want == IMX_NET_SIZES_DIFFER) {
@@ -389,7 +399,7 @@ static imbrex_status say(const imbrex_group *group, int noticed_by)
         [IMBREXD_FAULT_OUTSIDE] = say_outside,   [IMBREXD_FAULT_UNREACHABLE] = say_unreachable,
         [IMBREXD_FAULT_NET] = say_net,           [IMBREXD_FAULT_MISMATCH] = say_mismatch,
         [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
-        [IMBREXD_FAULT_DEADLINE] = say_deadline,
+        [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_shared,
     };
     report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
     unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;

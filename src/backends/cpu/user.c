@@ -22,6 +22,7 @@ struct imx_user {
     void *object; /* dlopen's; NULL: entry is the program's own */
     int fd;       /* its file; -1: none.  Open as long as it is loaded: its path is its name */
     char path[48];
+    size_t shared_bytes;
     imx_prepared *prepared;
 };
 
@@ -30,9 +31,19 @@ typedef struct task_args {
     const imbrexd_entry *entry;
     const imbrexd_team *team;
     const char *name;
+    size_t shared_bytes;
     int grid;
     _Alignas(16) char args[IMX_USER_ARGS_BYTES];
 } task_args;
+
+/* Behind the memory of each thread's blocks: who writes there has asked for too little.  So many
+ * bytes take some 20 ns to look at. */
+enum { GUARD_BYTES = 1024, GUARD = 0xc5 };
+
+static bool is_whole(const char *guard)
+{
+    return (unsigned char)*guard == GUARD && memcmp(guard, guard + 1, GUARD_BYTES - 1) == 0;
+}
 
 /* Thread t takes blocks t, t + threads...: each in turn, so that a block may wait for all that come
  * before it, and for all of the first `resident`. */
@@ -41,16 +52,22 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
     const task_args *tasks = untyped;
     imbrexd_block block = *thread;
     block.count = tasks->grid;
+    char *guard = (char *)block.scratch + tasks->shared_bytes;
+    memset(guard, GUARD, GUARD_BYTES);
     imx_cpu_check_doing(tasks->name, 0);
     for (int64_t index = thread->index; index < tasks->grid; index += thread->count) {
         block.index = (int)index;
         tasks->entry->run(tasks->args, tasks->team, &block);
+        if (is_whole(guard))
+            continue;
+        imbrexd_site site = { tasks->team->kernel, 0, tasks->team->rank, block.index };
+        imbrexd_fault_raise(block.watch, IMBREXD_FAULT_SHARED, site, 0, tasks->shared_bytes);
     }
 }
 
 static size_t scratch_of(const void *shared_bytes)
 {
-    return *(const size_t *)shared_bytes;
+    return *(const size_t *)shared_bytes + GUARD_BYTES;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -173,6 +190,7 @@ imbrex_status imx_cpu_user_prepare(imx_device *device, const imx_user_desc *desc
     imx_user *user = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *user, &user));
     user->fd = -1;
+    user->shared_bytes = desc->shared_bytes;
     snprintf(user->name, sizeof user->name, "%s", desc->name);
     user->kernel = (imx_kernel){
         .name = device->check ? imx_cpu_check_keep(desc->name) : user->name,
@@ -223,9 +241,11 @@ imbrex_status imx_cpu_user_launch(imx_device *device, imx_user *user, const imx_
         size_t bytes = imx_user_join(launch, device->watch, user->entry->hooks, args);
         return imx_cpu_launch(device, user->prepared, args, bytes, stream);
     }
-    task_args tasks = {
-        .entry = user->entry, .team = launch->team, .name = user->kernel.name, .grid = launch->grid
-    };
+    task_args tasks = { .entry = user->entry,
+                        .team = launch->team,
+                        .name = user->kernel.name,
+                        .shared_bytes = user->shared_bytes,
+                        .grid = launch->grid };
     memcpy(tasks.args, launch->args, launch->args_bytes);
     return imx_cpu_launch(device, user->prepared, &tasks, sizeof tasks, stream);
 }
