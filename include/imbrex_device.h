@@ -83,7 +83,7 @@ typedef struct imbrexd_fault {
     uint32_t state;
     int32_t kind; /* below */
     int32_t rank; /* who noticed */
-    int32_t pad;
+    int32_t late; /* DEADLINE: as the watch has it */
     imbrexd_site site;
     uint64_t have, want;
     int64_t when_ns; /* CLOCK_MONOTONIC; 0: noticed by a device, which has no such clock */
@@ -114,7 +114,7 @@ typedef struct imbrexd_watch {
     int64_t *waiting;     /* [size + 1], CLOCK_MONOTONIC; NULL: not kept.  Devices never do. */
     int32_t rank, size;
     int32_t spins; /* polls before a wait goes to sleep */
-    int32_t pad;
+    int32_t late;  /* CPU: blocks of the launch that begin only when others have ended */
     int64_t timeout_ns;
 } imbrexd_watch;
 

@@ -123,6 +123,7 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
                                     __ATOMIC_RELAXED)) {
         fault->kind = kind;
         fault->rank = watch->rank;
+        fault->late = watch->late;
         fault->site = site;
         fault->have = have;
         fault->want = want;

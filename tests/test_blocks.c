@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "net_threads.h"
 #include "ranks.h"
 
 /* In a rank: its stream, or what another rank has found, ends so; 0 if so. */
@@ -99,10 +100,87 @@ static void own_memory(void **state)
     unsetenv("IMBREX_CHECK");
 }
 
+/* ---- those that run only after others -------------------------------------------------------- */
+
+/* All blocks of a launch wait for all, first in a loop of their own if it loops; one may say
+ * nothing. */
+static const char meet_text[] =
+    "#include \"imbrex_device.h\"\n"
+    "typedef struct { int silent, loops; } meet_args;\n"
+    "IMBREXD_KERNEL(meet, meet_args)\n"
+    "{\n"
+    "    uint64_t use = imbrexd_use(team);\n"
+    "    if (imbrexd_block_index() != args->silent)\n"
+    "        imbrexd_signal_post(imbrexd_signal(team, team->rank, imbrexd_block_index()), use);\n"
+    "    imbrexd_limit limit = IMBREXD_LIMIT;\n"
+    "    for (int i = 0; args->loops && i < imbrexd_block_count(); i++)\n"
+    "        while (imbrexd_load_acquire(imbrexd_signal(team, team->rank, i)) < use)\n"
+    "            if (!imbrexd_go_on(team, &limit, team->rank))\n"
+    "                return;\n"
+    "    for (int i = 0; i < imbrexd_block_count(); i++)\n"
+    "        if (!imbrexd_wait(team, imbrexd_signal(team, team->rank, i), use, team->rank))\n"
+    "            return;\n"
+    "}\n";
+
+typedef struct meeting {
+    int grid, resident;
+    struct {
+        int silent, loops;
+    } args;
+    const char *says; /* NULL: nothing is wrong */
+} meeting;
+
+static bool checked;
+
+static int meets(imbrex_group *group, void *ctx)
+{
+    const meeting *m = ctx;
+    imbrex_kernel *kernel;
+    imbrex_kernel_desc desc = {
+        .name = "meet", .source = meet_text, .signals = 8, .resident = m->resident
+    };
+    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    int rank = imbrex_group_rank(group);
+    if (rank == 1)
+        RANK_OK(imbrex_launch(kernel, m->grid, 1, &m->args, sizeof m->args, NULL));
+    imbrex_status wrong = checked ? IMBREX_INVALID : rank == 1 ? IMBREX_TIMEOUT : IMBREX_PEER;
+    int failed = ends(group, m->says ? wrong : IMBREX_OK, m->says);
+    RANK_CHECK(!m->says || !strstr(imbrex_error(), "waits for nobody"), "%s", imbrex_error());
+    return failed;
+}
+
+static void late_blocks(void **state)
+{
+    (void)state;
+    static const meeting rows[] = {
+        { 4, 4, { -1, 1 }, NULL },
+        { 2, 2, { 1, 0 }, "is 0, not yet 1)" },
+        { 2, 1, { -1, 0 }, "not yet 1; 1 of the launch's blocks runs only after others, see " },
+        { 5, 2, { -1, 0 }, "not yet 1; 3 of the launch's blocks run only after others, see " },
+        { 5, 2, { -1, 1 }, "in kernel meet (3 of the launch's blocks run only after others, see " },
+    };
+    enum { ROWS = sizeof rows / sizeof rows[0] };
+    for (int kind = 0; kind < 3; kind++) { /* on one node, on two, checked: which sees no loops */
+        checked = kind == 2;
+        setenv("IMBREX_CHECK", checked ? "1" : "0", 1);
+        for (int i = 0; i < ROWS - checked; i++) {
+            meeting row = rows[i];
+            ranks_desc desc = { .size = 2,
+                                .node_ranks = kind == 1,
+                                .timeout_ms = row.says && !checked ? 200 : 0 };
+            net_threads_reset();
+            assert_int_equal(ranks_run(&desc, meets, &row), 0);
+        }
+    }
+    unsetenv("IMBREX_CHECK");
+}
+
 int main(void)
 {
+    imx_net_of_test = &net_threads;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_memory),
+        cmocka_unit_test(late_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,6 +128,14 @@ static inline size_t imx_user_join(const imx_user_launch *launch, const imbrexd_
     return at + sizeof user;
 }
 
+/* Of a wait in a kernel: one block may wait for another that begins only when it has ended. */
+static inline void imx_user_describe_late(const char *before, int late, imx_text *text)
+{
+    if (late)
+        imx_text_add(text, "%s%d of the launch's blocks %s only after others, see desc.resident",
+                     before, late, late == 1 ? "runs" : "run");
+}
+
 typedef struct imx_backend {
     const char *name; /* "cpu" */
 

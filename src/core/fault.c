@@ -258,6 +258,8 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
         imx_text_add(text, ", which waits too: do all ranks make the same calls?");
         return;
     }
+    if (idle == fault->rank) /* it waits for itself */
+        return;
     if (idle != first)
         imx_text_add(text, ", which waits too, in the end for rank %d", idle);
     if (!imx_nodes_here(&group->nodes, idle)) {
@@ -384,9 +386,13 @@ static imbrex_status say_deadline(report *r)
     int poster = poster_of(r->group, r->fault);
     if (poster != r->fault->site.rank)
         imx_text_add(&r->text, ", by way of rank %d", poster);
-    if (r->fault->site.what != IMX_SITE_NET && r->fault->site.what != IMBREXD_SITE_LOOP)
-        imx_text_add(&r->text, " (the signal is %llu, not yet %llu)",
+    bool value = r->fault->site.what != IMX_SITE_NET && r->fault->site.what != IMBREXD_SITE_LOOP;
+    if (value)
+        imx_text_add(&r->text, " (the signal is %llu, not yet %llu",
                      (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);
+    imx_user_describe_late(value ? "; " : " (", r->fault->late, &r->text);
+    if (value || r->fault->late)
+        imx_text_add(&r->text, ")");
     describe_chain(r->group, r->fault, &r->text);
     return imx_fail(r->own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms for %s", r->by,
                     r->self, (long long)r->group->timeout_ms, r->words);

@@ -183,6 +183,7 @@ static void raise_here(const imbrex_group *group, const message *m)
         return;
     foreign->kind = m->fault.kind;
     foreign->rank = m->fault.rank;
+    foreign->late = m->fault.late;
     foreign->site = m->fault.site;
     foreign->have = m->fault.have;
     foreign->want = m->fault.want;
@@ -226,11 +227,15 @@ static bool find_fault(const imbrex_group *group, message *m)
     if (__atomic_load_n(&fault->state, __ATOMIC_ACQUIRE) != 2)
         return false; /* its rank is writing it */
     *m = (message){ .magic = MAGIC, .kind = FAULT, .rank = rank };
-    m->fault = (imbrexd_fault){
-        /* all but state, which whoever comes too late still tries to set */
-        .state = 2,          .kind = fault->kind, .rank = fault->rank,      .site = fault->site,
-        .have = fault->have, .want = fault->want, .when_ns = fault->when_ns
-    };
+    /* All but state, which whoever comes too late still tries to set. */
+    m->fault = (imbrexd_fault){ .state = 2,
+                                .kind = fault->kind,
+                                .rank = fault->rank,
+                                .late = fault->late,
+                                .site = fault->site,
+                                .have = fault->have,
+                                .want = fault->want,
+                                .when_ns = fault->when_ns };
     return true;
 }
 

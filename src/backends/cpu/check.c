@@ -150,12 +150,13 @@ void imx_cpu_check_passive(const uint32_t *word, uint32_t until)
     imx_cpu_check_unlock();
 }
 
-void imx_cpu_check_doing(const char *what, int plan)
+void imx_cpu_check_doing(const char *what, int plan, int late)
 {
     if (!self)
         return;
     self->what = what;
     self->plan = plan >= 0 ? plan : self->plan;
+    self->late = late;
 }
 
 const char *imx_cpu_check_keep(const char *name)

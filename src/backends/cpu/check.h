@@ -49,6 +49,7 @@ typedef struct imx_cpu_check_thread {
     int stream;
     int plan;                /* of the latest signal */
     const char *what;        /* it does */
+    int late;                /* see imbrexd_watch */
     int work;                /* that it has not finished */
     const uint32_t *passive; /* it waits for one of its rank until this is `until`; NULL: no */
     uint32_t until;
@@ -128,7 +129,8 @@ void imx_cpu_check_work(imx_cpu_check_thread *thread, int more);
 /* The calling thread waits for a thread of its own rank, which brings word up or down to `until`
  * before it has no work any more; NULL: no longer. */
 void imx_cpu_check_passive(const uint32_t *word, uint32_t until);
-void imx_cpu_check_doing(const char *what, int plan); /* plan -1: as before */
+/* plan -1: as before; late: as imbrexd_watch has it. */
+void imx_cpu_check_doing(const char *what, int plan, int late);
 
 /* `to` goes on after what `from` did so far: blocks of a kernel. */
 void imx_cpu_check_order(imx_cpu_check_thread *from, imx_cpu_check_thread *to);

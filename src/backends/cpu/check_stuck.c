@@ -118,10 +118,12 @@ void imx_cpu_check_held(void)
         if (stuck[thread->device->rank]) {
             char words[400] = "";
             imx_text text = { .at = words, .size = sizeof words };
+            imx_user_describe_late("; ", thread->late, &text);
+            imx_text_add(&text, "):");
             describe_cycle(thread, size, &text);
             imx_cpu_check_report(
                 thread, thread->site,
-                "a wait that nobody will satisfy (the signal is %llu, not yet %llu):%s",
+                "a wait that nobody will satisfy (the signal is %llu, not yet %llu%s",
                 (unsigned long long)imbrexd_look(thread->signal), (unsigned long long)thread->value,
                 words);
         }

@@ -51,16 +51,18 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
 {
     const task_args *tasks = untyped;
     imbrexd_block block = *thread;
+    imbrexd_team team = *tasks->team;
     block.count = tasks->grid;
+    team.watch.late = (int32_t)imx_max(0, tasks->grid - thread->count);
     char *guard = (char *)block.scratch + tasks->shared_bytes;
     memset(guard, GUARD, GUARD_BYTES);
-    imx_cpu_check_doing(tasks->name, 0);
+    imx_cpu_check_doing(tasks->name, 0, team.watch.late);
     for (int64_t index = thread->index; index < tasks->grid; index += thread->count) {
         block.index = (int)index;
-        tasks->entry->run(tasks->args, tasks->team, &block);
+        tasks->entry->run(tasks->args, &team, &block);
         if (is_whole(guard))
             continue;
-        imbrexd_site site = { tasks->team->kernel, 0, tasks->team->rank, block.index };
+        imbrexd_site site = { team.kernel, 0, team.rank, block.index };
         imbrexd_fault_raise(block.watch, IMBREXD_FAULT_SHARED, site, 0, tasks->shared_bytes);
     }
 }
