@@ -1,5 +1,5 @@
-/* compile.c - `imbrex compile`: fills the kernel cache for plans that a GPU will run later, and tries
- * kernels of the caller's. */
+/* compile.c - `imbrex compile`: fills the kernel cache for plans that a GPU will run later, and
+ * tries kernels of the caller's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
