@@ -67,6 +67,7 @@ imbrex_status imx_cpu_check_thread_begin(imx_device *device, int stream, imx_cpu
     IMX_TRY(imx_sys_alloc(1, sizeof *thread, &thread));
     thread->device = device;
     thread->stream = stream;
+    thread->block = -1;
     imx_cpu_check_lock();
     while (thread->id < IMX_CHECK_THREADS && is_taken(thread->id))
         thread->id++;
@@ -150,13 +151,24 @@ void imx_cpu_check_passive(const uint32_t *word, uint32_t until)
     imx_cpu_check_unlock();
 }
 
-void imx_cpu_check_doing(const char *what, int plan, int late)
+void imx_cpu_check_doing(const char *what, int plan)
 {
     if (!self)
         return;
     self->what = what;
     self->plan = plan >= 0 ? plan : self->plan;
-    self->late = late;
+    self->team = NULL;
+    self->block = -1;
+}
+
+void imx_cpu_check_doing_block(const char *what, const imbrexd_team *team,
+                               const imbrexd_block *block)
+{
+    if (!self)
+        return;
+    imx_cpu_check_doing(what, 0);
+    self->team = team;
+    self->block = block->count > 1 ? block->index : -1;
 }
 
 const char *imx_cpu_check_keep(const char *name)
@@ -265,17 +277,19 @@ imx_cpu_check_mark imx_cpu_check_mark_of(const imx_cpu_check_thread *thread)
         .rank = thread->device->rank,
         .stream = thread->stream,
         .plan = thread->plan,
+        .block = thread->block,
     };
 }
 
 void imx_cpu_check_name(const imx_cpu_check_mark *mark, char *text, size_t size)
 {
-    snprintf(text, size, "%s of rank %d (stream %d%s", mark->what, mark->rank, mark->stream,
-             mark->plan ? "" : ")");
-    if (mark->plan) {
-        size_t length = strlen(text);
-        snprintf(text + length, size - length, ", plan %d)", mark->plan);
-    }
+    imx_text to = { .at = text, .size = size };
+    imx_text_add(&to, "%s of rank %d (stream %d", mark->what, mark->rank, mark->stream);
+    if (mark->block >= 0)
+        imx_text_add(&to, ", block %d", mark->block);
+    if (mark->plan)
+        imx_text_add(&to, ", plan %d", mark->plan);
+    imx_text_add(&to, ")");
 }
 
 /* The first mistake is the group's fault; the others' follow from it. */

@@ -31,6 +31,7 @@ typedef struct imx_cpu_check_mark {
     const char *what; /* "a copy", a kernel's name; NULL: there was none */
     uint32_t thread, epoch;
     int rank, stream, plan;
+    int block; /* of several; -1: there are no others */
 } imx_cpu_check_mark;
 
 struct imx_cpu_check_thread;
@@ -47,11 +48,12 @@ typedef struct imx_cpu_check_thread {
     imx_cpu_check_clock clock;
     uint32_t id;
     int stream;
-    int plan;                /* of the latest signal */
-    const char *what;        /* it does */
-    int late;                /* see imbrexd_watch */
-    int work;                /* that it has not finished */
-    const uint32_t *passive; /* it waits for one of its rank until this is `until`; NULL: no */
+    int plan;                 /* of the latest signal */
+    const char *what;         /* it does */
+    const imbrexd_team *team; /* of the caller's kernel that it runs; NULL: another, or none */
+    int block;                /* of that; -1: it has but one */
+    int work;                 /* that it has not finished */
+    const uint32_t *passive;  /* it waits for one of its rank until this is `until`; NULL: no */
     uint32_t until;
     bool waiting; /* for this: */
     const uint64_t *signal;
@@ -129,8 +131,9 @@ void imx_cpu_check_work(imx_cpu_check_thread *thread, int more);
 /* The calling thread waits for a thread of its own rank, which brings word up or down to `until`
  * before it has no work any more; NULL: no longer. */
 void imx_cpu_check_passive(const uint32_t *word, uint32_t until);
-/* plan -1: as before; late: as imbrexd_watch has it. */
-void imx_cpu_check_doing(const char *what, int plan, int late);
+void imx_cpu_check_doing(const char *what, int plan); /* plan -1: as before */
+void imx_cpu_check_doing_block(const char *what, const imbrexd_team *team,
+                               const imbrexd_block *block); /* of a caller's kernel */
 
 /* `to` goes on after what `from` did so far: blocks of a kernel. */
 void imx_cpu_check_order(imx_cpu_check_thread *from, imx_cpu_check_thread *to);

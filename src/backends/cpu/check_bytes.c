@@ -143,9 +143,10 @@ static void complain(const touching *a, const char *what, const imx_cpu_check_ma
                                             : 0,
                           .rank = a->piece->rank,
                           .index = -1 };
-    imx_cpu_check_report(a->thread, site, "%s %s bytes %zu to %zu of %zu of rank %d's memory%s%s%s",
-                         who, a->writes ? "writes" : "reads", a->from, a->to, a->piece->bytes,
-                         a->piece->rank, what, whom, why);
+    imx_cpu_check_report(a->thread, site,
+                         "%s %s bytes %zu to %zu of %zu of rank %d's memory (at %p)%s%s%s", who,
+                         a->writes ? "writes" : "reads", a->from, a->to, a->piece->bytes,
+                         a->piece->rank, (void *)(a->piece->base + a->from), what, whom, why);
 }
 
 /* False: it is not in order, and was reported. */
@@ -163,8 +164,9 @@ static bool check_range(const touching *a, const imx_cpu_check_range *range)
     for (int i = 0; a->writes && i < range->reader_count; i++) {
         if (imx_cpu_check_before(&range->readers[i], a->thread))
             continue;
-        complain(a, ", which were read by ", &range->readers[i],
-                 ": no credit orders it after that");
+        complain(
+            a, ", which were read by ", &range->readers[i],
+            ": no credit orders it after that, or that came too early, and its wait is missing");
         return false;
     }
     return true;

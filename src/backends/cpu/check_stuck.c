@@ -97,6 +97,8 @@ static void describe_cycle(const imx_cpu_check_thread *first, int size, imx_text
             return;
         }
         imx_text_add(text, " rank %d", next);
+        if (t->site.what == IMBREXD_SITE_SIGNAL && t->site.index >= 0)
+            imx_text_add(text, " (signal %d)", t->site.index);
         t = seen[next] ? NULL : waiting_thread(next, group_of(first->device));
     }
 }
@@ -118,7 +120,7 @@ void imx_cpu_check_held(void)
         if (stuck[thread->device->rank]) {
             char words[400] = "";
             imx_text text = { .at = words, .size = sizeof words };
-            imx_user_describe_late("; ", thread->late, &text);
+            imx_user_describe_late("; ", thread->team ? thread->team->watch.late : 0, &text);
             imx_text_add(&text, "):");
             describe_cycle(thread, size, &text);
             imx_cpu_check_report(

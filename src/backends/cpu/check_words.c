@@ -1,4 +1,5 @@
 /* check_words.c - the checker's signals, which one rank raises, and counters, which many add to. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,43 +32,75 @@ static void remember(imx_cpu_check_word *word, uint64_t value, const imx_cpu_che
     word->count++;
 }
 
+/* ---- what is wrong --------------------------------------------------------------------------- */
+
+/* "signal 3 of rank 1" where it is one of desc.signals of the kernel that the thread runs. */
+static void name_signal(const imx_cpu_check_thread *thread, const imx_cpu_check_piece *piece,
+                        const uint64_t *signal, char *text, size_t size)
+{
+    const imbrexd_team *team = thread->team;
+    size_t at = (size_t)((const char *)signal - piece->base);
+    size_t first = team ? IMBREXD_TEAM_WORDS(team->size) * sizeof *signal : 0;
+    if (team && (const char *)team->words[piece->rank] == piece->base && at >= first)
+        snprintf(text, size, "signal %zu of rank %d", (at - first) / sizeof *signal, piece->rank);
+    else
+        snprintf(text, size, "the signal at byte %zu of rank %d's memory", at, piece->rank);
+}
+
 /* Whether the thread may raise the word, which was raised before. */
 static bool is_its_writer(const imx_cpu_check_thread *thread, const imx_cpu_check_word *word,
                           const uint64_t *signal, uint64_t value, int adds)
 {
     const imx_cpu_check_piece *piece = imx_cpu_check_piece_of(signal);
-    char who[120], before[120];
+    char who[120], before[120], which[80];
     imx_cpu_check_mark mark = imx_cpu_check_mark_of(thread);
     imx_cpu_check_name(&mark, who, sizeof who);
     imx_cpu_check_name(&word->last, before, sizeof before);
+    name_signal(thread, piece, signal, which, sizeof which);
     imbrexd_site site = { .rank = piece->rank, .index = -1 };
-    size_t at = (size_t)((const char *)signal - piece->base);
     uint64_t have = word->values[word->count - 1].value, next = adds ? have + value : value;
     if (word->adds != (adds != 0))
-        imx_cpu_check_report(
-            thread, site,
-            "%s %s the signal at byte %zu of rank %d's memory, which %s %s: a word is "
-            "posted by one, or a counter that all add to",
-            who, adds ? "adds to" : "posts", at, piece->rank, before, adds ? "posted" : "added to");
-    else if (next < have)
-        imx_cpu_check_report(
-            thread, site, "%s lowers the signal at byte %zu of rank %d's memory from %llu to %llu",
-            who, at, piece->rank, (unsigned long long)have, (unsigned long long)next);
-    else if (!adds && (word->last.rank != mark.rank || !imx_cpu_check_before(&word->last, thread)))
         imx_cpu_check_report(thread, site,
-                             "the signal at byte %zu of rank %d's memory has two writers: %s, and "
-                             "before, %s",
-                             at, piece->rank, who, before);
+                             "%s %s %s, which %s %s: a word is posted by one, or a counter that "
+                             "all add to",
+                             who, adds ? "adds to" : "posts", which, before,
+                             adds ? "posted" : "added to");
+    else if (next < have)
+        imx_cpu_check_report(thread, site, "%s lowers %s from %llu to %llu", who, which,
+                             (unsigned long long)have, (unsigned long long)next);
+    else if (!adds && (word->last.rank != mark.rank || !imx_cpu_check_before(&word->last, thread)))
+        imx_cpu_check_report(thread, site, "%s has two writers: %s, and before, %s", which, who,
+                             before);
     else
         return true;
     return false;
 }
+
+/* Which a GPU would not take; this processor does. */
+static void check_place(const imx_cpu_check_thread *thread, const uint64_t *signal,
+                        const char *does)
+{
+    const imx_cpu_check_piece *piece = imx_cpu_check_piece_of(signal);
+    char who[120];
+    if (!piece || (uintptr_t)signal % sizeof *signal == 0)
+        return;
+    imx_cpu_check_mark mark = imx_cpu_check_mark_of(thread);
+    imx_cpu_check_name(&mark, who, sizeof who);
+    imx_cpu_check_report(thread, (imbrexd_site){ .rank = piece->rank, .index = -1 },
+                         "%s %s a signal at byte %td of rank %d's memory: want a multiple of %zu",
+                         who, does, (const char *)signal - piece->base, piece->rank,
+                         sizeof *signal);
+}
+
+/* ---- posts ----------------------------------------------------------------------------------- */
 
 void imx_cpu_check_post(uint64_t *signal, uint64_t value, int adds)
 {
     imx_cpu_check_lock();
     imx_cpu_check_thread *thread = imx_cpu_check_self();
     imx_cpu_check_word *word = thread ? word_at(signal, true) : NULL;
+    if (thread)
+        check_place(thread, signal, adds ? "adds to" : "posts");
     if (word && (!word->count || is_its_writer(thread, word, signal, value, adds))) {
         if (adds) /* relaxed: only the first time, before anybody has added */
             value += word->count ? word->values[word->count - 1].value
@@ -89,6 +122,7 @@ void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_
     imx_cpu_check_lock();
     imx_cpu_check_thread *thread = imx_cpu_check_self();
     if (thread) {
+        check_place(thread, signal, "waits for");
         thread->waiting = true;
         thread->signal = signal;
         thread->compare = compare;

@@ -32,7 +32,7 @@ struct imx_prepared {
 static void run_block(const imx_prepared *p, helper *self)
 {
     imx_cpu_chaos(p->device, &self->seed);
-    imx_cpu_check_doing(p->kernel->name, -1, 0);
+    imx_cpu_check_doing(p->kernel->name, -1);
     p->kernel->cpu(p->args, &self->block);
 }
 

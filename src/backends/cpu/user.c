@@ -56,9 +56,9 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
     team.watch.late = (int32_t)imx_max(0, tasks->grid - thread->count);
     char *guard = (char *)block.scratch + tasks->shared_bytes;
     memset(guard, GUARD, GUARD_BYTES);
-    imx_cpu_check_doing(tasks->name, 0, team.watch.late);
     for (int64_t index = thread->index; index < tasks->grid; index += thread->count) {
         block.index = (int)index;
+        imx_cpu_check_doing_block(tasks->name, &team, &block);
         tasks->entry->run(tasks->args, &team, &block);
         if (is_whole(guard))
             continue;

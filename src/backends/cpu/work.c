@@ -50,7 +50,7 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
         .index = -1,
         .bytes = (int64_t)entry->copy.bytes,
     };
-    imx_cpu_check_doing("a copy", -1, 0);
+    imx_cpu_check_doing("a copy", -1);
     if (entry->copy.bytes && imx_cpu_check_access(entry->copy.src, entry->copy.bytes, 0, 1, 0) &&
         imx_cpu_check_access(entry->copy.dst, entry->copy.bytes, 0, 1, 1))
         memcpy(entry->copy.dst, entry->copy.src, entry->copy.bytes);
@@ -63,7 +63,7 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
 static void signal(imx_device *device, int stream, uint32_t *seed, const imx_signal_op *op)
 {
     uint64_t value = (op->word ? *op->word : 0) + op->add;
-    imx_cpu_check_doing(op->kind == IMX_POST ? "a post" : "a wait", op->site.plan, 0);
+    imx_cpu_check_doing(op->kind == IMX_POST ? "a post" : "a wait", op->site.plan);
     if (op->kind == IMX_POST) {
         if (op->site.rank != device->rank)
             imx_cpu_chaos(device, seed);
