@@ -55,6 +55,11 @@ static int may_fail(const char *call)
     return fake_nccl.fails && strcmp(fake_nccl.fails, call) == 0 ? fake_nccl.result : NCCL_SUCCESS;
 }
 
+static int may_fail_for(int rank, const char *call)
+{
+    return rank + 1 == fake_nccl.spared ? NCCL_SUCCESS : may_fail(call);
+}
+
 /* ---- communicators --------------------------------------------------------------------------- */
 
 EXPORT int ncclGetVersion(int *version);
@@ -94,7 +99,7 @@ int ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank
                            ncclConfig *config)
 {
     static const ncclUniqueId none;
-    int failed = may_fail("ncclCommInitRankConfig");
+    int failed = may_fail_for(rank, "ncclCommInitRankConfig");
     if (memcmp(&id, &none, sizeof none) == 0) {
         fprintf(stderr, "ncclCommInitRankConfig: rank %d has no name\n", rank);
         abort();
@@ -310,7 +315,7 @@ EXPORT int ncclSend(const void *at, size_t count, int type, int peer, ncclComm_t
 int ncclSend(const void *at, size_t count, int type, int peer, ncclComm_t comm,
              imbrex_stream stream)
 {
-    int failed = may_fail("ncclSend");
+    int failed = may_fail_for(comm->rank, "ncclSend");
     transfer t = { .comm = comm, .peer = peer, .at = (char *)at, .bytes = count, .stream = stream };
     return failed ? failed : add(t, type);
 }

@@ -15,6 +15,7 @@ typedef struct fake_nccl_state {
     bool (*has_gpu)(void); /* the thread has a current one */
     const char *fails;     /* this call, with `result` */
     int result;
+    int spared;    /* but not for this rank of a communicator's, from 1; 0: for all */
     int naps_ms;   /* of each communicator, before it first says that it is in progress; 0: none */
     int broken;    /* what communicators say of themselves from now on; 0: nothing; atomic */
     bool cut;      /* nothing comes through any more; atomic */

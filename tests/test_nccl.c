@@ -345,44 +345,81 @@ static void why_there_is_no_thread_is_told(void **state)
 }
 
 /* What a rank may lack it lacks before the others rely on it. */
-static _Thread_local bool lacks_memory; /* for the names of communicators */
-static void *(*real_calloc)(size_t count, size_t bytes);
+static _Thread_local bool lacks; /* memory for the names of communicators, and threads */
+static imx_sys_table real;
 
-static void *fail_calloc(size_t count, size_t bytes)
+static void *lack_memory(size_t count, size_t bytes)
 {
-    bool fails = lacks_memory && bytes == sizeof(ncclUniqueId);
-    return fails ? NULL : real_calloc(count, bytes);
+    return lacks && bytes == sizeof(ncclUniqueId) ? NULL : real.calloc(count, bytes);
 }
+
+static int lack_thread(unsigned long *thread, void *(*run)(void *), void *arg)
+{
+    return lacks ? EAGAIN : real.thread_create(thread, run, arg);
+}
+
+typedef struct lack {
+    const char *says; /* of what fails on rank 1 alone */
+    int64_t limit_ms;
+} lack;
 
 static int lacks_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
-    (void)ctx;
-    lacks_memory = rank == 1;
+    const lack *l = ctx;
+    lacks = rank == 1;
     imbrex_group_desc desc = { .bootstrap = bootstrap,
                                .device = "cuda",
-                               .timeout_ms = patient(LIMIT_MS) };
+                               .timeout_ms = patient(l->limit_ms) };
     imbrex_group *group = NULL;
     imbrex_status status = imbrex_group_create(&desc, &group);
-    RANK_CHECK(status == IMBREX_NO_MEMORY || status == IMBREX_PEER, "rank %d: %s", rank,
+    RANK_CHECK(status != IMBREX_OK && (status == IMBREX_PEER) == (rank == 0), "rank %d: %s", rank,
                imbrex_status_name(status));
-    RANK_CHECK(strstr(imbrex_error(), rank == 1 ? "2 times 128 bytes" : "rank 1"), "rank %d: %s",
-               rank, imbrex_error());
+    RANK_CHECK(strstr(imbrex_error(), l->says) &&
+                   (rank || strstr(imbrex_error(), "rank 1 failed: ")),
+               "rank %d: %s", rank, imbrex_error());
     return 0;
 }
 
-static void memory_is_taken_before_ranks_connect(void **state)
+static void memory_and_threads_are_taken_before_ranks_connect(void **state)
 {
     (void)state;
     ranks_desc desc = { .size = 2, .node_ranks = 1, .meeting_s = 3 };
-    nccl = fake_nccl_install();
-    fake_driver_install(2);
-    real_calloc = imx_sys.calloc;
-    imx_sys.calloc = fail_calloc;
-    int failed = ranks_run_bare(&desc, lacks_group, NULL);
-    imx_sys.calloc = real_calloc;
-    assert_int_equal(failed, 0);
-    assert_int_equal(nccl->named, 0);
-    assert_int_equal(fake_driver_live(), 0);
+    lack all[] = { { "2 times 128 bytes", LIMIT_MS },
+                   { "watches NCCL: Resource temporarily", LIMIT_MS } };
+    real = imx_sys;
+    for (int i = 0; i < 2; i++) {
+        nccl = fake_nccl_install();
+        fake_driver_install(2);
+        if (i == 0)
+            imx_sys.calloc = lack_memory;
+        else
+            imx_sys.thread_create = lack_thread;
+        int failed = ranks_run_bare(&desc, lacks_group, &all[i]);
+        imx_sys = real;
+        assert_int_equal(failed, 0);
+        assert_int_equal(nccl->named, 0);
+        assert_int_equal(fake_driver_live(), 0);
+    }
+}
+
+/* Who waits for a rank that cannot be connected is in time for the meeting that hears why. */
+static void why_one_rank_is_not_connected_is_told(void **state)
+{
+    (void)state;
+    static const char *const calls[] = { "ncclCommInitRankConfig", "ncclSend" };
+    lack all[] = { { "cannot connect the nodes: fake error", 1500 },
+                   { "cannot send and receive: fake error", 1500 } };
+    for (int i = 0; i < 2; i++) {
+        ranks_desc desc = { .size = 2, .node_ranks = 1, .meeting_s = (int)patient(1) };
+        nccl = fake_nccl_install();
+        nccl->fails = calls[i];
+        nccl->result = 1;
+        nccl->spared = 1;
+        fake_driver_install(2);
+        assert_int_equal(ranks_run_bare(&desc, lacks_group, &all[i]), 0);
+        assert_int_equal(nccl->live, 0);
+        assert_int_equal(fake_driver_live(), 0);
+    }
 }
 
 static int ends(imbrex_group *group, void *ctx)
@@ -514,7 +551,8 @@ int main(void)
         cmocka_unit_test(a_capture_is_refused_and_harms_nothing),
         cmocka_unit_test(what_fails_as_nodes_are_connected_is_told),
         cmocka_unit_test(why_there_is_no_thread_is_told),
-        cmocka_unit_test(memory_is_taken_before_ranks_connect),
+        cmocka_unit_test(memory_and_threads_are_taken_before_ranks_connect),
+        cmocka_unit_test(why_one_rank_is_not_connected_is_told),
         cmocka_unit_test(what_breaks_in_a_run_ends_on_every_rank),
         cmocka_unit_test(a_step_that_waits_its_turn_is_not_stuck),
         cmocka_unit_test(many_streams_are_watched),

@@ -65,6 +65,7 @@ struct imx_net {
     uint64_t issued;      /* steps: the number of the last one */
     imbrex_stream stream; /* of the first exchange, as its words are */
     imx_memory *trial;
+    int64_t limit_ms;     /* of a wait; atomic */
     pthread_mutex_t lock; /* held around calls with comm */
     ncclComm_t comm;      /* NULL: not yet, or ended */
     unsigned long watcher;
@@ -205,7 +206,8 @@ static int ask(imx_net *net)
  */
 static void look(imx_net *net)
 {
-    int64_t limit_ns = net->desc.timeout_ms * 1000000, now_ns = imbrexd_now_ns();
+    int64_t limit_ns = __atomic_load_n(&net->limit_ms, __ATOMIC_RELAXED) * 1000000;
+    int64_t now_ns = imbrexd_now_ns();
     net->paused_ns += net->looked_ns ? imbrexd_pause_ns(now_ns - net->looked_ns, limit_ns) : 0;
     net->looked_ns = now_ns;
     int64_t clock_ns = now_ns - net->paused_ns, since_ns = clock_ns;
@@ -266,7 +268,7 @@ static int issue(const imx_net *net, const imx_net_op *ops, int count, imbrex_st
     int ended = calls->ncclGroupEnd();
     if (result == NCCL_SUCCESS)
         result = ended;
-    return result == NCCL_IN_PROGRESS ? settle(net, net->comm, net->desc.timeout_ms) : result;
+    return result == NCCL_IN_PROGRESS ? settle(net, net->comm, net->limit_ms) : result;
 }
 
 /* The stream's slot; one that nobody uses any more; a new one; else some other's. */
@@ -389,6 +391,16 @@ static imbrex_status find_lane(imx_net *net)
     return IMBREX_OK;
 }
 
+static imbrex_status start_watching(imx_net *net)
+{
+    int failed = imx_sys.thread_create(&net->watcher, watch, net);
+    if (failed)
+        return imx_fail(IMBREX_SYSTEM, "cannot start the thread that watches NCCL: %s",
+                        strerror(failed));
+    net->watched = true;
+    return IMBREX_OK;
+}
+
 static imbrex_status equip(imx_net *net)
 {
     const imx_backend *backend = net->desc.backend;
@@ -398,7 +410,8 @@ static imbrex_status equip(imx_net *net)
     IMX_TRY(imx_sys_alloc((size_t)net->desc.size, sizeof *net->ids, &net->ids));
     IMX_TRY(backend->memory_create_host(device, SLOTS * sizeof(slot), &net->words));
     IMX_TRY(backend->memory_create(device, (size_t)net->lane_size * sizeof(uint64_t), &net->trial));
-    return backend->stream_create(device, &net->stream);
+    IMX_TRY(backend->stream_create(device, &net->stream));
+    return net->lane_size > 1 ? start_watching(net) : IMBREX_OK;
 }
 
 static void net_close(imx_net *net);
@@ -408,6 +421,7 @@ static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
     imx_net *net = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *net, &net));
     net->desc = *desc;
+    net->limit_ms = desc->timeout_ms / 2;
     pthread_mutex_init(&net->lock, NULL);
     imbrex_status status;
     IMX_GOTO(equip(net));
@@ -437,7 +451,7 @@ static imbrex_status init_comm(void *ctx)
     int result =
         net->calls->ncclCommInitRankConfig(&comm, net->lane_size, net->id, net->lane_rank, &config);
     if (result == NCCL_IN_PROGRESS || (result == NCCL_SUCCESS && comm))
-        result = settle(net, comm, net->desc.timeout_ms);
+        result = settle(net, comm, net->limit_ms);
     pthread_mutex_lock(&net->lock);
     net->comm = comm;
     pthread_mutex_unlock(&net->lock);
@@ -471,17 +485,12 @@ static imbrex_status exchange(imx_net *net)
         status = imx_fail(IMBREX_PEER,
                           "NCCL %s connected the nodes, but nothing came through in %lld ms; "
                           "NCCL_DEBUG=INFO makes it say more",
-                          imx_nccl_version(), (long long)net->desc.timeout_ms);
+                          imx_nccl_version(), (long long)net->limit_ms);
     return status;
 }
 
 static imbrex_status connect(imx_net *net)
 {
-    int failed = imx_sys.thread_create(&net->watcher, watch, net);
-    if (failed)
-        return imx_fail(IMBREX_SYSTEM, "cannot start the thread that watches NCCL: %s",
-                        strerror(failed));
-    net->watched = true;
     IMX_TRY(net->desc.backend->within(net->desc.device, init_comm, net));
     return exchange(net);
 }
@@ -507,7 +516,9 @@ static imbrex_status swap_names(imx_net *net)
     return IMBREX_OK;
 }
 
-/* After it the stream and the words of the first exchange are not needed any more. */
+/* Half the limit until it returns: whoever waits here in vain must still be in time for the meeting
+ * where the others wait with the reason.  After it the stream and the words of the first exchange
+ * are not needed any more. */
 static imbrex_status net_open(imx_net *net)
 {
     const imx_net_desc *desc = &net->desc;
@@ -515,6 +526,7 @@ static imbrex_status net_open(imx_net *net)
     IMX_GOTO(swap_names(net));
     if (net->lane_size > 1)
         IMX_GOTO(connect(net));
+    __atomic_store_n(&net->limit_ms, desc->timeout_ms, __ATOMIC_RELAXED);
 fail:
     if (status != IMBREX_OK)
         end_comm(net);
