@@ -186,6 +186,12 @@ class LogicalNodes(Case):
             out = self.well(self.connect("2", mode))
             self.assertEqual(len(re.findall(r"rank \d was told", out)), 2, out)
 
+    def test_alone(self):
+        """Who waits within MPI for a rank that cannot be connected still hears why."""
+        done = self.connect("2", "alone")
+        self.assertEqual(sorted(re.findall(r"rank (\d) was told", done.stdout)), ["0", "1"],
+                         "\n%s\n%s" % (done.stdout, done.stderr))
+
     def test_few_tags(self):
         """A plan that MPI has no tags for is refused, and those before it are well."""
         out = self.well(self.connect("2", "few"))

@@ -354,10 +354,17 @@ static bool aborted(const imx_net_desc *desc)
     return __atomic_load_n(desc->watch->abort[desc->rank], __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Whether it has returned within the limit; if not, c is the thread's. */
+/* Half the limit: whoever waits here in vain must still be in time for the meeting where the others
+ * wait with the reason. */
+static int64_t connect_ms(const imx_net_desc *desc)
+{
+    return desc->timeout_ms / 2;
+}
+
+/* Whether it has returned within that; if not, c is the thread's. */
 static bool await(const imx_net_desc *desc, calling *c)
 {
-    imx_mpi_world_limit limit = imx_mpi_world_limit_of(desc->timeout_ms * 1000000);
+    imx_mpi_world_limit limit = imx_mpi_world_limit_of(connect_ms(desc) * 1000000);
     for (int polls = 0; __atomic_load_n(&c->progress, __ATOMIC_ACQUIRE) != RETURNED;
          imx_mpi_world_nap(&polls, true)) {
         if (imx_mpi_world_is_over(&limit) || aborted(desc))
@@ -377,7 +384,7 @@ static imbrex_status give_up(const imx_net_desc *desc)
                       "MPI cannot connect the ranks: MPI_Comm_create_group has not returned in "
                       "%lld ms, so one of them has died or hangs: end all, without MPI_Finalize, "
                       "and start them again",
-                      (long long)desc->timeout_ms);
+                      (long long)connect_ms(desc));
 }
 
 static imbrex_status finish(const imx_net_desc *desc, calling *c, MPI_Comm *comm)

@@ -6,6 +6,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect gone       rank 1 does not come back from MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect denied     rank 1 gets no thread to drive MPI
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect refused    nor is it told when MPI ends
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect alone      rank 0 gets none that connects it
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect few        MPI has tags for a few plans
  *
  * and where two ranks do not send what they receive, from the sizes (mismatches) to
@@ -27,7 +28,7 @@
 #include "imbrex_device.h"
 #include "imbrex_mpi.h"
 
-enum { GROUPS = 2, LIMIT_MS = 700, MOST_MS = 5000, GUARD_S = 30 };
+enum { GROUPS = 2, LATE_MS = 100, LIMIT_MS = 700, MOST_MS = 5000, GUARD_S = 30 };
 
 static bool wants_both, goes;
 static int made, started; /* atomic, as is what follows */
@@ -57,6 +58,7 @@ int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *out
     return PMPI_Comm_create_group(comm, group, tag, out);
 }
 
+static int special; /* thread, from 1: one is denied, or comes late; 0: none */
 static bool denies, refuses;
 
 int MPI_Comm_set_attr(MPI_Comm comm, int key, void *value)
@@ -84,15 +86,17 @@ int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI
     return PMPI_Isend(at, count, type, to, tag, comm, request);
 }
 
-/* The first one that the engine wants is the one that drives MPI. */
+/* The first one that the engine wants is the one that drives MPI, the second connects a group. */
 __attribute__((visibility("default"))) int
 pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *arg)
 {
     typedef int create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
     Dl_info file;
-    if (denies && dladdr(*(void **)&run, &file) && strstr(file.dli_fname, "libimbrex_mpi")) {
-        denies = false;
-        return EAGAIN;
+    if (special && dladdr(*(void **)&run, &file) && strstr(file.dli_fname, "libimbrex_mpi") &&
+        --special == 0) {
+        if (denies)
+            return EAGAIN;
+        usleep(LATE_MS * 1000);
     }
     void *found = dlsym(RTLD_NEXT, "pthread_create");
     return (*(create **)&found)(thread, attributes, run, arg);
@@ -231,9 +235,9 @@ static int gone(void)
     imbrex_status status = imbrex_group_create(&desc, &group);
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(status == IMBREX_TIMEOUT || status == IMBREX_PEER, "%s", imbrex_status_name(status));
-    RANK_CHECK(strstr(imbrex_error(), "MPI_Comm_create_group has not returned in 700 ms"), "%s",
+    RANK_CHECK(strstr(imbrex_error(), "MPI_Comm_create_group has not returned in 350 ms"), "%s",
                imbrex_error());
-    RANK_CHECK(took_ms >= LIMIT_MS && took_ms < MOST_MS, "it took %lld ms", (long long)took_ms);
+    RANK_CHECK(took_ms >= LIMIT_MS / 2 && took_ms < MOST_MS, "it took %lld ms", (long long)took_ms);
     printf("rank %d gave up\n", bootstrap.rank);
     leave();
     return 0;
@@ -246,7 +250,8 @@ static int denied(bool thread)
     imbrex_bootstrap bootstrap;
     imbrex_group *group;
     RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
-    denies = bootstrap.rank == 1 && thread;
+    denies = bootstrap.rank == 1;
+    special = denies && thread;
     refuses = bootstrap.rank == 1 && !thread;
     char words[128 + MPI_MAX_ERROR_STRING], why[MPI_MAX_ERROR_STRING];
     int length;
@@ -262,6 +267,22 @@ static int denied(bool thread)
                "%s: %s", imbrex_status_name(status), imbrex_error());
     printf("rank %d was told\n", bootstrap.rank);
     MPI_Finalize();
+    return 0;
+}
+
+/* The other one waits for it within MPI, and yet is in time for the meeting that hears why. */
+static int alone(int rank)
+{
+    imbrex_group *group;
+    special = 2;
+    denies = rank == 0;
+    imbrex_group_desc desc = { .device = "cpu", .timeout_ms = LIMIT_MS };
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK(status == (rank == 0 ? IMBREX_SYSTEM : IMBREX_PEER) &&
+                   strstr(imbrex_error(), "cannot start a thread that connects the nodes"),
+               "rank %d: %s: %s", rank, imbrex_status_name(status), imbrex_error());
+    printf("rank %d was told\n", rank);
+    leave();
     return 0;
 }
 
@@ -437,7 +458,7 @@ static int answers(void)
 
 int main(int argc, char **argv)
 {
-    int level;
+    int level, rank;
     const char *mode = argc > 1 ? argv[1] : "";
     alarm(GUARD_S);
     if (strcmp(mode, "starts") == 0)
@@ -445,9 +466,11 @@ int main(int argc, char **argv)
     if (strcmp(mode, "late") == 0)
         return late();
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     return strcmp(mode, "gone") == 0      ? gone()
            : strcmp(mode, "denied") == 0  ? denied(true)
            : strcmp(mode, "refused") == 0 ? denied(false)
+           : strcmp(mode, "alone") == 0   ? alone(rank)
            : strcmp(mode, "few") == 0     ? few()
            : strcmp(mode, "threads") == 0 ? threads()
            : strcmp(mode, "apart") == 0   ? apart()
