@@ -336,7 +336,18 @@ static void objects_that_stay(void **state)
     }
 }
 
-/* Its folder is TMPDIR, however long the name, and no other. */
+static bool is_empty(const char *folder)
+{
+    char pattern[512];
+    glob_t found = { 0 };
+    snprintf(pattern, sizeof pattern, "%s/*", scratch_path(folder));
+    bool none = glob(pattern, 0, NULL, &found) == GLOB_NOMATCH;
+    globfree(&found);
+    return none;
+}
+
+/* Its folder is TMPDIR, however long the name, and no other; and nothing stays there, whatever else
+ * the compiler is made to write. */
 static void folders_to_compile_in(void **state)
 {
     (void)state;
@@ -350,6 +361,8 @@ static void folders_to_compile_in(void **state)
     refused("where.c", scratch_path(name));
     scratch_directory(name);
     assert_int_equal(value_of("where.c", NULL), 9);
+    assert_int_equal(value_of("where.c", "-save-temps=obj"), 9);
+    assert_true(is_empty(name));
     setenv("TMPDIR", longest, 1);
     put("where.c", DEVICE ARGS "IMBREXD_KERNEL(kept, kept_args) { *args->out = 10; }\n");
     refused("where.c", "TMPDIR has 4999 characters");

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "compiler.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -89,18 +90,15 @@ static imbrex_status write_all(int fd, const char *from, size_t bytes)
     return IMBREX_OK;
 }
 
-/* Files in the folder are the headers, the text and the object, nothing else. */
-static void remove_folder(const job *j)
+/* With all that the compiler left there, whatever options made it do so. */
+static void remove_folder(const char *path)
 {
-    char path[PATH_MOST];
-    for (size_t i = 0; i < imx_source_file_count; i++) {
-        snprintf(path, sizeof path, "%s/%s", j->folder, imx_source_files[i].name);
-        if (!strchr(imx_source_files[i].name, '/'))
-            unlink(path);
-    }
-    unlink(j->text);
-    unlink(j->object);
-    rmdir(j->folder);
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        unlinkat(dirfd(folder), entry->d_name, 0); /* . and .. stay */
+    if (folder)
+        closedir(folder);
+    rmdir(path);
 }
 
 static imbrex_status put_file(const char *path, const char *first, const char *text, size_t bytes)
@@ -161,7 +159,7 @@ static void end(job *j)
     if (j->said >= 0)
         close(j->said);
     if (j->folder[0])
-        remove_folder(j);
+        remove_folder(j->folder);
     free(j->words);
 }
 
