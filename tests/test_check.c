@@ -406,8 +406,7 @@ static const struct {
     { "a kernel with loads and stores of its own", NULL, NULL },
     { "a kernel that only waits for what the host reads", NULL, NULL },
     { "a wait cycle of kernels that do not say for whom", "waits for whoever comes", NULL },
-    { "a kernel's put beyond the end",
-      "bytes 8192 to 8256 of 4096 of rank 1's memory (at ", NULL },
+    { "a kernel's put beyond the end", "bytes 8192 to 8256 of 4096 of rank 1's memory (at ", NULL },
 };
 
 static int passing(imbrex_group *group, void *ctx)
