@@ -107,6 +107,12 @@ static void other_devices_are_refused(void **state)
         assert_int_equal(make_group(devices[i], &group), IMBREX_UNSUPPORTED);
         assert_non_null(strstr(imbrex_error(), "want \"compile:90\""));
     }
+    setenv("IMBREX_CUDA_ARCH", "50", 1);
+    assert_int_equal(make_group("compile:90", &group), IMBREX_INVALID);
+    assert_non_null(strstr(imbrex_error(), "IMBREX_CUDA_ARCH is 50: want from 80 to the GPU's 90"));
+    setenv("IMBREX_CUDA_ARCH", "90", 1);
+    assert_int_equal(make_group("compile:80", &group), IMBREX_INVALID);
+    unsetenv("IMBREX_CUDA_ARCH");
 }
 
 /* A group of two, of which this is one: all that a plan asks of the other is what it asks here. */

@@ -59,18 +59,19 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     imx_device *device = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
     device->arch = m->arch;
-    device->form = desc->env->cuda_arch ? (int)imx_min(desc->env->cuda_arch, m->arch) : m->arch;
     device->sms = m->sms;
     device->shared_bytes_most = m->shared_bytes_most;
+    imbrex_status status;
+    IMX_GOTO(imx_cuda_form(desc->env, device));
     imx_folder_find(desc->env->cache_dir, &device->cache);
-    if (!device->cache.path[0]) {
-        imbrex_status status =
-            imx_fail(IMBREX_SYSTEM, "there is no folder to compile into: %s", device->cache.why);
-        device_close(device);
-        return status;
-    }
+    if (!device->cache.path[0])
+        IMX_GOTO(
+            imx_fail(IMBREX_SYSTEM, "there is no folder to compile into: %s", device->cache.why));
     *out = device;
     return IMBREX_OK;
+fail:
+    device_close(device);
+    return status;
 }
 
 static void target(const imx_device *device, imx_target *out)

@@ -87,14 +87,20 @@ static imbrex_status choose(const imx_device_desc *desc, CUdevice *gpu)
 
 enum { ARCH_LEAST = 80 };
 
+imbrex_status imx_cuda_form(const imx_env *env, imx_device *device)
+{
+    device->form = env->cuda_arch ? (int)imx_min(env->cuda_arch, INT16_MAX) : device->arch;
+    if (device->form >= ARCH_LEAST && device->form <= device->arch)
+        return IMBREX_OK;
+    return imx_fail(IMBREX_INVALID, "IMBREX_CUDA_ARCH is %lld: want from %d to the GPU's %d",
+                    (long long)env->cuda_arch, ARCH_LEAST, device->arch);
+}
+
 static imbrex_status describe(imx_device *device, const imx_env *env)
 {
     device->arch = 10 * imx_cuda_attribute(device->gpu, CU_COMPUTE_CAPABILITY_MAJOR) +
                    imx_cuda_attribute(device->gpu, CU_COMPUTE_CAPABILITY_MINOR);
-    device->form = env->cuda_arch ? (int)imx_min(env->cuda_arch, INT16_MAX) : device->arch;
-    if (device->form < ARCH_LEAST || device->form > device->arch)
-        return imx_fail(IMBREX_INVALID, "IMBREX_CUDA_ARCH is %lld: want from %d to the GPU's %d",
-                        (long long)env->cuda_arch, ARCH_LEAST, device->arch);
+    IMX_TRY(imx_cuda_form(env, device));
     device->sms = imx_cuda_attribute(device->gpu, CU_MULTIPROCESSOR_COUNT);
     device->shared_bytes_most =
         (size_t)imx_cuda_attribute(device->gpu, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);

@@ -51,6 +51,9 @@ struct imx_device {
 imbrex_status imx_cuda_enter(CUcontext context, CUcontext *before) IMX_MUST_CHECK;
 void imx_cuda_leave(CUcontext context, CUcontext before);
 
+/* Which form of kernels a device takes: its GPU's own, or IMBREX_CUDA_ARCH's. */
+imbrex_status imx_cuda_form(const imx_env *env, imx_device *device) IMX_MUST_CHECK;
+
 int imx_cuda_attribute(CUdevice gpu, int which); /* 0 if unknown */
 
 /* Whether other ranks of this process are on the GPU, and so in its context. */
