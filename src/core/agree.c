@@ -31,6 +31,11 @@ imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *r
                     group->rank);
 }
 
+imbrex_status imx_agree_allgather_of(void *group, const void *send, void *recv, size_t bytes)
+{
+    return imx_agree_allgather(group, send, recv, bytes);
+}
+
 /* A cause, where PEER and TIMEOUT are only its echo on other ranks. */
 static bool is_own(int32_t status)
 {

@@ -177,11 +177,6 @@ static imbrex_status look_at_links(imbrex_group *group)
     return IMBREX_OK;
 }
 
-static imbrex_status allgather(void *ctx, const void *send, void *recv, size_t bytes)
-{
-    return imx_agree_allgather(ctx, send, recv, bytes);
-}
-
 static imbrex_status open_transports(imbrex_group *group)
 {
     imx_transport_desc desc = {
@@ -190,7 +185,7 @@ static imbrex_status open_transports(imbrex_group *group)
         .rank = group->rank,
         .size = group->size,
         .timeout_ms = group->timeout_ms,
-        .allgather = allgather,
+        .allgather = imx_agree_allgather_of,
         .ctx = group,
     };
     imbrex_status status = IMBREX_OK;

@@ -128,6 +128,10 @@ enum { IMX_AGREE_FIELDS = 20, IMX_AGREE_NOTE = 256 };
 imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv,
                                   size_t bytes) IMX_MUST_CHECK;
 
+/* The same for transports and engines, which know no group. */
+imbrex_status imx_agree_allgather_of(void *group, const void *send, void *recv,
+                                     size_t bytes) IMX_MUST_CHECK;
+
 /* Takes the memory that imx_agree needs. */
 imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
 

@@ -74,11 +74,6 @@ static imbrex_status find_kind(const imbrex_group *group, const imx_net_kind **f
     return IMBREX_OK;
 }
 
-static imbrex_status allgather(void *ctx, const void *send, void *recv, size_t bytes)
-{
-    return imx_agree_allgather(ctx, send, recv, bytes);
-}
-
 static imbrex_status create(imbrex_group *group)
 {
     const imx_net_kind *kind = NULL;
@@ -91,7 +86,7 @@ static imbrex_status create(imbrex_group *group)
         .size = group->size,
         .node_of = group->nodes.of,
         .timeout_ms = group->timeout_ms,
-        .allgather = allgather,
+        .allgather = imx_agree_allgather_of,
         .ctx = group,
         .fail = imx_fail,
     };

@@ -26,7 +26,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         imx_exchange_ll_needs(plan, plan->shape.n, n);
         return;
     }
-    if (plan->algorithm->run == run_store)
+    if (imx_plan_sends_by(plan, run_store))
         imx_exchange_push_needs(plan, false, n);
     else
         imx_exchange_gather_needs(plan, plan->shape.n, n);

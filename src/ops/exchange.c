@@ -303,8 +303,6 @@ void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *n
     size_t ranks = (size_t)plan->group->size;
     push_room room = push_room_of(plan, reduces);
     *needs = room.matrix;
-    if (ranks == 1)
-        return;
     needs->signals = ranks * (size_t)push_chunks(plan);
     needs->data_bytes = room.lines_at + 2 * ranks * (size_t)line_bytes(plan);
 }

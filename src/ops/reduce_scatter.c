@@ -23,7 +23,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
         imx_across_scatter_needs(plan, n);
         return;
     }
-    if (plan->algorithm->run == run_store)
+    if (imx_plan_sends_by(plan, run_store))
         imx_exchange_push_needs(plan, true, n);
     else
         imx_exchange_scatter_needs(plan, n);
