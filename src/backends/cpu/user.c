@@ -65,6 +65,7 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
         imbrexd_site site = { team.kernel, 0, team.rank, block.index };
         imbrexd_fault_raise(block.watch, IMBREXD_FAULT_SHARED, site, 0, tasks->shared_bytes);
     }
+    imx_cpu_check_doing(tasks->name, -1); /* the team goes */
 }
 
 static size_t scratch_of(const void *shared_bytes)
