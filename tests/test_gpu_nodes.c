@@ -17,11 +17,12 @@
 #include "op_cases.h"
 #include "op_image.h"
 
-enum { NODES = 2, TIMEOUT_MS = 20000, KILLED_MS = 3000, RUNS = 8 };
+/* KILLED_MS: half of it is for connecting, for which 1.5 s were too few on two GPUs. */
+enum { NODES = 2, TIMEOUT_MS = 20000, KILLED_MS = 8000, RUNS = 8 };
 
-/* All of it ends within 75 s, whatever breaks: what is quick first, then the table for as long
+/* All of it ends within 85 s, whatever breaks: what is quick first, then the table for as long
  * as there is time.  IMBREX_TEST_SECONDS gives it more. */
-enum { SECONDS = 75, QUEUED_S = 30, KILLED_S = 15, ONE_CASE_S = 20 }; /* and the engine's end */
+enum { SECONDS = 85, QUEUED_S = 30, KILLED_S = 25, ONE_CASE_S = 20 }; /* and the engine's end */
 
 typedef struct job {
     rank_main run;

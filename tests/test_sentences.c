@@ -39,6 +39,32 @@ static int noticed_by_device(imbrex_group *group, void *ctx)
     return ranks_expect(group, part);
 }
 
+/* What connects the nodes gives up after half of the limit, and is no barrier. */
+static int noticed_while_opening(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const imbrexd_site site = {
+        .plan = IMX_NET_OPENING, .what = IMX_SITE_NET, .rank = 1, .index = -1
+    };
+    if (imbrex_group_rank(group) == 0)
+        leave_fault(group, site);
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    char part[160];
+    snprintf(part, sizeof part,
+             " waited %lld ms, half of the timeout, for the network to or from rank 1 as the group "
+             "was made: is rank 1 stopped, busy or in another call?",
+             (long long)patient(TIMEOUT_MS) / 2);
+    return ranks_expect(group, part);
+}
+
+static void tells_opening_from_barriers(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, noticed_while_opening, NULL), 0);
+}
+
 static void guesses_nothing_on_devices(void **state)
 {
     (void)state;
@@ -97,6 +123,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_runs_plan_is_the_nearest),
         cmocka_unit_test(guesses_nothing_on_devices),
+        cmocka_unit_test(tells_opening_from_barriers),
         cmocka_unit_test(names_the_rank_of_this_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,12 @@ static void describe_kernel_site(const imbrex_group *group, const imbrexd_site *
     imx_text_add(text, " in kernel %s", imx_kernel_name(group, site->plan));
 }
 
+/* The nodes were being connected, which has half of the limit. */
+static bool is_opening(const imbrexd_site *site)
+{
+    return site->what == IMX_SITE_NET && site->plan == IMX_NET_OPENING;
+}
+
 static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
 {
     if (site->what >= IMBREXD_SITE_SIGNAL) {
@@ -64,6 +70,10 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
         break;
     default:
         imx_text_add(text, "its own product of chunk %d", site->index);
+    }
+    if (is_opening(site)) {
+        imx_text_add(text, " as the group was made");
+        return;
     }
     imx_text_add(text, " in ");
     if (site->what == IMX_SITE_NET && site->plan == IMX_NET_EXCHANGES)
@@ -394,8 +404,10 @@ static imbrex_status say_deadline(report *r)
     if (value || r->fault->late)
         imx_text_add(&r->text, ")");
     describe_chain(r->group, r->fault, &r->text);
-    return imx_fail(r->own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms for %s", r->by,
-                    r->self, (long long)r->group->timeout_ms, r->words);
+    bool opening = is_opening(&r->fault->site);
+    return imx_fail(r->own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms%s for %s",
+                    r->by, r->self, (long long)r->group->timeout_ms / (opening ? 2 : 1),
+                    opening ? ", half of the timeout," : "", r->words);
 }
 
 static imbrex_status say(const imbrex_group *group, int noticed_by)

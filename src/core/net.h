@@ -21,8 +21,9 @@
  *             and both have the same number of bytes.  All ranks enqueue their steps in one order
  *             that holds for the whole group, so steps never wait for each other in a circle.
  *   channel   The number of the plan whose step it is, up to facts.plans; 0: barriers;
- *             IMX_NET_EXCHANGES: the caller's own.  Steps of two channels may be under way at once,
- *             on two streams; an engine that knows no channels (NCCL) relies on the one order.
+ *             IMX_NET_EXCHANGES: the caller's own; IMX_NET_OPENING: the engine's as it opens, for
+ *             which it has half of the limit.  Steps of two channels may be under way at once, on
+ *             two streams; an engine that knows no channels (NCCL) relies on the one order.
  *   lane      As many steps of a plan may be under way at once as the engine has lanes, each on a
  *             stream of its own: while the last bytes of one arrive the next one has begun.
  *   memory    Of this rank's device, of any alignment.  What is received lies in memory that the
@@ -48,7 +49,8 @@
 
 typedef struct imx_net imx_net; /* one rank's engine, opened; each kind has its own */
 
-enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_EXCHANGES = -1, IMX_NET_ABI = 5 };
+enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_ABI = 5 };
+enum { IMX_NET_EXCHANGES = -1, IMX_NET_OPENING = -2 }; /* channels beside the plans' */
 enum { IMX_NET_SIZES_DIFFER = 1 };
 
 typedef struct imx_net_op {

@@ -477,7 +477,7 @@ static imbrex_status exchange(imx_net *net)
         ops[count++] = (imx_net_op){ false, r, &words[net->lane_rank], sizeof *words };
         ops[count++] = (imx_net_op){ true, r, &words[peer], sizeof *words };
     }
-    imbrex_status status = enqueue(net, 0, ops, count, net->stream);
+    imbrex_status status = enqueue(net, IMX_NET_OPENING, ops, count, net->stream);
     free(ops);
     if (status == IMBREX_OK)
         status = backend->stream_sync(net->desc.device, net->stream);
