@@ -92,14 +92,55 @@ IMX_FN void hook_end(const imx_gemm_args &args)
 
 /* ---- imbrexd_gemm_add ------------------------------------------------------------------------ */
 
-enum { ADD_AT_ONCE = 4 };
+enum { ADD_AT_ONCE = 2, ADD_LOADS = 8 };
 
-/* 32 bits wherever they do: the producer's warps have few registers. */
+/* So many parts of several units, each `apart` bytes after the one before.  What holds a sum up is
+ * the way to memory: all loads are under way before the first is added. */
+template <int count>
+IMX_FN void add_some(int dtype, char *to, const char *parts, size_t stride, unsigned apart)
+{
+    uint4 part[count][ADD_LOADS / count];
+#pragma unroll
+    for (int r = 0; r < count; r++, parts += stride) {
+        const char *from = parts;
+#pragma unroll
+        for (int i = 0; i < ADD_LOADS / count; i++, from += apart)
+            part[r][i] = imx_vector_load(from);
+    }
+#pragma unroll
+    for (int i = 0; i < ADD_LOADS / count; i++, to += apart) {
+        float sum[8];
+#pragma unroll
+        for (int r = 0; r < count; r++)
+            imx_vector_add(dtype, sum, part[r][i], r == 0);
+        *(uint4 *)to = imx_vector_narrow(dtype, sum);
+    }
+}
+
+/* Of most units of a thread, where there are `most` parts or less, but for one; it returns the first
+ * unit that is left.  32 bits wherever they do: the producer's warps have few registers. */
+template <int most>
+IMX_FN unsigned add_most(int dtype, char *to, const char *parts, size_t stride, int count,
+                         unsigned units, unsigned thread, unsigned threads)
+{
+    if constexpr (most > 2) {
+        if (count < most)
+            return add_most<most - 1>(dtype, to, parts, stride, count, units, thread, threads);
+    }
+    const unsigned at_once = ADD_LOADS / most;
+    unsigned u = thread;
+#pragma unroll 1
+    for (; count == most && u + (at_once - 1) * threads < units; u += at_once * threads)
+        add_some<most>(dtype, to + (size_t)u * 16, parts + (size_t)u * 16, stride, threads * 16);
+    return u;
+}
+
+/* Any number of parts, a unit at a time; more at once want more registers. */
 IMX_FN void add_units(int dtype, char *to, const char *parts, size_t stride, int count,
-                      unsigned units, unsigned thread, unsigned threads)
+                      unsigned units, unsigned first, unsigned threads)
 {
 #pragma unroll 1
-    for (unsigned u = thread; u < units; u += threads) {
+    for (unsigned u = first; u < units; u += threads) {
         const char *from = parts + (size_t)u * 16;
         float sum[8];
 #pragma unroll 1
@@ -131,7 +172,9 @@ IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int6
 #endif
     bool whole = (((size_t)to | (size_t)parts | stride) & 15) == 0;
     unsigned units = whole ? (unsigned)(elements / 8) : 0, rest = (unsigned)elements - units * 8;
-    add_units(dtype, (char *)to, (const char *)parts, stride, count, units, thread, threads);
+    unsigned first = add_most<ADD_LOADS>(dtype, (char *)to, (const char *)parts, stride, count,
+                                         units, thread, threads);
+    add_units(dtype, (char *)to, (const char *)parts, stride, count, units, first, threads);
 #pragma unroll 1
     for (unsigned i = thread; i < rest; i += threads) {
         const char *from = (const char *)parts + ((size_t)units * 8 + i) * 2;
