@@ -61,7 +61,7 @@ class Measure(unittest.TestCase):
         for gpus in (0, 2):
             self.gpus(gpus)
             for words in (["0"], ["00"], ["-1"], ["x"], ["99999999999999999999"]):
-                self.refused(2, "usage: script/measure [RANKS], at least 1", *words)
+                self.refused(2, "usage: script/measure [RANKS [PART]], of at least 1 rank", *words)
         self.refused(2, "there are 2 GPUs, and 3 ranks want one each", "3")
 
     def test_what_is_not_built_is_named_at_once(self):
@@ -77,6 +77,20 @@ class Measure(unittest.TestCase):
         done = self.measure()
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         self.assertFalse(os.path.exists(self.path("build/measure/earlier")))
+
+    def test_parts_are_taken_by_name(self):
+        self.gpus(2)
+        self.build()
+        done = self.measure("2", "^barrier|kernels")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        with open(self.path("called"), encoding="utf-8") as file:
+            called = file.read().splitlines()
+        self.assertEqual([line for line in called if line != "info"],
+                         ["--device cuda",
+                          "bench barrier --device cuda --ranks 2 --graph --json"])
+        done = self.measure("2", "nothing")
+        self.assertEqual((done.returncode, done.stderr), (1, "measure: 'nothing' names no part\n"),
+                         done.stdout)
 
     def test_shapes_of_the_manual(self):
         self.gpus(2)
