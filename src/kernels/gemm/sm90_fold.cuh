@@ -74,17 +74,6 @@ IMX_FN int own_stored(uint32_t tiles)
 
 #ifndef IMX_C_PLAIN
 
-/* sum = part, or += if this is not the first one (which is not 0 + part: -0 stays -0). */
-IMX_FN void add_part(float (&sum)[FOLD_COLS], uint4 part, bool first)
-{
-    const uint32_t words[] = { part.x, part.y, part.z, part.w };
-#pragma unroll
-    for (int i = 0; i < FOLD_COLS; i++) {
-        float x = unpack((uint16_t)(words[i / 2] >> i % 2 * 16));
-        sum[i] = first ? x : sum[i] + x;
-    }
-}
-
 /* A unit of c: the sum, and bias. */
 IMX_FN void fold_put(const imx_gemm_args &args, uint32_t at, float (&sum)[FOLD_COLS])
 {
@@ -117,7 +106,7 @@ IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
         for (int u = 0; u < units; u++) {
 #pragma unroll
             for (int p = 0; p < PARTS_AT_ONCE && first + p < IMX_RANKS; p++)
-                add_part(sum[u], part[p][u], first + p == 0);
+                imx_vector_add(DTYPE, sum[u], part[p][u], first + p == 0);
             if (first + PARTS_AT_ONCE >= IMX_RANKS)
                 fold_put(args, at + u * down, sum[u]);
         }

@@ -97,7 +97,7 @@ enum { ADD_AT_ONCE = 2, ADD_LOADS = 8 };
 /* So many parts of several units, each `apart` bytes after the one before.  What holds a sum up is
  * the way to memory: all loads are under way before the first is added. */
 template <int count>
-IMX_FN void add_some(int dtype, char *to, const char *parts, size_t stride, unsigned apart)
+IMX_FN void add_some(char *to, const char *parts, size_t stride, unsigned apart)
 {
     uint4 part[count][ADD_LOADS / count];
 #pragma unroll
@@ -112,32 +112,32 @@ IMX_FN void add_some(int dtype, char *to, const char *parts, size_t stride, unsi
         float sum[8];
 #pragma unroll
         for (int r = 0; r < count; r++)
-            imx_vector_add(dtype, sum, part[r][i], r == 0);
-        *(uint4 *)to = imx_vector_narrow(dtype, sum);
+            imx_vector_add(DTYPE, sum, part[r][i], r == 0);
+        *(uint4 *)to = imx_vector_narrow(DTYPE, sum);
     }
 }
 
 /* Of most units of a thread, where there are `most` parts or less, but for one; it returns the first
  * unit that is left.  32 bits wherever they do: the producer's warps have few registers. */
 template <int most>
-IMX_FN unsigned add_most(int dtype, char *to, const char *parts, size_t stride, int count,
-                         unsigned units, unsigned thread, unsigned threads)
+IMX_FN unsigned add_most(char *to, const char *parts, size_t stride, int count, unsigned units,
+                         unsigned thread, unsigned threads)
 {
     if constexpr (most > 2) {
         if (count < most)
-            return add_most<most - 1>(dtype, to, parts, stride, count, units, thread, threads);
+            return add_most<most - 1>(to, parts, stride, count, units, thread, threads);
     }
     const unsigned at_once = ADD_LOADS / most;
     unsigned u = thread;
 #pragma unroll 1
     for (; count == most && u + (at_once - 1) * threads < units; u += at_once * threads)
-        add_some<most>(dtype, to + (size_t)u * 16, parts + (size_t)u * 16, stride, threads * 16);
+        add_some<most>(to + (size_t)u * 16, parts + (size_t)u * 16, stride, threads * 16);
     return u;
 }
 
 /* Any number of parts, a unit at a time; more at once want more registers. */
-IMX_FN void add_units(int dtype, char *to, const char *parts, size_t stride, int count,
-                      unsigned units, unsigned first, unsigned threads)
+IMX_FN void add_units(char *to, const char *parts, size_t stride, int count, unsigned units,
+                      unsigned first, unsigned threads)
 {
 #pragma unroll 1
     for (unsigned u = first; u < units; u += threads) {
@@ -155,9 +155,9 @@ IMX_FN void add_units(int dtype, char *to, const char *parts, size_t stride, int
 #pragma unroll
             for (int j = 0; j < ADD_AT_ONCE; j++)
                 if (r + j < count)
-                    imx_vector_add(dtype, sum, part[j], r + j == 0);
+                    imx_vector_add(DTYPE, sum, part[j], r + j == 0);
         }
-        *(uint4 *)(to + (size_t)u * 16) = imx_vector_narrow(dtype, sum);
+        *(uint4 *)(to + (size_t)u * 16) = imx_vector_narrow(DTYPE, sum);
     }
 }
 
@@ -165,24 +165,19 @@ IMX_FN void add_units(int dtype, char *to, const char *parts, size_t stride, int
 IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int64_t elements,
                      unsigned thread, unsigned threads)
 {
-#ifdef IMX_F16
-    const int dtype = IMBREX_F16;
-#else
-    const int dtype = IMBREX_BF16;
-#endif
     bool whole = (((size_t)to | (size_t)parts | stride) & 15) == 0;
     unsigned units = whole ? (unsigned)(elements / 8) : 0, rest = (unsigned)elements - units * 8;
-    unsigned first = add_most<ADD_LOADS>(dtype, (char *)to, (const char *)parts, stride, count,
-                                         units, thread, threads);
-    add_units(dtype, (char *)to, (const char *)parts, stride, count, units, first, threads);
+    unsigned first =
+        add_most<ADD_LOADS>((char *)to, (const char *)parts, stride, count, units, thread, threads);
+    add_units((char *)to, (const char *)parts, stride, count, units, first, threads);
 #pragma unroll 1
     for (unsigned i = thread; i < rest; i += threads) {
         const char *from = (const char *)parts + ((size_t)units * 8 + i) * 2;
-        float sum = imx_vector_get(dtype, from, 0);
+        float sum = imx_vector_get(DTYPE, from, 0);
 #pragma unroll 1
         for (int r = 1; r < count; r++)
-            sum += imx_vector_get(dtype, from += stride, 0);
-        imx_vector_put(dtype, to, (int64_t)units * 8 + i, sum);
+            sum += imx_vector_get(DTYPE, from += stride, 0);
+        imx_vector_put(DTYPE, to, (int64_t)units * 8 + i, sum);
     }
 }
 

@@ -39,6 +39,11 @@
 #endif
 
 enum {
+#ifdef IMX_F16
+    DTYPE = IMBREX_F16,
+#else
+    DTYPE = IMBREX_BF16,
+#endif
 #ifdef IMX_RING
     FORWARDERS = 1,
 #else
