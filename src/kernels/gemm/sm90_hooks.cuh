@@ -117,8 +117,8 @@ IMX_FN void add_some(char *to, const char *parts, size_t stride, unsigned apart)
     }
 }
 
-/* Of most units of a thread, where there are `most` parts or less, but for one; it returns the first
- * unit that is left.  32 bits wherever they do: the producer's warps have few registers. */
+/* Most units of a thread, if there are 2 to `most` parts; it returns the first unit that is left.
+ * 32 bits wherever they do: the producer's warps have few registers. */
 template <int most>
 IMX_FN unsigned add_most(char *to, const char *parts, size_t stride, int count, unsigned units,
                          unsigned thread, unsigned threads)
