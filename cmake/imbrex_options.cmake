@@ -41,7 +41,8 @@ imbrex_optional(imbrex_json "${IMBREX_JSON}" imbrex::jansson "JSON with jansson"
 if(IMBREX_SANITIZE)
     set(imbrex_mpi OFF) # a sanitizer sees nothing of MPI
 else()
-    imbrex_optional(imbrex_mpi "${IMBREX_MPI}" MPI::MPI_C "nodes of CPU ranks, over MPI" MPI)
+    imbrex_optional(imbrex_mpi "${IMBREX_MPI}" imbrex::mpi "nodes of CPU ranks, over MPI"
+                    imbrex_mpi)
 endif()
 imbrex_optional(imbrex_tests "${IMBREX_BUILD_TESTS}" imbrex::cmocka "tests, with cmocka"
                 imbrex_cmocka)

@@ -73,6 +73,13 @@ class Package(unittest.TestCase):
             run("cc", os.path.join(OUTSIDE, "outside.c"), "-o", program, *flags)
             self.expect_39(program, LD_LIBRARY_PATH=self.libdir)
 
+    def test_without_mpi(self):
+        """CMake's FindMPI makes a target also where there is none."""
+        said = run("cmake", "-S", SOURCE, "-B", os.path.join(self.folder, "without_mpi"),
+                   "-DMPI_SKIP_COMPILER_WRAPPER=ON", "-DMPI_SKIP_GUESSING=ON",
+                   PKG_CONFIG_LIBDIR="/nonexistent")
+        self.assertIn("imbrex: nodes of CPU ranks, over MPI: no, not found\n", said)
+
     def test_soname(self):
         soname = re.search(r"SONAME\D*\[(.*)\]", run("readelf", "-d", self.library))
         self.assertEqual(soname.group(1), "libimbrex.so." + version().split(".")[0])
