@@ -89,8 +89,8 @@ typedef struct imbrexd_fault {
     int64_t when_ns; /* CLOCK_MONOTONIC; 0: noticed by a device, which has no such clock */
 } imbrexd_fault;
 
-/* imbrexd_fault.kind, and what have and want are.  Kernels raise 1, 7 and 9, the host all
- * but 7 and 9. */
+/* imbrexd_fault.kind, and what have and want are.  Kernels raise 1, 7, 9 and 11, the host all
+ * but 7, 9 and 11. */
 enum {
     IMBREXD_FAULT_DEADLINE = 1, /* the signal's value, the value waited for */
     IMBREXD_FAULT_DEATH = 2,    /* of rank site.rank */
@@ -101,7 +101,9 @@ enum {
     IMBREXD_FAULT_UNREACHABLE = 7, /* a kernel's: site.rank is on another node */
     IMBREXD_FAULT_PROTOCOL = 8,    /* the checker's; the host has the words */
     IMBREXD_FAULT_OUTSIDE = 9,     /* a kernel asked for what is not there: see imbrexd_inside */
-    IMBREXD_FAULT_SHARED = 10      /* block site.index wrote beyond desc.shared_bytes: 0, these */
+    IMBREXD_FAULT_SHARED = 10,     /* block site.index wrote beyond desc.shared_bytes: 0, these */
+    IMBREXD_FAULT_HOOK = 11 /* a hook said 0 where no wait gave up: 0, 0; or named tile `have` of
+                               `want` */
 };
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed

@@ -25,7 +25,7 @@
  *     END     void (...)                all of this rank's product, and what ran beside, is done
  *
  * What returns an int returns 1, or 0 where a wait of its own gave up: the group has failed then,
- * and the kernel cannot be launched again. */
+ * and the kernel cannot be launched again.  0 for any other reason makes the group fail. */
 #ifndef IMBREX_GEMM_H
 #define IMBREX_GEMM_H
 
@@ -63,8 +63,9 @@ IMBREXD_FN int imbrexd_gemm_chunk_rows(const imbrexd_gemm *gemm, int rank, int c
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/* to[elements] = the sum of `count` parts, each stride_bytes after the one before, in that order in
- * float32, rounded once to the product's dtype; by this one of `threads`, its share. */
+/* to[elements], less than 2^32 of them, = the sum of `count` parts, at least one, each stride_bytes
+ * after the one before, in that order in float32, rounded once to the product's dtype; by this one
+ * of `threads`, its share. */
 IMBREXD_FN void imbrexd_gemm_add(const imbrexd_gemm *gemm, void *to, const void *parts,
                                  size_t stride_bytes, int count, int64_t elements, unsigned thread,
                                  unsigned threads);

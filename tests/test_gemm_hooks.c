@@ -12,6 +12,7 @@
 
 #include "backends/cuda/nvrtc.h"
 #include "callers.h"
+#include "group.h"
 #include "hooks.h"
 #include "sanitized.h"
 
@@ -307,12 +308,102 @@ static int other_rows(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* A word of a launch has the lower bits of the kernel's number: one that was is not taken for a
+ * later kernel's. */
+static int one_of_8192(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    enum { DIM = 64 };
+    _Alignas(256) uint16_t room[3][DIM * DIM] = { { 0 } };
+    const imbrex_gemm_desc shape = { SHAPE };
+    const imbrex_kernel_desc desc = { .name = "bare", .source = bare, .gemm = &shape };
+    void *c[] = { room[2], room[2] };
+    imbrex_gemm_operands operands = { .a = room[0], .b = room[1], .c = c };
+    const int args = 0;
+    for (int i = 0; i < 2; i++) {
+        imbrex_kernel *kernel;
+        operands.m = 8 + i;
+        RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+        RANK_OK(imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL));
+        RANK_OK(imbrex_barrier(group, NULL));
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        imbrex_kernel_destroy(kernel);
+        group->kernel_count += IMX_AGREE_PLAN_MASK; /* as if so many had been made */
+    }
+    return 0;
+}
+
 static void ranks_that_disagree(void **state)
 {
     (void)state;
     ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, one_of_8192, NULL), 0);
     assert_int_equal(ranks_run(&desc, disagree, NULL), 0);
     assert_int_equal(ranks_run(&desc, other_rows, NULL), 0);
+}
+
+/* ---- hooks that say what they must not -------------------------------------------------------- */
+
+#define SAYS(hooks)                                  \
+    "#include \"imbrex_gemm.h\"\n"                   \
+    "typedef struct { int x; } args_t;\n" hooks "\n" \
+    "#define IMBREXD_GEMM_NAME says\n"               \
+    "#define IMBREXD_GEMM_ARGS args_t\n"             \
+    "#include \"imbrex_gemm_kernel.h\"\n"
+#define COMMON "const args_t *args, const imbrexd_team *team, const imbrexd_gemm *gemm"
+
+typedef struct saying {
+    const char *source, *words;
+} saying;
+
+static int says(imbrex_group *group, void *ctx)
+{
+    const saying *s = ctx;
+    enum { DIM = 64, WAIT_MS = 5000 };
+    _Alignas(256) uint16_t room[3][DIM * DIM] = { { 0 } };
+    const imbrex_gemm_desc shape = { SHAPE };
+    const imbrex_kernel_desc desc = { .name = "says", .source = s->source, .gemm = &shape };
+    void *c[] = { room[2], room[2] };
+    const imbrex_gemm_operands operands = { .a = room[0], .b = room[1], .c = c };
+    const int args = 0;
+    imbrex_kernel *kernel;
+    RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
+    imbrex_status status = imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL);
+    for (int ms = 0; status == IMBREX_OK && ms < WAIT_MS; ms++) {
+        usleep(1000);
+        status = imbrex_group_status(group);
+    }
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), s->words), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+/* 0 is what a hook says whose wait gave up; without that no result may pass for one. */
+static void hooks_that_say_what_they_must_not(void **state)
+{
+    (void)state;
+    static const saying all[] = {
+        { SAYS("IMBREXD_FN int no(" COMMON ") { (void)args, (void)team, (void)gemm; return 0; }\n"
+               "#define IMBREXD_GEMM_BEGIN no"),
+          "a hook of kernel says returned 0, but no wait gave up" },
+        { SAYS("IMBREXD_FN int no(" COMMON ", int rank, int chunk)\n"
+               "{ (void)args, (void)team, (void)gemm; return rank + chunk < 0; }\n"
+               "#define IMBREXD_GEMM_WAIT no"),
+          "a hook of kernel says returned 0, but no wait gave up" },
+        { SAYS("IMBREXD_FN int no(" COMMON ", unsigned i, unsigned n)\n"
+               "{ (void)args, (void)team, (void)gemm; return i > n; }\n"
+               "#define IMBREXD_GEMM_BESIDE no"),
+          "a hook of kernel says returned 0, but no wait gave up" },
+        { SAYS("IMBREXD_FN unsigned no(" COMMON ", unsigned i)\n"
+               "{ (void)args, (void)team; return gemm->tiles + i; }\n"
+               "#define IMBREXD_GEMM_ORDER no"),
+          "ORDER of kernel says returned " },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        ranks_desc desc = { .size = 2 };
+        saying s = all[i];
+        assert_int_equal(ranks_run(&desc, says, &s), 0);
+    }
 }
 
 /* ---- the real compiler ----------------------------------------------------------------------- */
@@ -367,6 +458,7 @@ int main(void)
         cmocka_unit_test(wrong_on_cpu),
         cmocka_unit_test(wrong_on_fake_gpus),
         cmocka_unit_test(ranks_that_disagree),
+        cmocka_unit_test(hooks_that_say_what_they_must_not),
         cmocka_unit_test(compiles_for_gpus),
     };
     return cmocka_run_group_tests(tests, begin, callers_end);

@@ -174,3 +174,10 @@ imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number,
     return note(group, offsetof(imx_control, launches) + slot * sizeof(uint64_t),
                 imx_agree_run_word(number, kernel, m), IMX_AGREE_PLAN_SHIFT, site);
 }
+
+void imx_agree_forget_launches(imbrex_group *group)
+{
+    imx_control *own = imx_control_of(group, group->rank);
+    for (int i = 0; i < IMX_CONTROL_RUNS; i++) /* seq_cst, as in note */
+        __atomic_store_n(&own->launches[i], 0, __ATOMIC_SEQ_CST);
+}

@@ -349,6 +349,20 @@ static imbrex_status say_shared(report *r)
                     (unsigned long long)fault->want, fault->site.index);
 }
 
+static imbrex_status say_hook(report *r)
+{
+    const imbrexd_fault *fault = r->fault;
+    const char *kernel = imx_kernel_name(r->group, fault->site.plan);
+    if (!fault->want)
+        return imx_fail(IMBREX_INVALID,
+                        "rank %d%s: a hook of kernel %s returned 0, but no wait gave up: want 1",
+                        r->by, r->self, kernel);
+    return imx_fail(IMBREX_INVALID,
+                    "rank %d%s: ORDER of kernel %s returned %llu, and there are %llu tiles", r->by,
+                    r->self, kernel, (unsigned long long)fault->have,
+                    (unsigned long long)fault->want);
+}
+
 static imbrex_status say_net(report *r)
 {
     if (r->fault->want == IMX_NET_SIZES_DIFFER) {
@@ -418,6 +432,7 @@ static imbrex_status say(const imbrex_group *group, int noticed_by)
         [IMBREXD_FAULT_NET] = say_net,           [IMBREXD_FAULT_MISMATCH] = say_mismatch,
         [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
         [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_shared,
+        [IMBREXD_FAULT_HOOK] = say_hook,
     };
     report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
     unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;

@@ -156,6 +156,10 @@ imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m) IMX_MUST_C
 imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number,
                                int64_t m) IMX_MUST_CHECK;
 
+/* This rank's words of launches so far, before all ranks meet to make a kernel: a kernel's number
+ * is cut off in a word, and a later one's would be taken for it. */
+void imx_agree_forget_launches(imbrex_group *group);
+
 /* A run as one word, which is written and read at once: | its number | its plan | m |.  The upper
  * two are cut off: that would matter to ranks a million runs, or 8192 plans, apart. */
 enum { IMX_AGREE_RUN_SHIFT = 44, IMX_AGREE_PLAN_SHIFT = 31, IMX_AGREE_PLAN_MASK = 8191 };

@@ -276,6 +276,7 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_kernel *k = NULL;
     int number = ++group->kernel_count; /* alike on all ranks, also where one has no memory */
+    imx_agree_forget_launches(group);
     imbrex_status mine = imx_sys_alloc(1, sizeof *k, &k);
     if (mine != IMBREX_OK)
         return imx_agree(group, __func__, mine, NULL, 0);
