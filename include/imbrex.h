@@ -44,7 +44,8 @@
  *               bytes.  A plan's m, n and k are at most 2^31 - 4097.  R ranks; rank r owns rows
  *               r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
- *               they may time out.
+ *               they may time out.  A product of more than 128 rows a rank takes two SMs at least on
+ *               a GPU of compute capability 9.0, and up to eight more where others wait beside it.
  *   Threads     A group, and all that was made from it, belongs to one thread at a time.  Different
  *               groups are independent.
  *   NULL        What must not be NULL and is gives INVALID, which says so.
@@ -357,7 +358,7 @@ typedef struct imbrex_kernel_desc {
     const struct imbrexd_entry *entry; /* "cpu": IMBREXD_ENTRY(name), if it was compiled with the
                                           program, in place of source; others do not look at it */
     void *memory;        /* symmetric memory that the kernel reaches on its peers, imbrexd_peer: all
-                            of its piece; NULL: none */
+                            of its piece, which must outlive it; NULL: none */
     int signals;         /* words of its own on every rank, imbrexd_signal; zeroed; at most 2^20 */
     int resident;        /* "cpu": blocks that run at once, at most 1024; others of a launch come
                             after them.  0: IMBREX_CPU_THREADS */

@@ -63,7 +63,7 @@ class _CollDesc(_Struct):
                 ("sms", ctypes.c_int), ("reserved", ctypes.c_uint32 * 8)]
 
 
-class _Args(ctypes.Structure):
+class _Args(_Struct):
     _fields_ = [(name, ctypes.c_void_p) for name in ("a", "b", "bias", "c", "gathered")] + [
         ("m", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 6)]
 
@@ -189,7 +189,7 @@ class _Operands:
         if operand is None:
             return None
         if isinstance(operand, numbers.Integral):
-            return int(operand)
+            return int(operand) or None  # as ctypes gives NULL back
         if hasattr(operand, "data_ptr"):
             return self._tensor(name, operand)
         if hasattr(operand, "__array_interface__"):
@@ -360,14 +360,18 @@ class Plan:
             raise Error("IMBREX_INVALID", "the plan is closed, by itself or with its group")
         return self._handle
 
-    def run(self, a, b=None, c=None, bias=None, gathered=None, m=0, stream=None):
-        """Enqueues one run; the operands must stay until the stream is done with them."""
+    def run(self, a, b=None, c=None, bias=None, gathered=None, m=None, stream=None):
+        """Enqueues one run; the operands must stay until the stream is done with them.
+
+        m: rows of this run, of all ranks together, the same on all; None: the plan's.  0 of them
+        are nothing to do."""
         address = self._operands.address
-        args = _Args(address("a", a), address("b", b), address("bias", bias),
-                     address("c", c, written=True), address("gathered", gathered, written=True), m)
-        _whole("m", m, args.m)
-        _check(_lib.imbrex_plan_run(self._open(), ctypes.byref(args),
-                                    _stream(self._device, stream)))
+        handle, on = self._open(), _stream(self._device, stream)
+        args = _Args(a=address("a", a), b=address("b", b), bias=address("bias", bias),
+                     c=address("c", c, written=True),
+                     gathered=address("gathered", gathered, written=True), m=m or 0)
+        if m is None or args.m != 0:
+            _check(_lib.imbrex_plan_run(handle, ctypes.byref(args), on))
 
     def describe(self):
         text = ctypes.create_string_buffer(1024)

@@ -165,7 +165,8 @@ static void wrong_kernels(imbrex_group *group, bool cuda)
     assert_null(kernel);
 }
 
-static void wrong_texts(imbrex_group *group, const char *error)
+/* error: of a compiler; hookless: where there is nothing. */
+static void wrong_texts(imbrex_group *group, const char *error, const char *hookless)
 {
     static const imbrex_gemm_desc shape = { SHAPE };
     imbrex_kernel *kernel = NULL;
@@ -178,6 +179,8 @@ static void wrong_texts(imbrex_group *group, const char *error)
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "IMBREXD_GEMM_NAME");
     desc.source = "int x = here;\n";
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, error);
+    desc.source = "int x;\n";
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, hookless);
     assert_null(kernel);
 }
 
@@ -231,7 +234,7 @@ static void wrong_on_cpu(void **state)
     imbrex_group *group = alone("cpu");
     imbrex_kernel *kernel = NULL;
     wrong_kernels(group, false);
-    wrong_texts(group, "a/b.c:1:");
+    wrong_texts(group, "a/b.c:1:", "want IMBREXD_GEMM_NAME hooked");
     wrong_launches(group, "cpu");
     imbrex_kernel_desc desc = { .name = "hooked", .entry = hooks_entry };
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "want its desc.gemm");
@@ -342,7 +345,7 @@ static void ranks_that_disagree(void **state)
     assert_int_equal(ranks_run(&desc, other_rows, NULL), 0);
 }
 
-/* ---- hooks that say what they must not -------------------------------------------------------- */
+/* ---- hooks that say what they must not ------------------------------------------------------- */
 
 #define SAYS(hooks)                                  \
     "#include \"imbrex_gemm.h\"\n"                   \
@@ -428,7 +431,7 @@ static void compiles_for_gpus(void **state)
         if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
             fail_msg("%s", imbrex_error());
     }
-    wrong_texts(group, "a/b.c(1): error");
+    wrong_texts(group, "a/b.c(1): error", "desc.gemm wants hooks");
     imbrex_kernel *kernel;
     imbrex_kernel_desc desc = { .name = "other", .file = hooks_file(), .gemm = &shapes[0] };
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID,

@@ -219,6 +219,7 @@ class Python(unittest.TestCase):
                     ("c has elements of 8 bytes: want f32", {"c": x.astype("M8[ns]")}),
                     ("a is of the other byte order", {"a": x.astype(">f4")}),
                     ("m is 18446744073709551617, which is more", {"m": 2 ** 64 + 1}),
+                    ("a is 1180591620717411303424, which is more", {"a": 2 ** 70}),
                     ("c can only be read", {"c": fixed}),
                     ("gathered can only be read", {"gathered": fixed}),
                     ("a is not contiguous: want what .contiguous", {"a": tensor(contiguous=False)}),
@@ -229,7 +230,11 @@ class Python(unittest.TestCase):
                         (ValueError, TypeError, OverflowError), says):
                     plan.run(**{"a": x, "b": x, "c": x.copy(), **operands})
             plan.run(fixed, x.view("i4"), x.copy(), bias=numpy.int64(fixed.ctypes.data))
+            kept = random(3, 8, 8)
+            for m in (0, numpy.int64(0)):
+                plan.run(x, x, kept, m=m)  # no rows, not the plan's
             group.sync()
+            self.assertTrue((kept == random(3, 8, 8)).all())
             with self.assertRaisesRegex(ValueError, "pair is of float32: want bf16"):
                 group.silu_mul(8, 4, x, x)
         host = imbrex._Operands("f32", "cuda:1")

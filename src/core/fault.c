@@ -357,10 +357,9 @@ static imbrex_status say_hook(report *r)
         return imx_fail(IMBREX_INVALID,
                         "rank %d%s: a hook of kernel %s returned 0, but no wait gave up: want 1",
                         r->by, r->self, kernel);
-    return imx_fail(IMBREX_INVALID,
-                    "rank %d%s: ORDER of kernel %s returned %llu, and there are %llu tiles", r->by,
-                    r->self, kernel, (unsigned long long)fault->have,
-                    (unsigned long long)fault->want);
+    return imx_fail(
+        IMBREX_INVALID, "rank %d%s: ORDER of kernel %s returned %llu, and there are %llu tiles",
+        r->by, r->self, kernel, (unsigned long long)fault->have, (unsigned long long)fault->want);
 }
 
 static imbrex_status say_net(report *r)

@@ -294,6 +294,8 @@ static imbrex_status read_object(const job *j, const char *compiler, void **imag
 {
     struct stat found;
     int fd = open(j->object, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT)
+        return imx_fail_errno("cannot open what the C compiler made of kernel %s", j->desc->name);
     if (fd < 0 || fstat(fd, &found) != 0 || found.st_size == 0) {
         if (fd >= 0)
             close(fd);

@@ -112,16 +112,16 @@ static imbrex_status load(imx_user *user, const void *image, size_t bytes)
     return IMBREX_OK;
 }
 
-static imbrex_status find_entry(imx_user *user, const char *file)
+static imbrex_status find_entry(imx_user *user, const imx_user_desc *desc)
 {
     char symbol[96];
     snprintf(symbol, sizeof symbol, "imbrexd_entry_%s", user->name);
     user->entry = dlsym(user->object, symbol);
     if (!user->entry)
         return imx_fail(IMBREX_INVALID,
-                        "%s has no kernel %s: want IMBREXD_KERNEL(%s, ...) in it, or another "
-                        "desc.name",
-                        file, user->name, user->name);
+                        "%s has no kernel %s: want %s%s%s in it, or another desc.name", desc->file,
+                        user->name, desc->product ? "IMBREXD_GEMM_NAME " : "IMBREXD_KERNEL(",
+                        user->name, desc->product ? ", its hooks," : ", ...)");
     return IMBREX_OK;
 }
 
@@ -184,7 +184,7 @@ static imbrex_status find_code(const imx_device *device, const imx_user_desc *de
                         "desc.entry",
                         desc->file);
     IMX_TRY(build(device, desc, user));
-    return find_entry(user, desc->file);
+    return find_entry(user, desc);
 }
 
 imbrex_status imx_cpu_user_prepare(imx_device *device, const imx_user_desc *desc, imx_user **out,
