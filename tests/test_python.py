@@ -229,8 +229,8 @@ class Python(unittest.TestCase):
                 with self.subTest(says), self.assertRaisesRegex(
                         (ValueError, TypeError, OverflowError), says):
                     plan.run(**{"a": x, "b": x, "c": x.copy(), **operands})
-            plan.run(fixed, x.view("i4"), x.copy(), bias=numpy.int64(fixed.ctypes.data))
-            kept = random(3, 8, 8)
+            c, kept = x.copy(), random(3, 8, 8)
+            plan.run(fixed, x.view("i4"), c, bias=numpy.int64(fixed.ctypes.data))
             for m in (0, numpy.int64(0)):
                 plan.run(x, x, kept, m=m)  # no rows, not the plan's
             group.sync()
