@@ -121,12 +121,13 @@ static void mistakes_are_found(void **state)
 static const char plain[] = "#include \"imbrex_device.h\"\n"
                             "typedef struct { int x; } args_t;\n"
                             "IMBREXD_KERNEL(hooked, args_t) { (void)args; (void)team; }\n";
-static const char absent[] = "#include \"imbrex_gemm.h\"\n"
-                             "typedef struct { int x; } args_t;\n"
-                             "#define IMBREXD_GEMM_NAME hooked\n"
-                             "#define IMBREXD_GEMM_ARGS args_t\n"
-                             "#define IMBREXD_GEMM_DONE nobody\n"
-                             "#include \"imbrex_gemm_kernel.h\"\n";
+#define HOOKED(name, hooks)                          \
+    "#include \"imbrex_gemm.h\"\n"                   \
+    "typedef struct { int x; } args_t;\n" hooks "\n" \
+    "#define IMBREXD_GEMM_NAME " name "\n"           \
+    "#define IMBREXD_GEMM_ARGS args_t\n"             \
+    "#include \"imbrex_gemm_kernel.h\"\n"
+static const char absent[] = HOOKED("hooked", "#define IMBREXD_GEMM_DONE nobody");
 static const char nameless[] = "#include \"imbrex_gemm_kernel.h\"\n";
 
 #define SHAPE .m = 64, .n = 64, .k = 64
@@ -266,18 +267,25 @@ static int disagree(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static const char bare[] = "#include \"imbrex_gemm.h\"\n"
-                           "typedef struct { int x; } args_t;\n"
-                           "#define IMBREXD_GEMM_NAME bare\n"
-                           "#define IMBREXD_GEMM_ARGS args_t\n"
-                           "#include \"imbrex_gemm_kernel.h\"\n";
+static const char bare[] = HOOKED("bare", "");
+
+/* What the group has come to, once a launch that gave `status` can have failed it. */
+static imbrex_status await_failure(const imbrex_group *group, imbrex_status status)
+{
+    enum { WAIT_MS = 5000 };
+    for (int ms = 0; status == IMBREX_OK && ms < WAIT_MS; ms++) {
+        usleep(1000);
+        status = imbrex_group_status(group);
+    }
+    return status;
+}
 
 /* Launches of two kernels in another order on each rank, of one of them once more on rank 1: all is
  * well until one of them has other rows. */
 static int other_rows(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    enum { DIM = 64, LAUNCHES = 100, WAIT_MS = 5000 };
+    enum { DIM = 64, LAUNCHES = 100 };
     _Alignas(256) uint16_t room[3][DIM * DIM] = { { 0 } };
     int rank = imbrex_group_rank(group);
     imbrex_gemm_desc shape = { SHAPE };
@@ -287,7 +295,6 @@ static int other_rows(imbrex_group *group, void *ctx)
         RANK_OK(imbrex_kernel_create(group, &desc, &kernels[i]));
     void *c[] = { room[2], room[2] };
     imbrex_gemm_operands operands = { .a = room[0], .b = room[1], .c = c };
-    imbrex_status status = IMBREX_OK;
     const int args = 0;
     for (int i = 0; i < 2 * LAUNCHES + rank; i++) {
         int which = (i + rank) % 2;
@@ -297,11 +304,8 @@ static int other_rows(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     operands.m = DIM - rank;
-    status = imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL);
-    for (int ms = 0; status == IMBREX_OK && ms < WAIT_MS; ms++) {
-        usleep(1000);
-        status = imbrex_group_status(group);
-    }
+    imbrex_status status =
+        await_failure(group, imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL));
     RANK_CHECK(status == IMBREX_INVALID &&
                    strstr(imbrex_error(), "operands.m differs between ranks in a launch of kernel "
                                           "bare: "),
@@ -347,12 +351,6 @@ static void ranks_that_disagree(void **state)
 
 /* ---- hooks that say what they must not ------------------------------------------------------- */
 
-#define SAYS(hooks)                                  \
-    "#include \"imbrex_gemm.h\"\n"                   \
-    "typedef struct { int x; } args_t;\n" hooks "\n" \
-    "#define IMBREXD_GEMM_NAME says\n"               \
-    "#define IMBREXD_GEMM_ARGS args_t\n"             \
-    "#include \"imbrex_gemm_kernel.h\"\n"
 #define COMMON "const args_t *args, const imbrexd_team *team, const imbrexd_gemm *gemm"
 
 typedef struct saying {
@@ -362,7 +360,7 @@ typedef struct saying {
 static int says(imbrex_group *group, void *ctx)
 {
     const saying *s = ctx;
-    enum { DIM = 64, WAIT_MS = 5000 };
+    enum { DIM = 64 };
     _Alignas(256) uint16_t room[3][DIM * DIM] = { { 0 } };
     const imbrex_gemm_desc shape = { SHAPE };
     const imbrex_kernel_desc desc = { .name = "says", .source = s->source, .gemm = &shape };
@@ -371,11 +369,8 @@ static int says(imbrex_group *group, void *ctx)
     const int args = 0;
     imbrex_kernel *kernel;
     RANK_OK(imbrex_kernel_create(group, &desc, &kernel));
-    imbrex_status status = imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL);
-    for (int ms = 0; status == IMBREX_OK && ms < WAIT_MS; ms++) {
-        usleep(1000);
-        status = imbrex_group_status(group);
-    }
+    imbrex_status status =
+        await_failure(group, imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL));
     RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), s->words), "%s: %s",
                imbrex_status_name(status), imbrex_error());
     return 0;
@@ -386,20 +381,21 @@ static void hooks_that_say_what_they_must_not(void **state)
 {
     (void)state;
     static const saying all[] = {
-        { SAYS("IMBREXD_FN int no(" COMMON ") { (void)args, (void)team, (void)gemm; return 0; }\n"
-               "#define IMBREXD_GEMM_BEGIN no"),
+        { HOOKED("says",
+                 "IMBREXD_FN int no(" COMMON ") { (void)args, (void)team, (void)gemm; return 0; }\n"
+                 "#define IMBREXD_GEMM_BEGIN no"),
           "a hook of kernel says returned 0, but no wait gave up" },
-        { SAYS("IMBREXD_FN int no(" COMMON ", int rank, int chunk)\n"
-               "{ (void)args, (void)team, (void)gemm; return rank + chunk < 0; }\n"
-               "#define IMBREXD_GEMM_WAIT no"),
+        { HOOKED("says", "IMBREXD_FN int no(" COMMON ", int rank, int chunk)\n"
+                         "{ (void)args, (void)team, (void)gemm; return rank + chunk < 0; }\n"
+                         "#define IMBREXD_GEMM_WAIT no"),
           "a hook of kernel says returned 0, but no wait gave up" },
-        { SAYS("IMBREXD_FN int no(" COMMON ", unsigned i, unsigned n)\n"
-               "{ (void)args, (void)team, (void)gemm; return i > n; }\n"
-               "#define IMBREXD_GEMM_BESIDE no"),
+        { HOOKED("says", "IMBREXD_FN int no(" COMMON ", unsigned i, unsigned n)\n"
+                         "{ (void)args, (void)team, (void)gemm; return i > n; }\n"
+                         "#define IMBREXD_GEMM_BESIDE no"),
           "a hook of kernel says returned 0, but no wait gave up" },
-        { SAYS("IMBREXD_FN unsigned no(" COMMON ", unsigned i)\n"
-               "{ (void)args, (void)team; return gemm->tiles + i; }\n"
-               "#define IMBREXD_GEMM_ORDER no"),
+        { HOOKED("says", "IMBREXD_FN unsigned no(" COMMON ", unsigned i)\n"
+                         "{ (void)args, (void)team; return gemm->tiles + i; }\n"
+                         "#define IMBREXD_GEMM_ORDER no"),
           "ORDER of kernel says returned " },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

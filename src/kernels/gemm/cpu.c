@@ -296,22 +296,6 @@ static imbrexd_gemm gemm_of(const imx_gemm_args *args)
                            .add = imx_cpu_team_add };
 }
 
-static void blame_hook(const imx_user_args *user, uint64_t have, uint64_t want)
-{
-    const imbrexd_team *team = &user->team;
-    imbrexd_site site = { .plan = team->kernel, .rank = team->rank, .index = -1 };
-    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_HOOK, site, have, want);
-}
-
-/* What a hook says: 0 where a wait of its own gave up, by which the group has failed. */
-static int goes_on(const imx_user_args *user, int says)
-{
-    const imbrexd_watch *watch = &user->team.watch;
-    if (!says && !imbrexd_load_acquire(watch->abort[watch->rank]))
-        blame_hook(user, 0, 0);
-    return says;
-}
-
 /* Tiles index, index + count, ...; 0: gave up. */
 static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm,
                         const imbrexd_block *block, int count)
@@ -322,18 +306,21 @@ static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm
     panels p = panels_in(&args->gemm, block->scratch);
     long long tiles = imx_schedule_tiles(s);
     int waited = -1;
-    if (block->index < tiles && !goes_on(user, hooks->begin(user->args, &user->team, gemm)))
+    if (block->index < tiles &&
+        !imx_user_goes_on(user, hooks->begin(user->args, &user->team, gemm)))
         return 0;
     for (long long i = block->index; i < tiles; i += count) {
         unsigned index = hooks->order(user->args, &user->team, gemm, (unsigned)i);
         if (index >= tiles) {
-            blame_hook(user, index, (uint64_t)tiles);
+            imbrexd_site site = { .plan = user->team.kernel, .rank = user->team.rank, .index = -1 };
+            imbrexd_fault_raise(&user->team.watch, IMBREXD_FAULT_HOOK, site, index,
+                                (uint64_t)tiles);
             return 0;
         }
         imx_tile tile = imx_schedule_tile(s, index);
         int chunk = tile.chunk - tile.rank * s->chunks;
         if (tile.rank != args->gemm.own && tile.chunk != waited &&
-            !goes_on(user, hooks->wait(user->args, &user->team, gemm, tile.rank, chunk)))
+            !imx_user_goes_on(user, hooks->wait(user->args, &user->team, gemm, tile.rank, chunk)))
             return 0;
         waited = tile.rank != args->gemm.own ? tile.chunk : waited;
         one_product(&args->gemm, block, &tile, i, &p);
@@ -352,8 +339,9 @@ static void run_hooked(const imx_gemm_user_args *args, const imbrexd_block *bloc
     int count = block->count - (hooks->beside != NULL);
     uint64_t *use = (uint64_t *)user->team.use;
     hooks->enter(block);
-    if (block->index < count ? !hooked_tiles(args, &gemm, block, count)
-                             : !goes_on(user, hooks->beside(user->args, &user->team, &gemm, 0, 1)))
+    if (block->index < count
+            ? !hooked_tiles(args, &gemm, block, count)
+            : !imx_user_goes_on(user, hooks->beside(user->args, &user->team, &gemm, 0, 1)))
         return;
     if (!imbrexd_counter_last((uint32_t *)(use + 1), (uint32_t)block->count)) /* behind the use */
         return;

@@ -37,17 +37,6 @@ IMX_FN imbrexd_gemm gemm_of(const imx_gemm_args &args)
     return gemm;
 }
 
-/* What a hook says: 0 where a wait of its own gave up, by which the group has failed. */
-IMX_FN int goes_on(const imx_gemm_args &args, int says)
-{
-    const imbrexd_watch *watch = &user_of(args).team.watch;
-    if (!says && !imbrexd_load_acquire(watch->abort[watch->rank])) {
-        imbrexd_site site = { user_of(args).team.kernel, 0, watch->rank, -1 };
-        imbrexd_fault_raise(watch, IMBREXD_FAULT_HOOK, site, 0, 0);
-    }
-    return says;
-}
-
 IMX_FN unsigned hook_order(const imx_gemm_args &args, unsigned index)
 {
     const imbrexd_gemm gemm = gemm_of(args);
@@ -58,8 +47,9 @@ IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *)
 {
     const imbrexd_gemm gemm = gemm_of(args);
     /* One answer: a warp's lanes go on together. */
-    return goes_on(
-        args, imbrexd_all_warp(imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm)));
+    int begins =
+        imbrexd_all_warp(imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm));
+    return imx_user_goes_on(&user_of(args), begins);
 }
 
 IMX_FN bool hook_waits(const imx_gemm_args &)
@@ -71,8 +61,9 @@ IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *, int chunk
 {
     const imbrexd_gemm gemm = gemm_of(args);
     int rank = chunk / gemm.chunks;
-    return goes_on(args, imbrexd_hook_wait(user_of(args).args, &user_of(args).team, &gemm, rank,
-                                           chunk - rank * gemm.chunks));
+    int here = imbrexd_hook_wait(user_of(args).args, &user_of(args).team, &gemm, rank,
+                                 chunk - rank * gemm.chunks);
+    return imx_user_goes_on(&user_of(args), here);
 }
 
 IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
@@ -85,9 +76,10 @@ IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chun
 IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *)
 {
     const imbrexd_gemm gemm = gemm_of(args);
-    return goes_on(args, imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
-                                             blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
-                                             gridDim.x * (BESIDE_WARPS * 32)));
+    int done = imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
+                                   blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
+                                   gridDim.x * (BESIDE_WARPS * 32));
+    return imx_user_goes_on(&user_of(args), done);
 }
 
 /* The counter lies behind the use; see imbrexd_kernel_end. */
