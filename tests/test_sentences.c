@@ -24,19 +24,25 @@ static void leave_fault(imbrex_group *group, imbrexd_site site)
         __atomic_store_n(group->abort[r], 1, __ATOMIC_RELEASE);
 }
 
+/* Every rank is told that rank 0 waited for `part`, with the limit of that wait. */
+static int notice(imbrex_group *group, imbrexd_site site, int64_t limit_ms, const char *part)
+{
+    char said[200];
+    if (imbrex_group_rank(group) == 0)
+        leave_fault(group, site);
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    snprintf(said, sizeof said, " waited %lld ms%s", (long long)limit_ms, part);
+    return ranks_expect(group, said);
+}
+
 static int noticed_by_device(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    if (imbrex_group_rank(group) == 0)
-        leave_fault(group, (imbrexd_site){ .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 });
-    while (imbrex_group_status(group) == IMBREX_OK)
-        usleep(1000);
-    char part[160];
-    snprintf(part, sizeof part,
-             " waited %lld ms for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
-             "is rank 1 stopped, busy or in another call?",
-             (long long)patient(TIMEOUT_MS));
-    return ranks_expect(group, part);
+    const imbrexd_site site = { .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 };
+    return notice(group, site, patient(TIMEOUT_MS),
+                  " for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
+                  "is rank 1 stopped, busy or in another call?");
 }
 
 /* What connects the nodes gives up after half of the limit, and is no barrier. */
@@ -46,16 +52,9 @@ static int noticed_while_opening(imbrex_group *group, void *ctx)
     const imbrexd_site site = {
         .plan = IMX_NET_OPENING, .what = IMX_SITE_NET, .rank = 1, .index = -1
     };
-    if (imbrex_group_rank(group) == 0)
-        leave_fault(group, site);
-    while (imbrex_group_status(group) == IMBREX_OK)
-        usleep(1000);
-    char part[160];
-    snprintf(part, sizeof part,
-             " waited %lld ms, half of the timeout, for the network to or from rank 1 as the group "
-             "was made: is rank 1 stopped, busy or in another call?",
-             (long long)patient(TIMEOUT_MS) / 2);
-    return ranks_expect(group, part);
+    return notice(group, site, patient(TIMEOUT_MS) / 2,
+                  ", half of the timeout, for the network to or from rank 1 as the group was made: "
+                  "is rank 1 stopped, busy or in another call?");
 }
 
 static void tells_opening_from_barriers(void **state)
