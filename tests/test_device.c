@@ -153,8 +153,8 @@ static int nobody_comes(imbrex_group *group, void *ctx)
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(!there && took_ms >= patient(300) - 10 && took_ms < patient(3000),
                "%d after %lld ms", there, (long long)took_ms);
-    const imbrexd_fault *fault =
-        &imx_control_of(group, (int)(*group->abort[p.team.rank] - 1))->fault;
+    int said_by = (int)(__atomic_load_n(group->abort[p.team.rank], __ATOMIC_ACQUIRE) - 1);
+    const imbrexd_fault *fault = &imx_control_of(group, said_by)->fault;
     RANK_CHECK(fault->kind == IMBREXD_FAULT_DEADLINE && fault->site.rank == 1, "%d of rank %d",
                fault->kind, fault->site.rank);
     return 0;
