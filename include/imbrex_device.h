@@ -102,9 +102,27 @@ enum {
     IMBREXD_FAULT_PROTOCOL = 8,    /* the checker's; the host has the words */
     IMBREXD_FAULT_OUTSIDE = 9,     /* a kernel asked for what is not there: see imbrexd_inside */
     IMBREXD_FAULT_SHARED = 10,     /* block site.index wrote beyond desc.shared_bytes: 0, these */
-    IMBREXD_FAULT_HOOK = 11 /* a hook said 0 where no wait gave up: 0, 0; or named tile `have` of
-                               `want` */
+    IMBREXD_FAULT_HOOK = 11 /* hook site.index (imbrexd_hook) said 0 where no wait gave up: 0, 0;
+                               named tile `have` of `want`; or called what only imbrexd_callers
+                               `have` may: that, 0 */
 };
+
+/* The hooks of a product (imbrex_gemm.h). */
+typedef enum imbrexd_hook {
+    IMBREXD_HOOK_ORDER,
+    IMBREXD_HOOK_BEGIN,
+    IMBREXD_HOOK_WAIT,
+    IMBREXD_HOOK_DONE,
+    IMBREXD_HOOK_BESIDE,
+    IMBREXD_HOOK_END
+} imbrexd_hook;
+
+/* Who calls something together, on GPUs. */
+typedef enum imbrexd_callers {
+    IMBREXD_CALLED_BY_THREAD = 1,
+    IMBREXD_CALLED_BY_WARP = 2,
+    IMBREXD_CALLED_BY_BLOCK = 3
+} imbrexd_callers;
 
 /* A group's watch over its waits.  abort[r] is rank r's abort word: 0, or 1 + the rank that noticed
  * the first fault.  waiting[r] is when this rank last found itself still held by rank r, and

@@ -478,6 +478,32 @@ IMBREXD_FN int imbrexd_counter_last(uint32_t *counter, uint32_t last)
 
 /* ---- a block is one thread ------------------------------------------------------------------- */
 
+/* The hook that this thread is in, if team is not NULL, and who is in it on GPUs. */
+static __thread struct {
+    const imbrexd_team *team;
+    imbrexd_hook hook;
+    imbrexd_callers callers;
+} imbrexd_hooked;
+
+IMBREXD_FN void imbrexd_hook_enter(const imbrexd_team *team, imbrexd_hook hook,
+                                   imbrexd_callers callers)
+{
+    imbrexd_hooked.team = team;
+    imbrexd_hooked.hook = hook;
+    imbrexd_hooked.callers = callers;
+}
+
+/* What only all threads of the warp or the block may call hangs a GPU in a hook that fewer call,
+ * and ends the group here. */
+IMBREXD_FN void imbrexd_together(imbrexd_callers callers)
+{
+    const imbrexd_team *team = imbrexd_hooked.team;
+    if (!team || imbrexd_hooked.callers >= callers)
+        return;
+    imbrexd_site site = { team->kernel, 0, team->rank, (int32_t)imbrexd_hooked.hook };
+    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_HOOK, site, (uint64_t)callers, 0);
+}
+
 IMBREXD_FN unsigned imbrexd_thread(void)
 {
     return 0;
@@ -498,17 +524,25 @@ IMBREXD_FN unsigned imbrexd_lanes(void)
     return 1;
 }
 
-IMBREXD_FN void imbrexd_sync_warp(void) {}
+IMBREXD_FN void imbrexd_sync_warp(void)
+{
+    imbrexd_together(IMBREXD_CALLED_BY_WARP);
+}
 
 IMBREXD_FN int imbrexd_all_warp(int mine)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_WARP);
     return mine;
 }
 
-IMBREXD_FN void imbrexd_sync_block(void) {}
+IMBREXD_FN void imbrexd_sync_block(void)
+{
+    imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
+}
 
 IMBREXD_FN int imbrexd_all_block(int mine)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
     return mine;
 }
 

@@ -349,6 +349,10 @@ IMBREXD_FN unsigned imbrexd_lanes(void)
 #endif
 }
 
+/* CPUs look for who calls what in a product's hooks. */
+IMBREXD_FN void imbrexd_hook_enter(const imbrexd_team *, imbrexd_hook, imbrexd_callers) {}
+IMBREXD_FN void imbrexd_together(imbrexd_callers) {}
+
 IMBREXD_FN void imbrexd_sync_warp(void)
 {
     __syncwarp();

@@ -76,11 +76,12 @@ typedef struct imbrexd_entry {
 /* Where this thread is. */
 static __thread const imbrexd_block *imbrexd_here;
 
-/* A kernel begins: of ranks that are far it has not asked yet. */
+/* A kernel begins: of ranks that are far it has not asked yet, and it is in no hook. */
 IMBREXD_FN void imbrexd_enter(const imbrexd_block *block)
 {
     imbrexd_here = block;
     imbrexd_far.watch.abort = NULL;
+    imbrexd_hooked.team = NULL;
 }
 
 IMBREXD_FN int imbrexd_block_index(void)
@@ -95,6 +96,7 @@ IMBREXD_FN int imbrexd_block_count(void)
 
 IMBREXD_FN void *imbrexd_shared(void)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
     return imbrexd_here->scratch;
 }
 

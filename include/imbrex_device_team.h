@@ -60,6 +60,7 @@ IMBREXD_FN void imbrexd_put_thread(void *dst, const void *src, size_t bytes)
 
 IMBREXD_FN void imbrexd_put_warp_nbi(void *dst, const void *src, size_t bytes)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_WARP);
     imbrexd_copy_part(dst, src, bytes, imbrexd_lane(), imbrexd_lanes());
 }
 
@@ -71,6 +72,7 @@ IMBREXD_FN void imbrexd_put_warp(void *dst, const void *src, size_t bytes)
 
 IMBREXD_FN void imbrexd_put_block_nbi(void *dst, const void *src, size_t bytes)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
     imbrexd_copy_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
 }
 
@@ -92,6 +94,7 @@ IMBREXD_FN void imbrexd_get_thread(void *dst, const void *src, size_t bytes)
 
 IMBREXD_FN void imbrexd_get_warp_nbi(void *dst, const void *src, size_t bytes)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_WARP);
     imbrexd_copy_part(dst, src, bytes, imbrexd_lane(), imbrexd_lanes());
 }
 
@@ -103,6 +106,7 @@ IMBREXD_FN void imbrexd_get_warp(void *dst, const void *src, size_t bytes)
 
 IMBREXD_FN void imbrexd_get_block_nbi(void *dst, const void *src, size_t bytes)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
     imbrexd_copy_part(dst, src, bytes, imbrexd_thread(), imbrexd_threads());
 }
 
@@ -467,11 +471,13 @@ IMBREXD_FN void imbrexd_ll_pack_thread(uint64_t *ll, const void *src, size_t byt
 
 IMBREXD_FN void imbrexd_ll_pack_warp(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_WARP);
     imbrexd_ll_pack_part(ll, src, bytes, flag, imbrexd_lane(), imbrexd_lanes());
 }
 
 IMBREXD_FN void imbrexd_ll_pack_block(uint64_t *ll, const void *src, size_t bytes, uint32_t flag)
 {
+    imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
     imbrexd_ll_pack_part(ll, src, bytes, flag, imbrexd_thread(), imbrexd_threads());
 }
 

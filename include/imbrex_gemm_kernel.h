@@ -18,6 +18,7 @@ IMBREXD_FN unsigned imbrexd_hook_order(const void *args, const imbrexd_team *tea
                                        const imbrexd_gemm *gemm, unsigned index)
 {
 #ifdef IMBREXD_GEMM_ORDER
+    imbrexd_hook_enter(team, IMBREXD_HOOK_ORDER, IMBREXD_CALLED_BY_THREAD);
     return IMBREXD_GEMM_ORDER(IMBREXD_GEMM_ARGS_OF(args), team, gemm, index);
 #else
     (void)args, (void)team, (void)gemm;
@@ -29,6 +30,7 @@ IMBREXD_FN int imbrexd_hook_begin(const void *args, const imbrexd_team *team,
                                   const imbrexd_gemm *gemm)
 {
 #ifdef IMBREXD_GEMM_BEGIN
+    imbrexd_hook_enter(team, IMBREXD_HOOK_BEGIN, IMBREXD_CALLED_BY_WARP);
     return IMBREXD_GEMM_BEGIN(IMBREXD_GEMM_ARGS_OF(args), team, gemm);
 #else
     (void)args, (void)team, (void)gemm;
@@ -40,6 +42,7 @@ IMBREXD_FN int imbrexd_hook_wait(const void *args, const imbrexd_team *team,
                                  const imbrexd_gemm *gemm, int rank, int chunk)
 {
 #ifdef IMBREXD_GEMM_WAIT
+    imbrexd_hook_enter(team, IMBREXD_HOOK_WAIT, IMBREXD_CALLED_BY_THREAD);
     return IMBREXD_GEMM_WAIT(IMBREXD_GEMM_ARGS_OF(args), team, gemm, rank, chunk);
 #else
     (void)args, (void)team, (void)gemm, (void)rank, (void)chunk;
@@ -51,6 +54,7 @@ IMBREXD_FN void imbrexd_hook_done(const void *args, const imbrexd_team *team,
                                   const imbrexd_gemm *gemm, int rank, int chunk)
 {
 #ifdef IMBREXD_GEMM_DONE
+    imbrexd_hook_enter(team, IMBREXD_HOOK_DONE, IMBREXD_CALLED_BY_THREAD);
     IMBREXD_GEMM_DONE(IMBREXD_GEMM_ARGS_OF(args), team, gemm, rank, chunk);
 #else
     (void)args, (void)team, (void)gemm, (void)rank, (void)chunk;
@@ -61,6 +65,7 @@ IMBREXD_FN int imbrexd_hook_beside(const void *args, const imbrexd_team *team,
                                    const imbrexd_gemm *gemm, unsigned thread, unsigned threads)
 {
 #ifdef IMBREXD_GEMM_BESIDE
+    imbrexd_hook_enter(team, IMBREXD_HOOK_BESIDE, IMBREXD_CALLED_BY_WARP);
     return IMBREXD_GEMM_BESIDE(IMBREXD_GEMM_ARGS_OF(args), team, gemm, thread, threads);
 #else
     (void)args, (void)team, (void)gemm, (void)thread, (void)threads;
@@ -72,6 +77,7 @@ IMBREXD_FN void imbrexd_hook_end(const void *args, const imbrexd_team *team,
                                  const imbrexd_gemm *gemm)
 {
 #ifdef IMBREXD_GEMM_END
+    imbrexd_hook_enter(team, IMBREXD_HOOK_END, IMBREXD_CALLED_BY_THREAD);
     IMBREXD_GEMM_END(IMBREXD_GEMM_ARGS_OF(args), team, gemm);
 #else
     (void)args, (void)team, (void)gemm;

@@ -349,9 +349,14 @@ static void ranks_that_disagree(void **state)
     assert_int_equal(ranks_run(&desc, other_rows, NULL), 0);
 }
 
-/* ---- hooks that say what they must not ------------------------------------------------------- */
+/* ---- hooks that do what they must not -------------------------------------------------------- */
 
-#define COMMON "const args_t *args, const imbrexd_team *team, const imbrexd_gemm *gemm"
+#define HOOK(name, type, more, body)                                                         \
+    HOOKED("says", "IMBREXD_FN " type " hook(const args_t *args, const imbrexd_team *team, " \
+                   "const imbrexd_gemm *gemm" more ") { (void)args; " body " }\n"            \
+                   "#define IMBREXD_GEMM_" name " hook")
+#define ROWS  ", int rank, int chunk"
+#define SHARE ", unsigned thread, unsigned threads"
 
 typedef struct saying {
     const char *source, *words;
@@ -376,27 +381,29 @@ static int says(imbrex_group *group, void *ctx)
     return 0;
 }
 
-/* 0 is what a hook says whose wait gave up; without that no result may pass for one. */
-static void hooks_that_say_what_they_must_not(void **state)
+/* 0 is what a hook says whose wait gave up; without that no result may pass for one.  What fewer
+ * threads call on a GPU than it takes would hang there. */
+static void hooks_that_do_what_they_must_not(void **state)
 {
     (void)state;
     static const saying all[] = {
-        { HOOKED("says",
-                 "IMBREXD_FN int no(" COMMON ") { (void)args, (void)team, (void)gemm; return 0; }\n"
-                 "#define IMBREXD_GEMM_BEGIN no"),
-          "a hook of kernel says returned 0, but no wait gave up" },
-        { HOOKED("says", "IMBREXD_FN int no(" COMMON ", int rank, int chunk)\n"
-                         "{ (void)args, (void)team, (void)gemm; return rank + chunk < 0; }\n"
-                         "#define IMBREXD_GEMM_WAIT no"),
-          "a hook of kernel says returned 0, but no wait gave up" },
-        { HOOKED("says", "IMBREXD_FN int no(" COMMON ", unsigned i, unsigned n)\n"
-                         "{ (void)args, (void)team, (void)gemm; return i > n; }\n"
-                         "#define IMBREXD_GEMM_BESIDE no"),
-          "a hook of kernel says returned 0, but no wait gave up" },
-        { HOOKED("says", "IMBREXD_FN unsigned no(" COMMON ", unsigned i)\n"
-                         "{ (void)args, (void)team; return gemm->tiles + i; }\n"
-                         "#define IMBREXD_GEMM_ORDER no"),
+        { HOOK("BEGIN", "int", "", "return 0;"), "BEGIN of kernel says returned 0, but no wait" },
+        { HOOK("WAIT", "int", ROWS, "return 0;"), "WAIT of kernel says returned 0, but no wait" },
+        { HOOK("BESIDE", "int", SHARE, "return 0;"), "BESIDE of kernel says returned 0, but no" },
+        { HOOK("ORDER", "unsigned", ", unsigned index", "return gemm->tiles + index;"),
           "ORDER of kernel says returned " },
+        { HOOK("ORDER", "unsigned", ", unsigned index", "imbrexd_sync_warp(); return index;"),
+          "ORDER of kernel says called what is for whole warps" },
+        { HOOK("WAIT", "int", ROWS, "return imbrexd_wait_warp(team, team->use, 1, 0, -1);"),
+          "WAIT of kernel says called what is for whole warps" },
+        { HOOK("DONE", "void", ROWS, "imbrexd_put_warp_nbi(0, 0, 0);"),
+          "DONE of kernel says called what is for whole warps" },
+        { HOOK("BESIDE", "int", SHARE, "imbrexd_ll_pack_block(0, 0, 0, 1); return 1;"),
+          "BESIDE of kernel says called what is for whole blocks" },
+        { HOOK("BEGIN", "int", "", "return imbrexd_sync_all(team);"),
+          "BEGIN of kernel says called what is for whole blocks" },
+        { HOOK("END", "void", "", "imbrexd_shared();"),
+          "END of kernel says called what is for whole blocks" },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         ranks_desc desc = { .size = 2 };
@@ -457,7 +464,7 @@ int main(void)
         cmocka_unit_test(wrong_on_cpu),
         cmocka_unit_test(wrong_on_fake_gpus),
         cmocka_unit_test(ranks_that_disagree),
-        cmocka_unit_test(hooks_that_say_what_they_must_not),
+        cmocka_unit_test(hooks_that_do_what_they_must_not),
         cmocka_unit_test(compiles_for_gpus),
     };
     return cmocka_run_group_tests(tests, begin, callers_end);

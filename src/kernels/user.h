@@ -16,11 +16,11 @@ typedef struct __attribute__((aligned(16))) imx_user_args {
 
 /* What a hook says: 0 where a wait of its own gave up, by which the group has failed; else the hook
  * is to blame. */
-IMBREXD_FN int imx_user_goes_on(const imx_user_args *user, int says)
+IMBREXD_FN int imx_user_goes_on(const imx_user_args *user, imbrexd_hook hook, int says)
 {
     const imbrexd_watch *watch = &user->team.watch;
     if (!says && !imbrexd_load_acquire(watch->abort[watch->rank])) {
-        imbrexd_site site = { user->team.kernel, 0, watch->rank, -1 };
+        imbrexd_site site = { user->team.kernel, 0, watch->rank, (int32_t)hook };
         imbrexd_fault_raise(watch, IMBREXD_FAULT_HOOK, site, 0, 0);
     }
     return says;

@@ -307,12 +307,14 @@ static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm
     long long tiles = imx_schedule_tiles(s);
     int waited = -1;
     if (block->index < tiles &&
-        !imx_user_goes_on(user, hooks->begin(user->args, &user->team, gemm)))
+        !imx_user_goes_on(user, IMBREXD_HOOK_BEGIN, hooks->begin(user->args, &user->team, gemm)))
         return 0;
     for (long long i = block->index; i < tiles; i += count) {
         unsigned index = hooks->order(user->args, &user->team, gemm, (unsigned)i);
         if (index >= tiles) {
-            imbrexd_site site = { .plan = user->team.kernel, .rank = user->team.rank, .index = -1 };
+            imbrexd_site site = { .plan = user->team.kernel,
+                                  .rank = user->team.rank,
+                                  .index = IMBREXD_HOOK_ORDER };
             imbrexd_fault_raise(&user->team.watch, IMBREXD_FAULT_HOOK, site, index,
                                 (uint64_t)tiles);
             return 0;
@@ -320,7 +322,8 @@ static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm
         imx_tile tile = imx_schedule_tile(s, index);
         int chunk = tile.chunk - tile.rank * s->chunks;
         if (tile.rank != args->gemm.own && tile.chunk != waited &&
-            !imx_user_goes_on(user, hooks->wait(user->args, &user->team, gemm, tile.rank, chunk)))
+            !imx_user_goes_on(user, IMBREXD_HOOK_WAIT,
+                              hooks->wait(user->args, &user->team, gemm, tile.rank, chunk)))
             return 0;
         waited = tile.rank != args->gemm.own ? tile.chunk : waited;
         one_product(&args->gemm, block, &tile, i, &p);
@@ -341,7 +344,8 @@ static void run_hooked(const imx_gemm_user_args *args, const imbrexd_block *bloc
     hooks->enter(block);
     if (block->index < count
             ? !hooked_tiles(args, &gemm, block, count)
-            : !imx_user_goes_on(user, hooks->beside(user->args, &user->team, &gemm, 0, 1)))
+            : !imx_user_goes_on(user, IMBREXD_HOOK_BESIDE,
+                                hooks->beside(user->args, &user->team, &gemm, 0, 1)))
         return;
     if (!imbrexd_counter_last((uint32_t *)(use + 1), (uint32_t)block->count)) /* behind the use */
         return;

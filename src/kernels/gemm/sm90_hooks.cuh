@@ -49,7 +49,7 @@ IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *)
     /* One answer: a warp's lanes go on together. */
     int begins =
         imbrexd_all_warp(imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm));
-    return imx_user_goes_on(&user_of(args), begins);
+    return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BEGIN, begins);
 }
 
 IMX_FN bool hook_waits(const imx_gemm_args &)
@@ -63,7 +63,7 @@ IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *, int chunk
     int rank = chunk / gemm.chunks;
     int here = imbrexd_hook_wait(user_of(args).args, &user_of(args).team, &gemm, rank,
                                  chunk - rank * gemm.chunks);
-    return imx_user_goes_on(&user_of(args), here);
+    return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_WAIT, here);
 }
 
 IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
@@ -79,7 +79,7 @@ IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *)
     int done = imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
                                    blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
                                    gridDim.x * (BESIDE_WARPS * 32));
-    return imx_user_goes_on(&user_of(args), done);
+    return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BESIDE, done);
 }
 
 /* The counter lies behind the use; see imbrexd_kernel_end. */
