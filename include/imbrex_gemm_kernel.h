@@ -89,9 +89,9 @@ IMBREXD_FN void imbrexd_hook_end(const void *args, const imbrexd_team *team,
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/* As IMBREXD_KERNEL leaves it: for its size, which the host asks the module for. */
+/* As IMBREXD_KERNEL leaves one: for its size, which the host asks the module for. */
 extern "C" {
-__device__ char IMBREXD_GEMM_JOIN(imbrexd_args_, IMBREXD_GEMM_NAME)[sizeof(IMBREXD_GEMM_ARGS)];
+__device__ char IMBREXD_GEMM_JOIN(imbrexd_hooks_, IMBREXD_GEMM_NAME)[sizeof(IMBREXD_GEMM_ARGS)];
 }
 
 IMBREXD_FN void imbrexd_gemm_add(const imbrexd_gemm *gemm, void *to, const void *parts,

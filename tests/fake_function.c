@@ -97,10 +97,15 @@ static const struct CUfunc_st *find_caller(const char *name)
 
 size_t fake_function_args_bytes(const char *array)
 {
-    static const char prefix[] = "imbrexd_args_";
-    bool is_one = strncmp(array, prefix, sizeof prefix - 1) == 0;
-    const struct CUfunc_st *caller = is_one ? find_caller(array + sizeof prefix - 1) : NULL;
-    return caller ? caller->args_bytes : 0;
+    static const char *const prefixes[] = { "imbrexd_args_", "imbrexd_hooks_" };
+    for (int hooks = 0; hooks < 2; hooks++) {
+        size_t length = strlen(prefixes[hooks]);
+        bool is_one = strncmp(array, prefixes[hooks], length) == 0;
+        const struct CUfunc_st *caller = is_one ? find_caller(array + length) : NULL;
+        if (caller && hooks == (caller->entry->hooks != NULL))
+            return caller->args_bytes;
+    }
+    return 0;
 }
 
 static const struct CUfunc_st *find_function(const char *entry)

@@ -128,6 +128,8 @@ static const char plain[] = "#include \"imbrex_device.h\"\n"
     "#define IMBREXD_GEMM_ARGS args_t\n"             \
     "#include \"imbrex_gemm_kernel.h\"\n"
 static const char absent[] = HOOKED("hooked", "#define IMBREXD_GEMM_DONE nobody");
+static const char both[] =
+    HOOKED("other", "IMBREXD_KERNEL(hooked, args_t) { (void)args; (void)team; }");
 static const char nameless[] = "#include \"imbrex_gemm_kernel.h\"\n";
 
 #define SHAPE .m = 64, .n = 64, .k = 64
@@ -176,6 +178,13 @@ static void wrong_texts(imbrex_group *group, const char *error, const char *hook
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "imbrex_gemm_kernel.h");
     desc.source = absent;
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "nobody");
+    desc.source = both;
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "no hooks");
+    desc.name = "other";
+    desc.gemm = NULL;
+    said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "desc.gemm");
+    desc.name = "hooked";
+    desc.gemm = &shape;
     desc.source = nameless;
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID, "IMBREXD_GEMM_NAME");
     desc.source = "int x = here;\n";

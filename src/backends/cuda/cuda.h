@@ -185,7 +185,7 @@ imbrex_status imx_cuda_user_build(const imx_device *device, const imx_user_desc 
                                   size_t *bytes) IMX_MUST_CHECK;
 
 /* The bytes of the args that IMBREXD_KERNEL or imbrex_gemm_kernel.h noted in the module. */
-CUresult imx_cuda_user_args(CUmodule module, const char *name, size_t *args_bytes);
+CUresult imx_cuda_user_args(CUmodule module, const imx_user_desc *desc, size_t *args_bytes);
 
 /* INVALID: what was compiled has not what desc.name, or desc.gemm, wants. */
 imbrex_status imx_cuda_user_lacks(const imx_user_desc *desc) IMX_MUST_CHECK;

@@ -304,7 +304,7 @@ static imbrex_status find_args(imx_device *device, const imx_prepared *p, const 
 {
     CUcontext before;
     IMX_TRY(imx_cuda_enter(device->context, &before));
-    CUresult found = imx_cuda_user_args(p->module, desc->name, args_bytes);
+    CUresult found = imx_cuda_user_args(p->module, desc, args_bytes);
     imx_cuda_leave(device->context, before);
     if (found == CUDA_ERROR_NOT_FOUND)
         return imx_cuda_user_lacks(desc);

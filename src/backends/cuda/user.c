@@ -127,10 +127,10 @@ imbrex_status imx_cuda_user_lacks(const imx_user_desc *desc)
                     desc->file, desc->name, desc->name);
 }
 
-/* Beside the entry stands an array that is as large as the args. */
-static void name_args(const char *name, char array[96])
+/* Beside a kernel's entry, or its hooks, stands an array that is as large as the args. */
+static void name_args(const imx_user_desc *desc, char array[96])
 {
-    snprintf(array, 96, "imbrexd_args_%s", name);
+    snprintf(array, 96, "imbrexd_%s_%s", desc->product ? "hooks" : "args", desc->name);
 }
 
 /* As a driver would: what is for GPUs of the same generation that are no newer. */
@@ -157,7 +157,7 @@ static imbrex_status look_into(const imx_user_desc *desc, int arch, const void *
 {
     char array[96];
     size_t code = 0;
-    name_args(desc->name, array);
+    name_args(desc, array);
     if (ends_with(desc->file, ".cubin"))
         IMX_TRY(look_at_kind(desc, arch, cubin, bytes));
     if (imx_cuda_cubin_kind(cubin, bytes) != IMX_CUDA_FILE_CUBIN)
@@ -193,17 +193,17 @@ static imbrex_status attribute(const imx_user *user, int which, int *value)
                             "cuFuncGetAttribute", "cannot look at kernel %s", user->name);
 }
 
-CUresult imx_cuda_user_args(CUmodule module, const char *name, size_t *args_bytes)
+CUresult imx_cuda_user_args(CUmodule module, const imx_user_desc *desc, size_t *args_bytes)
 {
     char array[96];
     CUdeviceptr at = 0;
-    name_args(name, array);
+    name_args(desc, array);
     return imx_driver->cuModuleGetGlobal(&at, args_bytes, module, array);
 }
 
 static imbrex_status find_entry(imx_user *user, const imx_user_desc *desc, size_t *args_bytes)
 {
-    CUresult found = imx_cuda_user_args(user->module, user->name, args_bytes);
+    CUresult found = imx_cuda_user_args(user->module, desc, args_bytes);
     if (found == CUDA_SUCCESS)
         found = imx_driver->cuModuleGetFunction(&user->function, user->module, user->name);
     if (found == CUDA_ERROR_NOT_FOUND)
