@@ -150,6 +150,9 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
             set_number("LOCAL_WORLD_SIZE", desc->size);
             setenv("MASTER_ADDR", "127.0.0.1", 1);
             set_number("MASTER_PORT", 20000 + (int)(getppid() % 20000) + meeting % 1000);
+            char token[32]; /* another program's ports may be the same */
+            snprintf(token, sizeof token, "%d.%d", (int)getppid(), meeting);
+            setenv("IMBREX_TOKEN", token, 1);
             alarm(PATIENCE_S);
             int failed = run(r, NULL, ctx) != 0;
             fflush(NULL);

@@ -52,7 +52,7 @@ static void the_clock_holds_and_times(void **state)
         assert_int_equal(cuda_timer_us(timer, &us), IMBREX_OK);
         assert_true(us == 1e3 * FAKE_ELAPSED_MS);
     }
-    assert_true(now_ms() - begin < 900);
+    assert_true(now_ms() - begin < 2500); /* who is not released goes on after a second */
     begin = now_ms();
     assert_int_equal(cuda_timer_hold(timer), IMBREX_OK);
     fake_calls_join(); /* nobody releases it */

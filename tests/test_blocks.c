@@ -15,7 +15,7 @@
 static int ends(imbrex_group *group, imbrex_status want, const char *says)
 {
     imbrex_status status = imbrex_stream_sync(group, NULL);
-    while (want != IMBREX_OK && status == IMBREX_OK) {
+    for (int64_t ms = patient(10000); ms && want != IMBREX_OK && status == IMBREX_OK; ms--) {
         usleep(1000);
         status = imbrex_group_status(group);
     }

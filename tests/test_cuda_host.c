@@ -281,9 +281,9 @@ static void any_call_fails(void **state)
 
 static int use_among(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
-    (void)ctx;
-    (void)rank;
-    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda", .timeout_ms = 100 };
+    (void)ctx, (void)rank;
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cuda" };
+    desc.timeout_ms = patient(100);
     imbrex_group *group = NULL;
     imbrex_status status = imbrex_group_create(&desc, &group);
     if (status == IMBREX_OK)

@@ -306,11 +306,18 @@ static void gemm_posts_each_chunk_when_it_is_done(void **state)
     gemm_free(&g);
 }
 
-/* Posts chunk after chunk of all ranks, a few milliseconds apart. */
+static int64_t held[5]; /* see imbrexd_watch */
+
+/* Posts rank 0's chunks, and once somebody waits for rank 2 all others, some milliseconds apart. */
 static void *post_late(void *ready)
 {
-    for (int i = 0; i < 12; i++) {
-        nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
+    const struct timespec nap = { .tv_nsec = 3000000 };
+    for (int i = 0; i < 2; i++)
+        imbrexd_signal_post((uint64_t *)ready + i, 7);
+    while (!__atomic_load_n(&held[2], __ATOMIC_RELAXED))
+        nanosleep(&nap, NULL);
+    for (int i = 2; i < 12; i++) {
+        nanosleep(&nap, NULL);
         imbrexd_signal_post((uint64_t *)ready + i, 7);
     }
     return NULL;
@@ -333,6 +340,8 @@ static void gemm_waits_for_chunks_and_records_it(void **state)
     g.args.use = &use;
     g.args.ready = ready;
     pthread_t thread;
+    memset(held, 0, sizeof held);
+    watch.waiting = held;
     ready[2 * 4 + 1] = 7; /* no wait to record */
     assert_int_equal(pthread_create(&thread, NULL, post_late, ready), 0);
     run_blocks(&imx_kernel_gemm, &g.args, 1, &trace);

@@ -407,10 +407,10 @@ static void why_one_rank_is_not_connected_is_told(void **state)
 {
     (void)state;
     static const char *const calls[] = { "ncclCommInitRankConfig", "ncclSend" };
-    lack all[] = { { "cannot connect the nodes: fake error", 1500 },
-                   { "cannot send and receive: fake error", 1500 } };
+    lack all[] = { { "cannot connect the nodes: fake error", 6000 },
+                   { "cannot send and receive: fake error", 6000 } };
     for (int i = 0; i < 2; i++) {
-        ranks_desc desc = { .size = 2, .node_ranks = 1, .meeting_s = (int)patient(1) };
+        ranks_desc desc = { .size = 2, .node_ranks = 1, .meeting_s = (int)patient(4) };
         nccl = fake_nccl_install();
         nccl->fails = calls[i];
         nccl->result = 1;

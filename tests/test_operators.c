@@ -106,7 +106,7 @@ static int gathered_by_one(imbrex_group *group, void *ctx)
 static void a_gathered_output_on_one_rank(void **state)
 {
     (void)state;
-    ranks_desc desc = { .size = 3, .timeout_ms = 3000 };
+    ranks_desc desc = { .size = 3 };
     assert_int_equal(ranks_run(&desc, gathered_by_one, NULL), 0);
 }
 
