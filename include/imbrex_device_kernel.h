@@ -94,10 +94,13 @@ IMBREXD_FN int imbrexd_block_count(void)
     return imbrexd_here->count;
 }
 
+/* What a hook gets, which may have none, once the group has failed for it: as much as GPUs have. */
+static char imbrexd_not_shared[232448] __attribute__((aligned(64)));
+
 IMBREXD_FN void *imbrexd_shared(void)
 {
     imbrexd_together(IMBREXD_CALLED_BY_BLOCK);
-    return imbrexd_here->scratch;
+    return imbrexd_hooked.team ? imbrexd_not_shared : imbrexd_here->scratch;
 }
 
 #ifdef __cplusplus
