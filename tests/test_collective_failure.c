@@ -10,28 +10,16 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "imbrex_device.h"
 #include "imx.h"
+#include "pause.h"
 #include "ranks.h"
 
 enum { TIMEOUT_MS = 700 };
 
-/* In memory that all ranks share. */
-typedef struct stage {
-    pid_t pids[2];
-    int ready, done; /* atomic */
-} stage;
-
-static stage *shared;
-
-static void await_word(const int *word)
-{
-    for (int tries = 0; !__atomic_load_n(word, __ATOMIC_ACQUIRE) && tries < 10000; tries++)
-        usleep(1000);
-}
+static pause_stage *shared; /* by all ranks */
 
 /* ---- an allgather that fails on one rank ----------------------------------------------------- */
 
@@ -101,25 +89,9 @@ static bool passes_late; /* in its next dup, of the memory's descriptor */
 static int late_dup(int fd)
 {
     if (passes_late)
-        await_word(&shared->done);
+        pause_await(&shared->over);
     passes_late = false;
     return real.dup(fd);
-}
-
-/* Stops both ranks for longer than the timeout; who waits goes on a little sooner. */
-static void pause_all(int late)
-{
-    await_word(&shared->ready);
-    if (!__atomic_load_n(&shared->ready, __ATOMIC_ACQUIRE))
-        return; /* they have failed, and there may be no pids: 0 would be everybody */
-    usleep(50000);
-    for (int r = 0; r < 2; r++)
-        kill(shared->pids[r], SIGSTOP);
-    usleep((useconds_t)patient(3 * TIMEOUT_MS) * 1000);
-    kill(shared->pids[!late], SIGCONT);
-    usleep(50000);
-    __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
-    kill(shared->pids[late], SIGCONT);
 }
 
 static int paused(imbrex_group *group, void *ctx)
@@ -135,7 +107,7 @@ static int paused(imbrex_group *group, void *ctx)
     else if (l->passes)
         passes_late = true;
     else
-        await_word(&shared->done);
+        pause_await(&shared->over);
     RANK_OK(imbrex_mem_alloc(group, BYTES, &memory));
     return 0;
 }
@@ -148,18 +120,7 @@ static void a_pause_of_all_is_no_fault(void **state)
     imx_sys.dup = late_dup;
     for (int i = 0; i < 3; i++) {
         lateness l = latenesses[i];
-        *shared = (stage){ .ready = 0 };
-        pid_t pauser = fork();
-        if (pauser == 0) {
-            pause_all(l.rank);
-            _exit(0);
-        }
-        ranks_desc desc = { .size = 2, .processes = true, .timeout_ms = TIMEOUT_MS };
-        int failed = ranks_run(&desc, paused, &l);
-        if (failed)
-            kill(pauser, SIGKILL);
-        assert_int_equal(waitpid(pauser, NULL, 0), pauser);
-        assert_int_equal(failed, 0);
+        assert_int_equal(pause_run(shared, l.rank, TIMEOUT_MS, paused, &l), 0);
     }
     imx_sys.dup = real.dup;
 }
@@ -208,7 +169,7 @@ static int aborted(imbrex_group *group, void *ctx)
     int failed = fails_soon(group, "called imbrex_group_abort");
     if (rank != l->rank)
         pthread_join(thread, NULL);
-    __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&shared->over, 1, __ATOMIC_RELEASE);
     return failed;
 }
 
@@ -221,7 +182,7 @@ static void an_abort_ends_meetings(void **state)
     imx_sys.dup = late_dup;
     for (int i = 0; i < 3; i++) {
         lateness l = latenesses[i];
-        *shared = (stage){ .ready = 0 };
+        *shared = (pause_stage){ .ready = 0 };
         assert_int_equal(ranks_run(&desc, aborted, &l), 0);
     }
     imx_sys.dup = real.dup;

@@ -14,6 +14,7 @@
 
 #include "imbrex_device.h"
 #include "meeting.h"
+#include "pause.h"
 #include "plan.h"
 #include "ranks.h"
 #include "reference.h"
@@ -29,9 +30,10 @@ typedef struct stage {
     op_case c;
     fate fate;
     bool processes;
-    pid_t victim, pids[2];
+    pid_t victim;
     int64_t gone_ns; /* when the victim went */
     int ready, done; /* survivors at the start, and that have seen the failure; atomic */
+    pause_stage pause;
 } stage;
 
 static stage *shared;
@@ -384,42 +386,19 @@ static void knows_a_circle(void **state)
 
 /* ---- a pause of all -------------------------------------------------------------------------- */
 
-static void await_word(const int *word)
-{
-    for (int tries = 0; !__atomic_load_n(word, __ATOMIC_ACQUIRE) && tries < 10000; tries++)
-        usleep(1000);
-}
-
-/* Stops both ranks for longer than the timeout; then rank 0, which waits, goes on a little sooner
- * than rank 1, for which it waits. */
-static void pause_all(void)
-{
-    await_word(&shared->ready);
-    if (!__atomic_load_n(&shared->ready, __ATOMIC_ACQUIRE))
-        return; /* they have failed, and there may be no pids: 0 would be everybody */
-    usleep(50000);
-    for (int r = 0; r < 2; r++)
-        kill(shared->pids[r], SIGSTOP);
-    usleep((useconds_t)patient(3 * TIMEOUT_MS) * 1000);
-    kill(shared->pids[0], SIGCONT);
-    usleep(50000);
-    __atomic_store_n(&shared->done, 1, __ATOMIC_RELEASE);
-    kill(shared->pids[1], SIGCONT);
-}
-
 static int paused(imbrex_group *group, void *ctx)
 {
     int rank = imbrex_group_rank(group);
     const bool *flags = ctx;
     uint64_t *words;
     RANK_OK(imbrex_mem_alloc(group, 64, (void **)&words));
-    __atomic_store_n(&shared->pids[rank], getpid(), __ATOMIC_RELEASE);
+    __atomic_store_n(&shared->pause.pids[rank], getpid(), __ATOMIC_RELEASE);
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     if (rank == 0)
-        __atomic_store_n(&shared->ready, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&shared->pause.ready, 1, __ATOMIC_RELEASE);
     else
-        await_word(&shared->done);
+        pause_await(&shared->pause.over);
     if (*flags) {
         imbrexd_watch watch = group->watch;
         uint32_t data;
@@ -439,20 +418,9 @@ static void a_pause_of_all_is_no_fault(void **state)
     (void)state;
     if (!RANKS_PROCESSES)
         skip();
-    ranks_desc desc = { .size = 2, .processes = true, .timeout_ms = TIMEOUT_MS };
     for (int flags = 0; flags < 2; flags++) {
         bool by_flag = flags;
-        *shared = (stage){ .processes = true };
-        pid_t pauser = fork();
-        if (pauser == 0) {
-            pause_all();
-            _exit(0);
-        }
-        int failed = ranks_run(&desc, paused, &by_flag);
-        if (failed)
-            kill(pauser, SIGKILL);
-        assert_int_equal(waitpid(pauser, NULL, 0), pauser);
-        assert_int_equal(failed, 0);
+        assert_int_equal(pause_run(&shared->pause, 1, TIMEOUT_MS, paused, &by_flag), 0);
     }
 }
 

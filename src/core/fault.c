@@ -349,37 +349,53 @@ static imbrex_status say_shared(report *r)
                     (unsigned long long)fault->want, fault->site.index);
 }
 
+static const char *hook_name(int32_t hook)
+{
+    switch (hook) {
+    case IMBREXD_HOOK_ORDER:
+        return "ORDER";
+    case IMBREXD_HOOK_BEGIN:
+        return "BEGIN";
+    case IMBREXD_HOOK_WAIT:
+        return "WAIT";
+    case IMBREXD_HOOK_DONE:
+        return "DONE";
+    case IMBREXD_HOOK_BESIDE:
+        return "BESIDE";
+    case IMBREXD_HOOK_END:
+        return "END";
+    default:
+        return "a hook";
+    }
+}
+
+/* What it did, other than to name a tile; callers: of what it called. */
+static const char *hook_mistake(uint64_t callers)
+{
+    switch (callers) {
+    case IMBREXD_CALLED_BY_BLOCK:
+        return "called what is for whole blocks (a function that ends in _block, a barrier, sync "
+               "or broadcast, or imbrexd_shared), and no hook is called by one";
+    case IMBREXD_CALLED_BY_WARP:
+        return "called what is for whole warps (a function that ends in _warp), and single threads "
+               "of GPUs call this hook: want its _thread form";
+    default:
+        return "returned 0, but no wait gave up: want 1";
+    }
+}
+
 static imbrex_status say_hook(report *r)
 {
-    static const char *const hooks[] = {
-        [IMBREXD_HOOK_ORDER] = "ORDER",   [IMBREXD_HOOK_BEGIN] = "BEGIN",
-        [IMBREXD_HOOK_WAIT] = "WAIT",     [IMBREXD_HOOK_DONE] = "DONE",
-        [IMBREXD_HOOK_BESIDE] = "BESIDE", [IMBREXD_HOOK_END] = "END",
-    };
     const imbrexd_fault *fault = r->fault;
-    size_t index = (size_t)fault->site.index;
-    const char *hook = index < sizeof hooks / sizeof hooks[0] ? hooks[index] : "a hook";
+    const char *hook = hook_name(fault->site.index);
     const char *kernel = imx_kernel_name(r->group, fault->site.plan);
     if (fault->want)
         return imx_fail(IMBREX_INVALID,
                         "rank %d%s: %s of kernel %s returned %llu, and there are %llu tiles", r->by,
                         r->self, hook, kernel, (unsigned long long)fault->have,
                         (unsigned long long)fault->want);
-    if (fault->have == IMBREXD_CALLED_BY_BLOCK)
-        return imx_fail(IMBREX_INVALID,
-                        "rank %d%s: %s of kernel %s called what is for whole blocks (a function "
-                        "that ends in _block, a barrier, sync or broadcast, or imbrexd_shared), "
-                        "and no hook is called by one",
-                        r->by, r->self, hook, kernel);
-    if (fault->have == IMBREXD_CALLED_BY_WARP)
-        return imx_fail(IMBREX_INVALID,
-                        "rank %d%s: %s of kernel %s called what is for whole warps (a function "
-                        "that ends in _warp), and single threads of GPUs call this hook: want its "
-                        "_thread form",
-                        r->by, r->self, hook, kernel);
-    return imx_fail(IMBREX_INVALID,
-                    "rank %d%s: %s of kernel %s returned 0, but no wait gave up: want 1", r->by,
-                    r->self, hook, kernel);
+    return imx_fail(IMBREX_INVALID, "rank %d%s: %s of kernel %s %s", r->by, r->self, hook, kernel,
+                    hook_mistake(fault->have));
 }
 
 static imbrex_status say_net(report *r)
