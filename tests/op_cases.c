@@ -269,6 +269,7 @@ static const shape shapes[] = {
     { 96, 40, 21, 7, 3, 1, 1 },                               /* several blocks */
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
     { 45, 19, 11, 0, 2, 1, 0 },                               /* few bytes, in no whole words */
+    { 30, 2100, 16, 0, 2, 1, 0 }, /* few rows, columns that peers read in parts */
 };
 
 bool op_cases_get(int number, op_case *c)
@@ -320,6 +321,16 @@ static const op_case large[] = {
     { .m = 10, .n = 520, .k = 16392, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .sms = 4 },
     /* Blocks with more tiles than are worked out at a time. */
     { .m = 2300, .n = 1800, .k = 136, .dtype = IMBREX_F16, .layout = IMBREX_NK, .sms = 6 },
+    /* Few rows whose columns peers read in parts. */
+    { .m = 400, .n = 3000, .k = 264, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .sms = 20 },
+    { .m = 390,
+      .n = 3001,
+      .k = 136,
+      .dtype = IMBREX_F16,
+      .layout = IMBREX_NK,
+      .sms = 20,
+      .bias = 1 },
+    { .m = 230, .n = 5000, .k = 72, .dtype = IMBREX_BF16, .layout = IMBREX_KN, .bias = 1 },
     /* Tiles of 224 columns in the form for all GPUs. */
     { .m = 512, .n = 1112, .k = 200, .dtype = IMBREX_F16, .layout = IMBREX_NK, .sms = 20 },
     { .m = 1400, .n = 712, .k = 1096, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },

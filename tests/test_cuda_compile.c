@@ -212,10 +212,13 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
     if (sides & IMX_GEMM_STORES && tuned.sums)
         sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
     else if (sides & IMX_GEMM_STORES && tuned.merged)
-        return; /* then each rank keeps its product, and the others come to read it */
+        sides = IMX_GEMM_SCATTERS | IMX_GEMM_COLLECTS;
+    if (sides & IMX_GEMM_SCATTERS && tuned.merged)
+        sides |= IMX_GEMM_MERGED;
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
+                      .chunk_cols = sides & IMX_GEMM_COLLECTS ? tuned.part_cols : 0,
                       .ranks = tuned.merged ? 1 : ranks,
                       .chunk_rows = tuned.chunk_rows,
                       .tile_rows = tuned.tile_rows,
@@ -230,6 +233,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .own = tuned.merged ? -1 : 1,
         .slices = tuned.slices,
         .slice_k = tuned.slice_k,
+        .team.size = ranks,
     };
     try_on(&imx_kernel_gemm, &args, &targets[target]);
 }

@@ -273,6 +273,51 @@ static void every_schedule_covers_in_order(void **state)
     assert_true(tiles_seen > 1000000);
 }
 
+/* Chunks of columns: in the order of their numbers, each of the tiles that it counts. */
+static void check_columns(const struct cut *cut, long long m, long long n, int columns)
+{
+    imx_schedule s = { .m = m,
+                       .n = n,
+                       .chunk_cols = (long long)columns * cut->tile_cols,
+                       .ranks = 1,
+                       .chunk_rows = MOST_M / cut->tile_rows * cut->tile_rows,
+                       .tile_rows = cut->tile_rows,
+                       .tile_cols = cut->tile_cols,
+                       .group = MOST_M,
+                       .chunks = MOST_CHUNKS };
+    long long tiles = imx_schedule_tiles(&s), counted = 0, cols = 0;
+    int chunk = 0;
+    for (long long i = 0; i < tiles; i++, counted++) {
+        imx_tile t = imx_schedule_tile(&s, i);
+        check_sm90(&s, i, &t);
+        CHECK_EQUAL(&s, i, t.chunk, t.col / s.chunk_cols);
+        if (t.chunk == chunk)
+            continue;
+        CHECK_EQUAL(&s, i, counted, imx_schedule_chunk_tiles(&s, 0, chunk));
+        CHECK_EQUAL(&s, i, t.chunk, ++chunk);
+        counted = 0;
+    }
+    CHECK_EQUAL(&s, -1, imx_schedule_chunks(&s, 0), tiles ? chunk + 1 : 0);
+    for (int q = 0; q < imx_schedule_chunks(&s, 0); q++) {
+        CHECK_EQUAL(&s, -1, imx_schedule_chunk_rows(&s, 0, q), m);
+        cols += imx_schedule_chunk_cols(&s, q);
+    }
+    CHECK_EQUAL(&s, -1, cols, m ? n : 0);
+    if (tiles)
+        CHECK_EQUAL(&s, -1, counted, imx_schedule_chunk_tiles(&s, 0, chunk));
+}
+
+static void few_rows_are_cut_in_columns(void **state)
+{
+    (void)state;
+    const int ms[] = { 0, 1, 2, 37, 96 };
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+            for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
+                for (int columns = 1; columns <= 4; columns++)
+                    check_columns(&cuts[c], ms[i], ns[j], columns);
+}
+
 /* Sizes whose products leave 32 bits. */
 static void large_schedules_do_not_overflow(void **state)
 {
@@ -300,6 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_covers_in_order),
+        cmocka_unit_test(few_rows_are_cut_in_columns),
         cmocka_unit_test(large_schedules_do_not_overflow),
     };
     return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);

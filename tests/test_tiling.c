@@ -141,7 +141,7 @@ static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64
                       .group = plan->group,
                       .chunks = plan->chunks },
         .k = k,
-        .sides = sides,
+        .sides = sides | (plan->merged && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_MERGED : 0),
     };
 }
 
@@ -167,8 +167,9 @@ static void plans_and_kernels_agree(void **state)
 {
     (void)state;
     static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
-    static const int64_t ms[] = { 1, 65, 128, 1000, 1025, 2048, 8192 };
+                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_STORES,
+                                 IMX_GEMM_SCATTERS | IMX_GEMM_COLLECTS };
+    static const int64_t ms[] = { 1, 65, 128, 512, 1000, 1025, 2048, 8192 };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
             for (size_t s = 0; s < sizeof sides / sizeof *sides; s++)
@@ -328,6 +329,30 @@ static bool is_merged(const imx_config *c)
     return c->merged;
 }
 
+/* A part for each wave of tiles, which are narrow enough for two waves where that pays. */
+static void few_rows_are_read_in_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int ranks, arch, tile_cols, parts;
+        int64_t part_cols;
+    } rows[] = {
+        { 512, 8192, 7168, 4, 90, 128, 2, 33 * 128 },  { 256, 8192, 7168, 4, 90, 128, 1, 8192 },
+        { 1024, 8192, 3584, 8, 90, 128, 4, 16 * 128 }, { 300, 100, 64, 4, 90, 112, 1, 112 },
+        { 512, 50257, 4096, 4, 90, 128, 8, 50 * 128 }, { 256, 4096, 7168, 4, 80, 128, 1, 4096 },
+        { 512, 1 << 20, 64, 4, 80, 256, 1, 1 << 20 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imx_config c = plan_of(rows[i].m, rows[i].n, rows[i].k, 1, rows[i].ranks, rows[i].arch);
+        if (!c.merged || c.sums || c.tile_cols != rows[i].tile_cols || c.parts != rows[i].parts ||
+            c.part_cols != rows[i].part_cols)
+            fail_msg("row %zu: merged %d, sums %d, %d columns a tile, %d parts of %lld", i,
+                     c.merged, c.sums, c.tile_cols, c.parts, (long long)c.part_cols);
+    }
+    assert_int_equal(plan_of(512, 8192, 7168, 1, 1, 90).tile_cols, 256); /* nobody reads */
+}
+
 static bool is_summed(const imx_config *c)
 {
     return c->sums;
@@ -484,6 +509,7 @@ int main(void)
         cmocka_unit_test(the_largest_sizes_are_held),
         cmocka_unit_test(few_rows_go_by_ll),
         cmocka_unit_test(few_rows_are_merged),
+        cmocka_unit_test(few_rows_are_read_in_parts),
         cmocka_unit_test(few_rows_are_summed),
         cmocka_unit_test(few_rows_are_walked_in_pairs),
         cmocka_unit_test(paces_are_held),

@@ -89,8 +89,12 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
         return 12 + (in->scatters ? 3.3 : 1) * sending;
     if (config->sums)
         return SUM_BEGINS + SUM_SHARE * sending;
+    if (config->merged && in->scatters) { /* all parts but the last are read beneath the next */
+        double last = sending / config->parts, beneath = z->product * (1 - 1.0 / config->parts);
+        return 10 + most(last, sending - beneath);
+    }
     if (config->merged)
-        return in->scatters ? 10 + sending : 12 + most(sending - z->product, 0.5 * sending);
+        return 12 + most(sending - z->product, 0.5 * sending);
     return (in->scatters ? 10 + 0.2 * sending : 5 + 0.1 * sending) + most(sending - z->covering, 0);
 }
 

@@ -176,6 +176,7 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
         { .name = "the rows of a chunk", .value = plan->config.chunk_rows },
         { .name = "the rows of a tile", .value = plan->config.tile_rows },
         { .name = "the columns of a tile", .value = plan->config.tile_cols },
+        { .name = "the columns that are read at a time", .value = plan->config.part_cols },
     };
     return imx_agree_noted(plan->group, call, mine, fields, sizeof fields / sizeof fields[0], note);
 }

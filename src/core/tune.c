@@ -40,6 +40,7 @@ enum {
     MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
+    PARTS_MOST = 8,                /* of c's columns that are read one by one */
     NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
     SLICES_MOST = 8,
@@ -77,6 +78,18 @@ static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *confi
         config->line_bytes = 0;
         config->piece_bytes = imx_ceil_div(imx_max(1, chunk), PIECE_STEP) * PIECE_STEP;
     }
+}
+
+/* What peers read of a merged product that scatters: a part for each wave of its tiles, `at_once`,
+ * so that one is read while the next is made. */
+static void cut_parts(const imx_tune_input *in, int64_t at_once, imx_config *config)
+{
+    int64_t columns = imx_ceil_div(in->shape.n, config->tile_cols);
+    int64_t down = imx_ceil_div(in->shape.m, config->tile_rows);
+    int64_t wave = imx_max(1, at_once / imx_max(1, down));
+    wave = imx_max(wave, imx_ceil_div(columns, PARTS_MOST));
+    config->part_cols = imx_max(1, imx_min(wave, columns)) * config->tile_cols;
+    config->parts = (int)imx_max(1, imx_ceil_div(in->shape.n, config->part_cols));
 }
 
 static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
@@ -129,6 +142,7 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     int64_t most = shape->dtype == IMBREX_F32 ? TILE_COLS_F32 : TILE_COLS_SHORT;
     int64_t share = imx_max(TILE_COLS_LEAST, imx_ceil_div(shape->n, config->blocks));
     config->tile_cols = clamp(shape->n, 1, imx_min(most, share));
+    cut_parts(in, config->blocks, config);
 }
 
 /* Of the product on a GPU, its rows cut at so many ranks' first. */
@@ -147,6 +161,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
         .sms = blocks,
         .scatters = in->scatters,
         .hooks = in->hooks,
+        .merged = in->scatters && ranks < in->ranks,
     };
     if (!in->product)
         return (imx_tiling){ .tile_rows = 1, .tile_cols = 1, .group = 1 };
@@ -219,6 +234,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
     config->sums = config->merged && in->scatters && sums_tiles(in, &tiling, config->blocks);
+    cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
     config->chunk_rows =
         config->merged
             ? (int)rows

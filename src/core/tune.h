@@ -36,6 +36,9 @@ typedef struct imx_config {
     int chunks;  /* most chunks of any rank */
     bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
     bool sums; /* merged: who makes a tile of a product that scatters adds it up (IMX_GEMM_SUMS) */
+    int64_t part_cols; /* merged, and the others come to read: columns of c that are read while the
+                          next ones are made, */
+    int parts;         /* and how many times */
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */

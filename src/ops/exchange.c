@@ -209,10 +209,9 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
     };
 }
 
-imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel, bool apart)
+imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel)
 {
     imx_reduce_args largest = reduce_args(plan, imx_ceil_div(plan->shape.m, plan->group->size));
-    largest.team.size = apart ? plan->group->size : 0;
     return imx_plan_prepare(plan, kernel, &imx_kernel_reduce, &largest);
 }
 
@@ -228,20 +227,6 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
     args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
     if (!args.rows || !args.n)
         return IMBREX_OK;
-    return imx_run_launch(run, stream, kernel, &args, sizeof args);
-}
-
-imbrex_status imx_exchange_reduce_apart(const imx_run *run, imbrex_stream stream, int kernel)
-{
-    imx_reduce_args args = reduce_args(run->plan, imx_run_rows(run, run->rank));
-    args.bias = run->args->bias;
-    args.c = run->args->c;
-    args.use = run->use;
-    args.arrived = imx_run_signal(run, run->rank);
-    args.row = imx_run_row(run, run->rank);
-    args.team = imx_run_team(run);
-    args.ahead = 1;
-    args.ended = imx_run_ended(run);
     return imx_run_launch(run, stream, kernel, &args, sizeof args);
 }
 

@@ -94,8 +94,7 @@ imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces, co
 /* ---- scatter --------------------------------------------------------------------------------- */
 
 void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
-imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel,
-                                           bool apart) IMX_MUST_CHECK; /* for reduce_apart */
+imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel) IMX_MUST_CHECK;
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
  * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
@@ -111,10 +110,5 @@ size_t imx_exchange_slot_bytes(const imbrex_plan *plan);
  * chunk waits for its parts in the kernel; else all must be here. */
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving) IMX_MUST_CHECK;
-
-/* The same where every rank's matrix [m, n] stays in its shared data and its one chunk's signal
- * says that it is there.  The kernel ends the run, which another kernel began. */
-imbrex_status imx_exchange_reduce_apart(const imx_run *run, imbrex_stream stream,
-                                        int kernel) IMX_MUST_CHECK;
 
 #endif /* IMX_EXCHANGE_H */

@@ -3,7 +3,8 @@
  * store       caller   | tiles of next rank's rows, into its slot | ... | own rows, plus slots |
  *
  *  (sums)     caller   | tiles of all rows, each rank's to it; own rows, plus what comes |
- *  (merged)   caller   | tiles of all rows, flag to all | read own rows of all ranks, add |
+ *  (collects) caller   | tiles of all rows, columns by columns, a flag to all behind each part |
+ *                              | read own rows of all ranks' part 0, add | of part 1 | ...
  *
  * copy        caller   | tiles of next rank's rows | ... | own rows | reduce, as parts arrive
  *             second   | wait done 0 | push chunk 0 | flag | wait done 1 | push chunk 1 | ...
@@ -40,6 +41,12 @@ static bool sums(const imbrex_plan *plan)
     return imx_plan_sends_by(plan, run_store) && plan->config.sums;
 }
 
+/* Or they are too many for that: every rank keeps them, and its peers come to read. */
+static bool collects(const imbrex_plan *plan)
+{
+    return imx_plan_sends_by(plan, run_store) && plan->config.merged && !plan->config.sums;
+}
+
 static int64_t slot_bytes(const imbrex_plan *plan)
 {
     const imx_shape *s = &plan->shape;
@@ -59,16 +66,23 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     /* Whose waits, and over nodes kernels, run beside the product. */
     bool beside = imx_plan_sends_by(plan, run_copy) || imx_plan_sends_by(plan, run_hierarchical);
+    imx_schedule schedule =
+        imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1);
+    if (collects(plan)) {
+        schedule.chunk_cols = plan->config.part_cols;
+        schedule.chunks = plan->config.parts;
+    }
     return (imx_gemm_args){
-        .schedule =
-            imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1),
+        .schedule = schedule,
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
         .leave = beside ? plan->config.leave : 0,
         .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0) |
-                 (sums(plan) ? IMX_GEMM_SUMS : 0),
+                 (sums(plan) ? IMX_GEMM_SUMS : 0) | (collects(plan) ? IMX_GEMM_COLLECTS : 0) |
+                 (plan->config.merged ? IMX_GEMM_MERGED : 0),
         .plan = plan->number,
+        .team.size = collects(plan) ? plan->group->size : 0,
     };
 }
 
@@ -89,6 +103,10 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     else
         imx_exchange_scatter_needs(plan, n);
     n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    if (collects(plan)) {
+        n->signals = (size_t)plan->group->size * (size_t)plan->config.parts;
+        n->done = (size_t)plan->config.parts; /* counters */
+    }
     if (!imx_plan_sends_by(plan, run_store)) /* whose products lie in shared data */
         n->local_bytes =
             (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
@@ -98,13 +116,13 @@ static imbrex_status prepare(imbrex_plan *plan)
 {
     imx_gemm_args largest = gemm_args(plan, plan->shape.m);
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
-    if (stores(plan) || sums(plan))
+    if (imx_plan_sends_by(plan, run_store))
         return IMBREX_OK; /* it adds up, too */
     if (imx_plan_over_nodes(plan))
         return imx_across_scatter_prepare(plan, ACROSS);
     if (imx_plan_sends_by(plan, run_ll))
         return imx_exchange_push_prepare(plan, REDUCE, true);
-    return imx_exchange_scatter_prepare(plan, REDUCE, imx_plan_sends_by(plan, run_store));
+    return imx_exchange_scatter_prepare(plan, REDUCE);
 }
 
 static imx_gemm_args product(const imx_run *run, void *c)
@@ -175,26 +193,12 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Tiles have rows of several ranks, and are too many to be summed: every rank keeps its product,
- * says so, and reads its own rows of the others'. */
-static imbrex_status run_store_merged(const imx_run *run)
-{
-    imx_gemm_args args = product(run, imx_run_data(run, run->rank));
-    args.done = imx_run_done(run);
-    args.team = imx_run_team(run);
-    args.ahead = 1;
-    IMX_TRY(multiply(run, &args));
-    return imx_exchange_reduce_apart(run, run->stream, REDUCE);
-}
-
 static imbrex_status run_store(const imx_run *run)
 {
     if (!run->m || !run->plan->shape.n)
         return IMBREX_OK; /* no rank has anything to do */
     if (run->ranks == 1)
         return run_sequential(run);
-    if (run->plan->config.merged && !sums(run->plan))
-        return run_store_merged(run);
     imx_gemm_args args = product(run, run->args->c);
     args.bias = run->args->bias;
     args.slot_bytes = slot_bytes(run->plan);

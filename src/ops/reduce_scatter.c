@@ -35,7 +35,7 @@ static imbrex_status prepare(imbrex_plan *plan)
         return imx_across_scatter_prepare(plan, ACROSS);
     if (imx_plan_sends_by(plan, run_store))
         return imx_exchange_push_prepare(plan, PUSH, true);
-    return imx_exchange_scatter_prepare(plan, REDUCE, false);
+    return imx_exchange_scatter_prepare(plan, REDUCE);
 }
 
 static imbrex_status run_copy(const imx_run *run)

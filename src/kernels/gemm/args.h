@@ -21,8 +21,6 @@
  *
  * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
  *   done     counters[chunk] counts a chunk's tiles; the last posts done[chunk].  NULL: nobody asks
- *   team     of size > 0 without STORES: the last tile also raises signal rank * chunks + chunk of
- *            all peers, who then read c, which is this rank's shared data
  *   IMX_GEMM_STORES: a tile goes straight to its rows' owner, into slot `rank` of its data (slots
  *            of slot_bytes, [rows, n]); the chunk's last tile raises signal rank * chunks + q
  *            there.  A tile of one's own rows waits for the peers' parts of its chunk and becomes
@@ -35,14 +33,21 @@
  *            of its own rows.  The kernel begins and ends the run; on GPUs a use's credit comes
  *            when the next one of its half begins
  *
+ *   IMX_GEMM_COLLECTS: the same for any number of rows: schedule.ranks = 1, chunks of columns.  The
+ *            product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
+ *            rank * chunks + chunk on all ranks, which then read their own rows of all ranks'
+ *            chunk, and make c of them.  The kernel begins and ends the run
+ *
+ *   IMX_GEMM_MERGED: whoever sends them, tiles have rows of several ranks: for the choice of tiles
+ *
  *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
  *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
  *
  * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
- * before it writes there (or, where peers read c or all get rows, for all of them).  ended != NULL:
- * it ends the run too: the last block that has read what it wants advances *use and, but with SUMS
- * on GPUs, gives every peer its credit. */
+ * before it writes there (or, where peers read here or all get rows, for all of them).
+ * ended != NULL: it ends the run too: the last block that has read what it wants advances *use and,
+ * but with SUMS on GPUs, gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 
@@ -62,6 +67,8 @@ enum {
     IMX_GEMM_FORWARDS = 16,
     IMX_GEMM_HOOKS = 32,
     IMX_GEMM_SUMS = 64,
+    IMX_GEMM_COLLECTS = 128,
+    IMX_GEMM_MERGED = 256,
 };
 
 typedef struct imx_gemm_args {

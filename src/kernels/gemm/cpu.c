@@ -184,10 +184,10 @@ static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, 
         imx_dtype_add(args->dtype, bias, c + i * ldc, tile->cols);
 }
 
-/* Where the tile goes: into c, or to the owner of its rows. */
+/* Where the tile goes: into c, to the owner of its rows, or to where others read it. */
 static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 {
-    if (args->sides & IMX_GEMM_STORES)
+    if (args->sides & (IMX_GEMM_STORES | IMX_GEMM_COLLECTS))
         return imx_cpu_team_slot(args, tile);
     return (char *)args->c +
            (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->dtype);
@@ -197,7 +197,8 @@ static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t n = args->schedule.n;
     bool sums = args->sides & IMX_GEMM_SUMS;
-    bool biased = args->bias && !sums && !(args->sides & IMX_GEMM_STORES); /* else after the sum */
+    bool biased = args->bias && !sums && /* else after the sum */
+                  !(args->sides & (IMX_GEMM_STORES | IMX_GEMM_COLLECTS));
     void *c = destination(args, tile);
     if (args->dtype == IMBREX_F32) {
         product_f32(args, tile, c);
@@ -274,7 +275,8 @@ static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const
         return imx_cpu_team_fold(args, block, tile);
     if (args->sides & IMX_GEMM_SUMS)
         return imx_cpu_team_sum(args, block, tile);
-    if ((args->done || args->sides & IMX_GEMM_STORES) && count_tile(args, tile))
+    if ((args->done || args->sides & (IMX_GEMM_STORES | IMX_GEMM_COLLECTS)) &&
+        count_tile(args, tile))
         imx_cpu_team_post(args, tile);
     return 1;
 }
@@ -384,6 +386,8 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
         if (!one_tile(args, block, &tile, i, &p))
             return;
     }
+    if (args->sides & IMX_GEMM_COLLECTS && !imx_cpu_team_collect(args, block))
+        return;
     if (args->ended)
         imx_team_end(&args->team, args->use, imx_cpu_team_use(args), args->ended, block->count);
 }

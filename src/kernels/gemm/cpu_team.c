@@ -80,16 +80,30 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
 
 /* ---- tiles to their owners ------------------------------------------------------------------- */
 
-static char *slot_at(const imx_gemm_args *args, const imx_tile *tile, int owner, int of)
+/* Of [rows, n]. */
+static char *tile_at(const imx_gemm_args *args, char *matrix, int64_t row, int64_t col)
 {
-    int64_t at = tile->rank_row * args->schedule.n + tile->col;
-    return imx_team_data(&args->team, owner) + of * args->slot_bytes +
-           at * imx_dtype_size(args->dtype);
+    return matrix + (row * args->schedule.n + col) * imx_dtype_size(args->dtype);
 }
 
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile)
 {
-    return slot_at(args, tile, tile->rank, args->team.rank);
+    const imx_team *team = &args->team;
+    if (args->sides & IMX_GEMM_COLLECTS)
+        return tile_at(args, imx_team_data(team, team->rank), tile->row, tile->col);
+    char *slot = imx_team_data(team, tile->rank) + team->rank * args->slot_bytes;
+    return tile_at(args, slot, tile->rank_row, tile->col);
+}
+
+/* Rank r's part of a tile of own rows. */
+static char *part_at(const imx_gemm_args *args, const imx_tile *tile, int r)
+{
+    const imx_team *team = &args->team;
+    if (args->sides & IMX_GEMM_COLLECTS)
+        return tile_at(args, imx_team_data(team, r), first_row(args, team->rank) + tile->rank_row,
+                       tile->col);
+    return tile_at(args, imx_team_data(team, team->rank) + r * args->slot_bytes, tile->rank_row,
+                   tile->col);
 }
 
 void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
@@ -102,11 +116,12 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
         imbrexd_signal_post(imx_team_signal(team, tile->rank, team->rank * chunks + number), use);
         return;
     }
-    for (int r = 0; r < team->size; r++) {
-        if (r != team->rank)
-            imbrexd_signal_post(imx_team_signal(team, r, team->rank * chunks + tile->chunk), use);
+    if (!(args->sides & IMX_GEMM_COLLECTS)) {
+        imbrexd_signal_post(&args->done[tile->chunk], use);
+        return;
     }
-    imbrexd_signal_post(&args->done[tile->chunk], use);
+    for (int r = 0; r < team->size; r++)
+        imbrexd_signal_post(imx_team_signal(team, r, team->rank * chunks + tile->chunk), use);
 }
 
 static int64_t sum_signal(const imx_gemm_args *args, const imx_tile *tile, int from)
@@ -129,7 +144,8 @@ static int wait_parts(const imx_gemm_args *args, const imbrexd_block *block, con
 {
     const imx_team *team = &args->team;
     int number = tile->chunk - tile->rank * args->schedule.chunks;
-    for (int i = 1; i < team->size; i++) {
+    int first = args->sides & IMX_GEMM_COLLECTS ? 0 : 1; /* oneself: here already */
+    for (int i = first; i < team->size; i++) {
         int r = (team->rank + team->size - i) % team->size; /* in the order in which they come */
         imbrexd_site site = {
             .plan = args->plan, .what = IMX_SITE_PART, .rank = r, .index = number
@@ -150,14 +166,13 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
         return 0;
     size_t element = (size_t)imx_dtype_size(args->dtype);
     for (int r = 0; r < team->size; r++)
-        imbrexd_check_read(slot_at(args, tile, team->rank, r), (size_t)tile->cols * element,
+        imbrexd_check_read(part_at(args, tile, r), (size_t)tile->cols * element,
                            (size_t)n * element, (size_t)tile->rows);
     for (int64_t row = 0; row < tile->rows; row++) {
         for (int64_t col = 0; col < tile->cols; col += STRIP) {
             int64_t at = row * n + col, count = tile->cols - col < STRIP ? tile->cols - col : STRIP;
             for (int r = 0; r < team->size; r++) {
-                const void *part =
-                    imx_dtype_at(args->dtype, slot_at(args, tile, team->rank, r), at);
+                const void *part = imx_dtype_at(args->dtype, part_at(args, tile, r), at);
                 if (r == 0)
                     imx_dtype_widen(args->dtype, part, sum, count);
                 else
@@ -199,6 +214,26 @@ int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, cons
     own.rank_row = 0;
     own.rows = (int)(first_row(args, own.rank + 1) - first_row(args, own.rank));
     return !own.rows || imx_cpu_team_fold(args, block, &own);
+}
+
+int imx_cpu_team_collect(const imx_gemm_args *args, const imbrexd_block *block)
+{
+    const imx_schedule *s = &args->schedule;
+    const imx_team *team = &args->team;
+    long long rows = first_row(args, team->rank + 1) - first_row(args, team->rank);
+    long long begin = rows * block->index / block->count;
+    long long end = rows * (block->index + 1) / block->count;
+    for (int q = 0; q < imx_schedule_chunks(s, 0) && begin < end; q++) {
+        imx_tile own = { .rank = team->rank,
+                         .chunk = team->rank * s->chunks + q,
+                         .rank_row = begin,
+                         .rows = (int)(end - begin),
+                         .col = (long long)q * s->chunk_cols,
+                         .cols = (int)imx_schedule_chunk_cols(s, q) };
+        if (!imx_cpu_team_fold(args, block, &own))
+            return 0;
+    }
+    return 1;
 }
 
 void imx_cpu_team_add(int dtype, void *to, const void *parts, size_t stride_bytes, int count,

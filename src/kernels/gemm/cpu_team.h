@@ -20,7 +20,8 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
 int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                       const void *rows);
 
-/* Where STORES puts the tile: in the owner's slot for this rank, at the tile's first element. */
+/* Where STORES puts the tile: in the owner's slot for this rank, at the tile's first element; or
+ * where COLLECTS keeps it. */
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile);
 
 /* All tiles of the chunk are stored: says so, to the owner or to all. */
@@ -36,6 +37,10 @@ int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, cons
 /* A tile of this rank's own rows, whose product is in its slot: waits for the peers' parts and adds
  * them into c; 0: give up. */
 int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
+
+/* With COLLECTS, behind the block's tiles: its share of this rank's rows, chunk by chunk as they
+ * stand on all ranks; 0: give up. */
+int imx_cpu_team_collect(const imx_gemm_args *args, const imbrexd_block *block);
 
 /* imbrexd_gemm.add. */
 void imx_cpu_team_add(int dtype, void *to, const void *parts, size_t stride_bytes, int count,

@@ -31,6 +31,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .sms = blocks,
         .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
         .hooks = (args->sides & IMX_GEMM_HOOKS) != 0,
+        .merged = (args->sides & IMX_GEMM_MERGED) != 0,
     };
     return imx_tiling_choose(&input);
 }
@@ -46,8 +47,10 @@ static const char *sides_of(const imx_gemm_args *args)
         return " -DIMX_STORE -DIMX_TEAM";
     if (args->sides & IMX_GEMM_SUMS)
         return " -DIMX_SUM";
+    if (args->sides & IMX_GEMM_COLLECTS)
+        return " -DIMX_COLLECT -DIMX_TEAM";
     if (args->sides & IMX_GEMM_SCATTERS)
-        return alone ? " -DIMX_POST -DIMX_TEAM" : " -DIMX_POST"; /* merged: peers come and read */
+        return " -DIMX_POST";
     if (args->sides & IMX_GEMM_PUSHES)
         return args->own < 0 ? " -DIMX_GATHER -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
                              : " -DIMX_GATHER -DIMX_PUSH -DIMX_TEAM";
@@ -99,8 +102,10 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? ATOM : c->tile_n) / c->cluster_m,
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
-    char ranks[32] = "";
-    if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
+    char ranks[48] = "";
+    if (args->sides & IMX_GEMM_COLLECTS)
+        snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
+    else if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
     snprintf(config->options + length, sizeof config->options - (size_t)length,
@@ -211,10 +216,11 @@ static void add_c_maps(const imx_gemm_args *args, int box_rows, int box_cols,
                        imx_cuda_launch *launch)
 {
     const imx_schedule *s = &args->schedule;
-    bool stores = args->sides & IMX_GEMM_STORES;
+    bool stores = args->sides & IMX_GEMM_STORES, collects = args->sides & IMX_GEMM_COLLECTS;
     int64_t rows = folds(args) ? imx_schedule_rows(s, args->team.rank) : s->m;
+    const void *c = collects ? imx_team_data(&args->team, args->team.rank) : args->c;
     if (folds(args) || !stores)
-        launch->maps[launch->map_count++] = map_of(args, args->c, rows, s->n, 16, box_cols);
+        launch->maps[launch->map_count++] = map_of(args, c, rows, s->n, 16, box_cols);
     if (folds(args))
         launch->maps[launch->map_count++] = parts_map(args, box_rows, box_cols);
     for (int r = 0; stores && r < args->team.size; r++)

@@ -15,6 +15,10 @@
  * together, as one group, but for the rank in place `solo`, whose rows are here sooner or gone
  * later.
  *
+ * Where there are so few rows that ranks = 1, and others read c, chunks may be columns instead:
+ *
+ *     | columns of chunk 0, all rows | of chunk 1 | ...
+ *
  * Over several nodes of `local` ranks the nodes are rotated, and within each its ranks:
  *
  *     rank 1 of 2 x 2, first = 2:     | node 1: 2, 3 | node 0: 0, 1 |
@@ -27,10 +31,12 @@
 #define IMX_SCHEDULE_H
 
 typedef struct imx_schedule {
-    long long m, n; /* of this run */
-    int ranks;      /* R: how the rows are cut */
-    int first;      /* rank whose rows come first, in 0..R-1 */
-    int chunk_rows; /* a multiple of tile_rows */
+    long long m, n;       /* of this run */
+    long long chunk_cols; /* > 0: chunks are so many columns, a multiple of tile_cols, of all rows,
+                           * which are one group */
+    int ranks;            /* R: how the rows are cut */
+    int first;            /* rank whose rows come first, in 0..R-1 */
+    int chunk_rows;       /* a multiple of tile_rows */
     int tile_rows, tile_cols;
     int group;      /* tile rows that are walked down before the next column; at least 1 */
     int band, solo; /* band < 2: ranks one by one */
@@ -58,6 +64,13 @@ typedef struct imx_tile {
 #define IMX_SCHEDULE_LOCAL(s) 0
 #else
 #define IMX_SCHEDULE_LOCAL(s) (s)->local
+#endif
+
+/* Nor without need with chunks of columns. */
+#if (defined(__CUDACC__) || defined(__CUDACC_RTC__)) && !defined(IMX_COLLECT)
+#define IMX_SCHEDULE_CHUNK_COLS(s) 0
+#else
+#define IMX_SCHEDULE_CHUNK_COLS(s) (s)->chunk_cols
 #endif
 
 /* Nor with what any number of ranks takes where it knows how many there are. */
@@ -93,21 +106,31 @@ IMX_SCHEDULE_FN long long imx_schedule_ceil(long long a, long long b)
 /* Chunks of rank r in this run. */
 IMX_SCHEDULE_FN int imx_schedule_chunks(const imx_schedule *s, int r)
 {
+    if (IMX_SCHEDULE_CHUNK_COLS(s))
+        return imx_schedule_rows(s, r) ? (int)imx_schedule_ceil(s->n, s->chunk_cols) : 0;
     return (int)imx_schedule_ceil(imx_schedule_rows(s, r), s->chunk_rows);
 }
 
 /* Rows of chunk q of rank r. */
 IMX_SCHEDULE_FN int imx_schedule_chunk_rows(const imx_schedule *s, int r, int q)
 {
-    long long left = imx_schedule_rows(s, r) - (long long)q * s->chunk_rows;
+    long long rows = imx_schedule_rows(s, r);
+    long long left = IMX_SCHEDULE_CHUNK_COLS(s) ? rows : rows - (long long)q * s->chunk_rows;
     return (int)(left < s->chunk_rows ? left : s->chunk_rows);
+}
+
+/* Columns of any rank's chunk q. */
+IMX_SCHEDULE_FN long long imx_schedule_chunk_cols(const imx_schedule *s, int q)
+{
+    long long left = s->n - (long long)q * IMX_SCHEDULE_CHUNK_COLS(s);
+    return IMX_SCHEDULE_CHUNK_COLS(s) && left > s->chunk_cols ? s->chunk_cols : left;
 }
 
 /* Tiles of chunk q of rank r: how many must count before the chunk is done. */
 IMX_SCHEDULE_FN int imx_schedule_chunk_tiles(const imx_schedule *s, int r, int q)
 {
     return (int)(imx_schedule_ceil(imx_schedule_chunk_rows(s, r, q), s->tile_rows) *
-                 imx_schedule_ceil(s->n, s->tile_cols));
+                 imx_schedule_ceil(imx_schedule_chunk_cols(s, q), s->tile_cols));
 }
 
 /* Tiles of rank r: all its chunks but the last are whole. */
@@ -153,10 +176,10 @@ IMX_SCHEDULE_FN imx_tile imx_schedule_tile_at(const imx_schedule *s, int r, long
     imx_tile t;
     t.rank = r;
     t.rank_row = tile_row * s->tile_rows;
-    int q = (int)(t.rank_row / s->chunk_rows);
-    t.chunk = r * s->chunks + q;
     t.row = imx_schedule_row(s, r) + t.rank_row;
     t.col = tile_col * s->tile_cols;
+    long long q = IMX_SCHEDULE_CHUNK_COLS(s) ? t.col / s->chunk_cols : t.rank_row / s->chunk_rows;
+    t.chunk = r * s->chunks + (int)q;
     long long rows = imx_schedule_rows(s, r) - t.rank_row, cols = s->n - t.col;
     t.rows = (int)(rows < s->tile_rows ? rows : s->tile_rows);
     t.cols = (int)(cols < s->tile_cols ? cols : s->tile_cols);

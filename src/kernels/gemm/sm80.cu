@@ -343,7 +343,8 @@ IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, con
     return __syncthreads_and(there);
 }
 
-#if defined(IMX_POST) || defined(IMX_STORE)
+#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_COLLECT)
+#define IMX_POSTS
 /* One thread, after a barrier that came after all stores of the tile. */
 IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 {
@@ -351,7 +352,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
     if (tile.rank == args.team.rank)
         return;
     imbrexd_fence_post(); /* the stores' way to a peer does not lie within this GPU */
-#else
+#elif defined(IMX_POST)
     if (!args.done)
         return;
 #endif
@@ -362,7 +363,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
         return;
 #if defined(IMX_STORE)
     team_post_owner(args, tile.rank, tile.chunk);
-#elif defined(IMX_TEAM)
+#elif defined(IMX_COLLECT)
     team_post_all(args, tile.chunk);
 #else
     imbrexd_signal_post(&args.done[tile.chunk], *args.use);
@@ -374,7 +375,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 IMX_FN int wait_readers(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     int there = 1;
-#if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
+#if defined(IMX_STORE) || defined(IMX_COLLECT)
     if (threadIdx.x < 32)
         there = team_credits(args, watch);
     there = __syncthreads_and(there);
@@ -389,6 +390,27 @@ IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, con
 {
     int there = threadIdx.x >= 32 || team_parts(args, watch, tile.chunk);
     return __syncthreads_and(there);
+}
+#endif
+
+#ifdef IMX_COLLECT
+/* All threads: the block's share of own rows, once those of all ranks stand.  0: give up. */
+IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    int64_t n = args.schedule.n;
+    int rows = team_row(args, args.team.rank + 1) - team_row(args, args.team.rank);
+    for (int q = 0; q < imx_schedule_chunks(&args.schedule, 0); q++) {
+        int there = threadIdx.x >= 32 || team_columns(args, watch, q);
+        if (!__syncthreads_and(there))
+            return 0;
+    }
+    uint32_t across = (uint32_t)((n + PER_UNIT - 1) / PER_UNIT), step = gridDim.x * THREADS;
+#pragma unroll 1
+    for (uint32_t i = blockIdx.x * THREADS + thread_here(); i < rows * across; i += step) {
+        uint32_t row = i / across;
+        fold_span(args, row, (int64_t)(i - row * across) * PER_UNIT, n);
+    }
+    return 1;
 }
 #endif
 
@@ -455,13 +477,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         __syncthreads(); /* all have stored, and read the note */
         if (threadIdx.x == 0) {
-#if defined(IMX_POST) || defined(IMX_STORE)
+#ifdef IMX_POSTS
             count_tile(args, tile);
 #endif
             if (i + 2 * gridDim.x < tiles)
                 tile = imx_schedule_tile(&args.schedule, i + 2 * gridDim.x);
         }
     }
+#ifdef IMX_COLLECT
+    if (!collect(args, &watch))
+        return;
+    __syncthreads();
+#endif
 #ifdef IMX_TEAM
     if (threadIdx.x < 32) /* the last tile ended with a barrier */
         team_end(args);

@@ -1,5 +1,6 @@
 /* sm80_store.cuh - sm80.cu's tiles from registers to where they belong: c, or with IMX_STORE the
- * owner of their rows; own rows take the peers' parts on the way. */
+ * owner of their rows; own rows take the peers' parts on the way.  With IMX_COLLECT tiles stay in
+ * this rank's data, and in the end each rank reads its own rows of all ranks'. */
 #ifndef IMX_SM80_STORE_CUH
 #define IMX_SM80_STORE_CUH
 
@@ -136,9 +137,11 @@ IMX_FN char *corner_of(const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n, row = tile.row;
     char *home = (char *)args.c;
-#ifdef IMX_STORE
+#if defined(IMX_STORE)
     row = tile.rank_row;
     home = imx_team_data(&args.team, tile.rank) + args.team.rank * args.slot_bytes;
+#elif defined(IMX_COLLECT)
+    home = imx_team_data(&args.team, args.team.rank);
 #endif
     return home + (row * n + tile.col) * ELEMENT;
 }
@@ -147,7 +150,7 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n;
     char *corner = corner_of(args, tile);
-#ifndef IMX_STORE
+#if !defined(IMX_STORE) && !defined(IMX_COLLECT)
     add_bias(c, args, tile);
 #endif
     if (imx_vector_aligned(corner) && n % PER_UNIT == 0)
@@ -156,21 +159,32 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
         store_elements(c, corner, n, tile);
 }
 
+#if defined(IMX_STORE) || defined(IMX_COLLECT)
+
+/* Rank r's part of own rows, [own rows, n]. */
+IMX_FN const char *part_of(const imx_gemm_args &args, int r)
+{
 #ifdef IMX_STORE
+    return imx_team_data(&args.team, args.team.rank) + r * args.slot_bytes;
+#else
+    int64_t first = team_row(args, args.team.rank);
+    return imx_team_data(&args.team, r) + first * args.schedule.n * ELEMENT;
+#endif
+}
 
 /* One element of c: the parts of all ranks, then bias. */
-IMX_FN void fold_element(const imx_gemm_args &args, const char *slots, int64_t at, int64_t col)
+IMX_FN void fold_element(const imx_gemm_args &args, int64_t at, int64_t col)
 {
-    float sum = imx_vector_get(IMX_DTYPE, slots, at);
+    float sum = imx_vector_get(IMX_DTYPE, part_of(args, 0), at);
     for (int r = 1; r < args.team.size; r++)
-        sum += imx_vector_get(IMX_DTYPE, slots + r * args.slot_bytes, at);
+        sum += imx_vector_get(IMX_DTYPE, part_of(args, r), at);
     if (args.bias)
         sum += imx_vector_get(IMX_DTYPE, args.bias, col);
     imx_vector_put(IMX_DTYPE, args.c, at, sum);
 }
 
 /* 16 bytes of it. */
-IMX_FN void fold_unit(const imx_gemm_args &args, const char *slots, int64_t at, int64_t col)
+IMX_FN void fold_unit(const imx_gemm_args &args, int64_t at, int64_t col)
 {
     enum { AT_ONCE = 4 };
     float sum[PER_UNIT];
@@ -180,7 +194,7 @@ IMX_FN void fold_unit(const imx_gemm_args &args, const char *slots, int64_t at, 
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             if (first + j < args.team.size)
-                part[j] = imx_vector_load(slots + (first + j) * args.slot_bytes + at * ELEMENT);
+                part[j] = imx_vector_load(part_of(args, first + j) + at * ELEMENT);
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -194,24 +208,31 @@ IMX_FN void fold_unit(const imx_gemm_args &args, const char *slots, int64_t at, 
     *(uint4 *)((char *)args.c + at * ELEMENT) = imx_vector_narrow(IMX_DTYPE, sum);
 }
 
-/* All threads, after a barrier behind the tile's stores and the wait for the peers' parts: this
- * rank's own part lies among them, in its slot. */
+/* Up to PER_UNIT elements of an own row, from col on and before `end`. */
+IMX_FN void fold_span(const imx_gemm_args &args, int64_t row, int64_t col, int64_t end)
+{
+    int64_t n = args.schedule.n, at = row * n + col;
+    bool aligned = imx_vector_aligned(args.c) && n % PER_UNIT == 0;
+    if (aligned && col < end)
+        fold_unit(args, at, col);
+    for (int i = 0; i < PER_UNIT && col + i < end && !aligned; i++)
+        fold_element(args, at + i, col + i);
+}
+
+#ifdef IMX_STORE
+
+/* All threads, once all parts of the tile of own rows stand: the barrier has told all. */
 IMX_FN void fold_tile(const imx_gemm_args &args, const imx_tile &tile)
 {
     enum { UNITS = IMX_TILE_N / PER_UNIT };
-    int64_t n = args.schedule.n;
-    const char *slots = imx_team_data(&args.team, args.team.rank);
-    bool aligned = imx_vector_aligned(args.c) && n % PER_UNIT == 0;
-    int thread = (int)thread_here(), col = thread % UNITS * PER_UNIT;
+    int thread = (int)thread_here();
+    int64_t col = tile.col + thread % UNITS * PER_UNIT;
 #pragma unroll 1
-    for (int row = thread / UNITS; row < tile.rows; row += THREADS / UNITS) {
-        int64_t at = (tile.rank_row + row) * n + tile.col + col;
-        if (aligned && col < tile.cols)
-            fold_unit(args, slots, at, tile.col + col);
-        for (int i = 0; i < PER_UNIT && col + i < tile.cols && !aligned; i++)
-            fold_element(args, slots, at + i, tile.col + col + i);
-    }
+    for (int row = thread / UNITS; row < tile.rows; row += THREADS / UNITS)
+        fold_span(args, tile.rank_row + row, col, tile.col + tile.cols);
 }
+
+#endif
 
 #endif
 

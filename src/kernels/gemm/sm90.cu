@@ -44,6 +44,8 @@
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners
  *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
+ *   IMX_COLLECT tiles stay; own rows of all ranks' are read and added up (sm90_collect.cuh), of
+ *               IMX_PARTS ranks
  *   IMX_TEAM    args.team, args.ended
  *   IMX_HOOKS   hooks of the caller's, instead of what the sides do (sm90_hooks.cuh)
  * which make these kinds of kernel:
@@ -54,9 +56,10 @@
  *             few rows, by store            GATHER SLICES PUSH TEAM; else without PUSH TEAM
  *   gemm_rs   copy, ll, over nodes          POST
  *             store                         STORE TEAM
- *             few rows, by store            SUM, or POST TEAM where peers come and read
+ *             few rows, by store            SUM, or COLLECT TEAM
  *   a kernel of the caller's                GATHER STORE TEAM HOOKS
  */
+#include "sm90_collect.cuh"
 #include "sm90_last.cuh"
 #include "sm90_produce.cuh"
 #include "sm90_split.cuh"
@@ -186,7 +189,7 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
         if (q >= from && q < to && (SPLIT == 1 || q == split_block()))
             store_piece(packed[0], args, c, note, warp_row(), base, q);
     }
-#if defined(IMX_POST) || defined(IMX_STORE)
+#ifdef IMX_POSTS
     if (to == ALL_GONE)
         post(args, note);
 #endif
@@ -286,7 +289,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #ifdef IMX_SPLIT
         exchange(d[0], base, &exchanged);
 #endif
-#if !defined(IMX_STORE) && !defined(IMX_SUM)
+#if !defined(IMX_STORE) && !defined(IMX_SUM) && !defined(IMX_COLLECT)
         add_bias(d, args, note_of(now)->col);
 #endif
 #pragma unroll
@@ -300,7 +303,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
             gave_up_here() = 1;
 #endif
 #ifdef IMX_PINGPONG
-#ifdef IMX_POST
+#ifdef IMX_POSTS
         post(args, note_of(now));
 #endif
         skip(&at, (uint32_t)steps_of(args));
@@ -323,6 +326,9 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);
+#ifdef IMX_COLLECT
+    collect_last(args);
+#endif
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
@@ -347,6 +353,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         gave_up_here() = 0;
 #ifdef IMX_SUM
         sum_init();
+#endif
+#ifdef IMX_COLLECT
+        collect_init();
 #endif
 #ifdef IMX_FOLD
         for (int i = 0; i < CONSUMERS * 4; i++)

@@ -1,6 +1,6 @@
 /* sm90_hooks.cuh - what sm90.cu's pipeline calls in between: one set of names, filled with what the
- * library's own operators do there (team.cuh, sm90_fold.cuh), or, with IMX_HOOKS, with the hooks of
- * a kernel of the caller's (imbrex_gemm.h), whose text comes after this one.
+ * library's own operators do there (team.cuh, sm90_fold.cuh and others), or, with IMX_HOOKS, with
+ * the hooks of a kernel of the caller's (imbrex_gemm.h), whose text comes after this one.
  *
  *     hook_order      which tile comes next                    by some lanes of a warp
  *     hook_begin      before the first store                   by every warp of the consumers
@@ -12,6 +12,7 @@
 #ifndef IMX_SM90_HOOKS_CUH
 #define IMX_SM90_HOOKS_CUH
 
+#include "sm90_collect.cuh"
 #include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
 #include "sm90_sum.cuh"
@@ -187,10 +188,10 @@ IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int6
 
 #else
 
-#if defined(IMX_POST) && defined(IMX_TEAM) || defined(IMX_STORE)
+#if defined(IMX_STORE) || defined(IMX_COLLECT)
 #define IMX_HOOK_BEGIN
 #endif
-#if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_SUM)
+#if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_SUM) || defined(IMX_COLLECT)
 #define IMX_HOOK_BESIDE
 #endif
 
@@ -218,13 +219,13 @@ IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *watch, int 
 }
 #endif
 
-#if defined(IMX_POST) || defined(IMX_STORE)
+#ifdef IMX_POSTS
 IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
 {
     (void)note;
 #if defined(IMX_STORE)
     team_post_owner(args, note->owner, chunk);
-#elif defined(IMX_TEAM)
+#elif defined(IMX_COLLECT)
     team_post_all(args, chunk);
 #else
     imbrexd_signal_post(&args.done[chunk], *args.use);
@@ -239,6 +240,8 @@ IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
     return push(args, watch, 2, push_by(1, BESIDE_WARPS));
 #elif defined(IMX_SUM)
     return thread_here() >= 64 || sum_books(args, watch);
+#elif defined(IMX_COLLECT)
+    return collect(args, watch);
 #else
     return fold_tiles(args, watch);
 #endif

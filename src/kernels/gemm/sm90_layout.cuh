@@ -28,13 +28,16 @@
 #define IMX_LAST_PARTS /* which the last one takes through the ring */
 #endif
 #endif
+#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_COLLECT)
+#define IMX_POSTS /* a chunk's last tile tells somebody */
+#endif
 #if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
 #define IMX_CONSUMERS 2
 #else
 #define IMX_CONSUMERS 1
 #endif
 
-#if defined(IMX_TEAM) && !defined(IMX_STORE) && !defined(IMX_POST)
+#if defined(IMX_TEAM) && !defined(IMX_POSTS)
 #define IMX_READS /* a run ends with the last load: nobody reads or writes what this one stores */
 #endif
 
@@ -68,6 +71,11 @@ enum {
     STORES = 1,
 #else
     STORES = 0,
+#endif
+#ifdef IMX_COLLECT
+    COLLECTS = 1,
+#else
+    COLLECTS = 0,
 #endif
 #if defined(IMX_PUSH) || defined(IMX_RING) || defined(IMX_SLICES) || defined(IMX_NODES)
     BUSY = 1, /* the producer, or those beside it */
@@ -149,7 +157,8 @@ enum {
     FOLDS_FAST = 0,
 #endif
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = HOOKS || FOLDS_FAST                                 ? 72
+    PRODUCER_REGISTERS = COLLECTS                                            ? 88
+                         : HOOKS || FOLDS_FAST                               ? 72
                          : STORES || SUMS || IMX_TILE_N <= (BUSY ? 224 : 64) ? 56
                                                                              : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
@@ -192,7 +201,8 @@ typedef struct block_words {
     int here;           /* columns of the rows of this one that are here, */
     uint32_t scouted;   /* slices that are here, of all the block's tiles in their order */
     uint32_t ready;     /* with IMX_SUM: use is known, and peers may be written to */
-    uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored */
+    uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with
+                         * IMX_COLLECT [0]: tiles that they all have, counted by each */
 } block_words;
 
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");

@@ -61,7 +61,7 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t,
     a_row = t.rank == args.own ? ~(t.rank_row + below) : t.row + below;
 #endif
     listed_row(tile % LISTED) = a_row;
-#if defined(IMX_POST) || defined(IMX_STORE)
+#ifdef IMX_POSTS
     info->tiles = t.chunk_tiles;
 #endif
 #ifdef IMX_RING

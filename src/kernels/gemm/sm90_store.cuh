@@ -8,6 +8,7 @@
 #ifndef IMX_SM90_STORE_CUH
 #define IMX_SM90_STORE_CUH
 
+#include "sm90_collect.cuh"
 #include "sm90_fold.cuh"
 #include "sm90_hooks.cuh"
 #include "sm90_layout.cuh"
@@ -45,12 +46,14 @@ IMX_FN uint32_t piece_offset(int row, int unit)
     return row * PIECE_COLS * 2 + (unit << 4);
 }
 
-/* The matrix [rows, n] that the tile is part of, as this rank reaches it: c, or this rank's slot at
- * the owner of the rows. */
+/* The matrix [rows, n] that the tile is part of, as this rank reaches it: c, this rank's slot at
+ * the owner of the rows, or its data, where peers read. */
 IMX_FN uint16_t *home_of(const imx_gemm_args &args, const tile_info *note)
 {
-#ifdef IMX_STORE
+#if defined(IMX_STORE)
     return (uint16_t *)(imx_team_data(&args.team, note->owner) + args.team.rank * args.slot_bytes);
+#elif defined(IMX_COLLECT)
+    return (uint16_t *)imx_team_data(&args.team, args.team.rank);
 #else
     return (uint16_t *)args.c;
 #endif
@@ -162,16 +165,19 @@ IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &ar
         store_piece(packed, args, c, note, first_row, base, p);
 }
 
-#if defined(IMX_POST) || defined(IMX_STORE)
+#ifdef IMX_POSTS
 
 /* This warp's share of a tile is stored: counts it, and the chunk's last posts. */
 IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
 {
     int chunk = note->chunk;
     __syncwarp();
-    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!STORES && !args.done))
+    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!STORES && !COLLECTS && !args.done))
         return;
     tma_store_wait();
+#ifdef IMX_COLLECT
+    shared_count(collect_stored(), 1);
+#endif
 #ifdef IMX_FOLD
     if (note->owner == args.team.rank) {
         count_own();

@@ -86,18 +86,12 @@ IMX_FN int sum_owner(const imx_gemm_args &args, int row)
     return (int)((((unsigned)row + 1) * ranks - 1) / m);
 }
 
-IMX_FN int sum_first_row(const imx_gemm_args &args, int rank)
-{
-    return (int)imx_sm90_row(
-        imx_sm90_rows_of((unsigned)args.schedule.m, (unsigned)args.team.size), (unsigned)rank);
-}
-
 /* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot `of`. */
 IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row, int holder,
                        int of)
 {
     int groups = imx_sum_groups(args.schedule.m, args.team.size);
-    int group = row / IMX_SUM_ROWS - sum_first_row(args, holder) / IMX_SUM_ROWS;
+    int group = row / IMX_SUM_ROWS - team_row(args, holder) / IMX_SUM_ROWS;
     int column = note->col / IMX_TILE_N * SPLIT + split_block();
     return imx_team_data(&args.team, holder) + of * args.slot_bytes +
            (int64_t)(column * groups + group) * SUM_BYTES;
@@ -252,7 +246,7 @@ IMX_FN int sum_own(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &a
                    const imbrexd_watch *watch, const tile_info *note, int row, uint32_t flag)
 {
     int rank = args.team.rank, there = 1;
-    int first = sum_first_row(args, rank), end = sum_first_row(args, rank + 1);
+    int first = team_row(args, rank), end = team_row(args, rank + 1);
     int col = note->col + split_block() * (IMX_TILE_N / 2) + lane_here() % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {

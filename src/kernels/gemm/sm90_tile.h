@@ -86,6 +86,13 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_in_chunk(const imx_schedule *s, unsi
     t.row = (int)row + t.rank_row;
     t.col = (int)((tile_col + band_col) * tile_cols);
     t.chunk_tiles = (int)(tile_rows_here * ((n + tile_cols - 1) / tile_cols));
+    if (IMX_SCHEDULE_CHUNK_COLS(s)) {
+        unsigned chunk_cols = (unsigned)s->chunk_cols, part = (unsigned)t.col / chunk_cols;
+        unsigned here = n - part * chunk_cols;
+        here = here < chunk_cols ? here : chunk_cols;
+        t.chunk = (int)(r * (unsigned)s->chunks + part);
+        t.chunk_tiles = (int)(tile_rows_here * ((here + tile_cols - 1) / tile_cols));
+    }
     unsigned rows_left = rows_here - tile_row * tile_rows, cols_left = n - (unsigned)t.col;
     t.rows = (int)(rows_left < tile_rows ? rows_left : tile_rows);
     t.cols = (int)(cols_left < tile_cols ? cols_left : tile_cols);

@@ -23,6 +23,8 @@ enum {
     COLS_SMALL_MOST = 128,
     EXCHANGE = 9 * 4 * 128, /* what two blocks lose by it: a fit, as 9 columns of 8192 */
     ROWS_FEW = 128,         /* a large tile would waste the half that they do not fill */
+    READ_COLUMN = 1500,     /* steps of k that take as long as peers take to read a column of the
+                             * last wave's tiles: 66 x 256 x 2 bytes, 3/4 of them by 380 GB/s */
 };
 
 /* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
@@ -68,17 +70,21 @@ static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
            imx_schedule_ceil(in->n, tile_cols);
 }
 
-/* What all blocks together take, if the last wave is as long as the others. */
+/* What all blocks together take, if the last wave is as long as the others, and what peers then
+ * have left to read. */
 static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t clusters = in->sms > 1 ? in->sms / 2 : 1;
-    return imx_schedule_ceil(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost;
+    int64_t end = in->merged ? (int64_t)READ_COLUMN * 1000 * c->tile_n / in->k : 0;
+    return imx_schedule_ceil(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost + end;
 }
 
 /* Taking turns, a tile leaves in one burst, which the way to a peer does not take; and ordinary
- * stores to peers leave no registers for the widest tile. */
+ * stores to peers, and warps that read theirs, leave no registers for the widest tile. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
+    if (in->merged)
+        return c->tile_n < 256;
     if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;
     return !c->pingpong && (in->n % 8 == 0 || c->tile_n < 256);

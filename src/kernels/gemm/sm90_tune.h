@@ -13,6 +13,7 @@ typedef struct imx_sm90_input {
     int b_kn;        /* b is [k, n] */
     int scatters;    /* tiles go to their rows' owners */
     int hooks;       /* likewise, and also of one rank */
+    int merged;      /* likewise, and tiles have rows of several ranks, which may come and read */
 } imx_sm90_input;
 
 /* The names are those of sm90.cu's options. */

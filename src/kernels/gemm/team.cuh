@@ -85,19 +85,38 @@ IMX_TEAM_GPU void team_post_owner(const imx_gemm_args &args, int owner, int chun
         team_use(args));
 }
 
-/* The same where the chunk stays here: tells all who read it.  One fence for all posts, which would
- * else wait for each other. */
+/* The same where the chunk stays here: tells all who read it, this rank among them.  One fence for
+ * all posts, which would else wait for each other. */
 IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
 {
     const imx_team &team = args.team;
     uint64_t use = team_use(args);
     imbrexd_fence_post();
-    for (int r = 0; r < team.size; r++) {
-        if (r != team.rank)
-            *(volatile uint64_t *)imx_team_signal(&team, r,
-                                                  team.rank * args.schedule.chunks + chunk) = use;
+    for (int r = 0; r < team.size; r++)
+        *(volatile uint64_t *)imx_team_signal(&team, r, team.rank * args.schedule.chunks + chunk) =
+            use;
+}
+
+/* One warp: until every rank's tiles of a chunk of columns stand; 0: give up. */
+IMX_TEAM_GPU int team_columns(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
+{
+    int lane = (int)threadIdx.x % 32, there = 1;
+    imx_trace_begin(IMX_TRACE_PART);
+    if (lane < args.team.size) {
+        imbrexd_site site = { args.plan, IMX_SITE_PART, lane, chunk };
+        there =
+            imbrexd_signal_wait(watch, team_part_signal(args, lane, chunk), team_use(args), site);
     }
-    *(volatile uint64_t *)&args.done[chunk] = use;
+    there = __all_sync(0xffffffffu, there);
+    __syncwarp(); /* what a lane saw comes before what others do from here on */
+    imx_trace_end(IMX_TRACE_PART, -1, chunk);
+    return there;
+}
+
+/* The first of a rank's rows, where the schedule's are merged: of few rows. */
+IMX_TEAM_GPU int team_row(const imx_gemm_args &args, int rank)
+{
+    return (int)((unsigned)rank * (unsigned)args.schedule.m / (unsigned)args.team.size);
 }
 
 #ifdef IMX_SLICES

@@ -92,6 +92,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .b_kn = in->layout == IMBREX_KN,
             .scatters = in->scatters,
             .hooks = in->hooks,
+            .merged = in->merged,
         };
         t.form = IMX_GEMM_SM90;
         t.sm90 = imx_sm90_tune(&sm90);

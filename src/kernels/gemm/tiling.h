@@ -18,6 +18,7 @@ typedef struct imx_tiling_input {
     int sms;           /* blocks that may run side by side */
     int scatters;      /* rows of c go to their owners */
     int hooks;         /* likewise, and also of one rank: with hooks of a caller's */
+    int merged;        /* likewise, and tiles have rows of several ranks */
 } imx_tiling_input;
 
 typedef struct imx_tiling {

@@ -7,15 +7,11 @@
  *
  * For people, when a wait goes on too long: part r is what rank from + r * every sent, and chunk 0
  * here is number `chunk` of its rank's.
- *
- * team of size > 0, known when the kernel is made: the parts stay where they were made: part r is
- * in rank r's data, [m, n], from row `row` on.  ahead and ended as in gemm/args.h.
  */
 #ifndef IMX_REDUCE_ARGS_H
 #define IMX_REDUCE_ARGS_H
 
 #include "../sites.h"
-#include "../team.h"
 #include "imbrex_device.h"
 
 typedef struct imx_reduce_args {
@@ -29,12 +25,7 @@ typedef struct imx_reduce_args {
     int64_t slot_bytes;
     const void *bias;
     void *c;
-    uint64_t *use;
-    const uint64_t *arrived;
-    int64_t row;
-    int ahead;
-    uint32_t *ended;
-    imx_team team;
+    const uint64_t *use, *arrived;
 } imx_reduce_args;
 
 #endif /* IMX_REDUCE_ARGS_H */

@@ -20,7 +20,7 @@ static int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, i
                               .rank = args->from + r * args->every,
                               .index = args->chunk + q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        if (!imbrexd_signal_wait(watch, signal, *args->use + (uint64_t)args->ahead, site))
+        if (!imbrexd_signal_wait(watch, signal, *args->use, site))
             return 0;
     }
     return 1;
@@ -29,8 +29,6 @@ static int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, i
 /* Elements from `at` on of rank r's part. */
 static const void *part(const imx_reduce_args *args, int r, int64_t at)
 {
-    if (args->team.size)
-        return imx_dtype_at(args->dtype, imx_team_data(&args->team, r), args->row * args->n + at);
     if (r == args->own)
         return imx_dtype_at(args->dtype, args->own_part, at);
     return imx_dtype_at(args->dtype, (const char *)args->slots + r * args->slot_bytes, at);
@@ -75,7 +73,4 @@ void imx_reduce_cpu(const void *untyped, const imbrexd_block *block)
         int64_t first = q * args->chunk_rows, left = args->rows - first;
         reduce_rows(args, first, left < args->chunk_rows ? left : args->chunk_rows);
     }
-    if (args->ended)
-        imx_team_end(&args->team, args->use, *args->use + (uint64_t)args->ahead, args->ended,
-                     block->count);
 }

@@ -9,19 +9,19 @@ void imx_reduce_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
 enum { THREADS = 512 };
 
-/* One block a unit, though two would fit: it may run beside a product.  Where parts arrive by
- * copies it must not start early: its blocks would take the room of what starts those copies. */
+/* One block a unit, though two would fit: it may run beside a product.  It must not start early:
+ * its blocks would take the room of what starts the copies that it waits for. */
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
     const imx_reduce_args *args = largest;
+    (void)target;
     *config = (imx_cuda_config){
         .source = "kernels/reduce/sm80.cu",
         .entry = "imx_reduce",
         .blocks = blocks,
         .cluster = 1,
         .threads = THREADS,
-        .early = target->arch >= 90 && args->team.size > 0,
         .traces = true,
     };
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d -DIMX_RANKS=%d", args->dtype,

@@ -6,7 +6,6 @@
  *
  * Rows are one long vector, [rows * n]; only the bias repeats.
  */
-#include "../end.cuh"
 #include "../grid.cuh"
 #include "../trace.cuh"
 #include "../vector.cuh"
@@ -16,11 +15,6 @@
  * way, 64 KB of a multiprocessor, whose share of the memory's speed takes half of that at least. */
 enum { FEW = IMX_RANKS <= 8, AT_ONCE = FEW ? IMX_RANKS : 4, SIDE = FEW ? 8 / AT_ONCE : 1 };
 enum { VECTOR = IMX_DTYPE == 2 /* f32 */ ? 4 : 8 }; /* elements in 16 bytes */
-
-IMX_VECTOR_FN uint64_t use_of(const imx_reduce_args *args)
-{
-    return *(const volatile uint64_t *)args->use + (uint64_t)args->ahead;
-}
 
 /* Until every rank's part of chunk q is there: one thread a rank looks, the barrier orders the
  * loads of all after what they saw.  0: give up. */
@@ -32,7 +26,7 @@ IMX_VECTOR_FN int wait_parts(const imx_reduce_args *args, const imbrexd_watch *w
         imbrexd_site site = { args->plan, IMX_SITE_PART, args->from + r * args->every,
                               args->chunk + q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        there = imbrexd_signal_wait(watch, signal, use_of(args), site);
+        there = imbrexd_signal_wait(watch, signal, *args->use, site);
     }
     there = __syncthreads_and(there);
     if (r == 0)
@@ -42,9 +36,6 @@ IMX_VECTOR_FN int wait_parts(const imx_reduce_args *args, const imbrexd_watch *w
 
 IMX_VECTOR_FN const char *part(const imx_reduce_args *args, int r)
 {
-    if (args->team.size)
-        return imx_team_data(&args->team, r) +
-               args->row * args->n * imx_vector_bytes(IMX_DTYPE);
     return r == args->own ? (const char *)args->own_part
                           : (const char *)args->slots + r * args->slot_bytes;
 }
@@ -171,11 +162,6 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         reduce_chunk(&args, first * args.n, (end < args.rows ? end : args.rows) * args.n);
         if (threadIdx.x == 0)
             imx_trace_end(IMX_TRACE_FOLD, args.own, q);
-    }
-    if (args.ended) {
-        __syncthreads();
-        if (threadIdx.x < 32)
-            imx_end_run(&args.team, args.use, use_of(&args), args.ended);
     }
     imx_trace_close();
 }

@@ -1,0 +1,259 @@
+/* sm90_collect.cuh - with IMX_COLLECT: tiles have rows of several ranks, and stay in this rank's
+ * data.  Once a chunk of columns stands on all ranks each reads its own rows of it, in rank order,
+ * and makes c of them: all chunks but the last beneath the products of the next one.
+ *
+ *     consumers    | tiles of chunk 0 | tiles of chunk 1      | read chunk 1, add |
+ *     idle warps                      | read chunk 0, add |   | the same          |
+ *
+ * One warp a block looks for the others' signals: all of them would hold them up.
+ */
+#ifndef IMX_SM90_COLLECT_CUH
+#define IMX_SM90_COLLECT_CUH
+
+#ifdef IMX_COLLECT
+
+#include "sm90_fold.cuh"
+#include "sm90_layout.cuh"
+#include "team.cuh"
+
+enum {
+    COLLECT_BESIDE = 96, /* threads of the idle warps, and with the consumers */
+    COLLECT_ALL = COLLECT_BESIDE + CONSUMERS * 128,
+    COLLECT_UNIT_COLS = 8, /* elements of 16 bytes, a unit */
+    /* What holds a sum up is the way to the peers, so many loads are under way: of so many parts,
+     * of so many units. */
+    COLLECT_LOADS = 8,
+    COLLECT_PARTS = IMX_PARTS < COLLECT_LOADS ? IMX_PARTS : COLLECT_LOADS,
+    COLLECT_UNITS = COLLECT_LOADS / COLLECT_PARTS,
+};
+
+/* ---- what stands ----------------------------------------------------------------------------- */
+
+IMX_FN uint32_t collect_stored(void)
+{
+    return shared_at(&words().stored[0]);
+}
+
+/* Before thread 0 meets the others. */
+IMX_FN void collect_init(void)
+{
+    words().stored[0] = 0;
+}
+
+/* The number of the last chunk. */
+IMX_FN int collect_last_chunk(const imx_gemm_args &args)
+{
+    return (int)(((unsigned)args.schedule.n - 1) / (unsigned)args.schedule.chunk_cols);
+}
+
+/* Columns up to chunk q's end. */
+IMX_FN unsigned collect_end(const imx_gemm_args &args, int q)
+{
+    unsigned n = (unsigned)args.schedule.n;
+    unsigned end = (unsigned)(q + 1) * (unsigned)args.schedule.chunk_cols;
+    return end < n ? end : n;
+}
+
+/* What collect_stored comes to once this block's tiles up to chunk q's end are stored. */
+IMX_FN uint32_t collect_shares(const imx_gemm_args &args, int q)
+{
+    unsigned down = ((unsigned)args.schedule.m + TILE_ROWS - 1) / TILE_ROWS;
+    unsigned tiles = down * ((collect_end(args, q) + TILE_COLS - 1) / TILE_COLS);
+    unsigned first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    unsigned mine = tiles > first ? (tiles - first + stride - 1) / stride : 0;
+    return mine * (CONSUMERS / TURNS * 4);
+}
+
+/* One warp: until chunk q stands on all ranks.  This block's own tiles first, which nothing holds
+ * up but other blocks' loads.  0: give up. */
+IMX_FN int collect_wait(const imx_gemm_args &args, const imbrexd_watch *watch, int q)
+{
+    uint32_t shares = collect_shares(args, q);
+    while (!__all_sync(0xffffffffu, shared_counted(collect_stored()) >= shares)) {
+        if (__any_sync(0xffffffffu, gave_up_here()))
+            return 0;
+        __nanosleep(200);
+    }
+    return team_columns(args, watch, q);
+}
+
+/* All who read a chunk, when it stands: barrier 1 is free without IMX_PUSH. */
+IMX_FN void collect_meet(bool last)
+{
+    __syncwarp();
+    if (last)
+        asm volatile("bar.sync 5, %0;" : : "r"(COLLECT_ALL) : "memory");
+    else
+        asm volatile("bar.sync 1, %0;" : : "r"(COLLECT_BESIDE) : "memory");
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+#ifndef IMX_C_PLAIN
+
+/* One of own rows' units: where it lies among them, and its first column. */
+typedef struct collect_unit {
+    uint32_t at, col;
+} collect_unit;
+
+/* A unit of c: the sum, and bias. */
+IMX_FN void collect_put(const imx_gemm_args &args, collect_unit unit,
+                        float (&sum)[COLLECT_UNIT_COLS])
+{
+#pragma unroll
+    for (int e = 0; e < COLLECT_UNIT_COLS && args.bias; e++)
+        sum[e] += bias_at((const uint16_t *)args.bias, (int)unit.col + e, (int)args.schedule.n);
+    ((uint4 *)args.c)[unit.at] = imx_vector_narrow(DTYPE, sum);
+}
+
+/* So many of own rows' units: all ranks' parts, in rank order, and bias.  first: of own rows, among
+ * all units. */
+template <int units>
+IMX_FN void collect_units(const imx_gemm_args &args, uint32_t first,
+                          const collect_unit (&unit)[units])
+{
+    float sum[units][COLLECT_UNIT_COLS];
+#pragma unroll
+    for (int r = 0; r < IMX_PARTS; r += COLLECT_PARTS) {
+        uint4 part[COLLECT_PARTS][units]; /* all under way before the first is added */
+#pragma unroll
+        for (int p = 0; p < COLLECT_PARTS && r + p < IMX_PARTS; p++) {
+            const uint4 *from = (const uint4 *)imx_team_data(&args.team, r + p) + first;
+#pragma unroll
+            for (int u = 0; u < units; u++)
+                part[p][u] = imx_vector_load(from + unit[u].at);
+        }
+#pragma unroll
+        for (int u = 0; u < units; u++) {
+#pragma unroll
+            for (int p = 0; p < COLLECT_PARTS && r + p < IMX_PARTS; p++)
+                imx_vector_add(DTYPE, sum[u], part[p][u], r + p == 0);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < units; u++)
+        collect_put(args, unit[u], sum[u]);
+}
+
+/* Thread number `thread` of all blocks' `threads`: its share of chunk q of own rows. */
+IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
+{
+    uint32_t row_units = (uint32_t)args.schedule.n / COLLECT_UNIT_COLS;
+    uint32_t first_row = (uint32_t)team_row(args, args.team.rank);
+    uint32_t rows = (uint32_t)team_row(args, args.team.rank + 1) - first_row;
+    uint32_t left = (uint32_t)q * (uint32_t)args.schedule.chunk_cols / COLLECT_UNIT_COLS;
+    uint32_t across = collect_end(args, q) / COLLECT_UNIT_COLS - left;
+    uint32_t units = rows * across, first = first_row * row_units;
+    auto unit_of = [&](uint32_t i) {
+        uint32_t row = i / across, col = left + (i - row * across);
+        collect_unit unit = { row * row_units + col, col * COLLECT_UNIT_COLS };
+        return unit;
+    };
+#pragma unroll 1
+    for (; thread + (COLLECT_UNITS - 1) * threads < units; thread += COLLECT_UNITS * threads) {
+        collect_unit unit[COLLECT_UNITS];
+#pragma unroll
+        for (int u = 0; u < COLLECT_UNITS; u++)
+            unit[u] = unit_of(thread + u * threads);
+        collect_units(args, first, unit);
+    }
+#pragma unroll 1
+    for (; thread < units; thread += threads) {
+        const collect_unit unit[1] = { unit_of(thread) };
+        collect_units(args, first, unit);
+    }
+}
+
+#else
+
+enum { COLLECT_PLAIN = IMX_PARTS < 4 ? IMX_PARTS : 4 }; /* parts that are under way together */
+
+/* Up to eight elements, of which `count` are there. */
+IMX_FN uint4 collect_load(const char *at, int count)
+{
+    uint64_t low = imx_vector_load_word(at, 2 * count);
+    uint64_t high = imx_vector_load_word(at + 8, 2 * count - 8);
+    return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
+}
+
+/* The same where rows are not whole units, which end where the chunk does. */
+IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
+{
+    uint32_t n = (uint32_t)args.schedule.n, first_row = (uint32_t)team_row(args, args.team.rank);
+    uint32_t rows = (uint32_t)team_row(args, args.team.rank + 1) - first_row;
+    uint32_t left = (uint32_t)q * (uint32_t)args.schedule.chunk_cols;
+    uint32_t end = collect_end(args, q);
+    uint32_t across = (end - left + COLLECT_UNIT_COLS - 1) / COLLECT_UNIT_COLS;
+#pragma unroll 1
+    for (; thread < rows * across; thread += threads) {
+        uint32_t row = thread / across, col = left + (thread - row * across) * COLLECT_UNIT_COLS;
+        int count = end - col < COLLECT_UNIT_COLS ? (int)(end - col) : COLLECT_UNIT_COLS;
+        int64_t at = (int64_t)(first_row + row) * n + col, to = (int64_t)row * n + col;
+        float sum[COLLECT_UNIT_COLS];
+#pragma unroll 1
+        for (int r = 0; r < IMX_PARTS; r += COLLECT_PLAIN) {
+            uint4 part[COLLECT_PLAIN];
+#pragma unroll
+            for (int p = 0; p < COLLECT_PLAIN; p++) {
+                if (r + p < IMX_PARTS)
+                    part[p] = collect_load(imx_team_data(&args.team, r + p) + at * 2, count);
+            }
+#pragma unroll
+            for (int p = 0; p < COLLECT_PLAIN; p++) {
+                if (r + p < IMX_PARTS)
+                    imx_vector_add(DTYPE, sum, part[p], r + p == 0);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < COLLECT_UNIT_COLS; e++) {
+            float bias = 0;
+            if (args.bias && e < count)
+                bias = bias_at((const uint16_t *)args.bias, (int)col + e, (int)n);
+            if (e < count)
+                imx_vector_put(DTYPE, args.c, to + e, args.bias ? sum[e] + bias : sum[e]);
+        }
+    }
+}
+
+#endif
+
+/* ---- who reads ------------------------------------------------------------------------------- */
+
+/* One of the block's `threads` that read chunk q. */
+IMX_FN void collect_chunk(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
+{
+    if (gave_up_here())
+        return;
+    imx_trace_begin(IMX_TRACE_FOLD);
+    collect_share(args, q, blockIdx.x * threads + thread, gridDim.x * threads);
+    imx_trace_end(IMX_TRACE_FOLD, args.team.rank, q);
+}
+
+/* One of the consumers, behind its products: its share of the last chunk. */
+IMX_FN void collect_last(const imx_gemm_args &args)
+{
+    collect_meet(true);
+    collect_chunk(args, collect_last_chunk(args), thread_here() - 128 + COLLECT_BESIDE,
+                  COLLECT_ALL);
+}
+
+/* One of the idle warps, which are those of the producer but its first.  Also where it gives up it
+ * meets the others.  0: gave up. */
+IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    int last = collect_last_chunk(args), there = 1;
+#pragma unroll 1
+    for (int q = 0; q <= last; q++) {
+        if (thread_here() < 64 && there && !collect_wait(args, watch, q)) {
+            there = 0;
+            gave_up_here() = 1;
+        }
+        collect_meet(q == last);
+        collect_chunk(args, q, thread_here() - 32, q == last ? COLLECT_ALL : COLLECT_BESIDE);
+    }
+    return there;
+}
+
+#endif /* IMX_COLLECT */
+
+#endif /* IMX_SM90_COLLECT_CUH */
