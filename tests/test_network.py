@@ -192,6 +192,12 @@ class LogicalNodes(Case):
         self.assertEqual(sorted(re.findall(r"rank (\d) was told", done.stdout)), ["0", "1"],
                          "\n%s\n%s" % (done.stdout, done.stderr))
 
+    def test_lost(self):
+        """An MPI that does not come back from a call holds up nobody for good."""
+        done = self.connect("2", "lost")
+        self.assertEqual(sorted(re.findall(r"rank (\d) went on", done.stdout)), ["0", "1"],
+                         "\n%s\n%s" % (done.stdout, done.stderr))
+
     def test_few_tags(self):
         """A plan that MPI has no tags for is refused, and those before it are well."""
         out = self.well(self.connect("2", "few"))

@@ -5,8 +5,8 @@
  * never needed to build:
  *
  *     nccl   cuda   net_nccl.c, with libnccl.so.2 through dlopen
- *     mpi    cpu    net_mpi.c and mpi_world.c, a library of its own (libimbrex_mpi.so), which is
- *                   linked against MPI
+ *     mpi    cpu    net_mpi.c and mpi_*.c beside it, a library of its own
+ *                   (libimbrex_mpi.so), which is linked against MPI
  *
  * The unit is a step: a few sends and receives that belong together.
  *

@@ -10,42 +10,9 @@
 
 #include "../core/signals.h"
 
-/* So many yields, then naps that double every NAPS.  Bytes go on their way meanwhile, from one
- * kernel's buffer to the other's, which hold what a nap takes. */
-enum { YIELDS = 200, YIELDS_CROWDED = 5, NAPS = 8, NAP_NS = 20000, NAP_DOUBLES_MOST = 4 };
-
 enum { TAGS = 32768 }; /* what every MPI allows */
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-static bool failed_once; /* atomic */
-
-/* ---- waits ----------------------------------------------------------------------------------- */
-
-imx_mpi_world_limit imx_mpi_world_limit_of(int64_t limit_ns)
-{
-    int64_t now_ns = imbrexd_now_ns();
-    return (imx_mpi_world_limit){ limit_ns, now_ns, now_ns + limit_ns };
-}
-
-bool imx_mpi_world_is_over(imx_mpi_world_limit *limit)
-{
-    int64_t now_ns = imbrexd_now_ns();
-    limit->deadline_ns += imbrexd_pause_ns(now_ns - limit->looked_ns, limit->limit_ns);
-    limit->looked_ns = now_ns;
-    return now_ns >= limit->deadline_ns;
-}
-
-/* A thread that yields where others want the core too waits for all their time slices. */
-void imx_mpi_world_nap(int *polls, bool crowded)
-{
-    int naps = ++*polls - (crowded ? YIELDS_CROWDED : YIELDS);
-    if (naps < 0) {
-        sched_yield();
-        return;
-    }
-    const struct timespec time = { .tv_nsec = NAP_NS << imx_min(naps / NAPS, NAP_DOUBLES_MOST) };
-    nanosleep(&time, NULL);
-}
 
 /* ---- bootstrap ------------------------------------------------------------------------------- */
 
@@ -55,26 +22,20 @@ static int64_t bootstrap_limit_ns(void)
     return imx_timeout_ms(text ? strtoll(text, NULL, 10) : 0) * 1000000;
 }
 
-void imx_mpi_world_fail(void)
-{
-    __atomic_store_n(&failed_once, true, __ATOMIC_RELAXED);
-}
-
 /* Whether MPI may be called. */
 static bool is_well(void)
 {
     int ended = 0;
-    return !__atomic_load_n(&failed_once, __ATOMIC_RELAXED) &&
-           MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
+    return !imx_mpi_carrier_failed() && MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
 }
 
 static int wait_for_all(MPI_Request *request)
 {
-    imx_mpi_world_limit limit = imx_mpi_world_limit_of(bootstrap_limit_ns());
-    for (int done = 0, polls = 0; !done; imx_mpi_world_nap(&polls, true)) {
+    imx_mpi_limit limit = imx_mpi_limit_of(bootstrap_limit_ns());
+    for (int done = 0, polls = 0; !done; imx_mpi_limit_nap(&polls)) {
         if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return 1;
-        if (!done && imx_mpi_world_is_over(&limit))
+        if (!done && imx_mpi_limit_is_over(&limit))
             return 2;
     }
     return 0;
@@ -99,7 +60,7 @@ static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
     if (!failed)
         failed = wait_for_all(&request);
     if (failed) {
-        imx_mpi_world_fail();
+        imx_mpi_carrier_fail();
         return failed;
     }
     memcpy(recv, all, bytes * (size_t)size);
@@ -123,121 +84,6 @@ imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
     return IMBREX_OK;
 }
 
-/* Detached. */
-static int start_thread(void *(*run)(void *arg), void *arg)
-{
-    pthread_t thread;
-    sigset_t others = imx_signals_of_others(), before;
-    pthread_sigmask(SIG_SETMASK, &others, &before);
-    int error = pthread_create(&thread, NULL, run, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error)
-        pthread_detach(thread);
-    return error;
-}
-
-/* ---- progress -------------------------------------------------------------------------------- */
-
-/* The thread that keeps MPI going is started once, told to end by whoever ends MPI, and has ended
- * when it will call MPI no more. */
-enum { NONE, RUNS, TO_END, ENDED };
-
-/* STOP: MPI may hold a lock of its own while it says that it ends, and the thread may want it; a
- * forked child has not got the thread. */
-enum { STIR_NS = 2000000, STOP_NS = 1000000000 };
-
-static struct {
-    MPI_Comm comm; /* of this process alone, where an error ends nothing; MPI_Finalize takes it */
-    bool prepared; /* under starting */
-    int state;     /* atomic */
-    int driven;    /* by so many; atomic */
-} stirring;
-
-void imx_mpi_world_enter(void)
-{
-    __atomic_fetch_add(&stirring.driven, 1, __ATOMIC_RELAXED);
-}
-
-void imx_mpi_world_leave(void)
-{
-    __atomic_fetch_sub(&stirring.driven, 1, __ATOMIC_RELAXED);
-}
-
-/* To look for a message that nobody sends is what makes MPI look at all sockets. */
-static void stir_once(void)
-{
-    int found;
-    if (!__atomic_load_n(&stirring.driven, __ATOMIC_RELAXED) &&
-        !__atomic_load_n(&failed_once, __ATOMIC_RELAXED))
-        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, stirring.comm, &found, MPI_STATUS_IGNORE);
-}
-
-static void *stir(void *arg)
-{
-    const struct timespec time = { .tv_nsec = STIR_NS };
-    (void)arg;
-    nanosleep(&time, NULL);
-    while (__atomic_load_n(&stirring.state, __ATOMIC_RELAXED) == RUNS) {
-        stir_once();
-        nanosleep(&time, NULL);
-    }
-    /* release: who sees ENDED comes after the last call of MPI */
-    __atomic_store_n(&stirring.state, ENDED, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-static void stop_stirring(void)
-{
-    int runs = RUNS;
-    imx_mpi_world_limit limit = imx_mpi_world_limit_of(STOP_NS);
-    __atomic_compare_exchange_n(&stirring.state, &runs, TO_END, false, __ATOMIC_RELAXED,
-                                __ATOMIC_RELAXED);
-    for (int polls = 0; __atomic_load_n(&stirring.state, __ATOMIC_ACQUIRE) == TO_END &&
-                        !imx_mpi_world_is_over(&limit);)
-        imx_mpi_world_nap(&polls, true);
-}
-
-/* MPI_Finalize, whoever calls it, begins with this, before it ends anything (MPI 3.1, 8.7.1). */
-static int mpi_ends(MPI_Comm comm, int key, void *value, void *extra)
-{
-    (void)comm;
-    (void)key;
-    (void)value;
-    (void)extra;
-    stop_stirring();
-    return MPI_SUCCESS;
-}
-
-/* What the thread needs of MPI.  An error of MPI's, or MPI_SUCCESS. */
-static int prepare_stirring(void)
-{
-    int key;
-    if (stirring.prepared)
-        return MPI_SUCCESS;
-    int error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &key, NULL);
-    if (error == MPI_SUCCESS)
-        error = MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
-    if (error == MPI_SUCCESS)
-        error = MPI_Comm_dup(MPI_COMM_SELF, &stirring.comm);
-    if (error == MPI_SUCCESS)
-        error = MPI_Comm_set_errhandler(stirring.comm, MPI_ERRORS_RETURN);
-    stirring.prepared = error == MPI_SUCCESS;
-    return error;
-}
-
-/* An error of pthread_create, or 0. */
-static int start_stirring(void)
-{
-    int none = NONE;
-    if (!__atomic_compare_exchange_n(&stirring.state, &none, RUNS, false, __ATOMIC_RELAXED,
-                                     __ATOMIC_RELAXED))
-        return 0;
-    int error = start_thread(stir, NULL);
-    if (error)
-        __atomic_store_n(&stirring.state, NONE, __ATOMIC_RELAXED);
-    return error;
-}
-
 /* ---- start and end --------------------------------------------------------------------------- */
 
 static pid_t started_by;
@@ -249,7 +95,7 @@ static void end_mpi(void)
 {
     if (getpid() != started_by || !is_well())
         return;
-    stop_stirring();
+    imx_mpi_carrier_stop();
     MPI_Finalize();
 }
 
@@ -294,10 +140,10 @@ static imbrex_status start(const imx_net_desc *desc)
                           "MPI was started with thread level %d, and streams between nodes need "
                           "MPI_THREAD_MULTIPLE (%d): pass that to MPI_Init_thread",
                           level, MPI_THREAD_MULTIPLE);
-    int error = prepare_stirring();
+    int error = imx_mpi_carrier_prepare();
     if (error != MPI_SUCCESS)
         return fail_mpi(desc, IMBREX_SYSTEM, "serve a thread that keeps it going", error);
-    error = start_stirring();
+    error = imx_mpi_carrier_start();
     return error ? fail_thread(desc, "keeps MPI going", error) : IMBREX_OK;
 }
 
@@ -364,10 +210,10 @@ static int64_t connect_ms(const imx_net_desc *desc)
 /* Whether it has returned within that; if not, c is the thread's. */
 static bool await(const imx_net_desc *desc, calling *c)
 {
-    imx_mpi_world_limit limit = imx_mpi_world_limit_of(connect_ms(desc) * 1000000);
+    imx_mpi_limit limit = imx_mpi_limit_of(connect_ms(desc) * 1000000);
     for (int polls = 0; __atomic_load_n(&c->progress, __ATOMIC_ACQUIRE) != RETURNED;
-         imx_mpi_world_nap(&polls, true)) {
-        if (imx_mpi_world_is_over(&limit) || aborted(desc))
+         imx_mpi_limit_nap(&polls)) {
+        if (imx_mpi_limit_is_over(&limit) || aborted(desc))
             return __atomic_exchange_n(&c->progress, LEFT, __ATOMIC_ACQ_REL) == RETURNED;
     }
     return true;
@@ -375,7 +221,7 @@ static bool await(const imx_net_desc *desc, calling *c)
 
 static imbrex_status give_up(const imx_net_desc *desc)
 {
-    imx_mpi_world_fail();
+    imx_mpi_carrier_fail();
     if (aborted(desc))
         return desc->fail(IMBREX_PEER,
                           "the group has failed while MPI connected the ranks: end all of them, "
@@ -410,7 +256,7 @@ imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, 
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, desc->size, world, &c->ranks);
     MPI_Group_free(&all);
-    int error = start_thread(call, c);
+    int error = imx_mpi_carrier_thread(call, c);
     if (error) {
         MPI_Group_free(&c->ranks);
         free(c);

@@ -1,10 +1,9 @@
 /* net_mpi.c - the engine between nodes for CPU ranks, over MPI, in a library of its own, which
  * imbrex loads when ranks are on several nodes.
  *
- * A step is carried out by the stream's own thread: it posts all receives and sends, and drives MPI
- * until they are done.  Both ends of a message are then in MPI, which is what TCP needs; and many
- * streams may be, which is why MPI has to be started with MPI_THREAD_MULTIPLE.  For MPI a send may
- * be done before the socket has taken it: between steps another thread drives MPI, now and then.
+ * The stream's own thread waits for a step, and the carrier (mpi_carrier.h) calls MPI for it.  The
+ * program may call MPI meanwhile, and groups may begin and end, which is why MPI has to be started
+ * with MPI_THREAD_MULTIPLE.
  *
  * After a failure MPI is not called any more, not even to end it: it might wait for who is gone.
  */
@@ -14,9 +13,6 @@
 
 #include "../kernels/sites.h"
 #include "mpi_world.h"
-
-/* PIECE: what has to arrive within the group's timeout_ms, since MPI does not tell of less. */
-enum { LINGER_NS = 100000000, PIECE_BYTES = 16 << 20 };
 
 /* A watch that lets its waits spin for less knows that there are fewer cores than threads. */
 enum { SPINS_ALONE = 1000 };
@@ -41,15 +37,6 @@ typedef struct step {
     int channel, lane, count;
     imx_net_op ops[IMX_NET_OPS];
 } step;
-
-/* How far a step is.  Each operation goes on by itself, one piece of it at a time: the peer may do
- * in two steps what this one does in one.  An operation's last piece is shorter than the others, if
- * need be empty, so that no two sizes have the same pieces. */
-typedef struct flight {
-    MPI_Request requests[IMX_NET_OPS];
-    int bytes[IMX_NET_OPS];   /* that are to arrive; -1: a send */
-    size_t next[IMX_NET_OPS]; /* where the next piece begins; beyond the end: there is none */
-} flight;
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -176,159 +163,55 @@ static void net_close(imx_net *net)
     if (!net)
         return;
     if (aborted(net))
-        imx_mpi_world_fail();
+        imx_mpi_carrier_fail();
     else if (net->comm != MPI_COMM_NULL && MPI_Finalized(&ended) == MPI_SUCCESS && !ended)
         MPI_Comm_free(&net->comm);
     free(net->world);
     free(net->all);
-    if (!net->stuck)
-        free(net);
+    free(net);
 }
 
-static bool has_next(const step *s, const flight *f, int op)
-{
-    return f->next[op] <= s->ops[op].bytes;
-}
-
-/* The n-th send meets the n-th receive: what goes one way between two ranks goes in order. */
-static bool may_depart(const step *s, const flight *f, int op)
-{
-    for (int i = 0; i < op; i++) {
-        if (s->ops[i].rank == s->ops[op].rank && s->ops[i].receives == s->ops[op].receives &&
-            has_next(s, f, i))
-            return false;
-    }
-    return has_next(s, f, op);
-}
-
-static bool depart(const step *s, flight *f, int i)
-{
-    const imx_net_op *op = &s->ops[i];
-    char *at = (char *)op->at + f->next[i];
-    int bytes = (int)imx_min(op->bytes - f->next[i], PIECE_BYTES);
-    int tag = (int)tag_of(s->channel, s->lane);
-    f->next[i] += PIECE_BYTES;
-    f->bytes[i] = op->receives ? bytes : -1;
-    int error = op->receives
-                    ? MPI_Irecv(at, bytes, MPI_BYTE, op->rank, tag, s->net->comm, &f->requests[i])
-                    : MPI_Isend(at, bytes, MPI_BYTE, op->rank, tag, s->net->comm, &f->requests[i]);
-    if (error != MPI_SUCCESS)
-        fail_step(s, i, IMBREXD_FAULT_NET, error);
-    return error == MPI_SUCCESS;
-}
-
-/* Begins a piece of all operations that may and have none under way, receives first.  MPI keeps
- * the order of messages between two ranks with one tag, so that pieces and steps meet their own
- * kind. */
-static bool depart_all(const step *s, flight *f)
-{
-    for (int kind = 1; kind >= 0; kind--) {
-        for (int i = 0; i < s->count; i++) {
-            if (s->ops[i].receives == kind && f->requests[i] == MPI_REQUEST_NULL &&
-                may_depart(s, f, i) && !depart(s, f, i))
-                return false;
-        }
-    }
-    return true;
-}
-
-static int first_open(const flight *f)
-{
-    for (int i = 0; i < IMX_NET_OPS; i++) {
-        if (f->requests[i] != MPI_REQUEST_NULL)
-            return i;
-    }
-    return -1;
-}
-
-/* Looks at each request once: how many came to their end now, or -1 after a failure. */
-static int look(const step *s, flight *f)
-{
-    int landed = 0;
-    for (int i = 0; i < s->count; i++) {
-        int done = 0, bytes = 0;
-        MPI_Status status;
-        if (f->requests[i] == MPI_REQUEST_NULL)
-            continue;
-        int error = MPI_Test(&f->requests[i], &done, &status);
-        if (error == MPI_SUCCESS && done && f->bytes[i] >= 0) {
-            MPI_Get_count(&status, MPI_BYTE, &bytes);
-            error = bytes == f->bytes[i] ? MPI_SUCCESS : MPI_ERR_TRUNCATE;
-        }
-        if (error != MPI_SUCCESS) {
-            fail_step(s, i, IMBREXD_FAULT_NET, error);
-            return -1;
-        }
-        landed += done;
-    }
-    return landed;
-}
-
-/* A receive that has not begun can be taken back.  If any is left, memory must stay for it. */
-static void take_back(const step *s, flight *f)
-{
-    imx_mpi_world_limit limit = imx_mpi_world_limit_of(LINGER_NS);
-    imx_mpi_world_fail();
-    for (int i = 0; i < s->count; i++) {
-        if (f->requests[i] != MPI_REQUEST_NULL && s->ops[i].receives)
-            MPI_Cancel(&f->requests[i]);
-    }
-    for (int i, polls = 0; (i = first_open(f)) >= 0 && !imx_mpi_world_is_over(&limit);
-         imx_mpi_world_nap(&polls, true)) {
-        for (; i < s->count; i++) {
-            int done;
-            if (f->requests[i] != MPI_REQUEST_NULL &&
-                MPI_Test(&f->requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-                break;
-        }
-    }
-    if (first_open(f) >= 0)
-        __atomic_store_n(&s->net->stuck, true, __ATOMIC_RELEASE);
-}
-
-/* Until all have landed; false: the step has failed. */
-static bool fly(const step *s, flight *f)
+/* Until all has landed; false: the step has failed. */
+static bool fly(const step *s, imx_mpi_flight *f)
 {
     const imbrexd_watch *watch = s->net->desc.watch;
-    imx_mpi_world_limit limit = imx_mpi_world_limit_of(s->net->desc.timeout_ms * 1000000);
-    bool crowded = watch->spins < SPINS_ALONE;
-    for (int polls = 0; depart_all(s, f);) {
-        int open = first_open(f);
-        if (open < 0)
-            return true;
-        int landed = look(s, f);
-        if (landed < 0 || aborted(s->net))
-            return false;
-        bool over = imx_mpi_world_is_over(&limit);
-        if (landed) {
-            polls = 0;
-            limit.deadline_ns = limit.looked_ns + limit.limit_ns;
+    imx_mpi_limit limit = imx_mpi_limit_of(s->net->desc.timeout_ms * 1000000);
+    imx_mpi_view seen = { 0 };
+    for (int landed = 0;; landed = seen.landed) {
+        seen = imx_mpi_carrier_look(f, landed);
+        if (seen.error != MPI_SUCCESS)
+            fail_step(s, seen.op, IMBREXD_FAULT_NET, seen.error);
+        if (seen.error != MPI_SUCCESS || seen.over || aborted(s->net))
+            return seen.error == MPI_SUCCESS && seen.over;
+        bool over = imx_mpi_limit_is_over(&limit);
+        if (seen.landed > landed) {
+            imx_mpi_limit_renew(&limit);
             continue;
         }
-        imbrexd_watch_note(watch, site_of(s, open), limit.looked_ns);
+        imbrexd_watch_note(watch, site_of(s, seen.op), limit.looked_ns);
         if (over) {
-            fail_step(s, open, IMBREXD_FAULT_DEADLINE, 0);
+            fail_step(s, seen.op, IMBREXD_FAULT_DEADLINE, 0);
             return false;
         }
-        imx_mpi_world_nap(&polls, crowded);
     }
-    return false;
-}
-
-static void carry_out(const step *s)
-{
-    flight f = { .next = { 0 } };
-    for (int i = 0; i < IMX_NET_OPS; i++)
-        f.requests[i] = MPI_REQUEST_NULL;
-    if (!aborted(s->net) && !fly(s, &f))
-        take_back(s, &f);
 }
 
 static void run_step(const void *args)
 {
-    imx_mpi_world_enter();
-    carry_out(args);
-    imx_mpi_world_leave();
+    const step *s = args;
+    bool crowded = s->net->desc.watch->spins < SPINS_ALONE;
+    if (aborted(s->net))
+        return;
+    imx_mpi_flight *f = imx_mpi_carrier_take(s->net->comm, (int)tag_of(s->channel, s->lane), s->ops,
+                                             s->count, crowded);
+    if (!f) {
+        fail_step(s, 0, IMBREXD_FAULT_NET, MPI_ERR_OTHER);
+        return;
+    }
+    if (!fly(s, f))
+        imx_mpi_carrier_fail();
+    if (imx_mpi_carrier_leave(f))
+        __atomic_store_n(&s->net->stuck, true, __ATOMIC_RELEASE);
 }
 
 static imbrex_status net_step(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,

@@ -8,6 +8,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect refused    nor is it told when MPI ends
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect alone      rank 0 gets none that connects it
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect few        MPI has tags for a few plans
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect lost       rank 0's MPI loses itself in a call
  *
  * and where two ranks do not send what they receive, from the sizes (mismatches) to
  *
@@ -84,6 +85,16 @@ int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI
                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         continue;
     return PMPI_Isend(at, count, type, to, tag, comm, request);
+}
+
+static pthread_t of_main;
+static bool loses; /* atomic: itself, in a call of another thread's than main's */
+
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
+{
+    while (__atomic_load_n(&loses, __ATOMIC_SEQ_CST) && !pthread_equal(pthread_self(), of_main))
+        pause();
+    return PMPI_Test(request, done, status);
 }
 
 /* The first one that the engine wants is the one that drives MPI, the second connects a group. */
@@ -291,6 +302,34 @@ static int alone(int rank)
     return 0;
 }
 
+/* ---- an MPI that does not come back ---------------------------------------------------------- */
+
+/* The step ends at its limit, and neither its stream nor the group's end waits for MPI. */
+static int lost(int rank)
+{
+    static float a[64 * 64], c[2 * 64 * 64];
+    imbrex_group *group;
+    imbrex_plan *plan;
+    imbrex_coll_desc rows = { .m = 128, .n = 64, .dtype = IMBREX_F32 };
+    imbrex_group_desc desc = { .device = "cpu", .timeout_ms = patient(LIMIT_MS) };
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(imbrex_plan_all_gather(group, &rows, &plan));
+    __atomic_store_n(&loses, rank == 0, __ATOMIC_SEQ_CST);
+    int64_t begin_ns = imbrexd_now_ns();
+    RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK((status == IMBREX_TIMEOUT || status == IMBREX_PEER) &&
+                   strstr(imbrex_error(), "rank"),
+               "rank %d: %s: %s", rank, imbrex_status_name(status), imbrex_error());
+    imbrex_plan_destroy(plan);
+    imbrex_group_destroy(group);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(took_ms < patient(MOST_MS), "it took %lld ms", (long long)took_ms);
+    printf("rank %d went on\n", rank);
+    leave();
+    return 0;
+}
+
 /* ---- more plans than tags -------------------------------------------------------------------- */
 
 /* Two lanes of exchanges, barriers and each plan. */
@@ -466,6 +505,7 @@ int main(int argc, char **argv)
     int level, rank;
     const char *mode = argc > 1 ? argv[1] : "";
     alarm(GUARD_S);
+    of_main = pthread_self();
     if (strcmp(mode, "starts") == 0)
         return starts();
     if (strcmp(mode, "late") == 0)
@@ -477,6 +517,7 @@ int main(int argc, char **argv)
            : strcmp(mode, "refused") == 0 ? denied(false)
            : strcmp(mode, "alone") == 0   ? alone(rank)
            : strcmp(mode, "few") == 0     ? few()
+           : strcmp(mode, "lost") == 0    ? lost(rank)
            : strcmp(mode, "threads") == 0 ? threads()
            : strcmp(mode, "apart") == 0   ? apart()
            : strcmp(mode, "answers") == 0 ? answers()
