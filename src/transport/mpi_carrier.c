@@ -2,18 +2,19 @@
  * again, until each is over. */
 #include "mpi_carrier.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../core/signals.h"
 
 /* LINGER: for what is called back to come back.  LEAVE: for MPI to come back at all.  STOP: MPI may
- * hold a lock of its own while it says that it ends, and the carrier may want it; a forked child
- * has not got the carrier. */
+ * hold a lock of its own while it says that it ends, and the carrier may want it. */
 enum {
     LOOK_NS = 2000000,
     STIR_NS = 2000000,
@@ -58,20 +59,22 @@ struct imx_mpi_flight {
     /* under the lock */
     imx_mpi_flight *after; /* the next one in the queue, then the carrier's */
     imx_mpi_view seen;
-    bool called_back;
-    bool left; /* nobody else wants it: the carrier's to free */
+    bool called_back; /* atomic */
+    bool left;        /* nobody else wants it: the carrier's to free */
 };
 
 /* The carrier is started once, told to end by whoever ends MPI, and has ended when it will call MPI
- * no more. */
+ * no more.  A forked child has not got it, and maybe the lock as it was held. */
 enum { NONE, RUNS, TO_END, ENDED };
 
 /* The carrier does not hold the lock while it calls MPI. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, news; /* for the carrier, and from it */
-    int state;
-    imx_mpi_flight *queue; /* what it has not taken yet */
+    int state;                 /* atomic */
+    int flights;               /* taken, and not left */
+    imx_mpi_flight *queue;     /* what the carrier has not heard of yet */
+    pid_t pid;
     MPI_Comm comm; /* of this process alone, where an error ends nothing; MPI_Finalize takes it */
     bool prepared;
     bool failed; /* atomic */
@@ -99,13 +102,24 @@ bool imx_mpi_carrier_failed(void)
 
 static void fail(imx_mpi_flight *f, int op, int error)
 {
+    int class = MPI_SUCCESS;
+    MPI_Error_class(error, &class);
     f->now.op = op;
     f->now.error = error;
+    f->now.sizes_differ = class == MPI_ERR_TRUNCATE;
 }
 
 static bool is_well(const imx_mpi_flight *f)
 {
     return f->now.error == MPI_SUCCESS;
+}
+
+/* What nobody waits for any more begins nothing: memory may be somebody else's by now, after a call
+ * that took its time. */
+static bool goes_on(const imx_mpi_flight *f)
+{
+    return is_well(f) && !__atomic_load_n(&f->called_back, __ATOMIC_RELAXED) &&
+           __atomic_load_n(&shared.state, __ATOMIC_RELAXED) == RUNS;
 }
 
 static bool has_next(const imx_mpi_flight *f, int op)
@@ -144,7 +158,7 @@ static void depart(imx_mpi_flight *f, int i)
 static void depart_all(imx_mpi_flight *f)
 {
     for (int receives = 1; receives >= 0; receives--) {
-        for (int i = 0; i < f->count && is_well(f); i++) {
+        for (int i = 0; i < f->count && goes_on(f); i++) {
             if (f->ops[i].receives == receives && may_depart(f, i))
                 depart(f, i);
         }
@@ -170,16 +184,16 @@ static bool land(imx_mpi_flight *f, int i)
 
 static void fly(imx_mpi_flight *f)
 {
-    bool over = true;
+    int open = -1, i = 0;
     depart_all(f);
-    for (int i = f->count - 1; i >= 0 && is_well(f); i--) {
+    for (; i < f->count && goes_on(f); i++) {
         f->now.landed += land(f, i);
-        if (is_well(f) && (f->requests[i] != MPI_REQUEST_NULL || has_next(f, i))) {
-            f->now.op = i;
-            over = false;
-        }
+        if (open < 0 && (f->requests[i] != MPI_REQUEST_NULL || has_next(f, i)))
+            open = i;
     }
-    f->now.over = over && is_well(f);
+    if (is_well(f) && open >= 0)
+        f->now.op = open;
+    f->now.over = is_well(f) && open < 0 && i == f->count;
 }
 
 /* A receive that has not begun can be taken back. */
@@ -251,11 +265,16 @@ static void say(imx_mpi_flight *f)
         pthread_cond_broadcast(&shared.news);
 }
 
-/* With the lock: says how far all are, and hears who is called back.  Those that are over are left
- * to who asked for them, and those that are new come last. */
+/* With the lock: says how far all are, those that are new come last, and hears who is called back.
+ * Those that are over are left to who asked for them. */
 static imx_mpi_flight *report(imx_mpi_flight *all)
 {
     imx_mpi_flight **at = &all;
+    while (*at)
+        at = &(*at)->after;
+    *at = shared.queue;
+    shared.queue = NULL;
+    at = &all;
     for (imx_mpi_flight *f; (f = *at);) {
         say(f);
         f->returns = f->called_back;
@@ -267,14 +286,14 @@ static imx_mpi_flight *report(imx_mpi_flight *all)
         if (f->left)
             free(f);
     }
-    *at = shared.queue;
-    shared.queue = NULL;
     return all;
 }
 
-/* With the lock: before the next look. */
+/* With the lock: before the next look, unless the last one came to something. */
 static void rest(const imx_mpi_flight *all, int looks)
 {
+    if (shared.queue || (all && !looks))
+        return;
     int64_t ns = all ? imx_mpi_limit_nap_ns(looks, all->crowded) : STIR_NS;
     if (ns) {
         await(&shared.work, ns);
@@ -303,9 +322,10 @@ static void *carry(void *arg)
     prctl(PR_SET_NAME, "imbrex-mpi");
     prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: it naps for short times */
     pthread_mutex_lock(&shared.lock);
-    for (int looks = 0; shared.state == RUNS;) {
-        if (!shared.queue)
-            rest(all, looks);
+    for (int looks = 0;;) {
+        rest(all, looks);
+        if (shared.state != RUNS)
+            break;
         all = report(all);
         pthread_mutex_unlock(&shared.lock);
         looks = all && !look_at(all) ? looks + 1 : 0;
@@ -359,33 +379,41 @@ int imx_mpi_carrier_prepare(void)
 
 int imx_mpi_carrier_start(void)
 {
-    int error = 0;
     pthread_mutex_lock(&shared.lock);
-    if (shared.state == NONE)
+    int error = shared.state > RUNS ? ECANCELED : 0;
+    if (shared.state == NONE) {
+        shared.pid = getpid();
         error = imx_mpi_carrier_thread(carry, NULL);
-    if (shared.state == NONE && !error)
-        shared.state = RUNS;
+        shared.state = error ? NONE : RUNS;
+    }
     pthread_mutex_unlock(&shared.lock);
     return error;
 }
 
-void imx_mpi_carrier_stop(void)
+bool imx_mpi_carrier_stop(void)
 {
-    imx_mpi_limit limit = imx_mpi_limit_of(STOP_NS);
+    if (shared.pid != getpid())
+        return true;
     pthread_mutex_lock(&shared.lock);
+    while (shared.state == RUNS && shared.flights) /* each has a limit */
+        await(&shared.news, LOOK_NS);
     if (shared.state == RUNS) {
-        shared.state = TO_END;
+        __atomic_store_n(&shared.state, TO_END, __ATOMIC_RELAXED);
         pthread_cond_signal(&shared.work);
     }
+    imx_mpi_limit limit = imx_mpi_limit_of(STOP_NS);
     while (shared.state == TO_END && !imx_mpi_limit_is_over(&limit))
         await(&shared.news, LOOK_NS);
+    bool ended = shared.state != TO_END;
     pthread_mutex_unlock(&shared.lock);
+    return ended;
 }
 
 /* ---- a flight, for who asks for it ----------------------------------------------------------- */
 
 static void enqueue(imx_mpi_flight *f)
 {
+    shared.flights++;
     imx_mpi_flight **at = &shared.queue;
     while (*at)
         at = &(*at)->after;
@@ -396,7 +424,7 @@ static void enqueue(imx_mpi_flight *f)
 imx_mpi_flight *imx_mpi_carrier_take(MPI_Comm comm, int tag, const imx_net_op *ops, int count,
                                      bool crowded)
 {
-    imx_mpi_flight *f = calloc(1, sizeof *f);
+    imx_mpi_flight *f = shared.pid == getpid() ? calloc(1, sizeof *f) : NULL;
     if (!f)
         return NULL;
     f->comm = comm;
@@ -432,11 +460,12 @@ bool imx_mpi_carrier_leave(imx_mpi_flight *f)
 {
     imx_mpi_limit limit = imx_mpi_limit_of(LEAVE_NS);
     pthread_mutex_lock(&shared.lock);
-    f->called_back = true;
+    __atomic_store_n(&f->called_back, true, __ATOMIC_RELAXED);
     while (!f->seen.over && !imx_mpi_limit_is_over(&limit))
         await(&shared.news, LOOK_NS);
     bool over = f->seen.over, lost = !over || f->seen.lost;
     f->left = !over;
+    shared.flights--;
     pthread_mutex_unlock(&shared.lock);
     if (over)
         free(f);

@@ -24,9 +24,9 @@ int imx_mpi_carrier_thread(void *(*run)(void *arg), void *arg);
 int imx_mpi_carrier_prepare(void);
 int imx_mpi_carrier_start(void);
 
-/* It calls MPI no more, unless a call has not come back within a second.  MPI_Finalize begins with
- * this, whoever calls it. */
-void imx_mpi_carrier_stop(void);
+/* Waits for all flights to be left, and then for the carrier to end, for a second at most.  Whether
+ * it has: it calls MPI no more.  MPI_Finalize begins with this, whoever calls it. */
+bool imx_mpi_carrier_stop(void);
 
 /* From now on MPI_Finalize is left alone, since it might wait for who is gone. */
 void imx_mpi_carrier_fail(void);
@@ -42,12 +42,13 @@ typedef struct imx_mpi_view {
     int landed; /* pieces: it goes on while this grows */
     int op;     /* the one that failed, or one that is under way */
     int error;  /* MPI's, or MPI_SUCCESS */
+    bool sizes_differ;
     bool over;
     bool lost; /* over, but MPI may still write to memory that it was given */
 } imx_mpi_view;
 
 /* ops is copied.  crowded: there are fewer cores than threads.  NULL: there is no memory, or MPI
- * has ended. */
+ * has ended here. */
 imx_mpi_flight *imx_mpi_carrier_take(MPI_Comm comm, int tag, const imx_net_op *ops, int count,
                                      bool crowded);
 

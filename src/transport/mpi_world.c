@@ -95,8 +95,8 @@ static void end_mpi(void)
 {
     if (getpid() != started_by || !is_well())
         return;
-    imx_mpi_carrier_stop();
-    MPI_Finalize();
+    if (imx_mpi_carrier_stop())
+        MPI_Finalize();
 }
 
 /* The level of threads that it has been started with, by whomever; -1: it cannot be. */

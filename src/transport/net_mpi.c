@@ -5,13 +5,15 @@
  * program may call MPI meanwhile, and groups may begin and end, which is why MPI has to be started
  * with MPI_THREAD_MULTIPLE.
  *
- * After a failure MPI is not called any more, not even to end it: it might wait for who is gone.
+ * After a failure nothing more is begun for the group, and MPI is not ended: it might wait for who
+ * is gone.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/sites.h"
+#include "mpi_carrier.h"
 #include "mpi_world.h"
 
 /* A watch that lets its waits spin for less knows that there are fewer cores than threads. */
@@ -140,13 +142,10 @@ static imbrexd_site site_of(const step *s, int op)
     };
 }
 
-static void fail_step(const step *s, int op, int kind, int code)
+static void fail_step(const step *s, int kind, imx_mpi_view seen)
 {
-    int class = MPI_SUCCESS;
-    if (kind == IMBREXD_FAULT_NET)
-        MPI_Error_class(code, &class);
-    imbrexd_fault_raise(s->net->desc.watch, kind, site_of(s, op), (uint64_t)code,
-                        class == MPI_ERR_TRUNCATE ? IMX_NET_SIZES_DIFFER : 0);
+    imbrexd_fault_raise(s->net->desc.watch, kind, site_of(s, seen.op), (uint64_t)seen.error,
+                        seen.sizes_differ ? IMX_NET_SIZES_DIFFER : 0);
 }
 
 static bool aborted(const imx_net *net)
@@ -164,7 +163,8 @@ static void net_close(imx_net *net)
         return;
     if (aborted(net))
         imx_mpi_carrier_fail();
-    else if (net->comm != MPI_COMM_NULL && MPI_Finalized(&ended) == MPI_SUCCESS && !ended)
+    else if (net->comm != MPI_COMM_NULL && !imx_mpi_carrier_failed() &&
+             MPI_Finalized(&ended) == MPI_SUCCESS && !ended)
         MPI_Comm_free(&net->comm);
     free(net->world);
     free(net->all);
@@ -180,7 +180,7 @@ static bool fly(const step *s, imx_mpi_flight *f)
     for (int landed = 0;; landed = seen.landed) {
         seen = imx_mpi_carrier_look(f, landed);
         if (seen.error != MPI_SUCCESS)
-            fail_step(s, seen.op, IMBREXD_FAULT_NET, seen.error);
+            fail_step(s, IMBREXD_FAULT_NET, seen);
         if (seen.error != MPI_SUCCESS || seen.over || aborted(s->net))
             return seen.error == MPI_SUCCESS && seen.over;
         bool over = imx_mpi_limit_is_over(&limit);
@@ -190,7 +190,7 @@ static bool fly(const step *s, imx_mpi_flight *f)
         }
         imbrexd_watch_note(watch, site_of(s, seen.op), limit.looked_ns);
         if (over) {
-            fail_step(s, seen.op, IMBREXD_FAULT_DEADLINE, 0);
+            fail_step(s, IMBREXD_FAULT_DEADLINE, (imx_mpi_view){ .op = seen.op });
             return false;
         }
     }
@@ -205,7 +205,7 @@ static void run_step(const void *args)
     imx_mpi_flight *f = imx_mpi_carrier_take(s->net->comm, (int)tag_of(s->channel, s->lane), s->ops,
                                              s->count, crowded);
     if (!f) {
-        fail_step(s, 0, IMBREXD_FAULT_NET, MPI_ERR_OTHER);
+        fail_step(s, IMBREXD_FAULT_NET, (imx_mpi_view){ .error = MPI_ERR_OTHER });
         return;
     }
     if (!fly(s, f))

@@ -250,7 +250,8 @@ static int keeps(const imbrex_bootstrap *bootstrap)
 }
 
 /* An MPI that holds its one lock while it ends neither waits for who wants that lock, as somebody
- * does on rank 0, nor makes anybody want it who does not, as on rank 1. */
+ * does on rank 0, nor makes anybody want it who does not, as on rank 1: who would have got it
+ * after the end, and called MPI then. */
 static int locked(const imbrex_bootstrap *bootstrap)
 {
     enum { NAP_US = 300000, GUARD_S = 20 };
@@ -264,7 +265,11 @@ static int locked(const imbrex_bootstrap *bootstrap)
     locks = true;
     alarm(GUARD_S);
     MPI_Finalize();
-    return 0;
+    usleep(NAP_US);
+    int calls = __atomic_load_n(&too_late, __ATOMIC_RELAXED);
+    if (bootstrap->rank == 1 && calls)
+        fprintf(stderr, "MPI was called after its end\n");
+    return bootstrap->rank == 1 && calls;
 }
 
 int main(int argc, char **argv)

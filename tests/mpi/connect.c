@@ -68,6 +68,7 @@ int MPI_Comm_set_attr(MPI_Comm comm, int key, void *value)
 }
 
 static int last_tag, largest_tag; /* last: 0: MPI's own; largest that was sent: atomic */
+static int sends;                 /* atomic */
 
 int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found)
 {
@@ -81,6 +82,7 @@ int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI
               MPI_Request *request)
 {
     int before = __atomic_load_n(&largest_tag, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&sends, 1, __ATOMIC_SEQ_CST);
     while (tag > before && !__atomic_compare_exchange_n(&largest_tag, &before, tag, 0,
                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         continue;
@@ -93,7 +95,7 @@ static bool loses; /* atomic: itself, in a call of another thread's than main's 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {
     while (__atomic_load_n(&loses, __ATOMIC_SEQ_CST) && !pthread_equal(pthread_self(), of_main))
-        pause();
+        usleep(1000);
     return PMPI_Test(request, done, status);
 }
 
@@ -304,27 +306,38 @@ static int alone(int rank)
 
 /* ---- an MPI that does not come back ---------------------------------------------------------- */
 
-/* The step ends at its limit, and neither its stream nor the group's end waits for MPI. */
+/* The steps end at their limit, and neither their streams nor the group's end waits for MPI.  When
+ * it comes back, it sends nothing more of a group that is no more. */
 static int lost(int rank)
 {
+    enum { PLANS = 2 };
     static float a[64 * 64], c[2 * 64 * 64];
     imbrex_group *group;
-    imbrex_plan *plan;
+    imbrex_plan *plan[PLANS];
+    imbrex_stream stream[PLANS];
     imbrex_coll_desc rows = { .m = 128, .n = 64, .dtype = IMBREX_F32 };
     imbrex_group_desc desc = { .device = "cpu", .timeout_ms = patient(LIMIT_MS) };
     RANK_OK(imbrex_group_create(&desc, &group));
-    RANK_OK(imbrex_plan_all_gather(group, &rows, &plan));
+    for (int i = 0; i < PLANS; i++) {
+        RANK_OK(imbrex_plan_all_gather(group, &rows, &plan[i]));
+        RANK_OK(imbrex_stream_create(group, &stream[i]));
+    }
     __atomic_store_n(&loses, rank == 0, __ATOMIC_SEQ_CST);
     int64_t begin_ns = imbrexd_now_ns();
-    RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL));
-    imbrex_status status = imbrex_stream_sync(group, NULL);
+    for (int i = 0; i < PLANS; i++)
+        RANK_OK(imbrex_plan_run(plan[i], &(imbrex_args){ .a = a, .c = c }, stream[i]));
+    imbrex_status status = imbrex_stream_sync(group, stream[0]);
     RANK_CHECK((status == IMBREX_TIMEOUT || status == IMBREX_PEER) &&
                    strstr(imbrex_error(), "rank"),
                "rank %d: %s: %s", rank, imbrex_status_name(status), imbrex_error());
-    imbrex_plan_destroy(plan);
     imbrex_group_destroy(group);
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(took_ms < patient(MOST_MS), "it took %lld ms", (long long)took_ms);
+    int before = __atomic_load_n(&sends, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&loses, false, __ATOMIC_SEQ_CST);
+    usleep(LATE_MS * 1000);
+    int late = __atomic_load_n(&sends, __ATOMIC_SEQ_CST) - before;
+    RANK_CHECK(!late, "%d messages were sent of a group that is no more", late);
     printf("rank %d went on\n", rank);
     leave();
     return 0;
