@@ -79,7 +79,7 @@ typedef void *imbrex_stream;
 /* Who must act?  Values never change meaning. */
 typedef enum imbrex_status {
     IMBREX_OK = 0,
-    IMBREX_INVALID = 1,     /* an argument is wrong: fix the caller */
+    IMBREX_INVALID = 1,     /* an argument is wrong, or a name unknown: fix the caller */
     IMBREX_UNSUPPORTED = 2, /* right, but not on this device, build or shape */
     IMBREX_NO_MEMORY = 3,   /* host or device memory ran out */
     IMBREX_SYSTEM = 4,      /* an operating-system call failed */
@@ -128,7 +128,7 @@ typedef struct imbrex_group_desc {
 IMBREX_TRY imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **group);
 
 /* Local, not collective.  Waits until the group's streams are idle, then frees all that was made
- * from it. */
+ * from it: plans, kernels, streams and memory are then not to be used any more, nor destroyed. */
 IMBREX_API void imbrex_group_destroy(imbrex_group *group);
 
 /* Of NULL: rank -1 of 0 ranks, on the device "". */
@@ -166,7 +166,8 @@ IMBREX_TRY imbrex_stream_sync(imbrex_group *group, imbrex_stream stream);
 /* Symmetric memory: zeroed, 256-byte aligned, bytes > 0 and the same on every rank.  Collective.
  * It has all its pages: what does not fit into free memory is NO_MEMORY, here as in plans.
  * Free is local, and at once; the caller sees to it that nothing enqueued uses the memory any more,
- * here or by a peer (imbrex_barrier does, and imbrex_stream_sync behind it). */
+ * here or by a peer (imbrex_barrier does, and imbrex_stream_sync behind it).  ptr: as alloc gave
+ * it; anything else is left alone. */
 IMBREX_TRY imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr);
 IMBREX_API void imbrex_mem_free(imbrex_group *group, void *ptr);
 
@@ -260,9 +261,11 @@ typedef struct imbrex_coll_desc {
 } imbrex_coll_desc;
 
 typedef struct imbrex_args {
-    const void *a, *b, *bias; /* bias[n] or NULL; gemm_rs adds it once, to the sum */
-    void *c, *gathered;       /* gathered[m, k]: all of a, ag_gemm only, or NULL */
-    int64_t m;                /* rows of this run, alike on all ranks; 0: the plan's m */
+    const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
+                                 of c, in gemm_rs once, to the sum */
+    void *c, *gathered; /* gathered[m, k]: all of a, ag_gemm only, or NULL; ranks may differ */
+    int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m, not
+                                 none: where there is nothing to do let no rank run */
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -274,8 +277,8 @@ typedef struct imbrex_args {
  *
  * rows: this rank's share of the run's m.  * b: with b as [n, k], times its transpose.  Any size
  * may be 0.  Inputs and outputs are ordinary memory of the group's device and must not overlap.
- * They need the alignment of their element; those of a product on "cuda" need 16 bytes.  An empty
- * matrix may be NULL.
+ * They need the alignment of their element, else INVALID; those of a product on "cuda" need 16
+ * bytes, else UNSUPPORTED.  An empty matrix may be NULL.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
  * float32, then the bias, then one rounding: the same inputs give the same bits on every run.  Over
@@ -309,7 +312,9 @@ typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
  * group's default stream, by every algorithm and then with several chunk sizes, all ranks in
  * lockstep, and keeps the fastest on disk: from then on plans of that shape, dtype, layout, budget
  * (desc.sms) and number of ranks, whose desc names no algorithm, take it on such devices and links.
- * Of collectives k is 0.  desc.algorithm must be NULL.
+ * Of collectives k is 0; no other size may be.  desc.algorithm must be NULL, and IMBREX_ALGORITHM
+ * still comes first.  UNSUPPORTED: the group has one rank, or its device only compiles.  SYSTEM on
+ * rank 0, PEER on the others: the folder cannot be written (IMBREX_CACHE_DIR).
  *
  * A candidate that cannot be made on one rank is dropped on all.  One that fails as it runs fails
  * the group, as any run does.  progress, or NULL, is called on this rank's thread. */
@@ -323,7 +328,8 @@ IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_de
  * stream is done with it. */
 IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
 
-/* One line for people: shape, tiles, algorithm and why.  Writes and returns as snprintf does. */
+/* One line for people: shape, algorithm and why, tiles, and how much memory the plan takes of this
+ * rank.  Writes and returns as snprintf does. */
 IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size);
 
 /* Local.  Waits until this rank's runs of the plan are done, but for replays of graphs, which the

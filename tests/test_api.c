@@ -65,7 +65,12 @@ static int memory(imbrex_group *group, void *ctx)
         RANK_OK(imbrex_stream_sync(group, NULL));
         int want = (rank + 1) % ranks + 1;
         RANK_CHECK(own[at] == want, "the last byte is %d, want %d", own[at], want);
-        imbrex_mem_free(group, s % 2 ? own + at : own);
+        void *peer;
+        if (at > 0)
+            imbrex_mem_free(group, own + at);
+        RANK_OK(imbrex_mem_peer(group, own, rank, &peer));
+        imbrex_mem_free(group, own);
+        RANK_CHECK(imbrex_mem_peer(group, own, rank, &peer) == IMBREX_INVALID, "it was not freed");
     }
     imbrex_mem_free(group, NULL);
     return 0;
@@ -307,6 +312,7 @@ static int texts(imbrex_group *group, void *ctx)
     imbrex_gemm_desc desc = { .m = 64, .n = 32, .k = 16, .algorithm = "sequential" };
     RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
     CHECK_TEXT(imbrex_plan_describe(plan, at, size), "gemm_rs m=64 n=32 k=16");
+    CHECK_TEXT(imbrex_plan_describe(plan, at, size), " MiB symmetric, ");
     CHECK_TEXT(imbrex_info(at, size), "version: 0.1.0\n");
     for (int s = IMBREX_OK; s <= IMBREX_INTERNAL; s++)
         RANK_CHECK(strncmp(imbrex_status_name((imbrex_status)s), "IMBREX_", 7) == 0, "%d", s);

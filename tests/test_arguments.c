@@ -69,10 +69,11 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.m is -1", imbrex_plan_all_gather, group, COLL(m, -1), &p);
     INVALID("desc.n is -1", imbrex_plan_reduce_scatter, group, COLL(n, -1), &p);
     INVALID("desc.dtype is 9", imbrex_plan_all_gather, group, COLL(dtype, (imbrex_dtype)9), &p);
-    UNSUPPORTED("desc.algorithm is \"magic\"", imbrex_plan_ag_gemm, group, GEMM(algorithm, "magic"),
-                &p);
-    UNSUPPORTED("desc.algorithm is \"\"", imbrex_plan_reduce_scatter, group, COLL(algorithm, ""),
-                &p);
+    INVALID("desc.algorithm is \"magic\"", imbrex_plan_ag_gemm, group, GEMM(algorithm, "magic"),
+            &p);
+    INVALID("desc.algorithm is \"\"", imbrex_plan_reduce_scatter, group, COLL(algorithm, ""), &p);
+    UNSUPPORTED("desc.algorithm is \"ring\": gemm_rs has \"copy\"", imbrex_plan_gemm_rs, group,
+                GEMM(algorithm, "ring"), &p);
     UNSUPPORTED("desc.sms is 1025: a plan on cpu:0 can have at most 1024", imbrex_plan_ag_gemm,
                 group, GEMM(sms, 1025), &p);
     UNSUPPORTED("desc.sms is 2147483647", imbrex_plan_all_gather, group, COLL(sms, INT32_MAX), &p);
@@ -108,7 +109,7 @@ static int gemm_runs(imbrex_group *group, void *ctx)
     INVALID("args.a is NULL", imbrex_plan_run, ag, BAD(a, NULL), NULL);
     INVALID("args.b is NULL", imbrex_plan_run, ag, BAD(b, NULL), NULL);
     INVALID("args.c is NULL", imbrex_plan_run, rs, BAD(c, NULL), NULL);
-    INVALID("args.m is 13: the plan was made for 0 to 12", imbrex_plan_run, ag, BAD(m, 13), NULL);
+    INVALID("args.m is 13: want 1 to 12, or 0 for all", imbrex_plan_run, ag, BAD(m, 13), NULL);
     INVALID("args.m is -1", imbrex_plan_run, rs, BAD(m, -1), NULL);
     UNSUPPORTED("args.reserved", imbrex_plan_run, ag, BAD(reserved[5], 1), NULL);
     INVALID("args.gathered must be NULL for gemm_rs", imbrex_plan_run, rs,

@@ -402,10 +402,10 @@ static int wrong_calls(imbrex_group *group, void *ctx)
     }
     RANK_CHECK(imbrex_tune(group, NULL, &shape, NULL, NULL) == IMBREX_INVALID, "op NULL");
     RANK_CHECK(imbrex_tune(group, "ag_gemm", NULL, NULL, NULL) == IMBREX_INVALID, "desc NULL");
-    imbrex_gemm_desc differs = shape;
-    differs.m += imbrex_group_rank(group) == 2;
-    imbrex_status status = imbrex_tune(group, "ag_gemm", &differs, NULL, NULL);
-    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "desc.m differs between ranks"),
+    const char *op = imbrex_group_rank(group) == 2 ? "gemm_rs" : "ag_gemm";
+    imbrex_status status = imbrex_tune(group, op, &shape, NULL, NULL);
+    RANK_CHECK(status == IMBREX_PEER &&
+                   strstr(imbrex_error(), "op differs between ranks: ag_gemm on rank 0, gemm_rs"),
                "%s", imbrex_error());
     return 0;
 }

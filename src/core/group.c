@@ -48,7 +48,7 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
         *index = (int)number;
         return IMBREX_OK;
     }
-    return imx_fail(IMBREX_UNSUPPORTED,
+    return imx_fail(IMBREX_INVALID,
                     "desc.device is \"%s\": this build knows \"cpu\", \"cuda\" and \"compile\"",
                     device);
 }
@@ -278,8 +278,9 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
           .value = backend,
           .words = kinds,
           .words_count = BACKENDS },
-        { .name = "the version of imbrex",
-          .value = IMBREX_VERSION_MAJOR * 1000 + IMBREX_VERSION_MINOR },
+        { .name = "the version of imbrex (major * 10^6 + minor * 10^3 + patch)",
+          .value =
+              IMBREX_VERSION_MAJOR * 1000000 + IMBREX_VERSION_MINOR * 1000 + IMBREX_VERSION_PATCH },
     };
     IMX_TRY(imx_agree(group, call, mine, fields, 3));
     group->backend = backends[backend];
@@ -331,7 +332,8 @@ void imbrex_group_destroy(imbrex_group *group)
     imx_status_mute(true);
     while (group->plans)
         imbrex_plan_destroy(group->plans);
-    imx_kernel_destroy_all(group);
+    while (group->kernels)
+        imbrex_kernel_destroy(group->kernels);
     imx_stream_end(group);
     if (group->device)
         group->backend->close(group->device);

@@ -85,7 +85,8 @@ struct imbrex_group {
     imbrex_plan *plans;          /* all that live, newest first */
     int plan_count;              /* made so far: numbers them */
     uint64_t runs;               /* of all plans, enqueued so far: numbers them */
-    int kernel_count;            /* of the caller's, made so far: numbers them */
+    imbrex_kernel *kernels;      /* of the caller's: all that live, newest first */
+    int kernel_count;            /* made so far: numbers them */
     int memory_count;            /* lent to the caller so far: numbers them */
     imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
                                     NULL: none was made */
@@ -272,8 +273,6 @@ static inline bool imx_net_stuck(const imbrex_group *group)
 
 /* What the caller calls kernel number so-and-so of the group; never NULL. */
 const char *imx_kernel_name(const imbrex_group *group, int number);
-
-void imx_kernel_destroy_all(imbrex_group *group);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

@@ -115,8 +115,9 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHEC
 
 /* ---- env.c ----------------------------------------------------------------------------------- */
 
-/* The environment variables that imbrex itself knows, one row each: the parser, `imbrex info` and
- * the manual read this table.  Rows: field, variable, kind, default, what it does. */
+/* The environment variables that imbrex itself knows, one row each, for the parser and for `imbrex
+ * info`; docs/environment.md says more of each.  Rows: field, variable, kind, default, what it
+ * does. */
 #define IMX_ENV_TABLE(ROW)                                                                        \
     ROW(algorithm, "IMBREX_ALGORITHM", text, "", "algorithm of every plan whose desc names none") \
     ROW(cpu_threads, "IMBREX_CPU_THREADS", number, "1",                                           \
@@ -198,6 +199,13 @@ static inline int64_t imx_ceil_div(int64_t a, int64_t b)
 static inline size_t imx_align(size_t bytes, size_t to)
 {
     return (bytes + to - 1) / to * to;
+}
+/* Whether two ranges share a byte; one of NULL, or without bytes, shares none. */
+static inline bool imx_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t at = (uintptr_t)a, other = (uintptr_t)b;
+    return a && b && a_bytes && b_bytes &&
+           (at < other ? other - at < a_bytes : at - other < b_bytes);
 }
 static inline size_t imx_dtype_bytes(imbrex_dtype dtype)
 {

@@ -6,7 +6,6 @@
  *     words, symmetric  | see imbrexd_team |
  *     table, local      | base [size] | words [size] | use | counter of blocks that are through |
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@
 enum { SIGNALS_MOST = 1 << 20, RESIDENT_MOST = 1024, THREADS_MOST = 1024, SHARED_MOST = 232448 };
 
 struct imbrex_kernel {
-    imbrex_kernel *next; /* of all groups */
+    imbrex_kernel *next; /* of the group */
     imbrex_group *group;
     imx_product *product; /* NULL: it has none */
     imx_user *user;
@@ -32,64 +31,22 @@ struct imbrex_kernel {
     char name[64];
 };
 
-/* ---- all that live --------------------------------------------------------------------------- */
-
-/* So that a kernel that was destroyed is an error of the launch and not its crash. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static imbrex_kernel *kernels;
-
-static void add(imbrex_kernel *kernel)
-{
-    pthread_mutex_lock(&lock);
-    kernel->next = kernels;
-    kernels = kernel;
-    pthread_mutex_unlock(&lock);
-}
-
-static bool is_alive(const imbrex_kernel *kernel)
-{
-    pthread_mutex_lock(&lock);
-    const imbrex_kernel *at = kernels;
-    while (at && at != kernel)
-        at = at->next;
-    pthread_mutex_unlock(&lock);
-    return at != NULL;
-}
-
-/* False: it was not there. */
-static bool take_out(const imbrex_kernel *kernel)
-{
-    pthread_mutex_lock(&lock);
-    imbrex_kernel **at = &kernels;
-    while (*at && *at != kernel)
-        at = &(*at)->next;
-    bool found = *at != NULL;
-    if (found)
-        *at = (*at)->next;
-    pthread_mutex_unlock(&lock);
-    return found;
-}
-
-static imbrex_kernel *find(const imbrex_group *group, int number)
-{
-    pthread_mutex_lock(&lock);
-    imbrex_kernel *at = kernels;
-    while (at && (at->group != group || (number && at->team.kernel != number)))
-        at = at->next;
-    pthread_mutex_unlock(&lock);
-    return at;
-}
+/* ---- all of a group -------------------------------------------------------------------------- */
 
 const char *imx_kernel_name(const imbrex_group *group, int number)
 {
-    const imbrex_kernel *kernel = find(group, number);
+    const imbrex_kernel *kernel = group->kernels;
+    while (kernel && kernel->team.kernel != number)
+        kernel = kernel->next;
     return kernel ? kernel->name : "a destroyed kernel";
 }
 
-void imx_kernel_destroy_all(imbrex_group *group)
+static void take_out(imbrex_kernel *kernel)
 {
-    for (imbrex_kernel *kernel; (kernel = find(group, 0));)
-        imbrex_kernel_destroy(kernel);
+    imbrex_kernel **at = &kernel->group->kernels;
+    while (*at != kernel)
+        at = &(*at)->next;
+    *at = kernel->next;
 }
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -285,7 +242,8 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     mine = check_desc(desc, out);
     if (mine == IMBREX_OK)
         strcpy(k->name, desc->name);
-    add(k);
+    k->next = group->kernels;
+    group->kernels = k;
     imbrex_status status = create(k, desc, mine);
     if (status == IMBREX_OK)
         *out = k;
@@ -296,11 +254,12 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
 
 void imbrex_kernel_destroy(imbrex_kernel *k)
 {
-    if (!k || !take_out(k))
+    if (!k)
         return;
     imbrex_group *group = k->group;
     const imx_backend *backend = group->backend;
     imx_status_mute(true);
+    take_out(k);
     imx_turn_destroy(group, &k->turn, group->kernel_stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
@@ -335,13 +294,10 @@ static imbrex_status check_blocks(const imbrex_kernel *k, int grid, int block)
     return IMBREX_OK;
 }
 
-/* Whether the kernel lives, and is of the kind that the call launches. */
+/* Whether the kernel is of the kind that the call launches. */
 static imbrex_status check_kernel(const imbrex_kernel *k, bool product)
 {
     IMX_TRY(imx_status_need(k, "kernel", "did imbrex_kernel_create fail?"));
-    if (!is_alive(k))
-        return imx_fail(IMBREX_INVALID, "kernel, %p, was destroyed, by itself or with its group",
-                        (const void *)k);
     const imbrex_group *group = k->group;
     IMX_TRY(imx_fault_check(group));
     IMX_TRY(imx_group_runs(group));

@@ -161,8 +161,9 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 void imbrex_mem_free(imbrex_group *group, void *ptr)
 {
     imx_status_mute(true);
-    if (group && ptr)
-        imx_memory_free(group, find(group, ptr));
+    imx_symmetric *memory = group ? find(group, ptr) : NULL;
+    if (memory && ptr == imx_memory_at(memory, group->rank, 0))
+        imx_memory_free(group, memory);
     imx_status_mute(false);
 }
 

@@ -9,44 +9,16 @@
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
-static imbrex_status check_size(const char *desc, const char *name, int64_t value, int least,
-                                int most)
-{
-    if (value < least || value > most)
-        return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %d to %d", desc, name,
-                        (long long)value, least, most);
-    return IMBREX_OK;
-}
+const imx_op *const imx_plan_ops[IMX_PLAN_OPS] = { &imx_op_all_gather, &imx_op_reduce_scatter,
+                                                   &imx_op_ag_gemm, &imx_op_gemm_rs };
 
-static imbrex_status check_matrix(const char *desc, const char *name, int64_t rows, int64_t cols)
+/* NULL: the operator has none of that name. */
+static const imx_algorithm *algorithm_of(const imx_op *op, const char *name)
 {
-    if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "a matrix of %s.%s = %lld x %lld is too large: want "
-                        "at most 2^%d elements",
-                        desc, name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
-    return IMBREX_OK;
-}
-
-imbrex_status imx_plan_check(const imx_op *op, const imx_request *r, const char *desc, int least)
-{
-    IMX_TRY(imx_status_need(r->reserved, desc, "want the shape of the plan"));
-    IMX_TRY(check_size(desc, "m", r->shape.m, least, IMX_SIZE_MOST));
-    IMX_TRY(check_size(desc, "n", r->shape.n, least, IMX_SIZE_MOST));
-    IMX_TRY(check_size(desc, "k", r->shape.k, least, IMX_SIZE_MOST));
-    IMX_TRY(check_matrix(desc, "m x n", r->shape.m, r->shape.n));
-    IMX_TRY(check_matrix(desc, "m x k", r->shape.m, r->shape.k));
-    IMX_TRY(check_matrix(desc, "n x k", r->shape.n, r->shape.k));
-    IMX_TRY(check_size(desc, "chunk_rows", r->chunk_rows, 0, INT32_MAX));
-    IMX_TRY(check_size(desc, "sms", r->sms, 0, INT32_MAX));
-    if ((unsigned)r->shape.dtype > IMBREX_F32)
-        return imx_fail(IMBREX_INVALID, "%s.dtype is %d: want IMBREX_BF16, F16 or F32", desc,
-                        (int)r->shape.dtype);
-    if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
-        return imx_fail(IMBREX_INVALID, "%s.layout is %d: want IMBREX_NK or IMBREX_KN", desc,
-                        (int)r->shape.layout);
-    IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), desc));
-    return IMBREX_OK;
+    const imx_algorithm *a = op->algorithms;
+    while (a->name && strcmp(a->name, name) != 0)
+        a++;
+    return a->name ? a : NULL;
 }
 
 static imbrex_status find_algorithm(const imx_op *op, const char *source, const char *name,
@@ -54,22 +26,24 @@ static imbrex_status find_algorithm(const imx_op *op, const char *source, const 
 {
     char known[96] = "";
     imx_text list = { .at = known, .size = sizeof known };
-    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
-        if (strcmp(a->name, name) == 0) {
-            *algorithm = a;
-            return IMBREX_OK;
-        }
+    imbrex_status status = IMBREX_INVALID;
+    *algorithm = algorithm_of(op, name);
+    if (*algorithm)
+        return IMBREX_OK;
+    for (const imx_algorithm *a = op->algorithms; a->name; a++)
         imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
+    for (int i = 0; i < IMX_PLAN_OPS; i++) {
+        if (algorithm_of(imx_plan_ops[i], name))
+            status = IMBREX_UNSUPPORTED;
     }
-    return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%.64s\": %s has %s", source, name, op->name,
-                    known);
+    return imx_fail(status, "%s is \"%.64s\": %s has %s", source, name, op->name, known);
 }
 
 /* Whether the algorithm goes with how the ranks are spread. */
 static imbrex_status check_nodes(const imbrex_plan *plan, const char *source)
 {
     const imx_nodes *nodes = &plan->group->nodes;
-    if (nodes->count == 1 && plan->algorithm->on_nodes)
+    if (nodes->count == 1 && !plan->algorithm->run)
         return imx_fail(IMBREX_UNSUPPORTED,
                         "%s is \"%s\", which is for ranks on several nodes, and these are on one",
                         source, plan->algorithm->name);
@@ -120,7 +94,7 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
 
 static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 {
-    IMX_TRY(imx_plan_check(plan->op, r, "desc", 0));
+    IMX_TRY(imx_request_check(plan->op, r, "desc", 0));
     const imbrex_group *group = plan->group;
     const imx_target *target = group->target;
     if (r->sms > target->units_most)
@@ -148,11 +122,15 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
     return choose(plan, r);
 }
 
+/* Whether merged rows of a sum are read by their owners, part by part. */
+static bool reads_columns(const imbrex_plan *plan)
+{
+    return plan->op->product && plan->op->c_is_share && plan->config.merged && !plan->config.sums;
+}
+
 static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_request *r,
                            imbrex_status mine, imx_measured *note)
 {
-    const char *dtypes[] = { imx_dtype_name(IMBREX_BF16), imx_dtype_name(IMBREX_F16),
-                             imx_dtype_name(IMBREX_F32) };
     const char *algorithms[1 + IMX_ALGORITHMS] = { "NULL" };
     int count = 1, asked = 0;
     for (const imx_algorithm *a = plan->op->algorithms; a->name; a++) {
@@ -160,25 +138,23 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
             asked = count;
         algorithms[count++] = a->name;
     }
-    imx_field fields[] = {
-        { .name = "desc.m", .value = r->shape.m },
-        { .name = "desc.n", .value = r->shape.n },
-        { .name = "desc.k", .value = r->shape.k },
-        { .name = "desc.dtype", .value = r->shape.dtype, .words = dtypes, .words_count = 3 },
-        { .name = "desc.layout", .value = r->shape.layout },
-        { .name = "desc.algorithm", .value = asked, .words = algorithms, .words_count = count },
+    imx_field fields[IMX_AGREE_FIELDS] = {
+        [IMX_REQUEST_FIELDS] = { .name = "desc.algorithm",
+                                 .value = asked,
+                                 .words = algorithms,
+                                 .words_count = count },
         { .name = "the algorithm (chosen, or IMBREX_ALGORITHM)",
           .value = plan->algorithm ? plan->algorithm - plan->op->algorithms + 1 : 0,
           .words = algorithms,
           .words_count = count },
-        { .name = "desc.chunk_rows", .value = r->chunk_rows },
-        { .name = "desc.sms", .value = r->sms },
         { .name = "the rows of a chunk", .value = plan->config.chunk_rows },
         { .name = "the rows of a tile", .value = plan->config.tile_rows },
         { .name = "the columns of a tile", .value = plan->config.tile_cols },
-        { .name = "the columns that are read at a time", .value = plan->config.part_cols },
+        { .name = "the columns that are read at a time",
+          .value = reads_columns(plan) ? plan->config.part_cols : 0 },
     };
-    return imx_agree_noted(plan->group, call, mine, fields, sizeof fields / sizeof fields[0], note);
+    imx_request_fields(r, false, fields);
+    return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 6, note);
 }
 
 /* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what has been
@@ -370,49 +346,31 @@ void imbrex_plan_destroy(imbrex_plan *plan)
 
 /* ---- the constructors ------------------------------------------------------------------------ */
 
-static imx_request from_gemm(const imbrex_gemm_desc *d)
-{
-    if (!d)
-        return (imx_request){ .reserved = NULL };
-    return (imx_request){
-        { d->m, d->n, d->k, d->dtype, d->layout }, d->algorithm, d->chunk_rows, d->sms, d->reserved
-    };
-}
-
-static imx_request from_coll(const imbrex_coll_desc *d)
-{
-    if (!d)
-        return (imx_request){ .reserved = NULL };
-    return (imx_request){
-        { d->m, d->n, 0, d->dtype, IMBREX_NK }, d->algorithm, d->chunk_rows, d->sms, d->reserved
-    };
-}
-
 imbrex_status imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                      imbrex_plan **plan)
 {
-    imx_request r = from_coll(desc);
+    imx_request r = imx_request_of_coll(desc);
     return imx_plan_create(group, __func__, &imx_op_all_gather, &r, plan);
 }
 
 imbrex_status imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
                                          imbrex_plan **plan)
 {
-    imx_request r = from_coll(desc);
+    imx_request r = imx_request_of_coll(desc);
     return imx_plan_create(group, __func__, &imx_op_reduce_scatter, &r, plan);
 }
 
 imbrex_status imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
                                   imbrex_plan **plan)
 {
-    imx_request r = from_gemm(desc);
+    imx_request r = imx_request_of_gemm(desc);
     return imx_plan_create(group, __func__, &imx_op_ag_gemm, &r, plan);
 }
 
 imbrex_status imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
                                   imbrex_plan **plan)
 {
-    imx_request r = from_gemm(desc);
+    imx_request r = imx_request_of_gemm(desc);
     return imx_plan_create(group, __func__, &imx_op_gemm_rs, &r, plan);
 }
 
@@ -425,11 +383,9 @@ typedef struct extent {
     int64_t elements;
 } extent;
 
-static bool overlap(const extent *x, const extent *y, int64_t bytes)
+static bool overlap(const extent *x, const extent *y, size_t bytes)
 {
-    uintptr_t a = (uintptr_t)x->at, b = (uintptr_t)y->at;
-    return a && b && x->elements && y->elements && a < b + (uintptr_t)(y->elements * bytes) &&
-           b < a + (uintptr_t)(x->elements * bytes);
+    return imx_overlap(x->at, (size_t)x->elements * bytes, y->at, (size_t)y->elements * bytes);
 }
 
 static imbrex_status check_there(const extent *x)
@@ -459,7 +415,7 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
     const imx_op *op = plan->op;
     const imx_shape *s = &plan->shape;
     if (m < 0 || m > s->m)
-        return imx_fail(IMBREX_INVALID, "args.m is %lld: the plan was made for 0 to %lld",
+        return imx_fail(IMBREX_INVALID, "args.m is %lld: want 1 to %lld, or 0 for all of these",
                         (long long)m, (long long)s->m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     if (args->bias && !op->product)
@@ -482,7 +438,7 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
     IMX_TRY(check_there(&in[0]));
     IMX_TRY(check_there(&in[1]));
     IMX_TRY(check_there(&out[0]));
-    int64_t bytes = (int64_t)imx_dtype_bytes(s->dtype);
+    size_t bytes = imx_dtype_bytes(s->dtype);
     for (int o = 0; o < 2; o++) {
         for (int i = 0; i < 3; i++) {
             if (overlap(&in[i], &out[o], bytes))
@@ -505,7 +461,10 @@ static imbrex_status enqueue(const imx_run *run)
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
     IMX_TRY(imx_turn_take(plan->group, &plan->turn, run->stream));
-    IMX_TRY(plan->algorithm->run(run));
+    if (imx_plan_over_nodes(plan))
+        IMX_TRY(plan->op->across(run, imx_plan_overlaps_nodes(plan)));
+    else
+        IMX_TRY(plan->algorithm->run(run));
     return imx_turn_end(plan->group, &plan->turn, run->stream);
 }
 
@@ -567,6 +526,17 @@ static void describe_nodes(const imbrex_plan *plan, imx_text *out)
                      (unsigned long long)plan->sent_inside, (unsigned long long)plan->sent_between);
 }
 
+/* What the plan takes of this rank: two halves of each. */
+static void describe_memory(const imbrex_plan *plan, imx_text *out)
+{
+    const double mib = 1 << 20;
+    imx_text_add(out, "; %.2f MiB symmetric, %.2f MiB local",
+                 2 * (double)plan->offsets.half_bytes / mib,
+                 2 * (double)plan->offsets.local_bytes / mib);
+    if (plan->group->target->memory)
+        imx_text_add(out, "; symmetric memory: %s", plan->group->target->memory);
+}
+
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };
@@ -593,7 +563,6 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
         if (kernel)
             imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
     }
-    if (plan->group->target->memory)
-        imx_text_add(&out, "; symmetric memory: %s", plan->group->target->memory);
+    describe_memory(plan, &out);
     return out.length;
 }

@@ -7,7 +7,7 @@
  * read the one before.
  *
  *     shared, symmetric    half: | credits [R] | signals [needs.signals] | data [data_bytes] |
- *     local, this rank's   half: | use | done [..] | counters [..] | data [local_bytes] |
+ *     local, this rank's   half: | use | done [..] | counters [..] | ended | data [local_bytes] |
  *
  * A run: use is raised by one on the caller's stream; all posts of the run carry *use; at the end
  * each rank gives every peer its credit for this use.  A writer waits for the reader's credit for
@@ -28,10 +28,10 @@ typedef struct imx_run imx_run;
 
 typedef struct imx_algorithm {
     const char *name;
-    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
+    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run on one node, begin and end
+                                                 included; NULL: it is not for one node */
     bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
-    bool over_nodes; /* on several nodes */
-    bool on_nodes;   /* on several nodes alone */
+    bool over_nodes; /* also on several nodes: imx_op.across, overlapped if run is NULL */
 } imx_algorithm;
 
 enum { IMX_ALGORITHMS = 8, IMX_KERNELS = 4 };
@@ -59,11 +59,15 @@ typedef struct imx_op {
     bool c_is_share;                          /* likewise c */
     bool takes_gathered;                      /* fills args.gathered if asked to */
     imx_algorithm algorithms[IMX_ALGORITHMS]; /* ends at the first without a name */
+    imbrex_status (*across)(const imx_run *run, bool overlapped); /* the same on several nodes */
     void (*needs)(const imbrex_plan *plan, imx_needs *needs);
     imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
 } imx_op;
 
 extern const imx_op imx_op_all_gather, imx_op_reduce_scatter, imx_op_ag_gemm, imx_op_gemm_rs;
+
+enum { IMX_PLAN_OPS = 4 };
+extern const imx_op *const imx_plan_ops[IMX_PLAN_OPS];
 
 /* Where things lie in one half, in bytes from its start. */
 typedef struct imx_offsets {
@@ -119,11 +123,6 @@ struct imx_run {
 imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
                               const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
 
-/* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
- * that m, n and k may be. */
-imbrex_status imx_plan_check(const imx_op *op, const imx_request *request, const char *desc,
-                             int least) IMX_MUST_CHECK;
-
 const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
 
 /* For imx_op.prepare: makes kernel number i of the plan ready. */
@@ -139,6 +138,12 @@ static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
     return plan->group->nodes.count > 1;
 }
 
+/* Whether something runs beside what goes from node to node. */
+static inline bool imx_plan_overlaps_nodes(const imbrex_plan *plan)
+{
+    return imx_plan_over_nodes(plan) && !plan->algorithm->run;
+}
+
 /* Whether runs send by this algorithm: one rank alone sends nothing. */
 static inline bool imx_plan_sends_by(const imbrex_plan *plan, imbrex_status (*run)(const imx_run *))
 {
@@ -149,6 +154,22 @@ static inline bool imx_plan_sends_by(const imbrex_plan *plan, imbrex_status (*ru
  * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
  * rows are one chunk of one rank. */
 imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, int solo);
+
+/* ---- request.c ------------------------------------------------------------------------------- */
+
+imx_request imx_request_of_gemm(const imbrex_gemm_desc *desc); /* NULL is fine */
+imx_request imx_request_of_coll(const imbrex_coll_desc *desc);
+
+/* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
+ * that m, n and k may be. */
+imbrex_status imx_request_check(const imx_op *op, const imx_request *request, const char *desc,
+                                int least) IMX_MUST_CHECK;
+
+/* What ranks must have alike, for imx_agree: m to sms of imbrex_gemm_desc, but for the algorithm.
+ * nested: it is another desc's `gemm`. */
+enum { IMX_REQUEST_FIELDS = 7 };
+void imx_request_fields(const imx_request *request, bool nested,
+                        imx_field fields[IMX_REQUEST_FIELDS]);
 
 /* ---- run.c: addresses in the run's half ------------------------------------------------------ */
 

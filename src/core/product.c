@@ -18,13 +18,8 @@ static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_des
                                 const char *name)
 {
     static const imx_op op = { .name = "kernel", .product = true };
-    const imx_request request = {
-        .shape = { d->m, d->n, d->k, d->dtype, d->layout },
-        .chunk_rows = d->chunk_rows,
-        .sms = d->sms,
-        .reserved = d->reserved,
-    };
-    IMX_TRY(imx_plan_check(&op, &request, "desc.gemm", 1));
+    const imx_request request = imx_request_of_gemm(d);
+    IMX_TRY(imx_request_check(&op, &request, "desc.gemm", 1));
     if (d->algorithm)
         return imx_fail(IMBREX_INVALID,
                         "desc.gemm's algorithm is \"%s\": kernel %s's hooks are the algorithm; "
@@ -126,18 +121,12 @@ int imx_product_fields(const imx_product *p, imx_field fields[IMX_PRODUCT_FIELDS
 {
     if (!p)
         return 0;
-    const imbrex_gemm_desc *d = &p->desc;
-    const imx_field all[IMX_PRODUCT_FIELDS] = {
-        { .name = "desc.gemm's m", .value = d->m },
-        { .name = "desc.gemm's n", .value = d->n },
-        { .name = "desc.gemm's k", .value = d->k },
-        { .name = "desc.gemm's dtype", .value = d->dtype },
-        { .name = "desc.gemm's layout", .value = d->layout },
-        { .name = "desc.gemm's chunk_rows", .value = p->args.schedule.chunk_rows },
-        { .name = "desc.gemm's sms", .value = d->sms },
-        { .name = "the rows of a tile", .value = p->args.schedule.tile_rows },
-    };
-    memcpy(fields, all, sizeof all);
+    const imx_request request = imx_request_of_gemm(&p->desc);
+    const imx_schedule *schedule = &p->args.schedule;
+    imx_request_fields(&request, true, fields);
+    fields += IMX_REQUEST_FIELDS;
+    fields[0] = (imx_field){ .name = "the rows of a chunk", .value = schedule->chunk_rows };
+    fields[1] = (imx_field){ .name = "the rows of a tile", .value = schedule->tile_rows };
     return IMX_PRODUCT_FIELDS;
 }
 

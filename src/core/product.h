@@ -4,7 +4,7 @@
 #define IMX_PRODUCT_H
 
 #include "../kernels/gemm/args.h"
-#include "group.h"
+#include "plan.h"
 
 typedef struct imx_product {
     imbrex_gemm_desc desc;
@@ -15,7 +15,7 @@ typedef struct imx_product {
     imx_memory *counters;
 } imx_product;
 
-enum { IMX_PRODUCT_FIELDS = 8 };
+enum { IMX_PRODUCT_FIELDS = IMX_REQUEST_FIELDS + 2 };
 
 /* Local: checks and cuts.  name: the kernel's. */
 imbrex_status imx_product_create(imbrex_group *group, const imbrex_gemm_desc *desc,

@@ -55,8 +55,7 @@ static imbrex_status check_copy(const void *dst, const void *src, size_t bytes)
     if (bytes > PTRDIFF_MAX)
         return imx_fail(IMBREX_INVALID, "bytes is %zu: want at most %td", bytes,
                         (ptrdiff_t)PTRDIFF_MAX);
-    uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
-    if ((to < from ? from - to : to - from) < bytes)
+    if (imx_overlap(dst, bytes, src, bytes))
         return imx_fail(IMBREX_INVALID, "dst, %p and %zu bytes, overlaps src, %p", dst, bytes, src);
     return IMBREX_OK;
 }
@@ -245,17 +244,12 @@ static imbrex_status check_transfer(imbrex_group *group, int i, const imbrex_tra
     return IMBREX_OK;
 }
 
-static bool overlap(const imx_net_op *a, const imx_net_op *b)
-{
-    uintptr_t at = (uintptr_t)a->at, other = (uintptr_t)b->at;
-    return at < other ? other - at < a->bytes : at - other < b->bytes;
-}
-
 static imbrex_status check_overlap(const imx_net_op *ops, int count)
 {
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < i; j++) {
-            if ((ops[i].receives || ops[j].receives) && overlap(&ops[i], &ops[j]))
+            if ((ops[i].receives || ops[j].receives) &&
+                imx_overlap(ops[i].at, ops[i].bytes, ops[j].at, ops[j].bytes))
                 return imx_fail(IMBREX_INVALID,
                                 "two transfers overlap, at %p and %p, with %zu and "
                                 "%zu bytes, and one receives",
@@ -315,7 +309,7 @@ static imbrex_status check_silu_mul(const imx_silu_mul_args *args)
     if (in % element || out % element)
         return imx_fail(IMBREX_INVALID, "%s, %p, is not %zu-byte aligned",
                         in % element ? "in" : "out", in % element ? args->in : args->out, element);
-    if (out < in + 2 * bytes && in < out + bytes)
+    if (imx_overlap(args->in, 2 * bytes, args->out, bytes))
         return imx_fail(IMBREX_INVALID, "out, %p and %zu bytes, overlaps in, %p and %zu bytes",
                         args->out, bytes, args->in, 2 * bytes);
     return IMBREX_OK;

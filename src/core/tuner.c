@@ -213,7 +213,7 @@ static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *conf
 {
     bool nodes = t->group->nodes.count > 1;
     for (const imx_algorithm *a = t->op->algorithms; a->name; a++) {
-        if (nodes ? a->over_nodes : !a->on_nodes)
+        if (nodes ? a->over_nodes : a->run != NULL)
             add(t, a->name, 0);
     }
     IMX_TRY(time_field(t));
@@ -271,14 +271,10 @@ static imbrex_status tune(tuning *t)
 
 /* ---- what is asked --------------------------------------------------------------------------- */
 
-static const imx_op *const ops[] = { &imx_op_all_gather, &imx_op_reduce_scatter, &imx_op_ag_gemm,
-                                     &imx_op_gemm_rs };
-enum { OPS = sizeof ops / sizeof ops[0] };
-
 static int find_op(const char *name)
 {
     int i = 0;
-    while (i < OPS && strcmp(ops[i]->name, name) != 0)
+    while (i < IMX_PLAN_OPS && strcmp(imx_plan_ops[i]->name, name) != 0)
         i++;
     return i;
 }
@@ -288,18 +284,14 @@ static imbrex_status check(const imbrex_group *group, const char *op, const imbr
 {
     IMX_TRY(imx_status_need(op, "op", "want \"ag_gemm\" or the like"));
     IMX_TRY(imx_status_need(desc, "desc", "want the shape to tune for"));
-    if (find_op(op) == OPS)
+    if (find_op(op) == IMX_PLAN_OPS)
         return imx_fail(IMBREX_INVALID,
                         "op is \"%s\": want \"all_gather\", \"reduce_scatter\", \"ag_gemm\" or "
                         "\"gemm_rs\"",
                         op);
-    t->op = ops[find_op(op)];
-    t->request = (imx_request){ { desc->m, desc->n, desc->k, desc->dtype, desc->layout },
-                                NULL,
-                                desc->chunk_rows,
-                                desc->sms,
-                                desc->reserved };
-    IMX_TRY(imx_plan_check(t->op, &t->request, "desc", 0));
+    t->op = imx_plan_ops[find_op(op)];
+    t->request = imx_request_of_gemm(desc);
+    IMX_TRY(imx_request_check(t->op, &t->request, "desc", 0));
     if (desc->algorithm)
         return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
                         desc->algorithm);
@@ -318,21 +310,19 @@ static imbrex_status check(const imbrex_group *group, const char *op, const imbr
 
 static imbrex_status meet(tuning *t, const char *op, imbrex_status mine)
 {
-    const imx_request *r = &t->request;
-    const imx_field fields[] = {
-        { .name = "op", .value = mine == IMBREX_OK ? find_op(op) : 0 },
-        { .name = "desc.m", .value = r->shape.m },
-        { .name = "desc.n", .value = r->shape.n },
-        { .name = "desc.k", .value = r->shape.k },
-        { .name = "desc.dtype", .value = r->shape.dtype },
-        { .name = "desc.layout", .value = r->shape.layout },
-        { .name = "desc.chunk_rows", .value = r->chunk_rows },
-        { .name = "desc.sms", .value = r->sms },
-    };
-    IMX_TRY(imx_agree(t->group, call, mine, fields, sizeof fields / sizeof fields[0]));
+    const char *names[IMX_PLAN_OPS];
+    for (int i = 0; i < IMX_PLAN_OPS; i++)
+        names[i] = imx_plan_ops[i]->name;
+    imx_field fields[IMX_REQUEST_FIELDS + 1];
+    imx_request_fields(&t->request, false, fields);
+    fields[IMX_REQUEST_FIELDS] = (imx_field){ .name = "op",
+                                              .value = mine == IMBREX_OK ? find_op(op) : 0,
+                                              .words = names,
+                                              .words_count = IMX_PLAN_OPS };
+    IMX_TRY(imx_agree(t->group, call, mine, fields, IMX_REQUEST_FIELDS + 1));
     mine = imx_sys_alloc((size_t)t->group->size, sizeof *t->each, &t->each);
     if (mine == IMBREX_OK)
-        mine = imx_operands_create(t->group, t->op, &r->shape, &t->operands);
+        mine = imx_operands_create(t->group, t->op, &t->request.shape, &t->operands);
     return imx_agree(t->group, call, mine, NULL, 0);
 }
 

@@ -29,7 +29,6 @@ enum { GEMM, LL };
 
 static imbrex_status run_copy(const imx_run *run);
 static imbrex_status run_pull(const imx_run *run);
-static imbrex_status run_hierarchical(const imx_run *run);
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ring(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
@@ -40,7 +39,7 @@ static int leave(const imbrex_plan *plan)
 {
     if (imx_plan_sends_by(plan, run_copy))
         return plan->config.leave_copies;
-    if (imx_plan_sends_by(plan, run_pull) || imx_plan_sends_by(plan, run_hierarchical))
+    if (imx_plan_sends_by(plan, run_pull) || imx_plan_overlaps_nodes(plan))
         return plan->config.leave;
     return 0;
 }
@@ -148,7 +147,6 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Over nodes. */
 static imbrex_status run_across(const imx_run *run, bool overlapped)
 {
     int64_t width = run->plan->shape.k;
@@ -170,15 +168,8 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     return imx_run_end(run);
 }
 
-static imbrex_status run_hierarchical(const imx_run *run)
-{
-    return run_across(run, true);
-}
-
 static imbrex_status run_sequential(const imx_run *run)
 {
-    if (imx_plan_over_nodes(run->plan))
-        return run_across(run, false);
     imx_gemm_args args = product(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
@@ -267,9 +258,10 @@ const imx_op imx_op_ag_gemm = {
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
                     { "pull", run_pull, .by_kernel = false },
-                    { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true },
+                    { "hierarchical", .over_nodes = true },
                     { "ll", run_ll, .by_kernel = true },
                     { "ring", run_ring, .by_kernel = true } },
+    .across = run_across,
     .needs = needs,
     .prepare = prepare,
 };

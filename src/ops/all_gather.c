@@ -52,7 +52,6 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Over nodes. */
 static imbrex_status run_across(const imx_run *run, bool overlapped)
 {
     int64_t width = run->plan->shape.n;
@@ -67,15 +66,8 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     return imx_run_end(run);
 }
 
-static imbrex_status run_hierarchical(const imx_run *run)
-{
-    return run_across(run, true);
-}
-
 static imbrex_status run_sequential(const imx_run *run)
 {
-    if (imx_plan_over_nodes(run->plan))
-        return run_across(run, false);
     int64_t width = run->plan->shape.n;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, width));
@@ -105,7 +97,8 @@ const imx_op imx_op_all_gather = {
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
                     { "ll", run_ll, .by_kernel = true },
-                    { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true } },
+                    { "hierarchical", .over_nodes = true } },
+    .across = run_across,
     .needs = needs,
     .prepare = prepare,
 };

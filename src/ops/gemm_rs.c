@@ -26,7 +26,6 @@ enum { GEMM, REDUCE };
 enum { ACROSS = 1 }; /* over nodes: its kernels in the place of REDUCE */
 
 static imbrex_status run_copy(const imx_run *run);
-static imbrex_status run_hierarchical(const imx_run *run);
 static imbrex_status run_store(const imx_run *run);
 static imbrex_status run_ll(const imx_run *run);
 
@@ -65,7 +64,7 @@ static int first_rank(const imx_nodes *nodes)
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     /* Whose waits, and over nodes kernels, run beside the product. */
-    bool beside = imx_plan_sends_by(plan, run_copy) || imx_plan_sends_by(plan, run_hierarchical);
+    bool beside = imx_plan_sends_by(plan, run_copy) || imx_plan_overlaps_nodes(plan);
     imx_schedule schedule =
         imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1);
     if (collects(plan)) {
@@ -158,7 +157,6 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Over nodes. */
 static imbrex_status run_across(const imx_run *run, bool overlapped)
 {
     uint64_t *done = overlapped && run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
@@ -175,15 +173,8 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     return imx_run_end(run);
 }
 
-static imbrex_status run_hierarchical(const imx_run *run)
-{
-    return run_across(run, true);
-}
-
 static imbrex_status run_sequential(const imx_run *run)
 {
-    if (imx_plan_over_nodes(run->plan))
-        return run_across(run, false);
     imx_gemm_args args = product(run, imx_run_local(run));
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run, &args));
@@ -225,7 +216,8 @@ const imx_op imx_op_gemm_rs = {
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
                     { "ll", run_ll, .by_kernel = true },
-                    { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true } },
+                    { "hierarchical", .over_nodes = true } },
+    .across = run_across,
     .needs = needs,
     .prepare = prepare,
 };

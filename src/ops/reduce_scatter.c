@@ -48,7 +48,6 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* Over nodes. */
 static imbrex_status run_across(const imx_run *run, bool overlapped)
 {
     const imx_lanes lanes = imx_across_lanes(run, overlapped);
@@ -61,15 +60,8 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     return imx_run_end(run);
 }
 
-static imbrex_status run_hierarchical(const imx_run *run)
-{
-    return run_across(run, true);
-}
-
 static imbrex_status run_sequential(const imx_run *run)
 {
-    if (imx_plan_over_nodes(run->plan))
-        return run_across(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_scatter(run, run->stream, run->args->a, NULL));
     IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
@@ -90,7 +82,8 @@ const imx_op imx_op_reduce_scatter = {
     .algorithms = { { "copy", run_copy, .by_kernel = false },
                     { "sequential", run_sequential, .over_nodes = true },
                     { "store", run_store, .by_kernel = true },
-                    { "hierarchical", run_hierarchical, .over_nodes = true, .on_nodes = true } },
+                    { "hierarchical", .over_nodes = true } },
+    .across = run_across,
     .needs = needs,
     .prepare = prepare,
 };

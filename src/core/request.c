@@ -1,0 +1,81 @@
+/* request.c - what is asked of a plan: one form of both descs, and what is wrong with it. */
+#include "plan.h"
+
+imx_request imx_request_of_gemm(const imbrex_gemm_desc *d)
+{
+    if (!d)
+        return (imx_request){ .reserved = NULL };
+    return (imx_request){
+        { d->m, d->n, d->k, d->dtype, d->layout }, d->algorithm, d->chunk_rows, d->sms, d->reserved
+    };
+}
+
+imx_request imx_request_of_coll(const imbrex_coll_desc *d)
+{
+    if (!d)
+        return (imx_request){ .reserved = NULL };
+    return (imx_request){
+        { d->m, d->n, 0, d->dtype, IMBREX_NK }, d->algorithm, d->chunk_rows, d->sms, d->reserved
+    };
+}
+
+static imbrex_status check_size(const char *desc, const char *name, int64_t value, int least,
+                                int most)
+{
+    if (value < least || value > most)
+        return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %d to %d", desc, name,
+                        (long long)value, least, most);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_matrix(const char *desc, const char *name, int64_t rows, int64_t cols)
+{
+    if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "a matrix of %s.%s = %lld x %lld is too large: want "
+                        "at most 2^%d elements",
+                        desc, name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
+    return IMBREX_OK;
+}
+
+imbrex_status imx_request_check(const imx_op *op, const imx_request *r, const char *desc, int least)
+{
+    IMX_TRY(imx_status_need(r->reserved, desc, "want the shape of the plan"));
+    IMX_TRY(check_size(desc, "m", r->shape.m, least, IMX_SIZE_MOST));
+    IMX_TRY(check_size(desc, "n", r->shape.n, least, IMX_SIZE_MOST));
+    IMX_TRY(check_size(desc, "k", r->shape.k, least, IMX_SIZE_MOST));
+    IMX_TRY(check_matrix(desc, "m x n", r->shape.m, r->shape.n));
+    IMX_TRY(check_matrix(desc, "m x k", r->shape.m, r->shape.k));
+    IMX_TRY(check_matrix(desc, "n x k", r->shape.n, r->shape.k));
+    IMX_TRY(check_size(desc, "chunk_rows", r->chunk_rows, 0, INT32_MAX));
+    IMX_TRY(check_size(desc, "sms", r->sms, 0, INT32_MAX));
+    if ((unsigned)r->shape.dtype > IMBREX_F32)
+        return imx_fail(IMBREX_INVALID, "%s.dtype is %d: want IMBREX_BF16, F16 or F32", desc,
+                        (int)r->shape.dtype);
+    if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
+        return imx_fail(IMBREX_INVALID, "%s.layout is %d: want IMBREX_NK or IMBREX_KN", desc,
+                        (int)r->shape.layout);
+    IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), desc));
+    return IMBREX_OK;
+}
+
+void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_REQUEST_FIELDS])
+{
+    static const char *const names[2][IMX_REQUEST_FIELDS] = {
+        { "desc.m", "desc.n", "desc.k", "desc.dtype", "desc.layout", "desc.chunk_rows",
+          "desc.sms" },
+        { "desc.gemm.m", "desc.gemm.n", "desc.gemm.k", "desc.gemm.dtype", "desc.gemm.layout",
+          "desc.gemm.chunk_rows", "desc.gemm.sms" },
+    };
+    static const char *const dtypes[] = { "bf16", "f16", "f32" };
+    static const char *const layouts[] = { "[n, k]", "[k, n]" };
+    const int64_t values[IMX_REQUEST_FIELDS] = { r->shape.m,     r->shape.n,      r->shape.k,
+                                                 r->shape.dtype, r->shape.layout, r->chunk_rows,
+                                                 r->sms };
+    for (int i = 0; i < IMX_REQUEST_FIELDS; i++)
+        fields[i] = (imx_field){ .name = names[nested][i], .value = values[i] };
+    fields[3].words = dtypes;
+    fields[3].words_count = 3;
+    fields[4].words = layouts;
+    fields[4].words_count = 2;
+}
