@@ -77,10 +77,11 @@ def rows_of(rank, m):
     return slice(rank * m // RANKS, (rank + 1) * m // RANKS)
 
 
-def tensor(dtype="float32", size=4, contiguous=True, device="cpu"):
+def tensor(dtype="float32", size=4, contiguous=True, device="cpu", shape=(8, 8)):
     """What PyTorch's looks like."""
     return types.SimpleNamespace(data_ptr=lambda: 64, is_contiguous=lambda: contiguous,
-                                 dtype="torch." + dtype, element_size=lambda: size, device=device)
+                                 dtype="torch." + dtype, element_size=lambda: size, device=device,
+                                 shape=shape)
 
 
 class Python(unittest.TestCase):
@@ -237,12 +238,67 @@ class Python(unittest.TestCase):
             self.assertTrue((kept == random(3, 8, 8)).all())
             with self.assertRaisesRegex(ValueError, "pair is of float32: want bf16"):
                 group.silu_mul(8, 4, x, x)
-        host = imbrex._Operands("f32", "cuda:1")
+        host = imbrex._Operands("f32", "cuda:1", 0)
         with self.assertRaisesRegex(ValueError, "a is memory of the host: want it on cuda:1"):
             host.address("a", x)
         self.assertEqual([host.address("a", tensor(device="cuda:1")) for _ in "12"], [64, 64])
         with self.assertRaisesRegex(ValueError, "a is on cuda:0: want it on cuda:1"):
             host.address("a", tensor(device="cuda:0"))
+
+    def refuses(self, name, shape, rank, call):
+        """call, given one element less than shape has."""
+        count = int(numpy.prod(shape))
+        says = "%s is [%d], %d of %d elements: want %s on rank %d" % (
+            name, count - 1, count - 1, count, list(shape), rank)
+        for short in numpy.zeros(count - 1, "f"), tensor(shape=(count - 1,)):
+            with self.assertRaises(ValueError) as raised:
+                call(short)
+            self.assertEqual(str(raised.exception), says)
+
+    def test_short_operands(self):
+        m, n, k = 8, 5, 4
+
+        def check(group, rank, op, rows, options):
+            whole = m if rows is None else int(rows)
+            own = {8: (2, 3, 3), 7: (2, 2, 3), 2: (0, 1, 1)}[whole][rank]
+            b = (k, n) if options.get("layout") == "kn" else (n, k)
+            shapes = {"all_gather": {"a": (own, n), "c": (whole, n)},
+                      "reduce_scatter": {"a": (whole, n), "c": (own, n)},
+                      "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (whole, n),
+                                  "gathered": (whole, k)},
+                      "gemm_rs": {"a": (whole, k), "b": b, "bias": (n,), "c": (own, n)}}[op]
+            plan = getattr(group, op)(m, n, dtype="f32", **options)
+            fit = {name: numpy.zeros(shape, "f") for name, shape in shapes.items()}
+            more = {name: numpy.zeros(x.size + 3, "f") for name, x in fit.items()}
+            for name, shape in shapes.items():
+                if 0 not in shape:
+                    self.refuses(name, shape, rank,
+                                 lambda short: plan.run(**{**fit, name: short}, m=rows))
+            plan.run(**fit, m=rows)
+            plan.run(**more, m=rows)
+            plan.run(**{name: x.ctypes.data for name, x in fit.items()}, m=rows)
+            with self.assertRaisesRegex(imbrex.Error, "args.m is 9: the plan was made for 0 to 8"):
+                plan.run(**fit, m=9)
+            group.sync()  # until here all of them have to live
+
+        def work(group, rank):
+            for rows in None, 8, 7, numpy.int8(2):
+                for op in "all_gather", "reduce_scatter":
+                    check(group, rank, op, rows, {})
+                for op in "ag_gemm", "gemm_rs":
+                    for layout in "nk", "kn":
+                        check(group, rank, op, rows, {"k": k, "layout": layout})
+        on_ranks(work)
+
+    def test_short_operands_of_silu_mul(self):
+        pair, out = numpy.zeros((7, 6), "f"), numpy.zeros((7, 3), "f")
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            self.refuses("pair", (7, 6), 0,
+                         lambda short: group.silu_mul(7, 3, short, out, dtype="f32"))
+            self.refuses("out", (7, 3), 0,
+                         lambda short: group.silu_mul(7, 3, pair, short, dtype="f32"))
+            group.silu_mul(numpy.int8(7), numpy.int8(3), pair, out, dtype="f32")
+            group.sync()
 
     def test_no_library(self):
         path = os.path.join(SOURCE, "python", "imbrex.py")
