@@ -3,6 +3,7 @@
     import imbrex
     group = imbrex.Group()                        # the ranks that torchrun or imbrex run started
     plan = group.ag_gemm(m=8192, n=3584, k=4096)  # bf16, b as [n, k]
+    a = torch.empty(group.rows(8192), 4096, dtype=torch.bfloat16, device=group.device)
     plan.run(a, b, c, stream=torch.cuda.current_stream())
 
 An operand is an address, or what has data_ptr() (PyTorch) or __array_interface__ (NumPy): then it
@@ -100,7 +101,10 @@ def _open():
     for function in ("imbrex_error", "imbrex_status_name", "imbrex_version",
                      "imbrex_group_device"):
         getattr(lib, function).restype = ctypes.c_char_p
-    lib.imbrex_group_device.argtypes = [ctypes.c_void_p]
+    for function in ("imbrex_group_rank", "imbrex_group_size", "imbrex_group_device",
+                     "imbrex_group_status"):
+        getattr(lib, function).argtypes = [ctypes.c_void_p]
+    lib.imbrex_group_node.argtypes = [ctypes.c_void_p, ctypes.c_int]
     lib.imbrex_group_destroy.argtypes = [ctypes.c_void_p]
     lib.imbrex_group_abort.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_destroy.argtypes = [ctypes.c_void_p]
@@ -109,8 +113,9 @@ def _open():
                                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    lib.imbrex_plan_describe.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
-    lib.imbrex_plan_describe.restype = ctypes.c_size_t
+    for function in "imbrex_group_describe", "imbrex_plan_describe":
+        getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        getattr(lib, function).restype = ctypes.c_size_t
     return lib
 
 
@@ -138,6 +143,16 @@ def _text(name, value):
     if value is not None and not isinstance(value, str):
         raise TypeError("%s is %r: want a string, or None" % (name, value))
     return None if value is None else value.encode()
+
+
+def _described(describe, handle):
+    text = ctypes.create_string_buffer(describe(handle, None, 0) + 1)
+    describe(handle, text, len(text))
+    return text.value.decode()
+
+
+def _share(m, rank, size):
+    return (rank + 1) * m // size - rank * m // size
 
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4}
@@ -267,8 +282,41 @@ class Group:
         return self._handle
 
     @property
+    def rank(self):
+        """This rank's number, from 0."""
+        return _lib.imbrex_group_rank(self._open())
+
+    @property
+    def size(self):
+        """How many ranks there are."""
+        return _lib.imbrex_group_size(self._open())
+
+    def node(self, rank=None):
+        """The node that rank is on, from 0; None: this rank.  -1: there is no such rank."""
+        rank = self.rank if rank is None else rank
+        _whole("rank", rank, ctypes.c_int(rank).value)
+        return _lib.imbrex_group_node(self._open(), rank)
+
+    def rows(self, m):
+        """How many of m rows this rank has: those from rank * m // size up to
+        (rank + 1) * m // size, maybe none."""
+        m = operator.index(m)
+        if m < 0:
+            raise ValueError("m is %d: want from 0" % m)
+        return _share(m, self.rank, self.size)
+
+    @property
     def device(self):
+        """This rank's device, as PyTorch takes it, too: "cuda:1"."""
         return _lib.imbrex_group_device(self._open()).decode()
+
+    def describe(self):
+        """One line for people: the ranks, their device, and which of them are on which node."""
+        return _described(_lib.imbrex_group_describe, self._open())
+
+    def status(self):
+        """Raises what failed so far; else returns None.  Never blocks."""
+        _check(_lib.imbrex_group_status(self._open()))
 
     def sync(self, stream=None):
         _check(_lib.imbrex_stream_sync(self._open(), _stream(self.device, stream)))
@@ -282,7 +330,7 @@ class Group:
         for name, value in ("rows", rows), ("cols", cols):
             _whole(name, value, ctypes.c_int64(value).value)
         rows, cols = operator.index(rows), operator.index(cols)
-        operands = _Operands(dtype, self.device, _lib.imbrex_group_rank(self._open()))
+        operands = _Operands(dtype, self.device, self.rank)
         _check(_lib.imbrex_silu_mul(self._open(), number, rows, cols,
                                     operands.address("pair", pair, (rows, 2 * cols)),
                                     operands.address("out", out, (rows, cols), written=True),
@@ -359,13 +407,13 @@ class Plan:
     """An operator of a fixed shape; made by a group, collectively."""
 
     def __init__(self, group, name, desc, dtype):
-        on = group._open()
         self._handle, self._device = ctypes.c_void_p(), group.device
         self._name, self._desc, self._rows = name, desc, None
-        self._rank, self._ranks = _lib.imbrex_group_rank(on), _lib.imbrex_group_size(on)
+        self._rank, self._ranks = group.rank, group.size
         self._operands = _Operands(dtype, self._device, self._rank)
-        _check(getattr(_lib, "imbrex_plan_" + name)(on, ctypes.byref(desc),
-                                                    ctypes.byref(self._handle)), group._failures)
+        create = getattr(_lib, "imbrex_plan_" + name)
+        _check(create(group._open(), ctypes.byref(desc), ctypes.byref(self._handle)),
+               group._failures)
 
     @property
     def is_open(self):
@@ -380,7 +428,7 @@ class Plan:
         """Of a run's operands on this rank, as imbrex.h has them beside the makers of plans."""
         if not 0 <= m <= self._desc.m:
             return {}  # the library has a sentence for it
-        rows = (self._rank + 1) * m // self._ranks - self._rank * m // self._ranks
+        rows = _share(m, self._rank, self._ranks)
         gathers = self._name in ("all_gather", "ag_gemm")
         a_rows, c_rows, n = (rows, m, self._desc.n) if gathers else (m, rows, self._desc.n)
         if isinstance(self._desc, _CollDesc):
@@ -408,9 +456,8 @@ class Plan:
             _check(_lib.imbrex_plan_run(handle, ctypes.byref(args), on))
 
     def describe(self):
-        text = ctypes.create_string_buffer(1024)
-        _lib.imbrex_plan_describe(self._open(), text, len(text))
-        return text.value.decode()
+        """One line for people: shape, tiles, algorithm and why."""
+        return _described(_lib.imbrex_plan_describe, self._open())
 
     def close(self):
         if self._handle:

@@ -169,6 +169,30 @@ class Python(unittest.TestCase):
             plan.close()
             plan.close()
 
+    def test_who_a_group_is(self):
+        def work(group, rank):
+            self.assertEqual((group.rank, group.size), (rank, RANKS))
+            self.assertEqual([group.node(r) for r in range(-1, RANKS + 1)], [-1, 0, 0, 0, -1])
+            self.assertEqual(group.node(), 0)
+            self.assertRegex(group.describe(), r"^3 ranks on cpu, 1 node: 0 \(.*\) ranks 0-2$")
+            self.assertIsNone(group.status())
+            for m in 0, 1, 2, 3, 7, 8, numpy.int8(100), 2 ** 31 - 4097:
+                taken = rows_of(rank, int(m))
+                self.assertEqual(group.rows(m), taken.stop - taken.start)
+            with self.assertRaisesRegex(ValueError, "m is -1: want from 0"):
+                group.rows(-1)
+            with self.assertRaisesRegex(OverflowError, "rank is 4294967296, which is more"):
+                group.node(2 ** 32)
+            return group.rows(8)
+        self.assertEqual(on_ranks(work), [2, 3, 3])
+
+    def test_status_is_what_failed(self):
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            group.abort()
+            with self.assertRaisesRegex(imbrex.Error, "abort") as raised:
+                group.status()
+            self.assertEqual(raised.exception.status, "IMBREX_PEER")
+
     def test_wrong_words(self):
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
             for says, call in (
@@ -197,7 +221,9 @@ class Python(unittest.TestCase):
         group.close()
         with self.assertRaisesRegex(imbrex.Error, "closed, by itself or with its group"):
             plans[1].run(x, x, x)
-        for use in (group.sync, group.barrier, lambda: group.device, lambda: group.ag_gemm(8, 8, 8),
+        for use in (group.sync, group.barrier, lambda: group.device, lambda: group.rank,
+                    lambda: group.size, group.node, lambda: group.node(0), lambda: group.rows(8),
+                    group.describe, group.status, lambda: group.ag_gemm(8, 8, 8),
                     lambda: group.silu_mul(8, 8, x, x), lambda: group.tune("all_gather", 8, 8)):
             with self.assertRaisesRegex(imbrex.Error, "the group is closed") as raised:
                 use()
