@@ -440,8 +440,9 @@ class Plan:
     def run(self, a, b=None, c=None, bias=None, gathered=None, m=None, stream=None):
         """Enqueues one run; the operands must stay until the stream is done with them.
 
-        m: rows of this run, of all ranks together, the same on all; None: the plan's.  0 of them
-        are nothing to do."""
+        m: rows of this run, of all ranks together, the same on all; None: the plan's m.  0: no
+        rows, so that the operands are checked and nothing is enqueued; only in C is an args.m of 0
+        the plan's m."""
         handle, on = self._open(), _stream(self._device, stream)
         rows = self._desc.m if m is None else operator.index(m)
         if rows != self._rows:  # else the latest run's: runs are many

@@ -286,7 +286,7 @@ class Python(unittest.TestCase):
 
         def check(group, rank, op, rows, options):
             whole = m if rows is None else int(rows)
-            own = {8: (2, 3, 3), 7: (2, 2, 3), 2: (0, 1, 1)}[whole][rank]
+            own = {8: (2, 3, 3), 7: (2, 2, 3), 2: (0, 1, 1), 0: (0, 0, 0)}[whole][rank]
             b = (k, n) if options.get("layout") == "kn" else (n, k)
             shapes = {"all_gather": {"a": (own, n), "c": (whole, n)},
                       "reduce_scatter": {"a": (whole, n), "c": (own, n)},
@@ -308,7 +308,7 @@ class Python(unittest.TestCase):
             group.sync()  # until here all of them have to live
 
         def work(group, rank):
-            for rows in None, 8, 7, numpy.int8(2):
+            for rows in None, 8, 7, numpy.int8(2), 0:
                 for op in "all_gather", "reduce_scatter":
                     check(group, rank, op, rows, {})
                 for op in "ag_gemm", "gemm_rs":
