@@ -3,18 +3,22 @@
     import imbrex
     group = imbrex.Group()                        # the ranks that torchrun or imbrex run started
     plan = group.ag_gemm(m=8192, n=3584, k=4096)  # bf16, b as [n, k]
+    a = torch.empty(group.rows(8192), 4096, dtype=torch.bfloat16, device=group.device)
     plan.run(a, b, c, stream=torch.cuda.current_stream())
 
 An operand is an address, or what has data_ptr() (PyTorch) or __array_interface__ (NumPy): then it
-must be contiguous, of the plan's dtype (or of integers of that size, as bits) and on the group's
-device; its shape is the caller's to get right.  A stream is a CUstream as an integer, or what has
-cuda_stream (PyTorch); 0 is CUDA's default stream, which is PyTorch's first.  None is the group's
-own, ordered with nothing else.  What fails raises imbrex.Error with the library's own sentence.
+must be contiguous, of the plan's dtype (or of integers of that size, as bits), on the group's
+device, and of as many elements as the call takes on this rank, or more; how they are shaped is not
+looked at.  A stream is a CUstream as an integer, or what has cuda_stream (PyTorch); 0 is CUDA's
+default stream, which is PyTorch's first.  None is the group's own, ordered with nothing else.  What
+fails raises imbrex.Error with the library's own sentence.
 IMBREX_LIBRARY names the library's file; else it is looked for in this repository's build/release,
 or where this file is installed with it, then where the loader looks.
 """
 import ctypes
+import math
 import numbers
+import operator
 import os
 import sys
 
@@ -97,7 +101,10 @@ def _open():
     for function in ("imbrex_error", "imbrex_status_name", "imbrex_version",
                      "imbrex_group_device"):
         getattr(lib, function).restype = ctypes.c_char_p
-    lib.imbrex_group_device.argtypes = [ctypes.c_void_p]
+    for function in ("imbrex_group_rank", "imbrex_group_size", "imbrex_group_device",
+                     "imbrex_group_status"):
+        getattr(lib, function).argtypes = [ctypes.c_void_p]
+    lib.imbrex_group_node.argtypes = [ctypes.c_void_p, ctypes.c_int]
     lib.imbrex_group_destroy.argtypes = [ctypes.c_void_p]
     lib.imbrex_group_abort.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_destroy.argtypes = [ctypes.c_void_p]
@@ -106,8 +113,9 @@ def _open():
                                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    lib.imbrex_plan_describe.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
-    lib.imbrex_plan_describe.restype = ctypes.c_size_t
+    for function in "imbrex_group_describe", "imbrex_plan_describe":
+        getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        getattr(lib, function).restype = ctypes.c_size_t
     return lib
 
 
@@ -137,15 +145,25 @@ def _text(name, value):
     return None if value is None else value.encode()
 
 
+def _described(describe, handle):
+    text = ctypes.create_string_buffer(describe(handle, None, 0) + 1)
+    describe(handle, text, len(text))
+    return text.value.decode()
+
+
+def _share(m, rank, size):
+    return (rank + 1) * m // size - rank * m // size
+
+
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 _FLOATS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 class _Operands:
-    """Addresses of what a call is given, of one dtype on one device."""
+    """Addresses of what a call is given, of one dtype on one device, a rank's."""
 
-    def __init__(self, dtype, device):
-        self._dtype, self._fine = dtype, set()
+    def __init__(self, dtype, device, rank):
+        self._dtype, self._rank, self._fine = dtype, rank, set()
         self._device = "cpu" if device.startswith("cpu") else device  # PyTorch numbers no CPUs
 
     def _need(self, good, name, what, want):
@@ -158,7 +176,13 @@ class _Operands:
         self._need(size == _BYTES[self._dtype], name, "has elements of %d bytes" % size,
                    self._dtype)
 
-    def _tensor(self, name, tensor):
+    def _check_size(self, name, shape, want):
+        """want: what the call takes; None: no such operand, or it is refused for another reason."""
+        if want is not None and math.prod(shape) < math.prod(want):
+            raise ValueError("%s is %s, %d of %d elements: want %s on rank %d" % (
+                name, list(shape), math.prod(shape), math.prod(want), list(want), self._rank))
+
+    def _tensor(self, name, tensor, want):
         contiguous = getattr(tensor, "is_contiguous", lambda: True)()
         self._need(contiguous, name, "is not contiguous", "what .contiguous() returns")
         kind, device = getattr(tensor, "dtype", None), getattr(tensor, "device", self._device)
@@ -168,9 +192,11 @@ class _Operands:
             self._need(str(device) == self._device, name, "is on %s" % device,
                        "it on %s, as the group" % self._device)
             self._fine.add((kind, device))
+        if hasattr(tensor, "shape"):
+            self._check_size(name, tensor.shape, want)
         return tensor.data_ptr()
 
-    def _array(self, name, array, written):
+    def _array(self, name, array, want, written):
         self._need(self._device == "cpu", name, "is memory of the host",
                    "it on %s, as the group" % self._device)
         self._need(array.get("strides") is None, name, "is not contiguous",
@@ -183,17 +209,18 @@ class _Operands:
         self._need(order in ("|", native), name, "is of the other byte order",
                    "what .astype(dtype.newbyteorder('=')) returns")
         self._check_type(name, {"f": "float", "c": "complex"}.get(kind, kind) + str(8 * size), size)
+        self._check_size(name, array["shape"], want)
         return at
 
-    def address(self, name, operand, written=False):
+    def address(self, name, operand, want=None, written=False):
         if operand is None:
             return None
         if isinstance(operand, numbers.Integral):
             return int(operand) or None  # as ctypes gives NULL back
         if hasattr(operand, "data_ptr"):
-            return self._tensor(name, operand)
+            return self._tensor(name, operand, want)
         if hasattr(operand, "__array_interface__"):
-            return self._array(name, operand.__array_interface__, written)
+            return self._array(name, operand.__array_interface__, want, written)
         raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch) or "
                         "__array_interface__ (NumPy)" % (name, type(operand).__name__))
 
@@ -255,8 +282,41 @@ class Group:
         return self._handle
 
     @property
+    def rank(self):
+        """This rank's number, from 0."""
+        return _lib.imbrex_group_rank(self._open())
+
+    @property
+    def size(self):
+        """How many ranks there are."""
+        return _lib.imbrex_group_size(self._open())
+
+    def node(self, rank=None):
+        """The node that rank is on, from 0; None: this rank.  -1: there is no such rank."""
+        rank = self.rank if rank is None else rank
+        _whole("rank", rank, ctypes.c_int(rank).value)
+        return _lib.imbrex_group_node(self._open(), rank)
+
+    def rows(self, m):
+        """How many of m rows this rank has: those from rank * m // size up to
+        (rank + 1) * m // size, maybe none."""
+        m = operator.index(m)
+        if m < 0:
+            raise ValueError("m is %d: want from 0" % m)
+        return _share(m, self.rank, self.size)
+
+    @property
     def device(self):
+        """This rank's device, as PyTorch takes it, too: "cuda:1"."""
         return _lib.imbrex_group_device(self._open()).decode()
+
+    def describe(self):
+        """One line for people: the ranks, their device, and which of them are on which node."""
+        return _described(_lib.imbrex_group_describe, self._open())
+
+    def status(self):
+        """Raises what failed so far; else returns None.  Never blocks."""
+        _check(_lib.imbrex_group_status(self._open()))
 
     def sync(self, stream=None):
         _check(_lib.imbrex_stream_sync(self._open(), _stream(self.device, stream)))
@@ -269,10 +329,11 @@ class Group:
         number = _choice("dtype", dtype, DTYPES)
         for name, value in ("rows", rows), ("cols", cols):
             _whole(name, value, ctypes.c_int64(value).value)
-        operands = _Operands(dtype, self.device)
+        rows, cols = operator.index(rows), operator.index(cols)
+        operands = _Operands(dtype, self.device, self.rank)
         _check(_lib.imbrex_silu_mul(self._open(), number, rows, cols,
-                                    operands.address("pair", pair),
-                                    operands.address("out", out, written=True),
+                                    operands.address("pair", pair, (rows, 2 * cols)),
+                                    operands.address("out", out, (rows, cols), written=True),
                                     _stream(self.device, stream)))
 
     def abort(self):
@@ -295,8 +356,7 @@ class Group:
     def _plan(self, name, desc, dtype, algorithm):
         desc.dtype = _choice("dtype", dtype, DTYPES)
         desc.algorithm = _text("algorithm", algorithm)
-        plan = Plan(getattr(_lib, "imbrex_plan_" + name), self._open(), self.device, desc, dtype,
-                    self._failures)
+        plan = Plan(self, name, desc, dtype)
         self._plans = [other for other in self._plans if other.is_open] + [plan]
         return plan
 
@@ -346,10 +406,14 @@ class Group:
 class Plan:
     """An operator of a fixed shape; made by a group, collectively."""
 
-    def __init__(self, create, group, device, desc, dtype, failures):
-        self._handle, self._device = ctypes.c_void_p(), device
-        self._operands = _Operands(dtype, device)
-        _check(create(group, ctypes.byref(desc), ctypes.byref(self._handle)), failures)
+    def __init__(self, group, name, desc, dtype):
+        self._handle, self._device = ctypes.c_void_p(), group.device
+        self._name, self._desc, self._rows = name, desc, None
+        self._rank, self._ranks = group.rank, group.size
+        self._operands = _Operands(dtype, self._device, self._rank)
+        create = getattr(_lib, "imbrex_plan_" + name)
+        _check(create(group._open(), ctypes.byref(desc), ctypes.byref(self._handle)),
+               group._failures)
 
     @property
     def is_open(self):
@@ -360,23 +424,41 @@ class Plan:
             raise Error("IMBREX_INVALID", "the plan is closed, by itself or with its group")
         return self._handle
 
+    def _shapes(self, m):
+        """Of a run's operands on this rank, as imbrex.h has them beside the makers of plans."""
+        if not 0 <= m <= self._desc.m:
+            return {}  # the library has a sentence for it
+        rows = _share(m, self._rank, self._ranks)
+        gathers = self._name in ("all_gather", "ag_gemm")
+        a_rows, c_rows, n = (rows, m, self._desc.n) if gathers else (m, rows, self._desc.n)
+        if isinstance(self._desc, _CollDesc):
+            return {"a": (a_rows, n), "c": (c_rows, n)}
+        k, across = self._desc.k, self._desc.layout == LAYOUTS["kn"]
+        return {"a": (a_rows, k), "b": (k, n) if across else (n, k), "bias": (n,),
+                "c": (c_rows, n), "gathered": (m, k) if gathers else None}
+
     def run(self, a, b=None, c=None, bias=None, gathered=None, m=None, stream=None):
         """Enqueues one run; the operands must stay until the stream is done with them.
 
-        m: rows of this run, of all ranks together, the same on all; None: the plan's.  0 of them
-        are nothing to do."""
-        address = self._operands.address
+        m: rows of this run, of all ranks together, the same on all; None: the plan's m.  0: no
+        rows, so that the operands are checked and nothing is enqueued; only in C is an args.m of 0
+        the plan's m."""
         handle, on = self._open(), _stream(self._device, stream)
-        args = _Args(a=address("a", a), b=address("b", b), bias=address("bias", bias),
-                     c=address("c", c, written=True),
-                     gathered=address("gathered", gathered, written=True), m=m or 0)
-        if m is None or args.m != 0:
+        rows = self._desc.m if m is None else operator.index(m)
+        if rows != self._rows:  # else the latest run's: runs are many
+            self._rows, self._want = rows, self._shapes(rows)
+        address, want = self._operands.address, self._want.get
+        args = _Args(a=address("a", a, want("a")), b=address("b", b, want("b")),
+                     bias=address("bias", bias, want("bias")),
+                     c=address("c", c, want("c"), written=True),
+                     gathered=address("gathered", gathered, want("gathered"), written=True),
+                     m=rows)
+        if m is None or rows != 0:
             _check(_lib.imbrex_plan_run(handle, ctypes.byref(args), on))
 
     def describe(self):
-        text = ctypes.create_string_buffer(1024)
-        _lib.imbrex_plan_describe(self._open(), text, len(text))
-        return text.value.decode()
+        """One line for people: shape, tiles, algorithm and why."""
+        return _described(_lib.imbrex_plan_describe, self._open())
 
     def close(self):
         if self._handle:

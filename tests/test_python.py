@@ -77,10 +77,11 @@ def rows_of(rank, m):
     return slice(rank * m // RANKS, (rank + 1) * m // RANKS)
 
 
-def tensor(dtype="float32", size=4, contiguous=True, device="cpu"):
+def tensor(dtype="float32", size=4, contiguous=True, device="cpu", shape=(8, 8)):
     """What PyTorch's looks like."""
     return types.SimpleNamespace(data_ptr=lambda: 64, is_contiguous=lambda: contiguous,
-                                 dtype="torch." + dtype, element_size=lambda: size, device=device)
+                                 dtype="torch." + dtype, element_size=lambda: size, device=device,
+                                 shape=shape)
 
 
 class Python(unittest.TestCase):
@@ -168,6 +169,30 @@ class Python(unittest.TestCase):
             plan.close()
             plan.close()
 
+    def test_who_a_group_is(self):
+        def work(group, rank):
+            self.assertEqual((group.rank, group.size), (rank, RANKS))
+            self.assertEqual([group.node(r) for r in range(-1, RANKS + 1)], [-1, 0, 0, 0, -1])
+            self.assertEqual(group.node(), 0)
+            self.assertRegex(group.describe(), r"^3 ranks on cpu, 1 node: 0 \(.*\) ranks 0-2$")
+            self.assertIsNone(group.status())
+            for m in 0, 1, 2, 3, 7, 8, numpy.int8(100), 2 ** 31 - 4097:
+                taken = rows_of(rank, int(m))
+                self.assertEqual(group.rows(m), taken.stop - taken.start)
+            with self.assertRaisesRegex(ValueError, "m is -1: want from 0"):
+                group.rows(-1)
+            with self.assertRaisesRegex(OverflowError, "rank is 4294967296, which is more"):
+                group.node(2 ** 32)
+            return group.rows(8)
+        self.assertEqual(on_ranks(work), [2, 3, 3])
+
+    def test_status_is_what_failed(self):
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            group.abort()
+            with self.assertRaisesRegex(imbrex.Error, "abort") as raised:
+                group.status()
+            self.assertEqual(raised.exception.status, "IMBREX_PEER")
+
     def test_wrong_words(self):
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
             for says, call in (
@@ -196,7 +221,9 @@ class Python(unittest.TestCase):
         group.close()
         with self.assertRaisesRegex(imbrex.Error, "closed, by itself or with its group"):
             plans[1].run(x, x, x)
-        for use in (group.sync, group.barrier, lambda: group.device, lambda: group.ag_gemm(8, 8, 8),
+        for use in (group.sync, group.barrier, lambda: group.device, lambda: group.rank,
+                    lambda: group.size, group.node, lambda: group.node(0), lambda: group.rows(8),
+                    group.describe, group.status, lambda: group.ag_gemm(8, 8, 8),
                     lambda: group.silu_mul(8, 8, x, x), lambda: group.tune("all_gather", 8, 8)):
             with self.assertRaisesRegex(imbrex.Error, "the group is closed") as raised:
                 use()
@@ -237,12 +264,67 @@ class Python(unittest.TestCase):
             self.assertTrue((kept == random(3, 8, 8)).all())
             with self.assertRaisesRegex(ValueError, "pair is of float32: want bf16"):
                 group.silu_mul(8, 4, x, x)
-        host = imbrex._Operands("f32", "cuda:1")
+        host = imbrex._Operands("f32", "cuda:1", 0)
         with self.assertRaisesRegex(ValueError, "a is memory of the host: want it on cuda:1"):
             host.address("a", x)
         self.assertEqual([host.address("a", tensor(device="cuda:1")) for _ in "12"], [64, 64])
         with self.assertRaisesRegex(ValueError, "a is on cuda:0: want it on cuda:1"):
             host.address("a", tensor(device="cuda:0"))
+
+    def refuses(self, name, shape, rank, call):
+        """call, given one element less than shape has."""
+        count = int(numpy.prod(shape))
+        says = "%s is [%d], %d of %d elements: want %s on rank %d" % (
+            name, count - 1, count - 1, count, list(shape), rank)
+        for short in numpy.zeros(count - 1, "f"), tensor(shape=(count - 1,)):
+            with self.assertRaises(ValueError) as raised:
+                call(short)
+            self.assertEqual(str(raised.exception), says)
+
+    def test_short_operands(self):
+        m, n, k = 8, 5, 4
+
+        def check(group, rank, op, rows, options):
+            whole = m if rows is None else int(rows)
+            own = {8: (2, 3, 3), 7: (2, 2, 3), 2: (0, 1, 1), 0: (0, 0, 0)}[whole][rank]
+            b = (k, n) if options.get("layout") == "kn" else (n, k)
+            shapes = {"all_gather": {"a": (own, n), "c": (whole, n)},
+                      "reduce_scatter": {"a": (whole, n), "c": (own, n)},
+                      "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (whole, n),
+                                  "gathered": (whole, k)},
+                      "gemm_rs": {"a": (whole, k), "b": b, "bias": (n,), "c": (own, n)}}[op]
+            plan = getattr(group, op)(m, n, dtype="f32", **options)
+            fit = {name: numpy.zeros(shape, "f") for name, shape in shapes.items()}
+            more = {name: numpy.zeros(x.size + 3, "f") for name, x in fit.items()}
+            for name, shape in shapes.items():
+                if 0 not in shape:
+                    self.refuses(name, shape, rank,
+                                 lambda short: plan.run(**{**fit, name: short}, m=rows))
+            plan.run(**fit, m=rows)
+            plan.run(**more, m=rows)
+            plan.run(**{name: x.ctypes.data for name, x in fit.items()}, m=rows)
+            with self.assertRaisesRegex(imbrex.Error, "args.m is 9: the plan was made for 0 to 8"):
+                plan.run(**fit, m=9)
+            group.sync()  # until here all of them have to live
+
+        def work(group, rank):
+            for rows in None, 8, 7, numpy.int8(2), 0:
+                for op in "all_gather", "reduce_scatter":
+                    check(group, rank, op, rows, {})
+                for op in "ag_gemm", "gemm_rs":
+                    for layout in "nk", "kn":
+                        check(group, rank, op, rows, {"k": k, "layout": layout})
+        on_ranks(work)
+
+    def test_short_operands_of_silu_mul(self):
+        pair, out = numpy.zeros((7, 6), "f"), numpy.zeros((7, 3), "f")
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            self.refuses("pair", (7, 6), 0,
+                         lambda short: group.silu_mul(7, 3, short, out, dtype="f32"))
+            self.refuses("out", (7, 3), 0,
+                         lambda short: group.silu_mul(7, 3, pair, short, dtype="f32"))
+            group.silu_mul(numpy.int8(7), numpy.int8(3), pair, out, dtype="f32")
+            group.sync()
 
     def test_no_library(self):
         path = os.path.join(SOURCE, "python", "imbrex.py")
