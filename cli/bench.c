@@ -87,7 +87,7 @@ static int check_shapes(const options_page *page, const char *ops, bench_words *
                         bench_request *request)
 {
     char names[128], wrong[256];
-    bench_op_names(names, sizeof names);
+    bench_op_names(false, names, sizeof names);
     if (!ops && !w->sizes)
         return options_wrong(page, "which operator? One of %s", names);
     w->ranks = cli_ranks(page, w->ranks, ops && strcmp(ops, "gemm") == 0 ? 1 : RANKS);
@@ -103,7 +103,7 @@ static int check_shapes(const options_page *page, const char *ops, bench_words *
         .sms = (int)w->sms,
         .bias = w->bias,
     };
-    if (!bench_shapes_read(ops, w->sizes, &like, w->total && w->ranks ? (int)w->ranks : 1,
+    if (!bench_shapes_read(ops, w->sizes, &like, w->total && w->ranks ? (int)w->ranks : 1, false,
                            &w->shapes, wrong, sizeof wrong))
         return options_wrong(page, "%s", wrong);
     request->shapes = w->shapes.list;

@@ -27,12 +27,13 @@ const bench_op *bench_op_find(const char *name)
     return NULL;
 }
 
-void bench_op_names(char *text, size_t size)
+void bench_op_names(bool plans, char *text, size_t size)
 {
     size_t length = 0;
     for (int i = 0; i < OPS && length < size; i++)
-        length +=
-            (size_t)snprintf(text + length, size - length, "%s%s", i ? ", " : "", ops[i].name);
+        if (!plans || ops[i].gemm || ops[i].coll)
+            length += (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : "",
+                                       ops[i].name);
 }
 
 static imbrex_gemm_desc gemm_desc(const bench_shape *s, const char *algorithm)

@@ -21,8 +21,8 @@ typedef struct bench_op {
 /* NULL if there is none of that name. */
 const bench_op *bench_op_find(const char *name);
 
-/* "all_gather, reduce_scatter, ..." */
-void bench_op_names(char *text, size_t size);
+/* "ag_gemm, gemm_rs, ..."; plans: those that have one. */
+void bench_op_names(bool plans, char *text, size_t size);
 
 /* What is run: one rank's product as in imbrex_gemm_desc, or the whole matrix and k = 0. */
 typedef struct bench_shape {

@@ -10,20 +10,32 @@ enum { SHAPES_MOST = 256, OPS_MOST = 16, SIZE_MOST = 1 << 24 };
 typedef struct reader {
     const bench_op *ops[OPS_MOST];
     int op_count, total;
+    bool asked, plans; /* asked: the operators are the command line's */
     const bench_shape *like;
     bench_shapes *out;
     char *wrong;
     size_t size;
 } reader;
 
+static const bench_op *find_op(reader *r, const char *name)
+{
+    char names[128];
+    const bench_op *op = bench_op_find(name);
+    bench_op_names(r->plans, names, sizeof names);
+    if (!op)
+        snprintf(r->wrong, r->size, "no operator '%s': want one of %s", name, names);
+    return op;
+}
+
 static bool read_ops(reader *r, char *list)
 {
-    char names[128], *rest = NULL;
-    bench_op_names(names, sizeof names);
+    char *rest = NULL;
     for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        const bench_op *op = bench_op_find(word);
-        if (!op || r->op_count == OPS_MOST) {
-            snprintf(r->wrong, r->size, "no operator '%s': want one of %s", word, names);
+        const bench_op *op = find_op(r, word);
+        if (!op)
+            return false;
+        if (r->op_count == OPS_MOST) {
+            snprintf(r->wrong, r->size, "more than %d operators", OPS_MOST);
             return false;
         }
         r->ops[r->op_count++] = op;
@@ -80,8 +92,10 @@ static bool add_item(reader *r, const char *item)
     int64_t sizes[3] = { 0 };
     if (colon)
         snprintf(name, sizeof name, "%.*s", (int)(colon - item), item);
-    const bench_op *only = colon ? bench_op_find(name) : NULL;
-    int given = colon && !only ? 0 : read_sizes(colon ? colon + 1 : item, sizes);
+    const bench_op *only = colon ? find_op(r, name) : NULL;
+    if (colon && !only)
+        return false;
+    int given = read_sizes(colon ? colon + 1 : item, sizes);
     int ops = only ? 1 : r->op_count;
     for (int i = 0; i < ops && given >= 2; i++) {
         const bench_op *op = only ? only : r->ops[i];
@@ -108,6 +122,14 @@ static bool add_items(reader *r, char *text)
             return false;
     }
     return true;
+}
+
+static bool has_shape(const bench_shapes *shapes, const bench_op *op)
+{
+    for (int i = 0; i < shapes->count; i++)
+        if (shapes->list[i].op == op)
+            return true;
+    return false;
 }
 
 /* NULL, with a sentence in r->wrong, if not all of it can be read. */
@@ -152,15 +174,27 @@ static bool read_all(reader *r, const char *sizes)
         snprintf(r->wrong, r->size, "--shapes: there is no shape in %s", sizes);
         good = false;
     }
+    for (int i = 0; i < r->op_count && r->asked && good; i++) {
+        good = has_shape(r->out, r->ops[i]);
+        if (!good)
+            snprintf(r->wrong, r->size, "--shapes has none for %s: add one, or leave %s out",
+                     r->ops[i]->name, r->ops[i]->name);
+    }
     return good;
 }
 
 bool bench_shapes_read(const char *ops, const char *sizes, const bench_shape *like, int total,
-                       bench_shapes *out, char *wrong, size_t size)
+                       bool plans, bench_shapes *out, char *wrong, size_t size)
 {
     *out = (bench_shapes){ .list = calloc(SHAPES_MOST, sizeof *out->list) };
-    reader r = { .total = total, .like = like, .out = out, .wrong = wrong, .size = size };
-    char *names = strdup(ops ? ops : "");
+    reader r = { .total = total,
+                 .asked = ops != NULL,
+                 .plans = plans,
+                 .like = like,
+                 .out = out,
+                 .wrong = wrong,
+                 .size = size };
+    char *names = strdup(ops ? ops : plans ? "ag_gemm,gemm_rs" : "");
     snprintf(wrong, size, "out of memory");
     bool good = names && out->list && read_ops(&r, names) && read_all(&r, sizes);
     free(names);

@@ -155,7 +155,7 @@ static int read_request(const options_page *page, const char *ops, request *q, b
     if (q->algorithm &&
         options_split(page, "algorithm", q->algorithm, OPTIONS_WORDS, &q->algorithms) < 0)
         return OPTIONS_WRONG;
-    if (!bench_shapes_read(ops, q->sizes, &like, q->total ? (int)q->ranks : 1, shapes, wrong,
+    if (!bench_shapes_read(ops, q->sizes, &like, q->total ? (int)q->ranks : 1, true, shapes, wrong,
                            sizeof wrong))
         return options_wrong(page, "%s", wrong);
     for (int i = 0; i < shapes->count; i++) {
@@ -239,7 +239,7 @@ int cli_compile(int argc, char **argv)
     if (given < 0)
         return options_exit(given);
     bench_shapes shapes = { 0 };
-    const char *ops = given ? argv[1] : "ag_gemm,gemm_rs";
+    const char *ops = given ? argv[1] : NULL;
     int wrong =
         q.kernel ? check_kernel(&page, &q, given > 0) : read_request(&page, ops, &q, &shapes);
     if (!wrong && !q.kernel && (q.words || q.gemm))

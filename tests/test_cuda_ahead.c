@@ -278,6 +278,9 @@ static void the_command_compiles(void **state)
     assert_int_equal(COMMAND(name, ops, arch, shapes, both), CLI_OK);
     assert_in_range(fake_driver_compiled(), first + 1, 3 * first);
     assert_int_equal(COMMAND(name, ops, arch, shapes, wrong), CLI_USAGE);
+    char other[] = "--shapes=gemm_rs:640,384,448"; /* of the usual two, one may be left out */
+    assert_int_equal(COMMAND(name, arch, other), CLI_OK);
+    assert_int_equal(COMMAND(name, ops, arch, other), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, old), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, what), CLI_USAGE);
     assert_int_equal(COMMAND(name, alone), CLI_USAGE);

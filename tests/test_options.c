@@ -62,6 +62,14 @@ static void usage_gives_2(void **state)
     tool_gives("run -n 2", 2, "which command");
     tool_gives("compile --algorithm ,", 2, "imbrex compile: --algorithm names none");
     tool_gives("compile --algorithm ''", 2, "imbrex compile: --algorithm names none");
+    tool_gives("compile ag_gemm,foo", 2,
+               "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter\n");
+    tool_gives("compile --shapes 'foo:64,64,64'", 2,
+               "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter\n");
+    tool_gives("compile gemm", 2, "ag_gemm with --ranks 1 has the same kernel");
+    tool_gives("compile barrier", 2, "barrier is no plan: there is nothing to compile");
+    tool_gives("compile ag_gemm --shapes 'gemm_rs:64,64,64'", 2,
+               "imbrex compile: --shapes has none for ag_gemm: add one, or leave ag_gemm out");
     tool_gives("compile --arch sm_80a", 2, "--arch is 'sm_80a': want sm_90 or the like");
     tool_gives("compile --arch sm_90b", 2, "--arch is 'sm_90b': want sm_90 or the like");
     tool_gives("rnu", 2, "did you mean 'run'");
