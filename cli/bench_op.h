@@ -37,6 +37,9 @@ typedef struct bench_shape {
 extern const char *const bench_dtype_names[3];  /* by imbrex_dtype */
 extern const char *const bench_layout_names[2]; /* by imbrex_layout */
 
+/* What a product's plan, imbrex_tune and hooks for a product are told of a shape. */
+imbrex_gemm_desc bench_op_desc(const bench_shape *shape, const char *algorithm);
+
 /* Collective.  algorithm NULL: chosen. */
 IMBREX_TRY bench_op_plan(imbrex_group *group, const bench_shape *shape, const char *algorithm,
                          imbrex_plan **plan);

@@ -58,6 +58,15 @@ class Bench(unittest.TestCase):
                     self.assertIn("chosen", candidates)
                     self.check_figures(parsed, candidates)
 
+    def test_what_is_not_given(self):
+        """Is quick on a CPU."""
+        for words, op, ranks in ((["ag_gemm"], "ag_gemm", 2), (["gemm"], "gemm", 1),
+                                 (["gemm_rs", "-n", "3"], "gemm_rs", 3)):
+            with self.subTest(words=words):
+                parsed, _ = self.result(*words, "--device", "cpu")
+                self.assertEqual([parsed[key] for key in ("op", "ranks", "m", "n", "k", "dtype")],
+                                 [op, ranks, 1024, 1024, 1024, "f32"])
+
     def test_bytes_received(self):
         width = {"ag_gemm": 16, "gemm_rs": 24, "all_gather": 24, "reduce_scatter": 24}
         for op in OPS:
