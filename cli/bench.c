@@ -23,19 +23,6 @@ static int rank_main(int rank, void *ctx)
     return bench_rank(ctx);
 }
 
-/* Outside every launcher, the ranks are started here. */
-static int start(const bench_request *request, int64_t ranks)
-{
-    if (launch_is_rank())
-        return bench_rank(request);
-    launch_options launch = {
-        .ranks = (int)ranks,
-        .output = LAUNCH_DIRECT,
-        .grace_s = LAUNCH_GRACE_S,
-    };
-    return launch_ranks(&launch, rank_main, (void *)request);
-}
-
 /* Those beside sequential, which is always timed. */
 static int read_algorithms(const options_page *page, asked *a, bench_request *request)
 {
@@ -178,7 +165,7 @@ int cli_bench(int argc, char **argv)
     if (given < 0)
         return options_exit(given);
     int wrong = check_request(&page, given ? argv[1] : NULL, &a, &request);
-    int code = wrong < 0 ? options_exit(wrong) : start(&request, w->ranks);
+    int code = wrong < 0 ? options_exit(wrong) : cli_start(w->ranks, rank_main, &request);
     options_list_free(&a.algorithms);
     return code;
 }
