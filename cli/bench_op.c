@@ -27,15 +27,16 @@ const bench_op *bench_op_find(const char *name)
     return NULL;
 }
 
-void bench_op_names(char *text, size_t size)
+void bench_op_names(bool plans, char *text, size_t size)
 {
     size_t length = 0;
     for (int i = 0; i < OPS && length < size; i++)
-        length +=
-            (size_t)snprintf(text + length, size - length, "%s%s", i ? ", " : "", ops[i].name);
+        if (!plans || ops[i].gemm || ops[i].coll)
+            length += (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : "",
+                                       ops[i].name);
 }
 
-static imbrex_gemm_desc gemm_desc(const bench_shape *s, const char *algorithm)
+imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 {
     return (imbrex_gemm_desc){
         .m = s->m,
@@ -44,6 +45,7 @@ static imbrex_gemm_desc gemm_desc(const bench_shape *s, const char *algorithm)
         .dtype = s->dtype,
         .layout = s->layout,
         .algorithm = algorithm,
+        .chunk_rows = s->chunk_rows,
         .sms = s->sms,
     };
 }
@@ -52,8 +54,7 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
                             imbrex_plan **plan)
 {
     if (s->op->product) {
-        imbrex_gemm_desc desc = gemm_desc(s, algorithm);
-        desc.chunk_rows = s->chunk_rows;
+        imbrex_gemm_desc desc = bench_op_desc(s, algorithm);
         return s->op->gemm(group, &desc, plan);
     }
     imbrex_coll_desc desc = {
@@ -69,7 +70,8 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
 
 imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, imbrex_plan **plan)
 {
-    imbrex_gemm_desc desc = gemm_desc(s, "sequential");
+    imbrex_gemm_desc desc = bench_op_desc(s, "sequential");
+    desc.chunk_rows = 0;
     return imbrex_plan_ag_gemm(alone, &desc, plan);
 }
 

@@ -21,8 +21,8 @@ typedef struct bench_op {
 /* NULL if there is none of that name. */
 const bench_op *bench_op_find(const char *name);
 
-/* "all_gather, reduce_scatter, ..." */
-void bench_op_names(char *text, size_t size);
+/* "ag_gemm, gemm_rs, ..."; plans: those that have one. */
+void bench_op_names(bool plans, char *text, size_t size);
 
 /* What is run: one rank's product as in imbrex_gemm_desc, or the whole matrix and k = 0. */
 typedef struct bench_shape {
@@ -36,6 +36,9 @@ typedef struct bench_shape {
 
 extern const char *const bench_dtype_names[3];  /* by imbrex_dtype */
 extern const char *const bench_layout_names[2]; /* by imbrex_layout */
+
+/* What a product's plan, imbrex_tune and hooks for a product are told of a shape. */
+imbrex_gemm_desc bench_op_desc(const bench_shape *shape, const char *algorithm);
 
 /* Collective.  algorithm NULL: chosen. */
 IMBREX_TRY bench_op_plan(imbrex_group *group, const bench_shape *shape, const char *algorithm,

@@ -12,6 +12,7 @@
 
 typedef struct rank_state {
     const bench_request *request;
+    const bench_shape *shapes; /* the device's */
     bench_setting setting;
     progress bar;
     int left_out;
@@ -20,7 +21,7 @@ typedef struct rank_state {
 static bool multiplies(const bench_request *q)
 {
     for (int i = 0; i < q->count; i++)
-        if (q->shapes[i].op->product)
+        if (q->shapes[true][i].op->product)
             return true;
     return false;
 }
@@ -54,6 +55,7 @@ static imbrex_status equip(rank_state *s)
     TRY(imbrex_group_create(&desc, &setting->alone));
     TRY(share_open(setting->group, sizeof(double), &setting->share));
     TRY(measure_clock(setting->group, s->request->graph, &setting->timer));
+    s->shapes = s->request->shapes[setting->timer != NULL];
     if (setting->timer)
         return equip_gpu(setting);
     if (s->request->peer == BENCH_PEER_CUBLAS)
@@ -95,8 +97,9 @@ static imbrex_status work(rank_state *s)
     TRY(equip(s));
     bool lost = false;
     for (int i = 0; i < q->count && !lost; i++) {
+        const bench_shape *shape = &s->shapes[i];
         bench_result result;
-        imbrex_status status = time_shape(s, &q->shapes[i], &result);
+        imbrex_status status = time_shape(s, shape, &result);
         bool harmless = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;
         if (status != IMBREX_OK && (!harmless || q->count == 1))
             return status;
@@ -105,12 +108,12 @@ static imbrex_status work(rank_state *s)
             s->left_out++;
             if (s->setting.bar)
                 fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
-                        q->shapes[i].op->name, (long long)q->shapes[i].m, (long long)q->shapes[i].n,
-                        (long long)q->shapes[i].k, why);
+                        shape->op->name, (long long)shape->m, (long long)shape->n,
+                        (long long)shape->k, why);
         } else {
             TRY(report(s, &result, &lost));
             if (!lost && q->timeline)
-                TRY(bench_trace(&s->setting, &q->shapes[i]));
+                TRY(bench_trace(&s->setting, shape));
         }
     }
     return IMBREX_OK;

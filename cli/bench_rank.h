@@ -14,7 +14,7 @@ typedef enum bench_peer {
 } bench_peer;
 
 typedef struct bench_request {
-    const bench_shape *shapes; /* [count], timed one after another */
+    const bench_shape *shapes[2]; /* on a CPU, on a GPU: [count], timed one after another */
     int count;
     const char *device;                       /* NULL: the best here */
     const char *algorithms[BENCH_ALGORITHMS]; /* beside "sequential"; NULL: chosen */

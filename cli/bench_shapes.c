@@ -5,25 +5,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHAPES_MOST = 256, OPS_MOST = 16, SIZE_MOST = 1 << 24 };
+enum { OPS_MOST = 16, SIZE_MOST = 1 << 24 };
 
 typedef struct reader {
+    const options_page *page;
+    const bench_words *words;
     const bench_op *ops[OPS_MOST];
-    int op_count, total;
-    const bench_shape *like;
+    int op_count;
     bench_shapes *out;
-    char *wrong;
-    size_t size;
 } reader;
+
+static const bench_op *find_op(reader *r, const char *name)
+{
+    char names[128];
+    const bench_op *op = bench_op_find(name);
+    bench_op_names(r->words->plans, names, sizeof names);
+    if (!op)
+        options_wrong(r->page, "no operator '%s': want one of %s", name, names);
+    return op;
+}
 
 static bool read_ops(reader *r, char *list)
 {
-    char names[128], *rest = NULL;
-    bench_op_names(names, sizeof names);
+    char *rest = NULL;
     for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        const bench_op *op = bench_op_find(word);
-        if (!op || r->op_count == OPS_MOST) {
-            snprintf(r->wrong, r->size, "no operator '%s': want one of %s", word, names);
+        const bench_op *op = find_op(r, word);
+        if (!op)
+            return false;
+        if (r->op_count == OPS_MOST) {
+            options_wrong(r->page, "more than %d operators", OPS_MOST);
             return false;
         }
         r->ops[r->op_count++] = op;
@@ -31,27 +41,36 @@ static bool read_ops(reader *r, char *list)
     return true;
 }
 
-static bool add(reader *r, const bench_op *op, const int64_t sizes[3])
+/* sizes NULL: the words'. */
+static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, bench_shape *shape)
 {
-    if (r->out->count == SHAPES_MOST) {
-        snprintf(r->wrong, r->size, "more than %d shapes", SHAPES_MOST);
-        return false;
-    }
-    bench_shape shape = *r->like;
-    shape.op = op;
-    shape.m = op->meets ? 1 : sizes[0];
-    shape.n = op->meets ? 1 : sizes[1];
-    shape.k = op->product ? sizes[2] : 0;
-    int64_t *cut = op->alone || !op->product ? NULL : op->a_is_share ? &shape.n : &shape.k;
-    if (cut && *cut % r->total) {
-        snprintf(r->wrong, r->size, "--total: %s = %lld does not divide by %d ranks",
-                 op->a_is_share ? "n" : "k", (long long)*cut, r->total);
+    int ranks = r->words->total && r->words->ranks ? (int)r->words->ranks : 1;
+    *shape = bench_words_shape(r->words, gpu);
+    shape->op = op;
+    shape->m = op->meets ? 1 : sizes ? sizes[0] : shape->m;
+    shape->n = op->meets ? 1 : sizes ? sizes[1] : shape->n;
+    shape->k = !op->product ? 0 : sizes ? sizes[2] : shape->k;
+    int64_t *cut = op->alone || !op->product ? NULL : op->a_is_share ? &shape->n : &shape->k;
+    if (cut && *cut % ranks) {
+        options_wrong(r->page, "--total: %s = %lld does not divide by %d ranks",
+                      op->a_is_share ? "n" : "k", (long long)*cut, ranks);
         return false;
     }
     if (cut)
-        *cut /= r->total;
-    r->out->list[r->out->count++] = shape;
+        *cut /= ranks;
     return true;
+}
+
+static bool add(reader *r, const bench_op *op, const int64_t *sizes)
+{
+    int at = r->out->count;
+    if (at == BENCH_SHAPES) {
+        options_wrong(r->page, "more than %d shapes", BENCH_SHAPES);
+        return false;
+    }
+    r->out->count++;
+    return set(r, op, sizes, false, &r->out->list[false][at]) &&
+           set(r, op, sizes, true, &r->out->list[true][at]);
 }
 
 /* "m,n,k" or "m,n", or with blanks; returns how many, 0: something else. */
@@ -80,8 +99,10 @@ static bool add_item(reader *r, const char *item)
     int64_t sizes[3] = { 0 };
     if (colon)
         snprintf(name, sizeof name, "%.*s", (int)(colon - item), item);
-    const bench_op *only = colon ? bench_op_find(name) : NULL;
-    int given = colon && !only ? 0 : read_sizes(colon ? colon + 1 : item, sizes);
+    const bench_op *only = colon ? find_op(r, name) : NULL;
+    if (colon && !only)
+        return false;
+    int given = read_sizes(colon ? colon + 1 : item, sizes);
     int ops = only ? 1 : r->op_count;
     for (int i = 0; i < ops && given >= 2; i++) {
         const bench_op *op = only ? only : r->ops[i];
@@ -91,8 +112,8 @@ static bool add_item(reader *r, const char *item)
             return false;
     }
     if (given < 2 || ops == 0)
-        snprintf(r->wrong, r->size, "shape '%s': want m,n,k%s, sizes from 1 to %d", item,
-                 ops ? "" : " after an operator and a colon", SIZE_MOST);
+        options_wrong(r->page, "shape '%s': want m,n,k%s, sizes from 1 to %d", item,
+                      ops ? "" : " after an operator and a colon", SIZE_MOST);
     return given >= 2 && ops > 0;
 }
 
@@ -110,7 +131,15 @@ static bool add_items(reader *r, char *text)
     return true;
 }
 
-/* NULL, with a sentence in r->wrong, if not all of it can be read. */
+static bool has_shape(const bench_shapes *shapes, const bench_op *op)
+{
+    for (int i = 0; i < shapes->count; i++)
+        if (shapes->list[0][i].op == op)
+            return true;
+    return false;
+}
+
+/* NULL, after a sentence, if not all of it can be read. */
 static char *read_file(reader *r, const char *path)
 {
     enum { BYTES_MOST = 1 << 16 };
@@ -121,10 +150,10 @@ static char *read_file(reader *r, const char *path)
     if (good)
         text[bytes] = '\0';
     else if (bytes > BYTES_MOST)
-        snprintf(r->wrong, r->size, "--shapes: %s has more than %d bytes: name a smaller file",
-                 path, BYTES_MOST);
+        options_wrong(r->page, "--shapes: %s has more than %d bytes: name a smaller file", path,
+                      BYTES_MOST);
     else
-        snprintf(r->wrong, r->size, "--shapes: cannot read %s: %s", path, strerror(errno));
+        options_wrong(r->page, "--shapes: cannot read %s: %s", path, strerror(errno));
     if (file)
         fclose(file);
     if (good)
@@ -133,40 +162,40 @@ static char *read_file(reader *r, const char *path)
     return NULL;
 }
 
-static bool read_all(reader *r, const char *sizes)
+static bool read_sizes_of(reader *r, const char *sizes)
 {
-    const bench_shape *like = r->like;
-    const int64_t given[3] = { like->m, like->n, like->k };
-    for (int i = 0; i < r->op_count && !sizes; i++)
-        if (!add(r, r->ops[i], given))
-            return false;
-    if (!sizes) {
-        snprintf(r->wrong, r->size, "which operator? \"ag_gemm\" is one");
-        return r->out->count > 0;
-    }
     bool list = strpbrk(sizes, ",;") && strpbrk(sizes, "0123456789") && !strchr(sizes, '/');
     char *text = list ? strdup(sizes) : read_file(r, sizes);
+    if (list && !text)
+        options_wrong(r->page, "out of memory");
     bool good = text && add_items(r, text);
     free(text);
-    if (good && r->out->count == 0) {
-        snprintf(r->wrong, r->size, "--shapes: there is no shape in %s", sizes);
-        good = false;
-    }
-    return good;
+    if (good && r->out->count == 0)
+        options_wrong(r->page, "--shapes: there is no shape in %s", sizes);
+    return good && r->out->count > 0;
 }
 
-bool bench_shapes_read(const char *ops, const char *sizes, const bench_shape *like, int total,
-                       bench_shapes *out, char *wrong, size_t size)
+int bench_shapes_read(const options_page *page, const bench_words *words, const char *ops,
+                      bench_shapes *out)
 {
-    *out = (bench_shapes){ .list = calloc(SHAPES_MOST, sizeof *out->list) };
-    reader r = { .total = total, .like = like, .out = out, .wrong = wrong, .size = size };
-    char *names = strdup(ops ? ops : "");
-    snprintf(wrong, size, "out of memory");
-    bool good = names && out->list && read_ops(&r, names) && read_all(&r, sizes);
+    reader r = { .page = page, .words = words, .out = out };
+    char *names = strdup(ops ? ops : words->plans ? "ag_gemm,gemm_rs" : "");
+    if (!names)
+        return options_wrong(page, "out of memory");
+    bool good = read_ops(&r, names);
     free(names);
-    if (good)
-        return true;
-    free(out->list);
-    *out = (bench_shapes){ 0 };
-    return false;
+    out->count = 0;
+    if (good && words->sizes)
+        good = read_sizes_of(&r, words->sizes);
+    else if (good && r.op_count == 0)
+        return options_wrong(page, "which operator? \"ag_gemm\" is one");
+    for (int i = 0; i < r.op_count && good; i++) {
+        const bench_op *op = r.ops[i];
+        if (!words->sizes)
+            good = add(&r, op, NULL);
+        else if (ops && !has_shape(out, op))
+            return options_wrong(page, "--shapes has none for %s: add one, or leave %s out",
+                                 op->name, op->name);
+    }
+    return good ? 0 : OPTIONS_WRONG;
 }

@@ -70,15 +70,7 @@ static void print(const table *t, const bench_shape *s)
 
 imbrex_status bench_tune(imbrex_group *group, const bench_shape *s, progress *bar, bool shown)
 {
-    const imbrex_gemm_desc desc = {
-        .m = s->m,
-        .n = s->n,
-        .k = s->op->product ? s->k : 0,
-        .dtype = s->dtype,
-        .layout = s->op->product ? s->layout : 0,
-        .chunk_rows = s->chunk_rows,
-        .sms = s->sms,
-    };
+    const imbrex_gemm_desc desc = bench_op_desc(s, NULL);
     table t = { .bar = bar };
     progress_begin(bar, "tune", STEPS);
     imbrex_status status = imbrex_tune(group, s->op->name, &desc, note, &t);

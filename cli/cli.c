@@ -19,6 +19,17 @@ int cli_ranks(const options_page *page, int64_t given, int usual)
     return started;
 }
 
+int cli_start(int64_t ranks, int (*rank_main)(int rank, void *ctx), const void *request)
+{
+    void *ctx = (void *)request;
+    const launch_options options = {
+        .ranks = (int)ranks,
+        .output = LAUNCH_DIRECT,
+        .grace_s = LAUNCH_GRACE_S,
+    };
+    return launch_is_rank() ? rank_main(-1, ctx) : launch_ranks(&options, rank_main, ctx);
+}
+
 static int reason; /* errno of the first write that failed where it could be seen */
 
 bool cli_flush(void)

@@ -23,6 +23,11 @@ static inline int cli_exit_code(imbrex_status status)
  * which the library will refuse; OPTIONS_WRONG: it was said what is wrong. */
 int cli_ranks(const options_page *page, int64_t given, int usual);
 
+/* Calls rank_main(rank, request) on so many ranks, which are started here and write to our output;
+ * as some launcher's rank, only in this process, and with rank -1: the library will know it.  The
+ * exit code. */
+int cli_start(int64_t ranks, int (*rank_main)(int rank, void *ctx), const void *request);
+
 /* Whether all that was printed has arrived so far. */
 bool cli_flush(void);
 

@@ -24,19 +24,6 @@ static int rank_main(int rank, void *ctx)
     return mlp_rank(ctx);
 }
 
-/* Outside every launcher, the ranks are started here. */
-static int start(const mlp_request *request, int64_t ranks)
-{
-    if (launch_is_rank())
-        return mlp_rank(request);
-    launch_options launch = {
-        .ranks = (int)ranks,
-        .output = LAUNCH_DIRECT,
-        .grace_s = LAUNCH_GRACE_S,
-    };
-    return launch_ranks(&launch, rank_main, (void *)request);
-}
-
 /* The files are rank 0's to write: the other ranks' hosts need not have the folder. */
 static int check_files(const options_page *page, const mlp_request *request)
 {
@@ -161,7 +148,7 @@ int cli_mlp(int argc, char **argv)
     }
     request.model = &model;
     wrong = check_overwrites(&page, &request);
-    int code = wrong < 0 ? options_exit(wrong) : start(&request, ranks);
+    int code = wrong < 0 ? options_exit(wrong) : cli_start(ranks, rank_main, &request);
     mlp_model_close(&model);
     return code;
 }

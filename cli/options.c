@@ -82,6 +82,12 @@ int options_index(const char *const *names, int count, const char *name)
     return 0;
 }
 
+static const option *next(const option *o)
+{
+    o++;
+    return !o->name && o->more ? o->more : o;
+}
+
 /* ---- Help ------------------------------------------------------------------------------------ */
 
 static void print_option(const option *o)
@@ -111,7 +117,7 @@ static int print_help(const options_page *page)
     if (page->about)
         printf("\n%s\n", page->about);
     puts("\noptions:");
-    for (const option *o = page->options; o->name; o++)
+    for (const option *o = page->options; o->name; o = next(o))
         print_option(o);
     print_option(&help_option);
     if (page->notes)
@@ -183,7 +189,7 @@ static int set_value(const options_page *page, const option *o, const char *valu
 
 static const option *find_name(const options_page *page, const char *name, size_t length)
 {
-    for (const option *o = page->options; o->name; o++)
+    for (const option *o = page->options; o->name; o = next(o))
         if (strlen(o->name) == length && memcmp(o->name, name, length) == 0)
             return o;
     return length == 4 && memcmp(name, "help", 4) == 0 ? &help_option : NULL;
@@ -191,7 +197,7 @@ static const option *find_name(const options_page *page, const char *name, size_
 
 static const option *find_letter(const options_page *page, char letter)
 {
-    for (const option *o = page->options; o->name; o++)
+    for (const option *o = page->options; o->name; o = next(o))
         if (o->letter == letter)
             return o;
     return letter == 'h' ? &help_option : NULL;
@@ -203,7 +209,7 @@ static int unknown_name(const options_page *page, const char *name, size_t lengt
     const char *nearest = NULL;
     int least = 3;
     snprintf(given, sizeof given, "%.*s", (int)length, name);
-    for (const option *o = page->options; o->name; o++) {
+    for (const option *o = page->options; o->name; o = next(o)) {
         int distance = options_distance(given, o->name);
         if (distance < least) {
             least = distance;

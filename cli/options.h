@@ -25,7 +25,7 @@
 /* Exactly one of the four targets is set: it says what the option takes, and keeps the default if
  * the option is not given.  Text lives as long as argv. */
 typedef struct option {
-    const char *name; /* without dashes; NULL ends the table */
+    const char *name; /* without dashes; NULL in the last row */
     char letter;      /* or 0 */
     bool *flag;
     int64_t *integer;
@@ -35,6 +35,7 @@ typedef struct option {
     const char *choices; /* text: the words allowed, "bf16|f16|f32"; NULL: any */
     double min, max;  /* integer and real, both included; equal: no limit; INFINITY: none above */
     const char *help; /* may hold several lines */
+    const struct option *more; /* in the last row: the table goes on there; NULL: it ends */
 } option;
 
 typedef struct options_page {

@@ -58,6 +58,15 @@ class Bench(unittest.TestCase):
                     self.assertIn("chosen", candidates)
                     self.check_figures(parsed, candidates)
 
+    def test_what_is_not_given(self):
+        """Is quick on a CPU."""
+        for words, op, ranks in ((["ag_gemm"], "ag_gemm", 2), (["gemm"], "gemm", 1),
+                                 (["gemm_rs", "-n", "3"], "gemm_rs", 3)):
+            with self.subTest(words=words):
+                parsed, _ = self.result(*words, "--device", "cpu")
+                self.assertEqual([parsed[key] for key in ("op", "ranks", "m", "n", "k", "dtype")],
+                                 [op, ranks, 1024, 1024, 1024, "f32"])
+
     def test_bytes_received(self):
         width = {"ag_gemm": 16, "gemm_rs": 24, "all_gather": 24, "reduce_scatter": 24}
         for op in OPS:
@@ -254,7 +263,13 @@ class Bench(unittest.TestCase):
                 (["ag_gemm", "--shapes", "1,2"], "shape '1,2': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,2,3,4"], "shape '1,2,3,4': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,0,3"], "shape '1,0,3': want m,n,k"),
-                (["ag_gemm", "--shapes", "x:1,2,3"], "shape 'x:1,2,3': want m,n,k"),
+                (["ag_gemm", "--shapes", "x:1,2,3"], "no operator 'x': want one of " + NAMES),
+                (["ag_gemm", "--shapes", "8,8,8; :8,8,8"], "no operator '': want one of " + NAMES),
+                (["ag_gemm", "--shapes", "gemm_rs:64,64,64"],
+                 "--shapes has none for ag_gemm: add one, or leave ag_gemm out"),
+                (["ag_gemm,gemm_rs", "--shapes", "gemm_rs:8,8,8;gemm:8,8,8;gemm_rs:4,4,4"],
+                 "--shapes has none for ag_gemm: add one"),
+                ([",".join(["gemm"] * 17)], "more than 16 operators"),
                 ([","], "which operator?"), ([""], "which operator?"),
                 ([",", "--timeline", "x.svg"], "which operator?"),
                 (["ag_gemm", "--algorithm", ","], "--algorithm names none"),

@@ -212,7 +212,7 @@ static const bench_shape *shapes(void)
 
 static bench_request request(void)
 {
-    return (bench_request){ .shapes = shapes(),
+    return (bench_request){ .shapes = { NULL, shapes() },
                             .count = 3,
                             .device = "cuda",
                             .algorithms = { "copy" },
@@ -264,7 +264,7 @@ static void f16_in_the_general_form(void **state)
     bench_request q = request();
     bench_shape shape = shapes()[0];
     shape.dtype = IMBREX_F16;
-    q.shapes = &shape;
+    q.shapes[true] = &shape;
     q.count = 1;
     static const char *const words[] = { "\"dtype\": \"f16\"", "\"base\": \"cublas\"",
                                          "tiles of 64x64", NULL };
@@ -311,7 +311,7 @@ static void a_call_is_drawn(void **state)
     static const char *const drawn[] = { "rank 1", "kernel gemm", "to rank 1", NULL };
     q.json = false;
     q.timeline = path;
-    q.shapes += 1;
+    q.shapes[true]++;
     q.count = 1;
     fake_cublas.ways = 1;
     fake_driver_install(2);

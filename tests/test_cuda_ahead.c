@@ -8,11 +8,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "backends/cuda/cuda.h"
+#include "bench_shapes.h"
 #include "cli.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
@@ -278,9 +280,61 @@ static void the_command_compiles(void **state)
     assert_int_equal(COMMAND(name, ops, arch, shapes, both), CLI_OK);
     assert_in_range(fake_driver_compiled(), first + 1, 3 * first);
     assert_int_equal(COMMAND(name, ops, arch, shapes, wrong), CLI_USAGE);
+    char other[] = "--shapes=gemm_rs:640,384,448"; /* of the usual two, one may be left out */
+    assert_int_equal(COMMAND(name, arch, other), CLI_OK);
+    assert_int_equal(COMMAND(name, ops, arch, other), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, old), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, what), CLI_USAGE);
     assert_int_equal(COMMAND(name, alone), CLI_USAGE);
+}
+
+/* What the command says of one operator without options. */
+static void plain(char *ops, char *said, size_t size)
+{
+    char name[] = "compile";
+    int file = memfd_create("said", MFD_CLOEXEC), out = dup(STDOUT_FILENO);
+    fflush(stdout);
+    dup2(file, STDOUT_FILENO);
+    int code = COMMAND(name, ops);
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    ssize_t bytes = pread(file, said, size - 1, 0);
+    said[bytes < 0 ? 0 : bytes] = '\0';
+    close(out);
+    close(file);
+    assert_int_equal(code, CLI_OK);
+}
+
+static void plain_is_what_bench_runs_on_gpus(void **state)
+{
+    (void)state;
+    const options_page page = { .command = "bench" };
+    bench_words words = { .ranks = BENCH_WORDS_RANKS };
+    bench_shapes shapes;
+    char ops[] = "ag_gemm", said[2048], want[256];
+    fake_driver_install(0);
+    plain(ops, said, sizeof said);
+    assert_int_equal(bench_shapes_read(&page, &words, ops, &shapes), 0);
+    assert_int_equal(shapes.count, 1);
+    const bench_shape *gpu = &shapes.list[true][0], *cpu = &shapes.list[false][0];
+    snprintf(want, sizeof want, "ag_gemm m=%lld n=%lld k=%lld b=[n,k] %s, %d ranks on compile",
+             (long long)gpu->m, (long long)gpu->n, (long long)gpu->k, bench_dtype_names[gpu->dtype],
+             BENCH_WORDS_RANKS);
+    if (strncmp(said, want, strlen(want)) != 0)
+        fail_msg("'%s' does not begin with '%s'", said, want);
+    assert_int_equal(gpu->m, 4096);
+    assert_int_equal(gpu->dtype, IMBREX_BF16);
+    assert_int_equal(cpu->m, 1024);
+    assert_int_equal(cpu->dtype, IMBREX_F32);
+
+    words = (bench_words){ .k = 64, .ranks = 4, .dtype = "f16", .total = true };
+    assert_int_equal(bench_shapes_read(&page, &words, ops, &shapes), 0);
+    const int64_t n[] = { 256, 1024 };
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(shapes.list[i][0].n, n[i]);
+        assert_int_equal(shapes.list[i][0].k, 64);
+        assert_int_equal(shapes.list[i][0].dtype, IMBREX_F16);
+    }
 }
 
 /* On the fake driver, whose compiler takes anything, and by the real one for CPU ranks. */
@@ -338,6 +392,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, make_files, scratch_remove),
         cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, make_files, scratch_remove),
         cmocka_unit_test(the_command_compiles),
+        cmocka_unit_test(plain_is_what_bench_runs_on_gpus),
         cmocka_unit_test_setup_teardown(the_command_tries_kernels, scratch_make, scratch_remove),
     };
     fake_ranks_begin();

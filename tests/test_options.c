@@ -62,6 +62,14 @@ static void usage_gives_2(void **state)
     tool_gives("run -n 2", 2, "which command");
     tool_gives("compile --algorithm ,", 2, "imbrex compile: --algorithm names none");
     tool_gives("compile --algorithm ''", 2, "imbrex compile: --algorithm names none");
+    tool_gives("compile ag_gemm,foo", 2,
+               "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter\n");
+    tool_gives("compile --shapes 'foo:64,64,64'", 2,
+               "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter\n");
+    tool_gives("compile gemm", 2, "ag_gemm with --ranks 1 has the same kernel");
+    tool_gives("compile barrier", 2, "barrier is no plan: there is nothing to compile");
+    tool_gives("compile ag_gemm --shapes 'gemm_rs:64,64,64'", 2,
+               "imbrex compile: --shapes has none for ag_gemm: add one, or leave ag_gemm out");
     tool_gives("compile --arch sm_80a", 2, "--arch is 'sm_80a': want sm_90 or the like");
     tool_gives("compile --arch sm_90b", 2, "--arch is 'sm_90b': want sm_90 or the like");
     tool_gives("rnu", 2, "did you mean 'run'");
@@ -77,6 +85,11 @@ static void tool_runs(void **state)
     tool_gives("--version", 0, "imbrex 0.");
     tool_gives("run -n 2 --no-prefix sh -c 'echo x$RANK'", 0, "x1\n");
     tool_gives("run -n2 -- sh -c 'exit 9'", 9, "exit code 9");
+    tool_gives("bench --help", 0, "  -n, --ranks R");
+    tool_gives("bench --help", 0,
+               "      --dtype TYPE          bf16, f16 or f32 (f32; on a GPU bf16)\n");
+    tool_gives("compile --help", 0, "  -n, --ranks R");
+    tool_gives("compile --help", 0, "(1024; on a GPU 4096)\n");
     tool_gives("info --json | python3 -m json.tool", 0, "{");
 }
 
@@ -129,13 +142,16 @@ static void options_are_understood(void **state)
     double real = 0;
     const char *dtype = "f32";
     bool json = false, quiet = false;
+    const option rest[] = {
+        { "quiet", 'q', .flag = &quiet, .help = "" },
+        { 0 },
+    };
     const option options[] = {
         { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 64, .help = "" },
         { "scale", 's', .real = &real, .metavar = "X", .min = 0, .max = INFINITY, .help = "" },
         { "dtype", 0, .text = &dtype, .choices = "bf16|f16|f32", .help = "" },
         { "json", 'j', .flag = &json, .help = "" },
-        { "quiet", 'q', .flag = &quiet, .help = "" },
-        { 0 },
+        { .more = rest },
     };
     const options_page page = { .command = "test", .options = options, .most = 2 };
 
