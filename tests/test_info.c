@@ -38,7 +38,7 @@ static void it_leaves_what_was_said(void **state)
     imbrex_group_desc desc = { .bootstrap = &alone, .device = "nonsense" };
     char said[600];
     fake_driver_install(0);
-    assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_UNSUPPORTED);
+    assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_INVALID);
     snprintf(said, sizeof said, "%s", imbrex_error());
     expect("\ndevice cuda: none: the NVIDIA driver sees no GPU");
     assert_string_equal(imbrex_error(), said);
