@@ -155,9 +155,9 @@ class LogicalNodes(Case):
         """MPI may end with a lock held that everybody wants who calls it."""
         self.two_gather("locks")
 
-    def connect(self, ranks, mode):
+    def connect(self, ranks, mode, **env):
         program = os.path.join(BUILD, "tests", "mpi_connect")
-        return call([*MPIRUN, "-n", ranks, program, mode], env={"IMBREX_NODE_RANKS": "1"})
+        return call([*MPIRUN, "-n", ranks, program, mode], env={"IMBREX_NODE_RANKS": "1", **env})
 
     def test_threads(self):
         """Two threads of each process make a group each, at once."""
@@ -194,9 +194,10 @@ class LogicalNodes(Case):
 
     def test_lost(self):
         """An MPI that does not come back from a call holds up nobody for good."""
-        done = self.connect("2", "lost")
-        self.assertEqual(sorted(re.findall(r"rank (\d) went on", done.stdout)), ["0", "1"],
-                         "\n%s\n%s" % (done.stdout, done.stderr))
+        for mode in ("lost", "unmet"):
+            done = self.connect("2", mode, IMBREX_TIMEOUT_MS="700")
+            self.assertEqual(sorted(re.findall(r"rank (\d) went on", done.stdout)), ["0", "1"],
+                             "\n%s\n%s" % (done.stdout, done.stderr))
 
     def test_few_tags(self):
         """A plan that MPI has no tags for is refused, and those before it are well."""

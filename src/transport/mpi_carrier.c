@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../core/signals.h"
+#include "mpi_errand.h"
 
 /* LINGER: for what is called back to come back.  LEAVE: for MPI to come back at all.  STOP: MPI may
  * hold a lock of its own while it says that it ends, and the carrier may want it. */
@@ -25,18 +25,6 @@ enum {
 
 /* What has to arrive within a group's timeout_ms, since MPI does not tell of less. */
 enum { PIECE_BYTES = 16 << 20 };
-
-int imx_mpi_carrier_thread(void *(*run)(void *arg), void *arg)
-{
-    pthread_t thread;
-    sigset_t others = imx_signals_of_others(), before;
-    pthread_sigmask(SIG_SETMASK, &others, &before);
-    int error = pthread_create(&thread, NULL, run, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error)
-        pthread_detach(thread);
-    return error;
-}
 
 /* ---- what the carrier shares with others ----------------------------------------------------- */
 
@@ -383,7 +371,7 @@ int imx_mpi_carrier_start(void)
     int error = shared.state > RUNS ? ECANCELED : 0;
     if (shared.state == NONE) {
         shared.pid = getpid();
-        error = imx_mpi_carrier_thread(carry, NULL);
+        error = imx_mpi_errand_thread(carry, NULL);
         shared.state = error ? NONE : RUNS;
     }
     pthread_mutex_unlock(&shared.lock);

@@ -14,10 +14,7 @@
 #include "imbrex_mpi.h"
 #include "mpi_limit.h"
 
-/* ---- threads --------------------------------------------------------------------------------- */
-
-/* Detached, and signals are others'.  An error of pthread_create, or 0. */
-int imx_mpi_carrier_thread(void *(*run)(void *arg), void *arg);
+/* ---- begin and end --------------------------------------------------------------------------- */
 
 /* Once, by one thread at a time, when MPI has been started: what the carrier needs of MPI, which
  * gives an error of MPI's, or MPI_SUCCESS; then the carrier, an error of pthread_create, or 0. */

@@ -2,15 +2,16 @@
 #include "mpi_world.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "../core/signals.h"
+#include "mpi_errand.h"
 
 enum { TAGS = 32768 }; /* what every MPI allows */
+enum {
+    COME_BACK_NS = 1000000000
+}; /* beyond its limit, for who looks at that between calls of MPI */
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
@@ -29,42 +30,66 @@ static bool is_well(void)
     return !imx_mpi_carrier_failed() && MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
 }
 
-static int wait_for_all(MPI_Request *request)
+/* Memory of its own: a gathering that has been given up may still write to it, whenever MPI is
+ * called again. */
+typedef struct gathering {
+    imx_mpi_errand errand;
+    MPI_Comm comm;
+    size_t bytes;
+    int64_t limit_ns;
+    int failed;
+    char *own, *all;
+    char room[];
+} gathering;
+
+static void gather(imx_mpi_errand *errand)
 {
-    imx_mpi_limit limit = imx_mpi_limit_of(bootstrap_limit_ns());
-    for (int done = 0, polls = 0; !done; imx_mpi_limit_nap(&polls)) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            return 1;
-        if (!done && imx_mpi_limit_is_over(&limit))
-            return 2;
-    }
-    return 0;
+    gathering *g = (gathering *)errand;
+    imx_mpi_limit limit = imx_mpi_limit_of(g->limit_ns);
+    MPI_Request request;
+    int bytes = (int)g->bytes, done = 0, looks = 0;
+    g->failed = MPI_Iallgather(g->own, bytes, MPI_BYTE, g->all, bytes, MPI_BYTE, g->comm,
+                               &request) != MPI_SUCCESS;
+    for (; !done && !g->failed; imx_mpi_limit_nap(&looks))
+        g->failed = MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+                    (!done && imx_mpi_limit_is_over(&limit));
 }
 
-/* The communicator as an integer, which MPI has a form for, fits into ctx.  Memory of its own: a
- * gathering that has been given up may still write to it, whenever MPI is called again. */
+/* Where MPI may be called by any thread, one is waited for that makes the calls. */
+static int gather_within(gathering *g)
+{
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    if (level != MPI_THREAD_MULTIPLE || imx_mpi_errand_start(&g->errand))
+        gather(&g->errand);
+    else if (!imx_mpi_errand_await(&g->errand, g->limit_ns + COME_BACK_NS, NULL))
+        return 1;
+    return g->failed;
+}
+
+/* The communicator as an integer, which MPI has a form for, fits into ctx. */
 static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
 {
     MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)(intptr_t)ctx);
-    MPI_Request request;
     int size;
     if (bytes > INT32_MAX || MPI_Comm_size(comm, &size) != MPI_SUCCESS)
         return 1;
-    char *all = malloc(bytes * ((size_t)size + 1) + 1);
-    if (!all)
+    gathering *g = malloc(sizeof *g + bytes * ((size_t)size + 1));
+    if (!g)
         return 1;
-    char *own = all + bytes * (size_t)size;
-    memcpy(own, send, bytes);
-    int failed = MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm,
-                                &request) != MPI_SUCCESS;
-    if (!failed)
-        failed = wait_for_all(&request);
-    if (failed) {
+    *g = (gathering){ .errand.run = gather,
+                      .comm = comm,
+                      .bytes = bytes,
+                      .limit_ns = bootstrap_limit_ns(),
+                      .own = g->room,
+                      .all = g->room + bytes };
+    memcpy(g->own, send, bytes);
+    if (gather_within(g)) {
         imx_mpi_carrier_fail();
-        return failed;
+        return 1;
     }
-    memcpy(recv, all, bytes * (size_t)size);
-    free(all);
+    memcpy(recv, g->all, bytes * (size_t)size);
+    free(g);
     return 0;
 }
 
@@ -175,29 +200,18 @@ int imx_mpi_world_tag(int world, int size, int ticket)
 }
 
 /* MPI_Comm_create_group has no form that does not block, and waits for good for a process that has
- * died.  So a thread of its own makes the call.  If that is given up it keeps the memory. */
-typedef enum progress { UNDER_WAY, RETURNED, LEFT } progress;
-
+ * died.  So a thread of its own makes the call. */
 typedef struct calling {
+    imx_mpi_errand errand;
     MPI_Group ranks;
     MPI_Comm comm;
     int tag, error;
-    int progress; /* atomic */
 } calling;
 
-static void *call(void *arg)
+static void call(imx_mpi_errand *errand)
 {
-    calling *c = arg;
+    calling *c = (calling *)errand;
     c->error = MPI_Comm_create_group(MPI_COMM_WORLD, c->ranks, c->tag, &c->comm);
-    /* acq_rel: who sees RETURNED sees what was returned, and who was left owns all of it */
-    if (__atomic_exchange_n(&c->progress, RETURNED, __ATOMIC_ACQ_REL) == LEFT)
-        free(c);
-    return NULL;
-}
-
-static bool aborted(const imx_net_desc *desc)
-{
-    return __atomic_load_n(desc->watch->abort[desc->rank], __ATOMIC_ACQUIRE) != 0;
 }
 
 /* Half the limit: whoever waits here in vain must still be in time for the meeting where the others
@@ -207,22 +221,10 @@ static int64_t connect_ms(const imx_net_desc *desc)
     return desc->timeout_ms / 2;
 }
 
-/* Whether it has returned within that; if not, c is the thread's. */
-static bool await(const imx_net_desc *desc, calling *c)
-{
-    imx_mpi_limit limit = imx_mpi_limit_of(connect_ms(desc) * 1000000);
-    for (int polls = 0; __atomic_load_n(&c->progress, __ATOMIC_ACQUIRE) != RETURNED;
-         imx_mpi_limit_nap(&polls)) {
-        if (imx_mpi_limit_is_over(&limit) || aborted(desc))
-            return __atomic_exchange_n(&c->progress, LEFT, __ATOMIC_ACQ_REL) == RETURNED;
-    }
-    return true;
-}
-
 static imbrex_status give_up(const imx_net_desc *desc)
 {
     imx_mpi_carrier_fail();
-    if (aborted(desc))
+    if (__atomic_load_n(desc->watch->abort[desc->rank], __ATOMIC_ACQUIRE))
         return desc->fail(IMBREX_PEER,
                           "the group has failed while MPI connected the ranks: end all of them, "
                           "without MPI_Finalize, and start them again");
@@ -252,15 +254,17 @@ imbrex_status imx_mpi_world_connect(const imx_net_desc *desc, const int *world, 
     calling *c = calloc(1, sizeof *c);
     if (!c)
         return desc->fail(IMBREX_NO_MEMORY, "no memory for MPI's part of a group");
-    *c = (calling){ .tag = tag, .comm = MPI_COMM_NULL };
+    *c = (calling){ .errand.run = call, .tag = tag, .comm = MPI_COMM_NULL };
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, desc->size, world, &c->ranks);
     MPI_Group_free(&all);
-    int error = imx_mpi_carrier_thread(call, c);
+    int error = imx_mpi_errand_start(&c->errand);
     if (error) {
         MPI_Group_free(&c->ranks);
         free(c);
         return fail_thread(desc, "connects the nodes", error);
     }
-    return await(desc, c) ? finish(desc, c, comm) : give_up(desc);
+    const uint64_t *abort = desc->watch->abort[desc->rank];
+    bool over = imx_mpi_errand_await(&c->errand, connect_ms(desc) * 1000000, abort);
+    return over ? finish(desc, c, comm) : give_up(desc);
 }

@@ -9,6 +9,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect alone      rank 0 gets none that connects it
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect few        MPI has tags for a few plans
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect lost       rank 0's MPI loses itself in a call
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect unmet      and does so as the ranks meet over it
  *
  * and where two ranks do not send what they receive, from the sizes (mismatches) to
  *
@@ -263,14 +264,12 @@ static int gone(void)
 
 /* ---- a rank that cannot go on ---------------------------------------------------------------- */
 
-static int denied(bool thread)
+static int denied(int rank, bool thread)
 {
-    imbrex_bootstrap bootstrap;
     imbrex_group *group;
-    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
-    denies = bootstrap.rank == 1;
+    denies = rank == 1;
     special = denies && thread;
-    refuses = bootstrap.rank == 1 && !thread;
+    refuses = rank == 1 && !thread;
     char words[128 + MPI_MAX_ERROR_STRING], why[MPI_MAX_ERROR_STRING];
     int length;
     MPI_Error_string(MPI_ERR_INTERN, why, &length);
@@ -278,12 +277,11 @@ static int denied(bool thread)
              thread ? "cannot start a thread that keeps MPI going"
                     : "MPI cannot serve a thread that keeps it going",
              thread ? strerror(EAGAIN) : why);
-    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
+    imbrex_group_desc desc = { .device = "cpu" };
     imbrex_status status = imbrex_group_create(&desc, &group);
-    RANK_CHECK(status == (bootstrap.rank == 1 ? IMBREX_SYSTEM : IMBREX_PEER) &&
-                   strstr(imbrex_error(), words),
+    RANK_CHECK(status == (rank == 1 ? IMBREX_SYSTEM : IMBREX_PEER) && strstr(imbrex_error(), words),
                "%s: %s", imbrex_status_name(status), imbrex_error());
-    printf("rank %d was told\n", bootstrap.rank);
+    printf("rank %d was told\n", rank);
     MPI_Finalize();
     return 0;
 }
@@ -338,6 +336,25 @@ static int lost(int rank)
     usleep(LATE_MS * 1000);
     int late = __atomic_load_n(&sends, __ATOMIC_SEQ_CST) - before;
     RANK_CHECK(!late, "%d messages were sent of a group that is no more", late);
+    printf("rank %d went on\n", rank);
+    leave();
+    return 0;
+}
+
+/* Nor do ranks that meet over MPI. */
+static int unmet(int rank)
+{
+    imbrex_bootstrap bootstrap;
+    imbrex_group *group;
+    RANK_OK(imbrex_bootstrap_mpi(MPI_COMM_WORLD, &bootstrap));
+    __atomic_store_n(&loses, rank == 0, __ATOMIC_SEQ_CST);
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "rank %d: %s", rank,
+               imbrex_status_name(status));
+    RANK_CHECK(took_ms < patient(MOST_MS), "it took %lld ms", (long long)took_ms);
     printf("rank %d went on\n", rank);
     leave();
     return 0;
@@ -526,11 +543,12 @@ int main(int argc, char **argv)
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     return strcmp(mode, "gone") == 0      ? gone()
-           : strcmp(mode, "denied") == 0  ? denied(true)
-           : strcmp(mode, "refused") == 0 ? denied(false)
+           : strcmp(mode, "denied") == 0  ? denied(rank, true)
+           : strcmp(mode, "refused") == 0 ? denied(rank, false)
            : strcmp(mode, "alone") == 0   ? alone(rank)
            : strcmp(mode, "few") == 0     ? few()
            : strcmp(mode, "lost") == 0    ? lost(rank)
+           : strcmp(mode, "unmet") == 0   ? unmet(rank)
            : strcmp(mode, "threads") == 0 ? threads()
            : strcmp(mode, "apart") == 0   ? apart()
            : strcmp(mode, "answers") == 0 ? answers()
