@@ -1,5 +1,5 @@
-/* bench_words.c - one table of options for two commands, so that what one compiles without any is
- * what the other runs without any on a GPU. */
+/* bench_words.c - one table of options for two commands, so that sizes, type and ranks that are not
+ * given are the same for both. */
 #include "bench_words.h"
 
 #include <string.h>

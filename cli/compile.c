@@ -187,7 +187,7 @@ int cli_compile(int argc, char **argv)
             "same plans on a GPU find them.  Needs NVIDIA's compiler library, and no GPU.\n"
             "OPERATORS: ag_gemm,gemm_rs (both if nothing is said), all_gather, reduce_scatter.\n"
             "With --kernel: says whether that compiles, also for CPU ranks.\n\n"
-            "Without options it compiles what imbrex bench runs on GPUs without options.  A GPU\n"
+            "Sizes, type and ranks that are not given are those of imbrex bench on GPUs.  A GPU\n"
             "with fewer SMs than the largest of its kind, or one that ranks share, wants --sms.",
         .options = bench_words_options(&q.words, options),
         .notes =

@@ -264,8 +264,8 @@ typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
                                  of c, in gemm_rs once, to the sum */
     void *c, *gathered; /* gathered[m, k]: all of a, ag_gemm only, or NULL; ranks may differ */
-    int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m, not
-                                 none: where there is nothing to do let no rank run */
+    int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m, not none:
+                           where there is nothing to do let no rank run */
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -408,7 +408,8 @@ typedef struct imbrex_gemm_operands {
 IMBREX_TRY imbrex_launch_gemm(imbrex_kernel *kernel, const imbrex_gemm_operands *operands,
                               const void *args, size_t args_bytes, imbrex_stream stream);
 
-/* Local.  Waits until this rank's launches of the kernel are done, but for replays of graphs. */
+/* Local.  Waits until this rank's launches of the kernel are done, but for replays of graphs.  The
+ * kernel is not to be launched any more. */
 IMBREX_API void imbrex_kernel_destroy(imbrex_kernel *kernel);
 
 /* ---- Tracing --------------------------------------------------------------------------------- */

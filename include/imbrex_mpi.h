@@ -23,8 +23,8 @@ extern "C" {
 
 /* Collective over comm.  Fills in bootstrap, with a duplicate of comm that lives until MPI ends.
  * This call waits for all ranks of comm without a limit; allgather gives up after IMBREX_TIMEOUT_MS
- * (30000), also where MPI does not come back from a call, if MPI_THREAD_MULTIPLE lets another thread
- * make it.  IMBREX_OK, or IMBREX_PEER if MPI failed; imbrex_error() knows nothing of it. */
+ * (30000), also where MPI does not come back from a call, if MPI_THREAD_MULTIPLE lets another
+ * thread make it.  IMBREX_OK, or IMBREX_PEER if MPI failed; imbrex_error() knows nothing of it. */
 IMBREX_TRY imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap);
 
 #ifdef __cplusplus

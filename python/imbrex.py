@@ -457,7 +457,8 @@ class Plan:
             _check(_lib.imbrex_plan_run(handle, ctypes.byref(args), on))
 
     def describe(self):
-        """One line for people: shape, tiles, algorithm and why."""
+        """One line for people: shape, algorithm and why, tiles, and how much memory the plan takes
+        of this rank."""
         return _described(_lib.imbrex_plan_describe, self._open())
 
     def close(self):

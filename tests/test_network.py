@@ -199,6 +199,11 @@ class LogicalNodes(Case):
             self.assertEqual(sorted(re.findall(r"rank (\d) went on", done.stdout)), ["0", "1"],
                              "\n%s\n%s" % (done.stdout, done.stderr))
 
+    def test_exits(self):
+        """A process that exits with a step under way goes on once that has failed."""
+        done = self.connect("2", "exits")
+        self.assertIn("rank 0 is through", done.stdout, done.stderr)
+
     def test_few_tags(self):
         """A plan that MPI has no tags for is refused, and those before it are well."""
         out = self.well(self.connect("2", "few"))

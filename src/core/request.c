@@ -1,4 +1,6 @@
 /* request.c - what is asked of a plan: one form of both descs, and what is wrong with it. */
+#include <string.h>
+
 #include "plan.h"
 
 imx_request imx_request_of_gemm(const imbrex_gemm_desc *d)
@@ -61,7 +63,7 @@ imbrex_status imx_request_check(const imx_op *op, const imx_request *r, const ch
 
 void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_REQUEST_FIELDS])
 {
-    static const char *const names[2][IMX_REQUEST_FIELDS] = {
+    static const char *const both[2][IMX_REQUEST_FIELDS] = {
         { "desc.m", "desc.n", "desc.k", "desc.dtype", "desc.layout", "desc.chunk_rows",
           "desc.sms" },
         { "desc.gemm.m", "desc.gemm.n", "desc.gemm.k", "desc.gemm.dtype", "desc.gemm.layout",
@@ -69,13 +71,15 @@ void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_
     };
     static const char *const dtypes[] = { "bf16", "f16", "f32" };
     static const char *const layouts[] = { "[n, k]", "[k, n]" };
-    const int64_t values[IMX_REQUEST_FIELDS] = { r->shape.m,     r->shape.n,      r->shape.k,
-                                                 r->shape.dtype, r->shape.layout, r->chunk_rows,
-                                                 r->sms };
-    for (int i = 0; i < IMX_REQUEST_FIELDS; i++)
-        fields[i] = (imx_field){ .name = names[nested][i], .value = values[i] };
-    fields[3].words = dtypes;
-    fields[3].words_count = 3;
-    fields[4].words = layouts;
-    fields[4].words_count = 2;
+    const char *const *names = both[nested];
+    const imx_field all[IMX_REQUEST_FIELDS] = {
+        { .name = names[0], .value = r->shape.m },
+        { .name = names[1], .value = r->shape.n },
+        { .name = names[2], .value = r->shape.k },
+        { .name = names[3], .value = r->shape.dtype, .words = dtypes, .words_count = 3 },
+        { .name = names[4], .value = r->shape.layout, .words = layouts, .words_count = 2 },
+        { .name = names[5], .value = r->chunk_rows },
+        { .name = names[6], .value = r->sms },
+    };
+    memcpy(fields, all, sizeof all);
 }

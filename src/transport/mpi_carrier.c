@@ -367,6 +367,8 @@ int imx_mpi_carrier_prepare(void)
 
 int imx_mpi_carrier_start(void)
 {
+    if (shared.pid && shared.pid != getpid())
+        return ECANCELED;
     pthread_mutex_lock(&shared.lock);
     int error = shared.state > RUNS ? ECANCELED : 0;
     if (shared.state == NONE) {

@@ -9,9 +9,9 @@
 #include "mpi_errand.h"
 
 enum { TAGS = 32768 }; /* what every MPI allows */
-enum {
-    COME_BACK_NS = 1000000000
-}; /* beyond its limit, for who looks at that between calls of MPI */
+
+/* Beyond its limit, for who looks at that between calls of MPI. */
+enum { COME_BACK_NS = 1000000000 };
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
@@ -23,8 +23,7 @@ static int64_t bootstrap_limit_ns(void)
     return imx_timeout_ms(text ? strtoll(text, NULL, 10) : 0) * 1000000;
 }
 
-/* Whether MPI may be called. */
-static bool is_well(void)
+bool imx_mpi_world_is_well(void)
 {
     int ended = 0;
     return !imx_mpi_carrier_failed() && MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
@@ -113,14 +112,14 @@ imbrex_status imbrex_bootstrap_mpi(MPI_Comm comm, imbrex_bootstrap *bootstrap)
 
 static pid_t started_by;
 
-/* As the process exits, maybe with groups; a forked child has no part in it.  MPI_Finalize waits
- * for all processes of the job, without a limit: of one that left without it mpirun would say that
- * it had failed, and end those that are still at work. */
+/* As the process exits, maybe with groups; a forked child has no part in it.  What is under way may
+ * fail before the carrier has ended.  MPI_Finalize waits for all processes of the job, without a
+ * limit: of one that left without it mpirun would say that it had failed, and end those that are
+ * still at work. */
 static void end_mpi(void)
 {
-    if (getpid() != started_by || !is_well())
-        return;
-    if (imx_mpi_carrier_stop())
+    if (getpid() == started_by && imx_mpi_world_is_well() && imx_mpi_carrier_stop() &&
+        imx_mpi_world_is_well())
         MPI_Finalize();
 }
 

@@ -8,6 +8,9 @@
  * else finds fault with how it was started. */
 imbrex_status imx_mpi_world_start(const imx_net_desc *desc);
 
+/* Whether MPI has not ended, and nothing failed that it might now wait for. */
+bool imx_mpi_world_is_well(void);
+
 /* Two threads may make groups of the same processes at once, if the tags differ (MPI 3.1, 6.4.2).
  * A tag is that of the group's first rank, number `world` of `size` in MPI's world, for a ticket of
  * its: no two groups that are being made have one tag, up to 32768 / size for each first rank. */

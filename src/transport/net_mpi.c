@@ -158,13 +158,11 @@ static bool aborted(const imx_net *net)
  * has failed, since then it might wait for who is gone. */
 static void net_close(imx_net *net)
 {
-    int ended = 0;
     if (!net)
         return;
     if (aborted(net))
         imx_mpi_carrier_fail();
-    else if (net->comm != MPI_COMM_NULL && !imx_mpi_carrier_failed() &&
-             MPI_Finalized(&ended) == MPI_SUCCESS && !ended)
+    else if (net->comm != MPI_COMM_NULL && imx_mpi_world_is_well())
         MPI_Comm_free(&net->comm);
     free(net->world);
     free(net->all);

@@ -9,6 +9,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect alone      rank 0 gets none that connects it
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect few        MPI has tags for a few plans
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect lost       rank 0's MPI loses itself in a call
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect exits      rank 0 exits with a step under way
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_connect unmet      and does so as the ranks meet over it
  *
  * and where two ranks do not send what they receive, from the sizes (mismatches) to
@@ -30,7 +31,7 @@
 #include "imbrex_device.h"
 #include "imbrex_mpi.h"
 
-enum { GROUPS = 2, LATE_MS = 100, LIMIT_MS = 700, MOST_MS = 5000, GUARD_S = 30 };
+enum { GROUPS = 2, BYTES = 4096, LATE_MS = 100, LIMIT_MS = 700, MOST_MS = 5000, GUARD_S = 30 };
 
 static bool wants_both, goes;
 static int made, started; /* atomic, as is what follows */
@@ -360,6 +361,38 @@ static int unmet(int rank)
     return 0;
 }
 
+/* ---- a rank that exits without waiting for its step ------------------------------------------ */
+
+static int64_t exits_ns;
+
+/* After what the library does as the process exits, since it was asked for before. */
+static void is_through(void)
+{
+    int64_t took_ms = (imbrexd_now_ns() - exits_ns) / 1000000;
+    if (took_ms < patient(MOST_MS))
+        printf("rank 0 is through\n");
+}
+
+/* The step fails at its limit, for rank 1 takes no part in it: then nobody waits for rank 1. */
+static int exits(void)
+{
+    imbrex_group *group;
+    void *at;
+    imbrex_group_desc desc = { .device = "cpu", .timeout_ms = patient(LIMIT_MS) };
+    atexit(is_through);
+    RANK_OK(imbrex_group_create(&desc, &group));
+    RANK_OK(imbrex_mem_alloc(group, BYTES, &at));
+    if (imbrex_group_rank(group) == 1) {
+        usleep((useconds_t)patient(2 * MOST_MS) * 1000);
+        _exit(0);
+    }
+    imbrex_transfer receive = { .rank = 1, .recv = at, .bytes = BYTES };
+    RANK_OK(imbrex_exchange(group, &receive, 1, NULL));
+    usleep(LATE_MS * 1000); /* for it to begin */
+    exits_ns = imbrexd_now_ns();
+    return 0;
+}
+
 /* ---- more plans than tags -------------------------------------------------------------------- */
 
 /* Two lanes of exchanges, barriers and each plan. */
@@ -393,7 +426,7 @@ static int few(void)
 
 /* ---- sizes that differ ----------------------------------------------------------------------- */
 
-enum { BYTES = 4096, PIECE = 16 << 20, TRANSFERS = 2 };
+enum { PIECE = 16 << 20, TRANSFERS = 2 };
 
 /* Rank 0 sends, rank 1 receives; 0: that is all. */
 static const struct {
@@ -540,6 +573,8 @@ int main(int argc, char **argv)
         return starts();
     if (strcmp(mode, "late") == 0)
         return late();
+    if (strcmp(mode, "exits") == 0)
+        return exits();
     PMPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     return strcmp(mode, "gone") == 0      ? gone()
