@@ -174,6 +174,25 @@ static void check_group(const imx_schedule *s, long long i, const imx_tile *befo
     }
 }
 
+/* A tile by `blocks` of GPUs, one below the other, or its columns by as many: what the copy engine
+ * brings for a block that the matrix does not fill is there, and hardly more than that. */
+static void check_edges(const imx_schedule *s, long long i, const imx_tile *t, int blocks)
+{
+    int box_rows = s->tile_rows / blocks, box_cols = s->tile_cols / blocks;
+    for (int b = 0; b < blocks; b++) {
+        int rows = t->rows - b * box_rows, cols = t->cols - b * box_cols;
+        if (rows > 0 && rows < box_rows) {
+            int edge = (int)imx_sm90_edge_rows(s, (unsigned)box_rows);
+            CHECK(s, i, edge < box_rows && (edge == rows || edge == rows + 1));
+        }
+        if (cols > 0 && cols < box_cols)
+            CHECK_EQUAL(
+                s, i,
+                imx_sm90_edge_cols((unsigned)s->n, (unsigned)s->tile_cols, (unsigned)box_cols),
+                cols);
+    }
+}
+
 /* What GPUs compute in 32 bits. */
 static void check_sm90(const imx_schedule *s, long long i, const imx_tile *t)
 {
@@ -204,6 +223,9 @@ static void check_schedule(const imx_schedule *s)
         imx_tile t = imx_schedule_tile(s, i);
         check_tile(s, i, &t);
         check_sm90(s, i, &t);
+        check_edges(s, i, &t, 1);
+        if (s->tile_rows % 2 == 0 && s->tile_cols % 2 == 0)
+            check_edges(s, i, &t, 2);
         check_order(s, i, &before, &t);
         check_group(s, i, &before, &t);
         for (int y = 0; y < t.rows; y++)

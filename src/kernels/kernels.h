@@ -43,7 +43,7 @@ typedef struct imx_cuda_config {
     const char *wants; /* source NULL: what a form of it would want, for people; may be NULL */
 } imx_cuda_config;
 
-enum { IMX_TENSOR_MAPS = 21 };
+enum { IMX_TENSOR_MAPS = 24 };
 
 /* Fixed at each launch: the grid, and maps, which are one argument together after the args and the
  * watch: as many as the kernel declares, in this order. */

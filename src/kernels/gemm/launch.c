@@ -14,6 +14,8 @@ size_t imx_gemm_cpu_scratch(const void *args);
 /* imx_cuda_config.kept */
 enum { FORM, A_BOX_ROWS, B_BOX_ROWS, C_BOX_COLS };
 
+enum { OPERAND_MAPS = 6 };
+
 enum { ATOM = 64 }; /* elements of a row that the copy engine brings at once: 128 bytes */
 
 static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *target, int blocks)
@@ -98,7 +100,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .traces = !(args->sides & IMX_GEMM_HOOKS),
         .shared_bytes = c->shared_bytes,
         .kept[FORM] = IMX_GEMM_SM90,
-        .kept[A_BOX_ROWS] = c->a_rows,
+        .kept[A_BOX_ROWS] = c->tile_m,
         .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? ATOM : c->tile_n) / c->cluster_m,
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
@@ -242,6 +244,28 @@ static void add_pass_maps(const imx_gemm_args *args, int box_rows, imx_cuda_laun
     }
 }
 
+/* Of whole tiles, and of those at the edges: NULL where there are none. */
+static void add_operand_maps(const imx_gemm_args *args, int a_rows, int b_rows,
+                             imx_cuda_launch *launch)
+{
+    const imx_schedule *s = &args->schedule;
+    bool kn = args->layout == IMBREX_KN;
+    bool own = args->sides & IMX_GEMM_GATHERS && args->own >= 0;
+    int64_t own_rows = own ? imx_schedule_rows(s, args->own) : s->m;
+    int a_edge = (int)imx_sm90_edge_rows(s, (unsigned)a_rows), b_edge = 0;
+    if (!kn)
+        b_edge = (int)imx_sm90_edge_cols((unsigned)s->n, (unsigned)s->tile_cols, (unsigned)b_rows);
+    for (int edge = 0; edge < 2; edge++) {
+        imx_tensor_map *maps = &launch->maps[launch->map_count];
+        int a_box = edge ? a_edge : a_rows, b_box = edge ? b_edge : b_rows;
+        maps[0] = map_of(args, a_box ? args->a : NULL, own_rows, args->k, a_box, ATOM);
+        maps[1] = map_of(args, a_box ? args->gathered : NULL, s->m, args->k, a_box, ATOM);
+        maps[2] = map_of(args, b_box ? args->b : NULL, kn ? args->k : s->n, kn ? s->n : args->k,
+                         b_box, ATOM);
+        launch->map_count += OPERAND_MAPS / 2;
+    }
+}
+
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_gemm_args *args = untyped;
@@ -251,18 +275,12 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;
     const int *box = config->kept;
-    bool kn = args->layout == IMBREX_KN;
-    bool own = args->sides & IMX_GEMM_GATHERS && args->own >= 0;
-    int64_t own_rows = own ? imx_schedule_rows(s, args->own) : s->m;
-    launch->maps[0] = map_of(args, args->a, own_rows, args->k, box[A_BOX_ROWS], ATOM);
-    launch->maps[1] = map_of(args, args->gathered, s->m, args->k, box[A_BOX_ROWS], ATOM);
-    launch->maps[2] =
-        map_of(args, args->b, kn ? args->k : s->n, kn ? s->n : args->k, box[B_BOX_ROWS], ATOM);
-    launch->map_count = 3;
+    launch->map_count = 0;
+    add_operand_maps(args, box[A_BOX_ROWS], box[B_BOX_ROWS], launch);
     if (s->n % 8 == 0 && !(args->sides & IMX_GEMM_SUMS)) /* else by ordinary stores */
         add_c_maps(args, box[A_BOX_ROWS], box[C_BOX_COLS], launch);
     if (args->sides & IMX_GEMM_FORWARDS) {
-        launch->map_count = 4; /* also where there is none of c */
+        launch->map_count = OPERAND_MAPS + 1; /* also where there is none of c */
         add_pass_maps(args, box[A_BOX_ROWS], launch);
     }
 }

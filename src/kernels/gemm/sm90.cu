@@ -27,7 +27,6 @@
  *   IMX_WG_M    64 | 128, of a warpgroup       IMX_PINGPONG  consumers take turns
  *   IMX_STAGES                                 IMX_CLUSTER_M 1 | 2
  *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
- *   IMX_A_ROWS  rows of a that are loaded at all, where m is small
  * Of operands and order (launch.c):
  *   IMX_F16     else bf16                      IMX_B_KN      b is [k, n], else [n, k]
  *   IMX_C_PLAIN c by ordinary stores: any stride
@@ -387,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     else
         __syncthreads();
     if (!HOOKS && threadIdx.x == 0)
-        prefetch_b(&maps.b);
+        prefetch_b(args, maps);
     imx_grid_wait();
     imx_grid_let_go();
     imx_trace_open();

@@ -106,12 +106,12 @@ enum {
 #endif
     A_BYTES = IMX_TILE_M * 128,
 #ifdef IMX_B_KN
-    B_BYTES = (IMX_TILE_N + 63) / 64 * 64 * 128, /* whole atoms */
+    B_COLS = (IMX_TILE_N + 63) / 64 * 64, /* whole atoms */
 #else
-    B_BYTES = IMX_TILE_N * 128,
+    B_COLS = IMX_TILE_N,
 #endif
+    B_BYTES = B_COLS * 128,
     STAGE_BYTES = A_BYTES + B_BYTES,
-    LOAD_BYTES = IMX_A_ROWS * 128 + B_BYTES,
     /* Columns of c that one store takes, and bits of its swizzle. */
     PIECE_COLS = SPLIT > 1              ? IMX_TILE_N / 2
                  : IMX_TILE_N % 64 == 0 ? 64
@@ -141,7 +141,6 @@ enum {
     SHARED_BYTES = BARRIERS_AT + BARRIERS * 8,
     /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
-    BOX_LOAD_BYTES = IMX_A_ROWS * PIECE_COLS * 2,
     BOXES = STAGE_BYTES / BOX_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
     /* What a lane of the idle warps has under way when it folds (sm90_fold.cuh).  Where b is [k, n]
@@ -157,10 +156,10 @@ enum {
     FOLDS_FAST = 0,
 #endif
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = COLLECTS                                            ? 88
-                         : HOOKS || FOLDS_FAST                               ? 72
-                         : STORES || SUMS || IMX_TILE_N <= (BUSY ? 224 : 64) ? 56
-                                                                             : 40,
+    PRODUCER_REGISTERS = COLLECTS                                    ? 88
+                         : HOOKS || FOLDS_FAST                       ? 72
+                         : STORES || SUMS || BUSY || IMX_TILE_N <= 64 ? 56
+                                                                     : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,
@@ -201,6 +200,7 @@ typedef struct block_words {
     int here;           /* columns of the rows of this one that are here, */
     uint32_t scouted;   /* slices that are here, of all the block's tiles in their order */
     uint32_t ready;     /* with IMX_SUM: use is known, and peers may be written to */
+    uint32_t edge;      /* rows of a's smaller box */
     uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with
                          * IMX_COLLECT [0]: tiles that they all have, counted by each */
 } block_words;
@@ -210,9 +210,11 @@ static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's word
 static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it");
 static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
 
-/* As launch.c puts them together.  c: one, or with IMX_STORE one of each owner's slot. */
+/* As launch.c puts them together.  Boxes of operands are those of a whole tile or smaller, of the
+ * rows and columns of the tiles at the edges: the copy engine takes longer over what lies outside
+ * of a matrix than over what is there.  c: one, or with IMX_STORE one of each owner's slot. */
 typedef struct imx_gemm_maps {
-    imx_tma_map a, gathered, b;
+    imx_tma_map a, gathered, b, a_edge, gathered_edge, b_edge;
 #ifdef IMX_FOLD
     imx_tma_map own, parts; /* c, and all ranks' parts of it */
 #endif

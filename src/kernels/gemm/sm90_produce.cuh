@@ -94,11 +94,13 @@ IMX_FN void list_tiles(const imx_gemm_args &args, unsigned first)
     __syncwarp();
 }
 
-/* One warp: how many tiles there are, and the block's first ones. */
+/* One warp: how many tiles there are, how many rows end a rank's, and the block's first tiles. */
 IMX_FN void list_first(const imx_gemm_args &args)
 {
-    if (lane_here() == 0)
+    if (lane_here() == 0) {
         tiles_of() = imx_sm90_tiles(&args.schedule, TILE_ROWS, TILE_COLS);
+        words().edge = imx_sm90_edge_rows(&args.schedule, IMX_TILE_M);
+    }
     __syncwarp();
     list_tiles(args, 0);
 }
@@ -112,47 +114,73 @@ IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32
         tma_load(to, map, x, y, bar);
 }
 
-IMX_FN void load_b(const imx_tma_map *b, int col, int k, uint32_t to, uint32_t bar)
+/* Columns of b that a tile at col has here, as they are loaded. */
+IMX_FN int cols_here(const imx_gemm_args &args, int col)
+{
+    int left = (int)args.schedule.n - col;
+#ifdef IMX_B_KN
+    left = (left + 63) / 64 * 64; /* whole atoms */
+#endif
+    return left < B_COLS ? left : B_COLS;
+}
+
+/* This block's share of them. */
+IMX_FN void load_b(const imx_gemm_args &args, const imx_gemm_maps &maps, int col, int k,
+                   uint32_t to, uint32_t bar)
 {
     int b_part = block_m() * B_SHARE;
     uint32_t b_to = to + A_BYTES + b_part * 128;
 #ifdef IMX_B_KN
-    for (int i = 0; i < B_BYTES / 8192; i++)
-        load_share(b_to + i * 8192, b, col + 64 * i, k + b_part, bar);
+    for (int end = col + cols_here(args, col); col < end; col += 64, b_to += 8192)
+        load_share(b_to, &maps.b, col, k + b_part, bar);
 #else
-    load_share(b_to, b, k, col + b_part, bar);
+    int here = (int)args.schedule.n - col - b_part;
+    if (here > 0)
+        load_share(b_to, here < B_SHARE ? &maps.b_edge : &maps.b, k, col + b_part, bar);
 #endif
 }
 
 /* One thread, before the kernel ahead of this one has ended: where few rows are multiplied all
  * depends on how soon b is read, and b need wait for nobody.  Should that kernel still write to it,
  * the cache has what it wrote. */
-IMX_FN void prefetch_b(const imx_tma_map *b)
+IMX_FN void prefetch_b(const imx_gemm_args &args, const imx_gemm_maps &maps)
 {
     const tile_info *first = listed(0);
-    int b_part = block_m() * B_SHARE;
+    int b_part = block_m() * B_SHARE, col = first->col;
     if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
         return;
     for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++) {
 #ifdef IMX_B_KN
-        for (int j = 0; j < B_BYTES / 8192; j++)
-            tma_prefetch(b, first->col + 64 * j, k_of(i) + b_part);
+        for (int j = 0; j < B_COLS && col + j < (int)args.schedule.n; j += 64)
+            tma_prefetch(&maps.b, col + j, k_of(i) + b_part);
 #else
-        tma_prefetch(b, k_of(i), first->col + b_part);
+        if (col + b_part < (int)args.schedule.n)
+            tma_prefetch(&maps.b, k_of(i), col + b_part);
 #endif
     }
 }
 
-/* A stage's a and b; b may be on its way: bytes may well come before they are expected. */
-IMX_FN void load(const imx_tma_map *a, const imx_tma_map *b, int a_row, int col, int k, uint32_t to,
-                 uint32_t bar, int *early)
+/* What a tile's stages take. */
+typedef struct loads {
+    const imx_tma_map *a; /* NULL: none of a's rows */
+    int row, col, bytes;
+} loads;
+
+IMX_FN loads loads_of(const imx_gemm_args &args, const imx_gemm_maps &maps, unsigned tile)
 {
-    mbar_expect(bar, LOAD_BYTES);
-    tma_load(to, a, k, a_row, bar);
-    if (*early == 0)
-        load_b(b, col, k, to, bar);
-    else
-        --*early;
+    const tile_info *info = listed(tile % LISTED);
+    int row = listed_row(tile % LISTED), here = info->rows;
+    loads l = { row < 0 ? &maps.a : &maps.gathered, row < 0 ? ~row : row, info->col,
+                cols_here(args, info->col) * 128 };
+    if (here >= IMX_TILE_M) {
+        l.bytes += A_BYTES;
+    } else if (here > 0) {
+        l.a += &maps.a_edge - &maps.a;
+        l.bytes += words().edge * 128;
+    } else {
+        l.a = NULL;
+    }
+    return l;
 }
 
 #ifdef IMX_LAST_PARTS
@@ -200,7 +228,7 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
     for (int left = PIECES * (IMX_RANKS - 1); left > 0; left -= BOXES) {
         int boxes = left < BOXES ? left : BOXES;
         mbar_wait(empty_of(base, at->stage), at->phase);
-        mbar_expect(full_of(base, at->stage), boxes * BOX_LOAD_BYTES);
+        mbar_expect(full_of(base, at->stage), boxes * BOX_BYTES);
         for (int i = 0; i < boxes; i++) {
             tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col,
                            last->row, rank, full_of(base, at->stage));
@@ -220,7 +248,6 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
 IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
                     const imx_gemm_maps &maps)
 {
-    const imx_tma_map *b = &maps.b;
     uint32_t base = shared_base();
     int steps = steps_of(args);
     place at = { 0, 1 }; /* an empty ring is free at once */
@@ -247,17 +274,18 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
         if (threadIdx.x != 0)
             continue;
         tile_info *info = listed(tile % LISTED);
-        int a_row = listed_row(tile % LISTED), own = a_row < 0;
-        a_row = own ? ~a_row : a_row;
+        loads l = loads_of(args, maps, tile);
 #if defined(IMX_SLICES)
         if (args.ready && tile == 0) { /* the ring is empty: b need not wait */
             for (; early < IMX_STAGES && early < steps; early++)
-                load_b(b, info->col, k_of(early), base + early * STAGE_BYTES, full_of(base, early));
+                load_b(args, maps, l.col, k_of(early), base + early * STAGE_BYTES,
+                       full_of(base, early));
         }
 #elif defined(IMX_RING)
-        ring_begin(own);
+        ring_begin(listed_row(tile % LISTED) < 0);
 #elif defined(IMX_GATHER)
-        if (hook_waits(args) && !own && info->chunk != waited && !gave_up_here()) {
+        if (hook_waits(args) && listed_row(tile % LISTED) >= 0 && info->chunk != waited &&
+            !gave_up_here()) {
             waited = info->chunk;
             if (!hook_wait(args, watch, waited))
                 gave_up_here() = 1;
@@ -267,8 +295,6 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
         if (gave_up_here())
             info->chunk = GAVE_UP;
 #endif
-        const imx_tma_map *a = own ? &maps.a : &maps.gathered;
-        int col = info->col;
 #ifdef IMX_RING
         int strip = info->strip;
 #endif
@@ -290,8 +316,14 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
             mbar_wait(empty_of(base, at.stage), at.phase);
             if (i == 0)
                 *info_of(at.stage) = *info;
-            load(a, b, a_row, col, k, base + at.stage * STAGE_BYTES, full_of(base, at.stage),
-                 &early);
+            uint32_t to = base + at.stage * STAGE_BYTES, full = full_of(base, at.stage);
+            mbar_expect(full, l.bytes);
+            if (l.a)
+                tma_load(to, l.a, k, l.row, full);
+            if (early > 0) /* b is on its way: bytes may well come before they are expected */
+                early--;
+            else
+                load_b(args, maps, l.col, k, to, full);
             step(&at);
 #ifdef IMX_LAST_PARTS
             if (i == steps - IMX_STAGES && index_of(tile + 1) >= tiles_of() &&

@@ -85,6 +85,21 @@ IMX_FN void store_plain(const imx_gemm_args &args, uint16_t *home, int row, int 
     }
 }
 
+/* The same where rows are whole units of 16 bytes. */
+IMX_FN void store_units(const imx_gemm_args &args, uint16_t *home, int row, int rows, int col,
+                        uint32_t piece)
+{
+    enum { UNITS = PIECE_COLS / 8 };
+    int n = (int)args.schedule.n;
+#pragma unroll 1
+    for (int i = lane_here(); i < 16 * UNITS && i < rows * UNITS; i += 32) {
+        int r = i / UNITS, unit = i % UNITS, at = col + unit * 8;
+        if (at < n)
+            *(uint4 *)&home[(int64_t)(row + r) * n + at] =
+                ld_shared(piece + piece_offset(r, unit));
+    }
+}
+
 /* This warp's buffer for piece p of a tile: whatever was in it has left. */
 IMX_FN uint32_t take_buffer(uint32_t base, int p)
 {
@@ -149,7 +164,11 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
                     col < (int)args.schedule.n && (!STORES || rows > 0));
     } else {
         __syncwarp();
+#ifdef IMX_C_PLAIN
         store_plain(args, home_of(args, note), row, rows, col, piece);
+#else
+        store_units(args, home_of(args, note), row, rows, col, piece);
+#endif
         __syncwarp();
         if (lane_here() == 0)
             tma_store_commit(); /* of nothing: whoever waits counts one a piece */

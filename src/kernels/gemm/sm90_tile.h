@@ -7,7 +7,7 @@
 
 enum {
     IMX_SM90_LISTED = 16, /* tiles of a block that are worked out at a time */
-    IMX_SM90_WORDS = 64,  /* bytes that a block has for single words */
+    IMX_SM90_WORDS = 80,  /* bytes that a block has for single words */
 };
 
 typedef struct imx_sm90_tile {
@@ -45,6 +45,21 @@ IMX_SCHEDULE_FN unsigned imx_sm90_row(imx_sm90_rows rows, unsigned r)
 IMX_SCHEDULE_FN unsigned imx_sm90_rank_rows(imx_sm90_rows rows, unsigned r)
 {
     return rows.more ? imx_sm90_row(rows, r + 1) - imx_sm90_row(rows, r) : rows.each;
+}
+
+/* Rows of the boxes that end the ranks' rows, whose others have `box` rows: the most of any, since
+ * a rank has no more than one row more than another.  0: there are none. */
+IMX_SCHEDULE_FN unsigned imx_sm90_edge_rows(const imx_schedule *s, unsigned box)
+{
+    imx_sm90_rows rows = imx_sm90_rows_of((unsigned)s->m, (unsigned)IMX_SCHEDULE_RANKS(s));
+    unsigned few = rows.each % box, more = rows.more ? (rows.each + 1) % box : 0;
+    return few > more ? few : more;
+}
+
+/* Columns of the box that ends b, of the two or the one of `box` columns that a tile has. */
+IMX_SCHEDULE_FN unsigned imx_sm90_edge_cols(unsigned n, unsigned tile_cols, unsigned box)
+{
+    return n % tile_cols % box;
 }
 
 /* imx_schedule_tiles(s). */

@@ -17,7 +17,6 @@ enum {
     TILE_K_BYTES = 128,                           /* of a row of a stage */
     ATOM = 64,                                    /* columns of b [k, n] that lie together */
     GROUP_ROWS = 2048, /* of c: a's rows of a group stay in the L2 cache */
-    ROWS_TINY = 16,    /* up to here zero rows beyond m cost more than they are worth */
     ROWS_SMALL = 64,
     COLS_SMALL = 64,
     COLS_SMALL_MOST = 128,
@@ -104,8 +103,7 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .pingpong = best->pingpong,
                               .stages = best->stages,
                               .cluster_m = 2,
-                              .split = 1,
-                              .a_rows = 128 };
+                              .split = 1 };
 }
 
 /* What the busiest block reads, in quarters of 64 elements of b: b comes from memory, a from the
@@ -114,7 +112,8 @@ static int64_t reads(const imx_sm90_input *in, const imx_sm90_config *c)
 {
     int64_t cols = in->b_kn ? imx_schedule_ceil(c->tile_n, ATOM) * ATOM : c->tile_n;
     int64_t waves = imx_schedule_ceil(tiles(in, c->tile_m, c->tile_n), in->sms / c->split);
-    return waves * ((4 * cols + c->a_rows) * imx_schedule_ceil(in->k, 64) / c->split +
+    int64_t rows = imx_schedule_ceil(in->m, in->ranks);
+    return waves * ((4 * cols + rows) * imx_schedule_ceil(in->k, 64) / c->split +
                     (c->split - 1) * EXCHANGE);
 }
 
@@ -128,10 +127,7 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
                              .wg_m = 64,
                              .stages = 13,
                              .cluster_m = 1,
-                             .split = 1,
-                             .a_rows = rows <= ROWS_TINY    ? ROWS_TINY
-                                       : rows <= ROWS_SMALL ? 64
-                                                            : 128 };
+                             .split = 1 };
     bool alone = in->ranks == 1 && !in->hooks && in->sms > 1;
     int widest = in->scatters && !alone ? COLS_SMALL : COLS_SMALL_MOST;
     for (int split = 1; split <= (alone ? 2 : 1); split++) {
@@ -169,7 +165,7 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
-                    "-DIMX_CLUSTER_M=%d%s -DIMX_A_ROWS=%d",
+                    "-DIMX_CLUSTER_M=%d%s",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "", c->a_rows);
+                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "");
 }

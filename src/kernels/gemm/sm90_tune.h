@@ -25,7 +25,6 @@ typedef struct imx_sm90_config {
     int cluster_m;            /* blocks of a cluster, below each other */
     int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
     int cluster;              /* blocks of a cluster in all */
-    int a_rows;               /* rows of a that are loaded at all */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
     int tile_rows, tile_cols; /* of a cluster: imx_schedule's */
     int blocks, threads;
