@@ -60,6 +60,45 @@ static void measured_shapes_take_what_was_best(void **state)
     check(512, 7168, 8192, 1, 0, 224);
 }
 
+/* Some rows: tiles of 128 or 256 of them, as wide as leaves no block idle.  Measured on an H100. */
+static void some_rows_fill_a_wave(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int scatters, ranks, rows, cols, split; /* rows, cols: of a tile */
+    } shapes_few[] = {
+        { 256, 7168, 4096, 0, 1, 256, 112, 1 }, { 256, 4096, 3584, 0, 1, 128, 64, 1 },
+        { 256, 4096, 7168, 0, 1, 128, 128, 2 }, { 384, 4096, 7168, 0, 1, 128, 96, 1 },
+        { 384, 8192, 7168, 0, 1, 128, 192, 1 }, { 640, 8192, 7168, 0, 1, 128, 160, 1 },
+        { 512, 4096, 7168, 0, 1, 256, 128, 1 }, { 768, 8192, 7168, 0, 1, 256, 192, 1 },
+        { 512, 4096, 7168, 1, 2, 128, 128, 1 }, { 640, 4096, 7168, 1, 2, 128, 192, 1 },
+        { 512, 8192, 7168, 1, 2, 256, 256, 1 }, { 768, 4096, 7168, 0, 1, 256, 192, 1 },
+    };
+    for (size_t i = 0; i < sizeof shapes_few / sizeof *shapes_few; i++) {
+        imx_sm90_input in = { .m = shapes_few[i].m,
+                              .n = shapes_few[i].n,
+                              .k = shapes_few[i].k,
+                              .ranks = shapes_few[i].ranks,
+                              .sms = SMS,
+                              .scatters = shapes_few[i].scatters };
+        imx_sm90_config c = imx_sm90_tune(&in);
+        if (c.tile_rows != shapes_few[i].rows || c.tile_cols != shapes_few[i].cols ||
+            c.split != shapes_few[i].split)
+            fail_msg("row %zu: tiles of %d x %d by %d", i, c.tile_rows, c.tile_cols, c.split);
+    }
+    /* What goes to peers comes in pieces of 32 columns or more, and one at a time. */
+    for (int64_t m = 300; m <= 2000; m += 10) {
+        for (int64_t n = 1024; n <= 16384; n += 8 * 61) {
+            imx_sm90_input in = { .m = m, .n = n, .k = 4096, .ranks = 2, .sms = SMS };
+            in.scatters = 1;
+            imx_sm90_config c = imx_sm90_tune(&in);
+            assert_true(c.tile_n % 32 == 0 && !c.pingpong && c.split == 1);
+            assert_in_range(c.shared_bytes, 1, SHARED_MOST);
+        }
+    }
+}
+
 /* One row of tiles: narrow, or split between two blocks, so that all have as much of b to bring. */
 static void few_rows_are_shared_out(void **state)
 {
@@ -339,7 +378,7 @@ static void few_rows_are_read_in_parts(void **state)
         int64_t part_cols;
     } rows[] = {
         { 512, 8192, 7168, 4, 90, 128, 2, 33 * 128 },  { 256, 8192, 7168, 4, 90, 128, 1, 8192 },
-        { 1024, 8192, 3584, 8, 90, 128, 4, 16 * 128 }, { 300, 100, 64, 4, 90, 112, 1, 112 },
+        { 1024, 8192, 3584, 8, 90, 128, 4, 16 * 128 }, { 300, 100, 64, 4, 90, 64, 1, 128 },
         { 512, 50257, 4096, 4, 90, 128, 8, 50 * 128 }, { 256, 4096, 7168, 4, 80, 128, 1, 4096 },
         { 512, 1 << 20, 64, 4, 80, 256, 1, 1 << 20 },
     };
@@ -389,6 +428,20 @@ static void few_rows_are_merged(void **state)
         { 1024, 16384, 8192, 0, 4, 90, 0 }, { 64, 14336, 8192, 0, 2, 90, 1 },
         { 1024, 14336, 8192, 0, 2, 80, 1 }, /* whose warps push before they multiply */
         { 448, 8192, 14336, 1, 2, 90, 1 },  { 512, 8192, 14336, 1, 2, 90, 0 },
+    };
+    check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
+}
+
+/* Unless cutting at the ranks' rows takes no more waves, of tiles whose blocks read b together. */
+static void rows_that_leave_are_merged(void **state)
+{
+    (void)state;
+    static const choice rows[] = {
+        { 640, 8192, 14336, 1, 2, 90, 1 },  { 768, 8192, 14336, 1, 2, 90, 1 },
+        { 1000, 8192, 14336, 1, 2, 90, 0 }, { 1024, 8192, 14336, 1, 2, 90, 0 },
+        { 512, 4096, 7168, 1, 2, 90, 1 },   { 640, 4096, 7168, 1, 2, 90, 1 },
+        { 1024, 8192, 7168, 1, 4, 90, 0 },  { 1025, 8192, 14336, 1, 2, 90, 0 },
+        { 640, 8192, 14336, 1, 2, 80, 0 }, /* not for Hopper's form */
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
 }
@@ -503,12 +556,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_general_form_takes_wide_tiles_where_it_may),
         cmocka_unit_test(measured_shapes_take_what_was_best),
+        cmocka_unit_test(some_rows_fill_a_wave),
         cmocka_unit_test(few_rows_are_shared_out),
         cmocka_unit_test(plans_and_kernels_agree),
         cmocka_unit_test(lists_hold_all_tiles),
         cmocka_unit_test(the_largest_sizes_are_held),
         cmocka_unit_test(few_rows_go_by_ll),
         cmocka_unit_test(few_rows_are_merged),
+        cmocka_unit_test(rows_that_leave_are_merged),
         cmocka_unit_test(few_rows_are_read_in_parts),
         cmocka_unit_test(few_rows_are_summed),
         cmocka_unit_test(few_rows_are_walked_in_pairs),

@@ -181,19 +181,25 @@ static int64_t tiles_in(const imx_tiling *t, int64_t rows, int64_t n)
 /* What a block computes of so many tiles, as they come in waves. */
 static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
 {
-    return imx_ceil_div(tiles, tiles_at_once(t, blocks)) * t->tile_rows * t->tile_cols;
+    int64_t waves = imx_ceil_div(tiles, tiles_at_once(t, blocks));
+    return waves * t->tile_rows * t->tile_cols / imx_max(t->sm90.cluster, 1);
 }
 
-/* Few rows are merged but where those of one rank are a wave of tiles, under which the next rank's
- * arrive, and cutting at the ranks' rows takes no more waves.  Measured with two ranks. */
-static bool waits_less_apart(const imx_tune_input *in, int64_t rows, int blocks)
+/* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
+ * more waves, and where they arrive if those of one rank are a wave, under which the next rank's
+ * come, where they leave if b is read once for two blocks: then there is room beside the loads for
+ * what is stored to peers.  Measured with two ranks. */
+static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
 {
     int64_t m = in->shape.m, n = in->shape.n;
     imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
     int64_t own = tiles_in(&apart, rows, n);
-    return apart.form == IMX_GEMM_SM90 && 10 * own >= 9 * tiles_at_once(&apart, blocks) &&
-           elements_of_waves(&apart, own * in->ranks, blocks) <=
-               elements_of_waves(&together, tiles_in(&together, m, n), blocks);
+    if (apart.form != IMX_GEMM_SM90)
+        return in->scatters;
+    if (in->scatters ? apart.sm90.cluster_m == 1 : 10 * own < 9 * tiles_at_once(&apart, blocks))
+        return false;
+    return elements_of_waves(&apart, own * in->ranks, blocks) <=
+           elements_of_waves(&together, tiles_in(&together, m, n), blocks);
 }
 
 /* Where few rows are one row of narrow tiles, and all of these are there at once: a block that adds
@@ -210,7 +216,7 @@ static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
         return false;
-    if (rows > MERGED_SHARE_CUDA && (in->scatters || waits_less_apart(in, rows, blocks)))
+    if (rows > MERGED_SHARE_CUDA && is_better_apart(in, rows, blocks))
         return false;
     return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_MERGED;
 }

@@ -22,19 +22,32 @@ enum {
     COLS_SMALL_MOST = 128,
     EXCHANGE = 9 * 4 * 128, /* what two blocks lose by it: a fit, as 9 columns of 8192 */
     ROWS_FEW = 128,         /* a large tile would waste the half that they do not fill */
-    READ_COLUMN = 1500,     /* steps of k that take as long as peers take to read a column of the
-                             * last wave's tiles: 66 x 256 x 2 bytes, 3/4 of them by 380 GB/s */
+    /* In columns of a tile x steps of k: what peers take to read a column of the last wave's tiles
+     * (66 x 256 x 2 bytes, 3/4 of them by 380 GB/s); what it takes more, 1 and 3 us, that blocks
+     * below each other begin and end together, and that two make a tile. */
+    READ_COLUMN = 1500,
+    MEET_CLUSTER = 24000,
+    MEET_SPLIT = 72000,
+    /* Percent of the time of blocks that read b each for itself: what peers read beneath a wave
+     * stands in the way of their loads. */
+    READ_BESIDE = 8,
+    STAGES_MOST = 13,
+    WAVES_FEW = 3,
 };
 
-/* Tiles of 128 rows for large m, all in clusters of two below each other.  cost: of a column of
- * the tile, in thousandths: the fit to nine shapes, short regions and long bursts alike. */
+/* Tiles of 128 rows of a block.  cost: of a column of the tile, in thousandths.  Those in clusters
+ * of two below each other, which read b once for both, fit nine large shapes, short regions and
+ * long bursts alike; the rest 110 shapes of 130 to 1024 rows, whose tiles are a wave or a few. */
 typedef struct candidate {
-    int tile_n, pingpong, stages, cost;
+    int tile_n, pingpong, cluster_m, split, cost;
 } candidate;
 
 static const candidate candidates[] = {
-    { 224, 0, 4, 1002 }, { 256, 0, 4, 1003 }, { 176, 1, 5, 998 },  { 160, 1, 5, 1008 },
-    { 144, 1, 6, 1025 }, { 128, 1, 6, 1035 }, { 112, 1, 7, 1100 },
+    { 224, 0, 2, 1, 1002 }, { 256, 0, 2, 1, 1003 }, { 176, 1, 2, 1, 998 },  { 160, 1, 2, 1, 1008 },
+    { 144, 1, 2, 1, 1025 }, { 128, 1, 2, 1, 1035 }, { 112, 1, 2, 1, 1100 }, { 80, 1, 2, 1, 1240 },
+    { 192, 0, 2, 1, 1020 }, { 192, 0, 1, 1, 1038 }, { 160, 0, 1, 1, 1015 }, { 128, 0, 1, 1, 1071 },
+    { 112, 0, 1, 1, 1160 }, { 96, 0, 1, 1, 1088 },  { 64, 0, 1, 1, 1386 },  { 128, 0, 1, 2, 1116 },
+    { 80, 0, 1, 2, 1400 },  { 64, 0, 1, 2, 1500 },
 };
 
 int imx_sm90_tune_piece_cols(const imx_sm90_config *c)
@@ -69,24 +82,43 @@ static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
            imx_schedule_ceil(in->n, tile_cols);
 }
 
-/* What all blocks together take, if the last wave is as long as the others, and what peers then
- * have left to read. */
-static int64_t cost(const imx_sm90_input *in, const candidate *c)
+static int64_t waves(const imx_sm90_input *in, const candidate *c)
 {
-    int64_t clusters = in->sms > 1 ? in->sms / 2 : 1;
-    int64_t end = in->merged ? (int64_t)READ_COLUMN * 1000 * c->tile_n / in->k : 0;
-    return imx_schedule_ceil(tiles(in, 256, c->tile_n), clusters) * c->tile_n * c->cost + end;
+    int64_t clusters = in->sms / (c->cluster_m * c->split);
+    return imx_schedule_ceil(tiles(in, 128 * c->cluster_m, c->tile_n), clusters > 0 ? clusters : 1);
 }
 
-/* Taking turns, a tile leaves in one burst, which the way to a peer does not take; and ordinary
- * stores to peers, and warps that read theirs, leave no registers for the widest tile. */
+/* What a block takes, if the last wave is as long as the others, and what peers then have left to
+ * read. */
+static int64_t cost(const imx_sm90_input *in, const candidate *c)
+{
+    int64_t count = waves(in, c), column = c->cost;
+    int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
+    if (in->merged) {
+        end += READ_COLUMN * c->tile_n;
+        if (c->cluster_m == 1 && count > 1)
+            column += column * READ_BESIDE / 100;
+    }
+    return count * c->tile_n * column / c->split + end * 1000 / in->k;
+}
+
+/* Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
+ * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
+ * comes in pieces of 32 or 64 columns.  Two blocks make a tile whose rows do not come or go rank by
+ * rank (small).  Blocks that read b each for itself have been measured for a few waves; where there
+ * are many they would take more power. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
+    bool alone = in->ranks == 1 && !in->hooks;
+    if (c->split > 1 && (!alone || in->sms < 2))
+        return false;
+    if (c->cluster_m == 1 && waves(in, c) > WAVES_FEW)
+        return false;
     if (in->merged)
         return c->tile_n < 256;
-    if (!in->hooks && (!in->scatters || in->ranks == 1))
+    if (!in->hooks && (!in->scatters || alone))
         return true;
-    return !c->pingpong && (in->n % 8 == 0 || c->tile_n < 256);
+    return !c->pingpong && c->tile_n % 32 == 0 && (in->n % 8 == 0 || c->tile_n < 256);
 }
 
 static imx_sm90_config large(const imx_sm90_input *in)
@@ -101,9 +133,9 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .tile_n = best->tile_n,
                               .wg_m = best->pingpong ? 128 : 64,
                               .pingpong = best->pingpong,
-                              .stages = best->stages,
-                              .cluster_m = 2,
-                              .split = 1 };
+                              .stages = STAGES_MOST,
+                              .cluster_m = best->cluster_m,
+                              .split = best->split };
 }
 
 /* What the busiest block reads, in quarters of 64 elements of b: b comes from memory, a from the
@@ -125,7 +157,7 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
     imx_sm90_config best = { .tile_m = rows <= ROWS_SMALL ? 64 : 128,
                              .tile_n = COLS_SMALL,
                              .wg_m = 64,
-                             .stages = 13,
+                             .stages = STAGES_MOST,
                              .cluster_m = 1,
                              .split = 1 };
     bool alone = in->ranks == 1 && !in->hooks && in->sms > 1;
