@@ -10,7 +10,8 @@
  *     product   | for rank + 1 | for rank + 2 | for rank + 3 | own: chunk 0 | own: chunk 1 |
  *     beside                                                         | add 0 | add 1 | credit
  *
- * Its time stands beside that of the library's gemm_rs, and so do its bits, which are the same.
+ * Its time stands beside that of the library's gemm_rs, and so do its bits, which are the same (but
+ * with one rank and few rows, where the library may have two blocks make a tile).
  * After Triton-distributed's tutorial of an overlapping GEMM and ReduceScatter. */
 #include "imbrex_gemm.h"
 

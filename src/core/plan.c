@@ -150,11 +150,13 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
         { .name = "the rows of a chunk", .value = plan->config.chunk_rows },
         { .name = "the rows of a tile", .value = plan->config.tile_rows },
         { .name = "the columns of a tile", .value = plan->config.tile_cols },
+        { .name = "whether tiles have rows of several ranks (0 or 1)",
+          .value = plan->config.merged },
         { .name = "the columns that are read at a time",
           .value = reads_columns(plan) ? plan->config.part_cols : 0 },
     };
     imx_request_fields(r, false, fields);
-    return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 6, note);
+    return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 7, note);
 }
 
 /* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what has been

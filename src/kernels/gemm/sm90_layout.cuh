@@ -77,7 +77,7 @@ enum {
 #else
     COLLECTS = 0,
 #endif
-#if defined(IMX_PUSH) || defined(IMX_RING) || defined(IMX_SLICES) || defined(IMX_NODES)
+#if defined(IMX_GATHER) || defined(IMX_NODES)
     BUSY = 1, /* the producer, or those beside it */
 #else
     BUSY = 0,

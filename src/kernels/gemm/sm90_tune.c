@@ -106,13 +106,16 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
  * comes in pieces of 32 or 64 columns.  Two blocks make a tile whose rows do not come or go rank by
  * rank (small).  Blocks that read b each for itself have been measured for a few waves; where there
- * are many they would take more power. */
+ * are many they would take more power.  A narrow tile of b [k, n] would bring a third more columns
+ * than it has. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
     bool alone = in->ranks == 1 && !in->hooks;
     if (c->split > 1 && (!alone || in->sms < 2))
         return false;
     if (c->cluster_m == 1 && waves(in, c) > WAVES_FEW)
+        return false;
+    if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
     if (in->merged)
         return c->tile_n < 256;
