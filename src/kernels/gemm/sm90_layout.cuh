@@ -156,10 +156,10 @@ enum {
     FOLDS_FAST = 0,
 #endif
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = COLLECTS                                    ? 88
-                         : HOOKS || FOLDS_FAST                       ? 72
+    PRODUCER_REGISTERS = COLLECTS                                     ? 88
+                         : HOOKS || FOLDS_FAST                        ? 72
                          : STORES || SUMS || BUSY || IMX_TILE_N <= 64 ? 56
-                                                                     : 40,
+                                                                      : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,
