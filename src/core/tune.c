@@ -178,11 +178,11 @@ static int64_t tiles_in(const imx_tiling *t, int64_t rows, int64_t n)
     return imx_ceil_div(rows, t->tile_rows) * imx_ceil_div(n, t->tile_cols);
 }
 
-/* What a block computes of so many tiles, as they come in waves. */
+/* What a block of Hopper's form computes of so many tiles, as they come in waves. */
 static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
 {
     int64_t waves = imx_ceil_div(tiles, tiles_at_once(t, blocks));
-    return waves * t->tile_rows * t->tile_cols / imx_max(t->sm90.cluster, 1);
+    return waves * t->tile_rows * t->tile_cols / t->sm90.cluster;
 }
 
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no

@@ -146,15 +146,15 @@ IMX_FN void load_b(const imx_gemm_args &args, const imx_gemm_maps &maps, int col
 IMX_FN void prefetch_b(const imx_gemm_args &args, const imx_gemm_maps &maps)
 {
     const tile_info *first = listed(0);
-    int b_part = block_m() * B_SHARE, col = first->col;
+    int b_part = block_m() * B_SHARE, col = first->col, end = col + cols_here(args, col);
     if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
         return;
     for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++) {
 #ifdef IMX_B_KN
-        for (int j = 0; j < B_COLS && col + j < (int)args.schedule.n; j += 64)
-            tma_prefetch(&maps.b, col + j, k_of(i) + b_part);
+        for (int j = col; j < end; j += 64)
+            tma_prefetch(&maps.b, j, k_of(i) + b_part);
 #else
-        if (col + b_part < (int)args.schedule.n)
+        if (col + b_part < end)
             tma_prefetch(&maps.b, k_of(i), col + b_part);
 #endif
     }

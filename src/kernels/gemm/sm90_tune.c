@@ -82,17 +82,30 @@ static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
            imx_schedule_ceil(in->n, tile_cols);
 }
 
-static int64_t waves(const imx_sm90_input *in, const candidate *c)
+/* Tiles that a cluster of so many blocks makes, if it has as many as any. */
+static int64_t waves(const imx_sm90_input *in, int tile_rows, int tile_cols, int cluster)
 {
-    int64_t clusters = in->sms / (c->cluster_m * c->split);
-    return imx_schedule_ceil(tiles(in, 128 * c->cluster_m, c->tile_n), clusters > 0 ? clusters : 1);
+    int64_t clusters = in->sms / cluster;
+    return imx_schedule_ceil(tiles(in, tile_rows, tile_cols), clusters > 0 ? clusters : 1);
+}
+
+static int64_t waves_of(const imx_sm90_input *in, const candidate *c)
+{
+    return waves(in, 128 * c->cluster_m, c->tile_n, c->cluster_m * c->split);
+}
+
+/* Two blocks may make a tile whose rows do not come or go rank by rank: who folds a tile, or passes
+ * its rows on, has all of it. */
+static bool may_split(const imx_sm90_input *in)
+{
+    return in->ranks == 1 && !in->hooks && in->sms > 1;
 }
 
 /* What a block takes, if the last wave is as long as the others, and what peers then have left to
  * read. */
 static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
-    int64_t count = waves(in, c), column = c->cost;
+    int64_t count = waves_of(in, c), column = c->cost;
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
     if (in->merged) {
         end += READ_COLUMN * c->tile_n;
@@ -104,22 +117,20 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
 
 /* Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
- * comes in pieces of 32 or 64 columns.  Two blocks make a tile whose rows do not come or go rank by
- * rank (small).  Blocks that read b each for itself have been measured for a few waves; where there
- * are many they would take more power.  A narrow tile of b [k, n] would bring a third more columns
- * than it has. */
+ * comes in pieces of 32 or 64 columns.  Blocks that read b each for itself have been measured for
+ * a few waves; where there are many they would take more power.  A narrow tile of b [k, n] would
+ * bring a third more columns than it has. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
-    bool alone = in->ranks == 1 && !in->hooks;
-    if (c->split > 1 && (!alone || in->sms < 2))
+    if (c->split > 1 && !may_split(in))
         return false;
-    if (c->cluster_m == 1 && waves(in, c) > WAVES_FEW)
+    if (c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
     if (in->merged)
         return c->tile_n < 256;
-    if (!in->hooks && (!in->scatters || alone))
+    if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;
     return !c->pingpong && c->tile_n % 32 == 0 && (in->n % 8 == 0 || c->tile_n < 256);
 }
@@ -146,15 +157,14 @@ static imx_sm90_config large(const imx_sm90_input *in)
 static int64_t reads(const imx_sm90_input *in, const imx_sm90_config *c)
 {
     int64_t cols = in->b_kn ? imx_schedule_ceil(c->tile_n, ATOM) * ATOM : c->tile_n;
-    int64_t waves = imx_schedule_ceil(tiles(in, c->tile_m, c->tile_n), in->sms / c->split);
     int64_t rows = imx_schedule_ceil(in->m, in->ranks);
-    return waves * ((4 * cols + rows) * imx_schedule_ceil(in->k, 64) / c->split +
-                    (c->split - 1) * EXCHANGE);
+    return waves(in, c->tile_m, c->tile_n, c->split) *
+           ((4 * cols + rows) * imx_schedule_ceil(in->k, 64) / c->split +
+            (c->split - 1) * EXCHANGE);
 }
 
 /* One row of tiles, narrow or split, so that all blocks have as much of b to bring.  What goes to
- * peers takes one width, and is not split, nor is what comes rank by rank: who folds a tile, or
- * passes its rows on, has all of it. */
+ * peers takes one width. */
 static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 {
     imx_sm90_config best = { .tile_m = rows <= ROWS_SMALL ? 64 : 128,
@@ -163,9 +173,9 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
                              .stages = STAGES_MOST,
                              .cluster_m = 1,
                              .split = 1 };
-    bool alone = in->ranks == 1 && !in->hooks && in->sms > 1;
-    int widest = in->scatters && !alone ? COLS_SMALL : COLS_SMALL_MOST;
-    for (int split = 1; split <= (alone ? 2 : 1); split++) {
+    bool splits = may_split(in);
+    int widest = in->scatters && !splits ? COLS_SMALL : COLS_SMALL_MOST;
+    for (int split = 1; split <= (splits ? 2 : 1); split++) {
         for (int cols = COLS_SMALL; cols <= widest; cols += 16) {
             imx_sm90_config c = best;
             c.tile_n = cols;
