@@ -108,6 +108,8 @@ static bool is_new(const imx_cuda_config *config, int arch)
     return true;
 }
 
+static char tried[sizeof((imx_cuda_config *)0)->options]; /* options of the last one */
+
 static void try_on(const imx_kernel *kernel, const void *args, const imx_cuda_target *target)
 {
     static const char less[] = " -DIMX_LISTED_ONCE";
@@ -118,6 +120,7 @@ static void try_on(const imx_kernel *kernel, const void *args, const imx_cuda_ta
         memmove(once, once + strlen(less), strlen(once + strlen(less)) + 1);
     if (traced && config.traces)
         strcat(config.options, " -DIMX_TRACE");
+    memcpy(tried, config.options, sizeof tried);
     if (!config.source || !is_new(&config, target->arch))
         return; /* this GPU has no form for this shape, or it is known */
     char *log = compile(&config, target->arch);
@@ -215,6 +218,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         sides = IMX_GEMM_SCATTERS | IMX_GEMM_COLLECTS;
     if (sides & IMX_GEMM_SCATTERS && tuned.merged)
         sides |= IMX_GEMM_MERGED;
+    if (tuned.summable)
+        sides |= IMX_GEMM_SUMMABLE;
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
@@ -311,9 +316,41 @@ static void split(void **state)
                 fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
             try_on(&imx_kernel_gemm, &args, &targets[1]);
             args.sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
+            args.team.size = 4;
             try_on(&imx_kernel_gemm, &args, &targets[1]);
         }
     }
+}
+
+/* Tiles that are added up by who makes them: shared ones of every width, and such as take turns, of
+ * two ranks, which have most under way. */
+static void sums(void **state)
+{
+    (void)state;
+    static const struct {
+        int m, n;
+        const char *is;
+    } rows[] = {
+        { 256, 3200, "-DIMX_TILE_N=64 -DIMX_WG_M=64 " },
+        { 384, 3168, "-DIMX_TILE_N=96 -DIMX_WG_M=64 " },
+        { 250, 5561, "-DIMX_TILE_N=112 -DIMX_WG_M=128 -DIMX_PINGPONG " },
+        { 256, 6400, "-DIMX_TILE_N=128 -DIMX_WG_M=64 " },
+        { 768, 6400, "-DIMX_TILE_N=128 -DIMX_WG_M=128 -DIMX_PINGPONG " },
+        { 640, 3200, "-DIMX_TILE_N=160 -DIMX_WG_M=64 " },
+        { 384, 6336, "-DIMX_TILE_N=192 -DIMX_WG_M=64 " },
+        { 512, 5600, "-DIMX_TILE_N=224 -DIMX_WG_M=64 " },
+        { 512, 6400, "-DIMX_TILE_N=256 -DIMX_WG_M=64 " },
+        { 256, 8600, "-DIMX_TILE_N=192 -DIMX_WG_M=64 " }, /* not 176 in turns */
+    };
+    ranks = 2;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const int64_t mnk[] = { rows[i].m, rows[i].n, 8192 };
+        try_gemm(mnk, i % 4 == 2 ? IMBREX_F16 : IMBREX_BF16, IMBREX_NK,
+                 IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
+        if (!strstr(tried, "-DIMX_SUM ") || !strstr(tried, rows[i].is))
+            fail_msg("%d x %d: %s", rows[i].m, rows[i].n, tried);
+    }
+    ranks = 4;
 }
 
 /* Only where GPUs have copy engines of their own: on others there is no such kernel. */
@@ -420,15 +457,11 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),
-        cmocka_unit_test(split),
-        cmocka_unit_test(signals),
-        cmocka_unit_test(reduce),
-        cmocka_unit_test(push),
-        cmocka_unit_test(ll),
-        cmocka_unit_test(silu_mul),
-        cmocka_unit_test(traces),
-        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),  cmocka_unit_test(split),
+        cmocka_unit_test(sums),   cmocka_unit_test(signals),
+        cmocka_unit_test(reduce), cmocka_unit_test(push),
+        cmocka_unit_test(ll),     cmocka_unit_test(silu_mul),
+        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

@@ -1,5 +1,6 @@
 /* test_gpu_operators.c - every operator on real GPUs, ranks as threads: against a float64 loop,
  * against the CPU backend, with the kernels' general form, and queued without the host's help. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -224,24 +225,83 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     return worst;
 }
 
-/* Of one case, whose b no cache holds and whose ranks have few rows, which the others are not since
- * the CPU would take too long: of four ranks on, two ranks' rows are walked together. */
-static const op_case uncached = { .op = "ag_gemm",
-                                  .m = 1200,
-                                  .n = 4112,
-                                  .k = 4104,
-                                  .dtype = IMBREX_BF16,
-                                  .layout = IMBREX_NK,
-                                  .gathered = 1,
-                                  .whole = 1 };
+/* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, so that
+ * two ranks' rows are walked together from four ranks on; and sums of several rows and waves of
+ * tiles. */
+static const op_case long_cases[] = {
+    { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
+    { .op = "gemm_rs", .m = 250, .n = 4112, .k = 1032, .bias = 1, .whole = 1 },
+    { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
+    { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
+};
+enum { LONG_CASES = sizeof long_cases / sizeof long_cases[0] };
 
-static int compare_uncached(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
+    size_t most = 0;
     void *device;
     (void)cpu;
     (void)walk;
-    RANK_OK(imbrex_mem_alloc(gpu, op_image_bytes(&uncached, imbrex_group_size(gpu)), &device));
-    return compare_case(gpu, NULL, uncached, 0, device, NULL);
+    for (int i = 0; i < LONG_CASES; i++) {
+        size_t bytes = op_image_bytes(&long_cases[i], imbrex_group_size(gpu));
+        most = bytes > most ? bytes : most;
+    }
+    RANK_OK(imbrex_mem_alloc(gpu, most, &device));
+    int worst = FINE;
+    for (int i = 0; i < LONG_CASES && worst != STUCK; i++) {
+        int how = compare_case(gpu, NULL, long_cases[i], i, device, NULL);
+        worst = worse(worst, how);
+    }
+    return worst;
+}
+
+/* ---- not a number ---------------------------------------------------------------------------- */
+
+/* Sums whose data tells by its bits that it has come: of NaN, too, and again. */
+static const op_case nan_cases[] = {
+    { .op = "gemm_rs", .m = 40, .n = 256, .k = 128, .algorithm = "store" },
+    { .op = "gemm_rs", .m = 300, .n = 1000, .k = 72, .dtype = IMBREX_F16, .algorithm = "store" },
+};
+enum { NAN_CASES = sizeof nan_cases / sizeof nan_cases[0], NAN_RUNS = 3 };
+
+static int run_nan(imbrex_group *gpu, op_case c, op_image x)
+{
+    imbrex_plan *plan;
+    int64_t count = (int64_t)(x.c.bytes / element_bytes(c.dtype)), numbers = 0;
+    memset(x.host + x.a.at, 0xff, x.a.bytes);
+    RANK_OK(case_plan(gpu, &c, &plan));
+    for (int i = 0; i < NAN_RUNS; i++) {
+        memset(x.host + x.c.at, 0, x.c.bytes);
+        imbrex_args args = op_image_args(&c, &x, c.m);
+        if (op_image_upload(gpu, &x))
+            return STUCK;
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+        RANK_OK(imbrex_stream_sync(gpu, NULL));
+        if (op_image_download(gpu, &x))
+            return STUCK;
+        for (int64_t at = 0; at < count; at++)
+            numbers += !isnan(element_get(c.dtype, x.host + x.c.at, at));
+    }
+    if (numbers)
+        op_image_complain("%lld sums of NaN are numbers", (long long)numbers);
+    imbrex_plan_destroy(plan);
+    return numbers ? WRONG : FINE;
+}
+
+static int not_a_number(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+{
+    (void)cpu;
+    (void)walk;
+    int worst = FINE, size = imbrex_group_size(gpu);
+    for (int i = 0; i < NAN_CASES && worst != STUCK; i++) {
+        void *device;
+        RANK_OK(imbrex_mem_alloc(gpu, op_image_bytes(&nan_cases[i], size), &device));
+        op_image x =
+            op_image_take(&nan_cases[i], nan_cases[i].m, size, imbrex_group_rank(gpu), device);
+        worst = worse(worst, run_nan(gpu, nan_cases[i], x));
+        op_image_drop(&x);
+    }
+    return worst;
 }
 
 /* ---- queued ---------------------------------------------------------------------------------- */
@@ -430,8 +490,8 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
         worst = worse(worst, make_plan(gpu, c));
     for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS)
         worst = worse(worst, make_plan(gpu, c));
-    if (current.part == 0 && worst != STUCK)
-        worst = worse(worst, make_plan(gpu, uncached));
+    for (int i = current.part; i < LONG_CASES && worst != STUCK; i += PARTS)
+        worst = worse(worst, make_plan(gpu, long_cases[i]));
     return worst;
 }
 
@@ -523,14 +583,15 @@ int main(int argc, char **argv)
         run("against the CPU", size, false, compare, true, op_walk_large);
         run("queued", size, false, queues, false, NULL);
     }
+    run("not a number", 2, false, not_a_number, false, NULL);
     general_form(2);
     if (!gpu_is_fake())
-        run("a large b, against \"sequential\"", 4, false, compare_uncached, false, NULL);
+        run("large ones, against \"sequential\"", 4, false, compare_long, false, NULL);
     int each = gpu_count() < 4 ? gpu_count() : 4;
     if (each > 1) {
         run("table", each, true, table, false, op_walk_table);
         run("against the CPU", each, true, compare, true, op_walk_large);
-        run("a large b, against \"sequential\"", each, true, compare_uncached, false, NULL);
+        run("large ones, against \"sequential\"", each, true, compare_long, false, NULL);
         run("queued", each, true, queues, false, NULL);
     }
     return gpu_end();

@@ -180,7 +180,8 @@ static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64
                       .group = plan->group,
                       .chunks = plan->chunks },
         .k = k,
-        .sides = sides | (plan->merged && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_MERGED : 0),
+        .sides = sides | (plan->merged && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_MERGED : 0) |
+                 (plan->summable ? IMX_GEMM_SUMMABLE : 0),
     };
 }
 
@@ -368,7 +369,7 @@ static bool is_merged(const imx_config *c)
     return c->merged;
 }
 
-/* A part for each wave of tiles, which are narrow enough for two waves where that pays. */
+/* A part for each wave of tiles that are not added up by who makes them. */
 static void few_rows_are_read_in_parts(void **state)
 {
     (void)state;
@@ -377,9 +378,8 @@ static void few_rows_are_read_in_parts(void **state)
         int ranks, arch, tile_cols, parts;
         int64_t part_cols;
     } rows[] = {
-        { 512, 8192, 7168, 4, 90, 128, 2, 33 * 128 },  { 256, 8192, 7168, 4, 90, 128, 1, 8192 },
-        { 1024, 8192, 3584, 8, 90, 128, 4, 16 * 128 }, { 300, 100, 64, 4, 90, 64, 1, 128 },
-        { 512, 50257, 4096, 4, 90, 128, 8, 50 * 128 }, { 256, 4096, 7168, 4, 80, 128, 1, 4096 },
+        { 640, 8192, 14336, 2, 90, 160, 2, 26 * 160 }, { 600, 8192, 1024, 8, 90, 160, 2, 26 * 160 },
+        { 512, 50257, 4096, 4, 90, 192, 8, 33 * 192 }, { 256, 4096, 7168, 4, 80, 128, 1, 4096 },
         { 512, 1 << 20, 64, 4, 80, 256, 1, 1 << 20 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -432,7 +432,7 @@ static void few_rows_are_merged(void **state)
         { 64, 14336, 8192, 0, 2, 90, 1 },
         { 1024, 14336, 8192, 0, 2, 80, 1 }, /* whose warps push before they multiply */
         { 448, 8192, 14336, 1, 2, 90, 1 },
-        { 512, 8192, 14336, 1, 2, 90, 0 },
+        { 512, 8192, 14336, 1, 2, 90, 1 }, /* a wave, which is added up by who makes it */
         /* More waves apart, or tiles whose blocks do not read b together. */
         { 640, 8192, 14336, 1, 2, 90, 1 },
         { 768, 8192, 14336, 1, 2, 90, 1 },
@@ -447,16 +447,19 @@ static void few_rows_are_merged(void **state)
     check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
 }
 
-/* One row of narrow tiles, all there at once, of which each is added up by who made it. */
+/* Tiles that are all there at once, or made in turns, are added up by who makes them. */
 static void few_rows_are_summed(void **state)
 {
     (void)state;
     static const choice rows[] = {
-        { 1, 8192, 3584, 1, 4, 90, 1 },   { 64, 8192, 3584, 1, 4, 90, 1 },
-        { 128, 8192, 3584, 1, 2, 90, 1 }, { 129, 8192, 3584, 1, 2, 90, 0 },
-        { 64, 8192, 3584, 1, 16, 90, 1 }, { 64, 8192, 3584, 1, 17, 90, 0 },
-        { 64, 8192, 3584, 1, 1, 90, 0 },  { 64, 8192, 3584, 0, 4, 90, 0 },
-        { 64, 8192, 3584, 1, 4, 80, 0 },  { 64, 8192, 3584, 1, 4, 0, 0 },
+        { 1, 8192, 3584, 1, 4, 90, 1 },    { 64, 8192, 3584, 1, 4, 90, 1 },
+        { 128, 8192, 3584, 1, 2, 90, 1 },  { 129, 8192, 3584, 1, 2, 90, 1 },
+        { 256, 8192, 7168, 1, 4, 90, 1 },  { 512, 8192, 7168, 1, 4, 90, 1 },
+        { 512, 8192, 14336, 1, 2, 90, 1 }, { 768, 8192, 14336, 1, 2, 90, 1 },
+        { 640, 8192, 14336, 1, 2, 90, 0 }, { 1024, 8192, 14336, 1, 2, 90, 0 },
+        { 64, 8192, 3584, 1, 16, 90, 1 },  { 64, 8192, 3584, 1, 17, 90, 0 },
+        { 64, 8192, 3584, 1, 1, 90, 0 },   { 64, 8192, 3584, 0, 4, 90, 0 },
+        { 64, 8192, 3584, 1, 4, 80, 0 },   { 64, 8192, 3584, 1, 4, 0, 0 },
         { 64, 8192, 3583, 1, 4, 90, 0 }, /* not for Hopper's form */
         { 64, 32768, 8192, 1, 4, 90, 0 } /* two waves */
     };
@@ -516,7 +519,7 @@ static void groups_hold_all_rows(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 16; ranks++) {
-        for (int m = 1; m <= 300; m++) {
+        for (int m = 1; m <= 1024; m++) {
             for (int r = 0; r < ranks; r++) {
                 int first = r * m / ranks, end = (r + 1) * m / ranks;
                 int groups = end > first ? (end - 1) / IMX_SUM_ROWS - first / IMX_SUM_ROWS + 1 : 0;

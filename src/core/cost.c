@@ -22,8 +22,8 @@ static const double SLICE_MARGIN_WAVES = 0.9; /* the same where it is not the on
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
 static const double MEET = 10;                /* all ranks tell all, and wait */
-static const double SUM_BEGINS = 2;           /* what carries its flag, out of registers, and... */
-static const double SUM_SHARE = 1.5;          /* ...its bytes, of those without */
+static const double SUM_BEGINS = 1.8;         /* what tells itself that it came, out of registers */
+static const double SUM_SHARE = 1.2;          /* and its bytes, of those by STORE_RATE */
 static const double LL_BEGINS = 2.2;          /* between two */
 static const double LL_BYTES_MOST = 64 << 10; /* of a share: measured up to there */
 static const double LL_SENT_MOST = 2 << 20;   /* of a rank, before a product */
@@ -87,11 +87,10 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
         return 6 + sending;
     if (!config->pushes_beside && !(in->scatters && config->merged)) /* those that multiply send */
         return 12 + (in->scatters ? 3.3 : 1) * sending;
-    if (config->sums)
-        return SUM_BEGINS + SUM_SHARE * sending;
-    if (config->merged && in->scatters) { /* all parts but the last are read beneath the next */
-        double last = sending / config->parts, beneath = z->product * (1 - 1.0 / config->parts);
-        return 10 + most(last, sending - beneath);
+    if (config->merged && in->scatters) { /* all parts but the last go beneath the next */
+        double beneath = z->product * (1 - 1.0 / config->parts);
+        double left = most(sending / config->parts, sending - beneath);
+        return config->sums ? SUM_BEGINS + SUM_SHARE * left : 10 + left;
     }
     if (config->merged)
         return 12 + most(sending - z->product, 0.5 * sending);

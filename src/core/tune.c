@@ -40,6 +40,7 @@ enum {
     MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
+    SUM_TURNS_COLS = 128,          /* of a tile that is added up by warps that take turns */
     PARTS_MOST = 8,                /* of c's columns that are read one by one */
     NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
@@ -145,6 +146,14 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     cut_parts(in, config->blocks, config);
 }
 
+/* Whether tiles of several ranks' rows may be added up by who makes them, all of whom must be there
+ * at once.  How many blocks make a tile, and so how its parts travel, follows from the number of
+ * blocks: all ranks must have as many. */
+static bool is_summable(const imx_tune_input *in, int blocks)
+{
+    return in->scatters && in->ranks <= IMX_TEAM_MOST && in->alike && blocks <= in->units;
+}
+
 /* Of the product on a GPU, its rows cut at so many ranks' first. */
 static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
 {
@@ -162,6 +171,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
         .scatters = in->scatters,
         .hooks = in->hooks,
         .merged = in->scatters && ranks < in->ranks,
+        .summable = ranks < in->ranks && is_summable(in, blocks),
     };
     if (!in->product)
         return (imx_tiling){ .tile_rows = 1, .tile_cols = 1, .group = 1 };
@@ -185,6 +195,17 @@ static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
     return waves * t->tile_rows * t->tile_cols / t->sm90.cluster;
 }
 
+/* Where all tiles are there at once, or warps make them in turns: one that adds its tile up waits
+ * for the peers, and does nothing else meanwhile.  Wide tiles in turns would spill. */
+static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
+{
+    if (t->form != IMX_GEMM_SM90 || !is_summable(in, blocks))
+        return false;
+    if (t->sm90.pingpong)
+        return t->tile_cols <= SUM_TURNS_COLS;
+    return tiles_in(t, in->shape.m, in->shape.n) <= tiles_at_once(t, blocks);
+}
+
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
  * more waves, and where they arrive if those of one rank are a wave, under which the next rank's
  * come, where they leave if b is read once for two blocks: then there is room beside the loads for
@@ -196,20 +217,13 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
     int64_t own = tiles_in(&apart, rows, n);
     if (apart.form != IMX_GEMM_SM90)
         return in->scatters;
+    if (tiles_in(&together, m, n) <= tiles_at_once(&together, blocks) &&
+        sums_tiles(in, &together, blocks))
+        return false;
     if (in->scatters ? apart.sm90.cluster_m == 1 : 10 * own < 9 * tiles_at_once(&apart, blocks))
         return false;
     return elements_of_waves(&apart, own * in->ranks, blocks) <=
            elements_of_waves(&together, tiles_in(&together, m, n), blocks);
-}
-
-/* Where few rows are one row of narrow tiles, and all of these are there at once: a block that adds
- * its tile up waits for the peers, and does nothing else meanwhile.  How many blocks make a tile,
- * and so how its parts travel, follows from the number of blocks: all ranks must have as many. */
-static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
-{
-    return t->form == IMX_GEMM_SM90 && t->sm90.cluster_m == 1 && in->ranks <= IMX_TEAM_MOST &&
-           in->alike && blocks <= in->units && in->shape.m <= t->tile_rows &&
-           tiles_in(t, in->shape.m, in->shape.n) <= tiles_at_once(t, blocks);
 }
 
 static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
@@ -239,7 +253,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->group = tiling.group;
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
-    config->sums = config->merged && in->scatters && sums_tiles(in, &tiling, config->blocks);
+    config->summable = config->merged && is_summable(in, config->blocks);
+    config->sums = config->merged && sums_tiles(in, &tiling, config->blocks);
     cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
     config->chunk_rows =
         config->merged

@@ -33,10 +33,11 @@ typedef struct imx_config {
     const char *algorithm; /* the name that this input would choose */
     char why[100];         /* in words, for people */
     int chunk_rows, tile_rows, tile_cols, group;
-    int chunks;  /* most chunks of any rank */
-    bool merged; /* ranks have so few rows that tiles have rows of several: one chunk each */
-    bool sums; /* merged: who makes a tile of a product that scatters adds it up (IMX_GEMM_SUMS) */
-    int64_t part_cols; /* merged, and the others come to read: columns of c that are read while the
+    int chunks;        /* most chunks of any rank */
+    bool merged;       /* ranks have so few rows that tiles have rows of several: one chunk each */
+    bool summable;     /* merged: who makes a tile of a product that scatters may add it up, */
+    bool sums;         /* and does (IMX_GEMM_SUMS) */
+    int64_t part_cols; /* merged: columns of c that travel, or that others come to read, while the
                           next ones are made, */
     int parts;         /* and how many times */
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */

@@ -40,7 +40,7 @@ static bool sums(const imbrex_plan *plan)
     return imx_plan_sends_by(plan, run_store) && plan->config.sums;
 }
 
-/* Or they are too many for that: every rank keeps them, and its peers come to read. */
+/* Or, for what cannot be added up so, every rank keeps them, and its peers come to read. */
 static bool collects(const imbrex_plan *plan)
 {
     return imx_plan_sends_by(plan, run_store) && plan->config.merged && !plan->config.sums;
@@ -79,9 +79,10 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .leave = beside ? plan->config.leave : 0,
         .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0) |
                  (sums(plan) ? IMX_GEMM_SUMS : 0) | (collects(plan) ? IMX_GEMM_COLLECTS : 0) |
-                 (plan->config.merged ? IMX_GEMM_MERGED : 0),
+                 (plan->config.merged ? IMX_GEMM_MERGED : 0) |
+                 (plan->config.summable ? IMX_GEMM_SUMMABLE : 0),
         .plan = plan->number,
-        .team.size = collects(plan) ? plan->group->size : 0,
+        .team.size = collects(plan) || sums(plan) ? plan->group->size : 0,
     };
 }
 
@@ -94,7 +95,8 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     if (sums(plan)) {
         size_t ranks = (size_t)plan->group->size;
         n->data_bytes = ranks * (size_t)slot_bytes(plan);
-        n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.n, plan->config.tile_cols);
+        n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.m, plan->shape.n,
+                                                   plan->config.tile_rows, plan->config.tile_cols);
         return;
     }
     if (imx_plan_sends_by(plan, run_ll))

@@ -27,18 +27,19 @@
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
  *            order in float32, then bias; such a tile need not go through the slot
  *
- *   IMX_GEMM_SUMS: the same where tiles have rows of several ranks: schedule.ranks = 1, one row of
- *            tiles, not f32.  Each of a tile's rows goes to its owner, into its place in slot
- *            `rank` (sum.h); who made the tile waits for the same tile of all peers, and makes c
- *            of its own rows.  The kernel begins and ends the run; on GPUs a use's credit comes
- *            when the next one of its half begins
+ *   IMX_GEMM_SUMS: the same where tiles have rows of several ranks: schedule.ranks = 1, not f32.
+ *            Each of a tile's rows goes to its owner, into its place in slot `rank` (sum.h); who
+ *            made the tile waits for the same tile of all peers, and makes c of its own rows.  On
+ *            GPUs slots are 0 before a run and after it.  The kernel begins and ends the run; on
+ *            GPUs a use's credit comes when the next one of its half begins
  *
  *   IMX_GEMM_COLLECTS: the same for any number of rows: schedule.ranks = 1, chunks of columns.  The
  *            product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
  *            rank * chunks + chunk on all ranks, which then read their own rows of all ranks'
  *            chunk, and make c of them.  The kernel begins and ends the run
  *
- *   IMX_GEMM_MERGED: whoever sends them, tiles have rows of several ranks: for the choice of tiles
+ *   IMX_GEMM_MERGED: whoever sends them, tiles have rows of several ranks; IMX_GEMM_SUMMABLE: and
+ *            SUMS is possible: for the choice of tiles
  *
  *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
@@ -69,6 +70,7 @@ enum {
     IMX_GEMM_SUMS = 64,
     IMX_GEMM_COLLECTS = 128,
     IMX_GEMM_MERGED = 256,
+    IMX_GEMM_SUMMABLE = 512,
 };
 
 typedef struct imx_gemm_args {

@@ -127,7 +127,9 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
 static int64_t sum_signal(const imx_gemm_args *args, const imx_tile *tile, int from)
 {
     const imx_schedule *s = &args->schedule;
-    return (int64_t)from * imx_sum_tiles(s->n, s->tile_cols) + tile->col / s->tile_cols;
+    int64_t columns = imx_schedule_ceil(s->n, s->tile_cols);
+    int64_t number = tile->row / s->tile_rows * columns + tile->col / s->tile_cols;
+    return number * args->team.size + from;
 }
 
 /* Of a tile of own rows: what rank r says that its part is there by. */
@@ -203,17 +205,22 @@ void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long lon
 int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
     const imx_team *team = &args->team;
+    imx_tile own = *tile;
     for (int r = 0; r < team->size; r++) {
-        if (r != team->rank && first_row(args, r) < first_row(args, r + 1))
+        long long first = first_row(args, r), from = first > tile->row ? first : tile->row;
+        long long end = first_row(args, r + 1), tile_end = tile->row + tile->rows;
+        int rows = (int)((end < tile_end ? end : tile_end) - from);
+        if (r == team->rank) {
+            own.rank_row = from - first;
+            own.rows = rows;
+        } else if (rows > 0) {
             imbrexd_signal_post(imx_team_signal(team, r, sum_signal(args, tile, team->rank)),
                                 imx_cpu_team_use(args));
+        }
     }
-    imx_tile own = *tile;
     own.rank = team->rank;
     own.chunk = own.rank * args->schedule.chunks;
-    own.rank_row = 0;
-    own.rows = (int)(first_row(args, own.rank + 1) - first_row(args, own.rank));
-    return !own.rows || imx_cpu_team_fold(args, block, &own);
+    return own.rows <= 0 || imx_cpu_team_fold(args, block, &own);
 }
 
 int imx_cpu_team_collect(const imx_gemm_args *args, const imbrexd_block *block)

@@ -34,6 +34,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
         .hooks = (args->sides & IMX_GEMM_HOOKS) != 0,
         .merged = (args->sides & IMX_GEMM_MERGED) != 0,
+        .summable = (args->sides & IMX_GEMM_SUMMABLE) != 0,
     };
     return imx_tiling_choose(&input);
 }
@@ -105,7 +106,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
     char ranks[48] = "";
-    if (args->sides & IMX_GEMM_COLLECTS)
+    if (args->sides & (IMX_GEMM_COLLECTS | IMX_GEMM_SUMS))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
     else if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);

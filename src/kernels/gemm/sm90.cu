@@ -43,8 +43,8 @@
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners
  *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
- *   IMX_COLLECT tiles stay; own rows of all ranks' are read and added up (sm90_collect.cuh), of
- *               IMX_PARTS ranks
+ *   IMX_COLLECT tiles stay; own rows of all ranks' are read and added up (sm90_collect.cuh)
+ *   IMX_PARTS   with these two: ranks
  *   IMX_TEAM    args.team, args.ended
  *   IMX_HOOKS   hooks of the caller's, instead of what the sides do (sm90_hooks.cuh)
  * which make these kinds of kernel:
@@ -103,11 +103,20 @@ IMX_FN void pass_turn(uint32_t base, int consumer)
         mbar_arrive(turn_of(base, (uint32_t)consumer ^ 1));
 }
 
+IMX_FN uint32_t rounded(float low, float high)
+{
+#ifdef IMX_SUM
+    return sum_packed(low, high);
+#else
+    return pack(low, high);
+#endif
+}
+
 IMX_FN void pack_half(uint32_t (&packed)[IMX_ACC / 2], const float (&d)[IMX_ACC])
 {
 #pragma unroll
     for (int j = 0; j < IMX_ACC / 2; j++)
-        packed[j] = pack(d[2 * j], d[2 * j + 1]);
+        packed[j] = rounded(d[2 * j], d[2 * j + 1]);
 }
 
 /* The first of this warp's rows of a tile, worked out where it stands (thread_here). */
@@ -210,7 +219,7 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
     int piece = 0, next = waiting ? piece_step(note_of(now), consumer, 0) : NEVER;
     for (int i = 1; i < steps; i++) {
         begin_step(d, at, base, first_row);
-        if (i == next) {
+        if (!SUMS && i == next) {
             store_pieces(packed, args, c, note_of(now ^ 1), base, piece, piece + 1);
             piece++;
             next = piece < PIECES    ? piece_step(note_of(now), consumer, piece)
@@ -291,14 +300,23 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #if !defined(IMX_STORE) && !defined(IMX_SUM) && !defined(IMX_COLLECT)
         add_bias(d, args, note_of(now)->col);
 #endif
+#ifdef IMX_SUM
+        bool last = index_of(tile + 1) >= tiles_of();
+        int goes_on = sum_begins();
+#endif
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             pack_half(packed[h], d[h]);
+#ifdef IMX_SUM
+            if (goes_on)
+                sum_send(packed[h], args, note_of(now), warp_row() + h * 64, last);
+#else
             if (TURNS == 2)
                 store(packed[h], args, c, note_of(now), warp_row() + h * 64, base);
+#endif
         }
 #ifdef IMX_SUM
-        if (!sum_tile(packed, args, watch, note_of(now), warp_row()))
+        if (goes_on && !sum_tile(args, watch, note_of(now), warp_row(), last))
             gave_up_here() = 1;
 #endif
 #ifdef IMX_PINGPONG

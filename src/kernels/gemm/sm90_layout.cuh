@@ -14,9 +14,6 @@
 #if defined(IMX_PINGPONG) && defined(IMX_STORE)
 #error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
 #endif
-#if defined(IMX_SUM) && (defined(IMX_PINGPONG) || IMX_CLUSTER_M > 1)
-#error "sums are for few rows, in one row of tiles"
-#endif
 #if defined(IMX_SPLIT) && \
     (defined(IMX_PINGPONG) || defined(IMX_STORE) || defined(IMX_RING) || IMX_WG_M != 64 || \
      IMX_CLUSTER_M > 1)
@@ -193,13 +190,13 @@ typedef struct __attribute__((aligned(16))) tile_info {
 
 /* What a block has one of. */
 typedef struct block_words {
-    uint64_t use;       /* of the run, with IMX_RING and IMX_SUM */
+    uint64_t use;       /* of the run, with IMX_RING */
     unsigned tiles;     /* in all */
     int gave_up;        /* a wait of this block did */
     uint32_t turn;      /* with IMX_RING: tiles that the producer has begun, */
     int here;           /* columns of the rows of this one that are here, */
     uint32_t scouted;   /* slices that are here, of all the block's tiles in their order */
-    uint32_t ready;     /* with IMX_SUM: use is known, and peers may be written to */
+    uint32_t ready;     /* with IMX_SUM: peers may be written to */
     uint32_t edge;      /* rows of a's smaller box */
     uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with
                          * IMX_COLLECT [0]: tiles that they all have, counted by each */

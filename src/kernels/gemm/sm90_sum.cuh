@@ -1,15 +1,17 @@
 /* sm90_sum.cuh - with IMX_SUM: the warp that has made 16 rows of a tile sends them to their owners
- * out of its registers, and adds to those of its own rank what the same warps of the peers send.
+ * out of its registers, own rows to this rank's own slot, and adds up what comes of own rows.
  *
- *     warp     | products | rows of peers, to them | own += peers', as they come, in rank order | c
+ *     warp     | products | rows, each to its owner | own rows: all ranks' parts, in order | c
  *     beside   | use, credits |
  *
- * Data carries its flag and lies in the order of registers: a lane's words go to the same lane of
- * the same warp.  So it needs no fence and no signal, and no block waits for another one of its own
- * GPU.  A unit of 16 bytes is three words of two elements each, and the low half of the run's use,
- * which stands in the last unit's free words, too.
- * Where a flag lies there never was data, and a word that no run has written for exactly 2^32 uses
- * of its half would pass for a new one (ll/args.h).
+ * Data tells by itself that it has come.  A word of two elements travels with its bits inverted,
+ * and as 1 if that is 0, which is a pair of NaN; its place is 0 until it comes, and whoever has
+ * read it makes it 0 again.  So there is no fence and no signal, nothing but data travels, it does
+ * not matter what of it comes together, and no block waits for another one of its own GPU.  A slot
+ * is in the order of registers: a lane's words are for the same lane of the same warp.
+ *
+ * Warps that take turns send a tile beneath the other's products, at a pace that leaves room for
+ * their loads; the last one goes at once.
  */
 #ifndef IMX_SM90_SUM_CUH
 #define IMX_SM90_SUM_CUH
@@ -18,28 +20,32 @@
 
 #include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
-#include "sm90_tile.h"
 #include "sum.h"
 #include "team.cuh"
 
 enum {
     SUM_WORDS = IMX_TILE_N / 8 / SPLIT, /* a lane's, of a row, of this block's columns */
-    SUM_UNITS = (SUM_WORDS + 2) / 3,
-    SUM_BYTES = 2 * 32 * 16 * SUM_UNITS, /* of a warp's 16 rows */
-    SUM_AT_ONCE = SUM_UNITS < 3 ? SUM_UNITS : 3, /* units of a lane, of... */
-    SUM_PARTS = 4, /* ...so many ranks, that are under way together */
+    SUM_UNITS = (SUM_WORDS + 3) / 4,    /* of 16 bytes */
+    SUM_BOTH = 2 * SUM_UNITS,           /* of a lane's two rows, the upper one's first */
+    SUM_UNIT_BYTES = 32 * 16,           /* of a warp */
+    SUM_BYTES = SUM_BOTH * SUM_UNIT_BYTES, /* of a warp's 16 rows */
+    /* What holds a sum up is the way to memory, so many loads are under way: of so many parts, of
+     * so many units. */
+    SUM_LOADS = 8,
+    SUM_PARTS = IMX_PARTS < SUM_LOADS ? IMX_PARTS : SUM_LOADS,
+    SUM_AT_ONCE = SUM_LOADS / SUM_PARTS < SUM_BOTH ? SUM_LOADS / SUM_PARTS : SUM_BOTH,
+    /* Clock cycles from one unit to the next, for each of a tile's steps, which takes 2 N of them
+     * for each 64 rows: in all half of what the other consumer's tile takes. */
+    SUM_PACE = IMX_TILE_N / SUM_BOTH,
+    SUM_NAP_NS = 3000, /* between looks, as long as there are products to make */
 };
-static_assert(SPLIT * SUM_BYTES <= IMX_SUM_ROWS * IMX_TILE_N * 2 * IMX_SUM_SHARE,
+static_assert(SPLIT * SUM_UNITS * 32 <=
+                  (IMX_TILE_N + IMX_SUM_COLS - 1) / IMX_SUM_COLS * IMX_SUM_COLS,
               "a group has its place");
 
 /* ---- the books ------------------------------------------------------------------------------- */
 
-/* Of the run, in shared memory, once sum_ready is counted up. */
-IMX_FN volatile uint64_t &sum_use(void)
-{
-    return words().use;
-}
-
+/* Counted up once peers may be written to. */
 IMX_FN uint32_t sum_ready(void)
 {
     return shared_at(&words().ready);
@@ -59,11 +65,8 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
     int lane = lane_here(), there = 1;
     uint64_t use = team_use(args);
     __syncwarp(); /* all lanes have it */
-    if (lane == 0) {
-        sum_use() = use;
-        if (imbrexd_counter_last(args.ended, gridDim.x))
-            *(volatile uint64_t *)args.use = use;
-    }
+    if (lane == 0 && imbrexd_counter_last(args.ended, gridDim.x))
+        *(volatile uint64_t *)args.use = use;
     if (lane < team.size && lane != team.rank) {
         if (blockIdx.x == 0)
             imbrexd_signal_post(imx_team_credit(&team, lane, team.rank), use - 1);
@@ -79,110 +82,156 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
 
 /* ---- where rows go --------------------------------------------------------------------------- */
 
-/* Whose row it is, of the whole matrix: of few rows. */
+/* The first of a rank's rows, of few. */
+IMX_FN int sum_row(const imx_gemm_args &args, int rank)
+{
+    return (int)((unsigned)rank * (unsigned)args.schedule.m / IMX_PARTS);
+}
+
+/* Whose row it is. */
 IMX_FN int sum_owner(const imx_gemm_args &args, int row)
 {
-    unsigned m = (unsigned)args.schedule.m, ranks = (unsigned)args.team.size;
-    return (int)((((unsigned)row + 1) * ranks - 1) / m);
+    return (int)((((unsigned)row + 1) * IMX_PARTS - 1) / (unsigned)args.schedule.m);
 }
 
 /* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot `of`. */
 IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row, int holder,
                        int of)
 {
-    int groups = imx_sum_groups(args.schedule.m, args.team.size);
-    int group = row / IMX_SUM_ROWS - team_row(args, holder) / IMX_SUM_ROWS;
+    int groups = imx_sum_groups((int)args.schedule.m, IMX_PARTS);
+    int group = row / IMX_SUM_ROWS - sum_row(args, holder) / IMX_SUM_ROWS;
     int column = note->col / IMX_TILE_N * SPLIT + split_block();
     return imx_team_data(&args.team, holder) + of * args.slot_bytes +
            (int64_t)(column * groups + group) * SUM_BYTES;
 }
 
-/* Word i of a row's that this block has: packed's, of one half of the warp's rows. */
+/* Two elements, as they travel, and what came of them. */
+IMX_FN uint32_t sum_packed(float low, float high)
+{
+    uint32_t word = ~pack(low, high);
+    return word ? word : 1;
+}
+
+IMX_FN uint4 sum_unpacked(uint4 unit)
+{
+    return make_uint4(~unit.x, ~unit.y, ~unit.z, ~unit.w);
+}
+
+/* Word i of a row's that this block has: packed's, of one half of the warp's rows.  Beyond them:
+ * anything but 0. */
 IMX_FN uint32_t sum_word(const uint32_t (&packed)[IMX_ACC / 2], int half, int i)
 {
+    if (i >= SUM_WORDS)
+        return 1;
     return SPLIT == 1 || split_block() == 0 ? packed[2 * i + half]
                                      : packed[2 * (i + (SPLIT - 1) * SUM_WORDS) + half];
 }
 
-/* A warp's 16 rows from `row` on: those of peers leave. */
+/* A warp's 16 rows from `row` on leave; pace: clock cycles from one unit to the next, or 0. */
 IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                      const tile_info *note, int row, uint32_t flag)
+                      const tile_info *note, int row, uint32_t pace)
 {
+    uint32_t due = clock_here();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int lane = lane_here(), mine = row + lane / 4 + half * 8;
-        auto word = [&](int i) { return i < SUM_WORDS ? sum_word(packed, half, i) : flag; };
         if (mine >= (int)args.schedule.m)
             continue;
-        int owner = sum_owner(args, mine);
-        if (owner == args.team.rank)
-            continue;
-        char *to = sum_place(args, note, row, owner, args.team.rank) + half * (SUM_BYTES / 2);
+        char *to = sum_place(args, note, row, sum_owner(args, mine), args.team.rank);
 #pragma unroll
-        for (int u = 0; u < SUM_UNITS; u++)
-            imx_vector_store_whole(to + (u * 32 + lane) * 16,
-                                   make_uint4(word(3 * u), word(3 * u + 1), word(3 * u + 2), flag));
+        for (int u = 0; u < SUM_UNITS; u++) {
+            while (TURNS == 2 && pace && (int32_t)(due - clock_here()) > 0)
+                continue;
+            due += pace;
+            imx_vector_store_whole(
+                to + (half * SUM_UNITS + u) * SUM_UNIT_BYTES + lane * 16,
+                make_uint4(sum_word(packed, half, 4 * u), sum_word(packed, half, 4 * u + 1),
+                           sum_word(packed, half, 4 * u + 2), sum_word(packed, half, 4 * u + 3)));
+        }
     }
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Whether unit number u has come.  All of its words are looked at or added up: one that nobody
- * needed the compiler would not load, but the others then one after the other, data before flag. */
-IMX_FN int sum_is_here(uint4 unit, int u, uint32_t flag)
+/* What a lane adds up of a warp's 16 rows. */
+typedef struct sum_share {
+    char *from; /* its unit 0 in slot 0 */
+    int row;    /* its upper one */
+    int first, end; /* own rows */
+    int col;    /* of its word 0 */
+} sum_share;
+
+/* Whether unit q is of an own row. */
+IMX_FN bool sum_has(const sum_share &share, int q)
 {
-    int there = unit.w == flag;
-    if (3 * u + 1 >= SUM_WORDS)
-        there &= unit.y == flag;
-    if (3 * u + 2 >= SUM_WORDS)
-        there &= unit.z == flag;
-    return there;
+    int row = share.row + (q < SUM_UNITS ? 0 : 8);
+    return q < SUM_BOTH && row >= share.first && row < share.end;
 }
 
-/* Units from number `at` on, of parts r and on; 0: not all are there. */
-IMX_FN int sum_look(const imx_gemm_args &args, int at, int r, uint32_t flag, const char *from,
+IMX_FN char *sum_unit(const imx_gemm_args &args, const sum_share &share, int q, int part)
+{
+    return share.from + part * args.slot_bytes + q * SUM_UNIT_BYTES;
+}
+
+/* Units from q on, of parts r and on; 0: not all are there. */
+IMX_FN int sum_look(const imx_gemm_args &args, const sum_share &share, int q, int r,
                     uint4 (&unit)[SUM_PARTS][SUM_AT_ONCE])
 {
-    int lane = lane_here(), there = 1;
+    int there = 1;
 #pragma unroll
-    for (int p = 0; p < SUM_PARTS; p++) {
+    for (int p = 0; p < SUM_PARTS && r + p < IMX_PARTS; p++) {
 #pragma unroll
-        for (int i = 0; i < SUM_AT_ONCE && at + i < SUM_UNITS; i++) {
-            if (r + p < args.team.size && r + p != args.team.rank)
-                unit[p][i] = imx_vector_load_whole(from + p * args.slot_bytes +
-                                                   ((at + i) * 32 + lane) * 16);
+        for (int i = 0; i < SUM_AT_ONCE; i++) {
+            if (sum_has(share, q + i))
+                unit[p][i] = imx_vector_load_whole(sum_unit(args, share, q + i, r + p));
         }
     }
 #pragma unroll
-    for (int p = 0; p < SUM_PARTS; p++) {
+    for (int p = 0; p < SUM_PARTS && r + p < IMX_PARTS; p++) {
 #pragma unroll
-        for (int i = 0; i < SUM_AT_ONCE && at + i < SUM_UNITS; i++) {
-            if (r + p < args.team.size && r + p != args.team.rank)
-                there &= sum_is_here(unit[p][i], at + i, flag);
+        for (int i = 0; i < SUM_AT_ONCE; i++) {
+            uint4 x = unit[p][i];
+            if (sum_has(share, q + i))
+                there &= x.x != 0 && x.y != 0 && x.z != 0 && x.w != 0;
         }
     }
     return there;
 }
 
 /* Until they are, with an eye on the clock; 0: give up. */
-IMX_FN int sum_wait(const imx_gemm_args &args, const imbrexd_watch *watch, int at, int r,
-                    uint32_t flag, const char *from)
+IMX_FN int sum_wait(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
+                    int q, int r)
 {
 #pragma unroll 1
-    for (int p = r; p < r + SUM_PARTS && p < args.team.size; p++, from += args.slot_bytes) {
+    for (int p = r; p < r + SUM_PARTS && p < IMX_PARTS; p++) {
         imbrexd_site site = { args.plan, IMX_SITE_PART, p, -1 };
-        uint32_t data;
 #pragma unroll 1
-        for (int i = at; i < at + SUM_AT_ONCE && i < SUM_UNITS && p != args.team.rank; i++) {
-            const uint64_t *word = (const uint64_t *)(from + (i * 32 + lane_here()) * 16) + 1;
-            if (!imbrexd_ll_wait(watch, word, flag, site, &data))
+        for (int i = 0; i < 2 * SUM_AT_ONCE; i++) {
+            const uint64_t *words = (const uint64_t *)sum_unit(args, share, q + i / 2, p) + i % 2;
+            if (sum_has(share, q + i / 2) && !imbrexd_signal_wait(watch, words, 1, site))
                 return 0;
         }
     }
     return 1;
 }
 
-/* A word of c, at an even column. */
+/* They are there: their places are free again, and they are added, in rank order. */
+IMX_FN void sum_add(const imx_gemm_args &args, const sum_share &share, int q, int r,
+                    const uint4 (&unit)[SUM_PARTS][SUM_AT_ONCE], float (&sum)[SUM_AT_ONCE][8])
+{
+#pragma unroll
+    for (int p = 0; p < SUM_PARTS && r + p < IMX_PARTS; p++) {
+#pragma unroll
+        for (int i = 0; i < SUM_AT_ONCE; i++) {
+            if (!sum_has(share, q + i))
+                continue;
+            imx_vector_store_whole(sum_unit(args, share, q + i, r + p), make_uint4(0, 0, 0, 0));
+            imx_vector_add(DTYPE, sum[i], sum_unpacked(unit[p][i]), r + p == 0);
+        }
+    }
+}
+
+/* A word of c, at an even column; row: of own ones. */
 IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, float high)
 {
     int n = (int)args.schedule.n;
@@ -203,81 +252,77 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
         c[1] = (uint16_t)(word >> 16);
 }
 
-/* Units of one's own row, from number `at` on: all ranks' parts, added in rank order.  from: where
- * they lie in slot 0.  0: gave up. */
-IMX_FN int sum_units(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                     const imbrexd_watch *watch, int half, int at, uint32_t flag, const char *from,
-                     int64_t row, int col)
+/* This lane's own rows.  0: gave up. */
+IMX_FN int sum_own(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
+                   bool last)
 {
     enum { LOOKS = 2000 }; /* the abort word is far away */
-    int rank = args.team.rank, size = args.team.size;
-    float sum[6 * SUM_AT_ONCE];
 #pragma unroll 1
-    for (int r = 0; r < size; r += SUM_PARTS, from += SUM_PARTS * args.slot_bytes) {
-        uint4 unit[SUM_PARTS][SUM_AT_ONCE];
+    for (int q = 0; q < SUM_BOTH; q += SUM_AT_ONCE) {
+        float sum[SUM_AT_ONCE][8];
+#pragma unroll
+        for (int r = 0; r < IMX_PARTS; r += SUM_PARTS) {
+            uint4 unit[SUM_PARTS][SUM_AT_ONCE];
 #pragma unroll 1
-        for (int looks = 0; !sum_look(args, at, r, flag, from, unit); looks++) {
-            if (looks >= LOOKS && !sum_wait(args, watch, at, r, flag, from))
-                return 0;
+            for (int looks = 0; !sum_look(args, share, q, r, unit); looks++) {
+                if (looks >= LOOKS && !sum_wait(args, watch, share, q, r))
+                    return 0;
+                if (TURNS == 2 && !last)
+                    __nanosleep(SUM_NAP_NS);
+            }
+            sum_add(args, share, q, r, unit, sum);
         }
 #pragma unroll
-        for (int p = 0; p < SUM_PARTS; p++) {
-            if (r + p >= size)
-                continue;
+        for (int i = 0; i < SUM_AT_ONCE; i++) {
+            int lower = q + i >= SUM_UNITS, word = 4 * (q + i - lower * SUM_UNITS);
 #pragma unroll
-            for (int i = 0; i < 3 * SUM_AT_ONCE && 3 * at + i < SUM_WORDS; i++) {
-                uint4 u = unit[p][i / 3];
-                uint32_t x = i % 3 == 0 ? u.x : i % 3 == 1 ? u.y : u.z;
-                x = r + p == rank ? sum_word(packed, half, 3 * at + i) : x;
-                float low = unpack((uint16_t)x), high = unpack((uint16_t)(x >> 16));
-                sum[2 * i] = r + p == 0 ? low : sum[2 * i] + low;
-                sum[2 * i + 1] = r + p == 0 ? high : sum[2 * i + 1] + high;
+            for (int w = 0; w < 4 && sum_has(share, q + i); w++) {
+                if (word + w < SUM_WORDS)
+                    sum_put(args, share.row + lower * 8 - share.first, share.col + 8 * (word + w),
+                            sum[i][2 * w], sum[i][2 * w + 1]);
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < 3 * SUM_AT_ONCE && 3 * at + i < SUM_WORDS; i++)
-        sum_put(args, row, col + 8 * (3 * at + i), sum[2 * i], sum[2 * i + 1]);
     return 1;
 }
 
-/* This lane's own rows among the 16 from `row` on.  0: gave up. */
-IMX_FN int sum_own(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                   const imbrexd_watch *watch, const tile_info *note, int row, uint32_t flag)
+/* ---- a tile ---------------------------------------------------------------------------------- */
+
+/* One warp, before rows leave: until peers may be written to.  0 for all its lanes: give up. */
+IMX_FN int sum_begins(void)
 {
-    int rank = args.team.rank, there = 1;
-    int first = team_row(args, rank), end = team_row(args, rank + 1);
-    int col = note->col + split_block() * (IMX_TILE_N / 2) + lane_here() % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int mine = row + lane_here() / 4 + half * 8;
-        if (mine < first || mine >= end)
-            continue;
-        const char *from = sum_place(args, note, row, rank, 0) + half * (SUM_BYTES / 2);
-#pragma unroll
-        for (int at = 0; at < SUM_UNITS; at += SUM_AT_ONCE)
-            there = there &&
-                    sum_units(packed, args, watch, half, at, flag, from, mine - first, col);
+    while (!__any_sync(0xffffffffu, gave_up_here())) {
+        if (__all_sync(0xffffffffu, shared_counted(sum_ready())))
+            return 1;
     }
-    return there;
+    return 0;
 }
 
-/* One warp, whose rows of the tile begin at first_row.  0: gave up. */
-IMX_FN int sum_tile(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
-                    const imbrexd_watch *watch, const tile_info *note, int first_row)
+/* 16 of a warp's rows of a tile, from first_row on; last: there are no products to make beside. */
+IMX_FN void sum_send(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                     const tile_info *note, int first_row, bool last)
 {
-    int row = note->row + first_row, there;
-    while (!__all_sync(0xffffffffu, shared_counted(sum_ready()))) {
-        if (__any_sync(0xffffffffu, gave_up_here()))
-            return 0;
-    }
-    uint32_t flag = (uint32_t)sum_use();
     imx_trace_begin(IMX_TRACE_STORE);
-    sum_leave(packed[0], args, note, row, flag);
+    sum_leave(packed, args, note, note->row + first_row, last ? 0 : note->steps * SUM_PACE);
     imx_trace_end(IMX_TRACE_STORE, -1, -1);
+}
+
+/* All of a warp's rows of a tile, which have left: its own ones become c.  0: gave up. */
+IMX_FN int sum_tile(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *note,
+                    int first_row, bool last)
+{
+    int lane = lane_here(), rank = args.team.rank, there = 1;
+    int col = note->col + split_block() * (IMX_TILE_N / 2) + lane % 4 * 2;
     imx_trace_begin(IMX_TRACE_FOLD);
-    there = __all_sync(0xffffffffu, sum_own(packed[0], args, watch, note, row, flag));
-    imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
+#pragma unroll 1
+    for (int h = 0; h < HALVES; h++) {
+        int row = note->row + first_row + h * 64;
+        sum_share share = { sum_place(args, note, row, rank, 0) + lane * 16, row + lane / 4,
+                            sum_row(args, rank), sum_row(args, rank + 1), col };
+        there = there && sum_own(args, watch, share, last);
+    }
+    there = __all_sync(0xffffffffu, there);
+    imx_trace_end(IMX_TRACE_FOLD, rank, -1);
     return there;
 }
 

@@ -28,16 +28,18 @@ enum {
     READ_COLUMN = 1500,
     MEET_CLUSTER = 24000,
     MEET_SPLIT = 72000,
-    /* Percent of the time of blocks that read b each for itself: what peers read beneath a wave
-     * stands in the way of their loads. */
-    READ_BESIDE = 8,
+    /* Percent of the time of several waves: what travels between ranks beneath one of them stands
+     * in the way of its loads, the more where blocks read b each for itself. */
+    BESIDE = 6,
+    BESIDE_ALONE = 14,
     STAGES_MOST = 13,
     WAVES_FEW = 3,
 };
 
 /* Tiles of 128 rows of a block.  cost: of a column of the tile, in thousandths.  Those in clusters
  * of two below each other, which read b once for both, fit nine large shapes, short regions and
- * long bursts alike; the rest 110 shapes of 130 to 1024 rows, whose tiles are a wave or a few. */
+ * long bursts alike; the last two what gemm_rs of 256 and 512 rows takes, its sum included; the
+ * rest 110 shapes of 130 to 1024 rows, whose tiles are a wave or a few. */
 typedef struct candidate {
     int tile_n, pingpong, cluster_m, split, cost;
 } candidate;
@@ -47,7 +49,7 @@ static const candidate candidates[] = {
     { 144, 1, 2, 1, 1025 }, { 128, 1, 2, 1, 1035 }, { 112, 1, 2, 1, 1100 }, { 80, 1, 2, 1, 1240 },
     { 192, 0, 2, 1, 1020 }, { 192, 0, 1, 1, 1060 }, { 160, 0, 1, 1, 1015 }, { 128, 0, 1, 1, 1071 },
     { 112, 0, 1, 1, 1160 }, { 96, 0, 1, 1, 1088 },  { 64, 0, 1, 1, 1386 },  { 128, 0, 1, 2, 1116 },
-    { 80, 0, 1, 2, 1400 },  { 64, 0, 1, 2, 1500 },
+    { 80, 0, 1, 2, 1400 },  { 64, 0, 1, 2, 1500 },  { 128, 0, 2, 1, 960 },  { 64, 0, 2, 1, 1290 },
 };
 
 int imx_sm90_tune_piece_cols(const imx_sm90_config *c)
@@ -109,17 +111,19 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
     if (in->merged) {
         end += READ_COLUMN * c->tile_n;
-        if (c->cluster_m == 1 && count > 1)
-            column += column * READ_BESIDE / 100;
+        if (count > 1)
+            column += column * (c->cluster_m == 1 ? BESIDE_ALONE : BESIDE) / 100;
     }
     return count * c->tile_n * column / c->split + end * 1000 / in->k;
 }
 
 /* Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
- * comes in pieces of 32 or 64 columns.  Blocks that read b each for itself have been measured for
- * a few waves; where there are many they would take more power.  A narrow tile of b [k, n] would
- * bring a third more columns than it has. */
+ * comes in pieces of 32 or 64 columns.  Narrow tiles that the warps of a cluster share are there to
+ * be added up by who makes them (tune.c), all in one wave, which wide ones in turns would spill.
+ * Blocks that read b each for itself have been measured for a few waves; where there are many they
+ * would take more power.  A narrow tile of b [k, n] would bring a third more columns than it
+ * has. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
     if (c->split > 1 && !may_split(in))
@@ -128,8 +132,11 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
+    bool sums = in->summable && waves_of(in, c) == 1;
+    if (!sums && !c->pingpong && c->cluster_m > 1 && c->tile_n <= 128)
+        return false;
     if (in->merged)
-        return c->tile_n < 256;
+        return sums ? !c->pingpong || c->tile_n <= 128 : c->tile_n < 256;
     if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;
     return !c->pingpong && c->tile_n % 32 == 0 && (in->n % 8 == 0 || c->tile_n < 256);

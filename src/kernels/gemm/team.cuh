@@ -19,6 +19,14 @@ IMX_TEAM_GPU uint32_t thread_here(void)
     return thread;
 }
 
+/* Clock cycles of this multiprocessor, which wrap. */
+IMX_TEAM_GPU uint32_t clock_here(void)
+{
+    uint32_t now;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(now) : : "memory");
+    return now;
+}
+
 /* The use of this run. */
 IMX_TEAM_GPU uint64_t team_use(const imx_gemm_args &args)
 {
@@ -166,20 +174,13 @@ typedef struct push_pace {
     uint32_t due, apart;
 } push_pace;
 
-IMX_TEAM_GPU uint32_t push_clock(void)
-{
-    uint32_t now;
-    asm volatile("mov.u32 %0, %%clock;" : "=r"(now) : : "memory");
-    return now;
-}
-
 /* cycles: that all warps together take for 64 KB, or more. */
 IMX_TEAM_GPU push_pace push_pace_begin(int cycles, uint32_t warps)
 {
     const uint64_t burst = PUSH_AT_ONCE * 32 * PUSH_UNIT;
     push_pace pace = { 0, (uint32_t)(warps * burst * (uint32_t)cycles >> 16) };
     if (pace.apart)
-        pace.due = push_clock();
+        pace.due = clock_here();
     return pace;
 }
 
@@ -188,11 +189,11 @@ IMX_TEAM_GPU void push_keep_pace(push_pace *pace)
 {
     if (!pace->apart)
         return;
-    while ((int32_t)(pace->due - push_clock()) > 0)
+    while ((int32_t)(pace->due - clock_here()) > 0)
         __nanosleep(100);
     pace->due += pace->apart;
-    if ((int32_t)(pace->due - push_clock()) <= 0)
-        pace->due = push_clock();
+    if ((int32_t)(pace->due - clock_here()) <= 0)
+        pace->due = clock_here();
 }
 
 /* This warp's share of the units: every so-many-th line of 32. */
@@ -348,7 +349,7 @@ IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, const char *from, int64_
 IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, push_warps all)
 {
     const imx_team &team = args.team;
-    uint32_t due = push_clock();
+    uint32_t due = clock_here();
     bool units = args.k * element % PUSH_UNIT == 0 && ((uintptr_t)args.a & (PUSH_UNIT - 1)) == 0;
     int unit = units ? PUSH_UNIT : element;
     uint32_t stride = (uint32_t)(args.k * element / unit);
@@ -360,7 +361,7 @@ IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, push_warps
         push_warps warps = s == 0 ? all : push_by(all.first + (uint32_t)s % all.count, 1);
         if (s > 0 && thread_here() / 32 != warps.first)
             continue;
-        while ((int32_t)(due - push_clock()) > 0)
+        while ((int32_t)(due - clock_here()) > 0)
             __nanosleep(100);
         if (units)
             push_slice<uint4>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
