@@ -51,7 +51,7 @@ PLACES = {"cblas.h": ["src/kernels/*/blas.c", "cli/bench_blas.c", "bench/**"],
 # Names with external linkage: what file X may define besides imbrex_*.
 NAMES = [
     ("src/core/sys.c",        r"imx_sys(_\w+)?"),
-    ("src/core/status.c",     r"imx_(status_\w+|fail|fail_errno|text_add|dtype_name)"),
+    ("src/core/status.c",     r"imx_(status_\w+|fail|fail_errno|text_add|dtype_names?)"),
     ("src/core/**",           r"imx_{file}(_\w+)?"),
     ("src/ops/**",            r"imx_(op_)?{file}(_\w+)?"),
     ("src/kernels/**",        r"imx_(kernel_)?({folder}|{file})(_\w+)?"),

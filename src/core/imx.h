@@ -211,6 +211,8 @@ static inline size_t imx_dtype_bytes(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 4 : 2;
 }
-const char *imx_dtype_name(imbrex_dtype dtype); /* "bf16" */
+enum { IMX_DTYPES = 3 };
+extern const char *const imx_dtype_names[IMX_DTYPES]; /* by imbrex_dtype: "bf16" */
+const char *imx_dtype_name(imbrex_dtype dtype);       /* the same, of any number */
 
 #endif /* IMX_H */

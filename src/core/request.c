@@ -69,14 +69,16 @@ void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_
         { "desc.gemm.m", "desc.gemm.n", "desc.gemm.k", "desc.gemm.dtype", "desc.gemm.layout",
           "desc.gemm.chunk_rows", "desc.gemm.sms" },
     };
-    static const char *const dtypes[] = { "bf16", "f16", "f32" };
     static const char *const layouts[] = { "[n, k]", "[k, n]" };
     const char *const *names = both[nested];
     const imx_field all[IMX_REQUEST_FIELDS] = {
         { .name = names[0], .value = r->shape.m },
         { .name = names[1], .value = r->shape.n },
         { .name = names[2], .value = r->shape.k },
-        { .name = names[3], .value = r->shape.dtype, .words = dtypes, .words_count = 3 },
+        { .name = names[3],
+          .value = r->shape.dtype,
+          .words = imx_dtype_names,
+          .words_count = IMX_DTYPES },
         { .name = names[4], .value = r->shape.layout, .words = layouts, .words_count = 2 },
         { .name = names[5], .value = r->chunk_rows },
         { .name = names[6], .value = r->sms },

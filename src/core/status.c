@@ -128,8 +128,9 @@ const char *imbrex_version(void)
         IMBREX_VERSION_PATCH);
 }
 
+const char *const imx_dtype_names[IMX_DTYPES] = { "bf16", "f16", "f32" };
+
 const char *imx_dtype_name(imbrex_dtype dtype)
 {
-    static const char *const names[] = { "bf16", "f16", "f32" };
-    return (unsigned)dtype < 3 ? names[dtype] : "unknown dtype";
+    return (unsigned)dtype < IMX_DTYPES ? imx_dtype_names[dtype] : "unknown dtype";
 }

@@ -103,6 +103,7 @@ IMX_FN void pass_turn(uint32_t base, int consumer)
         mbar_arrive(turn_of(base, (uint32_t)consumer ^ 1));
 }
 
+/* Two elements of a tile, as they leave. */
 IMX_FN uint32_t rounded(float low, float high)
 {
 #ifdef IMX_SUM
