@@ -476,6 +476,18 @@ static void few_rows_are_summed(void **state)
     assert_true(imx_tune_config(&in).sums);
     in.sms = SMS;
     assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
+    in = (imx_tune_input){ .shape = { 512, 8192, 14336, IMBREX_BF16, IMBREX_NK },
+                           .product = true,
+                           .scatters = true,
+                           .ranks = 2,
+                           .arch = 90,
+                           .units = SMS,
+                           .alike = true };
+    assert_int_equal(imx_tune_config(&in).tile_cols, 256);
+    in.alike = false;
+    in.ranks = 4;
+    assert_true(imx_tune_config(&in).merged);
+    assert_in_range(imx_tune_config(&in).tile_cols, 64, 224); /* warps that read have no room */
 }
 
 static bool has_pairs(const imx_config *c)
