@@ -37,7 +37,9 @@ enum {
     /* Clock cycles from one unit to the next, for each of a tile's steps, which takes 2 N of them
      * for each 64 rows: in all half of what the other consumer's tile takes. */
     SUM_PACE = IMX_TILE_N / SUM_BOTH,
-    SUM_NAP_NS = 3000, /* between looks, as long as there are products to make */
+    /* Between looks, as long as there are products to make: for each of a tile's steps; at most. */
+    SUM_NAP_NS = 25,
+    SUM_NAP_MOST_NS = 3000,
 };
 static_assert(SPLIT * SUM_UNITS * 32 <=
                   (IMX_TILE_N + IMX_SUM_COLS - 1) / IMX_SUM_COLS * IMX_SUM_COLS,
@@ -252,9 +254,9 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
         c[1] = (uint16_t)(word >> 16);
 }
 
-/* This lane's own rows.  0: gave up. */
+/* This lane's own rows; nap_ns: between looks, or 0.  0: gave up. */
 IMX_FN int sum_own(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
-                   bool last)
+                   unsigned nap_ns)
 {
     enum { LOOKS = 2000 }; /* the abort word is far away */
 #pragma unroll 1
@@ -267,8 +269,8 @@ IMX_FN int sum_own(const imx_gemm_args &args, const imbrexd_watch *watch, const 
             for (int looks = 0; !sum_look(args, share, q, r, unit); looks++) {
                 if (looks >= LOOKS && !sum_wait(args, watch, share, q, r))
                     return 0;
-                if (TURNS == 2 && !last)
-                    __nanosleep(SUM_NAP_NS);
+                if (TURNS == 2 && nap_ns)
+                    __nanosleep(nap_ns);
             }
             sum_add(args, share, q, r, unit, sum);
         }
@@ -313,13 +315,14 @@ IMX_FN int sum_tile(const imx_gemm_args &args, const imbrexd_watch *watch, const
 {
     int lane = lane_here(), rank = args.team.rank, there = 1;
     int col = note->col + split_block() * (IMX_TILE_N / 2) + lane % 4 * 2;
+    unsigned nap_ns = last ? 0 : min((unsigned)note->steps * SUM_NAP_NS, SUM_NAP_MOST_NS);
     imx_trace_begin(IMX_TRACE_FOLD);
 #pragma unroll 1
     for (int h = 0; h < HALVES; h++) {
         int row = note->row + first_row + h * 64;
         sum_share share = { sum_place(args, note, row, rank, 0) + lane * 16, row + lane / 4,
                             sum_row(args, rank), sum_row(args, rank + 1), col };
-        there = there && sum_own(args, watch, share, last);
+        there = there && sum_own(args, watch, share, nap_ns);
     }
     there = __all_sync(0xffffffffu, there);
     imx_trace_end(IMX_TRACE_FOLD, rank, -1);
