@@ -205,21 +205,29 @@ static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, int num
     return worst;
 }
 
-static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+/* Cases from `from` on, each on its own; cpu and walk: as of compare_case. */
+static int compare_cases(imbrex_group *gpu, imbrex_group *cpu, bool (*get)(int number, op_case *c),
+                         int from, op_walk *walk)
 {
     size_t most = 0;
     op_case c;
     void *device;
-    for (int i = 0; op_cases_get_large(i, &c); i++) {
+    for (int i = 0; get(i, &c); i++) {
         size_t bytes = op_image_bytes(&c, imbrex_group_size(gpu));
         most = bytes > most ? bytes : most;
     }
     RANK_OK(imbrex_mem_alloc(gpu, most, &device));
     int worst = FINE;
-    for (int i = walk->from; op_cases_get_large(i, &c) && worst != STUCK; i++) {
+    for (int i = from; get(i, &c) && worst != STUCK; i++) {
         int how = compare_case(gpu, cpu, c, i, device, walk);
         worst = worse(worst, how);
     }
+    return worst;
+}
+
+static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+{
+    int worst = compare_cases(gpu, cpu, op_cases_get_large, walk->from, walk);
     if (worst != STUCK)
         op_walk_end(walk);
     return worst;
@@ -228,31 +236,25 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 /* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, so that
  * two ranks' rows are walked together from four ranks on; and sums of several rows and waves of
  * tiles. */
-static const op_case long_cases[] = {
-    { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
-    { .op = "gemm_rs", .m = 250, .n = 4112, .k = 1032, .bias = 1, .whole = 1 },
-    { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
-    { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
-};
-enum { LONG_CASES = sizeof long_cases / sizeof long_cases[0] };
+static bool get_long(int number, op_case *c)
+{
+    static const op_case cases[] = {
+        { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
+        { .op = "gemm_rs", .m = 250, .n = 4112, .k = 1032, .bias = 1, .whole = 1 },
+        { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
+        { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
+    };
+    if (number >= (int)(sizeof cases / sizeof cases[0]))
+        return false;
+    *c = cases[number];
+    return true;
+}
 
 static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    size_t most = 0;
-    void *device;
     (void)cpu;
     (void)walk;
-    for (int i = 0; i < LONG_CASES; i++) {
-        size_t bytes = op_image_bytes(&long_cases[i], imbrex_group_size(gpu));
-        most = bytes > most ? bytes : most;
-    }
-    RANK_OK(imbrex_mem_alloc(gpu, most, &device));
-    int worst = FINE;
-    for (int i = 0; i < LONG_CASES && worst != STUCK; i++) {
-        int how = compare_case(gpu, NULL, long_cases[i], i, device, NULL);
-        worst = worse(worst, how);
-    }
-    return worst;
+    return compare_cases(gpu, NULL, get_long, 0, NULL);
 }
 
 /* ---- not a number ---------------------------------------------------------------------------- */
@@ -490,8 +492,8 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
         worst = worse(worst, make_plan(gpu, c));
     for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS)
         worst = worse(worst, make_plan(gpu, c));
-    for (int i = current.part; i < LONG_CASES && worst != STUCK; i += PARTS)
-        worst = worse(worst, make_plan(gpu, long_cases[i]));
+    for (int i = current.part; get_long(i, &c) && worst != STUCK; i += PARTS)
+        worst = worse(worst, make_plan(gpu, c));
     return worst;
 }
 

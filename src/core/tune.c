@@ -188,6 +188,12 @@ static int64_t tiles_in(const imx_tiling *t, int64_t rows, int64_t n)
     return imx_ceil_div(rows, t->tile_rows) * imx_ceil_div(n, t->tile_cols);
 }
 
+/* Of the whole product. */
+static bool are_one_wave(const imx_tune_input *in, const imx_tiling *t, int blocks)
+{
+    return tiles_in(t, in->shape.m, in->shape.n) <= tiles_at_once(t, blocks);
+}
+
 /* What a block of Hopper's form computes of so many tiles, as they come in waves. */
 static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
 {
@@ -203,7 +209,7 @@ static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks
         return false;
     if (t->sm90.pingpong)
         return t->tile_cols <= SUM_TURNS_COLS;
-    return tiles_in(t, in->shape.m, in->shape.n) <= tiles_at_once(t, blocks);
+    return are_one_wave(in, t, blocks);
 }
 
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
@@ -217,8 +223,7 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
     int64_t own = tiles_in(&apart, rows, n);
     if (apart.form != IMX_GEMM_SM90)
         return in->scatters;
-    if (tiles_in(&together, m, n) <= tiles_at_once(&together, blocks) &&
-        sums_tiles(in, &together, blocks))
+    if (are_one_wave(in, &together, blocks) && sums_tiles(in, &together, blocks))
         return false;
     if (in->scatters ? apart.sm90.cluster_m == 1 : 10 * own < 9 * tiles_at_once(&apart, blocks))
         return false;

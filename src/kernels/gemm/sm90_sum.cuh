@@ -84,12 +84,6 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
 
 /* ---- where rows go --------------------------------------------------------------------------- */
 
-/* The first of a rank's rows, of few. */
-IMX_FN int sum_row(const imx_gemm_args &args, int rank)
-{
-    return (int)((unsigned)rank * (unsigned)args.schedule.m / IMX_PARTS);
-}
-
 /* Whose row it is. */
 IMX_FN int sum_owner(const imx_gemm_args &args, int row)
 {
@@ -101,7 +95,7 @@ IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row
                        int of)
 {
     int groups = imx_sum_groups((int)args.schedule.m, IMX_PARTS);
-    int group = row / IMX_SUM_ROWS - sum_row(args, holder) / IMX_SUM_ROWS;
+    int group = row / IMX_SUM_ROWS - team_row(args, holder) / IMX_SUM_ROWS;
     int column = note->col / IMX_TILE_N * SPLIT + split_block();
     return imx_team_data(&args.team, holder) + of * args.slot_bytes +
            (int64_t)(column * groups + group) * SUM_BYTES;
@@ -321,7 +315,7 @@ IMX_FN int sum_tile(const imx_gemm_args &args, const imbrexd_watch *watch, const
     for (int h = 0; h < HALVES; h++) {
         int row = note->row + first_row + h * 64;
         sum_share share = { sum_place(args, note, row, rank, 0) + lane * 16, row + lane / 4,
-                            sum_row(args, rank), sum_row(args, rank + 1), col };
+                            team_row(args, rank), team_row(args, rank + 1), col };
         there = there && sum_own(args, watch, share, nap_ns);
     }
     there = __all_sync(0xffffffffu, there);

@@ -121,10 +121,16 @@ IMX_TEAM_GPU int team_columns(const imx_gemm_args &args, const imbrexd_watch *wa
     return there;
 }
 
-/* The first of a rank's rows, where the schedule's are merged: of few rows. */
+/* The first of a rank's rows, where the schedule's are merged: of few rows.  Divisions are cheap by
+ * what is known when the kernel is made. */
 IMX_TEAM_GPU int team_row(const imx_gemm_args &args, int rank)
 {
-    return (int)((unsigned)rank * (unsigned)args.schedule.m / (unsigned)args.team.size);
+#ifdef IMX_PARTS
+    const unsigned ranks = IMX_PARTS;
+#else
+    const unsigned ranks = (unsigned)args.team.size;
+#endif
+    return (int)((unsigned)rank * (unsigned)args.schedule.m / ranks);
 }
 
 #ifdef IMX_SLICES
