@@ -27,6 +27,9 @@ static struct {
     int refuses; /* descriptors of memory */
     int reached[GPUS_MOST][GPUS_MOST];
     int attributes[ATTRIBUTES];
+    struct {
+        int from, attribute, value;
+    } others; /* GPUs, unlike the first ones in this */
     struct CUctx_st contexts[GPUS_MOST];
     CUdeviceptr pageable; /* one range; all other memory is of a kind that no copy waits for */
     size_t pageable_bytes;
@@ -145,8 +148,9 @@ static CUresult device_memory(size_t *bytes, CUdevice device)
 
 static CUresult device_attribute(int *value, int which, CUdevice device)
 {
-    (void)device;
     *value = fake.attributes[which];
+    if (fake.others.from && device >= fake.others.from && which == fake.others.attribute)
+        *value = fake.others.value;
     return CUDA_SUCCESS;
 }
 
@@ -500,6 +504,13 @@ void fake_driver_install(int gpus)
 void fake_driver_set(int attribute, int value)
 {
     fake.attributes[attribute] = value;
+}
+
+void fake_driver_set_from(int gpu, int attribute, int value)
+{
+    fake.others.from = gpu;
+    fake.others.attribute = attribute;
+    fake.others.value = value;
 }
 
 void fake_driver_set_links(int reached)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/group.h"
 #include "imbrex_device.h"
 #include "op_image.h"
 #include "ranks.h"
@@ -52,7 +53,7 @@ static bool is_refused(imbrex_group *group, const op_case *c)
         return false;
     if (strncmp(imbrex_group_device(group), "cpu", 3) == 0)
         return c->chunk_rows == 0;
-    if (getenv("IMBREX_CUDA_ARCH") || c->dtype == IMBREX_F32 || c->k == 0 || c->k % 8 ||
+    if (group->target->arch != 90 || c->dtype == IMBREX_F32 || c->k == 0 || c->k % 8 ||
         (c->layout == IMBREX_KN && c->n % 8))
         return true;
     if (c->chunk_rows || c->m > MERGED_ROWS)

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "backends/cuda/driver.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "kernels/kernels.h"
@@ -49,6 +50,39 @@ static void processes_on_one_gpu(void **state)
 {
     (void)state;
     run(2, true, 1);
+}
+
+/* A Hopper and an Ampere: what passes between them has the form that both know. */
+static int of_two_kinds(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    imbrex_group_desc desc = {
+        .bootstrap = bootstrap,
+        .device = rank == 0 ? "cuda:0" : "cuda:1",
+        .timeout_ms = patient(20000),
+    };
+    imbrex_group *group;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    for (int r = 0; r < 2; r++)
+        RANK_CHECK(group->targets[r].arch == 80, "rank %d plans for an sm_%d on rank %d", rank,
+                   group->targets[r].arch, r);
+    int failed = op_cases_all(group, NULL);
+    if (failed)
+        imbrex_group_abort(group);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static void gpus_of_two_kinds(void **state)
+{
+    (void)state;
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    fake_driver_install(2);
+    fake_driver_set_from(1, CU_COMPUTE_CAPABILITY_MAJOR, 8);
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run_bare(&desc, of_two_kinds, NULL), 0);
+    assert_int_equal(fake_driver_live(), 0);
 }
 
 /* Blocks of the widest kernel of a run of ag_gemm. */
@@ -129,6 +163,7 @@ int main(void)
         cmocka_unit_test(threads_on_one_gpu),
         cmocka_unit_test(processes_with_a_gpu_each),
         cmocka_unit_test(processes_on_one_gpu),
+        cmocka_unit_test(gpus_of_two_kinds),
         cmocka_unit_test(products_leave_room),
         cmocka_unit_test(stores_take_no_room),
     };

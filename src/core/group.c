@@ -135,17 +135,37 @@ static int units_of(const imbrex_group *group, int r)
     return (int)imx_max(1, group->targets[r].units / sharers_of(group, r));
 }
 
-/* What the ranks' devices are, and how many share each: plans divide its units among them, so that
- * the kernels of all can be resident at once.  All plan for as many as the rank with the fewest. */
-static imbrex_status look_at_devices(imbrex_group *group)
+static imbrex_status gather_targets(imbrex_group *group)
 {
     imx_target own;
     group->backend->target(group->device, &own);
     snprintf(group->device_name, sizeof group->device_name, "%s:%d", group->backend->name,
              own.index);
-    imbrex_status mine = imx_sys_alloc((size_t)group->size, sizeof own, &group->targets);
+    return imx_agree_allgather(group, &own, group->targets, sizeof own);
+}
+
+static bool are_of_one_form(const imbrex_group *group)
+{
+    for (int r = 1; r < group->size; r++) {
+        if (group->targets[r].arch != group->targets[0].arch)
+            return false;
+    }
+    return true;
+}
+
+/* What the ranks' devices are, and how many share each: plans divide its units among them, so that
+ * the kernels of all can be resident at once.  All plan for as many as the rank with the fewest.
+ * What passes between ranks depends on the kernels' form: all take one. */
+static imbrex_status look_at_devices(imbrex_group *group)
+{
+    imbrex_status mine =
+        imx_sys_alloc((size_t)group->size, sizeof *group->targets, &group->targets);
     IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
-    IMX_TRY(imx_agree_allgather(group, &own, group->targets, sizeof own));
+    IMX_TRY(gather_targets(group));
+    if (!are_of_one_form(group) && group->backend->take_common_form) {
+        group->backend->take_common_form(group->device);
+        IMX_TRY(gather_targets(group));
+    }
     group->target = &group->targets[group->rank];
     group->sharers = sharers_of(group, group->rank);
     const int own_units = units_of(group, group->rank);
@@ -153,7 +173,7 @@ static imbrex_status look_at_devices(imbrex_group *group)
     group->alike = true;
     for (int r = 0; r < group->size; r++) {
         int units = units_of(group, r);
-        group->alike = group->alike && group->targets[r].arch == own.arch && units == own_units;
+        group->alike = group->alike && units == own_units;
         group->units = (int)imx_min(group->units, units);
         group->sharers = (int)imx_max(group->sharers, sharers_of(group, r));
     }

@@ -48,7 +48,7 @@ struct imbrex_group {
     int local_rank, local_size; /* among the ranks of this host */
     int sharers;                /* ranks on this rank's device, itself included */
     int units;                  /* of the device, this rank's share: at least 1 */
-    bool alike;                 /* all ranks have as many, of one kind */
+    bool alike;                 /* all ranks have as many */
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;

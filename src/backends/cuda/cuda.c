@@ -232,6 +232,11 @@ static bool usable(void)
     return false;
 }
 
+static void take_common_form(imx_device *device)
+{
+    device->form = ARCH_LEAST;
+}
+
 static void target(const imx_device *device, imx_target *out)
 {
     *out = (imx_target){
@@ -276,6 +281,7 @@ const imx_backend imx_backend_cuda = {
     .open = device_open,
     .close = device_close,
     .target = target,
+    .take_common_form = take_common_form,
     .within = within,
     .per_thread = (imbrex_stream)CU_STREAM_PER_THREAD,
     .capture = imx_cuda_stream_capture,
