@@ -17,8 +17,9 @@ static const double PUSH_MARGIN = 1.25;       /* of the pace that just suffices 
 static const double PUSH_MARGIN_FIRST = 1.5;  /* to the first peer, where that is not fast */
 static const double PUSH_FAST = 0.65;         /* of STORE_RATE: a product feels it */
 static const double PUSH_ALL = 0.85;          /* and from here on a pace has no sense */
-static const double SLICE_MARGIN = 0.65;      /* of the time that a tile takes for a slice */
-static const double SLICE_MARGIN_WAVES = 0.9; /* the same where it is not the only one */
+static const double SLICE_RATE = 150e3;       /* at which slices follow each other, */
+static const double SLICE_MARGIN = 0.65;      /* or in so much of a tile's time, if that is less, */
+static const double SLICE_MARGIN_WAVES = 0.9; /* or of one that is not the only one */
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
 static const double MEET = 10;                /* all ranks tell all, and wait */
@@ -124,16 +125,17 @@ static int pace(double rate)
     return rate < PUSH_ALL * STORE_RATE ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
 }
 
-/* A slice is to be there when the first tiles have come so far, and no sooner: its stores would
- * stand in the way of the loads, and of the slice before, which the tiles wait for. */
+/* A slice is to be there when the first tiles have come so far, and not much sooner: its stores
+ * would stand in the way of the loads, and of the slice before, which the tiles wait for. */
 static void set_slices_pace(const imx_tune_input *in, const sizes *z, imx_config *config)
 {
     int64_t tiles =
         imx_ceil_div(in->shape.m, config->tile_rows) * imx_ceil_div(in->shape.n, config->tile_cols);
     double waves = most((double)imx_ceil_div(tiles, config->tiles_at_once), 1);
     double margin = waves > 1 ? SLICE_MARGIN_WAVES : SLICE_MARGIN;
-    double sending = z->sent / STORE_RATE, covering = margin * z->product / waves;
-    config->push_pace[0] = (int)(most(sending, covering) / config->slices * CLOCK);
+    double most_late = margin * z->product / waves, gently = z->sent / SLICE_RATE;
+    double sending = most(z->sent / STORE_RATE, gently < most_late ? gently : most_late);
+    config->push_pace[0] = (int)(sending / config->slices * CLOCK);
 }
 
 /* Behind so many waves' tiles the next one is made in this wave, if not with the last few of it. */

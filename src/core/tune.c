@@ -266,7 +266,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
             ? (int)rows
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
-    slice(in, rows * shape->k * element / SLICE_BYTES_LEAST, SLICE_STEP, config);
+    int64_t slices = rows * shape->k * element / SLICE_BYTES_LEAST;
+    slice(in, config->pushes_beside ? slices : 1, SLICE_STEP, config);
     bool reads_b_again = in->nodes <= 1 && shape->n * shape->k * element > B_BYTES_CACHED;
     if (in->scatters && reads_b_again)
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);

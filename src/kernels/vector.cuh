@@ -164,6 +164,30 @@ IMX_VECTOR_FN uint4 imx_vector_load_whole(const void *at)
                       (uint32_t)(high >> 32));
 }
 
+/* Data that tells by itself that it has come, in units of 16 bytes that go together: each word of
+ * it travels inverted, and as 1 if that is 0, which is a pair of NaN or one; its place is 0 before.
+ * A word as it travels; a unit; whether it has come; and what has. */
+IMX_VECTOR_FN uint32_t imx_vector_go_word(uint32_t word)
+{
+    return ~word ? ~word : 1;
+}
+
+IMX_VECTOR_FN uint4 imx_vector_go(uint4 v)
+{
+    return make_uint4(imx_vector_go_word(v.x), imx_vector_go_word(v.y), imx_vector_go_word(v.z),
+                      imx_vector_go_word(v.w));
+}
+
+IMX_VECTOR_FN int imx_vector_has_come(uint4 v)
+{
+    return v.x != 0 && v.y != 0 && v.z != 0 && v.w != 0;
+}
+
+IMX_VECTOR_FN uint4 imx_vector_came(uint4 v)
+{
+    return make_uint4(~v.x, ~v.y, ~v.z, ~v.w);
+}
+
 /* sum = v's four or eight elements, or += v if this is not the first part (which is not 0 + v: -0
  * stays -0). */
 IMX_VECTOR_FN void imx_vector_add(int dtype, float *sum, uint4 v, bool first)

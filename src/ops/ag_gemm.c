@@ -44,6 +44,18 @@ static int leave(const imbrex_plan *plan)
     return 0;
 }
 
+/* Behind the gathered rows, where merged ones come in. */
+static int64_t inbox_at(const imbrex_plan *plan)
+{
+    const imx_shape *s = &plan->shape;
+    return (int64_t)imx_align((size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype), 256);
+}
+
+static bool has_inbox(const imbrex_plan *plan)
+{
+    return imx_plan_sends_by(plan, run_store) && plan->config.merged && plan->config.pushes_beside;
+}
+
 static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
 {
     bool pushes = imx_plan_sends_by(plan, run_store);
@@ -60,6 +72,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
         .slice_k = pushes ? plan->config.slice_k : (int)plan->shape.k,
         .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
         .plan = plan->number,
+        .inbox = has_inbox(plan) ? inbox_at(plan) : 0,
     };
     if (!pushes) /* others' rows come rank by rank */
         args.schedule.band = 0;
@@ -84,6 +97,10 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     n->done = (size_t)plan->group->size * parts;
     if (n->signals)
         n->signals = n->done;
+    if (has_inbox(plan)) {
+        n->data_bytes += (size_t)inbox_at(plan);
+        n->done = (size_t)plan->config.slices * imx_align((size_t)plan->config.blocks, 2);
+    }
     if (imx_plan_sends_by(plan, run_ring)) {
         imx_gemm_args args = gemm_args(plan, plan->shape.m);
         n->signals = (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) *
@@ -226,6 +243,7 @@ static imbrex_status run_store(const imx_run *run)
     args.push_first = imx_run_row(run, run->rank);
     args.push_rows = imx_run_rows(run, run->rank);
     args.counters = imx_run_counters(run);
+    args.done = imx_run_done(run);
     return run_kernel(run, &args);
 }
 

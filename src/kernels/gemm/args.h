@@ -8,13 +8,16 @@
  *   ready    before the first load of a tile that is not own: wait until ready[chunk] is at the
  *            run's use.  NULL: all is here.  own = -1: all rows are one chunk, of slices of slice_k
  *            columns of a; wait for ready[s * team.size + r] of all ranks r before the first load
- *            from slice s
+ *            from slice s, or, where Hopper's form pushes, for what it says below
  *   IMX_GEMM_PUSHES: the kernel itself stores `a`, this rank's rows, into all peers' `gathered`,
  *            the rank's before first, raising signal rank * chunks + q of theirs after chunk q of
  *            the schedule's; GPUs take push_pace clock cycles or more for 64 KB of them, [0] to the
  *            rank before, [1] to the others, so that the product's loads get through.  own = -1:
- *            into its own, too; slice after slice, to all at once, raising signal s * team.size +
- *            rank; on GPUs push_pace[0] cycles or more from one slice's begin to the next one's
+ *            into its own, too, as one chunk; on the CPU slice after slice, raising signal s *
+ *            team.size + rank.  Hopper's form sends slices to peers' inboxes ([m, k], 0 between
+ *            runs), push_pace[0] cycles or more from one's begin to the next one's, and each block
+ *            moves on its share of what comes, under done[s * blocks + block],
+ *            blocks rounded up to even
  *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
  *            columns under signals of their own, ready[...] as well as the rank before's.
  *            schedule.first = own = team.rank; for several ranks, without bands
@@ -94,6 +97,7 @@ typedef struct imx_gemm_args {
     uint32_t *counters; /* [ranks * chunks] of tiles or pushes, or [slices]; 0 between runs */
     uint32_t *ended;
     int64_t slot_bytes;
+    int64_t inbox; /* where it begins in a rank's data; see IMX_GEMM_PUSHES */
     imx_team team;
 } imx_gemm_args;
 

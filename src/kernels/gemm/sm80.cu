@@ -333,13 +333,8 @@ IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waite
 IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
 {
     int there = 1;
-#ifdef IMX_SLICES
-    for (int s = 0; s < args.slices && threadIdx.x == 0 && there; s++)
-        there = team_slice(args, watch, s);
-#else
     if (threadIdx.x == 0)
-        there = team_chunk(args, watch, tile.chunk);
-#endif
+        there = args.own < 0 ? team_chunks(args, watch) : team_chunk(args, watch, tile.chunk);
     return __syncthreads_and(there);
 }
 

@@ -38,6 +38,7 @@
  * Of the sides (launch.c):
  *   IMX_GATHER  rows of args.own from map a, others from map gathered, behind args.ready
  *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
+ *               (sm90_slices.cuh)
  *   IMX_PUSH    args.a to the peers, by the producer's idle warps
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  *   IMX_POST    args.done
@@ -107,7 +108,7 @@ IMX_FN void pass_turn(uint32_t base, int consumer)
 IMX_FN uint32_t rounded(float low, float high)
 {
 #ifdef IMX_SUM
-    return sum_packed(low, high);
+    return imx_vector_go_word(pack(low, high));
 #else
     return pack(low, high);
 #endif
@@ -371,6 +372,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         gave_up_here() = 0;
 #ifdef IMX_SUM
         sum_init();
+#endif
+#if defined(IMX_SLICES) && defined(IMX_PUSH)
+        slices_init();
 #endif
 #ifdef IMX_COLLECT
         collect_init();

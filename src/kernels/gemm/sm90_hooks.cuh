@@ -15,10 +15,9 @@
 #include "sm90_collect.cuh"
 #include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
+#include "sm90_slices.cuh"
 #include "sm90_sum.cuh"
 #include "team.cuh"
-
-enum { BESIDE_WARPS = 3 };
 
 #ifdef IMX_HOOKS
 
@@ -236,7 +235,9 @@ IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chun
 #ifdef IMX_HOOK_BESIDE
 IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
-#ifdef IMX_PUSH
+#if defined(IMX_SLICES)
+    return slices_pass(args, watch);
+#elif defined(IMX_PUSH)
     return push(args, watch, 2, push_by(1, BESIDE_WARPS));
 #elif defined(IMX_SUM)
     return thread_here() >= 64 || sum_books(args, watch);

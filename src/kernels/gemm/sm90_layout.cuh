@@ -79,6 +79,12 @@ enum {
 #else
     BUSY = 0,
 #endif
+#if defined(IMX_SLICES) && defined(IMX_PUSH)
+    PASSES = 1, /* slices, from rank to rank */
+#else
+    PASSES = 0,
+#endif
+    PASSES_FAST = PASSES && IMX_TILE_N <= 224,
 #ifdef IMX_SUM
     SUMS = 1,
 #else
@@ -90,6 +96,7 @@ enum {
     SPLIT = 1,
 #endif
     CLUSTER = IMX_CLUSTER_M * SPLIT,
+    BESIDE_WARPS = 3, /* of the four that produce */
     TILE_K = 64,
     CONSUMERS = IMX_CONSUMERS,
     THREADS = 128 * (1 + CONSUMERS),
@@ -153,7 +160,7 @@ enum {
     FOLDS_FAST = 0,
 #endif
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = COLLECTS                                     ? 88
+    PRODUCER_REGISTERS = COLLECTS || PASSES_FAST                      ? 88
                          : HOOKS || FOLDS_FAST                        ? 72
                          : STORES || SUMS || BUSY || IMX_TILE_N <= 64 ? 56
                                                                       : 40,
@@ -195,7 +202,8 @@ typedef struct block_words {
     int gave_up;        /* a wait of this block did */
     uint32_t turn;      /* with IMX_RING: tiles that the producer has begun, */
     int here;           /* columns of the rows of this one that are here, */
-    uint32_t scouted;   /* slices that are here, of all the block's tiles in their order */
+    uint32_t scouted;   /* slices that are here, of all the block's tiles in their order, or, with
+                         * IMX_SLICES, of all rows */
     uint32_t ready;     /* with IMX_SUM: peers may be written to */
     uint32_t edge;      /* rows of a's smaller box */
     uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with

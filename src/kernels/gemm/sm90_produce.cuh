@@ -140,24 +140,29 @@ IMX_FN void load_b(const imx_gemm_args &args, const imx_gemm_maps &maps, int col
 #endif
 }
 
+/* One thread: this block's share of them at step i comes into the cache. */
+IMX_FN void prefetch_step(const imx_gemm_args &args, const imx_gemm_maps &maps, int col, int i)
+{
+    int b_part = block_m() * B_SHARE, end = col + cols_here(args, col);
+#ifdef IMX_B_KN
+    for (int j = col; j < end; j += 64)
+        tma_prefetch(&maps.b, j, k_of(i) + b_part);
+#else
+    if (col + b_part < end)
+        tma_prefetch(&maps.b, k_of(i), col + b_part);
+#endif
+}
+
 /* One thread, before the kernel ahead of this one has ended: where few rows are multiplied all
  * depends on how soon b is read, and b need wait for nobody.  Should that kernel still write to it,
  * the cache has what it wrote. */
 IMX_FN void prefetch_b(const imx_gemm_args &args, const imx_gemm_maps &maps)
 {
     const tile_info *first = listed(0);
-    int b_part = block_m() * B_SHARE, col = first->col, end = col + cols_here(args, col);
     if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
         return;
-    for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++) {
-#ifdef IMX_B_KN
-        for (int j = col; j < end; j += 64)
-            tma_prefetch(&maps.b, j, k_of(i) + b_part);
-#else
-        if (col + b_part < end)
-            tma_prefetch(&maps.b, k_of(i), col + b_part);
-#endif
-    }
+    for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++)
+        prefetch_step(args, maps, first->col, i);
 }
 
 /* What a tile's stages take. */
@@ -254,8 +259,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
     unsigned tile = 0;   /* of this block's */
     int early = 0;       /* stages whose b is on its way already */
 #if defined(IMX_SLICES)
-    const int all = 0x7fffffff;
-    int ready_k = args.ready ? 0 : all; /* columns of a that are here */
+    int ready_k = args.ready ? 0 : SLICES_ALL; /* columns of a that are here */
 #elif defined(IMX_RING)
     if (threadIdx.x == 0)
         ring_use() = team_use(args);
@@ -302,13 +306,8 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
         for (int i = 0; i < steps; i++) {
             int k = k_of(i);
 #ifdef IMX_SLICES
-            while (k >= ready_k && ready_k < (int)args.k) {
-                int there = team_slice(args, watch, ready_k / args.slice_k);
-                imbrexd_fence_tma();
-                ready_k = there ? ready_k + args.slice_k : all;
-                if (!there)
-                    gave_up_here() = 1;
-            }
+            if (k >= ready_k)
+                ready_k = slices_here(args, watch, k);
 #elif defined(IMX_RING)
             if (k >= ring_here())
                 ring_wait(args, strip, k);

@@ -84,12 +84,6 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
 
 /* ---- where rows go --------------------------------------------------------------------------- */
 
-/* Whose row it is. */
-IMX_FN int sum_owner(const imx_gemm_args &args, int row)
-{
-    return (int)((((unsigned)row + 1) * IMX_PARTS - 1) / (unsigned)args.schedule.m);
-}
-
 /* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot `of`. */
 IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row, int holder,
                        int of)
@@ -99,18 +93,6 @@ IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row
     int column = note->col / IMX_TILE_N * SPLIT + split_block();
     return imx_team_data(&args.team, holder) + of * args.slot_bytes +
            (int64_t)(column * groups + group) * SUM_BYTES;
-}
-
-/* Two elements, as they travel, and what came of them. */
-IMX_FN uint32_t sum_packed(float low, float high)
-{
-    uint32_t word = ~pack(low, high);
-    return word ? word : 1;
-}
-
-IMX_FN uint4 sum_unpacked(uint4 unit)
-{
-    return make_uint4(~unit.x, ~unit.y, ~unit.z, ~unit.w);
 }
 
 /* Word i of a row's that this block has: packed's, of one half of the warp's rows.  Beyond them:
@@ -133,7 +115,7 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
         int lane = lane_here(), mine = row + lane / 4 + half * 8;
         if (mine >= (int)args.schedule.m)
             continue;
-        char *to = sum_place(args, note, row, sum_owner(args, mine), args.team.rank);
+        char *to = sum_place(args, note, row, team_owner(args, mine), args.team.rank);
 #pragma unroll
         for (int u = 0; u < SUM_UNITS; u++) {
             while (TURNS == 2 && pace && (int32_t)(due - clock_here()) > 0)
@@ -186,9 +168,8 @@ IMX_FN int sum_look(const imx_gemm_args &args, const sum_share &share, int q, in
     for (int p = 0; p < SUM_PARTS && r + p < IMX_PARTS; p++) {
 #pragma unroll
         for (int i = 0; i < SUM_AT_ONCE; i++) {
-            uint4 x = unit[p][i];
             if (sum_has(share, q + i))
-                there &= x.x != 0 && x.y != 0 && x.z != 0 && x.w != 0;
+                there &= imx_vector_has_come(unit[p][i]);
         }
     }
     return there;
@@ -202,9 +183,9 @@ IMX_FN int sum_wait(const imx_gemm_args &args, const imbrexd_watch *watch, const
     for (int p = r; p < r + SUM_PARTS && p < IMX_PARTS; p++) {
         imbrexd_site site = { args.plan, IMX_SITE_PART, p, -1 };
 #pragma unroll 1
-        for (int i = 0; i < 2 * SUM_AT_ONCE; i++) {
-            const uint64_t *words = (const uint64_t *)sum_unit(args, share, q + i / 2, p) + i % 2;
-            if (sum_has(share, q + i / 2) && !imbrexd_signal_wait(watch, words, 1, site))
+        for (int i = 0; i < SUM_AT_ONCE; i++) {
+            if (sum_has(share, q + i) &&
+                !team_unit(watch, sum_unit(args, share, q + i, p), site))
                 return 0;
         }
     }
@@ -222,7 +203,7 @@ IMX_FN void sum_add(const imx_gemm_args &args, const sum_share &share, int q, in
             if (!sum_has(share, q + i))
                 continue;
             imx_vector_store_whole(sum_unit(args, share, q + i, r + p), make_uint4(0, 0, 0, 0));
-            imx_vector_add(DTYPE, sum[i], sum_unpacked(unit[p][i]), r + p == 0);
+            imx_vector_add(DTYPE, sum[i], imx_vector_came(unit[p][i]), r + p == 0);
         }
     }
 }

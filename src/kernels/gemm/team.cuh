@@ -121,35 +121,36 @@ IMX_TEAM_GPU int team_columns(const imx_gemm_args &args, const imbrexd_watch *wa
     return there;
 }
 
-/* The first of a rank's rows, where the schedule's are merged: of few rows.  Divisions are cheap by
- * what is known when the kernel is made. */
-IMX_TEAM_GPU int team_row(const imx_gemm_args &args, int rank)
+/* Ranks, as divisions by them are cheapest: where they are known when the kernel is made. */
+IMX_TEAM_GPU unsigned team_ranks(const imx_gemm_args &args)
 {
 #ifdef IMX_PARTS
-    const unsigned ranks = IMX_PARTS;
+    return IMX_PARTS;
 #else
-    const unsigned ranks = (unsigned)args.team.size;
+    return (unsigned)args.team.size;
 #endif
-    return (int)((unsigned)rank * (unsigned)args.schedule.m / ranks);
 }
 
-#ifdef IMX_SLICES
-
-/* One thread: until slice s of all ranks' rows is here; 0: give up. */
-IMX_TEAM_GPU int team_slice(const imx_gemm_args &args, const imbrexd_watch *watch, int s)
+/* The first of a rank's rows, where the schedule's are merged: of few rows. */
+IMX_TEAM_GPU int team_row(const imx_gemm_args &args, int rank)
 {
-    uint64_t use = team_use(args);
-    imx_trace_begin(IMX_TRACE_CHUNK);
-    for (int r = 0; r < args.team.size; r++) {
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, r, s };
-        if (!imbrexd_signal_wait(watch, &args.ready[s * args.team.size + r], use, site))
-            return 0;
-    }
-    imx_trace_end(IMX_TRACE_CHUNK, -1, s);
-    return 1;
+    return (int)((unsigned)rank * (unsigned)args.schedule.m / team_ranks(args));
 }
 
-#else
+/* Whose row it is, there. */
+IMX_TEAM_GPU int team_owner(const imx_gemm_args &args, int row)
+{
+    return (int)((((unsigned)row + 1) * team_ranks(args) - 1) / (unsigned)args.schedule.m);
+}
+
+/* One lane: until these 16 bytes, which tell by themselves that they have come (vector.cuh), are
+ * here; 0: give up. */
+IMX_TEAM_GPU int team_unit(const imbrexd_watch *watch, const void *unit, imbrexd_site site)
+{
+    const uint64_t *words = (const uint64_t *)unit;
+    return imbrexd_signal_wait(watch, &words[0], 1, site) &&
+           imbrexd_signal_wait(watch, &words[1], 1, site);
+}
 
 /* One thread: until the chunk is here; 0: give up. */
 IMX_TEAM_GPU int team_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
@@ -162,7 +163,14 @@ IMX_TEAM_GPU int team_chunk(const imx_gemm_args &args, const imbrexd_watch *watc
     return there;
 }
 
-#endif
+/* One thread: the same for all ranks' rows, where those of each are one; 0: give up. */
+IMX_TEAM_GPU int team_chunks(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    int there = 1;
+    for (int r = 0; r < args.team.size && there; r++)
+        there = team_chunk(args, watch, r);
+    return there;
+}
 
 /* One warp a block, after a barrier as imx_end_run wants it: the last block ends the run. */
 IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
@@ -173,7 +181,7 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 #ifdef IMX_PUSH
 
-enum { PUSH_AT_ONCE = 2, SLICE_AT_ONCE = 2, PUSH_UNIT = 16 };
+enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16 };
 
 /* When a warp may push again, in clock cycles: the next burst is so far from the last one. */
 typedef struct push_pace {
@@ -269,13 +277,19 @@ IMX_TEAM_GPU int push_agree(int mine, push_warps warps)
     return all;
 }
 
-/* Each of the block's warps that push, when it has stored its share: one thread tells for all of
- * them, and is told whether the block is the last of the grid. */
-IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
+/* Until all of the block's warps that push are here. */
+IMX_TEAM_GPU void push_meet(push_warps warps)
 {
     __syncwarp();
     if (warps.count > 1)
         asm volatile("bar.sync 1, %0;" : : "r"(warps.count * 32) : "memory");
+}
+
+/* Each of the block's warps that push, when it has stored its share: one thread tells for all of
+ * them, and is told whether the block is the last of the grid. */
+IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
+{
+    push_meet(warps);
     if (thread_here() != warps.first * 32)
         return 0;
     imbrexd_fence_post(); /* the way to the peers does not lie within this GPU */
@@ -283,7 +297,8 @@ IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
 }
 
 /* One of all blocks' warps that push: its share of every chunk to every peer, the rank's before
- * first.  Whoever brings the last share of a chunk posts its signal. */
+ * first; with own = -1 the chunk that a rank's rows then are, though it be of none, also to this
+ * rank.  Whoever brings the last share of a chunk posts its signal. */
 IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push_warps warps)
 {
     const imx_team &team = args.team;
@@ -291,15 +306,15 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.a) & (PUSH_UNIT - 1)) == 0;
     uint32_t number = push_number(warps), all = push_count(warps);
     push_pace pace = push_pace_begin(args.push_pace[0], all);
-    int to = team.rank;
+    int to = team.rank, all_ranks = args.own < 0;
 #pragma unroll 1
-    for (int peer = 1; peer < team.size; peer++) {
+    for (int peer = 1; peer < team.size + all_ranks; peer++) {
         to = to ? to - 1 : team.size - 1;
         if (peer == 2)
             pace = push_pace_begin(args.push_pace[1], all);
         int64_t row = 0;
 #pragma unroll 1
-        for (int q = 0; row < args.push_rows; q++, row += chunk_rows) {
+        for (int q = 0; row < args.push_rows || q < all_ranks; q++, row += chunk_rows) {
             int64_t left = args.push_rows - row;
             int64_t bytes = (left < chunk_rows ? left : chunk_rows) * row_bytes;
             char *theirs = imx_team_data(&team, to) + (args.push_first + row) * row_bytes;
@@ -317,86 +332,13 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
     }
 }
 
-/* A slice, row by row, to all ranks: [rows, columns] of units, rows `stride` units apart, from its
- * first byte here to byte `to` of their data. */
-template <typename unit>
-IMX_TEAM_GPU void push_slice(const imx_gemm_args &args, const char *from, int64_t to, uint32_t rows,
-                             uint32_t columns, uint32_t stride, push_warps warps)
-{
-    uint32_t units = rows * columns, step = push_count(warps) * 32;
-    for (uint32_t i = push_number(warps) * 32 + threadIdx.x % 32; i < units;
-         i += SLICE_AT_ONCE * step) {
-        unit value[SLICE_AT_ONCE];
-        uint32_t at[SLICE_AT_ONCE]; /* a rank has too few rows for more */
-#pragma unroll
-        for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
-            uint32_t unit_at = i + j * step, row = unit_at / columns;
-            at[j] = row * stride + (unit_at - row * columns);
-            if (unit_at < units)
-                value[j] = ((const unit *)from)[at[j]];
-        }
-        int r = args.team.rank; /* the last: not all ranks store to the same one at once */
-        do {
-            r = r + 1 < args.team.size ? r + 1 : 0;
-            unit *theirs = (unit *)(imx_team_data(&args.team, r) + to);
-#pragma unroll
-            for (uint32_t j = 0; j < SLICE_AT_ONCE; j++) {
-                if (i + j * step < units)
-                    theirs[at[j]] = value[j];
-            }
-        } while (r != args.team.rank);
-    }
-}
-
-/* One slice after the other, each to all ranks at once, also where there are no rows; the next one
- * not before its time, or it would stand in the way of this one.  All warps take the first, which
- * everybody waits for; then one of each block takes a slice, in turn, so that no slice waits for
- * the fence of the one before. */
-IMX_TEAM_GPU void push_slices(const imx_gemm_args &args, int element, push_warps all)
-{
-    const imx_team &team = args.team;
-    uint32_t due = clock_here();
-    bool units = args.k * element % PUSH_UNIT == 0 && ((uintptr_t)args.a & (PUSH_UNIT - 1)) == 0;
-    int unit = units ? PUSH_UNIT : element;
-    uint32_t stride = (uint32_t)(args.k * element / unit);
-    for (int s = 0; s < args.slices; s++, due += (uint32_t)args.push_pace[0]) {
-        int64_t at = (int64_t)s * args.slice_k, left = args.k - at;
-        uint32_t columns = (uint32_t)(left < args.slice_k ? left : args.slice_k) * element / unit;
-        const char *from = (const char *)args.a + at * element;
-        int64_t to = (args.push_first * args.k + at) * element;
-        push_warps warps = s == 0 ? all : push_by(all.first + (uint32_t)s % all.count, 1);
-        if (s > 0 && thread_here() / 32 != warps.first)
-            continue;
-        while ((int32_t)(due - clock_here()) > 0)
-            __nanosleep(100);
-        if (units)
-            push_slice<uint4>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
-        else if (element == 4)
-            push_slice<uint32_t>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
-        else
-            push_slice<uint16_t>(args, from, to, (uint32_t)args.push_rows, columns, stride, warps);
-        if (!push_last(&args.counters[s], warps))
-            continue;
-        imbrexd_fence_post(); /* one for all posts, which would else wait for each other */
-        for (int r = 0; r < team.size; r++)
-            imbrexd_signal_post_relaxed(imx_team_signal(&team, r, s * team.size + team.rank),
-                                        team_use(args));
-    }
-}
-
 /* One of the warps that push; 0: it gave up. */
 IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int element,
                       push_warps warps)
 {
     if (!push_agree(team_credits(args, watch), warps))
         return 0;
-#ifdef IMX_SLICES
-    imx_trace_begin(IMX_TRACE_PUSH);
-    push_slices(args, element, warps);
-    imx_trace_end(IMX_TRACE_PUSH, -1, -1);
-#else
     push_chunks(args, args.k * element, warps);
-#endif
     return 1;
 }
 

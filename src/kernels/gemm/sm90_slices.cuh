@@ -1,0 +1,353 @@
+/* sm90_slices.cuh - with IMX_SLICES: all ranks' rows are one chunk, of slices of k, and come under
+ * the first tiles' products.
+ *
+ *     sender     | slice 0 of own rows, to all ranks | slice 1, in time | slice 2 ...
+ *     mover      |    slice 0 of peers' rows, as it comes, to where loads find it | slice 1 ...
+ *     scout      |       slice 0 has been moved by all blocks | slice 1 ...
+ *     who loads  |                                            | slice 0 | slice 0 | ... slice 1
+ *
+ * are warps of each block; of slice 0, which everybody waits for, the first three do a third each.
+ * Between ranks data tells by itself that it has come (vector.cuh), in an inbox, whose units are 0
+ * before and are made 0 again by who moved them on.  So no slice waits for a fence that reaches
+ * the peers, and all signals stay on this GPU: a word of each block, that no block needs to wait
+ * for another's count.  Who loads would run dry if it looked for them itself.
+ *
+ * Without IMX_PUSH others bring all of the rows, and raise a signal for each rank.
+ */
+#ifndef IMX_SM90_SLICES_CUH
+#define IMX_SM90_SLICES_CUH
+
+#ifdef IMX_SLICES
+
+#include "sm90_layout.cuh"
+#include "team.cuh"
+
+enum { SLICES_ALL = 0x7fffffff };
+
+#ifndef IMX_PUSH
+
+/* The loading thread: so many columns are here, more than k. */
+IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, int)
+{
+    if (!team_chunks(args, watch))
+        gave_up_here() = 1;
+    imbrexd_fence_tma();
+    return SLICES_ALL;
+}
+
+#else
+
+enum {
+    SLICE_SENDS = PASSES_FAST ? 2 : 1, /* units of a lane, under way at once, */
+    SLICE_MOVES = PASSES_FAST ? 4 : 1, /* and as they are moved on */
+    SCOUT_WARP = 1,
+    SENDER_WARP = 2,
+    MOVER_WARP = 3,
+    SLICES_NAP_NS = 300, /* between looks for what is not waited for yet */
+    SCOUT_LOADS = 3, /* of words of two blocks */
+    LOOKS_MOST = 2000, /* before the abort word, which is far away, is looked at */
+};
+
+/* ---- the movers ------------------------------------------------------------------------------ */
+
+/* A slice: so many units of each row, the first at byte `at` of it, rows `stride` units apart. */
+typedef struct slice {
+    int number;
+    uint32_t at, columns, stride;
+} slice;
+
+IMX_FN slice slice_of(const imx_gemm_args &args, int number)
+{
+    int at = number * args.slice_k, left = (int)args.k - at;
+    slice s = { number, (uint32_t)at * 2,
+                (uint32_t)(left < args.slice_k ? left : args.slice_k) * 2 / PUSH_UNIT,
+                (uint32_t)args.k * 2 / PUSH_UNIT };
+    return s;
+}
+
+/* One warp of these: own rows of it, to all ranks: to peers' inboxes, last to where this rank's
+ * loads find it.  *may: whether peers may be written to, which is asked while the first loads are
+ * under way.  0: gave up. */
+IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
+                      push_warps warps, int *may)
+{
+    const imx_team &team = args.team;
+    uint32_t units = (uint32_t)args.push_rows * s.columns, step = push_count(warps) * 32;
+    const char *from = (const char *)args.a + s.at;
+#pragma unroll 1
+    for (uint32_t first = push_number(warps) * 32; first < units || !*may;
+         first += SLICE_SENDS * step) {
+        uint32_t i = first + (uint32_t)lane_here();
+        uint4 value[SLICE_SENDS];
+        uint32_t at[SLICE_SENDS];
+#pragma unroll
+        for (uint32_t j = 0; j < SLICE_SENDS; j++) {
+            uint32_t unit = i + j * step, row = unit / s.columns;
+            at[j] = (row * s.stride + (unit - row * s.columns)) * PUSH_UNIT;
+            if (unit < units)
+                value[j] = imx_vector_load(from + at[j]);
+        }
+        if (!*may && !(*may = push_agree(team_credits(args, watch), warps)))
+            return 0;
+        int r = team.rank; /* the last: not all ranks store to the same one at once */
+        do {
+            r = r + 1 < team.size ? r + 1 : 0;
+            bool own = r == team.rank;
+            char *to = imx_team_data(&team, r) + (own ? 0 : args.inbox) +
+                       args.push_first * args.k * 2 + s.at;
+#pragma unroll
+            for (uint32_t j = 0; j < SLICE_SENDS; j++) {
+                if (i + j * step < units)
+                    imx_vector_store_whole(to + at[j], own ? value[j] : imx_vector_go(value[j]));
+            }
+        } while (r != team.rank);
+    }
+    return 1;
+}
+
+/* Unit i of the peers' part of it: its row, and the byte of [m, k] at which it lies. */
+IMX_FN uint32_t slice_row(const imx_gemm_args &args, slice s, uint32_t i)
+{
+    uint32_t row = i / s.columns;
+    return row + (row < (uint32_t)args.push_first ? 0 : (uint32_t)args.push_rows);
+}
+
+IMX_FN uint32_t slice_unit(const imx_gemm_args &args, slice s, uint32_t i)
+{
+    return (slice_row(args, s, i) * s.stride + i % s.columns) * PUSH_UNIT + s.at;
+}
+
+/* One lane: until units i, i + step and so on are here, with an eye on the clock; 0: give up. */
+IMX_FN int slice_wait(const imx_gemm_args &args, const imbrexd_watch *watch, slice s, uint32_t i,
+                      uint32_t step, uint32_t units)
+{
+    const char *inbox = imx_team_data(&args.team, args.team.rank) + args.inbox;
+#pragma unroll 1
+    for (int j = 0; j < SLICE_MOVES && i < units; j++, i += step) {
+        int owner = team_owner(args, (int)slice_row(args, s, i));
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, owner, s.number };
+        if (!team_unit(watch, inbox + slice_unit(args, s, i), site))
+            return 0;
+    }
+    return 1;
+}
+
+/* One warp of these: peers' rows of it, as they come, from the inbox to where loads find them;
+ * nap_ns: between looks.  0: gave up. */
+IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
+                      push_warps warps, unsigned nap_ns)
+{
+    uint32_t units = (uint32_t)(args.schedule.m - args.push_rows) * s.columns;
+    uint32_t step = push_count(warps) * 32;
+    char *to = imx_team_data(&args.team, args.team.rank), *inbox = to + args.inbox;
+#pragma unroll 1
+    for (uint32_t first = push_number(warps) * 32; first < units; first += SLICE_MOVES * step) {
+        uint32_t i = first + (uint32_t)lane_here();
+        uint4 value[SLICE_MOVES];
+        uint32_t at[SLICE_MOVES];
+#pragma unroll
+        for (uint32_t j = 0; j < SLICE_MOVES; j++)
+            at[j] = slice_unit(args, s, i + j * step);
+#pragma unroll 1
+        for (int looks = 0;; looks++) {
+            int there = 1;
+#pragma unroll
+            for (uint32_t j = 0; j < SLICE_MOVES; j++) {
+                if (i + j * step < units)
+                    value[j] = imx_vector_load_whole(inbox + at[j]);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < SLICE_MOVES; j++) {
+                if (i + j * step < units)
+                    there &= imx_vector_has_come(value[j]);
+            }
+            there = __all_sync(0xffffffffu, there);
+            if (there)
+                break;
+            if (looks >= LOOKS_MOST &&
+                !__all_sync(0xffffffffu, slice_wait(args, watch, s, i, step, units)))
+                return 0;
+            if (nap_ns)
+                __nanosleep(nap_ns);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < SLICE_MOVES; j++) {
+            if (i + j * step >= units)
+                continue;
+            imx_vector_store_whole(inbox + at[j], make_uint4(0, 0, 0, 0));
+            *(uint4 *)(to + at[j]) = imx_vector_came(value[j]);
+        }
+    }
+    return 1;
+}
+
+/* How many words so many slices have: whole pairs for each. */
+IMX_FN uint32_t slice_words(int slices)
+{
+    return (uint32_t)slices * ((gridDim.x + 1) / 2 * 2);
+}
+
+/* Each of the block's warps that moved it: the block's word says so, and the last block's also for
+ * the one that its pair lacks. */
+IMX_FN void slice_moved(const imx_gemm_args &args, slice s, push_warps warps)
+{
+    push_meet(warps);
+    uint32_t words = blockIdx.x + 1 < gridDim.x ? 1 : slice_words(1) - blockIdx.x;
+    uint32_t word = thread_here() - warps.first * 32;
+    if (word < words)
+        asm volatile("st.release.gpu.global.u64 [%0], %1;"
+                     :
+                     : "l"(&args.done[slice_words(s.number) + blockIdx.x + word]),
+                       "l"(team_use(args))
+                     : "memory");
+}
+
+/* ---- the scout ------------------------------------------------------------------------------ */
+
+IMX_FN uint32_t scouted(void)
+{
+    return shared_at(&words().scouted);
+}
+
+/* Before thread 0 meets the others. */
+IMX_FN void slices_init(void)
+{
+    words().scouted = 0;
+}
+
+/* Whether all blocks have moved slice s on, as this lane sees it. */
+IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t use)
+{
+    const uint64_t *words = args.done + slice_words(s);
+    uint32_t pairs = slice_words(1) / 2, there = 1;
+#pragma unroll 1
+    for (uint32_t p = (uint32_t)lane_here(); p < pairs; p += SCOUT_LOADS * 32) {
+        uint4 pair[SCOUT_LOADS];
+#pragma unroll
+        for (uint32_t i = 0; i < SCOUT_LOADS; i++)
+            pair[i] = imx_vector_load_whole(words + 2 * min(p + i * 32, pairs - 1));
+#pragma unroll
+        for (uint32_t i = 0; i < SCOUT_LOADS; i++)
+            there &= (pair[i].x | (uint64_t)pair[i].y << 32) >= use &&
+                     (pair[i].z | (uint64_t)pair[i].w << 32) >= use;
+    }
+    return there;
+}
+
+/* The same when it has looked often, by the deadline; 0: give up.  Who waits for peers' rows does
+ * it by half of that, and knows whose are late. */
+IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, int s, uint64_t use)
+{
+    const uint64_t *words = args.done + slice_words(s);
+    imbrexd_site site = { args.plan, IMX_SITE_CHUNK, args.team.rank, s };
+    imbrexd_watch patient = *watch;
+    patient.timeout_ns *= 2;
+#pragma unroll 1
+    for (uint32_t b = (uint32_t)lane_here(); b < gridDim.x; b += 32) {
+        if (!imbrexd_signal_wait(&patient, &words[b], use, site))
+            return 0;
+    }
+    return 1;
+}
+
+/* One warp.  After a wait that gave up nothing is waited for any more: other blocks of a cluster
+ * count on what this one brings.  0: gave up. */
+IMX_FN int slices_scout(const imx_gemm_args &args, const imbrexd_watch *watch, int there)
+{
+    uint64_t use = team_use(args);
+#pragma unroll 1
+    for (int s = 0; s < args.slices && there; s++) {
+#pragma unroll 1
+        for (int looks = 0; !__all_sync(0xffffffffu, scout_looks(args, s, use)) && there; looks++) {
+            if (s > 0)
+                __nanosleep(SLICES_NAP_NS);
+            if (looks >= LOOKS_MOST)
+                there = __all_sync(0xffffffffu, scout_waits(args, watch, s, use));
+        }
+        __threadfence(); /* what was stored before what this saw */
+        imbrexd_fence_tma();
+        __syncwarp();
+        if (lane_here() == 0)
+            shared_count(scouted(), 1);
+    }
+    if (!there) {
+        gave_up_here() = 1;
+        if (lane_here() == 0)
+            shared_count(scouted(), (uint32_t)args.slices);
+    }
+    return there;
+}
+
+/* ---- sides ----------------------------------------------------------------------------------- */
+
+/* Slice 0, by all warps beside.  0: gave up. */
+IMX_FN int slices_begin(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    const push_warps all = push_by(SCOUT_WARP, BESIDE_WARPS);
+    slice s = slice_of(args, 0);
+    int may = 0;
+    int there = slice_send(args, watch, s, all, &may) && slice_move(args, watch, s, all, 0);
+    if (!push_agree(there, all))
+        return 0;
+    slice_moved(args, s, all);
+    return 1;
+}
+
+/* The others, by one warp that sends, the next one not before its time, or it would stand in the
+ * way of this one. */
+IMX_FN void slices_send(const imx_gemm_args &args, const imbrexd_watch *watch, uint32_t due)
+{
+    int may = 1;
+#pragma unroll 1
+    for (int i = 1; i < args.slices; i++) {
+        due += (uint32_t)args.push_pace[0];
+        while ((int32_t)(due - clock_here()) > 0)
+            __nanosleep(100);
+        slice_send(args, watch, slice_of(args, i), push_by(SENDER_WARP, 1), &may);
+    }
+}
+
+/* And one that moves.  0: gave up. */
+IMX_FN int slices_move(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+#pragma unroll 1
+    for (int i = 1; i < args.slices; i++) {
+        slice s = slice_of(args, i);
+        if (!slice_move(args, watch, s, push_by(MOVER_WARP, 1), SLICES_NAP_NS))
+            return 0;
+        slice_moved(args, s, push_by(MOVER_WARP, 1));
+    }
+    return 1;
+}
+
+/* Each of the warps beside.  0: gave up. */
+IMX_FN int slices_pass(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    uint32_t warp = thread_here() / 32, began = clock_here();
+    imx_trace_begin(IMX_TRACE_PUSH);
+    int there = slices_begin(args, watch);
+    imx_trace_end(IMX_TRACE_PUSH, -1, 0);
+    if (warp == SCOUT_WARP)
+        return slices_scout(args, watch, there);
+    if (there && warp == SENDER_WARP)
+        slices_send(args, watch, began);
+    return there && (warp != MOVER_WARP || slices_move(args, watch));
+}
+
+/* The loading thread: until column k is here; so many are. */
+IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *, int k)
+{
+    uint32_t want = (uint32_t)(k / args.slice_k), seen;
+    imx_trace_begin(IMX_TRACE_CHUNK);
+    do
+        seen = shared_counted(scouted());
+    while (seen <= want);
+    imx_trace_end(IMX_TRACE_CHUNK, -1, (int)want);
+    return seen >= (uint32_t)args.slices ? SLICES_ALL : (int)seen * args.slice_k;
+}
+
+#endif
+
+#endif /* IMX_SLICES */
+
+#endif /* IMX_SM90_SLICES_CUH */
