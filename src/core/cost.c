@@ -20,6 +20,8 @@ static const double PUSH_ALL = 0.85;          /* and from here on a pace has no 
 static const double SLICE_RATE = 150e3;       /* at which slices follow each other, */
 static const double SLICE_MARGIN = 0.65;      /* or in so much of a tile's time, if that is less, */
 static const double SLICE_MARGIN_WAVES = 0.9; /* or of one that is not the only one */
+static const double SLICES_BEGIN = 6;         /* until the first one is here */
+static const double SLICES_SHARE = 0.35;
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
 static const double MEET = 10;                /* all ranks tell all, and wait */
@@ -94,7 +96,7 @@ static double store(const imx_tune_input *in, const sizes *z, const imx_config *
         return config->sums ? SUM_BEGINS + SUM_SHARE * left : 10 + left;
     }
     if (config->merged)
-        return 12 + most(sending - z->product, 0.5 * sending);
+        return SLICES_BEGIN + most(sending - z->product, SLICES_SHARE * sending);
     return (in->scatters ? 10 + 0.2 * sending : 5 + 0.1 * sending) + most(sending - z->covering, 0);
 }
 

@@ -173,6 +173,11 @@ enum {
 #else
     PREFETCH_STEPS = 0,
 #endif
+#ifdef IMX_SLICES
+    READS_B_ONCE = IMX_TILE_M == 64, /* one row of tiles, and much of b is in the cache early */
+#else
+    READS_B_ONCE = 0,
+#endif
     GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };
 

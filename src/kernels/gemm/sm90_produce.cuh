@@ -110,6 +110,8 @@ IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32
 {
     if (IMX_CLUSTER_M > 1)
         tma_load_multicast(to, map, x, y, bar, (1 << IMX_CLUSTER_M) - 1);
+    else if (READS_B_ONCE)
+        tma_load_once(to, map, x, y, bar);
     else
         tma_load(to, map, x, y, bar);
 }

@@ -151,6 +151,19 @@ IMX_FN void tma_load(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t
                  : "memory");
 }
 
+/* The same of what nobody reads again: the cache gives it up first, and keeps what was fetched
+ * ahead. */
+IMX_FN void tma_load_once(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar)
+{
+    asm volatile("{\n\t.reg .b64 first;\n\t"
+                 "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n\t"
+                 "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], first;\n\t}"
+                 :
+                 : "r"(to), "l"(map), "r"(x), "r"(y), "r"(bar)
+                 : "memory");
+}
+
 /* The same of plane z of several. */
 IMX_FN void tma_load_plane(uint32_t to, const imx_tma_map *map, int x, int y, int z, uint32_t bar)
 {
