@@ -263,7 +263,8 @@ typedef struct imbrex_coll_desc {
 typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
                                  of c, in gemm_rs once, to the sum */
-    void *c, *gathered; /* gathered[m, k]: all of a, ag_gemm only, or NULL; ranks may differ */
+    void *c, *gathered; /* gathered[m, k]: all of a, ag_gemm only, or NULL; ranks may differ.  NaN
+                           may come with other bits */
     int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m, not none:
                            where there is nothing to do let no rank run */
     uint64_t reserved[6];

@@ -27,9 +27,7 @@ static struct {
     int refuses; /* descriptors of memory */
     int reached[GPUS_MOST][GPUS_MOST];
     int attributes[ATTRIBUTES];
-    struct {
-        int from, attribute, value;
-    } others; /* GPUs, unlike the first ones in this */
+    int others_from, others[ATTRIBUTES]; /* of GPUs from this one on, where not 0 */
     struct CUctx_st contexts[GPUS_MOST];
     CUdeviceptr pageable; /* one range; all other memory is of a kind that no copy waits for */
     size_t pageable_bytes;
@@ -149,8 +147,8 @@ static CUresult device_memory(size_t *bytes, CUdevice device)
 static CUresult device_attribute(int *value, int which, CUdevice device)
 {
     *value = fake.attributes[which];
-    if (fake.others.from && device >= fake.others.from && which == fake.others.attribute)
-        *value = fake.others.value;
+    if (fake.others_from && device >= fake.others_from && fake.others[which])
+        *value = fake.others[which];
     return CUDA_SUCCESS;
 }
 
@@ -508,9 +506,8 @@ void fake_driver_set(int attribute, int value)
 
 void fake_driver_set_from(int gpu, int attribute, int value)
 {
-    fake.others.from = gpu;
-    fake.others.attribute = attribute;
-    fake.others.value = value;
+    fake.others_from = gpu;
+    fake.others[attribute] = value;
 }
 
 void fake_driver_set_links(int reached)

@@ -12,7 +12,7 @@
 /* From now on imbrex sees so many GPUs.  Before the first group; undoes all settings below. */
 void fake_driver_install(int gpus);
 
-/* Overrides an attribute (CU_...) of all GPUs; of those from one on. */
+/* Overrides an attribute (CU_...) of all GPUs; of those from one on, not by 0. */
 void fake_driver_set(int attribute, int value);
 void fake_driver_set_from(int gpu, int attribute, int value);
 void fake_driver_set_links(int reached); /* whether GPUs reach each other */

@@ -80,6 +80,7 @@ static void gpus_of_two_kinds(void **state)
         skip();
     fake_driver_install(2);
     fake_driver_set_from(1, CU_COMPUTE_CAPABILITY_MAJOR, 8);
+    fake_driver_set_from(1, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 101376);
     ranks_desc desc = { .size = 2 };
     assert_int_equal(ranks_run_bare(&desc, of_two_kinds, NULL), 0);
     assert_int_equal(fake_driver_live(), 0);

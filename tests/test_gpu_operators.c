@@ -233,13 +233,13 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     return worst;
 }
 
-/* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, so that
- * two ranks' rows are walked together from four ranks on; and sums of several rows and waves of
- * tiles. */
+/* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, which are
+ * walked together in twos; few rows in slices; sums of several rows and waves of tiles. */
 static bool get_long(int number, op_case *c)
 {
     static const op_case cases[] = {
         { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
+        { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
         { .op = "gemm_rs", .m = 250, .n = 4112, .k = 1032, .bias = 1, .whole = 1 },
         { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
         { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
@@ -259,8 +259,9 @@ static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 /* ---- not a number ---------------------------------------------------------------------------- */
 
-/* Sums whose data tells by its bits that it has come: of NaN, too, and again. */
+/* Data that tells by its bits that it has come: NaN, too, and again. */
 static const op_case nan_cases[] = {
+    { .op = "ag_gemm", .m = 40, .n = 256, .k = 128, .algorithm = "store" },
     { .op = "gemm_rs", .m = 40, .n = 256, .k = 128, .algorithm = "store" },
     { .op = "gemm_rs", .m = 300, .n = 1000, .k = 72, .dtype = IMBREX_F16, .algorithm = "store" },
 };
@@ -285,7 +286,7 @@ static int run_nan(imbrex_group *gpu, op_case c, op_image x)
             numbers += !isnan(element_get(c.dtype, x.host + x.c.at, at));
     }
     if (numbers)
-        op_image_complain("%lld sums of NaN are numbers", (long long)numbers);
+        op_image_complain("%lld results of NaN are numbers", (long long)numbers);
     imbrex_plan_destroy(plan);
     return numbers ? WRONG : FINE;
 }
@@ -520,10 +521,8 @@ static int compile_for(const char *device)
     int count = 0, failed = 0, finished = 0;
     for (int i = 0; i < GROUPS; i++) {
         for (int p = 0; p < PARTS; p++) {
-            ahead a = { { make_plans, groups[i].size, false, false, NULL, device },
-                        p,
-                        groups[i].sms,
-                        groups[i].form };
+            job j = { .run = make_plans, .size = groups[i].size, .device = device };
+            ahead a = { j, p, groups[i].sms, groups[i].form };
             children[count++] = gpu_start(ahead_main, &a, 10 * limit_s);
             if (count - finished == processors)
                 failed += gpu_finish(children[finished++]);

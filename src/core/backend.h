@@ -152,9 +152,9 @@ typedef struct imx_backend {
 
     void (*target)(const imx_device *device, imx_target *target);
 
-    /* Before the first kernel: those of the device take the form that all devices of this backend
-     * have, as its target says from then on.  NULL: there is but one. */
-    void (*take_common_form)(imx_device *device);
+    /* Before the first plan: kernels take the form that all devices of this backend have, in so
+     * much shared memory a block, as the target says from then on.  NULL: there is but one. */
+    void (*take_common_form)(imx_device *device, size_t shared_bytes);
 
     /* Calls fn(ctx) while the device is the one that other libraries find to be this thread's.
      * NULL: there is no such thing. */

@@ -144,28 +144,32 @@ static imbrex_status gather_targets(imbrex_group *group)
     return imx_agree_allgather(group, &own, group->targets, sizeof own);
 }
 
-static bool are_of_one_form(const imbrex_group *group)
+/* What passes between ranks depends on the kernels' form: where it would not be the same, they take
+ * one that all have. */
+static imbrex_status take_one_form(imbrex_group *group)
 {
+    const imx_target *all = group->targets;
+    size_t least = all[0].shared_bytes;
+    bool one = true;
     for (int r = 1; r < group->size; r++) {
-        if (group->targets[r].arch != group->targets[0].arch)
-            return false;
+        one = one && all[r].arch == all[0].arch && all[r].shared_bytes == all[0].shared_bytes;
+        least = imx_min(least, all[r].shared_bytes);
     }
-    return true;
+    if (one || !group->backend->take_common_form)
+        return IMBREX_OK;
+    group->backend->take_common_form(group->device, least);
+    return gather_targets(group);
 }
 
 /* What the ranks' devices are, and how many share each: plans divide its units among them, so that
- * the kernels of all can be resident at once.  All plan for as many as the rank with the fewest.
- * What passes between ranks depends on the kernels' form: all take one. */
+ * the kernels of all can be resident at once.  All plan for as many as the rank with the fewest. */
 static imbrex_status look_at_devices(imbrex_group *group)
 {
     imbrex_status mine =
         imx_sys_alloc((size_t)group->size, sizeof *group->targets, &group->targets);
     IMX_TRY(imx_agree(group, "imbrex_group_create", mine, NULL, 0));
     IMX_TRY(gather_targets(group));
-    if (!are_of_one_form(group) && group->backend->take_common_form) {
-        group->backend->take_common_form(group->device);
-        IMX_TRY(gather_targets(group));
-    }
+    IMX_TRY(take_one_form(group));
     group->target = &group->targets[group->rank];
     group->sharers = sharers_of(group, group->rank);
     const int own_units = units_of(group, group->rank);

@@ -13,7 +13,7 @@ typedef enum imx_trace_what {
     IMX_TRACE_CHUNK,  /* waits, for a chunk or slice of a peer's */
     IMX_TRACE_PART,   /* for the peers' parts of own rows */
     IMX_TRACE_CREDIT, /* for leave to write into the peers' memory */
-    IMX_TRACE_PUSH,   /* this block's share of a chunk to a peer; -1: of all slices, to all */
+    IMX_TRACE_PUSH,   /* this block's share of a chunk to a peer; -1: of a slice, to all */
     IMX_TRACE_FOLD,   /* own rows: the peers' parts are added */
     IMX_TRACE_LAST,   /* what is stored after the last product */
     IMX_TRACE_KINDS

@@ -243,7 +243,8 @@ static imbrex_status run_store(const imx_run *run)
     args.push_first = imx_run_row(run, run->rank);
     args.push_rows = imx_run_rows(run, run->rank);
     args.counters = imx_run_counters(run);
-    args.done = imx_run_done(run);
+    if (has_inbox(run->plan))
+        args.done = imx_run_done(run);
     return run_kernel(run, &args);
 }
 

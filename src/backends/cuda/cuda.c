@@ -232,9 +232,10 @@ static bool usable(void)
     return false;
 }
 
-static void take_common_form(imx_device *device)
+static void take_common_form(imx_device *device, size_t shared_bytes)
 {
     device->form = ARCH_LEAST;
+    device->shared_bytes_most = shared_bytes;
 }
 
 static void target(const imx_device *device, imx_target *out)

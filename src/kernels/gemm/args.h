@@ -16,8 +16,9 @@
  *            into its own, too, as one chunk; on the CPU slice after slice, raising signal s *
  *            team.size + rank.  Hopper's form sends slices to peers' inboxes ([m, k], 0 between
  *            runs), push_pace[0] cycles or more from one's begin to the next one's, and each block
- *            moves on its share of what comes, under done[s * blocks + block],
- *            blocks rounded up to even
+ *            moves its share of own rows and of what comes to `gathered`, under done[s * blocks +
+ *            block], blocks rounded up to even.  There a word of all ones, which is NaN, loses its
+ *            last bit
  *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
  *            columns under signals of their own, ready[...] as well as the rank before's.
  *            schedule.first = own = team.rank; for several ranks, without bands
@@ -94,7 +95,7 @@ typedef struct imx_gemm_args {
     uint64_t *use; /* of the run */
     const uint64_t *ready;
     uint64_t *done;
-    uint32_t *counters; /* [ranks * chunks] of tiles or pushes, or [slices]; 0 between runs */
+    uint32_t *counters; /* [ranks * chunks] of tiles or pushes; 0 between runs */
     uint32_t *ended;
     int64_t slot_bytes;
     int64_t inbox; /* where it begins in a rank's data; see IMX_GEMM_PUSHES */

@@ -40,10 +40,10 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
 }
 
 /* What the sides of a product of this kind may do; what of it they do is seen at each launch, by
- * whether their pointers are set. */
-static const char *sides_of(const imx_gemm_args *args)
+ * whether their pointers are set.  The general form knows no slices. */
+static const char *sides_of(const imx_gemm_args *args, imx_gemm_form form)
 {
-    bool alone = args->schedule.ranks == 1;
+    bool alone = args->schedule.ranks == 1, slices = args->own < 0 && form == IMX_GEMM_SM90;
     if (args->sides & IMX_GEMM_HOOKS)
         return " -DIMX_GATHER -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
     if (args->sides & IMX_GEMM_STORES)
@@ -55,13 +55,13 @@ static const char *sides_of(const imx_gemm_args *args)
     if (args->sides & IMX_GEMM_SCATTERS)
         return " -DIMX_POST";
     if (args->sides & IMX_GEMM_PUSHES)
-        return args->own < 0 ? " -DIMX_GATHER -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
-                             : " -DIMX_GATHER -DIMX_PUSH -DIMX_TEAM";
+        return slices ? " -DIMX_GATHER -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
+                      : " -DIMX_GATHER -DIMX_PUSH -DIMX_TEAM";
     if (args->sides & IMX_GEMM_FORWARDS)
         return " -DIMX_GATHER -DIMX_RING -DIMX_TEAM";
-    if (args->own < 0)
+    if (slices)
         return " -DIMX_GATHER -DIMX_SLICES";
-    return alone ? "" : " -DIMX_GATHER";
+    return alone && args->own >= 0 ? "" : " -DIMX_GATHER";
 }
 
 /* Own tiles are added to what comes from the peers, by who makes them. */
@@ -116,7 +116,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
              args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
-             args->schedule.local ? " -DIMX_NODES" : "", sides_of(args), ranks,
+             args->schedule.local ? " -DIMX_NODES" : "", sides_of(args, IMX_GEMM_SM90), ranks,
              is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
 }
 
@@ -163,7 +163,7 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
              args->dtype, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
              config->shared_bytes, aligned ? " -DIMX_ALIGNED" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", s->local ? " -DIMX_NODES" : "",
-             sides_of(args));
+             sides_of(args, IMX_GEMM_SM80));
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,

@@ -37,8 +37,8 @@
  *   IMX_TRACE   blocks write down what they do
  * Of the sides (launch.c):
  *   IMX_GATHER  rows of args.own from map a, others from map gathered, behind args.ready
- *   IMX_SLICES  all rows are one chunk, whose slices of k are waited for one by one
- *               (sm90_slices.cuh)
+ *   IMX_SLICES  all rows are one chunk; with IMX_PUSH of slices of k, which are waited for one
+ *               by one (sm90_slices.cuh)
  *   IMX_PUSH    args.a to the peers, by the producer's idle warps
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  *   IMX_POST    args.done

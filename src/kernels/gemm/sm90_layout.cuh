@@ -340,6 +340,12 @@ IMX_FN uint32_t empty_of(uint32_t base, uint32_t stage)
     return base + BARRIERS_AT + (IMX_STAGES + stage) * 8;
 }
 
+/* Slices that the scout has seen. */
+IMX_FN uint32_t scouted(void)
+{
+    return shared_at(&words().scouted);
+}
+
 /* Whose turn it is.  Besides sharing out the tensor cores, a turn keeps a consumer from waiting
  * for a stage more than one phase ahead, where parity would deceive it. */
 IMX_FN uint32_t turn_of(uint32_t base, uint32_t consumer)

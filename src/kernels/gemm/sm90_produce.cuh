@@ -142,29 +142,24 @@ IMX_FN void load_b(const imx_gemm_args &args, const imx_gemm_maps &maps, int col
 #endif
 }
 
-/* One thread: this block's share of them at step i comes into the cache. */
-IMX_FN void prefetch_step(const imx_gemm_args &args, const imx_gemm_maps &maps, int col, int i)
-{
-    int b_part = block_m() * B_SHARE, end = col + cols_here(args, col);
-#ifdef IMX_B_KN
-    for (int j = col; j < end; j += 64)
-        tma_prefetch(&maps.b, j, k_of(i) + b_part);
-#else
-    if (col + b_part < end)
-        tma_prefetch(&maps.b, k_of(i), col + b_part);
-#endif
-}
-
 /* One thread, before the kernel ahead of this one has ended: where few rows are multiplied all
  * depends on how soon b is read, and b need wait for nobody.  Should that kernel still write to it,
  * the cache has what it wrote. */
 IMX_FN void prefetch_b(const imx_gemm_args &args, const imx_gemm_maps &maps)
 {
     const tile_info *first = listed(0);
+    int b_part = block_m() * B_SHARE, col = first->col, end = col + cols_here(args, col);
     if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
         return;
-    for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++)
-        prefetch_step(args, maps, first->col, i);
+    for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++) {
+#ifdef IMX_B_KN
+        for (int j = col; j < end; j += 64)
+            tma_prefetch(&maps.b, j, k_of(i) + b_part);
+#else
+        if (col + b_part < end)
+            tma_prefetch(&maps.b, k_of(i), col + b_part);
+#endif
+    }
 }
 
 /* What a tile's stages take. */

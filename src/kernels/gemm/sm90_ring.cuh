@@ -65,11 +65,6 @@ IMX_FN volatile uint64_t &ring_use(void)
 }
 
 /* Of the block's tiles in their order, slices that are here, own rows included. */
-IMX_FN uint32_t scouted(void)
-{
-    return shared_at(&words().scouted);
-}
-
 /* Before thread 0 meets the others. */
 IMX_FN void ring_init(void)
 {

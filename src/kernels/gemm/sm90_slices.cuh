@@ -1,8 +1,8 @@
 /* sm90_slices.cuh - with IMX_SLICES: all ranks' rows are one chunk, of slices of k, and come under
  * the first tiles' products.
  *
- *     sender     | slice 0 of own rows, to all ranks | slice 1, in time | slice 2 ...
- *     mover      |    slice 0 of peers' rows, as it comes, to where loads find it | slice 1 ...
+ *     sender     | slice 0 of own rows, to the peers | slice 1, in time | slice 2 ...
+ *     mover      | slice 0 of own rows, and of peers' as it comes, to where loads find it | slice 1
  *     scout      |       slice 0 has been moved by all blocks | slice 1 ...
  *     who loads  |                                            | slice 0 | slice 0 | ... slice 1
  *
@@ -45,7 +45,6 @@ enum {
     MOVER_WARP = 3,
     SLICES_NAP_NS = 300, /* between looks for what is not waited for yet */
     SCOUT_LOADS = 3, /* of words of two blocks */
-    LOOKS_MOST = 2000, /* before the abort word, which is far away, is looked at */
 };
 
 /* ---- the movers ------------------------------------------------------------------------------ */
@@ -65,9 +64,8 @@ IMX_FN slice slice_of(const imx_gemm_args &args, int number)
     return s;
 }
 
-/* One warp of these: own rows of it, to all ranks: to peers' inboxes, last to where this rank's
- * loads find it.  *may: whether peers may be written to, which is asked while the first loads are
- * under way.  0: gave up. */
+/* One warp of these: own rows of it, to the peers' inboxes.  *may: whether they may be written to,
+ * which is asked while the first loads are under way.  0: gave up. */
 IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
                       push_warps warps, int *may)
 {
@@ -89,32 +87,30 @@ IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, sli
         }
         if (!*may && !(*may = push_agree(team_credits(args, watch), warps)))
             return 0;
-        int r = team.rank; /* the last: not all ranks store to the same one at once */
-        do {
-            r = r + 1 < team.size ? r + 1 : 0;
-            bool own = r == team.rank;
-            char *to = imx_team_data(&team, r) + (own ? 0 : args.inbox) +
-                       args.push_first * args.k * 2 + s.at;
+        int r = team.rank; /* not all ranks store to the same one at once */
+#pragma unroll 1
+        while ((r = r + 1 < team.size ? r + 1 : 0) != team.rank) {
+            char *to = imx_team_data(&team, r) + args.inbox + args.push_first * args.k * 2 + s.at;
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_SENDS; j++) {
                 if (i + j * step < units)
-                    imx_vector_store_whole(to + at[j], own ? value[j] : imx_vector_go(value[j]));
+                    imx_vector_store_whole(to + at[j], imx_vector_go(value[j]));
             }
-        } while (r != team.rank);
+        }
     }
     return 1;
 }
 
-/* Unit i of the peers' part of it: its row, and the byte of [m, k] at which it lies. */
-IMX_FN uint32_t slice_row(const imx_gemm_args &args, slice s, uint32_t i)
+/* Unit i of it, of all rows: the byte of [m, k] at which it lies, and whose it is. */
+IMX_FN uint32_t slice_unit(slice s, uint32_t i)
 {
     uint32_t row = i / s.columns;
-    return row + (row < (uint32_t)args.push_first ? 0 : (uint32_t)args.push_rows);
+    return (row * s.stride + (i - row * s.columns)) * PUSH_UNIT + s.at;
 }
 
-IMX_FN uint32_t slice_unit(const imx_gemm_args &args, slice s, uint32_t i)
+IMX_FN bool slice_is_own(const imx_gemm_args &args, slice s, uint32_t i)
 {
-    return (slice_row(args, s, i) * s.stride + i % s.columns) * PUSH_UNIT + s.at;
+    return i / s.columns - (uint32_t)args.push_first < (uint32_t)args.push_rows;
 }
 
 /* One lane: until units i, i + step and so on are here, with an eye on the clock; 0: give up. */
@@ -124,42 +120,44 @@ IMX_FN int slice_wait(const imx_gemm_args &args, const imbrexd_watch *watch, sli
     const char *inbox = imx_team_data(&args.team, args.team.rank) + args.inbox;
 #pragma unroll 1
     for (int j = 0; j < SLICE_MOVES && i < units; j++, i += step) {
-        int owner = team_owner(args, (int)slice_row(args, s, i));
+        int owner = team_owner(args, (int)(i / s.columns));
         imbrexd_site site = { args.plan, IMX_SITE_CHUNK, owner, s.number };
-        if (!team_unit(watch, inbox + slice_unit(args, s, i), site))
+        if (owner != args.team.rank && !team_unit(watch, inbox + slice_unit(s, i), site))
             return 0;
     }
     return 1;
 }
 
-/* One warp of these: peers' rows of it, as they come, from the inbox to where loads find them;
- * nap_ns: between looks.  0: gave up. */
+/* One warp of these: to where loads find them own rows of it and, as they come, peers' from the
+ * inbox; nap_ns: between looks.  0: gave up. */
 IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
                       push_warps warps, unsigned nap_ns)
 {
-    uint32_t units = (uint32_t)(args.schedule.m - args.push_rows) * s.columns;
-    uint32_t step = push_count(warps) * 32;
+    uint32_t units = (uint32_t)args.schedule.m * s.columns, step = push_count(warps) * 32;
     char *to = imx_team_data(&args.team, args.team.rank), *inbox = to + args.inbox;
+    const char *rows = (const char *)args.a - args.push_first * args.k * 2; /* as if of all ranks */
 #pragma unroll 1
     for (uint32_t first = push_number(warps) * 32; first < units; first += SLICE_MOVES * step) {
-        uint32_t i = first + (uint32_t)lane_here();
+        uint32_t i = first + (uint32_t)lane_here(), own = 0;
         uint4 value[SLICE_MOVES];
         uint32_t at[SLICE_MOVES];
 #pragma unroll
-        for (uint32_t j = 0; j < SLICE_MOVES; j++)
-            at[j] = slice_unit(args, s, i + j * step);
+        for (uint32_t j = 0; j < SLICE_MOVES; j++) {
+            at[j] = slice_unit(s, i + j * step);
+            own |= (uint32_t)slice_is_own(args, s, i + j * step) << j;
+        }
 #pragma unroll 1
         for (int looks = 0;; looks++) {
             int there = 1;
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_MOVES; j++) {
                 if (i + j * step < units)
-                    value[j] = imx_vector_load_whole(inbox + at[j]);
+                    value[j] = imx_vector_load_whole((own >> j & 1 ? rows : inbox) + at[j]);
             }
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_MOVES; j++) {
                 if (i + j * step < units)
-                    there &= imx_vector_has_come(value[j]);
+                    there &= (own >> j & 1) | imx_vector_has_come(value[j]);
             }
             there = __all_sync(0xffffffffu, there);
             if (there)
@@ -174,8 +172,11 @@ IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, sli
         for (uint32_t j = 0; j < SLICE_MOVES; j++) {
             if (i + j * step >= units)
                 continue;
-            imx_vector_store_whole(inbox + at[j], make_uint4(0, 0, 0, 0));
-            *(uint4 *)(to + at[j]) = imx_vector_came(value[j]);
+            if (!(own >> j & 1)) {
+                imx_vector_store_whole(inbox + at[j], make_uint4(0, 0, 0, 0));
+                value[j] = imx_vector_came(value[j]);
+            }
+            *(uint4 *)(to + at[j]) = value[j];
         }
     }
     return 1;
@@ -187,14 +188,14 @@ IMX_FN uint32_t slice_words(int slices)
     return (uint32_t)slices * ((gridDim.x + 1) / 2 * 2);
 }
 
-/* Each of the block's warps that moved it: the block's word says so, and the last block's also for
- * the one that its pair lacks. */
-IMX_FN void slice_moved(const imx_gemm_args &args, slice s, push_warps warps)
+/* The block's warps that moved it, which have met, of which the first tells: the block's word says
+ * so, and the last block's also for the one that its pair lacks. */
+IMX_FN void slice_moved(const imx_gemm_args &args, slice s, uint32_t first_warp)
 {
-    push_meet(warps);
-    uint32_t words = blockIdx.x + 1 < gridDim.x ? 1 : slice_words(1) - blockIdx.x;
-    uint32_t word = thread_here() - warps.first * 32;
-    if (word < words)
+    uint32_t count = blockIdx.x + 1 < gridDim.x ? 1 : slice_words(1) - blockIdx.x;
+    uint32_t word = thread_here() - first_warp * 32;
+    __syncwarp();
+    if (word < count)
         asm volatile("st.release.gpu.global.u64 [%0], %1;"
                      :
                      : "l"(&args.done[slice_words(s.number) + blockIdx.x + word]),
@@ -203,11 +204,6 @@ IMX_FN void slice_moved(const imx_gemm_args &args, slice s, push_warps warps)
 }
 
 /* ---- the scout ------------------------------------------------------------------------------ */
-
-IMX_FN uint32_t scouted(void)
-{
-    return shared_at(&words().scouted);
-}
 
 /* Before thread 0 meets the others. */
 IMX_FN void slices_init(void)
@@ -218,14 +214,14 @@ IMX_FN void slices_init(void)
 /* Whether all blocks have moved slice s on, as this lane sees it. */
 IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t use)
 {
-    const uint64_t *words = args.done + slice_words(s);
+    const uint64_t *first = args.done + slice_words(s);
     uint32_t pairs = slice_words(1) / 2, there = 1;
 #pragma unroll 1
     for (uint32_t p = (uint32_t)lane_here(); p < pairs; p += SCOUT_LOADS * 32) {
         uint4 pair[SCOUT_LOADS];
 #pragma unroll
         for (uint32_t i = 0; i < SCOUT_LOADS; i++)
-            pair[i] = imx_vector_load_whole(words + 2 * min(p + i * 32, pairs - 1));
+            pair[i] = imx_vector_load_whole(first + 2 * min(p + i * 32, pairs - 1));
 #pragma unroll
         for (uint32_t i = 0; i < SCOUT_LOADS; i++)
             there &= (pair[i].x | (uint64_t)pair[i].y << 32) >= use &&
@@ -238,13 +234,13 @@ IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t use)
  * it by half of that, and knows whose are late. */
 IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, int s, uint64_t use)
 {
-    const uint64_t *words = args.done + slice_words(s);
+    const uint64_t *first = args.done + slice_words(s);
     imbrexd_site site = { args.plan, IMX_SITE_CHUNK, args.team.rank, s };
     imbrexd_watch patient = *watch;
     patient.timeout_ns *= 2;
 #pragma unroll 1
     for (uint32_t b = (uint32_t)lane_here(); b < gridDim.x; b += 32) {
-        if (!imbrexd_signal_wait(&patient, &words[b], use, site))
+        if (!imbrexd_signal_wait(&patient, &first[b], use, site))
             return 0;
     }
     return 1;
@@ -286,21 +282,23 @@ IMX_FN int slices_begin(const imx_gemm_args &args, const imbrexd_watch *watch)
     const push_warps all = push_by(SCOUT_WARP, BESIDE_WARPS);
     slice s = slice_of(args, 0);
     int may = 0;
-    int there = slice_send(args, watch, s, all, &may) && slice_move(args, watch, s, all, 0);
-    if (!push_agree(there, all))
+    int there = slice_send(args, watch, s, all, &may);
+    imx_trace_begin(IMX_TRACE_PUSH);
+    if (!push_agree(there && slice_move(args, watch, s, all, 0), all))
         return 0;
-    slice_moved(args, s, all);
+    slice_moved(args, s, all.first);
+    imx_trace_end(IMX_TRACE_PUSH, -1, 0);
     return 1;
 }
 
 /* The others, by one warp that sends, the next one not before its time, or it would stand in the
  * way of this one. */
-IMX_FN void slices_send(const imx_gemm_args &args, const imbrexd_watch *watch, uint32_t due)
+IMX_FN void slices_send(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
+    uint32_t due = clock_here();
     int may = 1;
 #pragma unroll 1
-    for (int i = 1; i < args.slices; i++) {
-        due += (uint32_t)args.push_pace[0];
+    for (int i = 1; i < args.slices; i++, due += (uint32_t)args.push_pace[0]) {
         while ((int32_t)(due - clock_here()) > 0)
             __nanosleep(100);
         slice_send(args, watch, slice_of(args, i), push_by(SENDER_WARP, 1), &may);
@@ -315,7 +313,7 @@ IMX_FN int slices_move(const imx_gemm_args &args, const imbrexd_watch *watch)
         slice s = slice_of(args, i);
         if (!slice_move(args, watch, s, push_by(MOVER_WARP, 1), SLICES_NAP_NS))
             return 0;
-        slice_moved(args, s, push_by(MOVER_WARP, 1));
+        slice_moved(args, s, MOVER_WARP);
     }
     return 1;
 }
@@ -323,21 +321,19 @@ IMX_FN int slices_move(const imx_gemm_args &args, const imbrexd_watch *watch)
 /* Each of the warps beside.  0: gave up. */
 IMX_FN int slices_pass(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
-    uint32_t warp = thread_here() / 32, began = clock_here();
-    imx_trace_begin(IMX_TRACE_PUSH);
+    uint32_t warp = thread_here() / 32;
     int there = slices_begin(args, watch);
-    imx_trace_end(IMX_TRACE_PUSH, -1, 0);
     if (warp == SCOUT_WARP)
         return slices_scout(args, watch, there);
     if (there && warp == SENDER_WARP)
-        slices_send(args, watch, began);
+        slices_send(args, watch);
     return there && (warp != MOVER_WARP || slices_move(args, watch));
 }
 
 /* The loading thread: until column k is here; so many are. */
 IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *, int k)
 {
-    uint32_t want = (uint32_t)(k / args.slice_k), seen;
+    uint32_t want = (uint32_t)min(k / args.slice_k, args.slices - 1), seen;
     imx_trace_begin(IMX_TRACE_CHUNK);
     do
         seen = shared_counted(scouted());

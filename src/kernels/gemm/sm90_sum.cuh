@@ -233,7 +233,6 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
 IMX_FN int sum_own(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
                    unsigned nap_ns)
 {
-    enum { LOOKS = 2000 }; /* the abort word is far away */
 #pragma unroll 1
     for (int q = 0; q < SUM_BOTH; q += SUM_AT_ONCE) {
         float sum[SUM_AT_ONCE][8];
@@ -242,7 +241,7 @@ IMX_FN int sum_own(const imx_gemm_args &args, const imbrexd_watch *watch, const 
             uint4 unit[SUM_PARTS][SUM_AT_ONCE];
 #pragma unroll 1
             for (int looks = 0; !sum_look(args, share, q, r, unit); looks++) {
-                if (looks >= LOOKS && !sum_wait(args, watch, share, q, r))
+                if (looks >= LOOKS_MOST && !sum_wait(args, watch, share, q, r))
                     return 0;
                 if (TURNS == 2 && nap_ns)
                     __nanosleep(nap_ns);

@@ -143,6 +143,8 @@ IMX_TEAM_GPU int team_owner(const imx_gemm_args &args, int row)
     return (int)((((unsigned)row + 1) * team_ranks(args) - 1) / (unsigned)args.schedule.m);
 }
 
+enum { LOOKS_MOST = 2000 }; /* at what comes, before the abort word, which is far away */
+
 /* One lane: until these 16 bytes, which tell by themselves that they have come (vector.cuh), are
  * here; 0: give up. */
 IMX_TEAM_GPU int team_unit(const imbrexd_watch *watch, const void *unit, imbrexd_site site)
@@ -267,6 +269,7 @@ IMX_TEAM_GPU uint32_t push_count(push_warps warps)
 IMX_TEAM_GPU int push_agree(int mine, push_warps warps)
 {
     int all;
+    __syncwarp();
     asm volatile("{\n\t.reg .pred p;\n\t"
                  "setp.ne.s32 p, %1, 0;\n\t"
                  "bar.red.and.pred p, 1, %2, p;\n\t"
@@ -277,19 +280,13 @@ IMX_TEAM_GPU int push_agree(int mine, push_warps warps)
     return all;
 }
 
-/* Until all of the block's warps that push are here. */
-IMX_TEAM_GPU void push_meet(push_warps warps)
-{
-    __syncwarp();
-    if (warps.count > 1)
-        asm volatile("bar.sync 1, %0;" : : "r"(warps.count * 32) : "memory");
-}
-
 /* Each of the block's warps that push, when it has stored its share: one thread tells for all of
  * them, and is told whether the block is the last of the grid. */
 IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
 {
-    push_meet(warps);
+    __syncwarp();
+    if (warps.count > 1)
+        asm volatile("bar.sync 1, %0;" : : "r"(warps.count * 32) : "memory");
     if (thread_here() != warps.first * 32)
         return 0;
     imbrexd_fence_post(); /* the way to the peers does not lie within this GPU */
