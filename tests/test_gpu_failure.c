@@ -285,41 +285,53 @@ enum { SIZE = 3 };
 typedef struct scene {
     const char *op, *algorithm;
     fate fate; /* of one rank; LATE: of all */
+    bool few;  /* rows: tiles have those of several ranks, and a has several slices */
 } scene;
 
 static const scene scenes[] = {
-    { "ag_gemm", "copy", KILLED },
-    { "gemm_rs", "store", KILLED },
-    { "gemm_rs", "copy", STOPPED },
-    { "ag_gemm", "store", STOPPED },
-    { "gemm_rs", "store", ABSENT },
-    { "reduce_scatter", "copy", ABSENT },
-    { "ag_gemm", "copy", LATE },
-    { "ag_gemm", "store", LATE },
-    { "gemm_rs", "copy", LATE },
-    { "gemm_rs", "store", LATE },
-    { "all_gather", "copy", LATE },
-    { "all_gather", "store", KILLED },
-    { "reduce_scatter", "store", STOPPED },
-    { "reduce_scatter", "store", LATE },
-    { "ag_gemm", "ring", STOPPED },
-    { "ag_gemm", "ring", LATE },
-    { "ag_gemm", "ll", KILLED },
-    { "gemm_rs", "ll", STOPPED },
-    { "ag_gemm", "ll", LATE },
-    { "gemm_rs", "ll", LATE },
+    { "ag_gemm", "copy", KILLED, false },
+    { "gemm_rs", "store", KILLED, false },
+    { "gemm_rs", "copy", STOPPED, false },
+    { "ag_gemm", "store", STOPPED, false },
+    { "gemm_rs", "store", ABSENT, false },
+    { "reduce_scatter", "copy", ABSENT, false },
+    { "ag_gemm", "copy", LATE, false },
+    { "ag_gemm", "store", LATE, false },
+    { "gemm_rs", "copy", LATE, false },
+    { "gemm_rs", "store", LATE, false },
+    { "all_gather", "copy", LATE, false },
+    { "all_gather", "store", KILLED, false },
+    { "reduce_scatter", "store", STOPPED, false },
+    { "reduce_scatter", "store", LATE, false },
+    { "ag_gemm", "ring", STOPPED, false },
+    { "ag_gemm", "ring", LATE, false },
+    { "ag_gemm", "ll", KILLED, false },
+    { "gemm_rs", "ll", STOPPED, false },
+    { "ag_gemm", "ll", LATE, false },
+    { "gemm_rs", "ll", LATE, false },
+    { "ag_gemm", "store", KILLED, true },
+    { "ag_gemm", "store", LATE, true },
+    { "gemm_rs", "store", STOPPED, true },
+    { "gemm_rs", "store", LATE, true },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
+
+static op_case case_of(const scene *s)
+{
+    op_case c = { .op = s->op, .m = 500, .n = 256, .k = 128, .algorithm = s->algorithm };
+    if (s->few) {
+        c.m = 96;
+        c.k = 16384;
+    } else {
+        c.chunk_rows = 64;
+    }
+    return c;
+}
 
 static void set_stage(const scene *s)
 {
     *shared = (stage){
-        .c = { .op = s->op,
-               .m = 500,
-               .n = 256,
-               .k = 128,
-               .algorithm = s->algorithm,
-               .chunk_rows = 64 },
+        .c = case_of(s),
         .fate = s->fate,
         .size = SIZE,
         .spread = gpu_count() >= SIZE, /* a GPU each, then */
@@ -339,10 +351,8 @@ static int make_plans(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     imbrex_group *group;
     RANK_OK(imbrex_group_create(&desc, &group));
     for (int i = 0; i < SCENES; i++) {
-        op_case c = shared->c;
+        op_case c = case_of(&scenes[i]);
         imbrex_plan *plan;
-        c.op = scenes[i].op;
-        c.algorithm = scenes[i].algorithm;
         RANK_OK(case_plan(group, &c, &plan));
         imbrex_plan_destroy(plan);
     }
@@ -366,8 +376,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < SCENES; i++) {
         const scene *s = &scenes[i];
         set_stage(s);
-        if (gpu_wanted("%s, %s: %s %d %s is %s%s", s->op, s->algorithm,
-                       s->fate == LATE ? "each of" : "one of", SIZE,
+        if (gpu_wanted("%s, %s%s: %s %d %s is %s%s", s->op, s->algorithm,
+                       s->few ? ", few rows" : "", s->fate == LATE ? "each of" : "one of", SIZE,
                        shared->processes ? "processes" : "threads", fates[s->fate],
                        shared->spread ? ", a GPU each" : ""))
             gpu_report(gpu_isolated(s->fate == LATE ? late_ranks : one_fate, NULL, LIMIT_S));
