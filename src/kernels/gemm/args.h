@@ -15,10 +15,10 @@
  *            rank before, [1] to the others, so that the product's loads get through.  own = -1:
  *            into its own, too, as one chunk; on the CPU slice after slice, raising signal s *
  *            team.size + rank.  Hopper's form sends slices to peers' inboxes ([m, k], 0 between
- *            runs), push_pace[0] cycles or more from one's begin to the next one's, and each block
- *            moves its share of own rows and of what comes to `gathered`, under done[s * blocks +
- *            block], blocks rounded up to even.  There a word of all ones, which is NaN, loses its
- *            last bit
+ *            runs), behind the first one push_pace[0] cycles or more from one's begin to the next
+ *            one's, and each block moves its share of own rows and of what comes to `gathered`,
+ *            under done[s * blocks + block], blocks rounded up to even.  There a word of all ones,
+ *            which is NaN, loses its last bit
  *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
  *            columns under signals of their own, ready[...] as well as the rank before's.
  *            schedule.first = own = team.rank; for several ranks, without bands

@@ -64,7 +64,6 @@ IMX_FN volatile uint64_t &ring_use(void)
     return words().use;
 }
 
-/* Of the block's tiles in their order, slices that are here, own rows included. */
 /* Before thread 0 meets the others. */
 IMX_FN void ring_init(void)
 {

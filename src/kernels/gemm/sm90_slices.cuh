@@ -138,29 +138,28 @@ IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, sli
     const char *rows = (const char *)args.a - args.push_first * args.k * 2; /* as if of all ranks */
 #pragma unroll 1
     for (uint32_t first = push_number(warps) * 32; first < units; first += SLICE_MOVES * step) {
-        uint32_t i = first + (uint32_t)lane_here(), own = 0;
+        uint32_t i = first + (uint32_t)lane_here(), own = 0, here = 0;
         uint4 value[SLICE_MOVES];
         uint32_t at[SLICE_MOVES];
 #pragma unroll
         for (uint32_t j = 0; j < SLICE_MOVES; j++) {
             at[j] = slice_unit(s, i + j * step);
             own |= (uint32_t)slice_is_own(args, s, i + j * step) << j;
+            here |= (own >> j & 1 | (uint32_t)(i + j * step >= units)) << j;
+            value[j] = make_uint4(0, 0, 0, 0);
         }
 #pragma unroll 1
         for (int looks = 0;; looks++) {
-            int there = 1;
+            uint32_t come = here;
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_MOVES; j++) {
                 if (i + j * step < units)
                     value[j] = imx_vector_load_whole((own >> j & 1 ? rows : inbox) + at[j]);
             }
 #pragma unroll
-            for (uint32_t j = 0; j < SLICE_MOVES; j++) {
-                if (i + j * step < units)
-                    there &= (own >> j & 1) | imx_vector_has_come(value[j]);
-            }
-            there = __all_sync(0xffffffffu, there);
-            if (there)
+            for (uint32_t j = 0; j < SLICE_MOVES; j++)
+                come |= (uint32_t)imx_vector_has_come(value[j]) << j;
+            if (__all_sync(0xffffffffu, come == (1 << SLICE_MOVES) - 1))
                 break;
             if (looks >= LOOKS_MOST &&
                 !__all_sync(0xffffffffu, slice_wait(args, watch, s, i, step, units)))
@@ -260,7 +259,7 @@ IMX_FN int slices_scout(const imx_gemm_args &args, const imbrexd_watch *watch, i
             if (looks >= LOOKS_MOST)
                 there = __all_sync(0xffffffffu, scout_waits(args, watch, s, use));
         }
-        __threadfence(); /* what was stored before what this saw */
+        imbrexd_fence_gpu(); /* what was stored before what this saw */
         imbrexd_fence_tma();
         __syncwarp();
         if (lane_here() == 0)
