@@ -64,6 +64,13 @@ IMX_FN slice slice_of(const imx_gemm_args &args, int number)
     return s;
 }
 
+/* The byte at which unit i of it lies, from the first of the rows that are counted. */
+IMX_FN uint32_t slice_unit(slice s, uint32_t i)
+{
+    uint32_t row = i / s.columns;
+    return (row * s.stride + (i - row * s.columns)) * PUSH_UNIT + s.at;
+}
+
 /* One warp of these: own rows of it, to the peers' inboxes.  *may: whether they may be written to,
  * which is asked while the first loads are under way.  0: gave up. */
 IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
@@ -71,7 +78,6 @@ IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, sli
 {
     const imx_team &team = args.team;
     uint32_t units = (uint32_t)args.push_rows * s.columns, step = push_count(warps) * 32;
-    const char *from = (const char *)args.a + s.at;
 #pragma unroll 1
     for (uint32_t first = push_number(warps) * 32; first < units || !*may;
          first += SLICE_SENDS * step) {
@@ -80,17 +86,16 @@ IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, sli
         uint32_t at[SLICE_SENDS];
 #pragma unroll
         for (uint32_t j = 0; j < SLICE_SENDS; j++) {
-            uint32_t unit = i + j * step, row = unit / s.columns;
-            at[j] = (row * s.stride + (unit - row * s.columns)) * PUSH_UNIT;
-            if (unit < units)
-                value[j] = imx_vector_load(from + at[j]);
+            at[j] = slice_unit(s, i + j * step);
+            if (i + j * step < units)
+                value[j] = imx_vector_load((const char *)args.a + at[j]);
         }
         if (!*may && !(*may = push_agree(team_credits(args, watch), warps)))
             return 0;
         int r = team.rank; /* not all ranks store to the same one at once */
 #pragma unroll 1
         while ((r = r + 1 < team.size ? r + 1 : 0) != team.rank) {
-            char *to = imx_team_data(&team, r) + args.inbox + args.push_first * args.k * 2 + s.at;
+            char *to = imx_team_data(&team, r) + args.inbox + args.push_first * args.k * 2;
 #pragma unroll
             for (uint32_t j = 0; j < SLICE_SENDS; j++) {
                 if (i + j * step < units)
@@ -101,13 +106,7 @@ IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, sli
     return 1;
 }
 
-/* Unit i of it, of all rows: the byte of [m, k] at which it lies, and whose it is. */
-IMX_FN uint32_t slice_unit(slice s, uint32_t i)
-{
-    uint32_t row = i / s.columns;
-    return (row * s.stride + (i - row * s.columns)) * PUSH_UNIT + s.at;
-}
-
+/* Whether unit i of it, of all rows, is of an own one. */
 IMX_FN bool slice_is_own(const imx_gemm_args &args, slice s, uint32_t i)
 {
     return i / s.columns - (uint32_t)args.push_first < (uint32_t)args.push_rows;
