@@ -47,6 +47,7 @@ typedef struct imx_target {
     int units_most;      /* that a plan may ask for */
     int arch;            /* compute capability of a GPU, 90; else 0 */
     size_t shared_bytes; /* of its shared memory that a block may ask for */
+    int memory_gb_s;     /* of a GPU, at best; 0: unknown */
     size_t cache_bytes;  /* more than its caches hold */
     int alignment;       /* bytes that matrices must be aligned to; 0: to their elements */
     const char *memory;  /* what symmetric memory is, where it is not the usual kind; else NULL */

@@ -175,8 +175,10 @@ static imbrex_status look_at_devices(imbrex_group *group)
     const int own_units = units_of(group, group->rank);
     group->units = own_units;
     group->alike = true;
+    group->memory_gb_s = group->target->memory_gb_s;
     for (int r = 0; r < group->size; r++) {
         int units = units_of(group, r);
+        group->memory_gb_s = (int)imx_min(group->memory_gb_s, group->targets[r].memory_gb_s);
         group->alike = group->alike && units == own_units;
         group->units = (int)imx_min(group->units, units);
         group->sharers = (int)imx_max(group->sharers, sharers_of(group, r));

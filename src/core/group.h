@@ -49,6 +49,7 @@ struct imbrex_group {
     int sharers;                /* ranks on this rank's device, itself included */
     int units;                  /* of the device, this rank's share: at least 1 */
     bool alike;                 /* all ranks have as many */
+    int memory_gb_s;            /* of the rank whose device has the slowest memory */
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;

@@ -111,6 +111,7 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
         .sms = r->sms,
         .arch = target->arch,
         .shared_bytes = target->shared_bytes,
+        .memory_gb_s = group->memory_gb_s,
         .units = group->units,
         .sharers = group->sharers,
         .alike = group->alike,

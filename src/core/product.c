@@ -46,6 +46,7 @@ static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d)
         .sms = d->sms,
         .arch = group->target->arch,
         .shared_bytes = group->target->shared_bytes,
+        .memory_gb_s = group->memory_gb_s,
         .units = group->units,
         .sharers = group->sharers,
         .alike = group->alike,

@@ -37,14 +37,15 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     MERGED_ROWS_CUDA = 1024,
-    MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent */
+    MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent, */
+    MERGED_GATHERED = 1120000,     /* and that b is read again: so many, by the memory's GB/s */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
     SUM_TURNS_COLS = 128,          /* of a tile that is added up by warps that take turns */
     PARTS_MOST = 8,                /* of c's columns that are read one by one */
     NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
-    SLICES_MOST = 8,
+    SLICES_MOST = 12,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
     SLICE_STEP = 64,
     /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
@@ -233,9 +234,11 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
 
 static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
+    bool by_memory = !in->scatters && in->memory_gb_s > 0;
+    int share = by_memory ? MERGED_GATHERED / in->memory_gb_s : MERGED_SHARE_CUDA;
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
         return false;
-    if (rows > MERGED_SHARE_CUDA && is_better_apart(in, rows, blocks))
+    if (rows > share && is_better_apart(in, rows, blocks))
         return false;
     return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_MERGED;
 }

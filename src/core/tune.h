@@ -23,6 +23,7 @@ typedef struct imx_tune_input {
     int64_t sms;         /* likewise */
     int arch;            /* of the GPU; 0: the CPU */
     size_t shared_bytes; /* see imx_target */
+    int memory_gb_s;     /* likewise, of the slowest */
     int units;           /* blocks that the device has room for, of this rank's */
     int sharers;         /* ranks on the device */
     bool alike;          /* all ranks have as many units */

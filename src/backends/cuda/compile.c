@@ -18,11 +18,13 @@ struct imx_prepared {
 typedef struct model {
     int arch, sms;
     size_t shared_bytes_most;
+    int memory_gb_s;
 } model;
 
 static const model models[] = {
-    { 80, 108, 166912 }, { 86, 84, 101376 },   { 87, 16, 166912 },   { 89, 142, 101376 },
-    { 90, 132, 232448 }, { 100, 148, 232448 }, { 103, 148, 232448 }, { 120, 188, 101376 },
+    { 80, 108, 166912, 0 },  { 86, 84, 101376, 0 },     { 87, 16, 166912, 0 },
+    { 89, 142, 101376, 0 },  { 90, 132, 232448, 4917 }, { 100, 148, 232448, 0 },
+    { 103, 148, 232448, 0 }, { 120, 188, 101376, 0 },
 };
 enum { MODELS = sizeof models / sizeof models[0], UNITS_MOST = 1024 };
 
@@ -61,6 +63,7 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     device->arch = m->arch;
     device->sms = m->sms;
     device->shared_bytes_most = m->shared_bytes_most;
+    device->memory_gb_s = m->memory_gb_s;
     imbrex_status status;
     IMX_GOTO(imx_cuda_form(desc->env, device));
     imx_folder_find(desc->env->cache_dir, &device->cache);
@@ -82,6 +85,7 @@ static void target(const imx_device *device, imx_target *out)
         .units_most = UNITS_MOST,
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
+        .memory_gb_s = device->memory_gb_s,
         .alignment = 16,
     };
 }

@@ -104,6 +104,9 @@ static imbrex_status describe(imx_device *device, const imx_env *env)
     device->sms = imx_cuda_attribute(device->gpu, CU_MULTIPROCESSOR_COUNT);
     device->shared_bytes_most =
         (size_t)imx_cuda_attribute(device->gpu, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    int64_t khz = imx_cuda_attribute(device->gpu, CU_MEMORY_CLOCK_RATE); /* of two edges each */
+    int64_t bytes = imx_cuda_attribute(device->gpu, CU_GLOBAL_MEMORY_BUS_WIDTH) / 8;
+    device->memory_gb_s = (int)(2 * khz * bytes / 1000000);
     if (imx_driver->cuDeviceGetName(device->name, sizeof device->name, device->gpu) != CUDA_SUCCESS)
         device->name[0] = '\0';
     return imx_driver_check(imx_cuda_identify(device->gpu, device->id), "cuDeviceGetUuid",
@@ -246,6 +249,7 @@ static void target(const imx_device *device, imx_target *out)
         .units_most = device->sms,
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
+        .memory_gb_s = device->memory_gb_s,
         .cache_bytes = CACHE_BYTES,
         .alignment = 16,
         .memory = device->ipc ? device->memory_why : NULL,

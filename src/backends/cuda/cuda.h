@@ -19,6 +19,7 @@ struct imx_device {
     int form;          /* that kernels are made for: the same, or less */
     int sms;
     size_t shared_bytes_most; /* that a block may ask for */
+    int memory_gb_s;          /* see imx_target */
     char id[IMX_CUDA_ID];
     char name[96];
     bool counted;             /* among the ranks of this process on this GPU */

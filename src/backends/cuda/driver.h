@@ -47,6 +47,8 @@ enum {
 
 enum { /* CUdevice_attribute */
        CU_MULTIPROCESSOR_COUNT = 16,
+       CU_MEMORY_CLOCK_RATE = 36,       /* kHz */
+       CU_GLOBAL_MEMORY_BUS_WIDTH = 37, /* bits */
        CU_COMPUTE_CAPABILITY_MAJOR = 75,
        CU_COMPUTE_CAPABILITY_MINOR = 76,
        CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,

@@ -208,7 +208,8 @@ typedef struct block_words {
     uint32_t turn;      /* with IMX_RING: tiles that the producer has begun, */
     int here;           /* columns of the rows of this one that are here, */
     uint32_t scouted;   /* slices that are here, of all the block's tiles in their order, or, with
-                         * IMX_SLICES, of all rows */
+                         * IMX_SLICES, of all rows; */
+    uint32_t sent;      /* and those behind the first of whose own rows its share is there */
     uint32_t ready;     /* with IMX_SUM: peers may be written to */
     uint32_t edge;      /* rows of a's smaller box */
     uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with
@@ -344,6 +345,11 @@ IMX_FN uint32_t empty_of(uint32_t base, uint32_t stage)
 IMX_FN uint32_t scouted(void)
 {
     return shared_at(&words().scouted);
+}
+
+IMX_FN uint32_t sent(void)
+{
+    return shared_at(&words().sent);
 }
 
 /* Whose turn it is.  Besides sharing out the tensor cores, a turn keeps a consumer from waiting

@@ -1,8 +1,8 @@
 /* sm90_slices.cuh - with IMX_SLICES: all ranks' rows are one chunk, of slices of k, and come under
  * the first tiles' products.
  *
- *     sender     | slice 0 of own rows, to the peers | slice 1, in time | slice 2 ...
- *     mover      | slice 0 of own rows, and of peers' as it comes, to where loads find it | slice 1
+ *     sender     | slice 0 of own rows, to the peers and to where loads find it | slice 1, in time
+ *     mover      | slice 0 of peers' rows, as it comes, to where loads find it | slice 1 ...
  *     scout      |       slice 0 has been moved by all blocks | slice 1 ...
  *     who loads  |                                            | slice 0 | slice 0 | ... slice 1
  *
@@ -38,8 +38,9 @@ IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, in
 #else
 
 enum {
-    SLICE_SENDS = PASSES_FAST ? 2 : 1, /* units of a lane, under way at once, */
-    SLICE_MOVES = PASSES_FAST ? 4 : 1, /* and as they are moved on */
+    SLICE_SENDS = 2,                   /* units of a lane, under way at once, */
+    SLICE_MOVES = PASSES_FAST ? 6 : 2, /* and as they are moved on */
+    NO_UNIT = ~0u,
     SCOUT_WARP = 1,
     SENDER_WARP = 2,
     MOVER_WARP = 3,
@@ -47,9 +48,9 @@ enum {
     SCOUT_LOADS = 3, /* of words of two blocks */
 };
 
-/* ---- the movers ------------------------------------------------------------------------------ */
+/* ---- a slice, and a warp's way through it ---------------------------------------------------- */
 
-/* A slice: so many units of each row, the first at byte `at` of it, rows `stride` units apart. */
+/* So many units of each row, the first at byte `at` of it, rows `stride` units apart. */
 typedef struct slice {
     int number;
     uint32_t at, columns, stride;
@@ -64,121 +65,84 @@ IMX_FN slice slice_of(const imx_gemm_args &args, int number)
     return s;
 }
 
-/* The byte at which unit i of it lies, from the first of the rows that are counted. */
-IMX_FN uint32_t slice_unit(slice s, uint32_t i)
+/* A lane's next unit of it, and how far it is to the one after that: a warp that divided for each
+ * unit would do little else. */
+typedef struct slice_walk {
+    uint32_t row, column, more_rows, more_columns;
+} slice_walk;
+
+/* One warp of these, which together take unit after unit, row after row. */
+IMX_FN slice_walk walk_begin(slice s, push_warps warps)
 {
-    uint32_t row = i / s.columns;
-    return (row * s.stride + (i - row * s.columns)) * PUSH_UNIT + s.at;
+    uint32_t first = push_number(warps) * 32 + (uint32_t)lane_here(), more = push_count(warps) * 32;
+    slice_walk w = { first / s.columns, 0, more / s.columns, 0 };
+    w.column = first - w.row * s.columns;
+    w.more_columns = more - w.more_rows * s.columns;
+    return w;
 }
 
-/* One warp of these: own rows of it, to the peers' inboxes.  *may: whether they may be written to,
- * which is asked while the first loads are under way.  0: gave up. */
+IMX_FN void walk_on(slice s, slice_walk *w)
+{
+    w->row += w->more_rows;
+    w->column += w->more_columns;
+    if (w->column >= s.columns) {
+        w->column -= s.columns;
+        w->row++;
+    }
+}
+
+/* Its byte, from where row 0 begins. */
+IMX_FN uint32_t slice_unit(slice s, uint32_t row, uint32_t column)
+{
+    return (row * s.stride + column) * PUSH_UNIT + s.at;
+}
+
+/* ---- who sends ------------------------------------------------------------------------------- */
+
+/* One warp of these: own rows of it, to the peers' inboxes, and to where this rank's loads find
+ * them.  *may: whether peers may be written to, which is asked while the first loads are under way.
+ * 0: gave up. */
 IMX_FN int slice_send(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
                       push_warps warps, int *may)
 {
     const imx_team &team = args.team;
-    uint32_t units = (uint32_t)args.push_rows * s.columns, step = push_count(warps) * 32;
+    int64_t own = args.push_first * args.k * 2;
+    uint32_t rows = (uint32_t)args.push_rows;
+    slice_walk w = walk_begin(s, warps);
 #pragma unroll 1
-    for (uint32_t first = push_number(warps) * 32; first < units || !*may;
-         first += SLICE_SENDS * step) {
-        uint32_t i = first + (uint32_t)lane_here();
+    while (__any_sync(0xffffffffu, w.row < rows) || !*may) {
         uint4 value[SLICE_SENDS];
         uint32_t at[SLICE_SENDS];
 #pragma unroll
-        for (uint32_t j = 0; j < SLICE_SENDS; j++) {
-            at[j] = slice_unit(s, i + j * step);
-            if (i + j * step < units)
+        for (int j = 0; j < SLICE_SENDS; j++) {
+            at[j] = w.row < rows ? slice_unit(s, w.row, w.column) : NO_UNIT;
+            if (at[j] != NO_UNIT)
                 value[j] = imx_vector_load((const char *)args.a + at[j]);
+            walk_on(s, &w);
         }
         if (!*may && !(*may = push_agree(team_credits(args, watch), warps)))
             return 0;
         int r = team.rank; /* not all ranks store to the same one at once */
 #pragma unroll 1
         while ((r = r + 1 < team.size ? r + 1 : 0) != team.rank) {
-            char *to = imx_team_data(&team, r) + args.inbox + args.push_first * args.k * 2;
+            char *to = imx_team_data(&team, r) + args.inbox + own;
 #pragma unroll
-            for (uint32_t j = 0; j < SLICE_SENDS; j++) {
-                if (i + j * step < units)
+            for (int j = 0; j < SLICE_SENDS; j++) {
+                if (at[j] != NO_UNIT)
                     imx_vector_store_whole(to + at[j], imx_vector_go(value[j]));
             }
         }
-    }
-    return 1;
-}
-
-/* Whether unit i of it, of all rows, is of an own one. */
-IMX_FN bool slice_is_own(const imx_gemm_args &args, slice s, uint32_t i)
-{
-    return i / s.columns - (uint32_t)args.push_first < (uint32_t)args.push_rows;
-}
-
-/* One lane: until units i, i + step and so on are here, with an eye on the clock; 0: give up. */
-IMX_FN int slice_wait(const imx_gemm_args &args, const imbrexd_watch *watch, slice s, uint32_t i,
-                      uint32_t step, uint32_t units)
-{
-    const char *inbox = imx_team_data(&args.team, args.team.rank) + args.inbox;
-#pragma unroll 1
-    for (int j = 0; j < SLICE_MOVES && i < units; j++, i += step) {
-        int owner = team_owner(args, (int)(i / s.columns));
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, owner, s.number };
-        if (owner != args.team.rank && !team_unit(watch, inbox + slice_unit(s, i), site))
-            return 0;
-    }
-    return 1;
-}
-
-/* One warp of these: to where loads find them own rows of it and, as they come, peers' from the
- * inbox; nap_ns: between looks.  0: gave up. */
-IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
-                      push_warps warps, unsigned nap_ns)
-{
-    uint32_t units = (uint32_t)args.schedule.m * s.columns, step = push_count(warps) * 32;
-    char *to = imx_team_data(&args.team, args.team.rank), *inbox = to + args.inbox;
-    const char *rows = (const char *)args.a - args.push_first * args.k * 2; /* as if of all ranks */
-#pragma unroll 1
-    for (uint32_t first = push_number(warps) * 32; first < units; first += SLICE_MOVES * step) {
-        uint32_t i = first + (uint32_t)lane_here(), own = 0, here = 0;
-        uint4 value[SLICE_MOVES];
-        uint32_t at[SLICE_MOVES];
+        char *here = imx_team_data(&team, r) + own;
 #pragma unroll
-        for (uint32_t j = 0; j < SLICE_MOVES; j++) {
-            at[j] = slice_unit(s, i + j * step);
-            own |= (uint32_t)slice_is_own(args, s, i + j * step) << j;
-            here |= (own >> j & 1 | (uint32_t)(i + j * step >= units)) << j;
-            value[j] = make_uint4(0, 0, 0, 0);
-        }
-#pragma unroll 1
-        for (int looks = 0;; looks++) {
-            uint32_t come = here;
-#pragma unroll
-            for (uint32_t j = 0; j < SLICE_MOVES; j++) {
-                if (i + j * step < units)
-                    value[j] = imx_vector_load_whole((own >> j & 1 ? rows : inbox) + at[j]);
-            }
-#pragma unroll
-            for (uint32_t j = 0; j < SLICE_MOVES; j++)
-                come |= (uint32_t)imx_vector_has_come(value[j]) << j;
-            if (__all_sync(0xffffffffu, come == (1 << SLICE_MOVES) - 1))
-                break;
-            if (looks >= LOOKS_MOST &&
-                !__all_sync(0xffffffffu, slice_wait(args, watch, s, i, step, units)))
-                return 0;
-            if (nap_ns)
-                __nanosleep(nap_ns);
-        }
-#pragma unroll
-        for (uint32_t j = 0; j < SLICE_MOVES; j++) {
-            if (i + j * step >= units)
-                continue;
-            if (!(own >> j & 1)) {
-                imx_vector_store_whole(inbox + at[j], make_uint4(0, 0, 0, 0));
-                value[j] = imx_vector_came(value[j]);
-            }
-            *(uint4 *)(to + at[j]) = value[j];
+        for (int j = 0; j < SLICE_SENDS; j++) {
+            if (at[j] != NO_UNIT)
+                *(uint4 *)(here + at[j]) = value[j];
         }
     }
     return 1;
 }
+
+/* ---- who moves on what comes ----------------------------------------------------------------- */
 
 /* How many words so many slices have: whole pairs for each. */
 IMX_FN uint32_t slice_words(int slices)
@@ -186,9 +150,9 @@ IMX_FN uint32_t slice_words(int slices)
     return (uint32_t)slices * ((gridDim.x + 1) / 2 * 2);
 }
 
-/* The block's warps that moved it, which have met, of which the first tells: the block's word says
- * so, and the last block's also for the one that its pair lacks. */
-IMX_FN void slice_moved(const imx_gemm_args &args, slice s, uint32_t first_warp)
+/* The block's warps that brought it, which have met, of which the first tells: the block's word
+ * says so, and the last block's also for the one that its pair lacks. */
+IMX_FN void slice_moved(const imx_gemm_args &args, int number, uint32_t first_warp)
 {
     uint32_t count = blockIdx.x + 1 < gridDim.x ? 1 : slice_words(1) - blockIdx.x;
     uint32_t word = thread_here() - first_warp * 32;
@@ -196,9 +160,79 @@ IMX_FN void slice_moved(const imx_gemm_args &args, slice s, uint32_t first_warp)
     if (word < count)
         asm volatile("st.release.gpu.global.u64 [%0], %1;"
                      :
-                     : "l"(&args.done[slice_words(s.number) + blockIdx.x + word]),
+                     : "l"(&args.done[slice_words(number) + blockIdx.x + word]),
                        "l"(team_use(args))
                      : "memory");
+}
+
+/* The row that is number `row` of the peers'. */
+IMX_FN uint32_t slice_row(const imx_gemm_args &args, uint32_t row)
+{
+    return row < (uint32_t)args.push_first ? row : row + (uint32_t)args.push_rows;
+}
+
+/* One lane: until its next units are here, with an eye on the clock; 0: give up. */
+IMX_FN int slice_wait(const imx_gemm_args &args, const imbrexd_watch *watch, slice s, slice_walk w)
+{
+    const char *inbox = imx_team_data(&args.team, args.team.rank) + args.inbox;
+    uint32_t rows = (uint32_t)(args.schedule.m - args.push_rows);
+#pragma unroll 1
+    for (int j = 0; j < SLICE_MOVES && w.row < rows; j++, walk_on(s, &w)) {
+        uint32_t row = slice_row(args, w.row);
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, team_owner(args, (int)row), s.number };
+        if (!team_unit(watch, inbox + slice_unit(s, row, w.column), site))
+            return 0;
+    }
+    return 1;
+}
+
+/* One warp of these: peers' rows of it, as they come, from the inbox to where loads find them;
+ * nap_ns: between looks.  0: gave up. */
+IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, slice s,
+                      push_warps warps, unsigned nap_ns)
+{
+    char *to = imx_team_data(&args.team, args.team.rank), *inbox = to + args.inbox;
+    uint32_t rows = (uint32_t)(args.schedule.m - args.push_rows);
+    slice_walk w = walk_begin(s, warps);
+#pragma unroll 1
+    while (__any_sync(0xffffffffu, w.row < rows)) {
+        const slice_walk begin = w;
+        uint4 value[SLICE_MOVES];
+        uint32_t at[SLICE_MOVES];
+#pragma unroll
+        for (int j = 0; j < SLICE_MOVES; j++) {
+            at[j] = w.row < rows ? slice_unit(s, slice_row(args, w.row), w.column) : NO_UNIT;
+            value[j] = make_uint4(1, 1, 1, 1);
+            walk_on(s, &w);
+        }
+#pragma unroll 1
+        for (int looks = 0;; looks++) {
+            uint32_t come = 0; /* bit by bit: between tests ptxas would put loads */
+#pragma unroll
+            for (int j = 0; j < SLICE_MOVES; j++) {
+                if (at[j] != NO_UNIT)
+                    value[j] = imx_vector_load_whole(inbox + at[j]);
+            }
+#pragma unroll
+            for (int j = 0; j < SLICE_MOVES; j++)
+                come |= (uint32_t)imx_vector_has_come(value[j]) << j;
+            if (__all_sync(0xffffffffu, come == (1 << SLICE_MOVES) - 1))
+                break;
+            if (looks >= LOOKS_MOST &&
+                !__all_sync(0xffffffffu, slice_wait(args, watch, s, begin)))
+                return 0;
+            if (nap_ns)
+                __nanosleep(nap_ns);
+        }
+#pragma unroll
+        for (int j = 0; j < SLICE_MOVES; j++) {
+            if (at[j] == NO_UNIT)
+                continue;
+            imx_vector_store_whole(inbox + at[j], make_uint4(0, 0, 0, 0));
+            *(uint4 *)(to + at[j]) = imx_vector_came(value[j]);
+        }
+    }
+    return 1;
 }
 
 /* ---- the scout ------------------------------------------------------------------------------ */
@@ -206,7 +240,7 @@ IMX_FN void slice_moved(const imx_gemm_args &args, slice s, uint32_t first_warp)
 /* Before thread 0 meets the others. */
 IMX_FN void slices_init(void)
 {
-    words().scouted = 0;
+    words().scouted = words().sent = 0;
 }
 
 /* Whether all blocks have moved slice s on, as this lane sees it. */
@@ -284,7 +318,7 @@ IMX_FN int slices_begin(const imx_gemm_args &args, const imbrexd_watch *watch)
     imx_trace_begin(IMX_TRACE_PUSH);
     if (!push_agree(there && slice_move(args, watch, s, all, 0), all))
         return 0;
-    slice_moved(args, s, all.first);
+    slice_moved(args, 0, all.first);
     imx_trace_end(IMX_TRACE_PUSH, -1, 0);
     return 1;
 }
@@ -300,18 +334,22 @@ IMX_FN void slices_send(const imx_gemm_args &args, const imbrexd_watch *watch)
         while ((int32_t)(due - clock_here()) > 0)
             __nanosleep(100);
         slice_send(args, watch, slice_of(args, i), push_by(SENDER_WARP, 1), &may);
+        __syncwarp();
+        if (lane_here() == 0)
+            shared_count(sent(), 1);
     }
 }
 
-/* And one that moves.  0: gave up. */
+/* And one that moves, and tells of both.  0: gave up. */
 IMX_FN int slices_move(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
 #pragma unroll 1
     for (int i = 1; i < args.slices; i++) {
-        slice s = slice_of(args, i);
-        if (!slice_move(args, watch, s, push_by(MOVER_WARP, 1), SLICES_NAP_NS))
+        if (!slice_move(args, watch, slice_of(args, i), push_by(MOVER_WARP, 1), SLICES_NAP_NS))
             return 0;
-        slice_moved(args, s, MOVER_WARP);
+        while (shared_counted(sent()) < (uint32_t)i)
+            ;
+        slice_moved(args, i, MOVER_WARP);
     }
     return 1;
 }
