@@ -348,7 +348,7 @@ IMX_FN int slices_move(const imx_gemm_args &args, const imbrexd_watch *watch)
         if (!slice_move(args, watch, slice_of(args, i), push_by(MOVER_WARP, 1), SLICES_NAP_NS))
             return 0;
         while (shared_counted(sent()) < (uint32_t)i)
-            ;
+            __nanosleep(100);
         slice_moved(args, i, MOVER_WARP);
     }
     return 1;
