@@ -52,7 +52,8 @@ static void processes_on_one_gpu(void **state)
     run(2, true, 1);
 }
 
-/* A Hopper and an Ampere: what passes between them has the form that both know. */
+/* A Hopper and an Ampere: what passes between them has the form that both know, and both know the
+ * slower memory. */
 static int of_two_kinds(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     (void)ctx;
@@ -66,6 +67,8 @@ static int of_two_kinds(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     for (int r = 0; r < 2; r++)
         RANK_CHECK(group->targets[r].arch == 80, "rank %d plans for an sm_%d on rank %d", rank,
                    group->targets[r].arch, r);
+    RANK_CHECK(group->memory_gb_s == 1555, "rank %d plans for memory of %d GB/s", rank,
+               group->memory_gb_s);
     int failed = op_cases_all(group, NULL);
     if (failed)
         imbrex_group_abort(group);
@@ -81,6 +84,9 @@ static void gpus_of_two_kinds(void **state)
     fake_driver_install(2);
     fake_driver_set_from(1, CU_COMPUTE_CAPABILITY_MAJOR, 8);
     fake_driver_set_from(1, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 101376);
+    fake_driver_set(CU_MEMORY_CLOCK_RATE, 2619000);
+    fake_driver_set(CU_GLOBAL_MEMORY_BUS_WIDTH, 5120); /* 3352 GB/s */
+    fake_driver_set_from(1, CU_MEMORY_CLOCK_RATE, 1215000);
     ranks_desc desc = { .size = 2 };
     assert_int_equal(ranks_run_bare(&desc, of_two_kinds, NULL), 0);
     assert_int_equal(fake_driver_live(), 0);
