@@ -445,15 +445,14 @@ static void few_rows_are_merged(void **state)
         { 640, 8192, 14336, 1, 2, 80, 0 }, /* not for Hopper's form */
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
-    imx_tune_input in = { .shape = { 512, 14336, 8192, IMBREX_BF16, IMBREX_NK },
-                          .product = true,
-                          .ranks = 2,
-                          .arch = 90,
-                          .memory_gb_s = 4917,
-                          .units = SMS };
+    imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .units = SMS };
+    in.shape = (imx_shape){ 512, 14336, 8192, IMBREX_BF16, IMBREX_NK };
+    in.memory_gb_s = 4917;
     assert_false(imx_tune_config(&in).merged);
     in.memory_gb_s = 3352; /* b is read for each rank, and that takes longer */
     assert_true(imx_tune_config(&in).merged);
+    in.shape.k = 1024; /* but from the cache */
+    assert_false(imx_tune_config(&in).merged);
 }
 
 /* Tiles that are all there at once, or made in turns, are added up by who makes them. */

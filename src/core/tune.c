@@ -232,9 +232,16 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
            elements_of_waves(&together, tiles_in(&together, m, n), blocks);
 }
 
+/* If the ranks' rows are gone through one after the other. */
+static bool reads_b_again(const imx_tune_input *in)
+{
+    const imx_shape *s = &in->shape;
+    return in->nodes <= 1 && s->n * s->k * (int64_t)imx_dtype_bytes(s->dtype) > B_BYTES_CACHED;
+}
+
 static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
-    bool by_memory = !in->scatters && in->memory_gb_s > 0;
+    bool by_memory = !in->scatters && in->memory_gb_s > 0 && reads_b_again(in);
     int share = by_memory ? MERGED_GATHERED / in->memory_gb_s : MERGED_SHARE_CUDA;
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
         return false;
@@ -271,10 +278,9 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
     int64_t slices = rows * shape->k * element / SLICE_BYTES_LEAST;
     slice(in, config->pushes_beside ? slices : 1, SLICE_STEP, config);
-    bool reads_b_again = in->nodes <= 1 && shape->n * shape->k * element > B_BYTES_CACHED;
-    if (in->scatters && reads_b_again)
+    if (in->scatters && reads_b_again(in))
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
-    else if (config->pushes_beside && reads_b_again && rows <= BAND_ROWS_GATHERED)
+    else if (config->pushes_beside && reads_b_again(in) && rows <= BAND_ROWS_GATHERED)
         config->band = 2;
 }
 
