@@ -147,9 +147,9 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     cut_parts(in, config->blocks, config);
 }
 
-/* Whether tiles of several ranks' rows may be added up by who makes them, all of whom must be there
- * at once.  How many blocks make a tile, and so how its parts travel, follows from the number of
- * blocks: all ranks must have as many. */
+/* Whether tiles of several ranks' rows may be added up by those who make them, who must all be
+ * there at once.  How many blocks make a tile, and so how its parts travel, follows from the number
+ * of blocks: all ranks must have as many. */
 static bool is_summable(const imx_tune_input *in, int blocks)
 {
     return in->scatters && in->ranks <= IMX_TEAM_MOST && in->alike && blocks <= in->units;

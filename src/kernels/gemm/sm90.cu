@@ -43,7 +43,7 @@
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners
- *   IMX_SUM     rows to their owners, and own ones added up, by who made them (sm90_sum.cuh)
+ *   IMX_SUM     rows to their owners, by who made them; own ones are added up (sm90_sum.cuh)
  *   IMX_COLLECT tiles stay; own rows of all ranks' are read and added up (sm90_collect.cuh)
  *   IMX_PARTS   with these two: ranks
  *   IMX_TEAM    args.team, args.ended
@@ -262,7 +262,13 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         gave_up_here() = 1;
     imbrexd_fence_tma();
 #endif
-    for (; index_of(tile) < tiles_of(); tile += TURNS) {
+    for (;; tile += TURNS) {
+#ifdef IMX_SUM
+        if (!sum_due(args, watch, tile))
+            gave_up_here() = 1;
+#endif
+        if (index_of(tile) >= tiles_of())
+            break;
         uint32_t now = tile & 1; /* parity of its note */
         if (TURNS == 2) {
             mbar_wait(turn_of(base, consumer), turn);
@@ -317,10 +323,6 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
                 store(packed[h], args, c, note_of(now), warp_row() + h * 64, base);
 #endif
         }
-#ifdef IMX_SUM
-        if (goes_on && !sum_tile(args, watch, note_of(now), warp_row(), last))
-            gave_up_here() = 1;
-#endif
 #ifdef IMX_PINGPONG
 #ifdef IMX_POSTS
         post(args, note_of(now));

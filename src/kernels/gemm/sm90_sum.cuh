@@ -1,17 +1,21 @@
 /* sm90_sum.cuh - with IMX_SUM: the warp that has made 16 rows of a tile sends them to their owners
- * out of its registers, own rows to this rank's own slot, and adds up what comes of own rows.
+ * out of its registers, own rows to this rank's own slot, and adds up its share of what comes of
+ * own rows.
  *
  *     warp     | products | rows, each to its owner | own rows: all ranks' parts, in order | c
  *     beside   | use, credits |
  *
+ * A tile has own rows or none, as it happens, so a wave's are shared out among all warps, whoever
+ * made them.  They are those of the columns of which the wave has the last tiles.
+ *
  * Data tells by itself that it has come.  A word of two elements travels with its bits inverted,
  * and as 1 if that is 0, which is a pair of NaN; its place is 0 until it comes, and whoever has
  * read it makes it 0 again.  So there is no fence and no signal, nothing but data travels, it does
- * not matter what of it comes together, and no block waits for another one of its own GPU.  A slot
- * is in the order of registers: a lane's words are for the same lane of the same warp.
+ * not matter what of it comes together.  A slot is in the order of registers, of 16 rows of a tile
+ * after the other: a lane's words are for the same lane of whoever adds them up.
  *
  * Warps that take turns send a tile beneath the other's products, at a pace that leaves room for
- * their loads; the last one goes at once.
+ * their loads, and add up there, too; the last one goes at once, and they add up together.
  */
 #ifndef IMX_SM90_SUM_CUH
 #define IMX_SM90_SUM_CUH
@@ -34,6 +38,7 @@ enum {
     SUM_LOADS = 8,
     SUM_PARTS = IMX_PARTS < SUM_LOADS ? IMX_PARTS : SUM_LOADS,
     SUM_AT_ONCE = SUM_LOADS / SUM_PARTS < SUM_BOTH ? SUM_LOADS / SUM_PARTS : SUM_BOTH,
+    SUM_ROUNDS = (SUM_BOTH + SUM_AT_ONCE - 1) / SUM_AT_ONCE,
     /* Clock cycles from one unit to the next, for each of a tile's steps, which takes 2 N of them
      * for each 64 rows: in all half of what the other consumer's tile takes. */
     SUM_PACE = IMX_TILE_N / SUM_BOTH,
@@ -131,7 +136,7 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* What a lane adds up of a warp's 16 rows. */
+/* 16 rows of a tile, some of them own, as a lane adds them up. */
 typedef struct sum_share {
     char *from; /* its unit 0 in slot 0 */
     int row;    /* its upper one */
@@ -175,12 +180,15 @@ IMX_FN int sum_look(const imx_gemm_args &args, const sum_share &share, int q, in
     return there;
 }
 
-/* Until they are, with an eye on the clock; 0: give up. */
+/* Until they are, the peers' first, with an eye on the clock; 0: give up. */
 IMX_FN int sum_wait(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
                     int q, int r)
 {
 #pragma unroll 1
-    for (int p = r; p < r + SUM_PARTS && p < IMX_PARTS; p++) {
+    for (int j = 1; j <= IMX_PARTS; j++) {
+        int p = (args.team.rank + j) % IMX_PARTS;
+        if (p < r)
+            continue; /* it has been read */
         imbrexd_site site = { args.plan, IMX_SITE_PART, p, -1 };
 #pragma unroll 1
         for (int i = 0; i < SUM_AT_ONCE; i++) {
@@ -220,44 +228,85 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
         high += bias_at((const uint16_t *)args.bias, col + 1, n);
     }
     uint32_t word = pack(low, high);
-    if (n % 2 == 0) {
-        *(uint32_t *)c = word;
+#ifdef IMX_C_PLAIN
+    if (n % 2) {
+        c[0] = (uint16_t)word;
+        if (col + 1 < n)
+            c[1] = (uint16_t)(word >> 16);
         return;
     }
-    c[0] = (uint16_t)word;
-    if (col + 1 < n)
-        c[1] = (uint16_t)(word >> 16);
+#endif
+    *(uint32_t *)c = word;
 }
 
-/* This lane's own rows; nap_ns: between looks, or 0.  0: gave up. */
-IMX_FN int sum_own(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
-                   unsigned nap_ns)
+/* Its units from q on, in one round; nap_ns: between looks, or 0.  0: gave up. */
+IMX_FN int sum_round(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
+                     int q, unsigned nap_ns)
 {
+    float sum[SUM_AT_ONCE][8];
+#pragma unroll
+    for (int r = 0; r < IMX_PARTS; r += SUM_PARTS) {
+        uint4 unit[SUM_PARTS][SUM_AT_ONCE];
 #pragma unroll 1
-    for (int q = 0; q < SUM_BOTH; q += SUM_AT_ONCE) {
-        float sum[SUM_AT_ONCE][8];
+        for (int looks = 0; !sum_look(args, share, q, r, unit); looks++) {
+            if (looks >= LOOKS_MOST && !sum_wait(args, watch, share, q, r))
+                return 0;
+            if (TURNS == 2 && nap_ns)
+                __nanosleep(nap_ns);
+        }
+        sum_add(args, share, q, r, unit, sum);
+    }
 #pragma unroll
-        for (int r = 0; r < IMX_PARTS; r += SUM_PARTS) {
-            uint4 unit[SUM_PARTS][SUM_AT_ONCE];
+    for (int i = 0; i < SUM_AT_ONCE; i++) {
+        int lower = q + i >= SUM_UNITS, word = 4 * (q + i - lower * SUM_UNITS);
+#pragma unroll
+        for (int w = 0; w < 4 && sum_has(share, q + i); w++) {
+            if (word + w < SUM_WORDS)
+                sum_put(args, share.row + lower * 8 - share.first, share.col + 8 * (word + w),
+                        sum[i][2 * w], sum[i][2 * w + 1]);
+        }
+    }
+    return 1;
+}
+
+/* ---- who adds up what ------------------------------------------------------------------------ */
+
+/* Columns of tiles of which all are in waves up to this one, -1: none; as blocks have them. */
+IMX_FN unsigned sum_columns(const imx_gemm_args &args, int wave)
+{
+    unsigned made = index_of((unsigned)wave + 1) - index_of(0), tiles = tiles_of();
+    unsigned down = ((unsigned)args.schedule.m + TILE_ROWS - 1) / TILE_ROWS;
+    return (made < tiles ? made : tiles) / down * SPLIT;
+}
+
+/* The number of the last wave; -1: there is none. */
+IMX_FN int sum_last_wave(void)
+{
+    return (int)((tiles_of() + gridDim.x / CLUSTER - 1) / (gridDim.x / CLUSTER)) - 1;
+}
+
+/* Warp number `warp` of `warps`: its share of the own rows of a wave's columns, round by round.
+ * 0: gave up. */
+IMX_FN int sum_rows(const imx_gemm_args &args, const imbrexd_watch *watch, int wave, unsigned warp,
+                    unsigned warps, unsigned nap_ns)
+{
+    int rank = args.team.rank, lane = lane_here();
+    int first = team_row(args, rank), end = team_row(args, rank + 1);
+    int first_group = first / IMX_SUM_ROWS;
+    int groups = imx_sum_groups((int)args.schedule.m, IMX_PARTS);
+    unsigned here = end > first ? (end + IMX_SUM_ROWS - 1) / IMX_SUM_ROWS - first_group : 0;
+    unsigned column = TURNS == 2 ? sum_columns(args, wave - 1) : 0, rounds = here * SUM_ROUNDS;
+    unsigned left = (sum_columns(args, wave) - column) * rounds;
 #pragma unroll 1
-            for (int looks = 0; !sum_look(args, share, q, r, unit); looks++) {
-                if (looks >= LOOKS_MOST && !sum_wait(args, watch, share, q, r))
-                    return 0;
-                if (TURNS == 2 && nap_ns)
-                    __nanosleep(nap_ns);
-            }
-            sum_add(args, share, q, r, unit, sum);
-        }
-#pragma unroll
-        for (int i = 0; i < SUM_AT_ONCE; i++) {
-            int lower = q + i >= SUM_UNITS, word = 4 * (q + i - lower * SUM_UNITS);
-#pragma unroll
-            for (int w = 0; w < 4 && sum_has(share, q + i); w++) {
-                if (word + w < SUM_WORDS)
-                    sum_put(args, share.row + lower * 8 - share.first, share.col + 8 * (word + w),
-                            sum[i][2 * w], sum[i][2 * w + 1]);
-            }
-        }
+    for (; warp < left; warp += warps) {
+        unsigned across = warp / rounds, round = warp - across * rounds;
+        int at = column + across, group = round / SUM_ROUNDS;
+        sum_share share = { imx_team_data(&args.team, rank) +
+                                (int64_t)(at * groups + group) * SUM_BYTES + lane * 16,
+                            (first_group + group) * IMX_SUM_ROWS + lane / 4, first, end,
+                            at * (IMX_TILE_N / SPLIT) + lane % 4 * 2 };
+        if (!sum_round(args, watch, share, round % SUM_ROUNDS * SUM_AT_ONCE, nap_ns))
+            return 0;
     }
     return 1;
 }
@@ -283,23 +332,33 @@ IMX_FN void sum_send(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args 
     imx_trace_end(IMX_TRACE_STORE, -1, -1);
 }
 
-/* All of a warp's rows of a tile, which have left: its own ones become c.  0: gave up. */
-IMX_FN int sum_tile(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *note,
-                    int first_row, bool last)
+/* One warp of a consumer, before its tile number `next`, if there is one: what is to be added up.
+ * Beneath the other consumer's products that is, by as many of all blocks, of the wave of this
+ * one's last tile; of the last wave, behind all products, by all.  One loop, so that the code is
+ * there when it is wanted most.  0: gave up. */
+IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32_t next)
 {
-    int lane = lane_here(), rank = args.team.rank, there = 1;
-    int col = note->col + split_block() * (IMX_TILE_N / 2) + lane % 4 * 2;
-    unsigned nap_ns = last ? 0 : min((unsigned)note->steps * SUM_NAP_NS, SUM_NAP_MOST_NS);
-    imx_trace_begin(IMX_TRACE_FOLD);
+    int wave = (int)next - TURNS, last = sum_last_wave(), there = 1;
+    bool beneath = TURNS == 2 && wave >= 0 && wave < last, ends = index_of(next) >= tiles_of();
 #pragma unroll 1
-    for (int h = 0; h < HALVES; h++) {
-        int row = note->row + first_row + h * 64;
-        sum_share share = { sum_place(args, note, row, rank, 0) + lane * 16, row + lane / 4,
-                            team_row(args, rank), team_row(args, rank + 1), col };
-        there = there && sum_own(args, watch, share, nap_ns);
+    for (int round = !beneath; round <= ends; round++) {
+        unsigned warps = round ? CONSUMERS * 4 : 4, nap_ns = 0;
+        __syncwarp();
+        if (round) {
+            wave = last;
+            asm volatile("bar.sync 5, %0;" : : "n"(CONSUMERS * 128) : "memory");
+        } else if (index_of(next - 1) < tiles_of()) {
+            nap_ns = min((unsigned)note_of(next & 1)->steps * SUM_NAP_NS, SUM_NAP_MOST_NS);
+        }
+        if (!there || wave < 0 || __any_sync(0xffffffffu, gave_up_here()))
+            continue;
+        imx_trace_begin(IMX_TRACE_FOLD);
+        there = sum_rows(args, watch, wave,
+                         blockIdx.x * warps + (thread_here() / 32 - 4) % warps, gridDim.x * warps,
+                         nap_ns);
+        there = __all_sync(0xffffffffu, there);
+        imx_trace_end(IMX_TRACE_FOLD, args.team.rank, wave);
     }
-    there = __all_sync(0xffffffffu, there);
-    imx_trace_end(IMX_TRACE_FOLD, rank, -1);
     return there;
 }
 

@@ -1,13 +1,14 @@
-/* sum.h - where parts of a tile travel to, if whoever made it adds it up (IMX_GEMM_SUMS): pure
- * functions, for every target and for the operator.
+/* sum.h - where parts of a tile travel to, if the product's kernel adds them up (IMX_GEMM_SUMS):
+ * pure functions, for every target and for the operator.
  *
  * All ranks cut the product into the same tiles.  Who has made a tile sends each rank its rows of
- * it, and adds to its own rows what the peers send of the same tile.  Slot r of a rank's data is
- * for what comes from rank r.  What lies where in it is the kernel's own matter, but all ranks'
- * kernels are of the same form, and as many blocks make a tile.  On GPUs rows travel in groups of
- * IMX_SUM_ROWS, which begin at multiples of that in the whole matrix: a rank's rows are some of the
- * first group's, all of the next, and so on; on CPUs a slot is [own rows, n], and signal
- * tile * ranks + r says that rank r's part is there.
+ * it.  Own rows are added up by who made them, too, or, on GPUs, by all warps, which share them
+ * out, since a tile has own rows or none.  Slot r of a rank's data is for what comes from rank
+ * r.  What lies where in it is the kernel's own matter, but all ranks' kernels are of the same
+ * form, and as many blocks make a tile.  On GPUs rows travel in groups of IMX_SUM_ROWS, which begin
+ * at multiples of that in the whole matrix: a rank's rows are some of the first group's, all of the
+ * next, and so on; on CPUs a slot is [own rows, n], and signal tile * ranks + r says that rank r's
+ * part is there.
  */
 #ifndef IMX_SUM_H
 #define IMX_SUM_H
