@@ -174,7 +174,8 @@ enum {
     PREFETCH_STEPS = 0,
 #endif
 #ifdef IMX_SLICES
-    READS_B_ONCE = IMX_TILE_M == 64, /* one row of tiles, and much of b is in the cache early */
+    READS_B_ONCE = IMX_CLUSTER_M == 1, /* if there is one row of tiles; much of it is in the cache
+                                        * early, and should stay there */
 #else
     READS_B_ONCE = 0,
 #endif

@@ -106,11 +106,12 @@ IMX_FN void list_first(const imx_gemm_args &args)
 }
 
 /* To this block, and where it shares b with the one below or above, to the same place there. */
-IMX_FN void load_share(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar)
+IMX_FN void load_share(const imx_gemm_args &args, uint32_t to, const imx_tma_map *map, int x, int y,
+                       uint32_t bar)
 {
     if (IMX_CLUSTER_M > 1)
         tma_load_multicast(to, map, x, y, bar, (1 << IMX_CLUSTER_M) - 1);
-    else if (READS_B_ONCE)
+    else if (READS_B_ONCE && args.schedule.m <= TILE_ROWS)
         tma_load_once(to, map, x, y, bar);
     else
         tma_load(to, map, x, y, bar);
@@ -134,11 +135,11 @@ IMX_FN void load_b(const imx_gemm_args &args, const imx_gemm_maps &maps, int col
     uint32_t b_to = to + A_BYTES + b_part * 128;
 #ifdef IMX_B_KN
     for (int end = col + cols_here(args, col); col < end; col += 64, b_to += 8192)
-        load_share(b_to, &maps.b, col, k + b_part, bar);
+        load_share(args, b_to, &maps.b, col, k + b_part, bar);
 #else
     int here = (int)args.schedule.n - col - b_part;
     if (here > 0)
-        load_share(b_to, here < B_SHARE ? &maps.b_edge : &maps.b, k, col + b_part, bar);
+        load_share(args, b_to, here < B_SHARE ? &maps.b_edge : &maps.b, k, col + b_part, bar);
 #endif
 }
 
