@@ -37,8 +37,9 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     MERGED_ROWS_CUDA = 1024,
-    MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent, */
-    MERGED_GATHERED = 1120000,     /* and that b is read again: so many, by the memory's GB/s */
+    MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent */
+    MERGED_SHARE_READ = 256,       /* where b is read again from memory, or, */
+    MERGED_GATHERED = 1120000,     /* if that is slow, so many, by its GB/s */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
     SUM_TURNS_COLS = 128,          /* of a tile that is added up by warps that take turns */
@@ -242,7 +243,8 @@ static bool reads_b_again(const imx_tune_input *in)
 static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
     bool by_memory = !in->scatters && in->memory_gb_s > 0 && reads_b_again(in);
-    int share = by_memory ? MERGED_GATHERED / in->memory_gb_s : MERGED_SHARE_CUDA;
+    int share = by_memory ? (int)imx_max(MERGED_SHARE_READ, MERGED_GATHERED / in->memory_gb_s)
+                          : MERGED_SHARE_CUDA;
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
         return false;
     if (rows > share && is_better_apart(in, rows, blocks))
