@@ -328,23 +328,23 @@ static void sums(void **state)
 {
     (void)state;
     static const struct {
-        int m, n;
+        int m, n, k;
         const char *is;
     } rows[] = {
-        { 256, 3200, "-DIMX_TILE_N=64 -DIMX_WG_M=64 " },
-        { 384, 3168, "-DIMX_TILE_N=96 -DIMX_WG_M=64 " },
-        { 250, 5561, "-DIMX_TILE_N=112 -DIMX_WG_M=128 -DIMX_PINGPONG " },
-        { 256, 6400, "-DIMX_TILE_N=128 -DIMX_WG_M=64 " },
-        { 768, 6400, "-DIMX_TILE_N=128 -DIMX_WG_M=128 -DIMX_PINGPONG " },
-        { 640, 3200, "-DIMX_TILE_N=160 -DIMX_WG_M=64 " },
-        { 384, 6336, "-DIMX_TILE_N=192 -DIMX_WG_M=64 " },
-        { 512, 5600, "-DIMX_TILE_N=224 -DIMX_WG_M=64 " },
-        { 512, 6400, "-DIMX_TILE_N=256 -DIMX_WG_M=64 " },
-        { 256, 8600, "-DIMX_TILE_N=192 -DIMX_WG_M=64 " }, /* not 176 in turns */
+        { 256, 3200, 8192, "-DIMX_TILE_N=64 -DIMX_WG_M=64 " },
+        { 384, 3168, 8192, "-DIMX_TILE_N=96 -DIMX_WG_M=64 " },
+        { 250, 5561, 8192, "-DIMX_TILE_N=112 -DIMX_WG_M=128 -DIMX_PINGPONG " },
+        { 256, 6400, 8192, "-DIMX_TILE_N=128 -DIMX_WG_M=64 " },
+        { 768, 6400, 8192, "-DIMX_TILE_N=128 -DIMX_WG_M=128 -DIMX_PINGPONG " },
+        { 640, 3200, 8192, "-DIMX_TILE_N=160 -DIMX_WG_M=64 " },
+        { 384, 6336, 8192, "-DIMX_TILE_N=192 -DIMX_WG_M=64 " },
+        { 512, 5600, 8192, "-DIMX_TILE_N=224 -DIMX_WG_M=64 " },
+        { 512, 6400, 32768, "-DIMX_TILE_N=256 -DIMX_WG_M=64 " },
+        { 256, 8600, 8192, "-DIMX_TILE_N=192 -DIMX_WG_M=64 " }, /* not 176 in turns */
     };
     ranks = 2;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const int64_t mnk[] = { rows[i].m, rows[i].n, 8192 };
+        const int64_t mnk[] = { rows[i].m, rows[i].n, rows[i].k };
         try_gemm(mnk, i % 4 == 2 ? IMBREX_F16 : IMBREX_BF16, IMBREX_NK,
                  IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
         if (!strstr(tried, "-DIMX_SUM ") || !strstr(tried, rows[i].is))

@@ -42,7 +42,6 @@ enum {
     MERGED_GATHERED = 1120000,     /* if that is slow, so many, by its GB/s */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
-    SUM_TURNS_COLS = 128,          /* of a tile that is added up by warps that take turns */
     PARTS_MOST = 8,                /* of c's columns that are read one by one */
     NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
@@ -204,20 +203,20 @@ static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
 }
 
 /* Where all tiles are there at once, or warps make them in turns: one that adds its tile up waits
- * for the peers, and does nothing else meanwhile.  Wide tiles in turns would spill. */
+ * for the peers, and does nothing else meanwhile. */
 static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
 {
     if (t->form != IMX_GEMM_SM90 || !is_summable(in, blocks))
         return false;
     if (t->sm90.pingpong)
-        return t->tile_cols <= SUM_TURNS_COLS;
+        return t->tile_cols <= IMX_SM90_SUM_TURNS;
     return are_one_wave(in, t, blocks);
 }
 
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
- * more waves, and where they arrive if those of one rank are a wave, under which the next rank's
- * come, where they leave if b is read once for two blocks: then there is room beside the loads for
- * what is stored to peers.  Measured with two ranks. */
+ * more waves, and those of one rank are a wave, under which the next rank's come or the last one's
+ * leave: less only where peers would have to read what they are to add up.  Where rows leave, two
+ * blocks must read b once: then there is room beside the loads for what is stored to peers. */
 static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
 {
     int64_t m = in->shape.m, n = in->shape.n;
@@ -225,9 +224,10 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
     int64_t own = tiles_in(&apart, rows, n);
     if (apart.form != IMX_GEMM_SM90)
         return in->scatters;
-    if (are_one_wave(in, &together, blocks) && sums_tiles(in, &together, blocks))
+    if (in->scatters && apart.sm90.cluster_m == 1)
         return false;
-    if (in->scatters ? apart.sm90.cluster_m == 1 : 10 * own < 9 * tiles_at_once(&apart, blocks))
+    if (10 * own < 9 * tiles_at_once(&apart, blocks) &&
+        (!in->scatters || sums_tiles(in, &together, blocks)))
         return false;
     return elements_of_waves(&apart, own * in->ranks, blocks) <=
            elements_of_waves(&together, tiles_in(&together, m, n), blocks);

@@ -28,8 +28,9 @@ enum {
     READ_COLUMN = 1500,
     MEET_CLUSTER = 24000,
     MEET_SPLIT = 72000,
-    /* Percent of the time of several waves: what travels between ranks beneath one of them stands
-     * in the way of its loads, the more where blocks read b each for itself. */
+    /* Percent of the time of several waves: what peers read beneath one of them stands in the way
+     * of its loads, the more where blocks read b each for itself.  What is sent and added up by
+     * warps that take turns does not. */
     BESIDE = 6,
     BESIDE_ALONE = 14,
     STAGES_MOST = 13,
@@ -103,6 +104,12 @@ static bool may_split(const imx_sm90_input *in)
     return in->ranks == 1 && !in->hooks && in->sms > 1;
 }
 
+/* Whether warps that take turns add up what peers send of a tile. */
+static bool sums_in_turns(const imx_sm90_input *in, const candidate *c)
+{
+    return in->summable && c->pingpong && c->tile_n <= IMX_SM90_SUM_TURNS;
+}
+
 /* What a block takes, if the last wave is as long as the others, and what peers then have left to
  * read. */
 static int64_t cost(const imx_sm90_input *in, const candidate *c)
@@ -111,7 +118,7 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
     if (in->merged) {
         end += READ_COLUMN * c->tile_n;
-        if (count > 1)
+        if (count > 1 && !sums_in_turns(in, c))
             column += column * (c->cluster_m == 1 ? BESIDE_ALONE : BESIDE) / 100;
     }
     return count * c->tile_n * column / c->split + end * 1000 / in->k;
@@ -136,7 +143,7 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
     if (!sums && !c->pingpong && c->cluster_m > 1 && c->tile_n <= 128)
         return false;
     if (in->merged)
-        return sums ? !c->pingpong || c->tile_n <= 128 : c->tile_n < 256;
+        return sums ? !c->pingpong || sums_in_turns(in, c) : c->tile_n < 256;
     if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;
     return !c->pingpong && c->tile_n % 32 == 0 && (in->n % 8 == 0 || c->tile_n < 256);

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Columns, at most, of a tile that warps which take turns add up: wide ones would spill. */
+enum { IMX_SM90_SUM_TURNS = 128 };
+
 /* What the choice depends on. */
 typedef struct imx_sm90_input {
     int64_t m, n, k; /* of the whole product */
