@@ -34,9 +34,9 @@
  *   IMX_GEMM_SUMS: the same where tiles have rows of several ranks: schedule.ranks = 1, not f32.
  *            Each of a tile's rows goes to its owner, into its place in slot `rank` (sum.h); of
  *            own rows of all ranks' tiles the kernel makes c.  The kernel begins and ends the run.
- *            On GPUs all its blocks must be there at once, as they wait for each other's rows; slots
- *            are 0 before a run and after it; and a use's credit comes when the next one of its
- *            half begins
+ *            On GPUs all its blocks must be there at once, as they wait for each other's rows;
+ *            slots are 0 before a run and after it; and a use's credit comes when the next one of
+ *            its half begins
  *
  *   IMX_GEMM_COLLECTS: the same for any number of rows: schedule.ranks = 1, chunks of columns.  The
  *            product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
