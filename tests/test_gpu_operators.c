@@ -101,8 +101,7 @@ static int worse(int worst, int how)
 static int check_equal(const op_case *c, const char *name, const char *have, const char *want,
                        int64_t count, int64_t cols)
 {
-    int64_t wrong = 0;
-    int64_t i = -1;
+    int64_t wrong = 0, i = -1;
     while ((i = elements_differ(c->dtype, have, want, i + 1, count)) >= 0) {
         if (wrong++ < 2)
             op_image_complain("%s[%lld, %lld] is %g, want %g", name, (long long)(i / cols),
@@ -235,7 +234,7 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 /* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, which are
  * walked together in twos; few rows in slices, by the widest tiles, too; sums of several rows and
- * waves of tiles. */
+ * waves of tiles, read by peers, or added up by wide tiles and by warps that take turns. */
 static bool get_long(int number, op_case *c)
 {
     static const op_case cases[] = {
@@ -245,6 +244,8 @@ static bool get_long(int number, op_case *c)
         { .op = "gemm_rs", .m = 250, .n = 4112, .k = 1032, .bias = 1, .whole = 1 },
         { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
         { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
+        { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },
+        { .op = "gemm_rs", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
     };
     if (number >= (int)(sizeof cases / sizeof cases[0]))
         return false;
@@ -294,8 +295,7 @@ static int run_nan(imbrex_group *gpu, op_case c, op_image x)
 
 static int not_a_number(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    (void)cpu;
-    (void)walk;
+    (void)cpu, (void)walk;
     int worst = FINE, size = imbrex_group_size(gpu);
     for (int i = 0; i < NAN_CASES && worst != STUCK; i++) {
         void *device;
