@@ -44,8 +44,8 @@
  *               bytes.  A plan's m, n and k are at most 2^31 - 4097.  R ranks; rank r owns rows
  *               r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
- *               they may time out.  A product of more than 128 rows a rank may take two SMs on a
- *               GPU of compute capability 9.0 where its budget is one.
+ *               they may time out.  A product with m > 128 may take two SMs on a GPU of compute
+ *               capability 9.0 where its budget is one.
  *   Threads     A group, and all that was made from it, belongs to one thread at a time.  Different
  *               groups are independent.
  *   NULL        What must not be NULL and is gives INVALID, which says so.

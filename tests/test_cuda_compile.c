@@ -322,7 +322,7 @@ static void split(void **state)
     }
 }
 
-/* Tiles that are added up by who makes them: shared ones of every width, and such as take turns, of
+/* Tiles that the kernel adds up: shared ones of every width, and such as take turns, of
  * two ranks, which have most under way. */
 static void sums(void **state)
 {

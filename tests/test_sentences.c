@@ -36,6 +36,16 @@ static int notice(imbrex_group *group, imbrexd_site site, int64_t limit_ms, cons
     return ranks_expect(group, said);
 }
 
+/* What blocks of one kernel wait for comes from others of its blocks. */
+static int noticed_by_device_of_its_own(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const imbrexd_site site = { .what = IMX_SITE_BARRIER, .rank = 0, .index = -1 };
+    return notice(group, site, patient(TIMEOUT_MS),
+                  " for rank 0 to come to imbrex_barrier (the signal is 3, not yet 4): did other "
+                  "kernels keep part of this one from running (imbrex.h, Budget)?");
+}
+
 static int noticed_by_device(imbrex_group *group, void *ctx)
 {
     (void)ctx;
@@ -69,6 +79,7 @@ static void guesses_nothing_on_devices(void **state)
     (void)state;
     ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
     assert_int_equal(ranks_run(&desc, noticed_by_device, NULL), 0);
+    assert_int_equal(ranks_run(&desc, noticed_by_device_of_its_own, NULL), 0);
 }
 
 /* Rank 0 takes four ranks for two nodes, and waits for a chunk of rank 3, which rank 1 brings. */

@@ -369,7 +369,7 @@ static bool is_merged(const imx_config *c)
     return c->merged;
 }
 
-/* A part for each wave of tiles that are not added up by who makes them. */
+/* A part for each wave of tiles that the kernel does not add up. */
 static void few_rows_are_read_in_parts(void **state)
 {
     (void)state;
@@ -432,7 +432,7 @@ static void few_rows_are_merged(void **state)
         { 64, 14336, 8192, 0, 2, 90, 1 },
         { 1024, 14336, 8192, 0, 2, 80, 1 }, /* whose warps push before they multiply */
         { 448, 8192, 14336, 1, 2, 90, 1 },
-        { 512, 8192, 14336, 1, 2, 90, 1 }, /* a wave, which is added up by who makes it */
+        { 512, 8192, 14336, 1, 2, 90, 1 }, /* a wave, which the kernel adds up */
         /* More waves apart, or tiles whose blocks do not read b together. */
         { 640, 8192, 14336, 1, 2, 90, 1 },
         { 768, 8192, 14336, 1, 2, 90, 1 },
@@ -456,7 +456,7 @@ static void few_rows_are_merged(void **state)
     assert_true(imx_tune_config(&in).merged);
 }
 
-/* Tiles that are all there at once, or made in turns, are added up by who makes them. */
+/* Tiles that are all there at once, or made in turns, are added up by the kernel. */
 static void few_rows_are_summed(void **state)
 {
     (void)state;

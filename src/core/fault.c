@@ -258,7 +258,11 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
         return;
     }
     if (!fault->when_ns) { /* noticed by a device, and devices keep no times of their waits */
-        imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
+        if (first == fault->rank) /* a block waits for other blocks of its kernel */
+            imx_text_add(text, ": did other kernels keep part of this one from running (imbrex.h, "
+                               "Budget)?");
+        else
+            imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
         return;
     }
     search s = { .group = group, .since_ns = fault->when_ns - freshness_ns(group) };

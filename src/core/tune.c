@@ -202,8 +202,8 @@ static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
     return waves * t->tile_rows * t->tile_cols / t->sm90.cluster;
 }
 
-/* Where all tiles are there at once, or warps make them in turns: one that adds its tile up waits
- * for the peers, and does nothing else meanwhile. */
+/* Where all tiles are there at once, or warps make them in turns: one that adds up waits for the
+ * peers, and does nothing else meanwhile. */
 static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
 {
     if (t->form != IMX_GEMM_SM90 || !is_summable(in, blocks))

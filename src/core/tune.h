@@ -36,7 +36,7 @@ typedef struct imx_config {
     int chunk_rows, tile_rows, tile_cols, group;
     int chunks;        /* most chunks of any rank */
     bool merged;       /* ranks have so few rows that tiles have rows of several: one chunk each */
-    bool summable;     /* merged: who makes a tile of a product that scatters may add it up, */
+    bool summable;     /* merged: the kernel of a product that scatters may add it up, */
     bool sums;         /* and does (IMX_GEMM_SUMS) */
     int64_t part_cols; /* merged: columns of c that travel, or that others come to read, while the
                           next ones are made, */

@@ -127,7 +127,7 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
 /* Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
  * comes in pieces of 32 or 64 columns.  Narrow tiles that the warps of a cluster share are there to
- * be added up by who makes them (tune.c), all in one wave, which wide ones in turns would spill.
+ * be added up by the kernel (tune.c), all in one wave, which wide ones in turns would spill.
  * Blocks that read b each for itself have been measured for a few waves; where there are many they
  * would take more power.  A narrow tile of b [k, n] would bring a third more columns than it
  * has. */

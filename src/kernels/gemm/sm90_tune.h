@@ -17,7 +17,7 @@ typedef struct imx_sm90_input {
     int scatters;    /* tiles go to their rows' owners */
     int hooks;       /* likewise, and also of one rank */
     int merged;      /* likewise, and tiles have rows of several ranks, which may come and read */
-    int summable;    /* merged: who makes the tiles may add them up, instead */
+    int summable;    /* merged: the kernel may add them up, instead */
 } imx_sm90_input;
 
 /* The names are those of sm90.cu's options. */

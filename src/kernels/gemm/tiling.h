@@ -19,7 +19,7 @@ typedef struct imx_tiling_input {
     int scatters;      /* rows of c go to their owners */
     int hooks;         /* likewise, and also of one rank: with hooks of a caller's */
     int merged;        /* likewise, and tiles have rows of several ranks */
-    int summable;      /* merged: who makes the tiles may add them up */
+    int summable;      /* merged: the kernel may add the tiles up */
 } imx_tiling_input;
 
 typedef struct imx_tiling {
