@@ -273,6 +273,9 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->summable = config->merged && is_summable(in, config->blocks);
     config->sums = config->merged && sums_tiles(in, &tiling, config->blocks);
     cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
+    if (config->sums) /* what travels does so wave by wave, whatever its columns */
+        config->parts =
+            (int)imx_ceil_div(tiles_in(&tiling, shape->m, shape->n), config->tiles_at_once);
     config->chunk_rows =
         config->merged
             ? (int)rows

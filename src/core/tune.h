@@ -40,7 +40,7 @@ typedef struct imx_config {
     bool sums;         /* and does (IMX_GEMM_SUMS) */
     int64_t part_cols; /* merged: columns of c that travel, or that others come to read, while the
                           next ones are made, */
-    int parts;         /* and how many times */
+    int parts;         /* and how many times; if the kernel adds up: waves of tiles */
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */
