@@ -322,8 +322,8 @@ static void split(void **state)
     }
 }
 
-/* Tiles that the kernel adds up: shared ones of every width, and such as take turns, of
- * two ranks, which have most under way. */
+/* Tiles that the kernel adds up: shared ones of every width, and such as take turns, of two ranks,
+ * which have most under way. */
 static void sums(void **state)
 {
     (void)state;

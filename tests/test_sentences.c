@@ -24,62 +24,58 @@ static void leave_fault(imbrex_group *group, imbrexd_site site)
         __atomic_store_n(group->abort[r], 1, __ATOMIC_RELEASE);
 }
 
-/* Every rank is told that rank 0 waited for `part`, with the limit of that wait. */
-static int notice(imbrex_group *group, imbrexd_site site, int64_t limit_ms, const char *part)
+/* What rank 0 waited for, for so much of the limit, and how that is said. */
+typedef struct wait_seen {
+    imbrexd_site site;
+    int of_limit; /* 1 / of_limit */
+    const char *said;
+} wait_seen;
+
+/* Every rank is told of it. */
+static int notice(imbrex_group *group, void *ctx)
 {
+    const wait_seen *seen = ctx;
     char said[200];
     if (imbrex_group_rank(group) == 0)
-        leave_fault(group, site);
+        leave_fault(group, seen->site);
     while (imbrex_group_status(group) == IMBREX_OK)
         usleep(1000);
-    snprintf(said, sizeof said, " waited %lld ms%s", (long long)limit_ms, part);
+    snprintf(said, sizeof said, " waited %lld ms%s",
+             (long long)patient(TIMEOUT_MS) / seen->of_limit, seen->said);
     return ranks_expect(group, said);
 }
 
-/* What blocks of one kernel wait for comes from others of its blocks. */
-static int noticed_by_device_of_its_own(imbrex_group *group, void *ctx)
+static void expect_notice(wait_seen seen)
 {
-    (void)ctx;
-    const imbrexd_site site = { .what = IMX_SITE_BARRIER, .rank = 0, .index = -1 };
-    return notice(group, site, patient(TIMEOUT_MS),
-                  " for rank 0 to come to imbrex_barrier (the signal is 3, not yet 4): did other "
-                  "kernels keep part of this one from running (imbrex.h, Budget)?");
-}
-
-static int noticed_by_device(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    const imbrexd_site site = { .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 };
-    return notice(group, site, patient(TIMEOUT_MS),
-                  " for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
-                  "is rank 1 stopped, busy or in another call?");
+    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(ranks_run(&desc, notice, &seen), 0);
 }
 
 /* What connects the nodes gives up after half of the limit, and is no barrier. */
-static int noticed_while_opening(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    const imbrexd_site site = {
-        .plan = IMX_NET_OPENING, .what = IMX_SITE_NET, .rank = 1, .index = -1
-    };
-    return notice(group, site, patient(TIMEOUT_MS) / 2,
-                  ", half of the timeout, for the network to or from rank 1 as the group was made: "
-                  "is rank 1 stopped, busy or in another call?");
-}
-
 static void tells_opening_from_barriers(void **state)
 {
     (void)state;
-    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
-    assert_int_equal(ranks_run(&desc, noticed_while_opening, NULL), 0);
+    expect_notice((wait_seen){
+        .site = { .plan = IMX_NET_OPENING, .what = IMX_SITE_NET, .rank = 1, .index = -1 },
+        .of_limit = 2,
+        .said = ", half of the timeout, for the network to or from rank 1 as the group was made: "
+                "is rank 1 stopped, busy or in another call?" });
 }
 
 static void guesses_nothing_on_devices(void **state)
 {
     (void)state;
-    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
-    assert_int_equal(ranks_run(&desc, noticed_by_device, NULL), 0);
-    assert_int_equal(ranks_run(&desc, noticed_by_device_of_its_own, NULL), 0);
+    expect_notice(
+        (wait_seen){ .site = { .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 },
+                     .of_limit = 1,
+                     .said = " for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
+                             "is rank 1 stopped, busy or in another call?" });
+    /* What blocks of one kernel wait for comes from others of its blocks. */
+    expect_notice((wait_seen){
+        .site = { .what = IMX_SITE_BARRIER, .rank = 0, .index = -1 },
+        .of_limit = 1,
+        .said = " for rank 0 to come to imbrex_barrier (the signal is 3, not yet 4): did other "
+                "kernels keep part of this one from running (imbrex.h, Budget)?" });
 }
 
 /* Rank 0 takes four ranks for two nodes, and waits for a chunk of rank 3, which rank 1 brings. */

@@ -438,6 +438,8 @@ static void few_rows_are_merged(void **state)
         { 768, 8192, 14336, 1, 2, 90, 1 },
         { 1000, 8192, 14336, 1, 2, 90, 0 },
         { 1024, 8192, 14336, 1, 2, 90, 0 },
+        { 512, 4096, 7168, 1, 2, 90, 1 },
+        { 640, 4096, 7168, 1, 2, 90, 1 },
         { 1024, 8192, 7168, 1, 4, 90, 1 }, /* apart, a rank's are half a wave */
         { 1025, 8192, 14336, 1, 2, 90, 0 },
         { 640, 8192, 14336, 1, 2, 80, 0 }, /* not for Hopper's form */
@@ -484,13 +486,10 @@ static void few_rows_are_summed(void **state)
     assert_true(imx_tune_config(&in).sums);
     in.sms = SMS;
     assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
-    in = (imx_tune_input){ .shape = { 512, 8192, 14336, IMBREX_BF16, IMBREX_NK },
-                           .product = true,
-                           .scatters = true,
-                           .ranks = 2,
-                           .arch = 90,
-                           .units = SMS,
-                           .alike = true };
+    in.shape = (imx_shape){ 512, 8192, 14336, IMBREX_BF16, IMBREX_NK };
+    in.ranks = 2;
+    in.units = SMS;
+    in.sharers = in.sms = 0;
     assert_int_equal(imx_tune_config(&in).tile_cols, 128);
     assert_int_equal(imx_tune_config(&in).parts, 2); /* waves */
     in.alike = false;

@@ -83,7 +83,8 @@ static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *confi
 }
 
 /* What peers read of a merged product that scatters: a part for each wave of its tiles, `at_once`,
- * so that one is read while the next is made. */
+ * so that one is read while the next is made.  What its kernel adds up travels tile by tile, and
+ * its parts are the waves. */
 static void cut_parts(const imx_tune_input *in, int64_t at_once, imx_config *config)
 {
     int64_t columns = imx_ceil_div(in->shape.n, config->tile_cols);
@@ -91,7 +92,8 @@ static void cut_parts(const imx_tune_input *in, int64_t at_once, imx_config *con
     int64_t wave = imx_max(1, at_once / imx_max(1, down));
     wave = imx_max(wave, imx_ceil_div(columns, PARTS_MOST));
     config->part_cols = imx_max(1, imx_min(wave, columns)) * config->tile_cols;
-    config->parts = (int)imx_max(1, imx_ceil_div(in->shape.n, config->part_cols));
+    config->parts = (int)imx_max(1, config->sums ? imx_ceil_div(columns * down, imx_max(1, at_once))
+                                                 : imx_ceil_div(in->shape.n, config->part_cols));
 }
 
 static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
@@ -273,9 +275,6 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->summable = config->merged && is_summable(in, config->blocks);
     config->sums = config->merged && sums_tiles(in, &tiling, config->blocks);
     cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
-    if (config->sums) /* what travels does so wave by wave, whatever its columns */
-        config->parts =
-            (int)imx_ceil_div(tiles_in(&tiling, shape->m, shape->n), config->tiles_at_once);
     config->chunk_rows =
         config->merged
             ? (int)rows

@@ -68,8 +68,7 @@ static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
     imx_schedule schedule =
         imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1);
     if (sums(plan)) /* a column of tiles is added up when the last of them is made */
-        schedule.group =
-            (int)imx_max(schedule.group, imx_ceil_div(plan->shape.m, schedule.tile_rows));
+        schedule.group = (int)imx_max(1, imx_ceil_div(plan->shape.m, schedule.tile_rows));
     if (collects(plan)) {
         schedule.chunk_cols = plan->config.part_cols;
         schedule.chunks = plan->config.parts;

@@ -89,14 +89,14 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
 
 /* ---- where rows go --------------------------------------------------------------------------- */
 
-/* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot `of`. */
-IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row, int holder,
-                       int of)
+/* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot for this
+ * rank. */
+IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row, int holder)
 {
     int groups = imx_sum_groups((int)args.schedule.m, IMX_PARTS);
     int group = row / IMX_SUM_ROWS - team_row(args, holder) / IMX_SUM_ROWS;
     int column = note->col / IMX_TILE_N * SPLIT + split_block();
-    return imx_team_data(&args.team, holder) + of * args.slot_bytes +
+    return imx_team_data(&args.team, holder) + args.team.rank * args.slot_bytes +
            (int64_t)(column * groups + group) * SUM_BYTES;
 }
 
@@ -120,7 +120,7 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
         int lane = lane_here(), mine = row + lane / 4 + half * 8;
         if (mine >= (int)args.schedule.m)
             continue;
-        char *to = sum_place(args, note, row, team_owner(args, mine), args.team.rank);
+        char *to = sum_place(args, note, row, team_owner(args, mine));
 #pragma unroll
         for (int u = 0; u < SUM_UNITS; u++) {
             while (TURNS == 2 && pace && (int32_t)(due - clock_here()) > 0)
