@@ -234,14 +234,14 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 /* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, which are
  * walked together in twos; few rows in slices, by the widest tiles, too; sums of several rows and
- * waves of tiles, read by peers, or added up by wide tiles and by warps that take turns. */
+ * waves of tiles, read by peers, or added up by two blocks, wide tiles, warps that take turns. */
 static bool get_long(int number, op_case *c)
 {
     static const op_case cases[] = {
         { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
         { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
         { .op = "ag_gemm", .m = 1000, .n = 4096, .k = 1544, .gathered = 1, .whole = 1 },
-        { .op = "gemm_rs", .m = 250, .n = 4112, .k = 1032, .bias = 1, .whole = 1 },
+        { .op = "gemm_rs", .m = 250, .n = 4112, .k = 9000, .bias = 1, .whole = 1 },
         { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
         { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
         { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },

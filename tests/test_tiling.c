@@ -474,6 +474,7 @@ static void few_rows_are_summed(void **state)
         { 64, 32768, 8192, 1, 4, 90, 0 } /* two waves */
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_summed);
+    assert_int_equal(plan_of(256, 4096, 7168, 1, 2, 90).tile_rows, 128); /* by two blocks */
     imx_tune_input in = { .shape = { 64, 8192, 3584, IMBREX_BF16, IMBREX_NK },
                           .product = true,
                           .scatters = true,

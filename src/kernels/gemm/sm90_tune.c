@@ -104,20 +104,26 @@ static bool may_split(const imx_sm90_input *in)
     return in->ranks == 1 && !in->hooks && in->sms > 1;
 }
 
-/* Whether warps that take turns add up what peers send of a tile. */
+/* Whether the kernel adds up what peers send, by tiles that are all in one wave. */
+static bool sums_at_once(const imx_sm90_input *in, const candidate *c)
+{
+    return in->summable && waves_of(in, c) == 1;
+}
+
+/* The same by warps that take turns, in as many waves as it takes. */
 static bool sums_in_turns(const imx_sm90_input *in, const candidate *c)
 {
     return in->summable && c->pingpong && c->tile_n <= IMX_SM90_SUM_TURNS;
 }
 
-/* What a block takes, if the last wave is as long as the others, and what peers then have left to
- * read. */
+/* What a block takes, if the last wave is as long as the others, and what then is left to read or
+ * to add up, of which two blocks that make a tile have half each. */
 static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t count = waves_of(in, c), column = c->cost;
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
     if (in->merged) {
-        end += READ_COLUMN * c->tile_n;
+        end += READ_COLUMN * c->tile_n / (sums_at_once(in, c) ? c->split : 1);
         if (count > 1 && !sums_in_turns(in, c))
             column += column * (c->cluster_m == 1 ? BESIDE_ALONE : BESIDE) / 100;
     }
@@ -139,7 +145,7 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
-    bool sums = in->summable && waves_of(in, c) == 1;
+    bool sums = sums_at_once(in, c);
     if (!sums && !c->pingpong && c->cluster_m > 1 && c->tile_n <= 128)
         return false;
     if (in->merged)
