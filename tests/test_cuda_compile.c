@@ -271,6 +271,29 @@ static void gemm(void **state)
         try_gemm(shapes[i], i > 3 ? IMBREX_F32 : IMBREX_BF16, IMBREX_NK, sides[0], LITTLE, 1);
 }
 
+/* Rows that go to peers: by the copy engine where it costs no stage, by warps elsewhere. */
+static void pushes(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t mnk[3];
+        int layout;
+        const char *tile;
+        bool bulk;
+    } rows[] = {
+        { { 8192, 14336, 4096 }, IMBREX_NK, "-DIMX_TILE_N=224 ", true },
+        { { 4096, 4096, 4096 }, IMBREX_NK, "-DIMX_TILE_N=176 ", true },
+        { { 4096, 4096, 4096 }, IMBREX_KN, "-DIMX_TILE_N=176 ", false },
+        { { 8192, 7168, 4096 }, IMBREX_NK, "-DIMX_TILE_N=256 ", false },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        try_gemm(rows[i].mnk, IMBREX_BF16, rows[i].layout, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, 1,
+                 1);
+        if (!strstr(tried, rows[i].tile) || !strstr(tried, "-DIMX_BULK") != !rows[i].bulk)
+            fail_msg("row %zu: %s", i, tried);
+    }
+}
+
 /* Own tiles that are added to the peers' parts, of so many ranks; and where rows are not units. */
 static void folds(void **state)
 {
@@ -331,7 +354,8 @@ static void sums(void **state)
         int m, n, k;
         const char *is;
     } rows[] = {
-        { 256, 3200, 8192, "-DIMX_TILE_N=64 -DIMX_WG_M=64 " },
+        { 256, 3200, 4000, "-DIMX_TILE_N=64 -DIMX_WG_M=64 " },
+        { 256, 3200, 8192, "-DIMX_CLUSTER_M=1 -DIMX_SPLIT " },
         { 384, 3168, 8192, "-DIMX_TILE_N=96 -DIMX_WG_M=64 " },
         { 250, 5561, 8192, "-DIMX_TILE_N=112 -DIMX_WG_M=128 -DIMX_PINGPONG " },
         { 256, 6400, 8192, "-DIMX_TILE_N=128 -DIMX_WG_M=64 " },
@@ -457,11 +481,17 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),  cmocka_unit_test(split),
-        cmocka_unit_test(sums),   cmocka_unit_test(signals),
-        cmocka_unit_test(reduce), cmocka_unit_test(push),
-        cmocka_unit_test(ll),     cmocka_unit_test(silu_mul),
-        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),
+        cmocka_unit_test(split),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(push),
+        cmocka_unit_test(ll),
+        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(pushes),
+        cmocka_unit_test(traces),
+        cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     const char *file = getenv("IMBREX_NVRTC");

@@ -232,13 +232,14 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     return worst;
 }
 
-/* What the CPU would take too long for: a b that no cache holds, of ranks with few rows, which are
- * walked together in twos; few rows in slices, by the widest tiles, too; sums of several rows and
- * waves of tiles, read by peers, or added up by two blocks, wide tiles, warps that take turns. */
+/* What the CPU would take too long for: chunks; a b that no cache holds, of ranks with few rows,
+ * which are walked together in twos; few rows in slices, by wide tiles, too; sums of several rows
+ * and waves of tiles, read by peers, or added up by two blocks, wide tiles, warps in turns. */
 static bool get_long(int number, op_case *c)
 {
     static const op_case cases[] = {
         { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
+        { .op = "ag_gemm", .m = 1300, .n = 4112, .k = 2056, .chunk_rows = 128, .whole = 1 },
         { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
         { .op = "ag_gemm", .m = 1000, .n = 4096, .k = 1544, .gathered = 1, .whole = 1 },
         { .op = "gemm_rs", .m = 250, .n = 4112, .k = 9000, .bias = 1, .whole = 1 },
@@ -247,10 +248,9 @@ static bool get_long(int number, op_case *c)
         { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },
         { .op = "gemm_rs", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
     };
-    if (number >= (int)(sizeof cases / sizeof cases[0]))
-        return false;
-    *c = cases[number];
-    return true;
+    const int count = sizeof cases / sizeof cases[0];
+    *c = cases[number < count ? number : 0];
+    return number < count;
 }
 
 static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)

@@ -35,6 +35,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .hooks = (args->sides & IMX_GEMM_HOOKS) != 0,
         .merged = (args->sides & IMX_GEMM_MERGED) != 0,
         .summable = (args->sides & IMX_GEMM_SUMMABLE) != 0,
+        .pushes = args->sides & IMX_GEMM_PUSHES && args->own >= 0,
     };
     return imx_tiling_choose(&input);
 }

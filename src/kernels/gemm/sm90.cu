@@ -378,6 +378,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if defined(IMX_SLICES) && defined(IMX_PUSH)
         slices_init();
 #endif
+#ifdef IMX_BULK
+        bulk_way pushes = push_way();
+        bulk_init(&pushes);
+#endif
 #ifdef IMX_COLLECT
         collect_init();
 #endif

@@ -15,6 +15,7 @@
 #include "sm90_collect.cuh"
 #include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
+#include "sm90_push.cuh"
 #include "sm90_slices.cuh"
 #include "sm90_sum.cuh"
 #include "team.cuh"
@@ -237,6 +238,8 @@ IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
 #if defined(IMX_SLICES)
     return slices_pass(args, watch);
+#elif defined(IMX_BULK)
+    return thread_here() >= 64 || push_bulk(args, watch);
 #elif defined(IMX_PUSH)
     return push(args, watch, 2, push_by(1, BESIDE_WARPS));
 #elif defined(IMX_SUM)

@@ -3,6 +3,7 @@
 #ifndef IMX_SM90_LAYOUT_CUH
 #define IMX_SM90_LAYOUT_CUH
 
+#include "../bulk.cuh"
 #include "../vector.cuh"
 #include "args.h"
 #include "sm90_ptx.cuh"
@@ -85,6 +86,11 @@ enum {
     PASSES = 0,
 #endif
     PASSES_FAST = PASSES && IMX_TILE_N <= 224,
+#ifdef IMX_BULK
+    BULK = 1,
+#else
+    BULK = 0,
+#endif
 #ifdef IMX_SUM
     SUMS = 1,
 #else
@@ -132,7 +138,8 @@ enum {
     C_AT = IMX_STAGES * STAGE_BYTES,
     EXCHANGE_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
     EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
-    INFO_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES,
+    BULK_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES, /* with IMX_BULK */
+    INFO_AT = BULK_AT + BULK * BULK_BUFFERS * IMX_SM90_BULK,
     INFO_BYTES = 32,
     LISTED = IMX_SM90_LISTED,
     LIST_AT = INFO_AT + IMX_STAGES * INFO_BYTES,
@@ -142,7 +149,8 @@ enum {
                                            * one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     BARRIERS = 2 * IMX_STAGES + (TURNS == 2 ? 2 : 0) + (SPLIT - 1) * 2 * CONSUMERS * 4,
-    SHARED_BYTES = BARRIERS_AT + BARRIERS * 8,
+    BULK_BARRIERS_AT = BARRIERS_AT + BARRIERS * 8,
+    SHARED_BYTES = BULK_BARRIERS_AT + BULK * BULK_BARRIERS_BYTES,
     /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
     BOXES = STAGE_BYTES / BOX_BYTES,
@@ -220,6 +228,7 @@ typedef struct block_words {
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
 static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's words");
 static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it");
+static_assert(BULK_AT % 128 == 0, "where bulk copies are fast");
 static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
 
 /* As launch.c puts them together.  Boxes of operands are those of a whole tile or smaller, of the

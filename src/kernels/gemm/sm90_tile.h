@@ -8,6 +8,8 @@
 enum {
     IMX_SM90_LISTED = 16, /* tiles of a block that are worked out at a time */
     IMX_SM90_WORDS = 80,  /* bytes that a block has for single words */
+    IMX_SM90_BULK = 4096, /* and of a that it has on its way to a peer at a time; of those two, */
+    IMX_SM90_BULK_ROOM = 2 * (IMX_SM90_BULK + 8), /* each with what says that it has come */
 };
 
 typedef struct imx_sm90_tile {

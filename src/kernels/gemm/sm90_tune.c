@@ -76,7 +76,8 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t notes = (size_t)c->stages * 32 + LIST + warps * 2 * 32;
     size_t barriers =
         (size_t)c->stages * 16 + (c->pingpong ? 16 : 0) + (c->split > 1 ? warps * 16 : 0);
-    return (size_t)c->stages * stage + pieces + sums + notes + barriers;
+    size_t bulk = c->bulk ? IMX_SM90_BULK_ROOM : 0;
+    return (size_t)c->stages * stage + pieces + sums + notes + barriers + bulk;
 }
 
 static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
@@ -207,12 +208,19 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
     return best;
 }
 
+static bool fits(const imx_sm90_config *c, int b_kn)
+{
+    return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
+}
+
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
     int64_t rows = imx_schedule_ceil(in->m, in->ranks); /* the most that a rank has */
     imx_sm90_config c = rows <= ROWS_FEW ? small(in, rows) : large(in);
-    while (imx_sm90_tune_shared_bytes(&c, in->b_kn) > SHARED_MOST)
+    while (!fits(&c, in->b_kn))
         c.stages--;
+    c.bulk = in->pushes;
+    c.bulk = c.bulk && fits(&c, in->b_kn); /* not at the price of a stage */
     c.tile_rows = c.tile_m * c.cluster_m;
     c.tile_cols = c.tile_n;
     c.group = c.tile_rows < GROUP_ROWS ? GROUP_ROWS / c.tile_rows : 1;
@@ -230,7 +238,8 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
-                    "-DIMX_CLUSTER_M=%d%s",
+                    "-DIMX_CLUSTER_M=%d%s%s",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "");
+                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "",
+                    c->bulk ? " -DIMX_BULK" : "");
 }

@@ -18,6 +18,7 @@ typedef struct imx_sm90_input {
     int hooks;       /* likewise, and also of one rank */
     int merged;      /* likewise, and tiles have rows of several ranks, which may come and read */
     int summable;    /* merged: the kernel may add them up, instead */
+    int pushes;      /* a's rows go to peers, chunk by chunk, beneath the product */
 } imx_sm90_input;
 
 /* The names are those of sm90.cu's options. */
@@ -28,6 +29,7 @@ typedef struct imx_sm90_config {
     int stages;               /* of 64 along k */
     int cluster_m;            /* blocks of a cluster, below each other */
     int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
+    int bulk;                 /* the copy engine pushes, by way of shared memory */
     int cluster;              /* blocks of a cluster in all */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
     int tile_rows, tile_cols; /* of a cluster: imx_schedule's */

@@ -183,18 +183,18 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 #ifdef IMX_PUSH
 
-enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16 };
+enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16, PUSH_BURST = PUSH_AT_ONCE * 32 * PUSH_UNIT };
 
 /* When a warp may push again, in clock cycles: the next burst is so far from the last one. */
 typedef struct push_pace {
     uint32_t due, apart;
 } push_pace;
 
-/* cycles: that all warps together take for 64 KB, or more. */
-IMX_TEAM_GPU push_pace push_pace_begin(int cycles, uint32_t warps)
+/* cycles: that all who push take together for 64 KB, or more; each of them sends a burst of so many
+ * bytes at a time. */
+IMX_TEAM_GPU push_pace push_pace_begin(int cycles, uint32_t pushers, uint64_t burst)
 {
-    const uint64_t burst = PUSH_AT_ONCE * 32 * PUSH_UNIT;
-    push_pace pace = { 0, (uint32_t)(warps * burst * (uint32_t)cycles >> 16) };
+    push_pace pace = { 0, (uint32_t)(pushers * burst * (uint32_t)cycles >> 16) };
     if (pace.apart)
         pace.due = clock_here();
     return pace;
@@ -302,13 +302,13 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
     int chunk_rows = args.schedule.chunk_rows, chunks = args.schedule.chunks;
     bool units = ((row_bytes | (int64_t)(uintptr_t)args.a) & (PUSH_UNIT - 1)) == 0;
     uint32_t number = push_number(warps), all = push_count(warps);
-    push_pace pace = push_pace_begin(args.push_pace[0], all);
+    push_pace pace = push_pace_begin(args.push_pace[0], all, PUSH_BURST);
     int to = team.rank, all_ranks = args.own < 0;
 #pragma unroll 1
     for (int peer = 1; peer < team.size + all_ranks; peer++) {
         to = to ? to - 1 : team.size - 1;
         if (peer == 2)
-            pace = push_pace_begin(args.push_pace[1], all);
+            pace = push_pace_begin(args.push_pace[1], all, PUSH_BURST);
         int64_t row = 0;
 #pragma unroll 1
         for (int q = 0; row < args.push_rows || q < all_ranks; q++, row += chunk_rows) {

@@ -94,6 +94,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .hooks = in->hooks,
             .merged = in->merged,
             .summable = in->summable,
+            .pushes = in->pushes,
         };
         t.form = IMX_GEMM_SM90;
         t.sm90 = imx_sm90_tune(&sm90);

@@ -20,6 +20,7 @@ typedef struct imx_tiling_input {
     int hooks;         /* likewise, and also of one rank: with hooks of a caller's */
     int merged;        /* likewise, and tiles have rows of several ranks */
     int summable;      /* merged: the kernel may add the tiles up */
+    int pushes;        /* a goes to peers chunk by chunk; tiles are the same */
 } imx_tiling_input;
 
 typedef struct imx_tiling {

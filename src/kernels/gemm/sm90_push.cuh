@@ -1,0 +1,114 @@
+/* sm90_push.cuh - pushes of a by the copy engine, beneath the product: this block's pieces of every
+ * chunk go through two buffers in shared memory, in the order and at the pace of team.cuh.  With
+ * IMX_BULK, where there is room for them.
+ */
+#ifndef IMX_SM90_PUSH_CUH
+#define IMX_SM90_PUSH_CUH
+
+#include "sm90_layout.cuh"
+#include "team.cuh"
+
+#ifdef IMX_BULK
+
+IMX_FN bulk_way push_way(void)
+{
+    return bulk_begin(shared_base() + BULK_AT, IMX_SM90_BULK, shared_base() + BULK_BARRIERS_AT);
+}
+
+/* A chunk on its way to a peer. */
+typedef struct push_chunk {
+    int to, number; /* -1: none */
+    char *theirs;
+    const char *mine;
+    int64_t bytes;
+} push_chunk;
+
+IMX_FN push_chunk chunk_for(const imx_gemm_args &args, int to, int number)
+{
+    int64_t row_bytes = args.k * 2, row = (int64_t)number * args.schedule.chunk_rows;
+    int64_t left = args.push_rows - row;
+    push_chunk chunk = { to, number,
+                         imx_team_data(&args.team, to) + (args.push_first + row) * row_bytes,
+                         (const char *)args.a + row * row_bytes,
+                         (left < args.schedule.chunk_rows ? left : args.schedule.chunk_rows) *
+                             row_bytes };
+    return chunk;
+}
+
+IMX_FN uint32_t piece_bytes(const push_chunk *chunk, int64_t at)
+{
+    int64_t left = chunk->bytes - at;
+    return left < IMX_SM90_BULK ? (uint32_t)left : IMX_SM90_BULK;
+}
+
+/* This block's share of the chunk is there once its pieces have landed: counts it, and the last
+ * block posts. */
+IMX_FN void tell_chunk(const imx_gemm_args &args, const push_chunk *chunk)
+{
+    const imx_team &team = args.team;
+    int chunks = args.schedule.chunks;
+    if (chunk->number < 0)
+        return;
+    tma_store_wait();
+    imbrexd_fence_post();
+    if (imbrexd_counter_last(&args.counters[chunk->to * chunks + chunk->number], gridDim.x))
+        imbrexd_signal_post(
+            imx_team_signal(&team, chunk->to, team.rank * chunks + chunk->number), team_use(args));
+    imx_trace_end(IMX_TRACE_PUSH, chunk->to, chunk->number);
+}
+
+/* This block's pieces of the chunk; that of the one before are told of while the first comes. */
+IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk,
+                        const push_chunk *before, bulk_way *way, push_pace *pace)
+{
+    int64_t at = (int64_t)blockIdx.x * IMX_SM90_BULK, apart = (int64_t)gridDim.x * IMX_SM90_BULK;
+    if (at < chunk->bytes)
+        bulk_load(way, chunk->mine + at, piece_bytes(chunk, at));
+    tell_chunk(args, before);
+    imx_trace_begin(IMX_TRACE_PUSH);
+#pragma unroll 1
+    for (; at < chunk->bytes; at += apart) {
+        push_keep_pace(pace);
+        bulk_store(chunk->theirs + at, bulk_arrived(way), piece_bytes(chunk, at));
+        tma_store_commit();
+        if (at + apart < chunk->bytes)
+            bulk_load(way, chunk->mine + at + apart, piece_bytes(chunk, at + apart));
+    }
+}
+
+/* One thread a block: its share of every chunk to every peer, the rank's before first. */
+IMX_FN void push_all(const imx_gemm_args &args)
+{
+    bulk_way way = push_way();
+    push_pace pace = push_pace_begin(args.push_pace[0], gridDim.x, IMX_SM90_BULK);
+    push_chunk before = { -1, -1 };
+    int to = args.team.rank;
+#pragma unroll 1
+    for (int peer = 1; peer < args.team.size; peer++) {
+        to = to ? to - 1 : args.team.size - 1;
+        if (peer == 2)
+            pace = push_pace_begin(args.push_pace[1], gridDim.x, IMX_SM90_BULK);
+#pragma unroll 1
+        for (int q = 0; (int64_t)q * args.schedule.chunk_rows < args.push_rows; q++) {
+            push_chunk chunk = chunk_for(args, to, q);
+            push_pieces(args, &chunk, &before, &way, &pace);
+            before = chunk;
+        }
+    }
+    tell_chunk(args, &before);
+}
+
+/* One warp a block; 0: it gave up. */
+IMX_FN int push_bulk(const imx_gemm_args &args, const imbrexd_watch *watch)
+{
+    if (!team_credits(args, watch))
+        return 0;
+    if (lane_here() == 0)
+        push_all(args);
+    __syncwarp();
+    return 1;
+}
+
+#endif
+
+#endif /* IMX_SM90_PUSH_CUH */
