@@ -219,8 +219,9 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
     imx_sm90_config c = rows <= ROWS_FEW ? small(in, rows) : large(in);
     while (!fits(&c, in->b_kn))
         c.stages--;
-    c.bulk = in->pushes;
-    c.bulk = c.bulk && fits(&c, in->b_kn); /* not at the price of a stage */
+    imx_sm90_config bulk = c;
+    bulk.bulk = 1;
+    c.bulk = in->pushes && fits(&bulk, in->b_kn); /* not at the price of a stage */
     c.tile_rows = c.tile_m * c.cluster_m;
     c.tile_cols = c.tile_n;
     c.group = c.tile_rows < GROUP_ROWS ? GROUP_ROWS / c.tile_rows : 1;
@@ -240,6 +241,5 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
                     "-DIMX_CLUSTER_M=%d%s%s",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "",
-                    c->bulk ? " -DIMX_BULK" : "");
+                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "", c->bulk ? " -DIMX_BULK" : "");
 }
