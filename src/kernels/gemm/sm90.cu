@@ -14,8 +14,8 @@
  *     consumer 0           | mul 0  | mul 1  | mul 2  | mul 3 | store tile 0 |    | tile 2 ...
  *     consumer 1                                              | tile 1: mul 0 | ...
  *
- *     shared: | stages x (a [TILE_M, 64] | b [TILE_N, 64] or [64, TILE_N]) | pieces of c | notes |
- *             | barriers |
+ *     shared: | stages x (a [TILE_M, 64] | b [TILE_N, 64] or [64, TILE_N]) | pieces of c |
+ *             | pieces of a for peers (IMX_BULK) | notes | barriers |
  *
  * The blocks of a cluster, IMX_CLUSTER_M below each other, make one tile of the schedule.  They
  * need the same columns of b: each loads its share and sends it to both.  Blocks are persistent:
@@ -39,7 +39,8 @@
  *   IMX_GATHER  rows of args.own from map a, others from map gathered, behind args.ready
  *   IMX_SLICES  all rows are one chunk; with IMX_PUSH of slices of k, which are waited for one
  *               by one (sm90_slices.cuh)
- *   IMX_PUSH    args.a to the peers, by the producer's idle warps
+ *   IMX_PUSH    args.a to the peers, by the producer's idle warps, or with
+ *   IMX_BULK    by the copy engine (sm90_push.cuh): of the tile's options
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners
