@@ -282,48 +282,60 @@ static int late_ranks(void *ctx)
 
 enum { SIZE = 3 };
 
+/* FEW: tiles have rows of several ranks, and a has several slices.  MANY: wide tiles, beneath which
+ * the copy engine pushes a. */
+typedef enum rows { SOME, FEW, MANY, ROWS } rows;
+
+static const char *const rows_names[ROWS] = { "", ", few rows", ", many rows" };
+
 typedef struct scene {
     const char *op, *algorithm;
     fate fate; /* of one rank; LATE: of all */
-    bool few;  /* rows: tiles have those of several ranks, and a has several slices */
+    rows rows;
 } scene;
 
 static const scene scenes[] = {
-    { "ag_gemm", "copy", KILLED, false },
-    { "gemm_rs", "store", KILLED, false },
-    { "gemm_rs", "copy", STOPPED, false },
-    { "ag_gemm", "store", STOPPED, false },
-    { "gemm_rs", "store", ABSENT, false },
-    { "reduce_scatter", "copy", ABSENT, false },
-    { "ag_gemm", "copy", LATE, false },
-    { "ag_gemm", "store", LATE, false },
-    { "gemm_rs", "copy", LATE, false },
-    { "gemm_rs", "store", LATE, false },
-    { "all_gather", "copy", LATE, false },
-    { "all_gather", "store", KILLED, false },
-    { "reduce_scatter", "store", STOPPED, false },
-    { "reduce_scatter", "store", LATE, false },
-    { "ag_gemm", "ring", STOPPED, false },
-    { "ag_gemm", "ring", LATE, false },
-    { "ag_gemm", "ll", KILLED, false },
-    { "gemm_rs", "ll", STOPPED, false },
-    { "ag_gemm", "ll", LATE, false },
-    { "gemm_rs", "ll", LATE, false },
-    { "ag_gemm", "store", KILLED, true },
-    { "ag_gemm", "store", LATE, true },
-    { "gemm_rs", "store", STOPPED, true },
-    { "gemm_rs", "store", LATE, true },
+    { "ag_gemm", "copy", KILLED, SOME },
+    { "gemm_rs", "store", KILLED, SOME },
+    { "gemm_rs", "copy", STOPPED, SOME },
+    { "ag_gemm", "store", STOPPED, SOME },
+    { "gemm_rs", "store", ABSENT, SOME },
+    { "reduce_scatter", "copy", ABSENT, SOME },
+    { "ag_gemm", "copy", LATE, SOME },
+    { "ag_gemm", "store", LATE, SOME },
+    { "gemm_rs", "copy", LATE, SOME },
+    { "gemm_rs", "store", LATE, SOME },
+    { "all_gather", "copy", LATE, SOME },
+    { "all_gather", "store", KILLED, SOME },
+    { "reduce_scatter", "store", STOPPED, SOME },
+    { "reduce_scatter", "store", LATE, SOME },
+    { "ag_gemm", "ring", STOPPED, SOME },
+    { "ag_gemm", "ring", LATE, SOME },
+    { "ag_gemm", "ll", KILLED, SOME },
+    { "gemm_rs", "ll", STOPPED, SOME },
+    { "ag_gemm", "ll", LATE, SOME },
+    { "gemm_rs", "ll", LATE, SOME },
+    { "ag_gemm", "store", KILLED, FEW },
+    { "ag_gemm", "store", LATE, FEW },
+    { "gemm_rs", "store", STOPPED, FEW },
+    { "gemm_rs", "store", LATE, FEW },
+    { "ag_gemm", "store", KILLED, MANY },
+    { "ag_gemm", "store", LATE, MANY },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
 
 static op_case case_of(const scene *s)
 {
     op_case c = { .op = s->op, .m = 500, .n = 256, .k = 128, .algorithm = s->algorithm };
-    if (s->few) {
+    if (s->rows == FEW) {
         c.m = 96;
         c.k = 16384;
     } else {
         c.chunk_rows = 64;
+    }
+    if (s->rows == MANY) {
+        c.m = 1300;
+        c.n = 1032;
     }
     return c;
 }
@@ -376,8 +388,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < SCENES; i++) {
         const scene *s = &scenes[i];
         set_stage(s);
-        if (gpu_wanted("%s, %s%s: %s %d %s is %s%s", s->op, s->algorithm,
-                       s->few ? ", few rows" : "", s->fate == LATE ? "each of" : "one of", SIZE,
+        if (gpu_wanted("%s, %s%s: %s %d %s is %s%s", s->op, s->algorithm, rows_names[s->rows],
+                       s->fate == LATE ? "each of" : "one of", SIZE,
                        shared->processes ? "processes" : "threads", fates[s->fate],
                        shared->spread ? ", a GPU each" : ""))
             gpu_report(gpu_isolated(s->fate == LATE ? late_ranks : one_fate, NULL, LIMIT_S));
