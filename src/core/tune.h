@@ -45,8 +45,8 @@ typedef struct imx_config {
     int band;            /* ranks that are walked together */
     int leave_copies;    /* of the blocks, where copies must run beside a product */
     int tiles_at_once;   /* of a product on a GPU */
-    bool pushes_beside;  /* warps of their own push rows, in the kernel that multiplies; else all
-                            warps do, before its first tile */
+    bool pushes_beside;  /* the kernel that multiplies pushes rows beneath its products; else all
+                            its warps do, before the first tile */
     int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
                           peer that needs them first and to the others; merged: [0] between the
                           begins of slices; 0: any */

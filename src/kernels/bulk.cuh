@@ -66,8 +66,8 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
                  : "memory");
 }
 
-/* Until the phase of that parity is over.  Who fills the barrier is in this cluster and never gives
- * up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps after so many tries.
+/* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
+ * engine, and never gives up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps after so many tries.
  * order: .acquire.cluster after mbar_release_at, else nothing. */
 #ifdef IMX_SPIN_LIMIT
 #define MBAR_WAIT(order)                                                              \
@@ -152,7 +152,7 @@ IMX_FN void bulk_init(const bulk_way *way)
 }
 
 /* Begins to bring the next piece, of as many bytes, a multiple of 16.  All pieces before it have
- * been told to leave; the one before last has to have left. */
+ * been told to leave; that of the one before last has been read. */
 IMX_FN void bulk_load(bulk_way *way, const void *from, uint32_t bytes)
 {
     uint32_t number = way->loads++, bar = bulk_barrier(way, number);

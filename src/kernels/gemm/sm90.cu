@@ -27,6 +27,7 @@
  *   IMX_WG_M    64 | 128, of a warpgroup       IMX_PINGPONG  consumers take turns
  *   IMX_STAGES                                 IMX_CLUSTER_M 1 | 2
  *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
+ *   IMX_BULK    what IMX_PUSH sends goes by the copy engine: there is room for it (sm90_push.cuh)
  * Of operands and order (launch.c):
  *   IMX_F16     else bf16                      IMX_B_KN      b is [k, n], else [n, k]
  *   IMX_C_PLAIN c by ordinary stores: any stride
@@ -39,8 +40,7 @@
  *   IMX_GATHER  rows of args.own from map a, others from map gathered, behind args.ready
  *   IMX_SLICES  all rows are one chunk; with IMX_PUSH of slices of k, which are waited for one
  *               by one (sm90_slices.cuh)
- *   IMX_PUSH    args.a to the peers, by the producer's idle warps, or with
- *   IMX_BULK    by the copy engine (sm90_push.cuh): of the tile's options
+ *   IMX_PUSH    args.a to the peers, by the producer's idle warps, or with IMX_BULK one of them
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners

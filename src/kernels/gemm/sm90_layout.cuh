@@ -20,6 +20,9 @@
      IMX_CLUSTER_M > 1)
 #error "the two blocks of a split tile have nothing else to share"
 #endif
+#if defined(IMX_BULK) && (!defined(IMX_PUSH) || defined(IMX_SLICES))
+#error "the copy engine pushes chunks of rows, nothing else"
+#endif
 #if defined(IMX_STORE) && !defined(IMX_HOOKS)
 #define IMX_FOLD /* own tiles are added to what comes from the peers */
 #ifndef IMX_C_PLAIN

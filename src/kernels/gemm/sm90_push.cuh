@@ -57,11 +57,12 @@ IMX_FN void tell_chunk(const imx_gemm_args &args, const push_chunk *chunk)
     imx_trace_end(IMX_TRACE_PUSH, chunk->to, chunk->number);
 }
 
-/* This block's pieces of the chunk; that of the one before are told of while the first comes. */
-IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk,
+/* This block's pieces of the chunk, of which the first is number `first`; those of the one before
+ * are told of while it comes. */
+IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk, uint32_t first,
                         const push_chunk *before, bulk_way *way, push_pace *pace)
 {
-    int64_t at = (int64_t)blockIdx.x * IMX_SM90_BULK, apart = (int64_t)gridDim.x * IMX_SM90_BULK;
+    int64_t at = (int64_t)first * IMX_SM90_BULK, apart = (int64_t)gridDim.x * IMX_SM90_BULK;
     if (at < chunk->bytes)
         bulk_load(way, chunk->mine + at, piece_bytes(chunk, at));
     tell_chunk(args, before);
@@ -76,9 +77,18 @@ IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk,
     }
 }
 
+/* The block that has one chunk's last piece comes before the one that has the next one's first: so
+ * all have as many as others, or one less. */
+IMX_FN uint32_t first_behind(const push_chunk *chunk, uint32_t first)
+{
+    uint32_t pieces = (uint32_t)((chunk->bytes + IMX_SM90_BULK - 1) / IMX_SM90_BULK);
+    return (first + gridDim.x - pieces % gridDim.x) % gridDim.x;
+}
+
 /* One thread a block: its share of every chunk to every peer, the rank's before first. */
 IMX_FN void push_all(const imx_gemm_args &args)
 {
+    uint32_t first = blockIdx.x;
     bulk_way way = push_way();
     push_pace pace = push_pace_begin(args.push_pace[0], gridDim.x, IMX_SM90_BULK);
     push_chunk before = { -1, -1 };
@@ -91,7 +101,8 @@ IMX_FN void push_all(const imx_gemm_args &args)
 #pragma unroll 1
         for (int q = 0; (int64_t)q * args.schedule.chunk_rows < args.push_rows; q++) {
             push_chunk chunk = chunk_for(args, to, q);
-            push_pieces(args, &chunk, &before, &way, &pace);
+            push_pieces(args, &chunk, first, &before, &way, &pace);
+            first = first_behind(&chunk, first);
             before = chunk;
         }
     }
@@ -103,8 +114,10 @@ IMX_FN int push_bulk(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     if (!team_credits(args, watch))
         return 0;
-    if (lane_here() == 0)
+    if (lane_here() == 0) {
+        imbrexd_fence_tma(); /* peers may be written to: by the copy engine, too */
         push_all(args);
+    }
     __syncwarp();
     return 1;
 }
