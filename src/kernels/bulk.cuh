@@ -67,7 +67,8 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
 }
 
 /* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
- * engine, and never gives up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps after so many tries.
+ * engine, and never gives up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps
+ * after so many tries.
  * order: .acquire.cluster after mbar_release_at, else nothing. */
 #ifdef IMX_SPIN_LIMIT
 #define MBAR_WAIT(order)                                                              \

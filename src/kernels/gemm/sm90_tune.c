@@ -23,8 +23,8 @@ enum {
     EXCHANGE = 9 * 4 * 128, /* what two blocks lose by it: a fit, as 9 columns of 8192 */
     ROWS_FEW = 128,         /* a large tile would waste the half that they do not fill */
     /* In columns of a tile x steps of k: what peers take to read a column of the last wave's tiles
-     * (66 x 256 x 2 bytes, 3/4 of them by 380 GB/s), or a kernel to add it up; what it takes more, 1 and 3 us, that blocks
-     * below each other begin and end together, and that two make a tile. */
+     * (66 x 256 x 2 bytes, 3/4 of them by 380 GB/s), or a kernel to add it up; what it takes more,
+     * 1 and 3 us, that blocks below each other begin and end together, and that two make a tile. */
     READ_COLUMN = 1500,
     MEET_CLUSTER = 24000,
     MEET_SPLIT = 72000,

@@ -185,7 +185,8 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 
 enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16, PUSH_BURST = PUSH_AT_ONCE * 32 * PUSH_UNIT };
 
-/* When a warp, or a thread, may push again, in clock cycles: the next burst is so far from the last one. */
+/* When a warp, or a thread, may push again, in clock cycles: the next burst is so far from the last
+ * one. */
 typedef struct push_pace {
     uint32_t due, apart;
 } push_pace;
