@@ -380,8 +380,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         slices_init();
 #endif
 #ifdef IMX_BULK
-        bulk_way pushes = push_way();
-        bulk_init(&pushes);
+        push_init();
 #endif
 #ifdef IMX_COLLECT
         collect_init();

@@ -3,7 +3,6 @@
 #ifndef IMX_SM90_LAYOUT_CUH
 #define IMX_SM90_LAYOUT_CUH
 
-#include "../bulk.cuh"
 #include "../vector.cuh"
 #include "args.h"
 #include "sm90_ptx.cuh"
@@ -142,7 +141,7 @@ enum {
     EXCHANGE_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
     EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
     BULK_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES, /* with IMX_BULK */
-    INFO_AT = BULK_AT + BULK * BULK_BUFFERS * IMX_SM90_BULK,
+    INFO_AT = BULK_AT + BULK * 2 * IMX_SM90_BULK,
     INFO_BYTES = 32,
     LISTED = IMX_SM90_LISTED,
     LIST_AT = INFO_AT + IMX_STAGES * INFO_BYTES,
@@ -153,7 +152,7 @@ enum {
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
     BARRIERS = 2 * IMX_STAGES + (TURNS == 2 ? 2 : 0) + (SPLIT - 1) * 2 * CONSUMERS * 4,
     BULK_BARRIERS_AT = BARRIERS_AT + BARRIERS * 8,
-    SHARED_BYTES = BULK_BARRIERS_AT + BULK * BULK_BARRIERS_BYTES,
+    SHARED_BYTES = BULK_BARRIERS_AT + BULK * 2 * 8,
     /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
     BOXES = STAGE_BYTES / BOX_BYTES,

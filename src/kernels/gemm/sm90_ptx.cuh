@@ -1,17 +1,108 @@
-/* sm90_ptx.cuh - the Hopper instructions that the GEMM is made of, one function each, besides those
- * of bulk.cuh: the tensor copy engine (TMA), warpgroup products (wgmma), stmatrix.
+/* sm90_ptx.cuh - the Hopper instructions that the GEMM is made of, one function each: barriers in
+ * shared memory (mbarrier), the tensor copy engine (TMA), warpgroup products (wgmma), stmatrix.
  *
  * Shared addresses are 32-bit numbers of the .shared window throughout.
  */
 #ifndef IMX_SM90_PTX_CUH
 #define IMX_SM90_PTX_CUH
 
-#include "../bulk.cuh"
+#define IMX_FN static __device__ __forceinline__
 
 /* A CUtensorMap, which only the driver and the copy engine look into. */
 typedef struct __attribute__((aligned(64))) imx_tma_map {
     unsigned char opaque[128];
 } imx_tma_map;
+
+/* ---- barriers in shared memory -------------------------------------------------------------- */
+
+IMX_FN void mbar_init(uint32_t bar, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(bar), "r"(arrivals) : "memory");
+}
+
+/* Makes this thread's mbar_init visible to the cluster and to the copy engine. */
+IMX_FN void mbar_init_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+
+IMX_FN void mbar_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(bar), "r"(bytes)
+                 : "memory");
+}
+
+IMX_FN void mbar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(bar) : "memory");
+}
+
+/* Arrives at the same barrier of block `cta` of the cluster.  Deliberately not .release.cluster:
+ * that form costs a full memory barrier a stage, and what it would order, reads by wgmma, is over
+ * once the warpgroup has waited for its products. */
+IMX_FN void mbar_arrive_at(uint32_t bar, uint32_t cta)
+{
+    asm volatile("{\n\t.reg .b32 remote;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n\t}"
+                 :
+                 : "r"(bar), "r"(cta)
+                 : "memory");
+}
+
+/* The same with what it says: what this thread did before comes before what a thread of that block
+ * does after mbar_wait_cluster. */
+IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
+{
+    asm volatile("{\n\t.reg .b32 remote;\n\t"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}"
+                 :
+                 : "r"(bar), "r"(cta)
+                 : "memory");
+}
+
+/* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
+ * engine, and never gives up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps
+ * after so many tries.
+ * order: .acquire.cluster after mbar_release_at, else nothing. */
+#ifdef IMX_SPIN_LIMIT
+#define MBAR_WAIT(order)                                                              \
+    asm volatile("{\n\t.reg .pred p, q;\n\t.reg .u32 left;\n\tmov.u32 left, %2;\n\t"  \
+                 "AGAIN:\n\t"                                                         \
+                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
+                 "@p bra.uni DONE;\n\t"                                               \
+                 "sub.u32 left, left, 1;\n\tsetp.ne.u32 q, left, 0;\n\t"              \
+                 "@q bra.uni AGAIN;\n\t"                                              \
+                 "trap;\n\t"                                                          \
+                 "DONE:\n\t}"                                                         \
+                 :                                                                    \
+                 : "r"(bar), "r"(parity), "n"(IMX_SPIN_LIMIT)                         \
+                 : "memory")
+#else
+#define MBAR_WAIT(order)                                                              \
+    asm volatile("{\n\t.reg .pred p;\n\t"                                            \
+                 "AGAIN:\n\t"                                                         \
+                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
+                 "@p bra.uni DONE;\n\t"                                               \
+                 "bra.uni AGAIN;\n\t"                                                 \
+                 "DONE:\n\t}"                                                         \
+                 :                                                                    \
+                 : "r"(bar), "r"(parity)                                              \
+                 : "memory")
+#endif
+
+IMX_FN void mbar_wait(uint32_t bar, uint32_t parity)
+{
+    MBAR_WAIT("");
+}
+
+IMX_FN void mbar_wait_cluster(uint32_t bar, uint32_t parity)
+{
+    MBAR_WAIT(".acquire.cluster");
+}
 
 /* ---- the cluster ---------------------------------------------------------------------------- */
 
@@ -110,6 +201,40 @@ IMX_FN void tma_store(const imx_tma_map *map, int x, int y, uint32_t from)
                  :
                  : "l"(map), "r"(x), "r"(y), "r"(from)
                  : "memory");
+}
+
+/* Bytes in a row, a multiple of 16, without a map: from memory to shared memory, */
+IMX_FN void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
+/* and from there to memory, also a peer's. */
+IMX_FN void bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :
+                 : "l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+IMX_FN void tma_store_commit(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+}
+
+/* Until all but `left` of this thread's groups have read shared memory. */
+#define tma_store_wait_read(left) \
+    asm volatile("cp.async.bulk.wait_group.read " #left ";" : : : "memory")
+
+/* Until all of this thread's groups are written. */
+IMX_FN void tma_store_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" : : : "memory");
 }
 
 /* Ordinary writes to shared memory before the copy engine's reads of it. */

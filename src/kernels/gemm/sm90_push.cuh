@@ -1,6 +1,10 @@
-/* sm90_push.cuh - pushes of a by the copy engine, beneath the product: this block's pieces of every
- * chunk go through two buffers in shared memory, in the order and at the pace of team.cuh.  With
- * IMX_BULK, where there is room for them.
+/* sm90_push.cuh - pushes of a by the copy engine, beneath the product, in the order and at the pace
+ * of team.cuh.  With IMX_BULK, where there is room for them.  One thread a block, whose pieces of
+ * every chunk go through two buffers in shared memory:
+ *
+ *     a | bring | one of two buffers | arrived, bulk_store | a peer's gathered
+ *
+ * Loads and stores of warps do the same, but are more in the way of the product's loads.
  */
 #ifndef IMX_SM90_PUSH_CUH
 #define IMX_SM90_PUSH_CUH
@@ -10,10 +14,50 @@
 
 #ifdef IMX_BULK
 
-IMX_FN bulk_way push_way(void)
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* How many the thread has begun to bring, and how many have been told to leave. */
+typedef struct pieces {
+    uint32_t brought, sent;
+} pieces;
+
+/* Piece `number`'s buffer: at a multiple of 128 bytes.  Of 16 is enough, but much slower. */
+IMX_FN uint32_t piece_buffer(uint32_t number)
 {
-    return bulk_begin(shared_base() + BULK_AT, IMX_SM90_BULK, shared_base() + BULK_BARRIERS_AT);
+    return shared_base() + BULK_AT + number % 2 * IMX_SM90_BULK;
 }
+
+IMX_FN uint32_t piece_barrier(uint32_t number)
+{
+    return shared_base() + BULK_BARRIERS_AT + number % 2 * 8;
+}
+
+/* One thread, before a barrier of the block and mbar_init_fence. */
+IMX_FN void push_init(void)
+{
+    mbar_init(piece_barrier(0), 1);
+    mbar_init(piece_barrier(1), 1);
+}
+
+/* Begins to bring the next piece.  All before it have been told to leave; the one before last has
+ * been read. */
+IMX_FN void bring(pieces *p, const char *from, uint32_t bytes)
+{
+    uint32_t number = p->brought++;
+    tma_store_wait_read(1);
+    mbar_expect(piece_barrier(number), bytes);
+    bulk_load(piece_buffer(number), from, bytes, piece_barrier(number));
+}
+
+/* Until the next piece that is to leave has come: where it is. */
+IMX_FN uint32_t arrived(pieces *p)
+{
+    uint32_t number = p->sent++;
+    mbar_wait(piece_barrier(number), number / 2 & 1);
+    return piece_buffer(number);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 /* A chunk on its way to a peer. */
 typedef struct push_chunk {
@@ -60,20 +104,20 @@ IMX_FN void tell_chunk(const imx_gemm_args &args, const push_chunk *chunk)
 /* This block's pieces of the chunk, of which the first is number `first`; those of the one before
  * are told of while it comes. */
 IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk, uint32_t first,
-                        const push_chunk *before, bulk_way *way, push_pace *pace)
+                        const push_chunk *before, pieces *p, push_pace *pace)
 {
     int64_t at = (int64_t)first * IMX_SM90_BULK, apart = (int64_t)gridDim.x * IMX_SM90_BULK;
     if (at < chunk->bytes)
-        bulk_load(way, chunk->mine + at, piece_bytes(chunk, at));
+        bring(p, chunk->mine + at, piece_bytes(chunk, at));
     tell_chunk(args, before);
     imx_trace_begin(IMX_TRACE_PUSH);
 #pragma unroll 1
     for (; at < chunk->bytes; at += apart) {
         push_keep_pace(pace);
-        bulk_store(chunk->theirs + at, bulk_arrived(way), piece_bytes(chunk, at));
+        bulk_store(chunk->theirs + at, arrived(p), piece_bytes(chunk, at));
         tma_store_commit();
         if (at + apart < chunk->bytes)
-            bulk_load(way, chunk->mine + at + apart, piece_bytes(chunk, at + apart));
+            bring(p, chunk->mine + at + apart, piece_bytes(chunk, at + apart));
     }
 }
 
@@ -81,15 +125,15 @@ IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk, uint
  * all have as many as others, or one less. */
 IMX_FN uint32_t first_behind(const push_chunk *chunk, uint32_t first)
 {
-    uint32_t pieces = (uint32_t)((chunk->bytes + IMX_SM90_BULK - 1) / IMX_SM90_BULK);
-    return (first + gridDim.x - pieces % gridDim.x) % gridDim.x;
+    uint32_t count = (uint32_t)((chunk->bytes + IMX_SM90_BULK - 1) / IMX_SM90_BULK);
+    return (first + gridDim.x - count % gridDim.x) % gridDim.x;
 }
 
 /* One thread a block: its share of every chunk to every peer, the rank's before first. */
 IMX_FN void push_all(const imx_gemm_args &args)
 {
     uint32_t first = blockIdx.x;
-    bulk_way way = push_way();
+    pieces p = { 0, 0 };
     push_pace pace = push_pace_begin(args.push_pace[0], gridDim.x, IMX_SM90_BULK);
     push_chunk before = { -1, -1 };
     int to = args.team.rank;
@@ -101,7 +145,7 @@ IMX_FN void push_all(const imx_gemm_args &args)
 #pragma unroll 1
         for (int q = 0; (int64_t)q * args.schedule.chunk_rows < args.push_rows; q++) {
             push_chunk chunk = chunk_for(args, to, q);
-            push_pieces(args, &chunk, first, &before, &way, &pace);
+            push_pieces(args, &chunk, first, &before, &p, &pace);
             first = first_behind(&chunk, first);
             before = chunk;
         }
