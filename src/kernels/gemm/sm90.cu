@@ -26,6 +26,7 @@
  *   IMX_TILE_M  64 | 128, rows of a block      IMX_TILE_N    multiple of 16, at most 256
  *   IMX_WG_M    64 | 128, of a warpgroup       IMX_PINGPONG  consumers take turns
  *   IMX_STAGES                                 IMX_CLUSTER_M 1 | 2
+ *   IMX_BUFFERS 1 | 2, pieces of c that a consumer warp has room for
  *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
  *   IMX_BULK    what IMX_PUSH sends goes by the copy engine: there is room for it (sm90_push.cuh)
  * Of operands and order (launch.c):
@@ -184,21 +185,23 @@ IMX_FN int piece_step(const tile_info *note, int consumer, int q)
     int apart = note->apart;
     return 1 + q * apart + apart * (int)((blockIdx.x * CONSUMERS + consumer) % 16) / 16;
 #else
-    return 1 + q;
+    return 1 + q * PIECES_APART;
 #endif
 }
 
-/* Pieces of packed from `from` on, below `to`; ALL_GONE: and behind the last of them, a post. */
+/* Pieces of packed from `from` on, below `to`; ALL_GONE: and behind the last of them, a post.
+ * ends: the stages are no longer wanted. */
 IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
                          const imx_tma_map *c, const tile_info *note, uint32_t base, int from,
-                         int to)
+                         int to, bool ends = false)
 {
     if (STORES && from == 0)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
     for (int q = 0; q < PIECES; q++) {
         if (q >= from && q < to && (SPLIT == 1 || q == split_block()))
-            store_piece(packed[0], args, c, note, warp_row(), base, q);
+            store_piece(packed[0], args, c, note, warp_row(),
+                        ends ? take_stages(base, q) : take_buffer(base, q), q);
     }
 #ifdef IMX_POSTS
     if (to == ALL_GONE)
@@ -342,8 +345,10 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         !last_tile(packed, args, watch, &maps.own, last, warp_row(), base, &at, consumer))
         gave_up_here() = 1;
 #else
+    if (ONE_BUFFER)
+        all_consumers_meet(); /* none reads a stage any more */
     if (waiting)
-        store_pieces(packed, args, c, last, base, 0, ALL_GONE);
+        store_pieces(packed, args, c, last, base, 0, ALL_GONE, ONE_BUFFER);
 #endif
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */

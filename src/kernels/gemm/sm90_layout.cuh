@@ -132,13 +132,12 @@ enum {
     PIECE_SWIZZLE = PIECE_COLS == 64 ? 3 : PIECE_COLS == 32 ? 2 : 0,
     PIECE_BYTES = 16 * PIECE_COLS * 2,
     PIECES = IMX_TILE_N / PIECE_COLS,
-#if defined(IMX_PINGPONG) || defined(IMX_SPLIT)
-    BUFFERS = 1, /* of a warp: there is time, or but one piece */
-#else
-    BUFFERS = 2,
-#endif
+    /* Whether pieces, which leave beneath products, have but one buffer: then they are further
+     * apart, and the last tile's, which has no products above it, leave through the stages. */
+    ONE_BUFFER = IMX_BUFFERS == 1 && TURNS == 1 && SPLIT == 1,
+    PIECES_APART = ONE_BUFFER ? 4 : 1, /* steps */
     C_AT = IMX_STAGES * STAGE_BYTES,
-    EXCHANGE_AT = C_AT + CONSUMERS * 4 * BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
+    EXCHANGE_AT = C_AT + CONSUMERS * 4 * IMX_BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
     EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
     BULK_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES, /* with IMX_BULK */
     INFO_AT = BULK_AT + BULK * 2 * IMX_SM90_BULK,
@@ -231,6 +230,8 @@ static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
 static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's words");
 static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it");
 static_assert(BULK_AT % 128 == 0, "where bulk copies are fast");
+static_assert(!ONE_BUFFER || BULK, "no parts come through the stages, nobody else meets there");
+static_assert(!ONE_BUFFER || CONSUMERS * 4 * PIECES * PIECE_BYTES <= C_AT, "a tile fits there");
 static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
 
 /* As launch.c puts them together.  Boxes of operands are those of a whole tile or smaller, of the
@@ -391,6 +392,13 @@ IMX_FN void consumers_meet(int consumer)
         asm volatile("bar.sync 2, 128;" : : : "memory");
     else
         asm volatile("bar.sync 3, 128;" : : : "memory");
+}
+
+/* All consumers; with IMX_COLLECT others have the use of this barrier. */
+IMX_FN void all_consumers_meet(void)
+{
+    __syncwarp();
+    asm volatile("bar.sync 5, %0;" : : "n"(CONSUMERS * 128) : "memory");
 }
 
 /* This stage may be overwritten, as far as this warpgroup goes: tells all who write to it. */

@@ -1,7 +1,8 @@
 /* sm90_store.cuh - the way of sm90.cu's tiles from the registers of its consumers to where they
  * belong: c, or with IMX_STORE the owner of their rows (a block's last: sm90_last.cuh).
  *
- * A warp has 16 rows of every 64.  They go through buffers in shared memory, a piece at a time:
+ * A warp has 16 rows of every 64.  They go through buffers in shared memory, a piece at a time, or
+ * where there is but one buffer a block's last tile through what were the stages:
  *
  *     registers | stmatrix | piece | copy engine | c, or a slot at the owner
  */
@@ -104,7 +105,7 @@ IMX_FN void store_units(const imx_gemm_args &args, uint16_t *home, int row, int 
 IMX_FN uint32_t take_buffer(uint32_t base, int p)
 {
     /* With an odd number of pieces the first follows the last tile's last in the same buffer. */
-    bool other = BUFFERS == 2 && (p > 0 || PIECES % 2 == 0);
+    bool other = IMX_BUFFERS == 2 && (p > 0 || PIECES % 2 == 0);
     if (lane_here() == 0) {
         if (other)
             tma_store_wait_read(1);
@@ -112,7 +113,13 @@ IMX_FN uint32_t take_buffer(uint32_t base, int p)
             tma_store_wait_read(0);
     }
     __syncwarp();
-    return base + C_AT + ((threadIdx.x / 32 - 4) * BUFFERS + p % BUFFERS) * PIECE_BYTES;
+    return base + C_AT + ((threadIdx.x / 32 - 4) * IMX_BUFFERS + p % IMX_BUFFERS) * PIECE_BYTES;
+}
+
+/* This warp's place for piece p where the stages were, which no consumer reads any more. */
+IMX_FN uint32_t take_stages(uint32_t base, int p)
+{
+    return base + ((threadIdx.x / 32 - 4) * PIECES + p) * PIECE_BYTES;
 }
 
 /* A piece's words, as they lie in registers: x[2i] of columns 8i + 2 * (lane % 4) and row lane / 4,
@@ -142,13 +149,12 @@ IMX_FN void send_buffer(const imx_tma_map *to, uint32_t piece, int col, int row,
     }
 }
 
-/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile; packed: the tile's
- * rounded elements. */
+/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, by way of `piece`;
+ * packed: the tile's rounded elements. */
 IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base,
+                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t piece,
                         int p)
 {
-    uint32_t piece = take_buffer(base, p);
     int row = note->row + first_row, rows = note->rows - first_row;
     int col = note->col + p * PIECE_COLS;
 #if defined(IMX_C_PLAIN)
@@ -181,7 +187,7 @@ IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &ar
 {
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        store_piece(packed, args, c, note, first_row, base, p);
+        store_piece(packed, args, c, note, first_row, take_buffer(base, p), p);
 }
 
 #ifdef IMX_POSTS

@@ -346,7 +346,7 @@ IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32
         __syncwarp();
         if (round) {
             wave = last;
-            asm volatile("bar.sync 5, %0;" : : "n"(CONSUMERS * 128) : "memory");
+            all_consumers_meet();
         } else if (index_of(next - 1) < tiles_of()) {
             nap_ns = min((unsigned)note_of(next & 1)->steps * SUM_NAP_NS, SUM_NAP_MOST_NS);
         }

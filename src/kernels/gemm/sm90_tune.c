@@ -70,8 +70,7 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t b_cols = b_kn ? (size_t)imx_schedule_ceil(c->tile_n, ATOM) * ATOM : (size_t)c->tile_n;
     size_t stage = ((size_t)c->tile_m + b_cols) * TILE_K_BYTES;
     size_t warps = (size_t)consumers(c) * 4;
-    size_t buffers = c->pingpong || c->split > 1 ? 1 : 2;
-    size_t pieces = warps * buffers * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c);
+    size_t pieces = warps * (size_t)c->buffers * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c);
     size_t sums = c->split > 1 ? warps * 32 * (size_t)c->tile_n : 0;
     size_t notes = (size_t)c->stages * 32 + LIST + warps * 2 * 32;
     size_t barriers =
@@ -213,15 +212,26 @@ static bool fits(const imx_sm90_config *c, int b_kn)
     return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
 }
 
+/* At the price of large tiles' second buffer of c, if need be, but not of a stage. */
+static void make_room_for_bulk(imx_sm90_config *c, int b_kn)
+{
+    imx_sm90_config bulk = *c;
+    bulk.bulk = 1;
+    if (!fits(&bulk, b_kn) && c->cluster_m > 1)
+        bulk.buffers = 1;
+    if (fits(&bulk, b_kn))
+        *c = bulk;
+}
+
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
     int64_t rows = imx_schedule_ceil(in->m, in->ranks); /* the most that a rank has */
     imx_sm90_config c = rows <= ROWS_FEW ? small(in, rows) : large(in);
+    c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
     while (!fits(&c, in->b_kn))
         c.stages--;
-    imx_sm90_config bulk = c;
-    bulk.bulk = 1;
-    c.bulk = in->pushes && fits(&bulk, in->b_kn); /* not at the price of a stage */
+    if (in->pushes)
+        make_room_for_bulk(&c, in->b_kn);
     c.tile_rows = c.tile_m * c.cluster_m;
     c.tile_cols = c.tile_n;
     c.group = c.tile_rows < GROUP_ROWS ? GROUP_ROWS / c.tile_rows : 1;
@@ -239,7 +249,8 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
-                    "-DIMX_CLUSTER_M=%d%s%s",
+                    "-DIMX_BUFFERS=%d -DIMX_CLUSTER_M=%d%s%s",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "", c->bulk ? " -DIMX_BULK" : "");
+                    c->buffers, c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "",
+                    c->bulk ? " -DIMX_BULK" : "");
 }
