@@ -62,6 +62,7 @@
  *   a kernel of the caller's                GATHER STORE TEAM HOOKS
  */
 #include "sm90_collect.cuh"
+#include "sm90_credits.cuh"
 #include "sm90_last.cuh"
 #include "sm90_produce.cuh"
 #include "sm90_split.cuh"
@@ -142,20 +143,25 @@ IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
 #endif
 }
 
-/* This warp's own note of the tile that a stage begins.  What goes where peers write or read is not
- * stored any more once a wait gave up. */
-IMX_FN void take_note(tile_info *note, uint32_t stage)
+/* What goes where peers write or read is not stored any more once a wait gave up. */
+IMX_FN void heed_giving_up(tile_info *note)
 {
-    if (threadIdx.x % 32 < INFO_BYTES / 4)
-        ((int *)note)[threadIdx.x % 32] = ((int *)info_of(stage))[threadIdx.x % 32];
-    __syncwarp();
-#ifdef IMX_HOOK_BEGIN
+#if defined(IMX_STORE) || defined(IMX_COLLECT)
     if (gave_up_here()) {
         note->rows = 0;
         note->chunk = GAVE_UP;
     }
     __syncwarp();
 #endif
+}
+
+/* This warp's own note of the tile that a stage begins. */
+IMX_FN void take_note(tile_info *note, uint32_t stage)
+{
+    if (threadIdx.x % 32 < INFO_BYTES / 4)
+        ((int *)note)[threadIdx.x % 32] = ((int *)info_of(stage))[threadIdx.x % 32];
+    __syncwarp();
+    heed_giving_up(note);
 }
 
 /* One more step of a tile, in two halves: what stands between them runs beneath its products. */
@@ -260,8 +266,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         skip(&at, (uint32_t)steps_of(args));
     }
 
-#ifdef IMX_HOOK_BEGIN
-    /* While the first loads are on their way.  Peers are seldom that far behind. */
+#ifdef IMX_HOOKS
+    /* While the first loads are on their way: beneath products there are no registers for it. */
     if (!hook_begin(args, watch))
         gave_up_here() = 1;
     imbrexd_fence_tma();
@@ -312,9 +318,16 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #if !defined(IMX_STORE) && !defined(IMX_SUM) && !defined(IMX_COLLECT)
         add_bias(d, args, note_of(now)->col);
 #endif
+#if defined(IMX_CREDITS) && !defined(IMX_SUM)
+        if (tile < TURNS) { /* its first */
+            if (!may_store())
+                heed_giving_up(note_of(now));
+            imbrexd_fence_tma();
+        }
+#endif
 #ifdef IMX_SUM
         bool last = index_of(tile + 1) >= tiles_of();
-        int goes_on = sum_begins();
+        int goes_on = may_store();
 #endif
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -378,8 +391,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     uint32_t base = shared_base();
     if (threadIdx.x == 0) {
         gave_up_here() = 0;
-#ifdef IMX_SUM
-        sum_init();
+#ifdef IMX_CREDITS
+        credits_init();
 #endif
 #if defined(IMX_SLICES) && defined(IMX_PUSH)
         slices_init();

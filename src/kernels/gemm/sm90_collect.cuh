@@ -5,13 +5,14 @@
  *     consumers    | tiles of chunk 0 | tiles of chunk 1      | read chunk 1, add |
  *     idle warps                      | read chunk 0, add |   | the same          |
  *
- * One warp a block looks for the others' signals: all of them would hold them up.
+ * One warp a block looks for the others' signals, and credits: all of them would hold them up.
  */
 #ifndef IMX_SM90_COLLECT_CUH
 #define IMX_SM90_COLLECT_CUH
 
 #ifdef IMX_COLLECT
 
+#include "sm90_credits.cuh"
 #include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
 #include "team.cuh"
@@ -241,13 +242,13 @@ IMX_FN void collect_last(const imx_gemm_args &args)
  * meets the others.  0: gave up. */
 IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
-    int last = collect_last_chunk(args), there = 1;
+    int last = collect_last_chunk(args);
+    int there = thread_here() >= 64 || look_for_credits(args, watch);
 #pragma unroll 1
     for (int q = 0; q <= last; q++) {
-        if (thread_here() < 64 && there && !collect_wait(args, watch, q)) {
-            there = 0;
+        there = there && (thread_here() >= 64 || collect_wait(args, watch, q));
+        if (!there)
             gave_up_here() = 1;
-        }
         collect_meet(q == last);
         collect_chunk(args, q, thread_here() - 32, q == last ? COLLECT_ALL : COLLECT_BESIDE);
     }

@@ -11,6 +11,7 @@
 #ifndef IMX_SM90_FOLD_CUH
 #define IMX_SM90_FOLD_CUH
 
+#include "sm90_credits.cuh"
 #include "sm90_layout.cuh"
 #include "team.cuh"
 
@@ -162,12 +163,14 @@ IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int
 /* ---- who folds ------------------------------------------------------------------------------- */
 
 /* One of the idle warps, which are those of the producer but its first: its share of this block's
- * own tiles, but for the block's last.  0: gave up. */
+ * own tiles, but for the block's last; the first of them looks for credits first.  0: gave up. */
 IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     enum { LANES = 96 };
     unsigned stride = gridDim.x / CLUSTER;
     uint32_t tiles = 0;
+    if (thread_here() < 64 && !look_for_credits(args, watch))
+        return 0;
 #pragma unroll 1
     for (unsigned index = blockIdx.x / CLUSTER; index + stride < tiles_of(); index += stride) {
         imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);

@@ -3,7 +3,7 @@
  * the hooks of a kernel of the caller's (imbrex_gemm.h), whose text comes after this one.
  *
  *     hook_order      which tile comes next                    by some lanes of a warp
- *     hook_begin      before the first store                   by every warp of the consumers
+ *     hook_begin      before the first store (IMX_HOOKS only)  by every warp of the consumers
  *     hook_wait       before a chunk's first load              by the producer
  *     hook_done       a chunk is stored                        by the one who stored its last
  *     hook_beside     for the producer's idle warps            by each of the three
@@ -22,7 +22,6 @@
 
 #ifdef IMX_HOOKS
 
-#define IMX_HOOK_BEGIN
 #define IMX_HOOK_BESIDE
 
 IMX_FN const imx_user_args &user_of(const imx_gemm_args &args)
@@ -188,9 +187,6 @@ IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int6
 
 #else
 
-#if defined(IMX_STORE) || defined(IMX_COLLECT)
-#define IMX_HOOK_BEGIN
-#endif
 #if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_SUM) || defined(IMX_COLLECT)
 #define IMX_HOOK_BESIDE
 #endif
@@ -199,13 +195,6 @@ IMX_FN unsigned hook_order(const imx_gemm_args &, unsigned index)
 {
     return index;
 }
-
-#ifdef IMX_HOOK_BEGIN
-IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *watch)
-{
-    return team_credits(args, watch);
-}
-#endif
 
 #if defined(IMX_GATHER) && !defined(IMX_SLICES)
 IMX_FN bool hook_waits(const imx_gemm_args &args)

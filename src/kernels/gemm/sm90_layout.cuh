@@ -31,6 +31,9 @@
 #if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_COLLECT)
 #define IMX_POSTS /* a chunk's last tile tells somebody */
 #endif
+#if (defined(IMX_STORE) || defined(IMX_SUM) || defined(IMX_COLLECT)) && !defined(IMX_HOOKS)
+#define IMX_CREDITS /* tiles go where peers read: a warp beside the producer looks when they may */
+#endif
 #if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
 #define IMX_CONSUMERS 2
 #else
@@ -220,7 +223,7 @@ typedef struct block_words {
     uint32_t scouted;   /* slices that are here, of all the block's tiles in their order, or, with
                          * IMX_SLICES, of all rows; */
     uint32_t sent;      /* and those behind the first of whose own rows its share is there */
-    uint32_t ready;     /* with IMX_SUM: peers may be written to */
+    uint32_t ready;     /* with IMX_CREDITS: tiles may go where peers read, or are written to */
     uint32_t edge;      /* rows of a's smaller box */
     uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with
                          * IMX_COLLECT [0]: tiles that they all have, counted by each */

@@ -23,6 +23,7 @@
 #ifdef IMX_SUM
 
 #include "sm90_fold.cuh"
+#include "sm90_credits.cuh"
 #include "sm90_layout.cuh"
 #include "sum.h"
 #include "team.cuh"
@@ -52,18 +53,6 @@ static_assert(SPLIT * SUM_UNITS * 32 <=
 
 /* ---- the books ------------------------------------------------------------------------------- */
 
-/* Counted up once peers may be written to. */
-IMX_FN uint32_t sum_ready(void)
-{
-    return shared_at(&words().ready);
-}
-
-/* Before thread 0 meets the others. */
-IMX_FN void sum_init(void)
-{
-    words().ready = 0;
-}
-
 /* One warp a block, beneath the products.  The run before has ended, so the peers get this rank's
  * credit for it; when all blocks know the use, it is advanced.  0: gave up. */
 IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
@@ -81,9 +70,8 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
         there = imbrexd_signal_wait(watch, imx_team_credit(&team, team.rank, lane), use - 1, site);
     }
     there = __all_sync(0xffffffffu, there);
-    __syncwarp(); /* what a lane saw comes before what others do from here on */
-    if (lane == 0 && there)
-        shared_count(sum_ready(), 1);
+    if (there)
+        let_store();
     return there;
 }
 
@@ -312,16 +300,6 @@ IMX_FN int sum_rows(const imx_gemm_args &args, const imbrexd_watch *watch, int w
 }
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
-
-/* One warp, before rows leave: until peers may be written to.  0 for all its lanes: give up. */
-IMX_FN int sum_begins(void)
-{
-    while (!__any_sync(0xffffffffu, gave_up_here())) {
-        if (__all_sync(0xffffffffu, shared_counted(sum_ready())))
-            return 1;
-    }
-    return 0;
-}
 
 /* 16 of a warp's rows of a tile, from first_row on; last: there are no products to make beside. */
 IMX_FN void sum_send(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
