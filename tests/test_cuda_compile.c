@@ -278,18 +278,19 @@ static void pushes(void **state)
     static const struct {
         int64_t mnk[3];
         int layout;
-        const char *tile;
+        const char *tile, *buffers; /* of c */
         bool bulk;
     } rows[] = {
-        { { 8192, 14336, 4096 }, IMBREX_NK, "-DIMX_TILE_N=224 ", true },
-        { { 4096, 4096, 4096 }, IMBREX_NK, "-DIMX_TILE_N=176 ", true },
-        { { 4096, 4096, 4096 }, IMBREX_KN, "-DIMX_TILE_N=176 ", false },
-        { { 8192, 7168, 4096 }, IMBREX_NK, "-DIMX_BUFFERS=1 -DIMX_CLUSTER_M=2 -DIMX_BULK", true },
+        { { 8192, 14336, 4096 }, IMBREX_NK, "-DIMX_TILE_N=224 ", "-DIMX_BUFFERS=2 ", true },
+        { { 4096, 4096, 4096 }, IMBREX_NK, "-DIMX_TILE_N=176 ", "-DIMX_BUFFERS=1 ", true },
+        { { 4096, 4096, 4096 }, IMBREX_KN, "-DIMX_TILE_N=176 ", "-DIMX_BUFFERS=1 ", false },
+        { { 8192, 7168, 4096 }, IMBREX_NK, "-DIMX_TILE_N=256 ", "-DIMX_BUFFERS=1 ", true },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         try_gemm(rows[i].mnk, IMBREX_BF16, rows[i].layout, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, 1,
                  1);
-        if (!strstr(tried, rows[i].tile) || !strstr(tried, "-DIMX_BULK") != !rows[i].bulk)
+        if (!strstr(tried, rows[i].tile) || !strstr(tried, rows[i].buffers) ||
+            !strstr(tried, "-DIMX_BULK") != !rows[i].bulk)
             fail_msg("row %zu: %s", i, tried);
     }
 }

@@ -4,8 +4,8 @@
  *     consumers       | products of the first tile | it leaves | ...
  *     an idle warp    | looks for credits |
  *
- * One warp a block looks, since all of them would hold the credits up, and beneath products, since
- * a peer gives its credit as its run before ends, which is seldom sooner than this rank's.
+ * One warp a block looks, since all of them would hold the credits up; and beneath products, since
+ * to look takes a microsecond, though credits are seldom late.
  */
 #ifndef IMX_SM90_CREDITS_CUH
 #define IMX_SM90_CREDITS_CUH
