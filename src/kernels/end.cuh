@@ -4,7 +4,7 @@
 
 #include "team.h"
 
-/* One warp a block, after a barrier of all its threads that read the use, or what peers write: the
+/* One warp a block, when all its threads that read the use, or what peers write, have done so: the
  * last block of the grid advances *at to `use` and gives every peer its credit. */
 static __device__ __forceinline__ void imx_end_run(const imx_team *team, uint64_t *at, uint64_t use,
                                                    uint32_t *ended)

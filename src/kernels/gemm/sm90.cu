@@ -71,14 +71,34 @@
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
-#ifdef IMX_READS
+#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
 /* The producer's four warps.  What they have read, peers may write again when the block has counted
- * as ended: beneath its last products, which is 2 us sooner than behind them. */
+ * as ended: beneath its last products, or the sum of its last tile, which is 2 us sooner than
+ * behind them. */
 IMX_FN void producers_meet(void)
 {
     asm volatile("bar.sync 4, 128;" : : : "memory");
 }
 #endif
+
+/* Whether a block has ended when its last loads have come: nothing is read from peers, and nothing
+ * posted, after that.  A last tile of own rows posts nothing; the one before it does beneath that
+ * one's steps, in the first half of them or, where they are few, POST_AFTER behind its last piece
+ * (pieces_apart): before the last loads can have found room, if that is some stages later. */
+IMX_FN bool ends_with_loads(const imx_gemm_args &args)
+{
+#if defined(IMX_READS)
+    return true;
+#elif defined(IMX_LAST_PARTS)
+    unsigned first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    unsigned last = (tiles_of() - 1 - first) / stride;
+    int steps = steps_of(args), room = steps - IMX_STAGES;
+    return first < tiles_of() && listed(last % LISTED)->owner == args.team.rank &&
+           room > steps / 2 + 2 && room > PIECES + POST_AFTER;
+#else
+    return false;
+#endif
+}
 
 /* d (+)= a stage's a and b; add: whether the first product adds. */
 IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int first_row, int add)
@@ -459,9 +479,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         else if (threadIdx.x >= 32 && !hook_beside(args, &watch))
             gave_up_here() = 1;
 #endif
-#ifdef IMX_READS
+#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
         producers_meet();
-        if (threadIdx.x < 32 && !gave_up_here())
+        if (threadIdx.x < 32 && ends_with_loads(args) && !gave_up_here())
             hook_end(args);
 #endif
     } else {
@@ -475,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if defined(IMX_TEAM) && !defined(IMX_READS)
     else
         __syncthreads();
-    if (threadIdx.x < 32 && !gave_up_here())
+    if (threadIdx.x < 32 && !ends_with_loads(args) && !gave_up_here())
         hook_end(args);
 #endif
     imx_trace_close();

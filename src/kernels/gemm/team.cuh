@@ -174,7 +174,7 @@ IMX_TEAM_GPU int team_chunks(const imx_gemm_args &args, const imbrexd_watch *wat
     return there;
 }
 
-/* One warp a block, after a barrier as imx_end_run wants it: the last block ends the run. */
+/* One warp a block, when imx_end_run may be called: the last block ends the run. */
 IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 {
     if (args.ended)
