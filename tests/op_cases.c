@@ -348,6 +348,32 @@ bool op_cases_get_large(int number, op_case *c)
     return true;
 }
 
+/* What the CPU would take too long for: chunks; a b that no cache holds, of ranks with few rows,
+ * which are walked together in twos; few rows in slices, by wide tiles, too; a run that ends beneath
+ * its last sums; sums of several rows and waves of tiles, read by peers, or added up by two blocks,
+ * wide tiles, warps in turns. */
+static const op_case long_ones[] = {
+    { .op = "ag_gemm", .m = 1100, .n = 8184, .k = 2056, .gathered = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 1300, .n = 4112, .k = 2056, .chunk_rows = 128, .whole = 1 },
+    { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 1000, .n = 4096, .k = 1544, .gathered = 1, .whole = 1 },
+    { .op = "gemm_rs", .m = 250, .n = 4112, .k = 9000, .bias = 1, .whole = 1 },
+    { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
+    { .op = "gemm_rs", .m = 1300, .n = 4112, .k = 8192, .bias = 1, .whole = 1 },
+    { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
+    { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },
+    { .op = "gemm_rs", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
+};
+
+bool op_cases_get_long(int number, op_case *c)
+{
+    if (number >= (int)(sizeof long_ones / sizeof long_ones[0]))
+        return false;
+    *c = long_ones[number];
+    return true;
+}
+
 /* ---- the table on a device ------------------------------------------------------------------- */
 
 static int table_op(int number)

@@ -11,9 +11,11 @@ const char *op_cases_algorithm(const op_case *c, int i);
 
 /* Case number 0, 1, ...; false: there are no more.  c->algorithm is left NULL.
  * large: products of whole numbers that take many tiles of every kind, so many that a loop in
- * float64 would take too long: results of two devices are to be equal. */
+ * float64 would take too long: results of two devices are to be equal.
+ * long: so large that those of two algorithms are. */
 bool op_cases_get(int number, op_case *c);
 bool op_cases_get_large(int number, op_case *c);
+bool op_cases_get_long(int number, op_case *c);
 
 /* For ranks_run; ctx is not used.  Matrices are host memory. */
 int op_cases_all(imbrex_group *group, void *ctx);

@@ -232,31 +232,10 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     return worst;
 }
 
-/* What the CPU would take too long for: chunks; a b that no cache holds, of ranks with few rows,
- * which are walked together in twos; few rows in slices, by wide tiles, too; sums of several rows
- * and waves of tiles, read by peers, or added up by two blocks, wide tiles, warps in turns. */
-static bool get_long(int number, op_case *c)
-{
-    static const op_case cases[] = {
-        { .op = "ag_gemm", .m = 1100, .n = 8184, .k = 2056, .gathered = 1, .whole = 1 },
-        { .op = "ag_gemm", .m = 1300, .n = 4112, .k = 2056, .chunk_rows = 128, .whole = 1 },
-        { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
-        { .op = "ag_gemm", .m = 1000, .n = 4096, .k = 1544, .gathered = 1, .whole = 1 },
-        { .op = "gemm_rs", .m = 250, .n = 4112, .k = 9000, .bias = 1, .whole = 1 },
-        { .op = "gemm_rs", .m = 512, .n = 8192, .k = 520, .whole = 1 },
-        { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
-        { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },
-        { .op = "gemm_rs", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
-    };
-    const int count = sizeof cases / sizeof cases[0];
-    *c = cases[number < count ? number : 0];
-    return number < count;
-}
-
 static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
     (void)cpu, (void)walk;
-    return compare_cases(gpu, NULL, get_long, 0, NULL);
+    return compare_cases(gpu, NULL, op_cases_get_long, 0, NULL);
 }
 
 /* ---- not a number ---------------------------------------------------------------------------- */
@@ -494,7 +473,7 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
         worst = worse(worst, make_plan(gpu, c));
     for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS)
         worst = worse(worst, make_plan(gpu, c));
-    for (int i = current.part; get_long(i, &c) && worst != STUCK; i += PARTS)
+    for (int i = current.part; op_cases_get_long(i, &c) && worst != STUCK; i += PARTS)
         worst = worse(worst, make_plan(gpu, c));
     return worst;
 }
