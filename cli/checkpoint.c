@@ -48,6 +48,8 @@ static bool out_of_memory(const char *path, st_error *error)
 static bool join(const char *directory, size_t length, const char *name, char **joined,
                  st_error *error)
 {
+    while (length > 1 && directory[length - 1] == '/')
+        length--;
     if (asprintf(joined, "%.*s/%s", (int)length, directory, name) >= 0)
         return true;
     *joined = NULL;

@@ -349,9 +349,9 @@ bool op_cases_get_large(int number, op_case *c)
 }
 
 /* What the CPU would take too long for: chunks; a b that no cache holds, of ranks with few rows,
- * which are walked together in twos; few rows in slices, by wide tiles, too; a run that ends beneath
- * its last sums; sums of several rows and waves of tiles, read by peers, or added up by two blocks,
- * wide tiles, warps in turns. */
+ * which are walked together in twos; few rows in slices, by wide tiles, too; a run that ends
+ * beneath its last sums; sums of several rows and waves of tiles, read by peers, or added up by two
+ * blocks, wide tiles, warps in turns. */
 static const op_case long_ones[] = {
     { .op = "ag_gemm", .m = 1100, .n = 8184, .k = 2056, .gathered = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },

@@ -87,6 +87,8 @@ static void test_one_file(void **state)
     find_mlp("", 0, "holds 2 *.safetensors and no index");
     write_mlp("model.safetensors", "");
     find_mlp("", 0, NULL);
+    find_mlp("", 1, "/model.safetensors: has no layer 1");
+    assert_null(strstr(error.text, "//")); /* though the folder's name ends with one */
     find_mlp("weights.safetensors", 1, "has no layer 1: ask for one from 0 to 0");
     find_mlp("weights.safetensors", -1, "has no layer -1: ask");
     find_mlp("other.safetensors", 0,

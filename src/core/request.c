@@ -50,7 +50,9 @@ imbrex_status imx_request_check(const imx_op *op, const imx_request *r, const ch
     IMX_TRY(check_matrix(desc, "m x k", r->shape.m, r->shape.k));
     IMX_TRY(check_matrix(desc, "n x k", r->shape.n, r->shape.k));
     IMX_TRY(check_size(desc, "chunk_rows", r->chunk_rows, 0, INT32_MAX));
-    IMX_TRY(check_size(desc, "sms", r->sms, 0, INT32_MAX));
+    if (r->sms < 0)
+        return imx_fail(IMBREX_INVALID, "%s.sms is %d: want how many, or 0 for all", desc,
+                        (int)r->sms);
     if ((unsigned)r->shape.dtype > IMBREX_F32)
         return imx_fail(IMBREX_INVALID, "%s.dtype is %d: want IMBREX_BF16, F16 or F32", desc,
                         (int)r->shape.dtype);

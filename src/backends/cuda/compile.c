@@ -53,10 +53,16 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     const model *m = models, *end = models + MODELS;
     while (m < end && m->arch != desc->index)
         m++;
-    if (m == end)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "desc.device names no GPU to compile for: want \"compile:90\" for sm_90 or "
-                        "the like; `imbrex info` lists them");
+    if (m == end) {
+        char number[16] = "";
+        if (desc->index >= 0)
+            snprintf(number, sizeof number, ":%d", desc->index);
+        return imx_fail(
+            IMBREX_UNSUPPORTED,
+            "\"compile%s\" names no GPU to compile for: want \"compile:90\" for sm_90 or "
+            "the like; `imbrex info` lists them",
+            number);
+    }
     IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
     imx_device *device = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *device, &device));
