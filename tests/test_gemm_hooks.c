@@ -148,7 +148,7 @@ static void wrong_kernels(imbrex_group *group, bool cuda)
         { { SHAPE, .dtype = (imbrex_dtype)7 }, IMBREX_INVALID, "desc.gemm.dtype is 7" },
         { { SHAPE, .algorithm = "copy" }, IMBREX_INVALID, "hooks are the algorithm" },
         { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "desc.gemm.reserved is not 0" },
-        { { SHAPE, .sms = 1 << 20 }, IMBREX_UNSUPPORTED, "sms are 1048576" },
+        { { SHAPE, .sms = 1 << 20 }, IMBREX_UNSUPPORTED, "desc.gemm.sms is 1048576: " },
     };
     static const imbrex_gemm_desc odd[] = { { SHAPE, .dtype = IMBREX_F32 },
                                             { .m = 64, .n = 64, .k = 63 } };

@@ -94,31 +94,11 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
 
 static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 {
-    IMX_TRY(imx_request_check(plan->op, r, "desc", 0));
     const imbrex_group *group = plan->group;
-    const imx_target *target = group->target;
-    if (r->sms > target->units_most)
-        return imx_fail(IMBREX_UNSUPPORTED, "desc.sms is %d: a plan on %s can have at most %d",
-                        r->sms, group->device_name, target->units_most);
-    imx_tune_input input = {
-        .shape = r->shape,
-        .product = plan->op->product,
-        .scatters = plan->op->c_is_share,
-        .ranks = group->size,
-        .nodes = group->nodes.count,
-        .net_units = group->net_facts.units,
-        .chunk_rows = r->chunk_rows,
-        .sms = r->sms,
-        .arch = target->arch,
-        .shared_bytes = target->shared_bytes,
-        .memory_gb_s = group->memory_gb_s,
-        .units = group->units,
-        .sharers = group->sharers,
-        .alike = group->alike,
-        .slow_wire = group->env.cpu_link > 0,
-    };
+    IMX_TRY(imx_request_check(group, plan->op, r, "desc", 0));
+    const imx_tune_input input = imx_request_input(group, plan->op, r);
     plan->shape = r->shape;
-    plan->alignment = target->alignment;
+    plan->alignment = group->target->alignment;
     plan->config = imx_tune_config(&input);
     return choose(plan, r);
 }

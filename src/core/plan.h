@@ -162,8 +162,13 @@ imx_request imx_request_of_coll(const imbrex_coll_desc *desc);
 
 /* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
  * that m, n and k may be. */
-imbrex_status imx_request_check(const imx_op *op, const imx_request *request, const char *desc,
+imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op,
+                                const imx_request *request, const char *desc,
                                 int least) IMX_MUST_CHECK;
+
+/* What tune.h chooses tiles and algorithm by. */
+imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op,
+                                 const imx_request *request);
 
 /* What ranks must have alike, for imx_agree: m to sms of imbrex_gemm_desc, but for the algorithm.
  * nested: it is another desc's `gemm`. */

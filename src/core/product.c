@@ -10,6 +10,9 @@
 /* Rows of a chunk if none are asked for; tiles then have rows of one rank only. */
 enum { CHUNK_ROWS = 2048 };
 
+/* What a kernel of the caller's is cut as: its rows come from all ranks, and go to their owners. */
+static const imx_op kernel_op = { .name = "kernel", .product = true, .c_is_share = true };
+
 _Static_assert(sizeof(imx_gemm_user_args) <= IMX_ARGS_BYTES, "a launch has no room for them");
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -17,9 +20,8 @@ _Static_assert(sizeof(imx_gemm_user_args) <= IMX_ARGS_BYTES, "a launch has no ro
 static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_desc *d,
                                 const char *name)
 {
-    static const imx_op op = { .name = "kernel", .product = true };
     const imx_request request = imx_request_of_gemm(d);
-    IMX_TRY(imx_request_check(&op, &request, "desc.gemm", 1));
+    IMX_TRY(imx_request_check(group, &kernel_op, &request, "desc.gemm", 1));
     if (d->algorithm)
         return imx_fail(IMBREX_INVALID,
                         "desc.gemm's algorithm is \"%s\": kernel %s's hooks are the algorithm; "
@@ -35,22 +37,11 @@ static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_des
 
 static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d)
 {
-    imx_tune_input input = {
-        .shape = { d->m, d->n, d->k, d->dtype, d->layout },
-        .product = true,
-        .scatters = true,
-        .hooks = true,
-        .ranks = group->size,
-        .nodes = 1,
-        .chunk_rows = d->chunk_rows ? d->chunk_rows : CHUNK_ROWS,
-        .sms = d->sms,
-        .arch = group->target->arch,
-        .shared_bytes = group->target->shared_bytes,
-        .memory_gb_s = group->memory_gb_s,
-        .units = group->units,
-        .sharers = group->sharers,
-        .alike = group->alike,
-    };
+    const imx_request request = imx_request_of_gemm(d);
+    imx_tune_input input = imx_request_input(group, &kernel_op, &request);
+    input.hooks = true;
+    if (!input.chunk_rows)
+        input.chunk_rows = CHUNK_ROWS;
     return imx_tune_config(&input);
 }
 
@@ -58,9 +49,6 @@ static imbrex_status create(imbrex_group *group, imx_product *p, const char *nam
 {
     const imbrex_gemm_desc *d = &p->desc;
     const imx_target *target = group->target;
-    if (d->sms > target->units_most)
-        return imx_fail(IMBREX_UNSUPPORTED, "desc.gemm's sms are %d: a product on %s can have %d",
-                        d->sms, group->device_name, target->units_most);
     imx_config config = cut(group, d);
     if (target->arch && !imx_tiling_hooks(target->arch, d->n, d->k, (int)d->dtype, (int)d->layout))
         return imx_fail(IMBREX_UNSUPPORTED,

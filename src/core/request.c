@@ -40,7 +40,8 @@ static imbrex_status check_matrix(const char *desc, const char *name, int64_t ro
     return IMBREX_OK;
 }
 
-imbrex_status imx_request_check(const imx_op *op, const imx_request *r, const char *desc, int least)
+imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op, const imx_request *r,
+                                const char *desc, int least)
 {
     IMX_TRY(imx_status_need(r->reserved, desc, "want the shape of the plan"));
     IMX_TRY(check_size(desc, "m", r->shape.m, least, IMX_SIZE_MOST));
@@ -60,7 +61,31 @@ imbrex_status imx_request_check(const imx_op *op, const imx_request *r, const ch
         return imx_fail(IMBREX_INVALID, "%s.layout is %d: want IMBREX_NK or IMBREX_KN", desc,
                         (int)r->shape.layout);
     IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), desc));
+    if (r->sms > group->target->units_most)
+        return imx_fail(IMBREX_UNSUPPORTED, "%s.sms is %d: %s has at most %d", desc, (int)r->sms,
+                        group->device_name, group->target->units_most);
     return IMBREX_OK;
+}
+
+imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op, const imx_request *r)
+{
+    return (imx_tune_input){
+        .shape = r->shape,
+        .product = op->product,
+        .scatters = op->c_is_share,
+        .ranks = group->size,
+        .nodes = group->nodes.count,
+        .net_units = group->net_facts.units,
+        .chunk_rows = r->chunk_rows,
+        .sms = r->sms,
+        .arch = group->target->arch,
+        .shared_bytes = group->target->shared_bytes,
+        .memory_gb_s = group->memory_gb_s,
+        .units = group->units,
+        .sharers = group->sharers,
+        .alike = group->alike,
+        .slow_wire = group->env.cpu_link > 0,
+    };
 }
 
 void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_REQUEST_FIELDS])

@@ -291,7 +291,7 @@ static imbrex_status check(const imbrex_group *group, const char *op, const imbr
                         op);
     t->op = imx_plan_ops[find_op(op)];
     t->request = imx_request_of_gemm(desc);
-    IMX_TRY(imx_request_check(t->op, &t->request, "desc", 0));
+    IMX_TRY(imx_request_check(t->group, t->op, &t->request, "desc", 0));
     if (desc->algorithm)
         return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
                         desc->algorithm);
