@@ -4,7 +4,11 @@
 
 #include "imbrex_device.h"
 
-enum { IMX_TEAM_MOST = 16 }; /* ranks whose memory a kernel's args have room for */
+enum {
+    IMX_TEAM_MOST = 16,    /* ranks whose memory a kernel's args have room for */
+    IMX_TEAM_LOOKS = 2000, /* of a GPU's thread at what comes, before the abort word, which is far
+                            * away */
+};
 
 /* base[r]: the run's half of the plan's shared memory on rank r, as this rank maps it:
  *

@@ -218,7 +218,7 @@ IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, sli
                 come |= (uint32_t)imx_vector_has_come(value[j]) << j;
             if (__all_sync(0xffffffffu, come == (1 << SLICE_MOVES) - 1))
                 break;
-            if (looks >= LOOKS_MOST &&
+            if (looks >= IMX_TEAM_LOOKS &&
                 !__all_sync(0xffffffffu, slice_wait(args, watch, s, begin)))
                 return 0;
             if (nap_ns)
@@ -289,7 +289,7 @@ IMX_FN int slices_scout(const imx_gemm_args &args, const imbrexd_watch *watch, i
         for (int looks = 0; !__all_sync(0xffffffffu, scout_looks(args, s, use)) && there; looks++) {
             if (s > 0)
                 __nanosleep(SLICES_NAP_NS);
-            if (looks >= LOOKS_MOST)
+            if (looks >= IMX_TEAM_LOOKS)
                 there = __all_sync(0xffffffffu, scout_waits(args, watch, s, use));
         }
         imbrexd_fence_gpu(); /* what was stored before what this saw */

@@ -237,7 +237,7 @@ IMX_FN int sum_round(const imx_gemm_args &args, const imbrexd_watch *watch, cons
         uint4 unit[SUM_PARTS][SUM_AT_ONCE];
 #pragma unroll 1
         for (int looks = 0; !sum_look(args, share, q, r, unit); looks++) {
-            if (looks >= LOOKS_MOST && !sum_wait(args, watch, share, q, r))
+            if (looks >= IMX_TEAM_LOOKS && !sum_wait(args, watch, share, q, r))
                 return 0;
             if (TURNS == 2 && nap_ns)
                 __nanosleep(nap_ns);

@@ -143,8 +143,6 @@ IMX_TEAM_GPU int team_owner(const imx_gemm_args &args, int row)
     return (int)((((unsigned)row + 1) * team_ranks(args) - 1) / (unsigned)args.schedule.m);
 }
 
-enum { LOOKS_MOST = 2000 }; /* at what comes, before the abort word, which is far away */
-
 /* One lane: until these 16 bytes, which tell by themselves that they have come (vector.cuh), are
  * here; 0: give up. */
 IMX_TEAM_GPU int team_unit(const imbrexd_watch *watch, const void *unit, imbrexd_site site)

@@ -171,14 +171,13 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
     return together(there);
 }
 
-/* The same as look, until all are there.  The abort word is far away. */
+/* The same as look, until all are there. */
 LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use,
                int first, imx_ll_unit *unit)
 {
-    enum { LOOKS = 2000 };
 #pragma unroll 1
     for (int looks = 0; !look(args, i, use, first, unit); looks++) {
-        if (looks >= LOOKS && !wait_units(args, watch, i, use, first))
+        if (looks >= IMX_TEAM_LOOKS && !wait_units(args, watch, i, use, first))
             return 0;
     }
     return 1;

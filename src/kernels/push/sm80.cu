@@ -170,14 +170,13 @@ PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, in
     return 1;
 }
 
-/* The same as look, until all are there.  The abort word is far away. */
+/* The same as look, until all are there. */
 PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
                        uint64_t use, int first, uint64_t *word)
 {
-    enum { LOOKS = 2000 };
 #pragma unroll 1
     for (int looks = 0; !look(args, i, use, first, word); looks++) {
-        if (looks >= LOOKS && !wait_words(args, watch, i, use, first))
+        if (looks >= IMX_TEAM_LOOKS && !wait_words(args, watch, i, use, first))
             return 0;
     }
     return 1;
