@@ -258,6 +258,8 @@ static int picture(rank_state *s)
     spans_free(&sequential);
     if (!written)
         fprintf(stderr, "imbrex mlp: %s\n", error);
+    if (status != IMBREX_OK)
+        failure_say("mlp", s->group, status);
     return status == IMBREX_OK && written ? CLI_OK : CLI_FAILED;
 }
 

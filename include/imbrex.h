@@ -278,8 +278,8 @@ typedef struct imbrex_args {
  *
  * rows: this rank's share of the run's m.  * b: with b as [n, k], times its transpose.  Any size
  * may be 0.  Inputs and outputs are ordinary memory of the group's device and must not overlap.
- * They need the alignment of their element, else INVALID; those of a product on "cuda" need 16
- * bytes, else UNSUPPORTED.  An empty matrix may be NULL.
+ * They need the alignment of their element, else INVALID; those of a product on "cuda", but for
+ * bias, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie anywhere.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
  * float32, then the bias, then one rounding: the same inputs give the same bits on every run.  Over

@@ -461,6 +461,50 @@ static void names_who_gave_up(void **state)
     assert_int_equal(ranks_run(&desc, half_a_run, NULL), 0);
 }
 
+static const imx_backend *whole;
+static int parts; /* of rank 0's barrier, that were enqueued */
+
+static imbrex_status break_second(imx_device *device, const imx_signal_op *signals, int count,
+                                  imbrex_stream stream)
+{
+    return parts++ ? imx_fail(IMBREX_NO_MEMORY, "no memory for signals")
+                   : whole->signals(device, signals, count, stream);
+}
+
+/* Rank 0 cannot enqueue the rest of its barrier, which takes two parts of so many ranks. */
+static int half_a_barrier(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool first = imbrex_group_rank(group) == 0;
+    char why[120];
+    imx_backend broken = *group->backend;
+    broken.signals = break_second;
+    if (first) {
+        whole = group->backend;
+        parts = 0;
+        group->backend = &broken;
+    }
+    imbrex_status status = imbrex_barrier(group, NULL);
+    RANK_CHECK(!first || (status == IMBREX_NO_MEMORY && strstr(imbrex_error(), "for signals")),
+               "%s", imbrex_error());
+    if (first)
+        group->backend = whole;
+    status = imbrex_stream_sync(group, NULL);
+    snprintf(why, sizeof why,
+             "rank 0%s could enqueue only a part of imbrex_barrier: IMBREX_NO_MEMORY there",
+             first ? " (this rank)" : "");
+    RANK_CHECK(status == (first ? IMBREX_NO_MEMORY : IMBREX_PEER) && strstr(imbrex_error(), why),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static void names_who_left_a_barrier(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 10 };
+    assert_int_equal(ranks_run(&desc, half_a_barrier, NULL), 0);
+}
+
 /* ---- an abort while the emulations sleep ----------------------------------------------------- */
 
 /* Both ranks sleep ten seconds and more before, or after, the copy. */
@@ -519,6 +563,7 @@ int main(void)
         cmocka_unit_test(knows_a_circle),
         cmocka_unit_test(a_pause_of_all_is_no_fault),
         cmocka_unit_test(names_who_gave_up),
+        cmocka_unit_test(names_who_left_a_barrier),
         cmocka_unit_test(abort_ends_emulated_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* fault.c - why a group has failed, in words: which wait, and which rank holds up all the others.
  */
 #include <sched.h>
+#include <stdio.h>
 
 #include "group.h"
 #include "plan.h"
@@ -423,10 +424,13 @@ static imbrex_status say_mismatch(report *r)
 static imbrex_status say_gave_up(report *r)
 {
     imbrex_status why = (imbrex_status)r->fault->have;
-    describe_plan(r->group, r->fault->site.plan, &r->text);
+    int plan = r->fault->site.plan;
+    imx_text_add(&r->text, plan ? "its run of " : "imbrex_barrier");
+    if (plan)
+        describe_plan(r->group, plan, &r->text);
     return imx_fail(r->own ? why : IMBREX_PEER,
-                    "rank %d%s could enqueue only a part of its run of %s: %s there", r->by,
-                    r->self, r->words, imbrex_status_name(why));
+                    "rank %d%s could enqueue only a part of %s: %s there", r->by, r->self, r->words,
+                    imbrex_status_name(why));
 }
 
 static imbrex_status say_protocol(report *r)
@@ -510,8 +514,16 @@ void imbrex_group_abort(imbrex_group *group)
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
 }
 
-void imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why)
+imbrex_status imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why,
+                                const imbrex_stream *streams, int count)
 {
+    char sentence[400];
+    snprintf(sentence, sizeof sentence, "%s", imx_status_detail());
     imbrexd_site site = { .plan = plan, .rank = group->rank, .index = -1 };
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_GAVE_UP, site, (uint64_t)why, 0);
+    for (int i = 0; i < count; i++) {
+        imbrex_status drained = group->backend->stream_sync(group->device, streams[i]);
+        (void)drained;
+    }
+    return imx_fail(why, "%s", sentence);
 }

@@ -193,8 +193,11 @@ const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank);
 /* OK, or why the group has failed.  Never blocks. */
 imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;
 
-/* Ends all waits, because this rank could enqueue part of a run only. */
-void imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why);
+/* Part of a run, or with plan 0 of a barrier, is enqueued and the rest cannot be, which why and its
+ * sentence say: no peer's wait for it would end.  So all waits are ended, and then what is on these
+ * streams.  Returns why, with its sentence. */
+imbrex_status imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why,
+                                const imbrex_stream *streams, int count) IMX_MUST_CHECK;
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 

@@ -98,7 +98,6 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
     IMX_TRY(imx_request_check(group, plan->op, r, "desc", 0));
     const imx_tune_input input = imx_request_input(group, plan->op, r);
     plan->shape = r->shape;
-    plan->alignment = group->target->alignment;
     plan->config = imx_tune_config(&input);
     return choose(plan, r);
 }
@@ -378,19 +377,14 @@ static imbrex_status check_there(const extent *x)
                                             x->name, (long long)x->elements);
 }
 
-/* To its element, and in a product also to what the device's kernels load and store at once;
- * loaded_wide: they do so with this one. */
-static imbrex_status check_aligned(const imbrex_plan *plan, const extent *x, bool loaded_wide)
+/* wide: as the kernels of a product load and store. */
+static imbrex_status check_aligned(const imbrex_plan *plan, const extent *x, bool wide)
 {
-    size_t element = imx_dtype_bytes(plan->shape.dtype);
-    if (x->elements && (uintptr_t)x->at % element)
-        return imx_fail(IMBREX_INVALID, "args.%s, %p, is not %zu-byte aligned", x->name, x->at,
-                        element);
-    if (loaded_wide && plan->op->product && plan->alignment &&
-        (uintptr_t)x->at % (uintptr_t)plan->alignment)
-        return imx_fail(IMBREX_UNSUPPORTED, "args.%s, %p, is not %d-byte aligned, which %s needs",
-                        x->name, x->at, plan->alignment, plan->group->backend->name);
-    return IMBREX_OK;
+    char name[32];
+    snprintf(name, sizeof name, "args.%s", x->name);
+    return x->elements ? imx_request_aligned(plan->group, name, x->at, plan->shape.dtype,
+                                             wide && plan->op->product)
+                       : IMBREX_OK;
 }
 
 static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
@@ -451,20 +445,14 @@ static imbrex_status enqueue(const imx_run *run)
     return imx_turn_end(plan->group, &plan->turn, run->stream);
 }
 
-/* Part of a run is enqueued and the rest cannot be: no peer's wait for it would end, and no event
- * says when its part is done with the plan's memory.  So all waits are ended, and then the part. */
+/* No event says when the part that is enqueued is done with the plan's memory. */
 static imbrex_status give_up(const imx_run *run, imbrex_status status)
 {
-    imbrex_group *group = run->plan->group;
-    char why[400];
-    snprintf(why, sizeof why, "%s", imx_status_detail());
-    imx_fault_give_up(group, run->plan->number, status);
-    imbrex_status drained = group->backend->stream_sync(group->device, run->stream);
-    drained = group->backend->stream_sync(group->device, run->plan->comm);
-    for (int i = 0; i < run->plan->side_count; i++)
-        drained = group->backend->stream_sync(group->device, run->plan->sides[i].stream);
-    (void)drained;
-    return imx_fail(status, "%s", why);
+    const imbrex_plan *plan = run->plan;
+    imbrex_stream streams[2 + IMX_SIDES] = { run->stream, plan->comm };
+    for (int i = 0; i < plan->side_count; i++)
+        streams[2 + i] = plan->sides[i].stream;
+    return imx_fault_give_up(plan->group, plan->number, status, streams, 2 + plan->side_count);
 }
 
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)

@@ -92,7 +92,6 @@ struct imbrex_plan {
     const imx_algorithm *algorithm;
     imx_shape shape;
     imx_config config;
-    int alignment; /* bytes, that matrices must have on this device; 0: their elements' */
     imx_offsets offsets;
     imx_symmetric *shared;
     imx_memory *local;
@@ -165,6 +164,11 @@ imx_request imx_request_of_coll(const imbrex_coll_desc *desc);
 imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op,
                                 const imx_request *request, const char *desc,
                                 int least) IMX_MUST_CHECK;
+
+/* Local: whether a matrix of the caller's, which it knows as `name`, lies as its elements have to,
+ * else INVALID; wide: and as the device's kernels load and store at once, else UNSUPPORTED. */
+imbrex_status imx_request_aligned(const imbrex_group *group, const char *name, const void *at,
+                                  imbrex_dtype dtype, bool wide) IMX_MUST_CHECK;
 
 /* What tune.h chooses tiles and algorithm by. */
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op,

@@ -59,7 +59,6 @@ static imbrex_status create(imbrex_group *group, imx_product *p, const char *nam
                         target->arch);
     p->band = config.band;
     p->blocks = config.blocks;
-    p->alignment = target->alignment ? target->alignment : (int)imx_dtype_bytes(d->dtype);
     p->args = (imx_gemm_args){
         .schedule = { .m = d->m,
                       .n = d->n,
@@ -121,17 +120,15 @@ int imx_product_fields(const imx_product *p, imx_field fields[IMX_PRODUCT_FIELDS
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static imbrex_status check_pointer(const imx_product *p, const char *name, int rank, const void *at)
+static imbrex_status check_pointer(const imx_product *p, const imbrex_group *group,
+                                   const char *name, int rank, const void *at)
 {
     char words[32];
     imx_text what = { .at = words, .size = sizeof words };
     imx_text_add(&what, rank < 0 ? "operands.%s" : "operands.%s[%d]", name, rank);
     if (!at)
         return imx_fail(IMBREX_INVALID, "%s is NULL", words);
-    if ((uintptr_t)at % (unsigned)p->alignment)
-        return imx_fail(IMBREX_INVALID, "%s, %p, is not aligned to %d bytes", words, at,
-                        p->alignment);
-    return IMBREX_OK;
+    return imx_request_aligned(group, words, at, p->desc.dtype, true);
 }
 
 static imbrex_status check_operands(const imx_product *p, const imbrex_group *group,
@@ -145,13 +142,13 @@ static imbrex_status check_operands(const imx_product *p, const imbrex_group *gr
         return imx_fail(IMBREX_INVALID, "operands.first is %d: the group has ranks 0 to %d",
                         o->first, group->size - 1);
     IMX_TRY(imx_status_need_zero(o->reserved, sizeof o->reserved, "operands"));
-    IMX_TRY(check_pointer(p, "a", -1, o->a));
-    IMX_TRY(check_pointer(p, "b", -1, o->b));
+    IMX_TRY(check_pointer(p, group, "a", -1, o->a));
+    IMX_TRY(check_pointer(p, group, "b", -1, o->b));
     if (o->own)
-        IMX_TRY(check_pointer(p, "own", -1, o->own));
+        IMX_TRY(check_pointer(p, group, "own", -1, o->own));
     IMX_TRY(imx_status_need(o->c, "operands.c", "want where each rank's rows go"));
     for (int r = 0; r < group->size; r++)
-        IMX_TRY(check_pointer(p, "c", r, o->c[r]));
+        IMX_TRY(check_pointer(p, group, "c", r, o->c[r]));
     return IMBREX_OK;
 }
 

@@ -11,7 +11,6 @@ typedef struct imx_product {
     imx_gemm_args args; /* of the largest launch */
     int band;           /* ranks that are walked together where nothing is gathered */
     int blocks;
-    int alignment; /* of operands */
     imx_memory *counters;
 } imx_product;
 

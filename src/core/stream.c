@@ -130,8 +130,9 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
 }
 
 /* All of a node tell all: one post and one wait a peer, all posts at once, then all waits.  R is
- * small inside a node, and this is one latency; a dissemination barrier would be log2(R). */
-static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
+ * small inside a node, and this is one latency; a dissemination barrier would be log2(R).
+ * *begun: a part is enqueued. */
+static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream, bool *begun)
 {
     const imx_nodes *nodes = &group->nodes;
     imx_meeting *own = imx_meeting_of(group, group->rank);
@@ -158,23 +159,34 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream)
             if (count < IMX_SIGNALS_MOST)
                 continue;
             IMX_TRY(group->backend->signals(group->device, ops, count, stream));
+            *begun = true;
             count = 0;
         }
     }
-    return count ? group->backend->signals(group->device, ops, count, stream) : IMBREX_OK;
+    if (count)
+        IMX_TRY(group->backend->signals(group->device, ops, count, stream));
+    *begun = true;
+    return IMBREX_OK;
 }
 
 /* Over nodes: each node meets, then their first ranks do, then each node again, to hear of it. */
+static imbrex_status meet(imbrex_group *group, imbrex_stream stream, bool *begun)
+{
+    IMX_TRY(meet_in_node(group, stream, begun));
+    if (group->nodes.count == 1)
+        return IMBREX_OK;
+    IMX_TRY(imx_net_meet(group, stream));
+    return meet_in_node(group, stream, begun);
+}
+
 imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
     IMX_TRY(get_ready(group, &stream));
     IMX_TRY(imx_net_check_stream(group, stream));
-    IMX_TRY(meet_in_node(group, stream));
-    if (group->nodes.count == 1)
-        return IMBREX_OK;
-    IMX_TRY(imx_net_meet(group, stream));
-    return meet_in_node(group, stream);
+    bool begun = false;
+    imbrex_status status = meet(group, stream, &begun);
+    return status == IMBREX_OK || !begun ? status : imx_fault_give_up(group, 0, status, &stream, 1);
 }
 
 /* ---- one at a time --------------------------------------------------------------------------- */
