@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "timeline_summary.h"
+
 enum { MERGE_ABOVE = 20000 }; /* spans of a panel */
 
 /* layout_row.has */
@@ -165,17 +167,6 @@ static size_t join(stretch *s, size_t count)
     return kept;
 }
 
-static bool has_tiles(const timeline_rank *rank, const imbrex_span *kernel)
-{
-    for (size_t i = 0; i < rank->count; i++) {
-        const imbrex_span *span = &rank->spans[i];
-        if (span->kind == IMBREX_SPAN_TILE && span->stream == kernel->stream &&
-            span->begin_ns >= kernel->begin_ns && span->begin_ns < kernel->end_ns)
-            return true;
-    }
-    return false;
-}
-
 /* Copies to others, and computing: tiles, and kernels that do not tell their tiles, because a
  * kernel may also wait. */
 static void collect(const timeline_rank *rank, stretch *copies, size_t *copy_count,
@@ -187,7 +178,7 @@ static void collect(const timeline_rank *rank, stretch *copies, size_t *copy_cou
         if (span->kind == IMBREX_SPAN_COPY && !layout_is_own(span, rank->rank))
             copies[(*copy_count)++] = s;
         if (span->kind == IMBREX_SPAN_TILE ||
-            (span->kind == IMBREX_SPAN_KERNEL && !has_tiles(rank, span)))
+            (span->kind == IMBREX_SPAN_KERNEL && !timeline_summary_has_tiles(rank, span)))
             computing[(*computing_count)++] = s;
     }
 }
@@ -195,10 +186,10 @@ static void collect(const timeline_rank *rank, stretch *copies, size_t *copy_cou
 static bool measure_rank(const timeline_rank *rank, int64_t *copying, int64_t *hidden)
 {
     stretch *copies = calloc(2 * rank->count + 1, sizeof *copies);
-    stretch *computing = copies + rank->count;
     size_t copy_count = 0, computing_count = 0;
     if (!copies)
         return false;
+    stretch *computing = copies + rank->count;
     collect(rank, copies, &copy_count, computing, &computing_count);
     copy_count = join(copies, copy_count);
     computing_count = join(computing, computing_count);

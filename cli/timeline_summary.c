@@ -21,7 +21,7 @@ bool timeline_summary_kernel(const imbrex_span *span)
     return span->kind == IMBREX_SPAN_KERNEL && span->lane == 0 && span->end_ns > span->begin_ns;
 }
 
-static bool has_tiles(const timeline_rank *rank, const imbrex_span *kernel)
+bool timeline_summary_has_tiles(const timeline_rank *rank, const imbrex_span *kernel)
 {
     for (size_t i = 0; i < rank->count; i++)
         if (rank->spans[i].kind == IMBREX_SPAN_TILE && within(&rank->spans[i], kernel))
@@ -36,7 +36,7 @@ static const imbrex_span *last_product(const timeline_rank *rank)
     for (size_t i = 0; i < rank->count; i++) {
         const imbrex_span *span = &rank->spans[i];
         if (timeline_summary_kernel(span) && (!last || span->begin_ns > last->begin_ns) &&
-            has_tiles(rank, span))
+            timeline_summary_has_tiles(rank, span))
             last = span;
     }
     return last;

@@ -23,6 +23,9 @@ typedef struct timeline_summary {
 /* Whether it is a whole kernel, and not what one of its lanes did. */
 bool timeline_summary_kernel(const imbrex_span *span);
 
+/* Whether it tells its tiles. */
+bool timeline_summary_has_tiles(const timeline_rank *rank, const imbrex_span *kernel);
+
 /* false: no such kernel, or out of memory. */
 bool timeline_summarise(const timeline_rank *rank, timeline_summary *out);
 

@@ -177,7 +177,7 @@ class Layout(unittest.TestCase):
         folder = os.path.join(BUILD, "CMakeFiles")
         objects = os.path.join(folder, "imbrex_objects.dir")
         elsewhere = {"src/transport/%s.c" % name: "imbrex_mpi.dir"  # where MPI is
-                     for name in ("net_mpi", "mpi_carrier", "mpi_errand", "mpi_limit", "mpi_world")}
+                     for name in ("net_mpi", "mpi_carrier", "mpi_errand", "mpi_nap", "mpi_world")}
         if not os.path.isdir(objects) or not shutil.which("nm"):
             self.skipTest("needs a build and nm")
         faults = []

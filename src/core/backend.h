@@ -1,8 +1,8 @@
 /* backend.h - the seam to a device: what it can do, and nothing about how.
  *
  * A backend is one constant table of functions.  Everything above it (core, ops) calls these and
- * never asks which one it has, only whether it runs anything (imx_backend_runs), and tune.c for
- * what architecture it cuts products (imx_target.arch).
+ * never asks which one it has, only whether it runs anything (imx_backend_runs), and where products
+ * are cut, for what architecture (imx_target.arch).
  *
  *   memory    created zeroed and exportable; a rank maps a peer's through a file descriptor (from
  *             another process) or by sharing the object (in the same process).  Reference-counted:

@@ -141,17 +141,6 @@ static bool read_all(int fd, void *to, size_t bytes)
     return true;
 }
 
-static bool write_all(int fd, const void *from, size_t bytes)
-{
-    for (size_t put = 0; put < bytes;) {
-        ssize_t n = write(fd, (const char *)from + put, bytes - put);
-        if (n < 0 && errno != EINTR)
-            return false;
-        put += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
-
 static void *read_file(int fd, size_t most, size_t *bytes)
 {
     struct stat found;
@@ -213,7 +202,7 @@ bool imx_folder_write(const imx_folder *folder, const char *name, const struct i
     int fd = openat(at, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool whole = fd >= 0;
     for (int i = 0; i < count && whole; i++)
-        whole = write_all(fd, parts[i].iov_base, parts[i].iov_len);
+        whole = imx_sys_write_all(fd, parts[i].iov_base, parts[i].iov_len);
     if (fd >= 0)
         whole = close(fd) == 0 && whole;
     whole = whole && renameat(at, temporary, at, name) == 0;

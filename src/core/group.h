@@ -46,8 +46,8 @@ extern const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS];
 struct imbrex_group {
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
-    int sharers;                /* ranks on this rank's device, itself included */
-    int units;                  /* of the device, this rank's share: at least 1 */
+    int sharers;                /* of a device: the most ranks on one */
+    int units;                  /* a rank's share of its device, the smallest: at least 1 */
     bool alike;                 /* all ranks have as many */
     int memory_gb_s;            /* of the rank whose device has the slowest memory */
     imx_nodes nodes;

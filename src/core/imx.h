@@ -113,6 +113,9 @@ extern imx_sys_table imx_sys;
 /* Zeroed host memory at *(void **)out; never NULL on OK, also for 0 bytes.  Free with free(). */
 imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHECK;
 
+/* false: errno says why not all of it. */
+bool imx_sys_write_all(int fd, const void *from, size_t bytes);
+
 /* ---- env.c ----------------------------------------------------------------------------------- */
 
 /* The environment variables that imbrex itself knows, one row each, for the parser and for `imbrex

@@ -46,4 +46,10 @@ static inline int imx_nodes_leader(const imx_nodes *nodes)
     return nodes->first[nodes->own];
 }
 
+/* The rank of this node that comes i behind this one, round its ranks; i: from -ranks on. */
+static inline int imx_nodes_mate(const imx_nodes *nodes, int i)
+{
+    return imx_nodes_leader(nodes) + (nodes->local + nodes->ranks + i) % nodes->ranks;
+}
+
 #endif /* IMX_NODES_H */

@@ -126,14 +126,19 @@ static imbrex_status signals(const imx_run *run, imbrex_stream stream, const imx
     return group->backend->signals(group->device, ops, count, stream);
 }
 
-imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *at, int rank)
+static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
 {
-    imx_signal_op op = {
+    return (imx_signal_op){
         .kind = IMX_POST,
         .signal = at,
         .word = run->use,
-        .site = { .plan = run->plan->number, .rank = rank, .index = -1 },
+        .site = { .plan = run->plan->number, .rank = peer, .index = -1 },
     };
+}
+
+imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *at, int rank)
+{
+    const imx_signal_op op = post_to(run, rank, at);
     return signals(run, stream, &op, 1);
 }
 
@@ -166,12 +171,7 @@ imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
         if (t->op.bytes)
             ops[moved++] = t->op;
         if (t->signal)
-            posts[raised++] = (imx_signal_op){
-                .kind = IMX_POST,
-                .signal = t->signal,
-                .word = run->use,
-                .site = { .plan = run->plan->number, .rank = run->rank, .index = -1 },
-            };
+            posts[raised++] = post_to(run, run->rank, t->signal);
         run->plan->sent_between += t->op.receives ? 0 : t->op.bytes;
     }
     if (moved)
@@ -207,13 +207,6 @@ static imbrex_status add(const imx_run *run, batch *b, imx_signal_op op)
     return b->count == (int)(sizeof b->ops / sizeof b->ops[0]) ? flush(run, b) : IMBREX_OK;
 }
 
-static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
-{
-    return (imx_signal_op){
-        .kind = IMX_POST, .signal = at, .word = run->use, .site = { .rank = peer, .index = -1 }
-    };
-}
-
 /* The ranks of this node, which write each other's memory; 0: oneself, 1: the next one. */
 static int mates(const imx_run *run)
 {
@@ -222,8 +215,7 @@ static int mates(const imx_run *run)
 
 static int mate(const imx_run *run, int i)
 {
-    const imx_nodes *nodes = &run->plan->group->nodes;
-    return imx_nodes_leader(nodes) + (nodes->local + i) % nodes->ranks;
+    return imx_nodes_mate(&run->plan->group->nodes, i);
 }
 
 imbrex_status imx_run_begin(const imx_run *run)

@@ -147,7 +147,7 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream, boo
     };
     for (int kind = IMX_POST; kind <= IMX_WAIT; kind++) {
         for (int i = 1; i < nodes->ranks; i++) {
-            int peer = imx_nodes_leader(nodes) + (nodes->local + i) % nodes->ranks;
+            int peer = imx_nodes_mate(nodes, i);
             ops[count++] = (imx_signal_op){
                 .kind = (imx_signal_kind)kind,
                 .signal = kind == IMX_POST ? &imx_meeting_of(group, peer)->arrived[group->rank]

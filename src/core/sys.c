@@ -1,5 +1,6 @@
 /* sys.c - the table of system calls that a test can make fail, and the one allocator. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -119,4 +120,15 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out)
         return imx_fail(IMBREX_NO_MEMORY, "no host memory for %zu times %zu bytes", count, bytes);
     *(void **)out = memory;
     return IMBREX_OK;
+}
+
+bool imx_sys_write_all(int fd, const void *from, size_t bytes)
+{
+    for (size_t put = 0; put < bytes;) {
+        ssize_t n = write(fd, (const char *)from + put, bytes - put);
+        if (n < 0 && errno != EINTR)
+            return false;
+        put += n > 0 ? (size_t)n : 0;
+    }
+    return true;
 }

@@ -25,8 +25,6 @@ typedef struct imx_transport_desc {
 } imx_transport_desc;
 
 typedef struct imx_transport_kind {
-    const char *name;
-
     /* Local: takes all that a rank may lack, before the ranks rely on each other in open. */
     imbrex_status (*create)(const imx_transport_desc *desc, const bool *peers,
                             imx_transport **transport);

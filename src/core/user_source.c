@@ -76,7 +76,7 @@ static char *read_file(const char *path, size_t *bytes)
  * memory. */
 static char *join_lines(const char *text, size_t bytes)
 {
-    char *joined = malloc(bytes + 1);
+    char *joined = imx_sys.calloc(bytes + 1, 1);
     size_t length = 0;
     for (size_t i = 0; i < bytes && joined; i++) {
         size_t blanks = text[i] == '\\' ? strspn(text + i + 1, BLANKS) : 0;
@@ -318,7 +318,10 @@ static imbrex_status unreadable(const char *file, int error)
     if (error == EFBIG)
         return imx_fail(IMBREX_INVALID, "desc.file, %s, is too large: want at most %d MiB", file,
                         TEXT_BYTES_MOST >> 20);
-    return imx_fail(IMBREX_INVALID, "desc.file, %s, cannot be read: %s", file,
+    return imx_fail(error == ENOMEM                      ? IMBREX_NO_MEMORY
+                    : error == EMFILE || error == ENFILE ? IMBREX_SYSTEM
+                                                         : IMBREX_INVALID,
+                    "desc.file, %s, cannot be read: %s", file,
                     error == ENOTSUP ? "want a regular file" : strerror(error));
 }
 

@@ -60,7 +60,7 @@ static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, 
 {
     const imx_nodes *nodes = nodes_of(run);
     for (int i = 1; i < nodes->ranks; i++) {
-        int to = imx_nodes_leader(nodes) + (nodes->local + nodes->ranks - i) % nodes->ranks;
+        int to = imx_nodes_mate(nodes, -i);
         char *theirs = (char *)imx_run_data(run, to) + matrix_at(run, rank, q, width);
         IMX_TRY(imx_run_copy(run, stream, theirs, chunk, chunk_bytes(run, rank, q, width), to));
         IMX_TRY(imx_run_post(

@@ -394,7 +394,6 @@ static imbrex_status fds_watch(imx_transport *t, const uint64_t *abort,
 }
 
 const imx_transport_kind imx_transport_local_fds = {
-    .name = "local_fds",
     .create = fds_create,
     .open = fds_open,
     .close = fds_close,

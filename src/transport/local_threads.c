@@ -98,7 +98,6 @@ static imbrex_status threads_swap(imx_transport *transport, imx_memory *own, imx
 }
 
 const imx_transport_kind imx_transport_local_threads = {
-    .name = "local_threads",
     .create = threads_create,
     .close = threads_close,
     .swap = threads_swap,

@@ -41,7 +41,7 @@ struct imx_mpi_flight {
     MPI_Request requests[IMX_NET_OPS];
     int bytes[IMX_NET_OPS];   /* that are to arrive; -1: a send */
     size_t next[IMX_NET_OPS]; /* where the next piece begins; beyond the end: there is none */
-    imx_mpi_limit lingers;
+    imx_limit lingers;
     imx_mpi_view now;
 
     /* under the lock */
@@ -188,7 +188,7 @@ static void fly(imx_mpi_flight *f)
 static void turn_back(imx_mpi_flight *f)
 {
     f->turned = true;
-    f->lingers = imx_mpi_limit_of(LINGER_NS);
+    f->lingers = imx_limit_of(LINGER_NS);
     for (int i = 0; i < f->count; i++) {
         if (f->requests[i] != MPI_REQUEST_NULL && f->ops[i].receives)
             MPI_Cancel(&f->requests[i]);
@@ -206,7 +206,7 @@ static void come_back(imx_mpi_flight *f)
             MPI_Test(&f->requests[i], &done, MPI_STATUS_IGNORE);
         f->now.lost |= f->requests[i] != MPI_REQUEST_NULL;
     }
-    f->now.over = !f->now.lost || imx_mpi_limit_is_over(&f->lingers);
+    f->now.over = !f->now.lost || imx_limit_is_over(&f->lingers);
 }
 
 /* MPI ends, and nobody may ask it any more. */
@@ -282,7 +282,7 @@ static void rest(const imx_mpi_flight *all, int looks)
 {
     if (shared.queue || (all && !looks))
         return;
-    int64_t ns = all ? imx_mpi_limit_nap_ns(looks, all->crowded) : STIR_NS;
+    int64_t ns = all ? imx_mpi_nap_ns(looks, all->crowded) : STIR_NS;
     if (ns) {
         await(&shared.work, ns);
         return;
@@ -391,8 +391,8 @@ bool imx_mpi_carrier_stop(void)
         __atomic_store_n(&shared.state, TO_END, __ATOMIC_RELAXED);
         pthread_cond_signal(&shared.work);
     }
-    imx_mpi_limit limit = imx_mpi_limit_of(STOP_NS);
-    while (shared.state == TO_END && !imx_mpi_limit_is_over(&limit))
+    imx_limit limit = imx_limit_of(STOP_NS);
+    while (shared.state == TO_END && !imx_limit_is_over(&limit))
         await(&shared.news, LOOK_NS);
     bool ended = shared.state != TO_END;
     pthread_mutex_unlock(&shared.lock);
@@ -448,10 +448,10 @@ imx_mpi_view imx_mpi_carrier_look(imx_mpi_flight *f, int landed)
 
 bool imx_mpi_carrier_leave(imx_mpi_flight *f)
 {
-    imx_mpi_limit limit = imx_mpi_limit_of(LEAVE_NS);
+    imx_limit limit = imx_limit_of(LEAVE_NS);
     pthread_mutex_lock(&shared.lock);
     __atomic_store_n(&f->called_back, true, __ATOMIC_RELAXED);
-    while (!f->seen.over && !imx_mpi_limit_is_over(&limit))
+    while (!f->seen.over && !imx_limit_is_over(&limit))
         await(&shared.news, LOOK_NS);
     bool over = f->seen.over, lost = !over || f->seen.lost;
     f->left = !over;

@@ -10,9 +10,10 @@
 #ifndef IMX_MPI_CARRIER_H
 #define IMX_MPI_CARRIER_H
 
+#include "../core/limit.h"
 #include "../core/net.h"
 #include "imbrex_mpi.h"
-#include "mpi_limit.h"
+#include "mpi_nap.h"
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 

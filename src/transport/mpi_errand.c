@@ -1,10 +1,11 @@
 /* mpi_errand.c - threads that call MPI, and how one is waited for. */
 #include "mpi_errand.h"
+#include "../core/limit.h"
 
 #include <pthread.h>
 
 #include "../core/signals.h"
-#include "mpi_limit.h"
+#include "mpi_nap.h"
 
 int imx_mpi_errand_thread(void *(*run)(void *arg), void *arg)
 {
@@ -34,10 +35,9 @@ int imx_mpi_errand_start(imx_mpi_errand *errand)
 
 bool imx_mpi_errand_await(const imx_mpi_errand *errand, int64_t limit_ns, const uint64_t *abort)
 {
-    imx_mpi_limit limit = imx_mpi_limit_of(limit_ns);
-    for (int looks = 0; !__atomic_load_n(&errand->over, __ATOMIC_ACQUIRE);
-         imx_mpi_limit_nap(&looks)) {
-        if (imx_mpi_limit_is_over(&limit) || (abort && __atomic_load_n(abort, __ATOMIC_ACQUIRE)))
+    imx_limit limit = imx_limit_of(limit_ns);
+    for (int looks = 0; !__atomic_load_n(&errand->over, __ATOMIC_ACQUIRE); imx_mpi_nap(&looks)) {
+        if (imx_limit_is_over(&limit) || (abort && __atomic_load_n(abort, __ATOMIC_ACQUIRE)))
             return __atomic_load_n(&errand->over, __ATOMIC_ACQUIRE);
     }
     return true;

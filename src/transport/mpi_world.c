@@ -1,5 +1,6 @@
 /* mpi_world.c - MPI is started, a bootstrap over it, and how a group gets a communicator. */
 #include "mpi_world.h"
+#include "../core/limit.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -44,14 +45,14 @@ typedef struct gathering {
 static void gather(imx_mpi_errand *errand)
 {
     gathering *g = (gathering *)errand;
-    imx_mpi_limit limit = imx_mpi_limit_of(g->limit_ns);
+    imx_limit limit = imx_limit_of(g->limit_ns);
     MPI_Request request;
     int bytes = (int)g->bytes, done = 0, looks = 0;
     g->failed = MPI_Iallgather(g->own, bytes, MPI_BYTE, g->all, bytes, MPI_BYTE, g->comm,
                                &request) != MPI_SUCCESS;
-    for (; !done && !g->failed; imx_mpi_limit_nap(&looks))
+    for (; !done && !g->failed; imx_mpi_nap(&looks))
         g->failed = MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
-                    (!done && imx_mpi_limit_is_over(&limit));
+                    (!done && imx_limit_is_over(&limit));
 }
 
 /* Where MPI may be called by any thread, one is waited for that makes the calls. */

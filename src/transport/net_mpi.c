@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../core/limit.h"
 #include "../kernels/sites.h"
 #include "mpi_carrier.h"
 #include "mpi_world.h"
@@ -173,7 +174,7 @@ static void net_close(imx_net *net)
 static bool fly(const step *s, imx_mpi_flight *f)
 {
     const imbrexd_watch *watch = s->net->desc.watch;
-    imx_mpi_limit limit = imx_mpi_limit_of(s->net->desc.timeout_ms * 1000000);
+    imx_limit limit = imx_limit_of(s->net->desc.timeout_ms * 1000000);
     imx_mpi_view seen = { 0 };
     for (int landed = 0;; landed = seen.landed) {
         seen = imx_mpi_carrier_look(f, landed);
@@ -181,9 +182,9 @@ static bool fly(const step *s, imx_mpi_flight *f)
             fail_step(s, IMBREXD_FAULT_NET, seen);
         if (seen.error != MPI_SUCCESS || seen.over || aborted(s->net))
             return seen.error == MPI_SUCCESS && seen.over;
-        bool over = imx_mpi_limit_is_over(&limit);
+        bool over = imx_limit_is_over(&limit);
         if (seen.landed > landed) {
-            imx_mpi_limit_renew(&limit);
+            imx_limit_renew(&limit);
             continue;
         }
         imbrexd_watch_note(watch, site_of(s, seen.op), limit.looked_ns);

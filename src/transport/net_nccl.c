@@ -27,6 +27,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../core/limit.h"
 #include "../core/net.h"
 #include "../kernels/sites.h"
 #include "nccl.h"
@@ -91,20 +92,17 @@ static void nap(int *polls)
 }
 
 /* Until what was begun is done, or it is given up: then NCCL_IN_PROGRESS.  NCCL is asked once more
- * after the limit, and time in which the process was stopped does not count. */
+ * after the limit. */
 static int settle(const imx_net *net, ncclComm_t comm, int64_t limit_ms)
 {
-    int64_t limit_ns = limit_ms * 1000000;
-    int64_t looked_ns = imbrexd_now_ns(), deadline_ns = looked_ns + limit_ns;
+    imx_limit limit = imx_limit_of(limit_ms * 1000000);
     int result = NCCL_IN_PROGRESS;
     for (int polls = 0;; nap(&polls)) {
-        int64_t now_ns = imbrexd_now_ns();
-        deadline_ns += imbrexd_pause_ns(now_ns - looked_ns, limit_ns);
-        looked_ns = now_ns;
+        bool over = imx_limit_is_over(&limit);
         int asked = net->calls->ncclCommGetAsyncError(comm, &result);
         if (asked != NCCL_SUCCESS || result != NCCL_IN_PROGRESS)
             return asked != NCCL_SUCCESS ? asked : result;
-        if (aborted(net) || now_ns > deadline_ns)
+        if (aborted(net) || over)
             return result;
     }
 }

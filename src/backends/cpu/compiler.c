@@ -6,6 +6,7 @@
  * own folder first.  Messages come out into a file in memory. */
 #define _GNU_SOURCE
 #include "compiler.h"
+#include "../../core/limit.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -79,15 +80,11 @@ typedef struct job {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static imbrex_status write_all(int fd, const char *from, size_t bytes)
+static imbrex_status write_whole(int fd, const char *from, size_t bytes)
 {
-    for (size_t put = 0; put < bytes;) {
-        ssize_t n = write(fd, from + put, bytes - put);
-        if (n < 0 && errno != EINTR)
-            return imx_fail_errno("cannot write what the C compiler is to read");
-        put += n > 0 ? (size_t)n : 0;
-    }
-    return IMBREX_OK;
+    return imx_sys_write_all(fd, from, bytes)
+               ? IMBREX_OK
+               : imx_fail_errno("cannot write what the C compiler is to read");
 }
 
 /* With all that the compiler left there, whatever options made it do so. */
@@ -106,9 +103,9 @@ static imbrex_status put_file(const char *path, const char *first, const char *t
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return imx_fail_errno("cannot write %s", path);
-    imbrex_status status = write_all(fd, first, strlen(first));
+    imbrex_status status = write_whole(fd, first, strlen(first));
     if (status == IMBREX_OK)
-        status = write_all(fd, text, bytes);
+        status = write_whole(fd, text, bytes);
     close(fd);
     return status;
 }
@@ -245,15 +242,11 @@ static imbrex_status start(job *j, const char *wanted, const char **compiler)
 static imbrex_status await(job *j, bool *well)
 {
     const struct timespec nap = { 0, 2000000 };
-    const int64_t limit_ns = (int64_t)LIMIT_MS * 1000000;
-    int64_t looked_ns = imbrexd_now_ns(), deadline_ns = looked_ns + limit_ns;
+    imx_limit limit = imx_limit_of((int64_t)LIMIT_MS * 1000000);
     int code = 0;
     pid_t ended;
     while ((ended = waitpid(j->pid, &code, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
-        int64_t now_ns = imbrexd_now_ns();
-        deadline_ns += imbrexd_pause_ns(now_ns - looked_ns, limit_ns);
-        looked_ns = now_ns;
-        if (now_ns > deadline_ns) {
+        if (imx_limit_is_over(&limit)) {
             kill(j->pid, SIGKILL);
             waitpid(j->pid, &code, 0);
             return imx_fail(IMBREX_SYSTEM, "the C compiler did not end within %d s",

@@ -98,12 +98,8 @@ static imbrex_status load(imx_user *user, const void *image, size_t bytes)
     user->fd = imx_sys.memfd_create(user->name, MFD_CLOEXEC);
     if (user->fd < 0)
         return imx_fail_errno("cannot create a file in memory (memfd)");
-    for (size_t put = 0; put < bytes;) {
-        ssize_t n = write(user->fd, (const char *)image + put, bytes - put);
-        if (n < 0)
-            return imx_fail_errno("cannot write kernel %s into memory", user->name);
-        put += (size_t)n;
-    }
+    if (!imx_sys_write_all(user->fd, image, bytes))
+        return imx_fail_errno("cannot write kernel %s into memory", user->name);
     /* Of this process: tools that look at it from outside find it, too. */
     snprintf(user->path, sizeof user->path, "/proc/%ld/fd/%d", (long)getpid(), user->fd);
     user->object = dlopen(user->path, RTLD_NOW | RTLD_LOCAL);

@@ -90,7 +90,7 @@ void imx_cuda_memory_release(imx_memory *memory);
 /* ---- ipc.c ----------------------------------------------------------------------------------- */
 
 /* Whether symmetric memory of gpu, whose context is current, has to be cudaIpc's, and then why, in
- * words.  INVALID: IMBREX_CUDA_MEMORY is something else than a choice. */
+ * words. */
 imbrex_status imx_cuda_ipc_choose(CUdevice gpu, const imx_env *env, bool *ipc,
                                   imx_text *why) IMX_MUST_CHECK;
 
@@ -140,6 +140,9 @@ imbrex_status imx_cuda_prepare(imx_device *device, const imx_kernel *kernel, con
 imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *desc,
                                      imx_prepared **prepared, size_t *args_bytes) IMX_MUST_CHECK;
 void imx_cuda_prepared_destroy(imx_device *device, imx_prepared *prepared);
+/* The rest of loading a function: what its blocks may have. */
+imbrex_status imx_cuda_function_ready(CUfunction function, const char *name,
+                                      size_t shared_bytes) IMX_MUST_CHECK;
 /* Instead of cuModuleUnload.  NULL is fine. */
 void imx_cuda_module_drop(imx_device *device, CUmodule module);
 /* As the device is closed: unloads what was kept. */
@@ -166,10 +169,6 @@ imbrex_status imx_cuda_trace_collect(imx_device *device) IMX_MUST_CHECK;
  * to about a microsecond; streams are idle. */
 imbrex_status imx_cuda_clock_prepare(imx_device *device) IMX_MUST_CHECK;
 imbrex_status imx_cuda_clock_offset(imx_device *device, int64_t *offset_ns) IMX_MUST_CHECK;
-
-/* The rest of loading a function: what its blocks may have. */
-imbrex_status imx_cuda_function_ready(CUfunction function, const char *name,
-                                      size_t shared_bytes) IMX_MUST_CHECK;
 
 /* ---- user.c: kernels of the caller's --------------------------------------------------------- */
 

@@ -64,7 +64,8 @@ static void drain(CUstream stream)
     (void)drained;
 }
 
-/* A stream that a capture has taken in stays in it until that ends. */
+/* A stream that a capture has taken in is not for anyone else, and to wait for it would end the
+ * capture. */
 void imx_cuda_stream_destroy(imx_device *device, imbrex_stream handle)
 {
     imx_cuda_stream *stream = device->streams;
@@ -73,8 +74,9 @@ void imx_cuda_stream_destroy(imx_device *device, imbrex_stream handle)
     CUcontext before;
     if (!handle || !stream || imx_cuda_enter(device->context, &before) != IMBREX_OK)
         return;
-    drain(stream->handle);
     stream->idle = !imx_cuda_stream_capture(device, handle);
+    if (stream->idle)
+        drain(stream->handle);
     imx_cuda_leave(device->context, before);
 }
 

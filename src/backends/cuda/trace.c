@@ -352,7 +352,9 @@ static imbrex_status get_ready(imx_device *device)
 imbrex_status imx_cuda_trace_set(imx_device *device, imbrexd_trace *trace)
 {
     device->trace = NULL;
+    imx_status_mute(true);
     imbrex_status emptied = imx_cuda_trace_collect(device);
+    imx_status_mute(false);
     (void)emptied;
     if (trace)
         IMX_TRY(get_ready(device));

@@ -177,7 +177,8 @@ imbrex_status imx_cuda_user_compile(imx_device *device, const imx_user_desc *des
     (void)user;
     if (desc->product) {
         const imx_cuda_target form = { device->form, device->shared_bytes_most };
-        desc->product->cuda_config(desc->largest, &form, desc->blocks, &config);
+        IMX_TRY(imx_cuda_configure(desc->product, desc->largest, &form, device->arch, desc->blocks,
+                                   &config));
     }
     IMX_TRY(imx_cuda_user_build(device, desc, desc->product ? &config : NULL, &cubin, &bytes));
     imbrex_status status = look_into(desc, device->arch, cubin, bytes, &facts->args_bytes);
