@@ -15,7 +15,9 @@ typedef struct rank_state {
     const bench_shape *shapes; /* the device's */
     bench_setting setting;
     progress bar;
-    int left_out;
+    int left_out; /* algorithms, and shapes */
+    int shapes_out;
+    imbrex_status last; /* why a shape was */
 } rank_state;
 
 static bool multiplies(const bench_request *q)
@@ -106,6 +108,8 @@ static imbrex_status work(rank_state *s)
         if (status != IMBREX_OK) {
             const char *why = failure_text(status);
             s->left_out++;
+            s->shapes_out++;
+            s->last = status;
             if (s->setting.bar)
                 fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
                         shape->op->name, (long long)shape->m, (long long)shape->n,
@@ -134,5 +138,7 @@ int bench_rank(const bench_request *request)
     imbrex_group_destroy(setting->group);
     cuda_timer_close(setting->timer);
     bool speaks = setting->bar != NULL; /* one rank says that something was left out */
-    return status == IMBREX_OK && speaks && s.left_out ? CLI_FAILED : cli_exit_code(status);
+    if (status != IMBREX_OK || !speaks || !s.left_out)
+        return cli_exit_code(status);
+    return s.shapes_out < request->count ? CLI_FAILED : cli_exit_code(s.last);
 }

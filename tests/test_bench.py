@@ -247,6 +247,14 @@ class Bench(unittest.TestCase):
         self.assertIn("copy", names)
         self.assertNotIn("teleport", names)
 
+    def test_what_no_operator_can_do_is_wrong_usage(self):
+        for ops in ("ag_gemm,gemm_rs", "ag_gemm"):
+            done = bench(ops, "--algorithm", "teleport", "--m", "64", "--json", *ROUNDS)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        done = bench("ag_gemm,gemm_rs", "--algorithm", "pull", "--m", "64", "--json", *ROUNDS)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["op"], "ag_gemm")
+
     def test_what_needs_a_gpu_says_so(self):
         for words in (["--graph"], ["--peer", "cublas"]):
             done = bench("ag_gemm", "--device", "cpu", *words)

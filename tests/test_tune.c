@@ -476,7 +476,8 @@ static void files_that_are_not_to_be_trusted(void **state)
     (void)state;
     tune(tune_quietly);
     assert_int_equal(chmod(scratch_path(file), 0622), 0);
-    assert_says(new_plan(), "is ignored: it belongs to someone else, or others may write it");
+    assert_says(new_plan(),
+                "is ignored: it or its folder belongs to someone else, or others may write it");
     assert_says(info(), "measured choices: none: ");
     tune(tune_quietly); /* replaces it */
     assert_says(new_plan(), "(measured: ");

@@ -24,17 +24,20 @@ static bool is_ours(const struct stat *found)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-/* Makes path and what leads to it, for this user alone. */
-static void make_folders(const char *path)
+/* Makes path and what leads to it, for this user alone; 0, or errno of what could not be made. */
+static int make_folders(const char *path)
 {
     char part[sizeof((imx_folder *)0)->path];
+    int error = 0;
     for (size_t i = 1; path[i - 1]; i++) {
         if (path[i] != '/' && path[i] != '\0')
             continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        mkdir(part, 0700); /* if this one fails the last one does, and that is looked at */
+        if (mkdir(part, 0700) != 0 && errno != EEXIST && !error)
+            error = errno;
     }
+    return error;
 }
 
 /* -1, with errno, and EPERM if it is not ours alone. */
@@ -81,9 +84,8 @@ void imx_folder_find(const char *wanted, imx_folder *folder)
     if (!folder->path[0])
         return;
     imx_text why = { .at = folder->why, .size = sizeof folder->why };
-    make_folders(folder->path);
-    int fd = open_folder(folder);
-    int error = errno;
+    int unmade = make_folders(folder->path), fd = open_folder(folder);
+    int error = errno == ENOENT && unmade ? unmade : errno;
     if (fd >= 0 && faccessat(fd, ".", W_OK, AT_EACCESS) == 0) {
         close(fd);
         return;

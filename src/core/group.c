@@ -43,8 +43,8 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
         if (!device[length])
             return IMBREX_OK;
         if (!imx_env_parse_int(device + length + 1, &number) || number < 0 || number > 1024)
-            return imx_fail(IMBREX_INVALID, "desc.device is \"%s\": want \"%s:0\" or the like",
-                            device, backends[i]->name);
+            return imx_fail(IMBREX_INVALID, "desc.device is \"%s\": want \"%s:%d\" or the like",
+                            device, backends[i]->name, imx_backend_runs(backends[i]) ? 0 : 90);
         *index = (int)number;
         return IMBREX_OK;
     }

@@ -144,7 +144,9 @@ static const char *open_file(const imx_folder *folder, char **file, imx_text *wh
         imx_text_add(why, "%s/%s is ignored: it is no file of measured choices", folder->path,
                      file_name);
     else if (errno == EPERM)
-        imx_text_add(why, "%s/%s is ignored: it belongs to someone else, or others may write it",
+        imx_text_add(why,
+                     "%s/%s is ignored: it or its folder belongs to someone else, or others may "
+                     "write it",
                      folder->path, file_name);
     else if (errno != ENOENT)
         imx_text_add(why, "%s/%s is ignored: %s", folder->path, file_name, strerror(errno));

@@ -392,7 +392,8 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
     const imx_op *op = plan->op;
     const imx_shape *s = &plan->shape;
     if (m < 0 || m > s->m)
-        return imx_fail(IMBREX_INVALID, "args.m is %lld: want 1 to %lld, or 0 for all of these",
+        return imx_fail(IMBREX_INVALID,
+                        "args.m is %lld: want at most desc.m, %lld, or 0 for all of it",
                         (long long)m, (long long)s->m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     if (args->bias && !op->product)

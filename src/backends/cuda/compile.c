@@ -26,7 +26,7 @@ static const model models[] = {
     { 89, 142, 101376, 0 },  { 90, 132, 232448, 4917 }, { 100, 148, 232448, 0 },
     { 103, 148, 232448, 0 }, { 120, 188, 101376, 0 },
 };
-enum { MODELS = sizeof models / sizeof models[0], UNITS_MOST = 1024 };
+enum { MODELS = sizeof models / sizeof models[0] };
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -88,7 +88,7 @@ static void target(const imx_device *device, imx_target *out)
     *out = (imx_target){
         .index = device->arch,
         .units = device->sms,
-        .units_most = UNITS_MOST,
+        .units_most = device->sms,
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
         .memory_gb_s = device->memory_gb_s,
