@@ -357,12 +357,11 @@ typedef struct imbrex_kernel imbrex_kernel;
 struct imbrexd_entry;
 
 typedef struct imbrex_kernel_desc {
-    const char *name;   /* as in IMBREXD_KERNEL(name, ...); at most 63 characters */
-    const char *source; /* the text; NULL: it is in file */
-    const char *file;   /* as the compiler's messages name it, at most 255 characters; its #include
+    const char *name;    /* as in IMBREXD_KERNEL(name, ...); at most 63 characters */
+    const char *source;  /* the text; NULL: it is in file */
+    const char *file;    /* as the compiler's messages name it, at most 255 characters; its #include
                             "..." are beside it.  A .cubin is loaded as it is. */
-    const char
-        *options; /* words for the compiler, at most 48, "-DTILE=64 -I include"; NULL: none */
+    const char *options; /* at most 48 words for the compiler, "-DTILE=64 -I include", or NULL */
     const struct imbrexd_entry *entry; /* "cpu": IMBREXD_ENTRY(name), if it was compiled with the
                                           program, in place of source; others do not look at it */
     void *memory;        /* symmetric memory that the kernel reaches on its peers, imbrexd_peer: all

@@ -380,9 +380,7 @@ static imbrex_status check_there(const extent *x)
 /* wide: as the kernels of a product load and store. */
 static imbrex_status check_aligned(const imbrex_plan *plan, const extent *x, bool wide)
 {
-    char name[32];
-    snprintf(name, sizeof name, "args.%s", x->name);
-    return x->elements ? imx_request_aligned(plan->group, name, x->at, plan->shape.dtype,
+    return x->elements ? imx_request_aligned(plan->group, "args", x->name, x->at, plan->shape.dtype,
                                              wide && plan->op->product)
                        : IMBREX_OK;
 }

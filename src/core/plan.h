@@ -165,10 +165,10 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op,
                                 const imx_request *request, const char *desc,
                                 int least) IMX_MUST_CHECK;
 
-/* Local: whether a matrix of the caller's, which it knows as `name`, lies as its elements have to,
+/* Local: whether a matrix of the caller's, which it knows as of.name, lies as its elements have to,
  * else INVALID; wide: and as the device's kernels load and store at once, else UNSUPPORTED. */
-imbrex_status imx_request_aligned(const imbrex_group *group, const char *name, const void *at,
-                                  imbrex_dtype dtype, bool wide) IMX_MUST_CHECK;
+imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
+                                  const void *at, imbrex_dtype dtype, bool wide) IMX_MUST_CHECK;
 
 /* What tune.h chooses tiles and algorithm by. */
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op,

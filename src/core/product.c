@@ -123,12 +123,12 @@ int imx_product_fields(const imx_product *p, imx_field fields[IMX_PRODUCT_FIELDS
 static imbrex_status check_pointer(const imx_product *p, const imbrex_group *group,
                                    const char *name, int rank, const void *at)
 {
-    char words[32];
-    imx_text what = { .at = words, .size = sizeof words };
-    imx_text_add(&what, rank < 0 ? "operands.%s" : "operands.%s[%d]", name, rank);
+    char word[16];
+    imx_text what = { .at = word, .size = sizeof word };
+    imx_text_add(&what, rank < 0 ? "%s" : "%s[%d]", name, rank);
     if (!at)
-        return imx_fail(IMBREX_INVALID, "%s is NULL", words);
-    return imx_request_aligned(group, words, at, p->desc.dtype, true);
+        return imx_fail(IMBREX_INVALID, "operands.%s is NULL", word);
+    return imx_request_aligned(group, "operands", word, at, p->desc.dtype, true);
 }
 
 static imbrex_status check_operands(const imx_product *p, const imbrex_group *group,

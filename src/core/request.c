@@ -67,16 +67,17 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op, con
     return IMBREX_OK;
 }
 
-imbrex_status imx_request_aligned(const imbrex_group *group, const char *name, const void *at,
-                                  imbrex_dtype dtype, bool wide)
+imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
+                                  const void *at, imbrex_dtype dtype, bool wide)
 {
     size_t element = imx_dtype_bytes(dtype);
     int alignment = group->target->alignment;
     if ((uintptr_t)at % element)
-        return imx_fail(IMBREX_INVALID, "%s, %p, is not %zu-byte aligned", name, at, element);
+        return imx_fail(IMBREX_INVALID, "%s.%s, %p, is not %zu-byte aligned", of, name, at,
+                        element);
     if (wide && alignment && (uintptr_t)at % (uintptr_t)alignment)
-        return imx_fail(IMBREX_UNSUPPORTED, "%s, %p, is not %d-byte aligned, which %s needs", name,
-                        at, alignment, group->backend->name);
+        return imx_fail(IMBREX_UNSUPPORTED, "%s.%s, %p, is not %d-byte aligned, which %s needs", of,
+                        name, at, alignment, group->backend->name);
     return IMBREX_OK;
 }
 
