@@ -236,10 +236,10 @@ typedef enum imbrex_layout {
  * parts go under signals);
  * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as first tiles read them,
  * with chunk_rows given (on "cuda" also for m above 1024, and below where each rank's rows are
- * tiles enough for all SMs, and only in bf16 or f16 with aligned rows; else UNSUPPORTED); "pull",
- * of ag_gemm, meets and lets each rank fetch what it wants next; "hierarchical" is for several
- * nodes.  Unless imbrex_tune found them fastest, "ll" is chosen on "cuda" only and "ring" never.
- * All cut the product into the same tiles and give the same bits. */
+ * tiles enough for all SMs, and only on compute capability 9.0, in bf16 or f16 with aligned rows;
+ * else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
+ * "hierarchical" is for several nodes.  Unless imbrex_tune found them fastest, "ll" is chosen on
+ * "cuda" only and "ring" never.  All cut the product into the same tiles and give the same bits. */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */

@@ -56,9 +56,9 @@ IMBREXD_FN int imbrexd_gemm_row(const imbrexd_gemm *gemm, int rank)
 /* Rows of its chunk, which may be none. */
 IMBREXD_FN int imbrexd_gemm_chunk_rows(const imbrexd_gemm *gemm, int rank, int chunk)
 {
-    int left =
-        imbrexd_gemm_row(gemm, rank + 1) - imbrexd_gemm_row(gemm, rank) - chunk * gemm->chunk_rows;
-    return left <= 0 ? 0 : left < gemm->chunk_rows ? left : gemm->chunk_rows;
+    int64_t left = (int64_t)imbrexd_gemm_row(gemm, rank + 1) - imbrexd_gemm_row(gemm, rank) -
+                   (int64_t)chunk * gemm->chunk_rows;
+    return left <= 0 ? 0 : left < gemm->chunk_rows ? (int)left : gemm->chunk_rows;
 }
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -197,7 +197,7 @@ void imx_cost_choose(const imx_tune_input *in, imx_config *config)
         if (expected[i].us < expected[best].us)
             best = i;
     }
-    if (ag_gemm && !config->merged && by_kernel)
+    if (ag_gemm && !config->merged && by_kernel && (!in->arch || config->pushes_beside))
         imx_text_add(&why, "; if asked for, ring %.0f", z.product + ring(in, &z));
     config->algorithm = expected[best].name;
 }

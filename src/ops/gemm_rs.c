@@ -97,6 +97,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     if (sums(plan)) {
         size_t ranks = (size_t)plan->group->size;
         n->data_bytes = ranks * (size_t)slot_bytes(plan);
+        /* Of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
         n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.m, plan->shape.n,
                                                    plan->config.tile_rows, plan->config.tile_cols);
         return;

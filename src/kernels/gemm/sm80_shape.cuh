@@ -6,7 +6,8 @@
  *   IMX_TILE_K   32 | 64                  IMX_STAGES   2 to 4: how far copies run ahead
  *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
  *   IMX_SHARED_BYTES   of dynamic shared memory
- *   IMX_GATHER, IMX_PUSH, IMX_POST, IMX_STORE, IMX_TEAM, IMX_NODES, IMX_TRACE: as sm90.cu has them
+ *   IMX_GATHER, IMX_PUSH, IMX_POST, IMX_STORE, IMX_COLLECT, IMX_TEAM, IMX_NODES, IMX_TRACE: as
+ *                sm90.cu has them
  *
  * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps.
  */
@@ -63,8 +64,8 @@ static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
 static_assert(A_APART % 8 == 0 && B_APART % (ELEMENT == 2 ? 8 : 4) == 0,
               "a thread's rows have one swizzle and one shift");
 static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
-#if defined(IMX_B_KN) || defined(IMX_STORE) || IMX_DTYPE == 2
-static_assert(PARTS_N % 4 == 0, "fragments are loaded and folded by fours");
+#if defined(IMX_B_KN) || IMX_DTYPE == 2
+static_assert(PARTS_N % 4 == 0, "fragments are loaded by fours");
 #endif
 
 /* Where a row's 16-byte unit lies in a box, so that no two rows of a matrix that a warp loads meet

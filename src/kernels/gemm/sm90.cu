@@ -15,7 +15,8 @@
  *     consumer 1                                              | tile 1: mul 0 | ...
  *
  *     shared: | stages x (a [TILE_M, 64] | b [TILE_N, 64] or [64, TILE_N]) | pieces of c |
- *             | pieces of a for peers (IMX_BULK) | notes | barriers |
+ *             | halves of sums (IMX_SPLIT) | pieces of a for peers (IMX_BULK) |
+ *             | notes, the next tiles, the block's words | barriers |
  *
  * The blocks of a cluster, IMX_CLUSTER_M below each other, make one tile of the schedule.  They
  * need the same columns of b: each loads its share and sends it to both.  Blocks are persistent:
