@@ -218,7 +218,7 @@ static void wrong_launches(imbrex_group *group, const char *device)
         { { .a = room, .c = c }, IMBREX_INVALID, "operands.b is NULL" },
         { { .a = room, .b = room }, IMBREX_INVALID, "operands.c is NULL" },
         { { .a = room, .b = room, .c = none }, IMBREX_INVALID, "operands.c[0] is NULL" },
-        { { .a = (char *)room + 1, .b = room, .c = c }, IMBREX_INVALID, "-byte aligned" },
+        { { .a = (char *)room + 1, .b = room, .c = c }, IMBREX_INVALID, "not 2-byte aligned" },
         { { .a = room, .b = room, .c = c, .m = 65 }, IMBREX_INVALID, "operands.m is 65" },
         { { .a = room, .b = room, .c = c, .first = 1 }, IMBREX_INVALID, "operands.first is 1" },
         { { .a = room, .b = room, .c = c, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved" },

@@ -303,7 +303,8 @@ class Python(unittest.TestCase):
             plan.run(**fit, m=rows)
             plan.run(**more, m=rows)
             plan.run(**{name: x.ctypes.data for name, x in fit.items()}, m=rows)
-            with self.assertRaisesRegex(imbrex.Error, "args.m is 9: want at most desc.m, 8,"):
+            with self.assertRaisesRegex(imbrex.Error, "args.m is 9: want at most desc.m, 8, or 0 "
+                                                      "for all"):
                 plan.run(**fit, m=9)
             group.sync()  # until here all of them have to live
 

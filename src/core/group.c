@@ -249,8 +249,7 @@ static imbrex_status set_watch(imbrex_group *group)
     /* Each rank computes on some threads and moves data on another: spinning pays only while they
      * all have a core. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    bool room =
-        group->env.cpu_threads < cores && group->local_size * (group->env.cpu_threads + 1) <= cores;
+    bool room = group->env.cpu_threads < cores / group->local_size;
     group->watch = (imbrexd_watch){
         .abort = group->abort,
         .fault = &own->fault,

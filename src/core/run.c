@@ -142,15 +142,20 @@ imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *a
     return signals(run, stream, &op, 1);
 }
 
-imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *at, int what,
-                           int rank, int index)
+static imx_signal_op wait_for(const imx_run *run, uint64_t *at, int what, int rank, int index)
 {
-    imx_signal_op op = {
+    return (imx_signal_op){
         .kind = IMX_WAIT,
         .signal = at,
         .word = run->use,
         .site = { .plan = run->plan->number, .what = what, .rank = rank, .index = index },
     };
+}
+
+imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *at, int what,
+                           int rank, int index)
+{
+    const imx_signal_op op = wait_for(run, at, what, rank, index);
     return signals(run, stream, &op, 1);
 }
 
@@ -202,7 +207,6 @@ static imbrex_status flush(const imx_run *run, batch *b)
 
 static imbrex_status add(const imx_run *run, batch *b, imx_signal_op op)
 {
-    op.site.plan = run->plan->number;
     b->ops[b->count++] = op;
     return b->count == (int)(sizeof b->ops / sizeof b->ops[0]) ? flush(run, b) : IMBREX_OK;
 }
@@ -228,14 +232,9 @@ imbrex_status imx_run_begin(const imx_run *run)
     IMX_TRY(add(run, &b, advance));
     for (int i = 1; i < mates(run); i++) {
         int peer = mate(run, i);
-        imx_signal_op wait = {
-            .kind = IMX_WAIT,
-            .signal = credit(run, run->rank, peer),
-            .word = run->use,
-            .add = UINT64_MAX, /* -1: the use before this one */
-            .site = { .what = IMX_SITE_CREDIT, .rank = peer, .index = -1 },
-            .beside = true,
-        };
+        imx_signal_op wait = wait_for(run, credit(run, run->rank, peer), IMX_SITE_CREDIT, peer, -1);
+        wait.add = UINT64_MAX; /* -1: the use before this one */
+        wait.beside = true;
         IMX_TRY(add(run, &b, wait));
     }
     return flush(run, &b);
@@ -250,13 +249,9 @@ imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
     }
     for (int i = 1; i < mates(run); i++) {
         int peer = mate(run, i);
-        imx_signal_op wait = {
-            .kind = IMX_WAIT,
-            .signal = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride,
-            .word = run->use,
-            .site = { .what = what, .rank = peer, .index = 0 },
-            .beside = i > 1,
-        };
+        uint64_t *at = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride;
+        imx_signal_op wait = wait_for(run, at, what, peer, 0);
+        wait.beside = i > 1;
         IMX_TRY(add(run, &b, wait));
     }
     return flush(run, &b);

@@ -318,10 +318,10 @@ static imbrex_status unreadable(const char *file, int error)
     if (error == EFBIG)
         return imx_fail(IMBREX_INVALID, "desc.file, %s, is too large: want at most %d MiB", file,
                         TEXT_BYTES_MOST >> 20);
-    return imx_fail(error == ENOMEM                      ? IMBREX_NO_MEMORY
-                    : error == EMFILE || error == ENFILE ? IMBREX_SYSTEM
-                                                         : IMBREX_INVALID,
-                    "desc.file, %s, cannot be read: %s", file,
+    errno = error;
+    if (error == ENOMEM || error == EMFILE || error == ENFILE)
+        return imx_fail_errno("desc.file, %s, cannot be read", file);
+    return imx_fail(IMBREX_INVALID, "desc.file, %s, cannot be read: %s", file,
                     error == ENOTSUP ? "want a regular file" : strerror(error));
 }
 

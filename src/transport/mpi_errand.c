@@ -1,9 +1,9 @@
 /* mpi_errand.c - threads that call MPI, and how one is waited for. */
 #include "mpi_errand.h"
-#include "../core/limit.h"
 
 #include <pthread.h>
 
+#include "../core/limit.h"
 #include "../core/signals.h"
 #include "mpi_nap.h"
 

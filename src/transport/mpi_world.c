@@ -1,12 +1,12 @@
 /* mpi_world.c - MPI is started, a bootstrap over it, and how a group gets a communicator. */
 #include "mpi_world.h"
-#include "../core/limit.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "../core/limit.h"
 #include "mpi_errand.h"
 
 enum { TAGS = 32768 }; /* what every MPI allows */

@@ -6,7 +6,6 @@
  * own folder first.  Messages come out into a file in memory. */
 #define _GNU_SOURCE
 #include "compiler.h"
-#include "../../core/limit.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -28,6 +27,7 @@
 #include <gnu/libc-version.h>
 #endif
 
+#include "../../core/limit.h"
 #include "../../core/source.h"
 
 extern char **environ;

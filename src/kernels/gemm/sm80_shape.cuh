@@ -64,8 +64,8 @@ static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
 static_assert(A_APART % 8 == 0 && B_APART % (ELEMENT == 2 ? 8 : 4) == 0,
               "a thread's rows have one swizzle and one shift");
 static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
-#if defined(IMX_B_KN) || IMX_DTYPE == 2
-static_assert(PARTS_N % 4 == 0, "fragments are loaded by fours");
+#if defined(IMX_B_KN) || defined(IMX_STORE) || IMX_DTYPE == 2
+static_assert(PARTS_N % 4 == 0, "fragments are loaded and folded by fours");
 #endif
 
 /* Where a row's 16-byte unit lies in a box, so that no two rows of a matrix that a warp loads meet

@@ -72,7 +72,7 @@
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
-#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
+#ifdef IMX_ENDS_EARLY
 /* The producer's four warps.  What they have read, peers may write again when the block has counted
  * as ended: beneath its last products, or the sum of its last tile, which is 2 us sooner than
  * behind them. */
@@ -480,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         else if (threadIdx.x >= 32 && !hook_beside(args, &watch))
             gave_up_here() = 1;
 #endif
-#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
+#ifdef IMX_ENDS_EARLY
         producers_meet();
         if (threadIdx.x < 32 && ends_with_loads(args) && !gave_up_here())
             hook_end(args);

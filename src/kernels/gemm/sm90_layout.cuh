@@ -43,6 +43,9 @@
 #if defined(IMX_TEAM) && !defined(IMX_POSTS)
 #define IMX_READS /* a run ends with the last load: nobody reads or writes what this one stores */
 #endif
+#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
+#define IMX_ENDS_EARLY /* or may, for a block: ends_with_loads */
+#endif
 
 enum {
 #ifdef IMX_F16

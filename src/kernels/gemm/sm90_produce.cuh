@@ -336,7 +336,7 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
     if (tile > 0 && last_number(args, last) >= 0)
         load_parts(args, watch, &maps.parts, last, here, base, &at);
 #endif
-#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
+#ifdef IMX_ENDS_EARLY
     for (int i = 0; i < IMX_STAGES; i++, step(&at)) /* the last load of each */
         mbar_wait(full_of(base, at.stage), at.phase);
 #endif
