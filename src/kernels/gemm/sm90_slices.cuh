@@ -158,11 +158,8 @@ IMX_FN void slice_moved(const imx_gemm_args &args, int number, uint32_t first_wa
     uint32_t word = thread_here() - first_warp * 32;
     __syncwarp();
     if (word < count)
-        asm volatile("st.release.gpu.global.u64 [%0], %1;"
-                     :
-                     : "l"(&args.done[slice_words(number) + blockIdx.x + word]),
-                       "l"(team_use(args))
-                     : "memory");
+        imbrexd_store_release_gpu(&args.done[slice_words(number) + blockIdx.x + word],
+                                  team_use(args));
 }
 
 /* The row that is number `row` of the peers'. */

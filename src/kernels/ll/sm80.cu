@@ -97,20 +97,14 @@ LL_FN bool is_here(int64_t i, imx_ll_unit unit, uint64_t use)
 
 LL_FN void store_unit(imx_ll_unit *at, imx_ll_unit unit)
 {
-    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
-                 :
-                 : "l"(at), "l"(unit.first), "l"(unit.second)
-                 : "memory");
+    imx_vector_store_whole(at, make_uint4((uint32_t)unit.first, (uint32_t)(unit.first >> 32),
+                                          (uint32_t)unit.second, (uint32_t)(unit.second >> 32)));
 }
 
 LL_FN imx_ll_unit load_unit(const imx_ll_unit *at)
 {
-    imx_ll_unit unit;
-    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(unit.first), "=l"(unit.second)
-                 : "l"(at)
-                 : "memory");
-    return unit;
+    uint4 v = imx_vector_load_whole(at);
+    return imx_ll_unit{ v.x | (uint64_t)v.y << 32, v.z | (uint64_t)v.w << 32 };
 }
 
 /* ---- what comes ------------------------------------------------------------------------------ */
