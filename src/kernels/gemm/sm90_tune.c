@@ -33,6 +33,10 @@ enum {
      * warps that take turns does not. */
     BESIDE = 6,
     BESIDE_ALONE = 14,
+    /* Warps that take turns lose where k is long: of it beyond the first, 1 % by the second, a fit
+     * to six shapes of 4096 to 16384 rows. */
+    LONG_K = 8192,
+    LONG_K_PERCENT = 1024,
     STAGES_MOST = 13,
     WAVES_FEW = 3,
 };
@@ -122,6 +126,8 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t count = waves_of(in, c), column = c->cost;
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
+    if (c->pingpong && in->k > LONG_K)
+        column += column * (in->k - LONG_K) / LONG_K_PERCENT / 100;
     if (in->merged) {
         end += READ_COLUMN * c->tile_n / (sums_at_once(in, c) ? c->split : 1);
         if (count > 1 && !sums_in_turns(in, c))
