@@ -35,8 +35,7 @@ static void check(int64_t m, int64_t n, int64_t k, int ranks, int scatters, int 
     assert_in_range(c.shared_bytes, 1, SHARED_MOST);
 }
 
-/* Measured on an H200: docs/performance.md.  The columns of a tile where it may be any, and where
- * tiles go to peers. */
+/* Measured: docs/performance.md.  Columns of a tile that may be any, and of one for peers. */
 static const struct {
     int64_t m, n, k;
     int any, to_peers;
@@ -58,6 +57,7 @@ static void measured_shapes_take_what_was_best(void **state)
         }
     }
     check(512, 7168, 8192, 1, 0, 224);
+    check(16384, 12288, 12288, 1, 0, 256); /* where k is so long, in turns no more */
 }
 
 /* Some rows: tiles of 128 or 256 of them, as wide as leaves no block idle.  Measured on an H100. */

@@ -33,12 +33,13 @@ enum {
      * warps that take turns does not. */
     BESIDE = 6,
     BESIDE_ALONE = 14,
-    /* Warps that take turns lose where k is long: of it beyond the first, 1 % by the second, a fit
-     * to six shapes of 4096 to 16384 rows. */
+    /* Warps that take turns lose where k is long and waves are many: by what it is beyond the
+     * first, 1 % for each of the second.  A fit to eight shapes; of 5 waves it is less. */
     LONG_K = 8192,
     LONG_K_PERCENT = 1024,
     STAGES_MOST = 13,
     WAVES_FEW = 3,
+    WAVES_MANY = 8,
 };
 
 /* Tiles of 128 rows of a block.  cost: of a column of the tile, in thousandths.  Those in clusters
@@ -126,7 +127,7 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t count = waves_of(in, c), column = c->cost;
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
-    if (c->pingpong && in->k > LONG_K)
+    if (c->pingpong && in->k > LONG_K && count > WAVES_MANY)
         column += column * (in->k - LONG_K) / LONG_K_PERCENT / 100;
     if (in->merged) {
         end += READ_COLUMN * c->tile_n / (sums_at_once(in, c) ? c->split : 1);
