@@ -47,6 +47,7 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
         .algorithm = algorithm,
         .chunk_rows = s->chunk_rows,
         .sms = s->sms,
+        .m_least = s->m_least,
     };
 }
 

@@ -31,6 +31,7 @@ typedef struct bench_shape {
     imbrex_dtype dtype;
     imbrex_layout layout;
     int chunk_rows, sms; /* 0: chosen */
+    int64_t m_least;     /* as in imbrex_gemm_desc */
     bool bias;
 } bench_shape;
 

@@ -50,6 +50,7 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->m = op->meets ? 1 : sizes ? sizes[0] : shape->m;
     shape->n = op->meets ? 1 : sizes ? sizes[1] : shape->n;
     shape->k = !op->product ? 0 : sizes ? sizes[2] : shape->k;
+    shape->m_least = r->words->plans ? 0 : shape->m; /* who compiles may run any; bench runs m */
     int64_t *cut = op->alone || !op->product ? NULL : op->a_is_share ? &shape->n : &shape->k;
     if (cut && *cut % ranks) {
         options_wrong(r->page, "--total: %s = %lld does not divide by %d ranks",

@@ -20,6 +20,7 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         .k = s->hidden,
         .dtype = s->dtype,
         .algorithm = algorithm,
+        .m_least = s->tokens,
     };
     imbrex_gemm_desc second = {
         .m = s->tokens,
@@ -27,6 +28,7 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         .k = s->width,
         .dtype = s->dtype,
         .algorithm = algorithm,
+        .m_least = s->tokens,
     };
     mlp_block block = { .group = group, .shape = *s, .on = *on };
     imbrex_status status = imbrex_plan_ag_gemm(group, &first, &block.gate_up);

@@ -249,7 +249,14 @@ typedef struct imbrex_gemm_desc {
     /* SMs, at most those that the device has, or threads on "cpu", at most 1024, that a run may
      * hold (more: UNSUPPORTED); 0: all SMs, or IMBREX_CPU_THREADS. */
     int sms;
-    uint32_t reserved[8];
+    /* The fewest rows of a run that is to be fast.  What is best for many rows takes several times
+     * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and
+     * chunk_rows the library chooses, has plans in it for up to 64, 128, 256, 512, 768, 1024 and
+     * 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits in.  All
+     * of them take the memory of 4800 rows more, and a longer call; m: none.  Of a kernel's product
+     * 0. */
+    int64_t m_least;
+    uint32_t reserved[6];
 } imbrex_gemm_desc;
 
 typedef struct imbrex_coll_desc {

@@ -58,7 +58,7 @@ class _GemmDesc(_Struct):
     _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
                 ("dtype", ctypes.c_int), ("layout", ctypes.c_int), ("algorithm", ctypes.c_char_p),
                 ("chunk_rows", ctypes.c_int), ("sms", ctypes.c_int),
-                ("reserved", ctypes.c_uint32 * 8)]
+                ("m_least", ctypes.c_int64), ("reserved", ctypes.c_uint32 * 6)]
 
 
 class _CollDesc(_Struct):
@@ -360,9 +360,11 @@ class Group:
         self._plans = [other for other in self._plans if other.is_open] + [plan]
         return plan
 
-    def _gemm(self, name, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0):
-        return self._plan(name, _GemmDesc(m=m, n=n, k=k, layout=_choice("layout", layout, LAYOUTS),
-                                          chunk_rows=chunk_rows, sms=sms), dtype, algorithm)
+    def _gemm(self, name, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0,
+              m_least=0):
+        desc = _GemmDesc(m=m, n=n, k=k, layout=_choice("layout", layout, LAYOUTS),
+                         chunk_rows=chunk_rows, sms=sms, m_least=m_least)
+        return self._plan(name, desc, dtype, algorithm)
 
     def _coll(self, name, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
         return self._plan(name, _CollDesc(m=m, n=n, chunk_rows=chunk_rows, sms=sms), dtype,

@@ -60,7 +60,8 @@ static imbrex_gemm_desc differ(int field, const char **says)
         "desc.layout differs between ranks: [n, k] on rank 0, [k, n] on rank 1",
         "desc.algorithm differs between ranks: sequential on rank 0, copy on rank 1",
         "desc.chunk_rows",
-        "desc.sms"
+        "desc.sms",
+        "desc.m_least differs between ranks: 0 on rank 0, 1 on rank 1"
     };
     imbrex_gemm_desc d = plain;
     d.m += field == 0;
@@ -71,6 +72,7 @@ static imbrex_gemm_desc differ(int field, const char **says)
     d.algorithm = field == 5 ? "copy" : "sequential";
     d.chunk_rows += field == 6;
     d.sms += field == 7;
+    d.m_least += field == 8;
     *says = names[field];
     return d;
 }
@@ -101,9 +103,9 @@ static int descs(imbrex_group *group, void *ctx)
     (void)ctx;
     int rank = imbrex_group_rank(group);
     for (int op = 0; op < 4; op++) {
-        for (int field = 0; field < 8; field++) {
-            if (op < 2 && (field == 2 || field == 4))
-                continue; /* no k, no layout */
+        for (int field = 0; field < 9; field++) {
+            if (op < 2 && (field == 2 || field == 4 || field == 8))
+                continue; /* no k, no layout, nothing for fewer rows */
             const char *says;
             imbrex_gemm_desc odd = differ(field, &says), even = plain;
             even.algorithm = "sequential";

@@ -77,7 +77,10 @@ static int plans(imbrex_group *group, void *ctx)
     UNSUPPORTED("desc.sms is 1025: cpu:0 has at most 1024", imbrex_plan_ag_gemm, group,
                 GEMM(sms, 1025), &p);
     UNSUPPORTED("desc.sms is 2147483647", imbrex_plan_all_gather, group, COLL(sms, INT32_MAX), &p);
-    UNSUPPORTED("desc.reserved", imbrex_plan_ag_gemm, group, GEMM(reserved[7], 1), &p);
+    INVALID("desc.m_least is 13: want from 0 to desc.m, 12", imbrex_plan_ag_gemm, group,
+            GEMM(m_least, 13), &p);
+    INVALID("desc.m_least is -1", imbrex_plan_gemm_rs, group, GEMM(m_least, -1), &p);
+    UNSUPPORTED("desc.reserved", imbrex_plan_ag_gemm, group, GEMM(reserved[5], 1), &p);
     UNSUPPORTED("desc.reserved", imbrex_plan_all_gather, group, COLL(reserved[0], 1), &p);
 #pragma GCC diagnostic pop
     imbrex_gemm_desc huge = { .m = IMX_SIZE_MOST, .n = IMX_SIZE_MOST, .k = 1 };

@@ -3,12 +3,15 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "backends/cuda/driver.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
+#include "fewer_cases.h"
 #include "kernels/kernels.h"
 #include "op_cases.h"
 #include "plan.h"
@@ -162,6 +165,55 @@ static void stores_take_no_room(void **state)
         assert_int_equal(fake_ranks_run(&desc, 2, take_no_room, NULL), 0);
 }
 
+/* ---- runs of few rows ------------------------------------------------------------------------ */
+
+static void few_rows_have_plans_of_their_own(void **state)
+{
+    (void)state;
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    for (int size = 1; size <= 4; size++) {
+        ranks_desc desc = { .size = size };
+        assert_int_equal(fake_ranks_run(&desc, size == 3 ? 1 : size, fewer_cases, NULL), 0);
+    }
+}
+
+/* The same algorithm on both, but one has no choice. */
+static int named_on_one(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)ctx;
+    if (rank == 1)
+        setenv("IMBREX_ALGORITHM", "ll", 1);
+    imbrex_group_desc group_desc = {
+        .bootstrap = bootstrap,
+        .device = "cuda:0",
+        .timeout_ms = patient(20000),
+    };
+    imbrex_gemm_desc desc = { .m = 300, .n = 72, .k = 64 };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    RANK_OK(imbrex_group_create(&group_desc, &group));
+    imbrex_status status = imbrex_plan_ag_gemm(group, &desc, &plan);
+    RANK_CHECK(status == IMBREX_PEER &&
+                   strstr(imbrex_error(), "differs between ranks: 2 on rank 0, 0 on rank 1"),
+               "%s", imbrex_error());
+    desc.m_least = desc.m; /* so they agree */
+    RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
+    imbrex_group_destroy(group);
+    return 0;
+}
+
+static void few_rows_go_alike_on_all_ranks(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .processes = true };
+    if (!imx_kernel_gemm.cuda_config || !RANKS_PROCESSES)
+        skip();
+    fake_driver_install(1);
+    assert_int_equal(ranks_run_bare(&desc, named_on_one, NULL), 0);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +225,8 @@ int main(void)
         cmocka_unit_test(gpus_of_two_kinds),
         cmocka_unit_test(products_leave_room),
         cmocka_unit_test(stores_take_no_room),
+        cmocka_unit_test(few_rows_have_plans_of_their_own),
+        cmocka_unit_test(few_rows_go_alike_on_all_ranks),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,6 +147,7 @@ static void wrong_kernels(imbrex_group *group, bool cuda)
         { { SHAPE, .chunk_rows = -1 }, IMBREX_INVALID, "desc.gemm.chunk_rows is -1: want from 0" },
         { { SHAPE, .dtype = (imbrex_dtype)7 }, IMBREX_INVALID, "desc.gemm.dtype is 7" },
         { { SHAPE, .algorithm = "copy" }, IMBREX_INVALID, "hooks are the algorithm" },
+        { { SHAPE, .m_least = 1 }, IMBREX_INVALID, "desc.gemm.m_least is 1: kernel" },
         { { SHAPE, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "desc.gemm.reserved is not 0" },
         { { SHAPE, .sms = 1 << 20 }, IMBREX_UNSUPPORTED, "desc.gemm.sms is 1048576: " },
     };

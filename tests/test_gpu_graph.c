@@ -17,6 +17,7 @@ enum {
 typedef struct block {
     const char *name;
     op_case first, second;     /* second.op NULL: first alone */
+    int fewer;                 /* 0, or rows of a run of the first that follows */
     int replays, replays_fake; /* in each of two rounds; 0: it takes too long there */
 } block;
 
@@ -111,6 +112,16 @@ static const block blocks[] = {
       .first = { .op = "gemm_rs", .m = 400, .n = 6400, .k = 264, .algorithm = "store" },
       .replays = 2000,
       .replays_fake = 10 },
+    { .name = "ag_gemm, many rows and few",
+      .first = { .op = "ag_gemm", .m = 300, .n = 256, .k = 128 },
+      .fewer = 50,
+      .replays = 1000,
+      .replays_fake = 50 },
+    { .name = "gemm_rs, many rows and few",
+      .first = { .op = "gemm_rs", .m = 300, .n = 256, .k = 128 },
+      .fewer = 100,
+      .replays = 1000,
+      .replays_fake = 50 },
     { .name = "a whole block, copy",
       .first = { .op = "ag_gemm", .m = 200, .n = 256, .k = 128, .algorithm = "copy" },
       .second = { .op = "gemm_rs", .m = 200, .n = 128, .k = 128, .algorithm = "copy" },
@@ -191,6 +202,9 @@ static int enqueue(act *t, imbrex_stream stream)
     const block *b = t->block;
     imbrex_args args = op_image_args(&b->first, &t->x, b->first.m);
     RANK_OK(imbrex_plan_run(t->first, &args, stream));
+    args.m = b->fewer;
+    if (b->fewer)
+        RANK_OK(imbrex_plan_run(t->first, &args, stream));
     if (!t->second)
         return 0;
     RANK_OK(imbrex_silu_mul(t->group, b->first.dtype, b->first.m, b->first.n / 2,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fewer_cases.h"
 #include "gpu.h"
 #include "op_cases.h"
 #include "op_image.h"
@@ -431,6 +432,12 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
     return failed;
 }
 
+static int fewer(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+{
+    (void)cpu, (void)walk;
+    return fewer_cases(gpu, NULL);
+}
+
 /* ---- ahead ----------------------------------------------------------------------------------- */
 
 /* Kernels are compiled one at a time in a process: so many processes first make all plans, each a
@@ -475,6 +482,8 @@ static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
         worst = worse(worst, make_plan(gpu, c));
     for (int i = current.part; op_cases_get_long(i, &c) && worst != STUCK; i += PARTS)
         worst = worse(worst, make_plan(gpu, c));
+    if (current.part == 0 && worst != STUCK)
+        worst = worse(worst, fewer_cases_plans(gpu, current.sms));
     return worst;
 }
 
@@ -563,6 +572,7 @@ int main(int argc, char **argv)
         run("table", size, false, table, false, op_walk_table);
         run("against the CPU", size, false, compare, true, op_walk_large);
         run("queued", size, false, queues, false, NULL);
+        run("few rows", size, false, fewer, false, NULL);
     }
     run("not a number", 2, false, not_a_number, false, NULL);
     general_form(2);
@@ -574,6 +584,7 @@ int main(int argc, char **argv)
         run("against the CPU", each, true, compare, true, op_walk_large);
         run("large ones, against \"sequential\"", each, true, compare_long, false, NULL);
         run("queued", each, true, queues, false, NULL);
+        run("few rows", each, true, fewer, false, NULL);
     }
     return gpu_end();
 }

@@ -139,7 +139,7 @@ class AgGemm(Op):
                                                           return_A=False)[1][0]
 
     def plan(self, algorithm):
-        return self.ranks.imbrex.ag_gemm(*self.shape, algorithm=algorithm)
+        return self.ranks.imbrex.ag_gemm(*self.shape, algorithm=algorithm, m_least=self.shape[0])
 
 
 class GemmRs(Op):
@@ -164,7 +164,7 @@ class GemmRs(Op):
                                                               self.ranks.name)
 
     def plan(self, algorithm):
-        return self.ranks.imbrex.gemm_rs(*self.shape, algorithm=algorithm)
+        return self.ranks.imbrex.gemm_rs(*self.shape, algorithm=algorithm, m_least=self.shape[0])
 
 
 def gate_of(up):
@@ -190,8 +190,8 @@ class MlpPlan:
 
     def __init__(self, group, m, n, width, algorithm):
         self.group, self.m, self.width = group, m, width
-        self.first = group.ag_gemm(m, 2 * width, n, algorithm=algorithm)
-        self.second = group.gemm_rs(m, n, width, algorithm=algorithm)
+        self.first = group.ag_gemm(m, 2 * width, n, algorithm=algorithm, m_least=m)
+        self.second = group.gemm_rs(m, n, width, algorithm=algorithm, m_least=m)
 
     def run(self, x, gate_up, y, down, up, act, on):
         self.first.run(x, gate_up, up, stream=on)

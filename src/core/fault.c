@@ -9,7 +9,10 @@
 static void describe_plan(const imbrex_group *group, int number, imx_text *text)
 {
     const imbrex_plan *plan = imx_plan_by_number(group, number);
-    imx_text_add(text, "%s (plan %d)", plan ? plan->op->name : "a destroyed plan", number);
+    imx_text_add(text, "%s (plan %d", plan ? plan->op->name : "a destroyed plan", number);
+    if (plan && plan->whole)
+        imx_text_add(text, ", for up to %lld rows", (long long)plan->shape.m);
+    imx_text_add(text, ")");
 }
 
 /* In a kernel of the caller's. */

@@ -1,4 +1,4 @@
-/* plan.c - makes plans (checked, agreed on, memory taken), describes them, starts their runs. */
+/* plan.c - makes plans (checked, agreed on, memory taken) and starts their runs. */
 #include "plan.h"
 
 #include <stdio.h>
@@ -102,6 +102,28 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
     return choose(plan, r);
 }
 
+/* Steps that hold any run to less than what sequential takes, also between them: with 512 and 1024
+ * alone 700 rows would not be. */
+static const int64_t fewer_steps[IMX_FEWER] = { 64, 128, 256, 512, 768, 1024, 2048 };
+
+/* The rows of plan number i for fewer of what is asked for; 0: there is none. */
+static int64_t fewer_rows(const imbrex_group *group, const imx_op *op, const imx_request *r, int i)
+{
+    int64_t rows = fewer_steps[i];
+    bool chooses = !r->algorithm && !group->env.algorithm[0] && !r->chunk_rows;
+    bool gpus = group->target->arch && group->nodes.count == 1;
+    bool fits = rows >= r->m_least && rows <= r->shape.m * 3 / 4;
+    return op->product && chooses && gpus && fits ? rows : 0;
+}
+
+static int count_fewer(const imbrex_group *group, const imx_op *op, const imx_request *r)
+{
+    int count = 0;
+    for (int i = 0; i < IMX_FEWER; i++)
+        count += fewer_rows(group, op, r, i) > 0;
+    return count;
+}
+
 /* Whether merged rows of a sum are read by their owners, part by part. */
 static bool reads_columns(const imbrex_plan *plan)
 {
@@ -134,9 +156,11 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
           .value = plan->config.merged },
         { .name = "the columns that are read at a time",
           .value = reads_columns(plan) ? plan->config.part_cols : 0 },
+        { .name = "how many plans it has for fewer rows (with IMBREX_ALGORITHM none)",
+          .value = plan->whole ? 0 : count_fewer(plan->group, plan->op, r) },
     };
     imx_request_fields(r, false, fields);
-    return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 7, note);
+    return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 8, note);
 }
 
 /* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what has been
@@ -208,16 +232,43 @@ static void drop_sides(imbrex_plan *plan)
     }
 }
 
-static imbrex_status take_local(imbrex_plan *plan)
+static imbrex_status take_streams(imbrex_plan *plan)
 {
     const imx_backend *backend = plan->group->backend;
     imx_device *device = plan->group->device;
-    IMX_TRY(backend->memory_create(device, 2 * plan->offsets.local_bytes, &plan->local));
     IMX_TRY(backend->stream_create(device, &plan->comm));
     IMX_TRY(take_sides(plan));
     IMX_TRY(backend->event_create(device, &plan->fork));
     IMX_TRY(backend->event_create(device, &plan->join));
-    IMX_TRY(imx_turn_create(plan->group, &plan->turn));
+    return imx_turn_create(plan->group, &plan->turn);
+}
+
+/* Of one node: without sides. */
+static void share_streams(imbrex_plan *plan)
+{
+    plan->comm = plan->whole->comm;
+    plan->fork = plan->whole->fork;
+    plan->join = plan->whole->join;
+}
+
+static void drop_streams(imbrex_plan *plan)
+{
+    const imbrex_group *group = plan->group;
+    group->backend->stream_destroy(group->device, plan->comm);
+    drop_sides(plan);
+    group->backend->event_destroy(group->device, plan->fork);
+    group->backend->event_destroy(group->device, plan->join);
+}
+
+static imbrex_status take_local(imbrex_plan *plan)
+{
+    const imbrex_group *group = plan->group;
+    IMX_TRY(
+        group->backend->memory_create(group->device, 2 * plan->offsets.local_bytes, &plan->local));
+    if (plan->whole)
+        share_streams(plan);
+    else
+        IMX_TRY(take_streams(plan));
     return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
 }
 
@@ -236,18 +287,45 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
     return IMBREX_OK;
 }
 
-imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
-                              const imx_request *r, imbrex_plan **out)
+/* Also of a plan that is made in part. */
+static void destroy(imbrex_plan *plan)
 {
-    imx_status_enter(call);
-    IMX_TRY(imx_group_need(group));
-    IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
+    imbrex_group *group = plan->group;
+    imx_status_mute(true);
+    if (!plan->whole)
+        imx_turn_destroy(group, &plan->turn, plan->comm);
+    for (int i = 0; i < IMX_FEWER; i++) {
+        if (plan->fewer[i])
+            destroy(plan->fewer[i]);
+    }
+    if (!plan->whole)
+        drop_streams(plan);
+    for (int i = 0; i < IMX_KERNELS; i++)
+        group->backend->prepared_destroy(group->device, plan->kernels[i]);
+    imx_memory_free(group, plan->shared);
+    if (!imx_net_stuck(group))
+        group->backend->memory_release(plan->local);
+    for (imbrex_plan **at = &group->plans; *at; at = &(*at)->next) {
+        if (*at == plan) {
+            *at = plan->next;
+            break;
+        }
+    }
+    free(plan);
+    imx_status_mute(false);
+}
+
+/* whole: whose fewer rows the plan is for, or NULL. */
+static imbrex_status make(imbrex_group *group, const char *call, const imx_op *op,
+                          const imx_request *r, imbrex_plan *whole, imbrex_plan **out)
+{
     imbrex_plan *plan = NULL;
     imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
     if (status != IMBREX_OK)
         return imx_agree(group, call, status, NULL, 0);
     plan->group = group;
     plan->op = op;
+    plan->whole = whole;
     plan->next = group->plans;
     group->plans = plan;
     IMX_GOTO(create(plan, call, r, out));
@@ -255,8 +333,43 @@ imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_o
     *out = plan;
     return IMBREX_OK;
 fail:
-    imbrex_plan_destroy(plan);
+    destroy(plan);
     return status;
+}
+
+static imbrex_status make_fewer(imbrex_plan *plan, const char *call, const imx_request *r)
+{
+    imx_request fewer = *r;
+    fewer.m_least = 0;
+    for (int i = 0; i < IMX_FEWER; i++) {
+        fewer.shape.m = fewer_rows(plan->group, plan->op, r, i);
+        if (fewer.shape.m)
+            IMX_TRY(make(plan->group, call, plan->op, &fewer, plan, &plan->fewer[i]));
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
+                              const imx_request *r, imbrex_plan **out)
+{
+    imx_status_enter(call);
+    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
+    imbrex_plan *plan = NULL;
+    imbrex_status status;
+    IMX_TRY(make(group, call, op, r, NULL, out ? &plan : NULL));
+    IMX_GOTO(make_fewer(plan, call, r));
+    *out = plan;
+    return IMBREX_OK;
+fail:
+    destroy(plan);
+    return status;
+}
+
+void imbrex_plan_destroy(imbrex_plan *plan)
+{
+    if (plan)
+        destroy(plan->whole ? plan->whole : plan);
 }
 
 imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
@@ -298,32 +411,6 @@ const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number)
     while (plan && plan->number != number)
         plan = plan->next;
     return plan;
-}
-
-void imbrex_plan_destroy(imbrex_plan *plan)
-{
-    if (!plan)
-        return;
-    imbrex_group *group = plan->group;
-    imx_status_mute(true);
-    imx_turn_destroy(group, &plan->turn, plan->comm);
-    group->backend->stream_destroy(group->device, plan->comm);
-    drop_sides(plan);
-    group->backend->event_destroy(group->device, plan->fork);
-    group->backend->event_destroy(group->device, plan->join);
-    for (int i = 0; i < IMX_KERNELS; i++)
-        group->backend->prepared_destroy(group->device, plan->kernels[i]);
-    imx_memory_free(group, plan->shared);
-    if (!imx_net_stuck(group))
-        group->backend->memory_release(plan->local);
-    for (imbrex_plan **at = &group->plans; *at; at = &(*at)->next) {
-        if (*at == plan) {
-            *at = plan->next;
-            break;
-        }
-    }
-    free(plan);
-    imx_status_mute(false);
 }
 
 /* ---- the constructors ------------------------------------------------------------------------ */
@@ -434,14 +521,15 @@ static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args
 static imbrex_status enqueue(const imx_run *run)
 {
     imbrex_plan *plan = run->plan;
+    imx_turn *turn = plan->whole ? &plan->whole->turn : &plan->turn;
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
-    IMX_TRY(imx_turn_take(plan->group, &plan->turn, run->stream));
+    IMX_TRY(imx_turn_take(plan->group, turn, run->stream));
     if (imx_plan_over_nodes(plan))
         IMX_TRY(plan->op->across(run, imx_plan_overlaps_nodes(plan)));
     else
         IMX_TRY(plan->algorithm->run(run));
-    return imx_turn_end(plan->group, &plan->turn, run->stream);
+    return imx_turn_end(plan->group, turn, run->stream);
 }
 
 /* No event says when the part that is enqueued is done with the plan's memory. */
@@ -454,6 +542,16 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
     return imx_fault_give_up(plan->group, plan->number, status, streams, 2 + plan->side_count);
 }
 
+/* Whose kernels and memory a run of m rows takes: the plan's own, or of one for fewer. */
+static imbrex_plan *plan_of(imbrex_plan *plan, int64_t m)
+{
+    for (int i = 0; i < IMX_FEWER; i++) {
+        if (plan->fewer[i] && m <= plan->fewer[i]->shape.m)
+            return plan->fewer[i];
+    }
+    return plan;
+}
+
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
 {
     imx_status_enter(__func__);
@@ -464,6 +562,9 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     int64_t m = args->m ? args->m : plan->shape.m;
     IMX_TRY(check_args(plan, args, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
+    IMX_TRY(imx_net_check_stream(plan->group, stream));
+    IMX_TRY(imx_agree_run(plan->group, plan->number, m)); /* ranks know it by the caller's plan */
+    plan = plan_of(plan, m);
     imx_run run = {
         .plan = plan,
         .args = args,
@@ -473,66 +574,10 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
         .ranks = plan->group->size,
         .half = (int)(plan->runs % 2),
     };
-    IMX_TRY(imx_net_check_stream(plan->group, run.stream));
     run.use =
         (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
-    IMX_TRY(imx_agree_run(plan->group, plan->number, m));
     plan->runs++;
     plan->sent_inside = plan->sent_between = 0;
     imbrex_status status = enqueue(&run);
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
-}
-
-static void describe_nodes(const imbrex_plan *plan, imx_text *out)
-{
-    const imbrex_group *group = plan->group;
-    if (group->nodes.count == 1)
-        return;
-    imx_text_add(out, "; nodes of ");
-    imx_nodes_sizes(&group->nodes, out);
-    imx_text_add(out, " ranks over %s", group->net_facts.text);
-    if (plan->runs)
-        imx_text_add(out, "; the latest run sent %llu bytes within the node, %llu to others",
-                     (unsigned long long)plan->sent_inside, (unsigned long long)plan->sent_between);
-}
-
-/* What the plan takes of this rank: two halves of each. */
-static void describe_memory(const imbrex_plan *plan, imx_text *out)
-{
-    const double mib = 1 << 20;
-    imx_text_add(out, "; %.2f MiB symmetric, %.2f MiB local",
-                 2 * (double)plan->offsets.half_bytes / mib,
-                 2 * (double)plan->offsets.local_bytes / mib);
-    if (plan->group->target->memory)
-        imx_text_add(out, "; symmetric memory: %s", plan->group->target->memory);
-}
-
-size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
-{
-    imx_text out = { .at = text, .size = size };
-    if (!plan) {
-        imx_text_add(&out, "no plan");
-        return out.length;
-    }
-    const imx_shape *s = &plan->shape;
-    const imx_config *c = &plan->config;
-    imx_text_add(&out, "%s m=%lld n=%lld", plan->op->name, (long long)s->m, (long long)s->n);
-    if (plan->op->product)
-        imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
-                     s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
-    imx_text_add(&out, " %s, %d rank%s on %s: %s (%s); chunks of %d row%s",
-                 imx_dtype_name(s->dtype), plan->group->size, plan->group->size == 1 ? "" : "s",
-                 plan->group->backend->name, plan->algorithm->name, plan->why, c->chunk_rows,
-                 c->chunk_rows == 1 ? "" : "s");
-    if (plan->op->product)
-        imx_text_add(&out, ", tiles of %dx%d, %d block%s", c->tile_rows, c->tile_cols, c->blocks,
-                     c->blocks == 1 ? "" : "s");
-    describe_nodes(plan, &out);
-    for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
-        const imx_prepared *kernel = plan->kernels[i];
-        if (kernel)
-            imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
-    }
-    describe_memory(plan, &out);
-    return out.length;
 }

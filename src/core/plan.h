@@ -41,7 +41,9 @@ typedef struct imx_request {
     imx_shape shape;
     const char *algorithm;
     int chunk_rows, sms;
-    const uint32_t *reserved; /* [8]; NULL: there was no desc */
+    int64_t m_least;
+    const uint32_t *reserved; /* NULL: there was no desc */
+    size_t reserved_bytes;
 } imx_request;
 
 /* How much of each an operator needs in one half. */
@@ -84,8 +86,14 @@ typedef struct imx_side {
 
 enum { IMX_SIDE_ADD, IMX_SIDE_NET, IMX_SIDES = IMX_SIDE_NET + IMX_NET_LANES };
 
+enum { IMX_FEWER = 7 }; /* plans for fewer rows, that a plan of many may have */
+
+/* A plan for fewer rows of another, its whole, has the same streams, events and turn: runs of both
+ * follow each other. */
 struct imbrex_plan {
     imbrex_plan *next;
+    imbrex_plan *whole;            /* NULL: it is the caller's */
+    imbrex_plan *fewer[IMX_FEWER]; /* by their rows; NULL: none */
     imbrex_group *group;
     int number; /* in its group, from 1 */
     const imx_op *op;
@@ -174,9 +182,9 @@ imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, con
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op,
                                  const imx_request *request);
 
-/* What ranks must have alike, for imx_agree: m to sms of imbrex_gemm_desc, but for the algorithm.
- * nested: it is another desc's `gemm`. */
-enum { IMX_REQUEST_FIELDS = 7 };
+/* What ranks must have alike, for imx_agree: m to m_least of imbrex_gemm_desc, but for the
+ * algorithm.  nested: it is another desc's `gemm`. */
+enum { IMX_REQUEST_FIELDS = 8 };
 void imx_request_fields(const imx_request *request, bool nested,
                         imx_field fields[IMX_REQUEST_FIELDS]);
 

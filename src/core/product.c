@@ -27,6 +27,11 @@ static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_des
                         "desc.gemm's algorithm is \"%s\": kernel %s's hooks are the algorithm; "
                         "want NULL",
                         d->algorithm, name);
+    if (d->m_least)
+        return imx_fail(IMBREX_INVALID,
+                        "desc.gemm.m_least is %lld: kernel %s's product is cut in one way for all "
+                        "m; want 0",
+                        (long long)d->m_least, name);
     if (group->nodes.count > 1 || group->size > IMX_TEAM_MOST)
         return imx_fail(IMBREX_UNSUPPORTED,
                         "kernel %s's product is for up to %d ranks of one node, and these are %d "

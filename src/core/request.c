@@ -7,18 +7,25 @@ imx_request imx_request_of_gemm(const imbrex_gemm_desc *d)
 {
     if (!d)
         return (imx_request){ .reserved = NULL };
-    return (imx_request){
-        { d->m, d->n, d->k, d->dtype, d->layout }, d->algorithm, d->chunk_rows, d->sms, d->reserved
-    };
+    return (imx_request){ .shape = { d->m, d->n, d->k, d->dtype, d->layout },
+                          .algorithm = d->algorithm,
+                          .chunk_rows = d->chunk_rows,
+                          .sms = d->sms,
+                          .m_least = d->m_least,
+                          .reserved = d->reserved,
+                          .reserved_bytes = sizeof d->reserved };
 }
 
 imx_request imx_request_of_coll(const imbrex_coll_desc *d)
 {
     if (!d)
         return (imx_request){ .reserved = NULL };
-    return (imx_request){
-        { d->m, d->n, 0, d->dtype, IMBREX_NK }, d->algorithm, d->chunk_rows, d->sms, d->reserved
-    };
+    return (imx_request){ .shape = { d->m, d->n, 0, d->dtype, IMBREX_NK },
+                          .algorithm = d->algorithm,
+                          .chunk_rows = d->chunk_rows,
+                          .sms = d->sms,
+                          .reserved = d->reserved,
+                          .reserved_bytes = sizeof d->reserved };
 }
 
 static imbrex_status check_size(const char *desc, const char *name, int64_t value, int least,
@@ -60,7 +67,10 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op, con
     if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
         return imx_fail(IMBREX_INVALID, "%s.layout is %d: want IMBREX_NK or IMBREX_KN", desc,
                         (int)r->shape.layout);
-    IMX_TRY(imx_status_need_zero(r->reserved, sizeof(uint32_t[8]), desc));
+    if (r->m_least < 0 || r->m_least > r->shape.m)
+        return imx_fail(IMBREX_INVALID, "%s.m_least is %lld: want from 0 to %s.m, %lld", desc,
+                        (long long)r->m_least, desc, (long long)r->shape.m);
+    IMX_TRY(imx_status_need_zero(r->reserved, r->reserved_bytes, desc));
     if (r->sms > group->target->units_most)
         return imx_fail(IMBREX_UNSUPPORTED, "%s.sms is %d: %s has at most %d", desc, (int)r->sms,
                         group->device_name, group->target->units_most);
@@ -105,10 +115,10 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op, co
 void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_REQUEST_FIELDS])
 {
     static const char *const both[2][IMX_REQUEST_FIELDS] = {
-        { "desc.m", "desc.n", "desc.k", "desc.dtype", "desc.layout", "desc.chunk_rows",
-          "desc.sms" },
+        { "desc.m", "desc.n", "desc.k", "desc.dtype", "desc.layout", "desc.chunk_rows", "desc.sms",
+          "desc.m_least" },
         { "desc.gemm.m", "desc.gemm.n", "desc.gemm.k", "desc.gemm.dtype", "desc.gemm.layout",
-          "desc.gemm.chunk_rows", "desc.gemm.sms" },
+          "desc.gemm.chunk_rows", "desc.gemm.sms", "desc.gemm.m_least" },
     };
     static const char *const layouts[] = { "[n, k]", "[k, n]" };
     const char *const *names = both[nested];
@@ -123,6 +133,7 @@ void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_
         { .name = names[4], .value = r->shape.layout, .words = layouts, .words_count = 2 },
         { .name = names[5], .value = r->chunk_rows },
         { .name = names[6], .value = r->sms },
+        { .name = names[7], .value = r->m_least },
     };
     memcpy(fields, all, sizeof all);
 }

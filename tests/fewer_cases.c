@@ -1,0 +1,144 @@
+/* fewer_cases.c - a plan of many rows with others for fewer in it: each run's rows are right, and
+ * runs of both kinds follow each other on whatever streams. */
+#include "fewer_cases.h"
+
+#include <string.h>
+
+#include "op_image.h"
+#include "ranks.h"
+
+enum { M = 300, ROUNDS = 2, STREAMS = 2 };
+
+static const op_case cases[] = {
+    { .op = "ag_gemm", .m = M, .n = 72, .k = 64, .bias = 1, .gathered = 1 },
+    { .op = "ag_gemm", .m = M, .n = 256, .k = 128, .dtype = IMBREX_F16, .layout = IMBREX_KN },
+    { .op = "gemm_rs", .m = M, .n = 72, .k = 64, .bias = 1 },
+    { .op = "gemm_rs", .m = M, .n = 256, .k = 128, .dtype = IMBREX_F16, .layout = IMBREX_KN },
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* At the borders of 64 and 128 rows, up and down, and two of a kind on one stream and on two. */
+static const int64_t rows[] = { M, 1, 64, 65, 128, M, 129, 3, M - 1, 100, 100, 2, 64 };
+enum { RUNS = sizeof rows / sizeof rows[0] };
+
+/* ---- which there are ------------------------------------------------------------------------- */
+
+static const struct {
+    int64_t m, m_least;
+    const char *algorithm;
+    int chunk_rows;
+    const char *has, *lacks; /* what the plan says of itself */
+} plans[] = {
+    { 85, 0, NULL, 0, NULL, "of up to" },
+    { 340, 0, NULL, 0, "; of up to 64 rows ", ", 256 rows " },
+    { 342, 0, NULL, 0, ", 256 rows ", ", 512 rows " },
+    { 2730, 0, NULL, 0, ", 1024 rows ", ", 2048 rows " },
+    { 2731, 0, NULL, 0, ", 768 rows ", NULL },
+    { 2731, 0, NULL, 0, ", 2048 rows ", NULL },
+    { 2731, 65, NULL, 0, "; of up to 128 rows ", " 64 rows " },
+    { 2731, 2048, NULL, 0, "; of up to 2048 rows ", " 1024 rows " },
+    { 2731, 2731, NULL, 0, NULL, "of up to" },
+    { 2731, 0, "store", 0, NULL, "of up to" },
+    { 2731, 0, NULL, 64, NULL, "of up to" },
+};
+
+static int there_are(imbrex_group *group, int sms)
+{
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        const imbrex_gemm_desc desc = { .m = plans[i].m,
+                                        .n = 64,
+                                        .k = 64,
+                                        .algorithm = plans[i].algorithm,
+                                        .chunk_rows = plans[i].chunk_rows,
+                                        .sms = sms,
+                                        .m_least = plans[i].m_least };
+        const char *has = plans[i].has, *lacks = plans[i].lacks;
+        char text[1024];
+        imbrex_plan *plan;
+        RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
+        imbrex_plan_describe(plan, text, sizeof text);
+        imbrex_plan_destroy(plan);
+        RANK_CHECK(!has || strstr(text, has), "no \"%s\" in: %s", has, text);
+        RANK_CHECK(!lacks || !strstr(text, lacks), "\"%s\" in: %s", lacks, text);
+    }
+    return 0;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static int enqueue(imbrex_group *group, imbrex_plan *plan, const op_case *c, const op_image *x)
+{
+    imbrex_stream streams[STREAMS];
+    for (int s = 0; s < STREAMS; s++)
+        RANK_OK(imbrex_stream_create(group, &streams[s]));
+    for (int i = 0; i < ROUNDS * RUNS; i++) {
+        imbrex_args args = op_image_args(c, &x[i % RUNS], rows[i % RUNS]);
+        RANK_OK(imbrex_plan_run(plan, &args, streams[i / 2 % STREAMS]));
+    }
+    for (int s = 0; s < STREAMS; s++) {
+        RANK_OK(imbrex_stream_sync(group, streams[s]));
+        imbrex_stream_destroy(group, streams[s]);
+    }
+    return 0;
+}
+
+static int check(imbrex_group *group, const op_case *c, const op_image *x, int64_t m)
+{
+    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
+    reference_error error;
+    if (op_image_download(group, x))
+        return 1;
+    int64_t at = reference_check(c, m, ranks, r, x->host + x->c.at, &error);
+    RANK_CHECK(at < 0, "rank %d, %s of %d rows, a run of %d: c[%d, %d] is %g, want %g", r, c->op,
+               (int)c->m, (int)m, (int)(at / c->n), (int)(at % c->n), error.have, error.want);
+    RANK_CHECK(op_image_intact(x), "%s, a run of %d rows: written beside a matrix", c->op, (int)m);
+    return 0;
+}
+
+static int run_case(imbrex_group *group, const op_case *c)
+{
+    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
+    size_t bytes = op_image_bytes(c, ranks);
+    op_image x[RUNS];
+    imbrex_plan *plan;
+    void *device;
+    RANK_OK(case_plan(group, c, &plan));
+    RANK_OK(imbrex_mem_alloc(group, RUNS * bytes, &device));
+    for (int i = 0; i < RUNS; i++) {
+        x[i] = op_image_take(c, rows[i], ranks, r, (char *)device + (size_t)i * bytes);
+        if (op_image_upload(group, &x[i]))
+            return 1;
+    }
+    int failed = enqueue(group, plan, c, x);
+    for (int i = 0; i < RUNS; i++) {
+        failed = failed || check(group, c, &x[i], rows[i]);
+        op_image_drop(&x[i]);
+    }
+    if (failed)
+        return 1; /* the group is given up with what it has */
+    imbrex_plan_destroy(plan);
+    imbrex_mem_free(group, device);
+    return 0;
+}
+
+int fewer_cases(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    for (size_t i = 0; i < CASES; i++) {
+        if (run_case(group, &cases[i]))
+            return 1;
+    }
+    return there_are(group, 0);
+}
+
+int fewer_cases_plans(imbrex_group *group, int sms)
+{
+    for (size_t i = 0; i < CASES; i++) {
+        imbrex_plan *plan;
+        op_case c = cases[i];
+        c.sms = sms;
+        RANK_OK(case_plan(group, &c, &plan));
+        imbrex_plan_destroy(plan);
+    }
+    return there_are(group, sms);
+}
