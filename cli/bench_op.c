@@ -16,7 +16,6 @@ static const bench_op ops[] = {
 
 enum { OPS = sizeof ops / sizeof *ops };
 
-const char *const bench_dtype_names[3] = { "bf16", "f16", "f32" };
 const char *const bench_layout_names[2] = { "nk", "kn" };
 
 const bench_op *bench_op_find(const char *name)

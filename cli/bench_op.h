@@ -35,7 +35,6 @@ typedef struct bench_shape {
     bool bias;
 } bench_shape;
 
-extern const char *const bench_dtype_names[3];  /* by imbrex_dtype */
 extern const char *const bench_layout_names[2]; /* by imbrex_layout */
 
 /* What a product's plan, imbrex_tune and hooks for a product are told of a shape. */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "matrix.h"
 #include "measure.h"
 #include "text.h"
 
@@ -126,7 +127,7 @@ void bench_report_json(const bench_result *r)
     number("m", s->op->meets ? (double)NAN : (double)s->m);
     number("n", s->op->meets ? (double)NAN : (double)s->n);
     number("k", s->op->product ? (double)s->k : (double)NAN);
-    words("dtype", s->op->meets ? NULL : bench_dtype_names[s->dtype]);
+    words("dtype", s->op->meets ? NULL : matrix_dtype_names[s->dtype]);
     words("layout", s->op->product ? bench_layout_names[s->layout] : NULL);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);

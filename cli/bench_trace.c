@@ -5,6 +5,7 @@
 
 #include "bench_call.h"
 #include "failure.h"
+#include "matrix.h"
 #include "spans.h"
 #include "timeline.h"
 #include "timeline_summary.h"
@@ -94,7 +95,7 @@ static bool draw(const picture *p, timeline_panel *panels, timeline_rank *ranks,
     if (s->op->product)
         snprintf(k, sizeof k, ", k %lld", (long long)s->k);
     snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d rank%s on %s",
-             s->op->name, (long long)s->m, (long long)s->n, k, bench_dtype_names[s->dtype], count,
+             s->op->name, (long long)s->m, (long long)s->n, k, matrix_dtype_names[s->dtype], count,
              count == 1 ? "" : "s", imbrex_group_device(setting->group));
     for (int i = 0; i < p->count; i++) {
         spans_ranks(&p->all[i], count, ranks + i * count);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "matrix.h"
+
 enum { ROWS_MOST = 16, STEPS = 1000 };
 
 typedef struct row {
@@ -53,7 +55,7 @@ static void print(const table *t, const bench_shape *s)
     if (s->op->product)
         printf(" k=%lld", (long long)s->k);
     printf(" %s; kept for later plans, `imbrex info` says where\n\n%-12s %12s %12s\n",
-           bench_dtype_names[s->dtype], "", "chunk rows", "us");
+           matrix_dtype_names[s->dtype], "", "chunk rows", "us");
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->rows[i];
         char chunk[16] = "chosen";

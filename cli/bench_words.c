@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "matrix.h"
+
 const option *bench_words_options(bench_words *w, const option *own)
 {
     const double largest = 1 << 24;
@@ -42,7 +44,7 @@ bench_shape bench_words_shape(const bench_words *w, bool gpu)
         .m = w->m ? w->m : size,
         .n = w->n ? w->n : size,
         .k = w->k ? w->k : size,
-        .dtype = (imbrex_dtype)options_index(bench_dtype_names, 3, dtype),
+        .dtype = (imbrex_dtype)options_index(matrix_dtype_names, MATRIX_DTYPES, dtype),
         .layout = (imbrex_layout)(w->layout ? options_index(bench_layout_names, 2, w->layout) : 0),
         .chunk_rows = (int)w->chunk_rows,
         .sms = (int)w->sms,

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "options.h"
+
 void mlp_model_close(mlp_model *m)
 {
     checkpoint_close(m->weights_file);
@@ -57,8 +59,6 @@ bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
         snprintf(m->name, sizeof m->name, "random weights");
     }
     if (q->dtype)
-        m->dtype = strcmp(q->dtype, "bf16") == 0  ? IMBREX_BF16
-                   : strcmp(q->dtype, "f16") == 0 ? IMBREX_F16
-                                                  : IMBREX_F32;
+        m->dtype = (imbrex_dtype)options_index(matrix_dtype_names, MATRIX_DTYPES, q->dtype);
     return true;
 }

@@ -4,11 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "matrix.h"
 #include "measure.h"
 #include "mlp.h"
 #include "text.h"
-
-static const char *const dtype_names[] = { "bf16", "f16", "f32" };
 
 double mlp_hidden(const mlp_result *r)
 {
@@ -46,8 +45,8 @@ static void print_check(const mlp_error *e, imbrex_dtype dtype)
 void mlp_print_table(const mlp_result *r)
 {
     printf("MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n", r->source,
-           (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
-           r->ranks, r->ranks == 1 ? "" : "s", r->device);
+           (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
+           matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
     printf("  gate, up   %s\n  down       %s\n", r->gate_up, r->down);
     if (measure_wire() > 0)
         printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
@@ -85,7 +84,7 @@ void mlp_print_json(const mlp_result *r)
     puts("{");
     json_text("source", r->source);
     json_text("device", r->device);
-    json_text("dtype", dtype_names[r->dtype]);
+    json_text("dtype", matrix_dtype_names[r->dtype]);
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
     json_text("clock", r->device_clock ? "gpu" : "host");
@@ -117,8 +116,8 @@ bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const span
         snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
     snprintf(title, sizeof title,
              "imbrex mlp: %s, hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s%s", r->source,
-             (long long)r->hidden, (long long)r->ffn, (long long)r->tokens, dtype_names[r->dtype],
-             r->ranks, r->ranks == 1 ? "" : "s", r->device, wire);
+             (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
+             matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device, wire);
     snprintf(figures[0], sizeof figures[0], "products alone: %.1f ms", r->products_us / 1000);
     snprintf(figures[1], sizeof figures[1], "sequential: %.1f ms", r->sequential_us / 1000);
     snprintf(figures[2], sizeof figures[2], "overlapped: %.1f ms", r->overlapped_us / 1000);

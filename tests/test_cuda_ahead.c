@@ -18,6 +18,7 @@
 #include "cli.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
+#include "matrix.h"
 #include "reference.h"
 #include "sanitized.h"
 #include "scratch.h"
@@ -321,8 +322,8 @@ static void plain_is_what_bench_runs_on_gpus(void **state)
     assert_int_equal(shapes.count, 1);
     const bench_shape *gpu = &shapes.list[true][0], *cpu = &shapes.list[false][0];
     snprintf(want, sizeof want, "ag_gemm m=%lld n=%lld k=%lld b=[n,k] %s, %d ranks on compile",
-             (long long)gpu->m, (long long)gpu->n, (long long)gpu->k, bench_dtype_names[gpu->dtype],
-             BENCH_WORDS_RANKS);
+             (long long)gpu->m, (long long)gpu->n, (long long)gpu->k,
+             matrix_dtype_names[gpu->dtype], BENCH_WORDS_RANKS);
     if (strncmp(said, want, strlen(want)) != 0)
         fail_msg("'%s' does not begin with '%s'", said, want);
     assert_int_equal(gpu->m, 4096);

@@ -239,6 +239,10 @@ imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
 imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
                              size_t args_bytes) IMX_MUST_CHECK;
 
+/* On the caller's stream; nothing where c is empty. */
+imbrex_status imx_run_multiply(const imx_run *run, int kernel,
+                               const imx_gemm_args *args) IMX_MUST_CHECK;
+
 /* On the caller's stream: raises signal `mine` of every peer of this node, then waits until every
  * such peer r has raised one's own signal r * stride: all have come this far. */
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what) IMX_MUST_CHECK;

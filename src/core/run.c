@@ -192,6 +192,13 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
                                   stream);
 }
 
+imbrex_status imx_run_multiply(const imx_run *run, int kernel, const imx_gemm_args *args)
+{
+    if (!run->m || !run->plan->shape.n)
+        return IMBREX_OK;
+    return imx_run_launch(run, run->stream, kernel, args, sizeof *args);
+}
+
 /* Signals of one call, which on some devices is a kernel's launch. */
 typedef struct batch {
     imx_signal_op ops[IMX_SIGNALS_MOST];

@@ -137,13 +137,6 @@ static imx_gemm_args product(const imx_run *run, bool arriving)
     return args;
 }
 
-static imbrex_status multiply(const imx_run *run, const imx_gemm_args *args)
-{
-    if (!run->m || !run->plan->shape.n)
-        return IMBREX_OK;
-    return imx_run_launch(run, run->stream, GEMM, args, sizeof *args);
-}
-
 static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
 {
     if (!run->args->gathered)
@@ -157,7 +150,7 @@ static imbrex_status run_copy(const imx_run *run)
     imx_gemm_args args = product(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->plan->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
@@ -172,7 +165,7 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     IMX_TRY(imx_run_begin(run));
     if (overlapped) {
         IMX_TRY(imx_run_fork(run));
-        IMX_TRY(multiply(run, &args));
+        IMX_TRY(imx_run_multiply(run, GEMM, &args));
     }
     IMX_TRY(imx_across_gather(run, &lanes, run->args->a, width));
     IMX_TRY(gathered(run, lanes.inner, false));
@@ -180,7 +173,7 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
         IMX_TRY(imx_run_join(run));
     } else {
         IMX_TRY(imx_exchange_gather_wait(run, run->stream));
-        IMX_TRY(multiply(run, &args));
+        IMX_TRY(imx_run_multiply(run, GEMM, &args));
     }
     return imx_run_end(run);
 }
@@ -192,7 +185,7 @@ static imbrex_status run_sequential(const imx_run *run)
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream, true));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     return imx_run_end(run);
 }
 
@@ -207,7 +200,7 @@ static imbrex_status run_pull(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_offer(run, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_fetch(run, run->plan->comm, run->plan->shape.k, imx_run_done(run)));
     IMX_TRY(gathered(run, run->plan->comm, true));
     IMX_TRY(imx_run_join(run));
@@ -220,10 +213,10 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
     if (!run->args->gathered) {
         args->ahead = 1;
         args->ended = imx_run_ended(run);
-        return multiply(run, args);
+        return imx_run_multiply(run, GEMM, args);
     }
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run, args));
+    IMX_TRY(imx_run_multiply(run, GEMM, args));
     IMX_TRY(gathered(run, run->stream, true));
     return imx_run_end(run);
 }
@@ -265,7 +258,7 @@ static imbrex_status run_ll(const imx_run *run)
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
     IMX_TRY(imx_exchange_ll(run, LL, run->plan->shape.k, all));
-    return multiply(run, &args);
+    return imx_run_multiply(run, GEMM, &args);
 }
 
 const imx_op imx_op_ag_gemm = {

@@ -140,13 +140,6 @@ static imx_gemm_args product(const imx_run *run, void *c)
     return args;
 }
 
-static imbrex_status multiply(const imx_run *run, const imx_gemm_args *args)
-{
-    if (!run->m || !run->plan->shape.n)
-        return IMBREX_OK;
-    return imx_run_launch(run, run->stream, GEMM, args, sizeof *args);
-}
-
 static imbrex_status run_copy(const imx_run *run)
 {
     /* Without rows or columns there are no tiles, and nobody would post done. */
@@ -155,7 +148,7 @@ static imbrex_status run_copy(const imx_run *run)
     args.done = done;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_scatter(run, run->plan->comm, imx_run_local(run), done));
     IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), true));
     IMX_TRY(imx_run_join(run));
@@ -171,7 +164,7 @@ static imbrex_status run_across(const imx_run *run, bool overlapped)
     IMX_TRY(imx_run_begin(run));
     if (overlapped)
         IMX_TRY(imx_run_fork(run));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), done));
     if (overlapped)
         IMX_TRY(imx_run_join(run));
@@ -182,7 +175,7 @@ static imbrex_status run_sequential(const imx_run *run)
 {
     imx_gemm_args args = product(run, imx_run_local(run));
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_scatter(run, run->stream, imx_run_local(run), NULL));
     IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
     IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), false));
@@ -201,7 +194,7 @@ static imbrex_status run_store(const imx_run *run)
     args.team = imx_run_team(run);
     args.ahead = 1;
     args.ended = imx_run_ended(run);
-    return multiply(run, &args);
+    return imx_run_multiply(run, GEMM, &args);
 }
 
 static imbrex_status run_ll(const imx_run *run)
@@ -209,7 +202,7 @@ static imbrex_status run_ll(const imx_run *run)
     if (run->ranks == 1)
         return run_sequential(run);
     imx_gemm_args args = product(run, imx_run_local(run));
-    IMX_TRY(multiply(run, &args));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
     return imx_exchange_push(run, REDUCE, true, imx_run_local(run), run->args->bias);
 }
 

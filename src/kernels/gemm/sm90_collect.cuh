@@ -20,7 +20,6 @@
 enum {
     COLLECT_BESIDE = 96, /* threads of the idle warps, and with the consumers */
     COLLECT_ALL = COLLECT_BESIDE + CONSUMERS * 128,
-    COLLECT_UNIT_COLS = 8, /* elements of 16 bytes, a unit */
     /* What holds a sum up is the way to the peers, so many loads are under way: of so many parts,
      * of so many units. */
     COLLECT_LOADS = 8,
@@ -97,23 +96,13 @@ typedef struct collect_unit {
     uint32_t at, col;
 } collect_unit;
 
-/* A unit of c: the sum, and bias. */
-IMX_FN void collect_put(const imx_gemm_args &args, collect_unit unit,
-                        float (&sum)[COLLECT_UNIT_COLS])
-{
-#pragma unroll
-    for (int e = 0; e < COLLECT_UNIT_COLS && args.bias; e++)
-        sum[e] += bias_at((const uint16_t *)args.bias, (int)unit.col + e, (int)args.schedule.n);
-    ((uint4 *)args.c)[unit.at] = imx_vector_narrow(DTYPE, sum);
-}
-
 /* So many of own rows' units: all ranks' parts, in rank order, and bias.  first: of own rows, among
  * all units. */
 template <int units>
 IMX_FN void collect_units(const imx_gemm_args &args, uint32_t first,
                           const collect_unit (&unit)[units])
 {
-    float sum[units][COLLECT_UNIT_COLS];
+    float sum[units][UNIT_COLS];
 #pragma unroll
     for (int r = 0; r < IMX_PARTS; r += COLLECT_PARTS) {
         uint4 part[COLLECT_PARTS][units]; /* all under way before the first is added */
@@ -133,21 +122,21 @@ IMX_FN void collect_units(const imx_gemm_args &args, uint32_t first,
     }
 #pragma unroll
     for (int u = 0; u < units; u++)
-        collect_put(args, unit[u], sum[u]);
+        sum_put(args, unit[u].at, unit[u].col, sum[u]);
 }
 
 /* Thread number `thread` of all blocks' `threads`: its share of chunk q of own rows. */
 IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
 {
-    uint32_t row_units = (uint32_t)args.schedule.n / COLLECT_UNIT_COLS;
+    uint32_t row_units = (uint32_t)args.schedule.n / UNIT_COLS;
     uint32_t first_row = (uint32_t)team_row(args, args.team.rank);
     uint32_t rows = (uint32_t)team_row(args, args.team.rank + 1) - first_row;
-    uint32_t left = (uint32_t)q * (uint32_t)args.schedule.chunk_cols / COLLECT_UNIT_COLS;
-    uint32_t across = collect_end(args, q) / COLLECT_UNIT_COLS - left;
+    uint32_t left = (uint32_t)q * (uint32_t)args.schedule.chunk_cols / UNIT_COLS;
+    uint32_t across = collect_end(args, q) / UNIT_COLS - left;
     uint32_t units = rows * across, first = first_row * row_units;
     auto unit_of = [&](uint32_t i) {
         uint32_t row = i / across, col = left + (i - row * across);
-        collect_unit unit = { row * row_units + col, col * COLLECT_UNIT_COLS };
+        collect_unit unit = { row * row_units + col, col * UNIT_COLS };
         return unit;
     };
 #pragma unroll 1
@@ -184,13 +173,13 @@ IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uin
     uint32_t rows = (uint32_t)team_row(args, args.team.rank + 1) - first_row;
     uint32_t left = (uint32_t)q * (uint32_t)args.schedule.chunk_cols;
     uint32_t end = collect_end(args, q);
-    uint32_t across = (end - left + COLLECT_UNIT_COLS - 1) / COLLECT_UNIT_COLS;
+    uint32_t across = (end - left + UNIT_COLS - 1) / UNIT_COLS;
 #pragma unroll 1
     for (; thread < rows * across; thread += threads) {
-        uint32_t row = thread / across, col = left + (thread - row * across) * COLLECT_UNIT_COLS;
-        int count = end - col < COLLECT_UNIT_COLS ? (int)(end - col) : COLLECT_UNIT_COLS;
+        uint32_t row = thread / across, col = left + (thread - row * across) * UNIT_COLS;
+        int count = end - col < UNIT_COLS ? (int)(end - col) : UNIT_COLS;
         int64_t at = (int64_t)(first_row + row) * n + col, to = (int64_t)row * n + col;
-        float sum[COLLECT_UNIT_COLS];
+        float sum[UNIT_COLS];
 #pragma unroll 1
         for (int r = 0; r < IMX_PARTS; r += COLLECT_PLAIN) {
             uint4 part[COLLECT_PLAIN];
@@ -206,7 +195,7 @@ IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uin
             }
         }
 #pragma unroll
-        for (int e = 0; e < COLLECT_UNIT_COLS; e++) {
+        for (int e = 0; e < UNIT_COLS; e++) {
             float bias = 0;
             if (args.bias && e < count)
                 bias = bias_at((const uint16_t *)args.bias, (int)col + e, (int)n);

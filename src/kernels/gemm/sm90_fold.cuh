@@ -24,13 +24,23 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
         asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
     return unpack(element);
 }
+
+enum { UNIT_COLS = 8 }; /* elements of 16 bytes, a unit */
+
+/* Unit `at` of c, which begins in column col: the sum, and bias. */
+IMX_FN void sum_put(const imx_gemm_args &args, uint32_t at, uint32_t col, float (&sum)[UNIT_COLS])
+{
+#pragma unroll
+    for (int e = 0; e < UNIT_COLS && args.bias; e++)
+        sum[e] += bias_at((const uint16_t *)args.bias, (int)col + e, (int)args.schedule.n);
+    ((uint4 *)args.c)[at] = imx_vector_narrow(DTYPE, sum);
+}
 #endif
 
 #ifdef IMX_FOLD
 
 enum {
-    FOLD_COLS = 8, /* elements of 16 bytes, a unit */
-    UNITS = IMX_TILE_N / FOLD_COLS,
+    UNITS = IMX_TILE_N / UNIT_COLS,
     /* What holds a fold up is the way to memory, so many loads are under way: of so many parts, of
      * so many units. */
     PARTS_AT_ONCE = IMX_RANKS < FOLD_LOADS ? IMX_RANKS : FOLD_LOADS,
@@ -75,16 +85,10 @@ IMX_FN int own_stored(uint32_t tiles)
 
 #ifndef IMX_C_PLAIN
 
-/* A unit of c: the sum, and bias. */
-IMX_FN void fold_put(const imx_gemm_args &args, uint32_t at, float (&sum)[FOLD_COLS])
+/* The first column of unit `at` of c, where bias needs it. */
+IMX_FN uint32_t fold_col(const imx_gemm_args &args, uint32_t at)
 {
-    int n = (int)args.schedule.n;
-    int col = args.bias ? (int)(at % ((uint32_t)n / FOLD_COLS)) * FOLD_COLS : 0;
-#pragma unroll
-    for (int e = 0; e < FOLD_COLS && args.bias; e++)
-        sum[e] += bias_at((const uint16_t *)args.bias, col + e, n);
-    ((uint4 *)args.c)[at] = make_uint4(pack(sum[0], sum[1]), pack(sum[2], sum[3]),
-                                       pack(sum[4], sum[5]), pack(sum[6], sum[7]));
+    return args.bias ? at % ((uint32_t)args.schedule.n / UNIT_COLS) * UNIT_COLS : 0;
 }
 
 /* So many units of c from `at` on, `down` from each other: their parts, in rank order, and bias. */
@@ -92,7 +96,7 @@ template <int units>
 IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
 {
     const char *from = imx_team_data(&args.team, args.team.rank);
-    float sum[units][FOLD_COLS];
+    float sum[units][UNIT_COLS];
 #pragma unroll
     for (int first = 0; first < IMX_RANKS; first += PARTS_AT_ONCE) {
         uint4 part[PARTS_AT_ONCE][units]; /* all under way before the first is added */
@@ -109,7 +113,7 @@ IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
             for (int p = 0; p < PARTS_AT_ONCE && first + p < IMX_RANKS; p++)
                 imx_vector_add(DTYPE, sum[u], part[p][u], first + p == 0);
             if (first + PARTS_AT_ONCE >= IMX_RANKS)
-                fold_put(args, at + u * down, sum[u]);
+                sum_put(args, at + u * down, fold_col(args, at + u * down), sum[u]);
         }
     }
 }
@@ -119,9 +123,9 @@ IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
 IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int thread,
                       int threads)
 {
-    uint32_t across = (uint32_t)args.schedule.n / FOLD_COLS;
+    uint32_t across = (uint32_t)args.schedule.n / UNIT_COLS;
     int step = threads / UNITS, first = thread / UNITS;
-    int unit = col / FOLD_COLS + thread - first * UNITS;
+    int unit = col / UNIT_COLS + thread - first * UNITS;
     if (first >= step || unit >= (int)across)
         return;
     uint32_t at = (uint32_t)(row + first) * across + (uint32_t)unit, down = step * across;

@@ -310,6 +310,12 @@ IMX_FN int split_block(void)
     return SPLIT > 1 ? (int)cluster_cta() : 0;
 }
 
+/* How many steps of k a block takes. */
+IMX_FN int steps_of(const imx_gemm_args &args)
+{
+    return ((int)args.k + SPLIT * TILE_K - 1) / (SPLIT * TILE_K);
+}
+
 /* Where this block's step i begins; it may be at or beyond the end of k, where all is zeros. */
 IMX_FN int k_of(int i)
 {

@@ -26,11 +26,6 @@ IMX_FN int &listed_row(int i)
     return ((int *)(shared + ROWS_AT))[i];
 }
 
-IMX_FN int steps_of(const imx_gemm_args &args)
-{
-    return ((int)args.k + SPLIT * TILE_K - 1) / (SPLIT * TILE_K);
-}
-
 #ifdef IMX_STORE
 /* How far apart, beneath this block's tile number `tile`, the pieces of the one before are stored,
  * whose rows are `owner`'s.  What stays in this GPU: one a step.  What goes to peers takes the

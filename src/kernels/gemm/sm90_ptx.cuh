@@ -65,23 +65,8 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
 }
 
 /* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
- * engine, and never gives up, so there is no deadline; IMX_SPIN_LIMIT (a debugging option) traps
- * after so many tries.
+ * engine, and never gives up, so there is no deadline.
  * order: .acquire.cluster after mbar_release_at, else nothing. */
-#ifdef IMX_SPIN_LIMIT
-#define MBAR_WAIT(order)                                                              \
-    asm volatile("{\n\t.reg .pred p, q;\n\t.reg .u32 left;\n\tmov.u32 left, %2;\n\t"  \
-                 "AGAIN:\n\t"                                                         \
-                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
-                 "@p bra.uni DONE;\n\t"                                               \
-                 "sub.u32 left, left, 1;\n\tsetp.ne.u32 q, left, 0;\n\t"              \
-                 "@q bra.uni AGAIN;\n\t"                                              \
-                 "trap;\n\t"                                                          \
-                 "DONE:\n\t}"                                                         \
-                 :                                                                    \
-                 : "r"(bar), "r"(parity), "n"(IMX_SPIN_LIMIT)                         \
-                 : "memory")
-#else
 #define MBAR_WAIT(order)                                                              \
     asm volatile("{\n\t.reg .pred p;\n\t"                                            \
                  "AGAIN:\n\t"                                                         \
@@ -92,7 +77,6 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
                  :                                                                    \
                  : "r"(bar), "r"(parity)                                              \
                  : "memory")
-#endif
 
 IMX_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {

@@ -40,7 +40,7 @@ IMX_FN void ring_note(const imx_gemm_args &args, const imx_sm90_tile &t, tile_in
 {
     const imx_schedule *s = &args.schedule;
     int step = imx_ring_step(s, t.rank);
-    info->strip = imx_ring_strip(s, t.rank, t.rank_row, CLUSTER > 1 ? (int)cluster_cta() : 0);
+    info->strip = imx_ring_strip(s, t.rank, t.rank_row, block_m());
     bool passes = imx_ring_takes_part(ring_columns(args), t.col / TILE_COLS, args.slices);
     info->pass = passes && step < s->ranks - 1 ? step : -1;
     info->pass_row = t.rank_row + block_m() * IMX_TILE_M;
@@ -100,7 +100,7 @@ IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch,
                       const imx_sm90_tile &t, int slice, uint64_t use)
 {
     const imx_schedule *s = &args.schedule;
-    int strip = imx_ring_strip(s, t.rank, t.rank_row, CLUSTER > 1 ? (int)cluster_cta() : 0);
+    int strip = imx_ring_strip(s, t.rank, t.rank_row, block_m());
     imbrexd_site site = { args.plan, IMX_SITE_PASS, imx_ring_from(s),
                           t.row + block_m() * IMX_TILE_M };
     imbrexd_watch patient = *watch;
@@ -211,7 +211,7 @@ IMX_FN void forward(const imx_gemm_args &args, const imbrexd_watch *watch, const
 {
     uint32_t base = shared_base();
     unsigned stride = gridDim.x / CLUSTER;
-    int steps = ((int)args.k + TILE_K - 1) / TILE_K;
+    int steps = steps_of(args);
     place at = { 0, 0 };
     /* Has the rank before read what is to be overwritten?  It is seldom that far behind. */
     if (!team_credit(args, watch, imx_ring_to(&args.schedule)))
