@@ -94,8 +94,7 @@ IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
 }
 
 /* Plain stores, not compare-and-swap: between a GPU and host memory that is not atomic everywhere.
- * Of two faults at once either may stay: where and what each is goes in one store, so that what is
- * said of where is true. */
+ * Of two faults at once either may stay; both are true. */
 IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
                                     uint64_t have, uint64_t want)
 {
@@ -103,15 +102,12 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
     if (fault->state == 0) {
         fault->kind = kind;
         fault->rank = watch->rank;
-        asm volatile("st.volatile.global.v4.s32 [%0], {%1, %2, %3, %4};"
-                     :
-                     : "l"(&fault->site), "r"(site.plan), "r"(site.what), "r"(site.rank),
-                       "r"(site.index)
-                     : "memory");
-        asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};"
-                     :
-                     : "l"(&fault->have), "l"(have), "l"(want)
-                     : "memory");
+        fault->site.plan = site.plan;
+        fault->site.what = site.what;
+        fault->site.rank = site.rank;
+        fault->site.index = site.index;
+        fault->have = have;
+        fault->want = want;
         imbrexd_fence_post();
         fault->state = 2;
     }

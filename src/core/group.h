@@ -32,10 +32,6 @@ typedef struct imx_control {
     int64_t waiting[];                   /* [size + 1], see imbrexd_watch */
 } imx_control;
 
-_Static_assert(offsetof(imx_control, fault) % 16 == 0 && offsetof(imbrexd_fault, site) % 16 == 0 &&
-                   offsetof(imbrexd_fault, have) % 16 == 0,
-               "a GPU stores 16 bytes of it at once");
-
 /* What the barriers of a node's ranks are made of, in their devices' memory: a GPU would look at
  * the host's across PCIe. */
 typedef struct imx_meeting {
