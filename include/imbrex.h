@@ -239,7 +239,8 @@ typedef enum imbrex_layout {
  * tiles enough for all SMs, and only on compute capability 9.0, in bf16 or f16 with aligned rows;
  * else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
  * "hierarchical" is for several nodes.  Unless imbrex_tune found them fastest, "ll" is chosen on
- * "cuda" only and "ring" never.  All cut the product into the same tiles and give the same bits. */
+ * "cuda" only and "ring" never.  All cut the product into the same tiles and give the same bits,
+ * but for runs of fewer rows by plans that have others for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -251,10 +252,10 @@ typedef struct imbrex_gemm_desc {
     int sms;
     /* The fewest rows of a run that is to be fast.  What is best for many rows takes several times
      * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and
-     * chunk_rows the library chooses, has plans in it for up to 64, 128, 256, 512, 768, 1024 and
-     * 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits in.  All
-     * of them take the memory of 4800 rows more, and a longer call; m: none.  Of a kernel's product
-     * 0. */
+     * chunk_rows are the library's choice, has others in it for up to 64, 128, 256, 384, 512, 768,
+     * 1024 and 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits
+     * in.  All of them together take about the memory of 5000 to 8000 rows, and time when the plan
+     * is made; m_least = m makes none.  In imbrex_kernel_desc.gemm it must be 0. */
     int64_t m_least;
     uint32_t reserved[6];
 } imbrex_gemm_desc;
@@ -319,10 +320,11 @@ typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
 /* Collective: times an operator ("ag_gemm") at desc's shape, on random inputs of its own and on the
  * group's default stream, by every algorithm and then with several chunk sizes, all ranks in
  * lockstep, and keeps the fastest on disk: from then on plans of that shape, dtype, layout, budget
- * (desc.sms) and number of ranks, whose desc names no algorithm, take it on such devices and links.
- * Of collectives k is 0; no other size may be.  desc.algorithm must be NULL, and IMBREX_ALGORITHM
- * still comes first.  UNSUPPORTED: the group has one rank, or its device only compiles.  SYSTEM on
- * rank 0, PEER on the others: the folder cannot be written (IMBREX_CACHE_DIR).
+ * (desc.sms) and number of ranks, whose desc names no algorithm, take it on such devices and links,
+ * those for fewer rows in another plan, too.  Of collectives k is 0; no other size may be.
+ * desc.algorithm must be NULL, and IMBREX_ALGORITHM still comes first.  UNSUPPORTED: the group has
+ * one rank, or its device only compiles.  SYSTEM on rank 0, PEER on the others: the folder cannot
+ * be written (IMBREX_CACHE_DIR).
  *
  * A candidate that cannot be made on one rank is dropped on all.  One that fails as it runs fails
  * the group, as any run does.  progress, or NULL, is called on this rank's thread. */
@@ -336,8 +338,8 @@ IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_de
  * stream is done with it. */
 IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
 
-/* One line for people: shape, algorithm and why, tiles, and how much memory the plan takes of this
- * rank.  Writes and returns as snprintf does. */
+/* One line for people: shape, algorithm and why, tiles, the plans in it for fewer rows, and how
+ * much memory all take of this rank.  Writes and returns as snprintf does. */
 IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size);
 
 /* Local.  Waits until this rank's runs of the plan are done, but for replays of graphs, which the

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "core/plan.h"
 #include "op_image.h"
 #include "ranks.h"
 
@@ -30,17 +31,28 @@ static const struct {
     const char *has, *lacks; /* what the plan says of itself */
 } plans[] = {
     { 85, 0, NULL, 0, NULL, "of up to" },
-    { 340, 0, NULL, 0, "; of up to 64 rows ", ", 256 rows " },
-    { 342, 0, NULL, 0, ", 256 rows ", ", 512 rows " },
-    { 2730, 0, NULL, 0, ", 1024 rows ", ", 2048 rows " },
-    { 2731, 0, NULL, 0, ", 768 rows ", NULL },
-    { 2731, 0, NULL, 0, ", 2048 rows ", NULL },
-    { 2731, 65, NULL, 0, "; of up to 128 rows ", " 64 rows " },
-    { 2731, 2048, NULL, 0, "; of up to 2048 rows ", " 1024 rows " },
+    { 86, 0, NULL, 0, "; runs of up to 64 rows: ", ", 128 rows: " },
+    { 340, 0, NULL, 0, ", 128 rows: ", ", 256 rows: " },
+    { 342, 0, NULL, 0, ", 256 rows: ", ", 384 rows: " },
+    { 2730, 0, NULL, 0, ", 1024 rows: ", ", 2048 rows: " },
+    { 2731, 0, NULL, 0, ", 768 rows: ", NULL },
+    { 2731, 0, NULL, 0, ", 2048 rows: ", NULL },
+    { 2731, 65, NULL, 0, "; runs of up to 128 rows: ", " 64 rows: " },
+    { 2731, 2048, NULL, 0, "; runs of up to 2048 rows: ", " 1024 rows: " },
     { 2731, 2731, NULL, 0, NULL, "of up to" },
     { 2731, 0, "store", 0, NULL, "of up to" },
     { 2731, 0, NULL, 64, NULL, "of up to" },
 };
+
+static int says(imbrex_plan *plan, const char *has, const char *lacks)
+{
+    char text[1024];
+    imbrex_plan_describe(plan, text, sizeof text);
+    imbrex_plan_destroy(plan);
+    RANK_CHECK(!has || strstr(text, has), "no \"%s\" in: %s", has, text);
+    RANK_CHECK(!lacks || !strstr(text, lacks), "\"%s\" in: %s", lacks, text);
+    return 0;
+}
 
 static int there_are(imbrex_group *group, int sms)
 {
@@ -52,16 +64,15 @@ static int there_are(imbrex_group *group, int sms)
                                         .chunk_rows = plans[i].chunk_rows,
                                         .sms = sms,
                                         .m_least = plans[i].m_least };
-        const char *has = plans[i].has, *lacks = plans[i].lacks;
-        char text[1024];
         imbrex_plan *plan;
         RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
-        imbrex_plan_describe(plan, text, sizeof text);
-        imbrex_plan_destroy(plan);
-        RANK_CHECK(!has || strstr(text, has), "no \"%s\" in: %s", has, text);
-        RANK_CHECK(!lacks || !strstr(text, lacks), "\"%s\" in: %s", lacks, text);
+        if (says(plan, plans[i].has, plans[i].lacks))
+            return 1;
     }
-    return 0;
+    const imbrex_coll_desc coll = { .m = 2731, .n = 64 }; /* which needs none */
+    imbrex_plan *plan;
+    RANK_OK(imbrex_plan_all_gather(group, &coll, &plan));
+    return says(plan, NULL, "of up to");
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -78,6 +89,23 @@ static int enqueue(imbrex_group *group, imbrex_plan *plan, const op_case *c, con
     for (int s = 0; s < STREAMS; s++) {
         RANK_OK(imbrex_stream_sync(group, streams[s]));
         imbrex_stream_destroy(group, streams[s]);
+    }
+    return 0;
+}
+
+/* Each run went by the first plan that it fits in. */
+static int check_ways(const imbrex_plan *plan)
+{
+    int64_t from = 0;
+    for (int i = 0; i <= IMX_FEWER; i++) {
+        const imbrex_plan *way = i < IMX_FEWER ? plan->fewer[i] : plan;
+        uint64_t count = 0;
+        for (int r = 0; r < RUNS && way; r++)
+            count += rows[r] > from && rows[r] <= way->shape.m ? ROUNDS : 0;
+        RANK_CHECK(!way || (count && way->runs == count),
+                   "%d runs by the plan of up to %d rows, want %d", (int)way->runs,
+                   (int)way->shape.m, (int)count);
+        from = way ? way->shape.m : from;
     }
     return 0;
 }
@@ -109,7 +137,7 @@ static int run_case(imbrex_group *group, const op_case *c)
         if (op_image_upload(group, &x[i]))
             return 1;
     }
-    int failed = enqueue(group, plan, c, x);
+    int failed = enqueue(group, plan, c, x) || check_ways(plan);
     for (int i = 0; i < RUNS; i++) {
         failed = failed || check(group, c, &x[i], rows[i]);
         op_image_drop(&x[i]);

@@ -77,6 +77,7 @@ static int plans(imbrex_group *group, void *ctx)
     UNSUPPORTED("desc.sms is 1025: cpu:0 has at most 1024", imbrex_plan_ag_gemm, group,
                 GEMM(sms, 1025), &p);
     UNSUPPORTED("desc.sms is 2147483647", imbrex_plan_all_gather, group, COLL(sms, INT32_MAX), &p);
+    INVALID("desc.m is 9223372036854775807", imbrex_plan_ag_gemm, group, GEMM(m, INT64_MAX), &p);
     INVALID("desc.m_least is 13: want from 0 to desc.m, 12", imbrex_plan_ag_gemm, group,
             GEMM(m_least, 13), &p);
     INVALID("desc.m_least is -1", imbrex_plan_gemm_rs, group, GEMM(m_least, -1), &p);

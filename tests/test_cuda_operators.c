@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -195,7 +196,9 @@ static int named_on_one(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     RANK_OK(imbrex_group_create(&group_desc, &group));
     imbrex_status status = imbrex_plan_ag_gemm(group, &desc, &plan);
     RANK_CHECK(status == IMBREX_PEER &&
-                   strstr(imbrex_error(), "differs between ranks: 2 on rank 0, 0 on rank 1"),
+                   strstr(imbrex_error(),
+                          "room for plans for fewer rows (0 or 1) differs between ranks: "
+                          "1 on rank 0, 0 on rank 1"),
                "%s", imbrex_error());
     desc.m_least = desc.m; /* so they agree */
     RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
@@ -214,6 +217,43 @@ static void few_rows_go_alike_on_all_ranks(void **state)
     assert_int_equal(fake_driver_live(), 0);
 }
 
+/* What is said of a run that waits in vain names the caller's plan and the rows. */
+static int wait_in_vain(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    enum { M = 300, FEW = 10, N = 72, K = 64 };
+    const imbrex_gemm_desc desc = { .m = M, .n = N, .k = K };
+    imbrex_plan *plans[2];
+    char *memory;
+    RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plans[0]));
+    RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plans[1]));
+    RANK_OK(imbrex_mem_alloc(group, (M * K + N * K + M * N) * 2, (void **)&memory));
+    if (imbrex_group_rank(group) == 0) {
+        const imbrex_args args = {
+            .a = memory, .b = memory + M * K * 2, .c = memory + (M + N) * K * 2, .m = FEW
+        };
+        RANK_OK(imbrex_plan_run(plans[1], &args, NULL));
+    }
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    if (imbrex_group_rank(group) == 0) {
+        imbrex_status status = imbrex_stream_sync(group, NULL);
+        RANK_CHECK(status == IMBREX_TIMEOUT &&
+                       strstr(imbrex_error(), "ag_gemm (plan 2, of up to 64 rows)"),
+                   "%s", imbrex_error());
+    }
+    return 0;
+}
+
+static void few_rows_that_wait_in_vain_are_named(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .timeout_ms = 300 };
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    assert_int_equal(fake_ranks_run(&desc, 2, wait_in_vain, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +267,7 @@ int main(void)
         cmocka_unit_test(stores_take_no_room),
         cmocka_unit_test(few_rows_have_plans_of_their_own),
         cmocka_unit_test(few_rows_go_alike_on_all_ranks),
+        cmocka_unit_test(few_rows_that_wait_in_vain_are_named),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,7 @@
 #include "fake_ranks.h"
 #include "fake_stream.h"
 #include "imbrex_device.h"
+#include "kernels/kernels.h"
 #include "op_cases.h"
 #include "scratch.h"
 #include "transport/nccl.h"
@@ -185,6 +186,12 @@ static int sums(imbrex_group *group, void *ctx)
     snprintf(part, sizeof part, "%d to others", 24 * 16 * 4 / ranks * (nodes - 1));
     RANK_CHECK(strstr(text, part) && strstr(text, "over NCCL 2.28.9"), "'%s' is not in '%s'", part,
                text);
+    if (!imx_kernel_gemm.cuda_config)
+        return 0;
+    const imbrex_gemm_desc product = { .m = 300, .n = 24, .k = 16 };
+    RANK_OK(imbrex_plan_gemm_rs(group, &product, &plan));
+    imbrex_plan_describe(plan, text, sizeof text);
+    RANK_CHECK(!strstr(text, "of up to"), "on several nodes: %s", text);
     return 0;
 }
 

@@ -16,13 +16,14 @@ static void describe_nodes(const imbrex_plan *plan, imx_text *out)
 
 static void describe_fewer(const imbrex_plan *plan, imx_text *out)
 {
-    const char *before = "; of up to ";
+    const char *before = "; runs of up to ";
     for (int i = 0; i < IMX_FEWER; i++) {
         const imbrex_plan *fewer = plan->fewer[i];
         if (!fewer)
             continue;
-        imx_text_add(out, "%s%lld rows %s, tiles of %dx%d", before, (long long)fewer->shape.m,
-                     fewer->algorithm->name, fewer->config.tile_rows, fewer->config.tile_cols);
+        imx_text_add(out, "%s%lld rows: %s%s %dx%d", before, (long long)fewer->shape.m,
+                     fewer->algorithm->name, fewer->measured ? " (measured)" : "",
+                     fewer->config.tile_rows, fewer->config.tile_cols);
         before = ", ";
     }
 }
@@ -62,13 +63,13 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d, %d block%s", c->tile_rows, c->tile_cols, c->blocks,
                      c->blocks == 1 ? "" : "s");
-    describe_fewer(plan, &out);
     describe_nodes(plan, &out);
     for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
         const imx_prepared *kernel = plan->kernels[i];
         if (kernel)
             imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
     }
+    describe_fewer(plan, &out);
     describe_memory(plan, &out);
     return out.length;
 }

@@ -9,10 +9,11 @@
 static void describe_plan(const imbrex_group *group, int number, imx_text *text)
 {
     const imbrex_plan *plan = imx_plan_by_number(group, number);
-    imx_text_add(text, "%s (plan %d", plan ? plan->op->name : "a destroyed plan", number);
     if (plan && plan->whole)
-        imx_text_add(text, ", for up to %lld rows", (long long)plan->shape.m);
-    imx_text_add(text, ")");
+        imx_text_add(text, "%s (plan %d, of up to %lld rows)", plan->op->name, plan->whole->number,
+                     (long long)plan->shape.m);
+    else
+        imx_text_add(text, "%s (plan %d)", plan ? plan->op->name : "a destroyed plan", number);
 }
 
 /* In a kernel of the caller's. */

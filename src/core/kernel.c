@@ -204,6 +204,7 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
         mine = find_memory(k, d->memory);
     const imx_symmetric *piece = mine == IMBREX_OK ? imx_memory_piece(group, d->memory) : NULL;
     enum { FIELDS = 9 };
+    _Static_assert(FIELDS + IMX_PRODUCT_FIELDS <= IMX_AGREE_FIELDS, "ranks do not tell so much");
     imx_field fields[FIELDS + IMX_PRODUCT_FIELDS] = {
         { .name = "desc.name or the kernel's text", .value = (int64_t)k->hash, .hash = true },
         { .name = "desc.options", .value = (int64_t)k->options_hash, .hash = true },

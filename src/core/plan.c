@@ -102,9 +102,9 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
     return choose(plan, r);
 }
 
-/* Steps that hold any run to less than what sequential takes, also between them: with 512 and 1024
- * alone 700 rows would not be. */
-static const int64_t fewer_steps[IMX_FEWER] = { 64, 128, 256, 512, 768, 1024, 2048 };
+/* Steps that hold any run to less than what sequential takes, also between them: by a plan for 1024
+ * rows 700 take more. */
+static const int64_t fewer_steps[IMX_FEWER] = { 64, 128, 256, 384, 512, 768, 1024, 2048 };
 
 /* The rows of plan number i for fewer of what is asked for; 0: there is none. */
 static int64_t fewer_rows(const imbrex_group *group, const imx_op *op, const imx_request *r, int i)
@@ -116,12 +116,12 @@ static int64_t fewer_rows(const imbrex_group *group, const imx_op *op, const imx
     return op->product && chooses && gpus && fits ? rows : 0;
 }
 
-static int count_fewer(const imbrex_group *group, const imx_op *op, const imx_request *r)
+static bool has_fewer(const imbrex_group *group, const imx_op *op, const imx_request *r)
 {
-    int count = 0;
+    bool has = false;
     for (int i = 0; i < IMX_FEWER; i++)
-        count += fewer_rows(group, op, r, i) > 0;
-    return count;
+        has = has || fewer_rows(group, op, r, i) > 0;
+    return has;
 }
 
 /* Whether merged rows of a sum are read by their owners, part by part. */
@@ -156,8 +156,8 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
           .value = plan->config.merged },
         { .name = "the columns that are read at a time",
           .value = reads_columns(plan) ? plan->config.part_cols : 0 },
-        { .name = "how many plans it has for fewer rows (with IMBREX_ALGORITHM none)",
-          .value = plan->whole ? 0 : count_fewer(plan->group, plan->op, r) },
+        { .name = "whether IMBREX_ALGORITHM leaves room for plans for fewer rows (0 or 1)",
+          .value = mine == IMBREX_OK && !plan->whole && has_fewer(plan->group, plan->op, r) },
     };
     imx_request_fields(r, false, fields);
     return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 8, note);
@@ -184,6 +184,7 @@ static imbrex_status settle(imbrex_plan *plan, const char *call, const imx_reque
         measured.chunk_rows = known.chunk_rows ? known.chunk_rows : r->chunk_rows;
         mine = decide(plan, &measured);
         snprintf(plan->why, sizeof plan->why, "%s", known.why);
+        plan->measured = true;
         return agree(plan, call, &measured, mine, &known);
     }
     imx_text why = { .at = plan->why, .size = sizeof plan->why, .length = strlen(plan->why) };
@@ -329,7 +330,8 @@ static imbrex_status make(imbrex_group *group, const char *call, const imx_op *o
     plan->next = group->plans;
     group->plans = plan;
     IMX_GOTO(create(plan, call, r, out));
-    plan->number = ++group->plan_count; /* only now: so it is the same on all ranks */
+    /* Only now: so it is the same on all ranks. */
+    plan->number = whole ? IMX_FEWER_NUMBERS + ++group->fewer_count : ++group->plan_count;
     *out = plan;
     return IMBREX_OK;
 fail:
@@ -343,8 +345,14 @@ static imbrex_status make_fewer(imbrex_plan *plan, const char *call, const imx_r
     fewer.m_least = 0;
     for (int i = 0; i < IMX_FEWER; i++) {
         fewer.shape.m = fewer_rows(plan->group, plan->op, r, i);
-        if (fewer.shape.m)
-            IMX_TRY(make(plan->group, call, plan->op, &fewer, plan, &plan->fewer[i]));
+        if (!fewer.shape.m)
+            continue;
+        imbrex_status status = make(plan->group, call, plan->op, &fewer, plan, &plan->fewer[i]);
+        if (status != IMBREX_OK)
+            return imx_fail(status,
+                            "%s (the plan in it for up to %lld rows; desc.m_least = desc.m "
+                            "makes none)",
+                            imx_status_detail(), (long long)fewer.shape.m);
     }
     return IMBREX_OK;
 }

@@ -86,7 +86,10 @@ typedef struct imx_side {
 
 enum { IMX_SIDE_ADD, IMX_SIDE_NET, IMX_SIDES = IMX_SIDE_NET + IMX_NET_LANES };
 
-enum { IMX_FEWER = 7 }; /* plans for fewer rows, that a plan of many may have */
+enum {
+    IMX_FEWER = 8,               /* plans for fewer rows that a plan of many may have, */
+    IMX_FEWER_NUMBERS = 1 << 30, /* whose numbers begin here: callers count their own */
+};
 
 /* A plan for fewer rows of another, its whole, has the same streams, events and turn: runs of both
  * follow each other. */
@@ -95,7 +98,8 @@ struct imbrex_plan {
     imbrex_plan *whole;            /* NULL: it is the caller's */
     imbrex_plan *fewer[IMX_FEWER]; /* by their rows; NULL: none */
     imbrex_group *group;
-    int number; /* in its group, from 1 */
+    int number;    /* in its group, from 1 */
+    bool measured; /* the algorithm, not only expected */
     const imx_op *op;
     const imx_algorithm *algorithm;
     imx_shape shape;

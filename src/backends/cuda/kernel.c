@@ -69,7 +69,7 @@ const imx_kernel imx_cuda_signals_kernel = {
  * one is about to enqueue.  So nothing is unloaded there before the device is closed, which may
  * wait.  imbrex's own kernels are found again by the next plan that wants the same, there and where
  * a rank is alone, which keeps the last ones: that saves a plan most of its time. */
-enum { IDLE_MOST = 64 };
+enum { IDLE_MOST = 128 };
 
 static bool same_config(const imx_cuda_config *x, const imx_cuda_config *y)
 {
