@@ -51,17 +51,17 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
         if (!op->product && (w->bias || w->layout || w->k))
             return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
                                  op->name);
-        if (op->meets && (q->tune || a->algorithm || w->chunk_rows || w->sms))
+        if (op->meets && (q->tune || a->algorithm || w->chunk_rows || w->sms || w->plan_m))
             return options_wrong(page,
-                                 "%s has no plan: --tune, --algorithm, --chunk-rows and --sms say "
-                                 "nothing",
+                                 "%s has no plan: --tune, --algorithm, --chunk-rows, --sms and "
+                                 "--plan-m say nothing",
                                  op->name);
         if (op->alone && q->tune)
             return options_wrong(page, "%s is one product: --tune has nothing to choose", op->name);
-        if (op->alone && (w->bias || a->algorithm || w->chunk_rows))
+        if (op->alone && (w->bias || a->algorithm || w->chunk_rows || w->plan_m))
             return options_wrong(page,
-                                 "%s is one product: --algorithm, --chunk-rows and --bias say "
-                                 "nothing",
+                                 "%s is one product: --algorithm, --chunk-rows, --plan-m and "
+                                 "--bias say nothing",
                                  op->name);
     }
     return 0;
@@ -116,6 +116,8 @@ int cli_bench(int argc, char **argv)
           .help = "ranks to start, outside every launcher (2; for gemm 1)" },
         { "device", 0, .text = &request.device, .metavar = "NAME",
           .help = "what to compute on (the best here)" },
+        { "plan-m", 0, .integer = &w->plan_m, .metavar = "M", .min = 1, .max = 1 << 24,
+          .help = "plans for up to M rows, whatever a shape has: a server's\n(the shape's)" },
         { "algorithm", 0, .text = &a.algorithm, .metavar = "LIST",
           .help = "time these, such as copy,store,ll (the one that is\nchosen)" },
         { "tune", 0, .flag = &request.tune,

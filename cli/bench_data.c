@@ -100,5 +100,6 @@ imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_
         .b = s->op->product ? set + data->b : NULL,
         .bias = s->bias && !whole ? set + data->bias : NULL,
         .c = set + data->c,
+        .m = s->m,
     };
 }

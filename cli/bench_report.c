@@ -130,6 +130,7 @@ void bench_report_json(const bench_result *r)
     words("dtype", s->op->meets ? NULL : matrix_dtype_names[s->dtype]);
     words("layout", s->op->product ? bench_layout_names[s->layout] : NULL);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
+    number("plan_m", s->plan_m ? (double)s->plan_m : (double)NAN);
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);
     number("sms", s->sms ? s->sms : (double)NAN);
     number("emulated_link_gb_s", measure_wire());

@@ -51,6 +51,12 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->n = op->meets ? 1 : sizes ? sizes[1] : shape->n;
     shape->k = !op->product ? 0 : sizes ? sizes[2] : shape->k;
     shape->m_least = r->words->plans ? 0 : shape->m; /* who compiles may run any; bench runs m */
+    shape->plan_m = op->meets || op->alone ? 0 : r->words->plan_m;
+    if (shape->plan_m && shape->plan_m < shape->m) {
+        options_wrong(r->page, "--plan-m %lld: a shape has %lld rows", (long long)shape->plan_m,
+                      (long long)shape->m);
+        return false;
+    }
     int64_t *cut = op->alone || !op->product ? NULL : op->a_is_share ? &shape->n : &shape->k;
     if (cut && *cut % ranks) {
         options_wrong(r->page, "--total: %s = %lld does not divide by %d ranks",

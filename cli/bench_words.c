@@ -41,7 +41,9 @@ bench_shape bench_words_shape(const bench_words *w, bool gpu)
     const int64_t size = gpu ? 4096 : 1024;
     const char *dtype = w->dtype ? w->dtype : gpu ? "bf16" : "f32";
     return (bench_shape){
-        .m = w->m ? w->m : size,
+        .m = w->m                            ? w->m
+             : w->plan_m && w->plan_m < size ? w->plan_m
+                                             : size,
         .n = w->n ? w->n : size,
         .k = w->k ? w->k : size,
         .dtype = (imbrex_dtype)options_index(matrix_dtype_names, MATRIX_DTYPES, dtype),

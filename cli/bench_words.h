@@ -10,6 +10,7 @@ enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 10 };
 /* As they were given, or 0 and NULL. */
 typedef struct bench_words {
     int64_t m, n, k, ranks, chunk_rows, sms;
+    int64_t plan_m; /* of bench: rows that plans are for; 0: their shape's */
     const char *dtype, *layout, *sizes;
     bool bias, total;
     bool plans; /* of compile: an operator must have a plan */

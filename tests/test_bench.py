@@ -238,6 +238,15 @@ class Bench(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertEqual(os.listdir(os.path.join(folder, "0")), ["t.svg"])
 
+    def test_plans_of_more_rows_than_are_run(self):
+        done = bench("ag_gemm,all_gather", "--m", "64", "--plan-m", "300", "--json", *ROUNDS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in done.stdout.splitlines():
+            result = json.loads(line)
+            self.assertEqual((result["m"], result["plan_m"]), (64, 300))
+        done = bench("ag_gemm", "--plan-m", "30", *ROUNDS)
+        self.assertIn("ag_gemm m=30 ", done.stdout, done.stderr)
+
     def test_what_one_algorithm_cannot_do_others_do(self):
         done = bench("ag_gemm", "--algorithm", "teleport,copy", "--m", "64", "--json", *ROUNDS)
         self.assertEqual(done.returncode, 1)
@@ -268,6 +277,9 @@ class Bench(unittest.TestCase):
                 (["gemm", "--algorithm", "copy"], "gemm is one product"),
                 (["gemm", "--tune"], "gemm is one product: --tune has nothing to choose"),
                 (["barrier", "--algorithm", "copy"], "barrier has no plan"),
+                (["gemm", "--plan-m", "9000"], "gemm is one product"),
+                (["barrier", "--plan-m", "4"], "barrier has no plan"),
+                (["ag_gemm", "--m", "65", "--plan-m", "64"], "--plan-m 64: a shape has 65 rows"),
                 (["ag_gemm", "--shapes", "1,2"], "shape '1,2': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,2,3,4"], "shape '1,2,3,4': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,0,3"], "shape '1,0,3': want m,n,k"),
