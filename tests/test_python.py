@@ -358,6 +358,8 @@ class Python(unittest.TestCase):
                     call()
             with self.assertRaisesRegex(imbrex.Error, 'desc.algorithm is ""'):
                 group.all_gather(8, 8, algorithm="")
+            with self.assertRaisesRegex(imbrex.Error, "desc.m_least is 9: want from 0 to "):
+                group.gemm_rs(8, 8, 8, m_least=9)
 
     def test_an_allgather_that_returns_too_little_fails_the_group(self):
         for swap, says in ((lambda blob: [blob], r"blobs of \[\d+\]: want 2 of as many"),
