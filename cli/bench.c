@@ -41,6 +41,9 @@ static int read_algorithms(const options_page *page, asked *a, bench_request *re
 static int check_ops(const options_page *page, const asked *a, const bench_request *q)
 {
     const bench_words *w = &a->words;
+    if (w->plan_m && (a->algorithm || w->chunk_rows || q->tune))
+        return options_wrong(page, "--plan-m is of the plan that is chosen: --algorithm, "
+                                   "--chunk-rows and --tune do not go with it");
     for (int i = 0; i < q->count; i++) {
         const bench_op *op = a->shapes.list[0][i].op;
         if (op->meets && (w->m || w->n || w->k || w->sizes || w->total || w->dtype))
@@ -117,7 +120,8 @@ int cli_bench(int argc, char **argv)
         { "device", 0, .text = &request.device, .metavar = "NAME",
           .help = "what to compute on (the best here)" },
         { "plan-m", 0, .integer = &w->plan_m, .metavar = "M", .min = 1, .max = 1 << 24,
-          .help = "plans for up to M rows, whatever a shape has: a server's\n(the shape's)" },
+          .help = "the chosen plan is for up to M rows, as a server's, and runs a\n"
+                  "shape's by others in it; the other plans are for just those" },
         { "algorithm", 0, .text = &a.algorithm, .metavar = "LIST",
           .help = "time these, such as copy,store,ll (the one that is\nchosen)" },
         { "tune", 0, .flag = &request.tune,

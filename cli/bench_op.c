@@ -55,14 +55,14 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
 {
     if (s->op->product) {
         imbrex_gemm_desc desc = bench_op_desc(s, algorithm);
-        if (s->plan_m) {
+        if (s->plan_m && !algorithm) {
             desc.m = s->plan_m;
             desc.m_least = 0;
         }
         return s->op->gemm(group, &desc, plan);
     }
     imbrex_coll_desc desc = {
-        .m = s->plan_m ? s->plan_m : s->m,
+        .m = s->plan_m && !algorithm ? s->plan_m : s->m,
         .n = s->n,
         .dtype = s->dtype,
         .algorithm = algorithm,

@@ -191,8 +191,9 @@ int cli_compile(int argc, char **argv)
             "with fewer SMs than the largest of its kind, or one that ranks share, wants --sms.",
         .options = bench_words_options(&q.words, options),
         .notes =
-            "Prints a line a plan, which ends with its kernels: compiled now, or in the cache;\n"
-            "or what the compiler says of a kernel.\n"
+            "Prints a line a plan, with its kernels: compiled now, or in the cache; or what the\n"
+            "compiler says of a kernel.  Without --algorithm those of the plans in it for few\n"
+            "rows are compiled, too.\n"
             "Exit codes: 0 all are there, 1 something failed, 2 wrong usage or no such form.",
         .most = 1,
     };

@@ -254,8 +254,9 @@ typedef struct imbrex_gemm_desc {
      * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and
      * chunk_rows are the library's choice, has others in it for up to 64, 128, 256, 384, 512, 768,
      * 1024 and 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits
-     * in.  All of them together take about the memory of 5000 to 8000 rows, and time when the plan
-     * is made; m_least = m makes none.  In imbrex_kernel_desc.gemm it must be 0. */
+     * in.  All of them together take about the memory of 5000 to 8000 rows, of 16000 if all are
+     * "ll", and time when the plan is made; m_least = m makes none.  In imbrex_kernel_desc.gemm it
+     * must be 0. */
     int64_t m_least;
     uint32_t reserved[6];
 } imbrex_gemm_desc;

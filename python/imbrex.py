@@ -391,7 +391,9 @@ class Group:
         return found
 
     def ag_gemm(self, m, n, k, **options):
-        """c[m, n] = all_gather(a[rows, k]) b + bias; m, n, k are one rank's product."""
+        """c[m, n] = all_gather(a[rows, k]) b + bias; m, n, k are one rank's product.
+
+        options: dtype, layout, algorithm, chunk_rows, sms, m_least, as in imbrex_gemm_desc."""
         return self._gemm("ag_gemm", m, n, k, **options)
 
     def gemm_rs(self, m, n, k, **options):

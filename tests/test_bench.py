@@ -244,8 +244,12 @@ class Bench(unittest.TestCase):
         for line in done.stdout.splitlines():
             result = json.loads(line)
             self.assertEqual((result["m"], result["plan_m"]), (64, 300))
+        done = bench("ag_gemm", "--m", "20", "--plan-m", "30", *ROUNDS)
+        self.assertRegex(done.stdout, "\nsequential +ag_gemm m=20 ", done.stderr)
+        self.assertRegex(done.stdout, "\nchosen +ag_gemm m=30 ")
+        self.assertIn("\nRuns of 20 rows, which", done.stdout)
         done = bench("ag_gemm", "--plan-m", "30", *ROUNDS)
-        self.assertIn("ag_gemm m=30 ", done.stdout, done.stderr)
+        self.assertRegex(done.stdout, "\nsequential +ag_gemm m=30 ", done.stderr)
 
     def test_what_one_algorithm_cannot_do_others_do(self):
         done = bench("ag_gemm", "--algorithm", "teleport,copy", "--m", "64", "--json", *ROUNDS)
@@ -279,6 +283,8 @@ class Bench(unittest.TestCase):
                 (["barrier", "--algorithm", "copy"], "barrier has no plan"),
                 (["gemm", "--plan-m", "9000"], "gemm is one product"),
                 (["barrier", "--plan-m", "4"], "barrier has no plan"),
+                (["ag_gemm", "--plan-m", "9000", "--algorithm", "copy"], "--plan-m is of the plan"),
+                (["ag_gemm", "--plan-m", "9000", "--tune"], "--plan-m is of the plan"),
                 (["ag_gemm", "--m", "65", "--plan-m", "64"], "--plan-m 64: a shape has 65 rows"),
                 (["ag_gemm", "--shapes", "1,2"], "shape '1,2': want m,n,k"),
                 (["ag_gemm", "--shapes", "1,2,3,4"], "shape '1,2,3,4': want m,n,k"),
