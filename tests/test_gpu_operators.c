@@ -74,10 +74,9 @@ static void run(const char *name, int size, bool spread, pair_main main, bool cp
     job j = { main, size, spread, cpu, gpu_shared(sizeof(op_walk)), NULL };
     if (begin)
         begin(j.walk);
+    const char *shared = size == 1 ? "" : spread ? " on several GPUs" : " on one GPU";
     if (gpu_wanted("%s, %d rank%s%s", name, size, size > 1 ? "s" : "",
-                   spread     ? ", a GPU each"
-                   : size > 1 ? " on one GPU"
-                              : ""))
+                   spread && size <= gpu_count() ? ", a GPU each" : shared))
         gpu_report(begin ? walk_on(&j) : gpu_isolated(all_ranks, &j, limit_s));
 }
 
@@ -504,7 +503,7 @@ static int compile_for(const char *device)
         const char *form;
     } groups[] = { { 1, SMS, NULL },     { 2, SMS / 2, NULL }, { 3, SMS / 3, NULL },
                    { 4, SMS / 4, NULL }, { 4, SMS, NULL },     { 2, SMS, NULL },
-                   { 2, SMS / 2, "80" } };
+                   { 4, SMS / 2, NULL }, { 2, SMS / 2, "80" } };
     enum { GROUPS = sizeof groups / sizeof groups[0] };
     pid_t children[GROUPS * PARTS];
     int count = 0, failed = 0, finished = 0;
@@ -585,6 +584,11 @@ int main(int argc, char **argv)
         run("large ones, against \"sequential\"", each, true, compare_long, false, NULL);
         run("queued", each, true, queues, false, NULL);
         run("few rows", each, true, fewer, false, NULL);
+    }
+    if (each > 1 && each < 4) { /* some of the peers on the same GPU, some by NVLink */
+        run("table", 4, true, table, false, op_walk_table);
+        run("queued", 4, true, queues, false, NULL);
+        run("few rows", 4, true, fewer, false, NULL);
     }
     return gpu_end();
 }

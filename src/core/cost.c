@@ -20,7 +20,7 @@ static const double PUSH_ALL = 0.85;          /* and from here on a pace has no 
 static const double SLICE_RATE = 250e3;       /* at which slices follow each other, */
 static const double SLICE_MARGIN = 0.65;      /* or in so much of a tile's time, if that is less, */
 static const double SLICE_MARGIN_WAVES = 0.9; /* or of one that is not the only one */
-static const double SLICES_BEGIN = 6;         /* until the first one is here */
+static const double SLICES_BEGIN = 8;         /* until the first one is here */
 static const double SLICES_SHARE = 0.35;      /* and of the time by STORE_RATE of them all */
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
@@ -47,16 +47,23 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
-static sizes sizes_of(const imx_tune_input *in)
+double imx_cost_product(const imx_tune_input *in)
 {
     const imx_shape *s = &in->shape;
     double m = (double)s->m, n = (double)s->n, k = (double)s->k;
-    double element = (double)imx_dtype_bytes(s->dtype), ranks = in->ranks;
-    double width = in->product && !in->scatters ? k : n;
-    sizes z = { .sent = m / ranks * width * element * (ranks - 1) };
+    double element = (double)imx_dtype_bytes(s->dtype);
+    double rate = s->dtype == IMBREX_F32 ? PRODUCT_RATE_F32 : PRODUCT_RATE;
+    return most(2 * m * n * k / rate, (m * k + n * k + m * n) * element / MEMORY_RATE);
+}
+
+static sizes sizes_of(const imx_tune_input *in)
+{
+    const imx_shape *s = &in->shape;
+    double width = (double)(in->product && !in->scatters ? s->k : s->n), ranks = in->ranks;
+    double element = (double)imx_dtype_bytes(s->dtype);
+    sizes z = { .sent = (double)s->m / ranks * width * element * (ranks - 1) };
     if (in->product) {
-        double rate = s->dtype == IMBREX_F32 ? PRODUCT_RATE_F32 : PRODUCT_RATE;
-        z.product = most(2 * m * n * k / rate, (m * k + n * k + m * n) * element / MEMORY_RATE);
+        z.product = imx_cost_product(in);
         z.covering = z.product * (ranks - 1) / ranks;
     }
     return z;

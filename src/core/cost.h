@@ -4,6 +4,9 @@
 
 #include "tune.h"
 
+/* What a rank's product takes by itself, in microseconds. */
+double imx_cost_product(const imx_tune_input *input);
+
 /* Chooses config->algorithm for GPUs of several ranks and says in config->why what each is expected
  * to take.  The constants were measured on 2 and 4 H200s with NVLink; docs/performance.md has the
  * figures.  Other links move the numbers, seldom the order. */

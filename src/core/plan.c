@@ -402,7 +402,7 @@ imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, in
         .n = plan->shape.n,
         .ranks = config->merged ? 1 : plan->group->size,
         .first = config->merged ? 0 : first,
-        .chunk_rows = config->merged ? (int)all_rows : config->chunk_rows,
+        .chunk_rows = config->merged ? (int)all_rows : (int)imx_plan_chunk_rows(plan, m),
         .tile_rows = config->tile_rows,
         .tile_cols = config->tile_cols,
         .group = config->group,

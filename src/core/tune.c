@@ -46,7 +46,8 @@ enum {
     NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
     SLICES_MOST = 12,
-    SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds */
+    SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds, */
+    SLICE_US_LEAST = 6,            /* and so long a part of the product hides it */
     SLICE_STEP = 64,
     /* b of more than this does not stay in a GPU's cache while the ranks' rows are gone through:
      * then as many ranks are taken together as this many rows allow.  Where rows arrive from the
@@ -280,7 +281,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
             ? (int)rows
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
-    int64_t slices = rows * shape->k * element / SLICE_BYTES_LEAST;
+    int64_t slices = imx_min(rows * shape->k * element / SLICE_BYTES_LEAST,
+                             (int64_t)(imx_cost_product(in) / SLICE_US_LEAST) + 1);
     slice(in, config->pushes_beside ? slices : 1, SLICE_STEP, config);
     if (in->scatters && reads_b_again(in))
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);

@@ -25,7 +25,8 @@ static inline size_t imx_exchange_row_bytes(const imx_run *run, int64_t width)
 /* Bytes from the start of a rank's rows, or of a slot, to those of its chunk q. */
 static inline size_t imx_exchange_chunk_at(const imx_run *run, int q, int64_t width)
 {
-    return (size_t)q * (size_t)run->plan->config.chunk_rows * imx_exchange_row_bytes(run, width);
+    return (size_t)q * (size_t)imx_plan_chunk_rows(run->plan, run->m) *
+           imx_exchange_row_bytes(run, width);
 }
 
 /* Bytes from the start of the matrix to a rank's rows. */

@@ -92,10 +92,12 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
                         imx_cuda_config *config)
 {
     const imx_sm90_config *c = &tiling->sm90;
+    /* A block that has no tile pushes all the same: else few would bring all of the rows. */
+    int wanted = args->sides & IMX_GEMM_PUSHES ? units : c->blocks;
     *config = (imx_cuda_config){
         .source = "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
-        .blocks = blocks_of(args, c->blocks, units, c->cluster),
+        .blocks = blocks_of(args, wanted, units, c->cluster),
         .cluster = c->cluster,
         .threads = c->threads,
         .early = true,
@@ -273,7 +275,8 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const imx_gemm_args *args = untyped;
     const imx_schedule *s = &args->schedule;
     int64_t tiles = imx_schedule_tiles(s) * config->cluster;
-    launch->blocks = tiles < config->blocks ? (int)tiles : config->blocks;
+    bool all = args->sides & IMX_GEMM_PUSHES || tiles > config->blocks;
+    launch->blocks = all ? config->blocks : (int)tiles;
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;
     const int *box = config->kept;

@@ -38,7 +38,7 @@ IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, in
 #else
 
 enum {
-    SLICE_SENDS = 2,                   /* units of a lane, under way at once, */
+    SLICE_SENDS = PASSES_FAST ? 4 : 2, /* units of a lane, under way at once, */
     SLICE_MOVES = PASSES_FAST ? 6 : 2, /* and as they are moved on */
     NO_UNIT = ~0u,
     SCOUT_WARP = 1,
@@ -356,6 +356,8 @@ IMX_FN int slices_pass(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     uint32_t warp = thread_here() / 32;
     int there = slices_begin(args, watch);
+    if (warp == SCOUT_WARP && index_of(0) >= tiles_of())
+        return there; /* nobody loads */
     if (warp == SCOUT_WARP)
         return slices_scout(args, watch, there);
     if (there && warp == SENDER_WARP)
