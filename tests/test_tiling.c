@@ -199,8 +199,13 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
     int split = strstr(kernel.options, "-DIMX_SPLIT") ? 2 : 1;
     assert_int_equal(kernel.cluster, cluster_m * split);
     /* Those without a tile push all the same. */
-    int at_once = sides & IMX_GEMM_PUSHES ? SMS / kernel.cluster : plan.tiles_at_once;
+    bool pushes = sides & IMX_GEMM_PUSHES;
+    int at_once = pushes ? SMS / kernel.cluster : plan.tiles_at_once;
     assert_int_equal(kernel.blocks, at_once * kernel.cluster);
+    imx_cuda_launch launch = { 0 };
+    imx_kernel_gemm.cuda_launch(&args, &kernel, &launch);
+    int64_t needed = imx_schedule_tiles(&args.schedule) * kernel.cluster;
+    assert_int_equal(launch.blocks, pushes ? kernel.blocks : imx_min(needed, kernel.blocks));
     assert_int_equal(tile_m * cluster_m, plan.tile_rows);
     assert_int_equal(tile_n, plan.tile_cols);
 }
@@ -553,31 +558,6 @@ static void groups_hold_all_rows(void **state)
     }
 }
 
-/* A merged product's pushes count the elements of a rank's rows in 32 bits. */
-static void pushes_of_slices_can_count(void **state)
-{
-    (void)state;
-    assert_true(plan_of(1024, 8, 2097151, 0, 2, 80).merged);
-    assert_false(plan_of(1024, 8, 8388613, 0, 2, 80).merged);
-}
-
-/* Where the warps that push are those that multiply, a pace only holds up the product. */
-static void pushes_are_slowed_only_beside_a_product(void **state)
-{
-    (void)state;
-    static const int64_t m[] = { 512, 8192 };
-    for (int i = 0; i < 2; i++) {
-        imx_config hopper = plan_of(m[i], 8192, 8192, 0, 4, 90);
-        imx_config general = plan_of(m[i], 8192, 8192, 0, 4, 80);
-        imx_config unaligned = plan_of(m[i], 8192, 8191, 0, 4, 90);
-        assert_in_range(hopper.push_pace[0], 1, INT32_MAX);
-        assert_int_equal(general.push_pace[0] + general.push_pace[1], 0);
-        assert_int_equal(unaligned.push_pace[0] + unaligned.push_pace[1], 0);
-    }
-    assert_string_equal(plan_of(8192, 14336, 4096, 0, 4, 90).algorithm, "store");
-    assert_string_equal(plan_of(8192, 14336, 4096, 0, 4, 80).algorithm, "copy");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -595,8 +575,6 @@ int main(void)
         cmocka_unit_test(few_rows_are_walked_in_pairs),
         cmocka_unit_test(paces_are_held),
         cmocka_unit_test(groups_hold_all_rows),
-        cmocka_unit_test(pushes_of_slices_can_count),
-        cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
     };
     return cmocka_run_group_tests_name("tiling", tests, NULL, NULL);
 }

@@ -38,8 +38,8 @@ IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, in
 #else
 
 enum {
-    SLICE_SENDS = PASSES_FAST ? 4 : 2, /* units of a lane, under way at once, */
-    SLICE_MOVES = PASSES_FAST ? 6 : 2, /* and as they are moved on */
+    SLICE_SENDS = IMX_TILE_N < 144 ? 4 : 2, /* units of a lane, under way at once, */
+    SLICE_MOVES = PASSES_FAST ? 6 : 2,      /* and as they are moved on */
     NO_UNIT = ~0u,
     SCOUT_WARP = 1,
     SENDER_WARP = 2,

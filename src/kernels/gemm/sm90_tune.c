@@ -37,7 +37,14 @@ enum {
      * first, 1 % for each of the second.  A fit to eight shapes; of 5 waves it is less. */
     LONG_K = 8192,
     LONG_K_PERCENT = 1024,
+    /* Bytes of a that arrive, by 350 GB/s, while a block makes a column of a tile, of k = 1000. */
+    ARRIVE_BYTES = 14600,
+    ARRIVE_ROWS = 1024,  /* fewer come slice by slice of k */
+    ARRIVE_CHUNK = 2048, /* more of a rank in chunks */
+    ARRIVE_COLS = 96,    /* of narrower tiles what arrives stands in the way, */
+    ARRIVE_TURNS = 128,  /* or of those in turns */
     STAGES_MOST = 13,
+    STAGES_BULK = 5,
     WAVES_FEW = 3,
     WAVES_MANY = 8,
 };
@@ -102,6 +109,16 @@ static int64_t waves_of(const imx_sm90_input *in, const candidate *c)
     return waves(in, 128 * c->cluster_m, c->tile_n, c->cluster_m * c->split);
 }
 
+/* The same of the rows that arrive last. */
+static int64_t last_waves(const imx_sm90_input *in, const candidate *c)
+{
+    int64_t rows = imx_schedule_ceil(in->m, in->ranks);
+    imx_sm90_input last = *in;
+    last.m = imx_schedule_ceil(rows, imx_schedule_ceil(rows, ARRIVE_CHUNK));
+    last.ranks = 1;
+    return waves_of(&last, c);
+}
+
 /* Two blocks may make a tile whose rows do not come or go rank by rank: who folds a tile, or passes
  * its rows on, has all of it. */
 static bool may_split(const imx_sm90_input *in)
@@ -121,8 +138,16 @@ static bool sums_in_turns(const imx_sm90_input *in, const candidate *c)
     return in->summable && c->pingpong && c->tile_n <= IMX_SM90_SUM_TURNS;
 }
 
+/* Whether rows come from peers, rank by rank, beneath the product. */
+static bool waits_for_rows(const imx_sm90_input *in)
+{
+    return in->ranks > 1 && !in->scatters && !in->hooks && in->m > ARRIVE_ROWS;
+}
+
 /* What a block takes, if the last wave is as long as the others, and what then is left to read or
- * to add up, of which two blocks that make a tile have half each. */
+ * to add up, of which two blocks that make a tile have half each.  Where rows arrive beneath it, no
+ * less than until all are here and the tiles of the last ones are made: of a wave of tiles that
+ * half of the blocks wait for from the beginning it is worth making two. */
 static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t count = waves_of(in, c), column = c->cost;
@@ -134,7 +159,13 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
         if (count > 1 && !sums_in_turns(in, c))
             column += column * (c->cluster_m == 1 ? BESIDE_ALONE : BESIDE) / 100;
     }
-    return count * c->tile_n * column / c->split + end * 1000 / in->k;
+    int64_t wave = c->tile_n * column / c->split, all = count * wave;
+    if (waits_for_rows(in)) {
+        int64_t arrived = 1000 * (in->m - in->m / in->ranks) * 2 * 1000 / ARRIVE_BYTES;
+        int64_t behind = arrived + last_waves(in, c) * wave;
+        all = all > behind ? all : behind;
+    }
+    return all + end * 1000 / in->k;
 }
 
 /* Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
@@ -151,6 +182,8 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
     if (c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
+        return false;
+    if (waits_for_rows(in) && c->tile_n < (c->pingpong ? ARRIVE_TURNS : ARRIVE_COLS))
         return false;
     bool sums = sums_at_once(in, c);
     if (!sums && !c->pingpong && c->cluster_m > 1 && c->tile_n <= 128)
@@ -219,13 +252,15 @@ static bool fits(const imx_sm90_config *c, int b_kn)
     return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
 }
 
-/* At the price of large tiles' second buffer of c, if need be, but not of a stage. */
+/* At the price of large tiles' second buffer of c, if need be, or of small ones' sixth stage. */
 static void make_room_for_bulk(imx_sm90_config *c, int b_kn)
 {
     imx_sm90_config bulk = *c;
     bulk.bulk = 1;
     if (!fits(&bulk, b_kn) && c->cluster_m > 1)
         bulk.buffers = 1;
+    if (!fits(&bulk, b_kn) && c->stages > STAGES_BULK)
+        bulk.stages--;
     if (fits(&bulk, b_kn))
         *c = bulk;
 }

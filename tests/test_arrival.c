@@ -1,0 +1,161 @@
+/* test_arrival.c - how a product is cut whose rows arrive beneath it: chunks, slices of k, tiles, and
+ * the pace and the means by which they are pushed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/plan.h"
+#include "kernels/gemm/sm90_tune.h"
+
+enum { SMS = 132 };
+
+static imx_config plan_of(int64_t m, int64_t n, int64_t k, int ranks, int arch)
+{
+    imx_tune_input input = {
+        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
+        .product = true,
+        .ranks = ranks,
+        .nodes = 1,
+        .arch = arch,
+        .shared_bytes = 166912,
+        .units = SMS,
+        .sharers = 1,
+        .alike = true,
+    };
+    return imx_tune_config(&input);
+}
+
+/* A run's chunks are whole tiles, no more and no larger than the plan has room for, and none is
+ * much shorter than the others. */
+static void chunks_are_even(void **state)
+{
+    (void)state;
+    imbrex_group group = { .size = 2, .nodes = { .count = 1 } };
+    imbrex_plan plan = { .group = &group, .config = { .chunk_rows = 2048, .tile_rows = 256 } };
+    static const int64_t rows[][2] = { { 8192, 2048 }, { 4096, 2048 }, { 4098, 1280 },
+                                       { 5000, 1280 }, { 8191, 2048 }, { 8193, 1536 },
+                                       { 100, 256 },   { 1, 256 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(imx_plan_chunk_rows(&plan, rows[i][0]), rows[i][1]);
+    for (int64_t m = 1; m < 20000; m += 7) {
+        int64_t share = imx_ceil_div(m, group.size), chunk = imx_plan_chunk_rows(&plan, m);
+        assert_in_range(chunk, 1, plan.config.chunk_rows);
+        assert_int_equal(chunk % plan.config.tile_rows, 0);
+        assert_true(imx_ceil_div(share, chunk) <= imx_ceil_div(share, plan.config.chunk_rows));
+    }
+    group.nodes.count = 2; /* what goes between nodes is cut as the plan is */
+    assert_int_equal(imx_plan_chunk_rows(&plan, 5000), 2048);
+    group.nodes.count = 1;
+    plan.config.merged = true;
+    assert_int_equal(imx_plan_chunk_rows(&plan, 5000), 2048);
+}
+
+/* Each slice takes a while, which so much of the product hides. */
+static void short_products_have_few_slices(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int ranks, slices;
+    } rows[] = {
+        { 600, 1280, 8192, 2, 3 },  { 1000, 768, 4096, 2, 2 },   { 1000, 1440, 2880, 2, 2 },
+        { 600, 7168, 8192, 2, 12 }, { 1000, 7168, 8192, 4, 12 }, { 200, 7168, 8192, 2, 6 },
+        { 64, 14336, 8192, 2, 2 },  { 16, 14336, 8192, 2, 1 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        imx_config c = plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].ranks, 90);
+        if (!c.merged || c.slices != rows[i].slices)
+            fail_msg("row %zu: merged %d, %d slices", i, c.merged, c.slices);
+    }
+}
+
+/* Measured on two H100s: tiles of which the ranks' rows make a wave each, not one that half of the
+ * blocks wait for from the beginning; but not narrow ones. */
+static void tiles_do_not_wait_for_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int cols, alone; /* of a tile; of one rank's product by itself */
+    } rows[] = {
+        { 1500, 2560, 5120, 128, 256 }, { 3000, 1280, 8192, 128, 256 },
+        { 2048, 1536, 4096, 96, 192 },  { 8192, 1440, 2880, 192, 144 },
+        { 3000, 2560, 5120, 256, 160 }, { 2048, 1280, 8192, 96, 160 },
+        { 8192, 7168, 8192, 176, 176 }, { 2048, 7168, 8192, 176, 176 },
+        { 1024, 1536, 4096, 96, 96 }, /* come slice by slice */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        imx_sm90_input in = {
+            .m = rows[i].m, .n = rows[i].n, .k = rows[i].k, .ranks = 2, .sms = SMS
+        };
+        int cols = imx_sm90_tune(&in).tile_n;
+        in.ranks = 1;
+        int alone = imx_sm90_tune(&in).tile_n;
+        if (cols != rows[i].cols || alone != rows[i].alone)
+            fail_msg("row %zu: %d columns, alone %d", i, cols, alone);
+    }
+    for (int64_t n = 64; n < 4096; n += 64) {
+        imx_sm90_input in = { .m = 1100 + 4 * n, .n = n, .k = 4096, .ranks = 2, .sms = SMS };
+        imx_sm90_config c = imx_sm90_tune(&in);
+        assert_true(c.tile_n >= (c.pingpong ? 128 : 96));
+    }
+}
+
+/* The copy engine pushes also where that takes a sixth stage, and no more. */
+static void pushes_have_room(void **state)
+{
+    (void)state;
+    static const int64_t ns[] = { 1280, 2560, 3584, 7168, 768 };
+    for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
+        imx_sm90_input in = { .m = 8192, .n = ns[i], .k = 8192, .ranks = 2, .sms = SMS };
+        int stages = imx_sm90_tune(&in).stages;
+        in.pushes = 1;
+        imx_sm90_config c = imx_sm90_tune(&in);
+        assert_true(c.bulk);
+        assert_true(c.stages == stages || (stages > 5 && c.stages == stages - 1));
+        assert_in_range(imx_sm90_tune_shared_bytes(&c, 0), 1, 231424);
+    }
+}
+
+/* A merged product's pushes count the elements of a rank's rows in 32 bits. */
+static void pushes_of_slices_can_count(void **state)
+{
+    (void)state;
+    assert_true(plan_of(1024, 8, 2097151, 2, 80).merged);
+    assert_false(plan_of(1024, 8, 8388613, 2, 80).merged);
+}
+
+/* Where the warps that push are those that multiply, a pace only holds up the product. */
+static void pushes_are_slowed_only_beside_a_product(void **state)
+{
+    (void)state;
+    static const int64_t m[] = { 512, 8192 };
+    for (int i = 0; i < 2; i++) {
+        imx_config hopper = plan_of(m[i], 8192, 8192, 4, 90);
+        imx_config general = plan_of(m[i], 8192, 8192, 4, 80);
+        imx_config unaligned = plan_of(m[i], 8192, 8191, 4, 90);
+        assert_in_range(hopper.push_pace[0], 1, INT32_MAX);
+        assert_int_equal(general.push_pace[0] + general.push_pace[1], 0);
+        assert_int_equal(unaligned.push_pace[0] + unaligned.push_pace[1], 0);
+    }
+    assert_string_equal(plan_of(8192, 14336, 4096, 4, 90).algorithm, "store");
+    assert_string_equal(plan_of(8192, 14336, 4096, 4, 80).algorithm, "copy");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_are_even),
+        cmocka_unit_test(short_products_have_few_slices),
+        cmocka_unit_test(tiles_do_not_wait_for_rows),
+        cmocka_unit_test(pushes_have_room),
+        cmocka_unit_test(pushes_of_slices_can_count),
+        cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
