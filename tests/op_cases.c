@@ -356,6 +356,9 @@ static const op_case long_ones[] = {
     { .op = "ag_gemm", .m = 1100, .n = 8184, .k = 2056, .gathered = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1300, .n = 4112, .k = 2056, .chunk_rows = 128, .whole = 1 },
+    /* The rows of two ranks are three chunks, of which half as many in all make a longer one. */
+    { .op = "ag_gemm", .m = 4097, .n = 520, .k = 264, .chunk_rows = 1024, .whole = 1 },
+    { .op = "gemm_rs", .m = 4097, .n = 520, .k = 264, .chunk_rows = 1024, .whole = 1 },
     { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1000, .n = 4096, .k = 1544, .gathered = 1, .whole = 1 },
     { .op = "gemm_rs", .m = 250, .n = 4112, .k = 9000, .bias = 1, .whole = 1 },

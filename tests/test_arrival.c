@@ -1,5 +1,5 @@
-/* test_arrival.c - how a product is cut whose rows arrive beneath it: chunks, slices of k, tiles, and
- * the pace and the means by which they are pushed. */
+/* test_arrival.c - how a product is cut whose rows arrive beneath it: chunks, slices of k, tiles,
+ * and the pace and the means by which they are pushed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "core/plan.h"
+#include "core/tune.h"
 #include "kernels/gemm/sm90_tune.h"
 
 enum { SMS = 132 };
@@ -35,24 +35,20 @@ static imx_config plan_of(int64_t m, int64_t n, int64_t k, int ranks, int arch)
 static void chunks_are_even(void **state)
 {
     (void)state;
-    imbrex_group group = { .size = 2, .nodes = { .count = 1 } };
-    imbrex_plan plan = { .group = &group, .config = { .chunk_rows = 2048, .tile_rows = 256 } };
-    static const int64_t rows[][2] = { { 8192, 2048 }, { 4096, 2048 }, { 4098, 1280 },
-                                       { 5000, 1280 }, { 8191, 2048 }, { 8193, 1536 },
-                                       { 100, 256 },   { 1, 256 } };
+    imx_config config = { .chunk_rows = 2048, .tile_rows = 256 };
+    static const int64_t rows[][2] = { { 4096, 2048 }, { 2048, 2048 }, { 2049, 1280 },
+                                       { 2500, 1280 }, { 4097, 1536 }, { 50, 256 },
+                                       { 1, 256 },     { 0, 2048 } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_int_equal(imx_plan_chunk_rows(&plan, rows[i][0]), rows[i][1]);
-    for (int64_t m = 1; m < 20000; m += 7) {
-        int64_t share = imx_ceil_div(m, group.size), chunk = imx_plan_chunk_rows(&plan, m);
-        assert_in_range(chunk, 1, plan.config.chunk_rows);
-        assert_int_equal(chunk % plan.config.tile_rows, 0);
-        assert_true(imx_ceil_div(share, chunk) <= imx_ceil_div(share, plan.config.chunk_rows));
+        assert_int_equal(imx_tune_chunk_rows(&config, rows[i][0]), rows[i][1]);
+    for (int64_t share = 1; share < 10000; share += 3) {
+        int64_t chunk = imx_tune_chunk_rows(&config, share);
+        assert_in_range(chunk, 1, config.chunk_rows);
+        assert_int_equal(chunk % config.tile_rows, 0);
+        assert_true(imx_ceil_div(share, chunk) <= imx_ceil_div(share, config.chunk_rows));
     }
-    group.nodes.count = 2; /* what goes between nodes is cut as the plan is */
-    assert_int_equal(imx_plan_chunk_rows(&plan, 5000), 2048);
-    group.nodes.count = 1;
-    plan.config.merged = true;
-    assert_int_equal(imx_plan_chunk_rows(&plan, 5000), 2048);
+    config.merged = true;
+    assert_int_equal(imx_tune_chunk_rows(&config, 2500), 2048);
 }
 
 /* Each slice takes a while, which so much of the product hides. */

@@ -199,9 +199,11 @@ int64_t imx_run_rows(const imx_run *run, int rank); /* how many rows rank owns *
 int imx_run_chunks(const imx_run *run, int rank);   /* how many chunks those are */
 int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q);
 
-/* Of a run of m rows, but for the last of a rank: as many as the others, and whole tiles, so that
- * none is much shorter.  No more than config.chunk_rows. */
-int64_t imx_plan_chunk_rows(const imbrex_plan *plan, int64_t m);
+/* Of a run of m rows, but for a rank's last. */
+static inline int64_t imx_plan_chunk_rows(const imbrex_plan *plan, int64_t m)
+{
+    return imx_tune_chunk_rows(&plan->config, imx_ceil_div(m, plan->group->size));
+}
 
 void *imx_run_data(const imx_run *run, int rank);       /* rank's shared data, as mapped here */
 uint64_t *imx_run_signal(const imx_run *run, int rank); /* rank's shared signals, likewise */

@@ -11,16 +11,6 @@ int64_t imx_run_rows(const imx_run *run, int rank)
     return imx_run_row(run, rank + 1) - imx_run_row(run, rank);
 }
 
-int64_t imx_plan_chunk_rows(const imbrex_plan *plan, int64_t m)
-{
-    const imx_config *config = &plan->config;
-    if (config->merged || plan->group->nodes.count > 1)
-        return config->chunk_rows;
-    int64_t rows = imx_max(1, imx_ceil_div(m, plan->group->size));
-    int64_t even = imx_ceil_div(rows, imx_ceil_div(rows, config->chunk_rows));
-    return imx_ceil_div(even, config->tile_rows) * config->tile_rows;
-}
-
 int imx_run_chunks(const imx_run *run, int rank)
 {
     if (run->plan->config.merged)

@@ -329,3 +329,11 @@ imx_config imx_tune_config(const imx_tune_input *in)
     choose_algorithm(in, rows, &config);
     return config;
 }
+
+int64_t imx_tune_chunk_rows(const imx_config *config, int64_t rows)
+{
+    if (config->merged || rows < 1)
+        return config->chunk_rows;
+    int64_t even = imx_ceil_div(rows, imx_ceil_div(rows, config->chunk_rows));
+    return imx_ceil_div(even, config->tile_rows) * config->tile_rows;
+}

@@ -61,4 +61,8 @@ typedef struct imx_config {
 /* Chunk and tile sizes do not depend on the algorithm, so that all of them give the same bits. */
 imx_config imx_tune_config(const imx_tune_input *input);
 
+/* How many rows a chunk of a run has in which no rank has more than so many: they are cut evenly,
+ * into whole tiles and no more chunks than of config->chunk_rows, of which none is much shorter. */
+int64_t imx_tune_chunk_rows(const imx_config *config, int64_t rows);
+
 #endif /* IMX_TUNE_H */

@@ -228,6 +228,7 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
     int owner = nodes->first[t] + nodes->local, slot = t * nodes->ranks;
     imx_reduce_args args = reduce_args(run->plan, kernel);
     args.rows = rows;
+    args.chunk_rows = (int)imx_plan_chunk_rows(run->plan, run->m);
     args.chunk = q;
     args.slots = (char *)imx_run_data(run, run->rank) +
                  (size_t)slot * imx_exchange_slot_bytes(run->plan) +
@@ -284,6 +285,7 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
         IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_NET + i], run->stream));
     imx_reduce_args args = reduce_args(run->plan, NODES);
     args.rows = imx_run_rows(run, run->rank);
+    args.chunk_rows = (int)imx_plan_chunk_rows(run->plan, run->m);
     args.slots = incoming(run, 0);
     args.own_part = sum(run, nodes_of(run)->own);
     args.bias = run->args->bias;

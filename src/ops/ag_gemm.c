@@ -103,6 +103,7 @@ static void needs(const imbrex_plan *plan, imx_needs *n)
     }
     if (imx_plan_sends_by(plan, run_ring)) {
         imx_gemm_args args = gemm_args(plan, plan->shape.m);
+        args.schedule.chunk_rows = plan->config.chunk_rows; /* the most, of runs of any m */
         n->signals = (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) *
                      (size_t)args.slices;
     }
