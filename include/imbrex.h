@@ -246,9 +246,12 @@ typedef struct imbrex_gemm_desc {
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
     imbrex_layout layout;  /* of b */
     const char *algorithm; /* a name from above; NULL: chosen, and imbrex_plan_describe says why */
-    int chunk_rows;        /* rows that travel under one signal; 0: chosen */
+    int chunk_rows;        /* rows, at most, that travel under one signal: a run's are cut evenly;
+                            * 0: chosen */
     /* SMs, at most those that the device has, or threads on "cpu", at most 1024, that a run may
-     * hold (more: UNSUPPORTED); 0: all SMs, or IMBREX_CPU_THREADS. */
+     * hold (more: UNSUPPORTED); 0: all SMs, or IMBREX_CPU_THREADS.  A run waits until it has all of
+     * them, and peers wait for it: runs that are to go on beside each other, on streams of their
+     * own, must fit in together. */
     int sms;
     /* The fewest rows of a run that is to be fast.  What is best for many rows takes several times
      * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and

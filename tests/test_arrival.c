@@ -83,7 +83,8 @@ static void tiles_do_not_wait_for_rows(void **state)
         { 2048, 1536, 4096, 96, 192 },  { 8192, 1440, 2880, 192, 144 },
         { 3000, 2560, 5120, 256, 160 }, { 2048, 1280, 8192, 96, 160 },
         { 8192, 7168, 8192, 176, 176 }, { 2048, 7168, 8192, 176, 176 },
-        { 1024, 1536, 4096, 96, 96 }, /* come slice by slice */
+        { 8192, 2560, 5120, 256, 256 }, /* of two chunks the first hides the second */
+        { 1024, 1536, 4096, 96, 96 },   /* come slice by slice */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         imx_sm90_input in = {
@@ -95,6 +96,14 @@ static void tiles_do_not_wait_for_rows(void **state)
         if (cols != rows[i].cols || alone != rows[i].alone)
             fail_msg("row %zu: %d columns, alone %d", i, cols, alone);
     }
+    /* Where rows leave, or a caller's hooks wait, it is no matter. */
+    imx_sm90_input other = {
+        .m = 2048, .n = 1536, .k = 4096, .ranks = 2, .sms = SMS, .scatters = 1
+    };
+    assert_int_equal(imx_sm90_tune(&other).tile_n, 192);
+    other.scatters = 0;
+    other.hooks = 1;
+    assert_int_equal(imx_sm90_tune(&other).tile_n, 192);
     for (int64_t n = 64; n < 4096; n += 64) {
         imx_sm90_input in = { .m = 1100 + 4 * n, .n = n, .k = 4096, .ranks = 2, .sms = SMS };
         imx_sm90_config c = imx_sm90_tune(&in);
@@ -102,7 +111,7 @@ static void tiles_do_not_wait_for_rows(void **state)
     }
 }
 
-/* The copy engine pushes also where that takes a sixth stage, and no more. */
+/* The copy engine pushes also where that takes a stage, if five are left. */
 static void pushes_have_room(void **state)
 {
     (void)state;
@@ -116,6 +125,13 @@ static void pushes_have_room(void **state)
         assert_true(c.stages == stages || (stages > 5 && c.stages == stages - 1));
         assert_in_range(imx_sm90_tune_shared_bytes(&c, 0), 1, 231424);
     }
+    imx_sm90_input turned = {
+        .m = 8192, .n = 7168, .k = 8192, .ranks = 2, .sms = SMS, .b_kn = 1, .pushes = 1
+    };
+    imx_sm90_config c = imx_sm90_tune(&turned); /* whose b comes in whole atoms */
+    assert_int_equal(c.tile_n, 176);
+    assert_int_equal(c.stages, 5);
+    assert_false(c.bulk);
 }
 
 /* A merged product's pushes count the elements of a rank's rows in 32 bits. */
@@ -143,6 +159,14 @@ static void pushes_are_slowed_only_beside_a_product(void **state)
     assert_string_equal(plan_of(8192, 14336, 4096, 4, 80).algorithm, "copy");
 }
 
+/* What slices begin with is more than little data with flags takes. */
+static void little_goes_by_ll(void **state)
+{
+    (void)state;
+    assert_string_equal(plan_of(200, 3584, 4096, 2, 90).algorithm, "ll");
+    assert_string_equal(plan_of(200, 1280, 8192, 2, 90).algorithm, "store");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +174,7 @@ int main(void)
         cmocka_unit_test(short_products_have_few_slices),
         cmocka_unit_test(tiles_do_not_wait_for_rows),
         cmocka_unit_test(pushes_have_room),
+        cmocka_unit_test(little_goes_by_ll),
         cmocka_unit_test(pushes_of_slices_can_count),
         cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
     };

@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -110,6 +111,51 @@ static void a_gathered_output_on_one_rank(void **state)
     assert_int_equal(ranks_run(&desc, gathered_by_one, NULL), 0);
 }
 
+/* A run of fewer rows may have longer chunks than one of all of the plan's: 3072 rows of a rank are
+ * one, 3073 two of 2048 or less. */
+static int ring_of_longer_chunks(imbrex_group *group, void *ctx)
+{
+    enum { RANKS = 4, CHUNK = 3072, M = RANKS * (CHUNK + 1), FEWER = RANKS * CHUNK, N = 4, K = 64 };
+    static const char *const algorithms[] = { "sequential", "ring" };
+    static float c[RANKS][2][FEWER * N], a[RANKS][CHUNK * K];
+    int rank = imbrex_group_rank(group);
+    float b[N * K];
+    imbrex_plan *plans[2];
+    (void)ctx;
+    for (int i = 0; i < 2; i++) {
+        imbrex_gemm_desc desc = { .m = M,
+                                  .n = N,
+                                  .k = K,
+                                  .dtype = IMBREX_F32,
+                                  .algorithm = algorithms[i],
+                                  .chunk_rows = CHUNK };
+        RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plans[i]));
+    }
+    for (int i = 0; i < N * K; i++)
+        b[i] = (float)(i % 7 - 3);
+    for (int round = 0; round < 6; round++) {
+        for (int i = 0; i < CHUNK * K; i++)
+            a[rank][i] = (float)((i + 5 * rank + 3 * round) % 11 - 5);
+        for (int i = 0; i < 2; i++) {
+            imbrex_args args = { .a = a[rank], .b = b, .c = c[rank][i], .m = FEWER };
+            RANK_OK(imbrex_plan_run(plans[i], &args, NULL));
+        }
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        RANK_CHECK(memcmp(c[rank][0], c[rank][1], sizeof c[rank][0]) == 0, "round %d", round);
+    }
+    RANK_OK(imbrex_barrier(group, NULL));
+    imbrex_plan_destroy(plans[0]);
+    imbrex_plan_destroy(plans[1]);
+    return 0;
+}
+
+static void fewer_rows_in_longer_chunks(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 4 };
+    assert_int_equal(ranks_run(&desc, ring_of_longer_chunks, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,6 +170,7 @@ int main(void)
         cmocka_unit_test(processes_4),
         cmocka_unit_test(processes_8),
         cmocka_unit_test(a_gathered_output_on_one_rank),
+        cmocka_unit_test(fewer_rows_in_longer_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

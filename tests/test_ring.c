@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "core/tune.h"
 #include "kernels/gemm/ring.h"
 
 enum { MOST_RANKS = 8, MOST_BLOCKS = 7, MOST_STRIPS = 4096, SLICES = 16 };
@@ -28,6 +29,8 @@ static imx_schedule schedule_of(long long m, int columns, int ranks, int rank, i
     for (int r = 0; r < ranks; r++)
         s.chunks = imx_schedule_chunks(&s, r) > s.chunks ? imx_schedule_chunks(&s, r) : s.chunks;
     s.m = m; /* of a smaller run, in a plan for 100 rows */
+    const imx_config config = { .chunk_rows = s.chunk_rows, .tile_rows = s.tile_rows };
+    s.chunk_rows = (int)imx_tune_chunk_rows(&config, imx_schedule_ceil(m, ranks));
     return s;
 }
 

@@ -56,10 +56,11 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     if (plan->op->product)
         imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
                      s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
-    imx_text_add(&out, " %s, %d rank%s on %s: %s (%s); chunks of %d row%s",
+    int64_t chunk = imx_plan_chunk_rows(plan, s->m);
+    imx_text_add(&out, " %s, %d rank%s on %s: %s (%s); chunks of %lld row%s",
                  imx_dtype_name(s->dtype), plan->group->size, plan->group->size == 1 ? "" : "s",
-                 plan->group->backend->name, plan->algorithm->name, plan->why, c->chunk_rows,
-                 c->chunk_rows == 1 ? "" : "s");
+                 plan->group->backend->name, plan->algorithm->name, plan->why, (long long)chunk,
+                 chunk == 1 ? "" : "s");
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d, %d block%s", c->tile_rows, c->tile_cols, c->blocks,
                      c->blocks == 1 ? "" : "s");

@@ -33,7 +33,8 @@ typedef struct imx_tune_input {
 typedef struct imx_config {
     const char *algorithm; /* the name that this input would choose */
     char why[100];         /* in words, for people */
-    int chunk_rows, tile_rows, tile_cols, group;
+    int chunk_rows;        /* the most; of a run: imx_tune_chunk_rows */
+    int tile_rows, tile_cols, group;
     int chunks;        /* most chunks of any rank */
     bool merged;       /* ranks have so few rows that tiles have rows of several: one chunk each */
     bool summable;     /* merged: the kernel of a product that scatters may add it up, */
@@ -61,8 +62,8 @@ typedef struct imx_config {
 /* Chunk and tile sizes do not depend on the algorithm, so that all of them give the same bits. */
 imx_config imx_tune_config(const imx_tune_input *input);
 
-/* How many rows a chunk of a run has in which no rank has more than so many: they are cut evenly,
- * into whole tiles and no more chunks than of config->chunk_rows, of which none is much shorter. */
+/* How many rows a chunk of a run has in which no rank has more than so many: as evenly as whole
+ * tiles allow, and no more chunks than of config->chunk_rows. */
 int64_t imx_tune_chunk_rows(const imx_config *config, int64_t rows);
 
 #endif /* IMX_TUNE_H */

@@ -17,7 +17,8 @@
  *            team.size + rank.  Hopper's form sends slices to peers' inboxes ([m, k], 0 between
  *            runs), behind the first one push_pace[0] cycles or more from one's begin to the next
  *            one's, and each block moves its share of own rows and of what comes to `gathered`,
- *            under done[s * blocks + block], blocks rounded up to even.  There a word of all ones,
+ *            under done[s * blocks + block], blocks rounded up to even, for which tiles wait: all
+ *            blocks must be there at once, as of every push.  There a word of all ones,
  *            which is NaN, loses its last bit
  *   IMX_GEMM_FORWARDS: rows go on from rank to rank (ring.h), each strip's slices of slice_k
  *            columns under signals of their own, ready[...] as well as the rank before's.

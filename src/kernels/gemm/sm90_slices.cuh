@@ -6,7 +6,8 @@
  *     scout      |       slice 0 has been moved by all blocks | slice 1 ...
  *     who loads  |                                            | slice 0 | slice 0 | ... slice 1
  *
- * are warps of each block; of slice 0, which everybody waits for, the first three do a third each.
+ * are warps of each block, also of one that has no tile, where nobody scouts; of slice 0, which
+ * everybody waits for, the first three do a third each.
  * Between ranks data tells by itself that it has come (vector.cuh), in an inbox, whose units are 0
  * before and are made 0 again by who moved them on.  So no slice waits for a fence that reaches
  * the peers, and all signals stay on this GPU: a word of each block, that no block needs to wait
@@ -38,8 +39,10 @@ IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, in
 #else
 
 enum {
-    SLICE_SENDS = IMX_TILE_N < 144 ? 4 : 2, /* units of a lane, under way at once, */
-    SLICE_MOVES = PASSES_FAST ? 6 : 2,      /* and as they are moved on */
+    /* Units of a lane, under way at once, and as they are moved on: what there are registers for,
+     * beside wide tiles' sums. */
+    SLICE_SENDS = IMX_TILE_N < 144 ? 4 : 2,
+    SLICE_MOVES = PASSES_FAST ? 6 : 2,
     NO_UNIT = ~0u,
     SCOUT_WARP = 1,
     SENDER_WARP = 2,

@@ -39,8 +39,9 @@ enum {
     LONG_K_PERCENT = 1024,
     /* Bytes of a that arrive, by 350 GB/s, while a block makes a column of a tile, of k = 1000. */
     ARRIVE_BYTES = 14600,
-    ARRIVE_ROWS = 1024,  /* fewer come slice by slice of k */
-    ARRIVE_CHUNK = 2048, /* more of a rank in chunks */
+    ARRIVE_ROWS = 1024,  /* up to so many come slice by slice of k, or had tiles chosen by what was
+                          * measured: core/tune.c's MERGED_ROWS_CUDA */
+    ARRIVE_CHUNK = 2048, /* more of a rank in chunks: its CHUNK_ROWS_CUDA */
     ARRIVE_COLS = 96,    /* of narrower tiles what arrives stands in the way, */
     ARRIVE_TURNS = 128,  /* or of those in turns */
     STAGES_MOST = 13,
@@ -138,7 +139,8 @@ static bool sums_in_turns(const imx_sm90_input *in, const candidate *c)
     return in->summable && c->pingpong && c->tile_n <= IMX_SM90_SUM_TURNS;
 }
 
-/* Whether rows come from peers, rank by rank, beneath the product. */
+/* Whether rows come from peers, rank by rank, beneath the product, or would if the algorithm were
+ * one that overlaps: tiles do not depend on it. */
 static bool waits_for_rows(const imx_sm90_input *in)
 {
     return in->ranks > 1 && !in->scatters && !in->hooks && in->m > ARRIVE_ROWS;
@@ -252,7 +254,7 @@ static bool fits(const imx_sm90_config *c, int b_kn)
     return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
 }
 
-/* At the price of large tiles' second buffer of c, if need be, or of small ones' sixth stage. */
+/* At the price of large tiles' second buffer of c, if need be, or of a stage, if five are left. */
 static void make_room_for_bulk(imx_sm90_config *c, int b_kn)
 {
     imx_sm90_config bulk = *c;
