@@ -71,8 +71,8 @@ static bool folds(const imx_gemm_args *args)
     return args->sides & IMX_GEMM_STORES && !(args->sides & IMX_GEMM_HOOKS);
 }
 
-/* How many of `blocks`, which are wanted, there may be: whole clusters, at least one, which leave as
- * much of the GPU as they are to. */
+/* How many of `blocks`, which are wanted, there may be: whole clusters, at least one, which leave
+ * as much of the GPU as they are to. */
 static int blocks_of(const imx_gemm_args *args, int blocks, int units, int cluster)
 {
     int most = units - args->leave < blocks ? units - args->leave : blocks;
