@@ -44,7 +44,7 @@ void bench_report_table(const bench_result *r)
             printf("%-13s%s\n", r->figures[i].name, r->figures[i].plan);
     if (measure_wire() > 0)
         printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", measure_wire());
-    if (r->shape->plan_m)
+    if (r->shape->plan_m > r->shape->m)
         printf("Runs of %lld rows, which the chosen plan is not for alone.\n",
                (long long)r->shape->m);
     if (r->sets)

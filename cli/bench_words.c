@@ -26,7 +26,8 @@ const option *bench_words_options(bench_words *w, const option *own)
         { "total", 0, .flag = &w->total,
           .help = "n of ag_gemm and k of gemm_rs are of all ranks together" },
         { "chunk-rows", 0, .integer = &w->chunk_rows, .metavar = "N", .min = 0, .max = largest,
-          .help = "rows that travel under one signal (0: chosen)" },
+          .help = "rows that travel under one signal, rounded up to whole\n"
+                  "tiles (0: chosen)" },
         { "sms", 0, .integer = &w->sms, .metavar = "N", .min = 0, .max = 1024,
           .help = "SMs, or threads on cpu, of a rank (0: chosen)" },
         { .more = own },

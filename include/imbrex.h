@@ -246,8 +246,8 @@ typedef struct imbrex_gemm_desc {
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
     imbrex_layout layout;  /* of b */
     const char *algorithm; /* a name from above; NULL: chosen, and imbrex_plan_describe says why */
-    int chunk_rows;        /* rows, at most, that travel under one signal: a run's are cut evenly;
-                            * 0: chosen */
+    int chunk_rows;        /* rows that travel under one signal, rounded up to whole tiles; a run's
+                            * rows are cut as evenly as those allow; 0: chosen */
     /* SMs, at most those that the device has, or threads on "cpu", at most 1024, that a run may
      * hold (more: UNSUPPORTED); 0: all SMs, or IMBREX_CPU_THREADS.  A run waits until it has all of
      * them, and peers wait for it: runs that are to go on beside each other, on streams of their
@@ -257,9 +257,9 @@ typedef struct imbrex_gemm_desc {
      * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and
      * chunk_rows are the library's choice, has others in it for up to 64, 128, 256, 384, 512, 768,
      * 1024 and 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits
-     * in.  All of them together take about the memory of 5000 to 8000 rows, of 16000 if all are
-     * "ll", and time when the plan is made; m_least = m makes none.  In imbrex_kernel_desc.gemm it
-     * must be 0. */
+     * in.  All of them together take about the memory of 5000 to 9000 rows, of up to 16000 the more
+     * of them are "ll", and time when the plan is made; m_least = m makes none.  In
+     * imbrex_kernel_desc.gemm it must be 0. */
     int64_t m_least;
     uint32_t reserved[6];
 } imbrex_gemm_desc;
@@ -322,10 +322,11 @@ typedef struct imbrex_tune_step {
 typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
 
 /* Collective: times an operator ("ag_gemm") at desc's shape, on random inputs of its own and on the
- * group's default stream, by every algorithm and then with several chunk sizes, all ranks in
- * lockstep, and keeps the fastest on disk: from then on plans of that shape, dtype, layout, budget
- * (desc.sms) and number of ranks, whose desc names no algorithm, take it on such devices and links,
- * those for fewer rows in another plan, too.  Of collectives k is 0; no other size may be.
+ * group's default stream, by every algorithm and then with several chunk sizes (unless desc gives
+ * one, or tiles have rows of several ranks), all ranks in lockstep, and keeps the fastest on disk:
+ * from then on plans of that shape, dtype, layout, budget (desc.sms) and number of ranks, whose
+ * desc names no algorithm, take it on such devices and links, those for fewer rows in another plan,
+ * too.  Of collectives k is 0; no other size may be.
  * desc.algorithm must be NULL, and IMBREX_ALGORITHM still comes first.  UNSUPPORTED: the group has
  * one rank, or its device only compiles.  SYSTEM on rank 0, PEER on the others: the folder cannot
  * be written (IMBREX_CACHE_DIR).

@@ -134,6 +134,8 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
                     : in->nodes > 1  ? rows_of_network(rows, CHUNK_ROWS_CPU)
                     : in->slow_wire  ? CHUNK_ROWS_WIRE
                                      : CHUNK_ROWS_CPU;
+    if (!in->chunk_rows && !config->merged)
+        chunk = imx_ceil_div(rows, imx_ceil_div(rows, chunk)); /* no call for a row that is left */
     chunk = imx_min(chunk, config->merged ? all : rows);
     int64_t tiles = imx_ceil_div(chunk, config->merged ? 2 * TILE_ROWS_MOST : TILE_ROWS_MOST);
     config->tile_rows = (int)imx_ceil_div(chunk, tiles);

@@ -116,9 +116,9 @@ static imbrex_status prepare(imbrex_plan *plan)
     if (ring && plan->config.merged)
         return imx_fail(
             IMBREX_UNSUPPORTED,
-            "\"ring\" passes on rows of one rank at a time, and with m = %lld tiles have "
-            "rows of several: choose \"store\", or give desc.chunk_rows",
-            (long long)plan->shape.m);
+            "%s is \"ring\", which passes on rows of one rank at a time, and with m = %lld and no "
+            "desc.chunk_rows tiles have rows of several: choose \"store\", or give that",
+            plan->why, (long long)plan->shape.m);
     IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
     return imx_plan_sends_by(plan, run_ll) ? imx_exchange_ll_prepare(plan, LL, plan->shape.k)
                                            : IMBREX_OK;
