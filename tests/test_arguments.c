@@ -72,8 +72,10 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.algorithm is \"magic\"", imbrex_plan_ag_gemm, group, GEMM(algorithm, "magic"),
             &p);
     INVALID("desc.algorithm is \"\"", imbrex_plan_reduce_scatter, group, COLL(algorithm, ""), &p);
-    UNSUPPORTED("desc.algorithm is \"ring\": gemm_rs has \"copy\"", imbrex_plan_gemm_rs, group,
-                GEMM(algorithm, "ring"), &p);
+    UNSUPPORTED(
+        "desc.algorithm is \"ring\": gemm_rs has \"copy\", \"sequential\", \"store\", \"ll\" "
+        "here",
+        imbrex_plan_gemm_rs, group, GEMM(algorithm, "ring"), &p);
     UNSUPPORTED("desc.sms is 1025: cpu:0 has at most 1024", imbrex_plan_ag_gemm, group,
                 GEMM(sms, 1025), &p);
     UNSUPPORTED("desc.sms is 2147483647", imbrex_plan_all_gather, group, COLL(sms, INT32_MAX), &p);

@@ -21,22 +21,24 @@ static const imx_algorithm *algorithm_of(const imx_op *op, const char *name)
     return a->name ? a : NULL;
 }
 
-static imbrex_status find_algorithm(const imx_op *op, const char *source, const char *name,
-                                    const imx_algorithm **algorithm)
+static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const char *name)
 {
+    const imx_op *op = plan->op;
     char known[96] = "";
     imx_text list = { .at = known, .size = sizeof known };
     imbrex_status status = IMBREX_INVALID;
-    *algorithm = algorithm_of(op, name);
-    if (*algorithm)
+    plan->algorithm = algorithm_of(op, name);
+    if (plan->algorithm)
         return IMBREX_OK;
-    for (const imx_algorithm *a = op->algorithms; a->name; a++)
-        imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        if (plan->group->nodes.count > 1 ? a->over_nodes : a->run != NULL)
+            imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
+    }
     for (int i = 0; i < IMX_PLAN_OPS; i++) {
         if (algorithm_of(imx_plan_ops[i], name))
             status = IMBREX_UNSUPPORTED;
     }
-    return imx_fail(status, "%s is \"%.64s\": %s has %s", source, name, op->name, known);
+    return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name, op->name, known);
 }
 
 /* Whether the algorithm goes with how the ranks are spread. */
@@ -76,8 +78,7 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
     }
     imx_text why = { .at = plan->why, .size = sizeof plan->why };
     imx_text_add(&why, "%s", name ? source : plan->config.why);
-    IMX_TRY(
-        find_algorithm(plan->op, source, name ? name : plan->config.algorithm, &plan->algorithm));
+    IMX_TRY(find_algorithm(plan, source, name ? name : plan->config.algorithm));
     IMX_TRY(check_nodes(plan, source));
     if (plan->algorithm->by_kernel && env->cpu_link > 0 && plan->group->size > 1)
         return imx_fail(IMBREX_UNSUPPORTED,

@@ -359,10 +359,8 @@ IMX_FN int slices_pass(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     uint32_t warp = thread_here() / 32;
     int there = slices_begin(args, watch);
-    if (warp == SCOUT_WARP && index_of(0) >= tiles_of())
-        return there; /* nobody loads */
-    if (warp == SCOUT_WARP)
-        return slices_scout(args, watch, there);
+    if (warp == SCOUT_WARP) /* for who loads, if anybody does */
+        return index_of(0) < tiles_of() ? slices_scout(args, watch, there) : there;
     if (there && warp == SENDER_WARP)
         slices_send(args, watch);
     return there && (warp != MOVER_WARP || slices_move(args, watch));
