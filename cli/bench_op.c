@@ -53,16 +53,17 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const char *algorithm,
                             imbrex_plan **plan)
 {
+    const bool for_more = s->plan_m && !algorithm;
     if (s->op->product) {
         imbrex_gemm_desc desc = bench_op_desc(s, algorithm);
-        if (s->plan_m && !algorithm) {
+        if (for_more) {
             desc.m = s->plan_m;
             desc.m_least = 0;
         }
         return s->op->gemm(group, &desc, plan);
     }
     imbrex_coll_desc desc = {
-        .m = s->plan_m && !algorithm ? s->plan_m : s->m,
+        .m = for_more ? s->plan_m : s->m,
         .n = s->n,
         .dtype = s->dtype,
         .algorithm = algorithm,

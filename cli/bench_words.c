@@ -40,11 +40,10 @@ const option *bench_words_options(bench_words *w, const option *own)
 bench_shape bench_words_shape(const bench_words *w, bool gpu)
 {
     const int64_t size = gpu ? 4096 : 1024;
+    const int64_t rows = w->plan_m && w->plan_m < size ? w->plan_m : size;
     const char *dtype = w->dtype ? w->dtype : gpu ? "bf16" : "f32";
     return (bench_shape){
-        .m = w->m                            ? w->m
-             : w->plan_m && w->plan_m < size ? w->plan_m
-                                             : size,
+        .m = w->m ? w->m : rows,
         .n = w->n ? w->n : size,
         .k = w->k ? w->k : size,
         .dtype = (imbrex_dtype)options_index(matrix_dtype_names, MATRIX_DTYPES, dtype),

@@ -9,25 +9,14 @@
 
 #include <cmocka.h>
 
-#include "core/tune.h"
 #include "kernels/gemm/sm90_tune.h"
+#include "tuned.h"
 
 enum { SMS = 132 };
 
 static imx_config plan_of(int64_t m, int64_t n, int64_t k, int ranks, int arch)
 {
-    imx_tune_input input = {
-        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
-        .product = true,
-        .ranks = ranks,
-        .nodes = 1,
-        .arch = arch,
-        .shared_bytes = 166912,
-        .units = SMS,
-        .sharers = 1,
-        .alike = true,
-    };
-    return imx_tune_config(&input);
+    return tuned_on(m, n, k, 0, ranks, arch, SMS);
 }
 
 /* A run's chunks are whole tiles, no more and no larger than the plan has room for, and none is

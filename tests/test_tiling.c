@@ -17,6 +17,7 @@
 #include "kernels/gemm/sm90_tune.h"
 #include "kernels/gemm/tiling.h"
 #include "kernels/kernels.h"
+#include "tuned.h"
 
 enum { SMS = 132, SHARED_MOST = 231424 };
 
@@ -141,27 +142,9 @@ static void few_rows_are_shared_out(void **state)
     assert_int_equal(imx_sm90_tune(&in).blocks, 1);
 }
 
-static imx_config plan_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch,
-                          int sms)
-{
-    imx_tune_input input = {
-        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
-        .product = k > 0,
-        .scatters = scatters,
-        .ranks = ranks,
-        .nodes = 1,
-        .arch = arch,
-        .shared_bytes = 166912,
-        .units = sms,
-        .sharers = 1,
-        .alike = true,
-    };
-    return imx_tune_config(&input);
-}
-
 static imx_config plan_of(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch)
 {
-    return plan_on(m, n, k, scatters, ranks, arch, SMS);
+    return tuned_on(m, n, k, scatters, ranks, arch, SMS);
 }
 
 static const imx_cuda_target sm90 = { .arch = 90, .shared_bytes_most = 232448 };
@@ -236,7 +219,7 @@ static int64_t tiles_of_a_block(const imx_gemm_args *args, const imx_cuda_config
 static void list_holds(int64_t m, int ranks, int sms, int leave, int sides)
 {
     enum { N = 7000, K = 512 };
-    imx_config plan = plan_on(m, N, K, sides & IMX_GEMM_SCATTERS, ranks, 90, sms);
+    imx_config plan = tuned_on(m, N, K, sides & IMX_GEMM_SCATTERS, ranks, 90, sms);
     imx_gemm_args args = args_of(&plan, m, N, K, ranks, sides);
     imx_cuda_config kernel = { 0 };
     args.leave = leave;

@@ -31,7 +31,7 @@ static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const
     if (plan->algorithm)
         return IMBREX_OK;
     for (const imx_algorithm *a = op->algorithms; a->name; a++) {
-        if (plan->group->nodes.count > 1 ? a->over_nodes : a->run != NULL)
+        if (imx_plan_may_take(plan->group, a))
             imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
     }
     for (int i = 0; i < IMX_PLAN_OPS; i++) {

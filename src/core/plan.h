@@ -144,6 +144,12 @@ imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kerne
 imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                       const void *largest, int blocks) IMX_MUST_CHECK;
 
+/* Whether the algorithm is for how the group's ranks are spread. */
+static inline bool imx_plan_may_take(const imbrex_group *group, const imx_algorithm *a)
+{
+    return group->nodes.count > 1 ? a->over_nodes : a->run != NULL;
+}
+
 static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
 {
     return plan->group->nodes.count > 1;

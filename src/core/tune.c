@@ -63,6 +63,12 @@ static int clamp(int64_t value, int64_t least, int64_t most)
     return (int)imx_max(least, imx_min(value, most));
 }
 
+/* Rows of a piece, of as few as there can be of at most so many, cut evenly. */
+static int64_t evenly(int64_t rows, int64_t most)
+{
+    return imx_ceil_div(rows, imx_ceil_div(rows, most));
+}
+
 /* Collectives only copy and add: a chunk is so many bytes. */
 static int64_t rows_of_bytes(const imx_tune_input *in, int64_t bytes)
 {
@@ -135,7 +141,7 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
                     : in->slow_wire  ? CHUNK_ROWS_WIRE
                                      : CHUNK_ROWS_CPU;
     if (!in->chunk_rows && !config->merged)
-        chunk = imx_ceil_div(rows, imx_ceil_div(rows, chunk)); /* no call for a row that is left */
+        chunk = evenly(rows, chunk); /* no call for a row that is left */
     chunk = imx_min(chunk, config->merged ? all : rows);
     int64_t tiles = imx_ceil_div(chunk, config->merged ? 2 * TILE_ROWS_MOST : TILE_ROWS_MOST);
     config->tile_rows = (int)imx_ceil_div(chunk, tiles);
@@ -336,6 +342,6 @@ int64_t imx_tune_chunk_rows(const imx_config *config, int64_t rows)
 {
     if (config->merged || rows < 1)
         return config->chunk_rows;
-    int64_t even = imx_ceil_div(rows, imx_ceil_div(rows, config->chunk_rows));
-    return imx_ceil_div(even, config->tile_rows) * config->tile_rows;
+    int64_t tiles = imx_ceil_div(evenly(rows, config->chunk_rows), config->tile_rows);
+    return tiles * config->tile_rows;
 }

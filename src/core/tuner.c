@@ -211,9 +211,8 @@ static void note_figures(tuning *t, const candidate *best)
 
 static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *config)
 {
-    bool nodes = t->group->nodes.count > 1;
     for (const imx_algorithm *a = t->op->algorithms; a->name; a++) {
-        if (nodes ? a->over_nodes : a->run != NULL)
+        if (imx_plan_may_take(t->group, a))
             add(t, a->name, 0);
     }
     IMX_TRY(time_field(t));

@@ -147,17 +147,17 @@ void imx_across_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
     needs->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
 }
 
-static imx_reduce_args reduce_args(const imbrex_plan *plan, int kernel)
+static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t m, int kernel)
 {
     const imx_nodes *nodes = &plan->group->nodes;
     bool over = kernel == NODES;
     return (imx_reduce_args){
-        .rows = imx_ceil_div(plan->shape.m, plan->group->size),
+        .rows = imx_ceil_div(m, plan->group->size),
         .n = plan->shape.n,
         .dtype = (int)plan->shape.dtype,
         .ranks = over ? nodes->count : nodes->ranks,
         .own = over ? nodes->own : nodes->local,
-        .chunk_rows = plan->config.chunk_rows,
+        .chunk_rows = (int)imx_plan_chunk_rows(plan, m),
         .chunks = plan->config.chunks,
         .plan = plan->number,
         .from = over ? nodes->local : imx_nodes_leader(nodes),
@@ -173,7 +173,7 @@ imbrex_status imx_across_scatter_prepare(imbrex_plan *plan, int first)
     const imx_config *config = &plan->config;
     int left = (int)imx_max(1, config->leave - plan->group->net_facts.units);
     for (int kernel = PARTS; kernel <= NODES; kernel++) {
-        imx_reduce_args largest = reduce_args(plan, kernel);
+        imx_reduce_args largest = reduce_args(plan, plan->shape.m, kernel);
         bool beside = kernel == PARTS && plan->op->product && config->leave > 0;
         IMX_TRY(imx_plan_prepare_blocks(plan, first + kernel, &imx_kernel_reduce, &largest,
                                         beside ? left : config->blocks));
@@ -226,9 +226,8 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
     const imx_nodes *nodes = nodes_of(run);
     int64_t width = run->plan->shape.n;
     int owner = nodes->first[t] + nodes->local, slot = t * nodes->ranks;
-    imx_reduce_args args = reduce_args(run->plan, kernel);
+    imx_reduce_args args = reduce_args(run->plan, run->m, kernel);
     args.rows = rows;
-    args.chunk_rows = (int)imx_plan_chunk_rows(run->plan, run->m);
     args.chunk = q;
     args.slots = (char *)imx_run_data(run, run->rank) +
                  (size_t)slot * imx_exchange_slot_bytes(run->plan) +
@@ -283,9 +282,8 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
 {
     for (int i = 0; i < lanes->nets && lanes->net[i] != run->stream; i++)
         IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_NET + i], run->stream));
-    imx_reduce_args args = reduce_args(run->plan, NODES);
+    imx_reduce_args args = reduce_args(run->plan, run->m, NODES);
     args.rows = imx_run_rows(run, run->rank);
-    args.chunk_rows = (int)imx_plan_chunk_rows(run->plan, run->m);
     args.slots = incoming(run, 0);
     args.own_part = sum(run, nodes_of(run)->own);
     args.bias = run->args->bias;

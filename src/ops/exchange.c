@@ -193,7 +193,7 @@ imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream
     return IMBREX_OK;
 }
 
-static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
+static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t m, int64_t rows)
 {
     return (imx_reduce_args){
         .rows = rows,
@@ -201,7 +201,7 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
         .dtype = (int)plan->shape.dtype,
         .ranks = plan->group->size,
         .own = plan->group->rank,
-        .chunk_rows = plan->config.chunk_rows,
+        .chunk_rows = (int)imx_plan_chunk_rows(plan, m),
         .chunks = plan->config.chunks,
         .plan = plan->number,
         .every = 1,
@@ -211,15 +211,15 @@ static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t rows)
 
 imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel)
 {
-    imx_reduce_args largest = reduce_args(plan, imx_ceil_div(plan->shape.m, plan->group->size));
+    int64_t m = plan->shape.m;
+    imx_reduce_args largest = reduce_args(plan, m, imx_ceil_div(m, plan->group->size));
     return imx_plan_prepare(plan, kernel, &imx_kernel_reduce, &largest);
 }
 
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving)
 {
-    imx_reduce_args args = reduce_args(run->plan, imx_run_rows(run, run->rank));
-    args.chunk_rows = (int)imx_plan_chunk_rows(run->plan, run->m);
+    imx_reduce_args args = reduce_args(run->plan, run->m, imx_run_rows(run, run->rank));
     args.slots = imx_run_data(run, run->rank);
     args.own_part = (const char *)matrix + imx_exchange_rank_at(run, run->rank, run->plan->shape.n);
     args.bias = run->args->bias;
