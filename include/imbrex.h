@@ -153,6 +153,10 @@ IMBREX_TRY imbrex_group_status(const imbrex_group *group);
  * the caller's: that is the caller's to end.  From any thread.  Takes NULL. */
 IMBREX_API void imbrex_group_abort(imbrex_group *group);
 
+/* The same, and every rank's sentence ends with why: one line in UTF-8, of which 255 bytes are kept
+ * and control characters become '?'.  The first text of a rank counts.  NULL: none. */
+IMBREX_API void imbrex_group_abort_because(imbrex_group *group, const char *why);
+
 /* ---- Streams, symmetric memory, one-sided operations ----------------------------------------- */
 
 /* Work on one stream runs in order; different streams run at once. */

@@ -283,6 +283,50 @@ static int abort_group(imbrex_group *group, void *ctx)
 
 ON_ALL(abort_from_another_thread, abort_group)
 
+/* The last rank says why, more than once; all wait for it. */
+static int abort_because(imbrex_group *group, const char *why, const char *heard)
+{
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
+    void *word = NULL;
+    imbrex_status status = imbrex_mem_alloc(group, 8, &word);
+    if (rank == ranks - 1) {
+        RANK_CHECK(status == IMBREX_OK, "%s", imbrex_error());
+        imbrex_group_abort_because(group, why);
+        imbrex_group_abort_because(group, "too late");
+    }
+    if (status == IMBREX_OK)
+        status = imbrex_signal_wait(group, word, 1, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK(status == IMBREX_PEER, "%s: '%s'", imbrex_status_name(status), imbrex_error());
+    const char *said = strstr(imbrex_error(), "called imbrex_group_abort");
+    RANK_CHECK(said && strcmp(said, heard) == 0, "'%s', want '%s'", imbrex_error(), heard);
+    return 0;
+}
+
+static int abort_with_reason(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    return abort_because(group, "KeyError: 'x'\x1b[31m\n\xc2\x9b\x7f of \xc3\xa9",
+                         "called imbrex_group_abort: KeyError: 'x'?[31m??? of \xc3\xa9");
+}
+
+ON_ALL(abort_says_why, abort_with_reason)
+
+/* Of two bytes a character, behind one of one: the 128th would be cut in two. */
+static int abort_with_much(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    char why[1024] = "x", heard[1024] = "called imbrex_group_abort: x";
+    for (int i = 0; i < 400; i++)
+        strcat(why, "\xc3\xa9");
+    for (int i = 0; i < 127; i++)
+        strcat(heard, "\xc3\xa9");
+    return abort_because(group, why, heard);
+}
+
+ON_ALL(abort_cuts_its_reason, abort_with_much)
+
 /* ---- texts ----------------------------------------------------------------------------------- */
 
 /* As snprintf: the length of the whole, at most size bytes, the NUL among them. */
@@ -386,6 +430,8 @@ int main(void)
         cmocka_unit_test(barrier_1000_times),
         cmocka_unit_test(silu_mul),
         cmocka_unit_test(abort_from_another_thread),
+        cmocka_unit_test(abort_says_why),
+        cmocka_unit_test(abort_cuts_its_reason),
         cmocka_unit_test(texts_are_cut_as_by_snprintf),
         cmocka_unit_test(trace_records_spans),
     };

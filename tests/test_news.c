@@ -43,7 +43,7 @@ static int hears_of_an_abort(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
     int64_t begin_ns = imbrexd_now_ns();
     if (rank == 4)
-        imbrex_group_abort(group);
+        imbrex_group_abort_because(group, "the input has NaN");
     imbrex_status status = IMBREX_OK;
     while (status == IMBREX_OK && imbrexd_now_ns() - begin_ns < NEWS_MS * (int64_t)1000000) {
         status = imbrex_plan_run(plan, &args, NULL);
@@ -51,8 +51,9 @@ static int hears_of_an_abort(imbrex_group *group, void *ctx)
             status = imbrex_stream_sync(group, NULL);
     }
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
-    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "imbrex_group_abort"), "%s: %s",
-               imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(status == IMBREX_PEER &&
+                   strstr(imbrex_error(), "imbrex_group_abort: the input has NaN"),
+               "%s: %s", imbrex_status_name(status), imbrex_error());
     RANK_CHECK(took_ms < patient(NEWS_MOST_MS), "rank %d heard of it after %lld ms", rank,
                (long long)took_ms);
     if (rank < 3)

@@ -312,6 +312,14 @@ const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank)
                                        : &imx_control_of(group, imx_nodes_leader(nodes))->foreign;
 }
 
+const imx_note *imx_fault_why(const imbrex_group *group, int rank)
+{
+    const imx_nodes *nodes = &group->nodes;
+    return imx_nodes_here(nodes, rank)
+               ? &imx_control_of(group, rank)->why
+               : &imx_control_of(group, imx_nodes_leader(nodes))->foreign_why;
+}
+
 /* What there is to say: who noticed it, with " (this rank), on node 1 (c05)," as it fits. */
 typedef struct report {
     const imbrex_group *group;
@@ -325,7 +333,10 @@ typedef struct report {
 
 static imbrex_status say_abort(report *r)
 {
-    return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort", r->by, r->self);
+    char why[IMX_NOTE_BYTES];
+    bool said = imx_note_read(imx_fault_why(r->group, r->by), why);
+    return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort%s%s", r->by, r->self,
+                    said ? ": " : "", said ? why : "");
 }
 
 static imbrex_status say_death(report *r)
@@ -512,8 +523,15 @@ imbrex_status imbrex_group_status(const imbrex_group *group)
 
 void imbrex_group_abort(imbrex_group *group)
 {
+    imbrex_group_abort_because(group, NULL);
+}
+
+void imbrex_group_abort_because(imbrex_group *group, const char *why)
+{
     if (!group)
         return;
+    if (why) /* before the fault: who sees that may read this */
+        imx_note_write_once(&imx_control_of(group, group->rank)->why, why);
     imbrexd_site site = { .rank = group->rank, .index = -1 };
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
 }

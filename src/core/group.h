@@ -7,6 +7,7 @@
 #include "net.h"
 #include "news.h"
 #include "nodes.h"
+#include "note.h"
 #include "transport.h"
 #include "turn.h"
 
@@ -27,6 +28,7 @@ typedef struct imx_control {
     int64_t left_ns; /* when the rank destroyed its group in order; 0: it has not */
     imbrexd_fault fault;
     imbrexd_fault foreign;           /* of another node's rank; on the first rank of this node */
+    imx_note why, foreign_why;       /* what goes with a fault of kind ABORT, written before it */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
     int64_t waiting[];                   /* [size + 1], see imbrexd_watch */
@@ -190,6 +192,9 @@ static inline int64_t imx_agree_run_m(uint64_t word)
 
 /* The fault that rank noticed: its own, or what has been heard of it here. */
 const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank);
+
+/* The reason that rank gave for its abort, or what has been heard of it here. */
+const imx_note *imx_fault_why(const imbrex_group *group, int rank);
 
 /* OK, or why the group has failed.  Never blocks. */
 imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;

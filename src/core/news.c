@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -35,6 +36,7 @@ typedef struct message {
     int32_t kind;
     int32_t rank; /* who speaks; FAULT: who noticed */
     imbrexd_fault fault;
+    char why[IMX_NOTE_BYTES]; /* of a fault of kind ABORT; "": none was given */
 } message;
 
 typedef struct wire {
@@ -187,6 +189,9 @@ static void raise_here(const imbrex_group *group, const message *m)
     foreign->site = m->fault.site;
     foreign->have = m->fault.have;
     foreign->want = m->fault.want;
+    char why[IMX_NOTE_BYTES];
+    snprintf(why, sizeof why, "%.*s", IMX_NOTE_BYTES - 1, m->why);
+    imx_note_write_once(&imx_control_of(group, group->rank)->foreign_why, why);
     /* release: who sees state 2 may read the rest; acq_rel: who sees the word may read the fault */
     __atomic_store_n(&foreign->state, 2, __ATOMIC_RELEASE);
     for (int i = 0; i < group->nodes.ranks; i++) {
@@ -236,6 +241,8 @@ static bool find_fault(const imbrex_group *group, message *m)
                                 .have = fault->have,
                                 .want = fault->want,
                                 .when_ns = fault->when_ns };
+    if (fault->kind == IMBREXD_FAULT_ABORT && !imx_note_read(imx_fault_why(group, rank), m->why))
+        m->why[0] = '\0'; /* what a read in vain left there */
     return true;
 }
 

@@ -1,0 +1,75 @@
+/* note.c - a text under a counter: who reads it sees by the counter whether it was changed
+ * meanwhile. */
+#include "note.h"
+
+#include <string.h>
+
+/* Bytes of the control character at text, 0 if there is another: below a blank, DEL, or U+0080 to
+ * U+009F in UTF-8, which terminals obey too. */
+static size_t control_bytes(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0)
+        return 2;
+    return at[0] < ' ' || at[0] == 0x7f;
+}
+
+void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES])
+{
+    size_t length = 0;
+    while (*text && length < IMX_NOTE_BYTES - 1) {
+        size_t control = control_bytes(text);
+        clean[length++] = control ? '?' : *text;
+        text += control ? control : 1;
+    }
+    /* Not in the middle of a character: its bytes after the first are 10xxxxxx. */
+    while (length > 0 && ((unsigned char)*text & 0xc0) == 0x80) {
+        text--;
+        length--;
+    }
+    clean[length] = '\0';
+}
+
+/* Byte by byte, since another thread or process may be reading; only the counter says whether that
+ * was in vain. */
+static void put(imx_note *note, const char *text)
+{
+    char clean[IMX_NOTE_BYTES];
+    imx_note_clean(text, clean);
+    size_t bytes = strlen(clean) + 1;
+    for (size_t i = 0; i < bytes; i++)
+        __atomic_store_n(&note->text[i], clean[i], __ATOMIC_RELAXED);
+}
+
+void imx_note_write_once(imx_note *note, const char *text)
+{
+    uint32_t unused = 0;
+    if (!__atomic_compare_exchange_n(&note->state, &unused, 1, 0, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return;
+    put(note, text);
+    __atomic_store_n(&note->state, 2, __ATOMIC_RELEASE);
+}
+
+void imx_note_write(imx_note *note, const char *text)
+{
+    uint32_t state = note->state;
+    __atomic_store_n(&note->state, state + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* odd before the first byte */
+    put(note, text);
+    __atomic_store_n(&note->state, state + 2, __ATOMIC_RELEASE);
+}
+
+bool imx_note_read(const imx_note *note, char text[IMX_NOTE_BYTES])
+{
+    uint32_t state = __atomic_load_n(&note->state, __ATOMIC_ACQUIRE);
+    if (state == 0 || state % 2)
+        return false;
+    size_t i = 0;
+    do
+        text[i] = __atomic_load_n(&note->text[i], __ATOMIC_RELAXED);
+    while (text[i++] && i < IMX_NOTE_BYTES);
+    text[IMX_NOTE_BYTES - 1] = '\0';
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the bytes before the counter */
+    return text[0] && __atomic_load_n(&note->state, __ATOMIC_RELAXED) == state;
+}
