@@ -144,11 +144,20 @@ static CUresult device_memory(size_t *bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+int fake_driver_attribute(int gpu, int which)
+{
+    bool other = fake.others_from && gpu >= fake.others_from && fake.others[which];
+    return other ? fake.others[which] : fake.attributes[which];
+}
+
+int fake_driver_gpu(void)
+{
+    return (int)(current - fake.contexts);
+}
+
 static CUresult device_attribute(int *value, int which, CUdevice device)
 {
-    *value = fake.attributes[which];
-    if (fake.others_from && device >= fake.others_from && fake.others[which])
-        *value = fake.others[which];
+    *value = fake_driver_attribute(device, which);
     return CUDA_SUCCESS;
 }
 
@@ -284,7 +293,7 @@ static CUresult stream_create(CUstream *stream, unsigned flags, int priority)
     if (flags != CU_STREAM_NON_BLOCKING || priority != -5)
         return CUDA_ERROR_INVALID_VALUE;
     FAKE_TRY(fake_stream_create(stream));
-    fake_stream_set_gpu(*stream, (int)(current - fake.contexts));
+    fake_stream_set_gpu(*stream, fake_driver_gpu());
     count(&fake.live, 1);
     return CUDA_SUCCESS;
 }

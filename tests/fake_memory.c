@@ -14,7 +14,65 @@
 
 #include "fake_nvrtc.h"
 
-enum { PAGE = 65536 };
+enum { PAGE = 65536, RANGES_MOST = 4096 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- whose memory ---------------------------------------------------------------------------- */
+
+/* Addresses at which a GPU's memory is mapped, in this process.  A file's name says whose it is, so
+ * that another process knows, too. */
+static struct range {
+    CUdeviceptr at;
+    size_t bytes;
+    int gpu;
+} ranges[RANGES_MOST];
+
+static int memory_of(int gpu)
+{
+    char name[32];
+    snprintf(name, sizeof name, "fake gpu %d", gpu);
+    return memfd_create(name, MFD_CLOEXEC);
+}
+
+static void note_range(CUdeviceptr at, size_t bytes, int fd)
+{
+    char path[64], name[64] = "";
+    int gpu = -1, i = 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (readlink(path, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:fake gpu %d", &gpu) != 1)
+        abort();
+    pthread_mutex_lock(&lock);
+    while (i < RANGES_MOST && ranges[i].bytes)
+        i++;
+    if (i == RANGES_MOST)
+        abort(); /* the test cannot go on */
+    ranges[i] = (struct range){ at, bytes, gpu };
+    pthread_mutex_unlock(&lock);
+}
+
+static void forget_range(CUdeviceptr at)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < RANGES_MOST; i++) {
+        if (ranges[i].at == at)
+            ranges[i].bytes = 0;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_memory_gpu(const void *where)
+{
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)where;
+    int gpu = -1;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < RANGES_MOST && gpu < 0; i++) {
+        if (at - ranges[i].at < ranges[i].bytes)
+            gpu = ranges[i].gpu;
+    }
+    pthread_mutex_unlock(&lock);
+    return gpu;
+}
 
 static void *pointer(CUdeviceptr at)
 {
@@ -39,7 +97,7 @@ CUresult fake_memory_create(CUmemHandle *handle, size_t bytes, const CUmemAlloca
         prop->handle_types != CU_MEM_POSIX_FD || bytes % PAGE)
         return CUDA_ERROR_INVALID_VALUE;
     FAKE_TRY(fake_driver_outside_capture("cuMemCreate"));
-    int fd = memfd_create("fake gpu", MFD_CLOEXEC);
+    int fd = memory_of(prop->location.id);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (CUmemHandle)fd + 1;
@@ -85,12 +143,14 @@ CUresult fake_memory_map(CUdeviceptr at, size_t bytes, size_t offset, CUmemHandl
     if (mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)handle - 1,
              (off_t)offset) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    note_range(at, bytes, (int)handle - 1);
     fake_driver_count(1);
     return CUDA_SUCCESS;
 }
 
 CUresult fake_memory_unmap(CUdeviceptr at, size_t bytes)
 {
+    forget_range(at);
     fake_driver_count(-1);
     void *base = mmap(pointer(at), bytes, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -123,7 +183,6 @@ typedef struct handle_words {
     size_t bytes;
 } handle_words;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static piece *pieces;
 
 static CUresult keep(int fd, size_t bytes, bool opened, CUdeviceptr *at)
@@ -133,6 +192,7 @@ static CUresult keep(int fd, size_t bytes, bool opened, CUdeviceptr *at)
     if (base == MAP_FAILED || !p)
         abort(); /* the test cannot go on */
     *p = (piece){ NULL, (CUdeviceptr)(uintptr_t)base, bytes, fd, opened };
+    note_range(p->at, bytes, fd);
     pthread_mutex_lock(&lock);
     p->next = pieces;
     pieces = p;
@@ -161,6 +221,7 @@ static CUresult drop(CUdeviceptr at, bool opened)
     piece *p = take(at, opened);
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
+    forget_range(at);
     munmap(pointer(at), p->bytes);
     close(p->fd);
     free(p);
@@ -171,7 +232,7 @@ static CUresult drop(CUdeviceptr at, bool opened)
 CUresult fake_memory_alloc(CUdeviceptr *at, size_t bytes)
 {
     FAKE_TRY(fake_driver_outside_capture("cuMemAlloc"));
-    int fd = memfd_create("fake gpu", MFD_CLOEXEC);
+    int fd = memory_of(fake_driver_gpu());
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     return keep(fd, bytes, false, at);

@@ -17,6 +17,9 @@ CUresult fake_memory_map(CUdeviceptr at, size_t bytes, size_t offset, CUmemHandl
 CUresult fake_memory_unmap(CUdeviceptr at, size_t bytes);
 CUresult fake_memory_import(CUmemHandle *handle, void *from, int type);
 
+/* Whose memory lies there; -1: the host's. */
+int fake_memory_gpu(const void *at);
+
 CUresult fake_memory_alloc(CUdeviceptr *at, size_t bytes);
 CUresult fake_memory_free(CUdeviceptr at);
 CUresult fake_memory_handle(CUipcHandle *handle, CUdeviceptr at);

@@ -12,6 +12,8 @@ extern const imx_nvrtc_calls fake_nvrtc_calls;
 CUresult fake_driver_may_fail(const char *call);        /* it is this one's turn to fail */
 CUresult fake_driver_in_context(const char *call);      /* the same, and needs a current context */
 CUresult fake_driver_outside_capture(const char *call); /* and is refused in a capture */
+int fake_driver_gpu(void);                              /* of the current context */
+int fake_driver_attribute(int gpu, int which);
 void fake_driver_count(int objects);
 void fake_driver_count_compiled(void);
 

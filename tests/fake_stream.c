@@ -8,6 +8,8 @@
 
 #include "fake_driver.h"
 #include "fake_function.h"
+#include "fake_memory.h"
+#include "fake_nvrtc.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -147,6 +149,35 @@ static void run_kernel(const op *o)
     free(blocks);
 }
 
+/* ---- room on a GPU --------------------------------------------------------------------------- */
+
+enum { GPUS_MOST = 8 };
+static int held[GPUS_MOST]; /* multiprocessors, by kernels that run; under the lock */
+
+/* A block with more than half of the shared memory has a multiprocessor for itself. */
+static int holds(const op *o, int gpu)
+{
+    int most = fake_driver_attribute(gpu, CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    return o->kind == LAUNCH && 2 * o->shared_bytes > (size_t)most ? o->blocks : 0;
+}
+
+/* What multiprocessors do: kernels, and copies from a GPU's memory to its own. */
+static bool wants_room(const op *o)
+{
+    int gpu = o->kind == COPY ? fake_memory_gpu(o->to) : -1;
+    return o->kind == LAUNCH || (gpu >= 0 && gpu == fake_memory_gpu(o->from));
+}
+
+/* With the lock held: beneath kernels that hold all multiprocessors nothing else begins.  A kernel
+ * of many blocks begins with those that there is room for; here all of them begin then. */
+static void take_room(const op *o, int gpu)
+{
+    int all = fake_driver_attribute(gpu, CU_MULTIPROCESSOR_COUNT);
+    while (wants_room(o) && held[gpu] >= all)
+        pthread_cond_wait(&changed, &lock);
+    held[gpu] += holds(o, gpu);
+}
+
 /* After a fault a GPU's stream goes on with memory that nobody will use; here it would be a race
  * that hides others, so copies and kernels end.  Signals look at the abort word themselves. */
 static bool given_up(CUstream stream, const op *o)
@@ -172,6 +203,9 @@ static void perform(CUstream stream, op *o)
             pthread_cond_wait(&changed, &lock);
         return;
     }
+    int gpu = stream->gpu;
+    if (gpu >= 0)
+        take_room(o, gpu);
     pthread_mutex_unlock(&lock);
     if (o->kind == CALL)
         o->call(o->to);
@@ -186,6 +220,9 @@ static void perform(CUstream stream, op *o)
     else
         run_kernel(o);
     pthread_mutex_lock(&lock);
+    if (gpu >= 0)
+        held[gpu] -= holds(o, gpu);
+    pthread_cond_broadcast(&changed);
 }
 
 static void *work(void *arg)
@@ -450,8 +487,11 @@ int fake_graph_end(imbrex_stream handle, fake_graph **out)
     }
     pthread_mutex_unlock(&lock);
     graph->streams[0] = NULL;
-    for (int i = 1; i < graph->slots; i++)
+    for (int i = 1; i < graph->slots; i++) {
+        int gpu = graph->streams[i]->gpu;
         fake_stream_create(&graph->streams[i]);
+        fake_stream_set_gpu(graph->streams[i], gpu);
+    }
     *out = graph;
     return result;
 }

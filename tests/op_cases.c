@@ -271,6 +271,7 @@ static const shape shapes[] = {
     { 150, 1030, 9, 64, 2, 0, 0 },                            /* more columns than a tile */
     { 45, 19, 11, 0, 2, 1, 0 },                               /* few bytes, in no whole words */
     { 30, 2100, 16, 0, 2, 1, 0 }, /* few rows, columns that peers read in parts */
+    { 26, 3400, 16, 0, 0, 0, 1 }, /* few rows, tiles that hold every multiprocessor of a fake GPU */
 };
 
 bool op_cases_get(int number, op_case *c)
@@ -367,6 +368,21 @@ static const op_case long_ones[] = {
     { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
     { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },
     { .op = "gemm_rs", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
+    /* Products that hold every multiprocessor while something else has to run beside them: few rows
+     * and wide ones, in tiles of several ranks' rows and of each rank's, by every form. */
+    { .op = "ag_gemm", .m = 100, .n = 20000, .k = 264, .gathered = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 256, .n = 9472, .k = 520, .whole = 1 },
+    { .op = "ag_gemm", .m = 560, .n = 9472, .k = 1032, .gathered = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 896, .n = 7168, .k = 264, .bias = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 600, .n = 9472, .k = 264, .layout = IMBREX_KN, .whole = 1 },
+    { .op = "ag_gemm", .m = 512, .n = 7160, .k = 200, .dtype = IMBREX_F32, .whole = 1 },
+    { .op = "ag_gemm", .m = 3000, .n = 7168, .k = 264, .gathered = 1, .whole = 1 },
+    { .op = "gemm_rs", .m = 256, .n = 9472, .k = 520, .whole = 1 },
+    { .op = "gemm_rs", .m = 896, .n = 7168, .k = 264, .layout = IMBREX_KN, .whole = 1 },
+    { .op = "gemm_rs", .m = 512, .n = 7160, .k = 200, .dtype = IMBREX_F32, .whole = 1 },
+    { .op = "gemm_rs", .m = 3000, .n = 7168, .k = 264, .bias = 1, .whole = 1 },
+    { .op = "reduce_scatter", .m = 3000, .n = 7168, .whole = 1 },
+    { .op = "all_gather", .m = 3000, .n = 7168, .whole = 1 },
 };
 
 bool op_cases_get_long(int number, op_case *c)

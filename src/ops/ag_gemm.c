@@ -21,7 +21,8 @@
  *
  * The product reads own rows straight from the caller's a and goes round the ranks from there, one
  * by one or, behind the first, two together; it waits before a chunk's first load.  Where ranks are
- * merged it has one chunk, for which all ranks' rows must be here, its own too.
+ * merged it has one chunk, for which all ranks' rows must be here, its own too: "copy" and
+ * "sequential" copy them there before the product starts.
  */
 #include "across.h"
 
@@ -151,6 +152,7 @@ static imbrex_status run_copy(const imx_run *run)
     imx_gemm_args args = product(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->plan->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
@@ -183,6 +185,7 @@ static imbrex_status run_sequential(const imx_run *run)
 {
     imx_gemm_args args = product(run, false);
     IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream, true));

@@ -16,8 +16,7 @@ void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs
 imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width)
 {
-    int last = run->plan->config.merged ? run->ranks : run->ranks - 1; /* oneself, at the end */
-    for (int i = 1; i <= last; i++) {
+    for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + run->ranks - i) % run->ranks;
         char *theirs = (char *)imx_run_data(run, to) + imx_exchange_rank_at(run, run->rank, width);
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
@@ -30,6 +29,25 @@ imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, cons
         }
     }
     return IMBREX_OK;
+}
+
+/* Own rows to where the peers' come in. */
+static imbrex_status copy_own(const imx_run *run, imbrex_stream stream, const void *shard,
+                              int64_t width)
+{
+    char *own = (char *)imx_run_data(run, run->rank) + imx_exchange_rank_at(run, run->rank, width);
+    size_t bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
+    return imx_run_copy(run, stream, own, shard, bytes, run->rank);
+}
+
+imbrex_status imx_exchange_keep(const imx_run *run, imbrex_stream stream, const void *shard,
+                                int64_t width)
+{
+    if (!run->plan->config.merged || run->ranks == 1)
+        return IMBREX_OK;
+    int number = imx_exchange_chunk_number(run, run->rank, 0);
+    IMX_TRY(copy_own(run, stream, shard, width));
+    return imx_run_post(run, stream, imx_run_signal(run, run->rank) + number, run->rank);
 }
 
 static imbrex_status wait_chunk(const imx_run *run, imbrex_stream stream, int what, int from, int q)
@@ -71,9 +89,7 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
 
 imbrex_status imx_exchange_offer(const imx_run *run, const void *shard, int64_t width)
 {
-    char *own = (char *)imx_run_data(run, run->rank) + imx_exchange_rank_at(run, run->rank, width);
-    size_t bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
-    IMX_TRY(imx_run_copy(run, run->stream, own, shard, bytes, run->rank));
+    IMX_TRY(copy_own(run, run->stream, shard, width));
     return imx_run_meet(run, imx_exchange_chunk_number(run, run->rank, 0), run->plan->config.chunks,
                         IMX_SITE_CHUNK);
 }

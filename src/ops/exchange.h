@@ -56,6 +56,12 @@ void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs
 imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width) IMX_MUST_CHECK;
 
+/* Puts own rows beside the peers', where ranks are merged: tiles then read them there.  A device
+ * makes a copy within its own memory by its multiprocessors.  So this goes onto the stream of the
+ * product, ahead of it: beneath a product that holds them all it would never run. */
+imbrex_status imx_exchange_keep(const imx_run *run, imbrex_stream stream, const void *shard,
+                                int64_t width) IMX_MUST_CHECK;
+
 /* Holds the stream until the shards of all peers are here. */
 imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
 
