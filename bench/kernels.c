@@ -16,9 +16,9 @@
 #include <stdlib.h>
 
 #include "core/group.h"
+#include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/reduce/args.h"
-#include "kernels/silu_mul/args.h"
 #include "measure.h"
 #include "tune.h"
 
@@ -39,7 +39,7 @@ typedef struct kernel_call {
     imx_prepared *kernel; /* NULL: a copy */
     union {
         imx_reduce_args reduce;
-        imx_silu_mul_args silu_mul;
+        imx_activate_args activate;
         imx_gemm_args gemm;
     } args;
     size_t args_bytes;
@@ -110,16 +110,18 @@ static imbrex_status add_reduce(bench *b, int i, const char *name, imbrex_dtype 
 
 static imbrex_status add_silu_mul(bench *b, int i, const char *name, imbrex_dtype dtype)
 {
-    b->calls[i].args.silu_mul = (imx_silu_mul_args){
+    b->calls[i].args.activate = (imx_activate_args){
         .rows = (int64_t)(b->part_bytes / imx_dtype_bytes(dtype) / COLUMNS),
         .cols = COLUMNS,
+        .kind = IMBREX_SILU,
+        .gated = 1,
         .dtype = dtype,
         .in = b->memory,
         .out = b->memory + 2 * b->part_bytes,
     };
-    b->calls[i].args_bytes = sizeof(imx_silu_mul_args);
+    b->calls[i].args_bytes = sizeof(imx_activate_args);
     b->calls[i].bytes = 3.0 * (double)b->part_bytes;
-    return add(b, i, name, &imx_kernel_silu_mul);
+    return add(b, i, name, &imx_kernel_activate);
 }
 
 static imbrex_status add_copy(bench *b)

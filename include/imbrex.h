@@ -355,9 +355,37 @@ IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size
  * caller sees to.  Peers may still be running theirs. */
 IMBREX_API void imbrex_plan_destroy(imbrex_plan *plan);
 
-/* out[rows, cols] = silu(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
- * transformer's MLP, whose gate and up products lie side by side.  Computed in float32, rounded
- * once.  in and out must not overlap, and need the alignment of their element.  Local. */
+/* ---- Activations ----------------------------------------------------------------------------- */
+
+/* What an MLP does between its products; f(0) is 0 in all. */
+typedef enum imbrex_activation_kind {
+    IMBREX_SILU,      /* x / (1 + e^-x), also called swish */
+    IMBREX_GELU,      /* x / 2 * (1 + erf(x / sqrt(2))) */
+    IMBREX_GELU_TANH, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
+    IMBREX_RELU,      /* max(x, 0) */
+    IMBREX_RELU2      /* max(x, 0)^2 */
+} imbrex_activation_kind;
+
+typedef struct imbrex_activation {
+    imbrex_activation_kind kind;
+    int gated;          /* 1: f(gate) * up, where both lie side by side in a row; 0: f alone */
+    imbrex_dtype dtype; /* of in and out */
+    uint32_t reserved[6];
+} imbrex_activation;
+
+/* gated: out[rows, cols] = f(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
+ * transformer's MLP, whose gate and up products lie side by side.  Else out[rows, cols] = f(in),
+ * in[rows, cols].  Computed in float32, rounded once; docs/numerics.md says how exact it is.  in
+ * and out must not overlap, and need the alignment of their element.
+ *
+ * scales must be NULL: nothing is scaled.  rows_here, in memory of the device: how many of the rows
+ * there are, read when the stream comes to it; more than `rows` counts as that, less than 0 as
+ * none, and of out no other rows are written.  NULL: all.  Local. */
+IMBREX_TRY imbrex_activate(imbrex_group *group, const imbrex_activation *desc, int64_t rows,
+                           int64_t cols, const void *in, void *out, float *scales,
+                           const int32_t *rows_here, imbrex_stream stream);
+
+/* imbrex_activate with { IMBREX_SILU, .gated = 1 } of all rows. */
 IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
                            const void *in, void *out, imbrex_stream stream);
 

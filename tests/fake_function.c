@@ -9,12 +9,12 @@
 #include "backends/cuda/clock.h"
 #include "backends/cuda/signals.h"
 #include "fake_driver.h"
+#include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
-#include "kernels/silu_mul/args.h"
 
 static int told; /* atomic */
 
@@ -72,7 +72,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_ll", &imx_kernel_ll, sizeof(imx_ll_args), NULL, NULL, false },
     { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL, false },
     { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false },
-    { "imx_silu_mul", &imx_kernel_silu_mul, sizeof(imx_silu_mul_args), NULL, NULL, false },
+    { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false },
 };
 
 enum { CALLERS_MOST = 8 };

@@ -292,6 +292,48 @@ static int silu_mul(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* What imbrex_silu_mul cannot get wrong. */
+static int activate(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    const imbrex_activation desc = { .kind = IMBREX_GELU, .dtype = IMBREX_F32 };
+    imbrex_activation bad = desc;
+    float own[96] = { 0 };
+    float *in = own, *out = own + 32; /* [8, 4] and [8, 4], which touch; a gate would overlap */
+    int32_t rows[2] = { 8, 8 };
+    RANK_OK(imbrex_activate(group, &desc, 8, 4, in, out, NULL, NULL, NULL));
+    RANK_OK(imbrex_activate(group, &desc, 8, 4, in, out, NULL, rows, NULL));
+    bad.gated = 1;
+    INVALID("and 128 bytes, overlaps in, ", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL,
+            NULL);
+    bad.gated = 2;
+    INVALID("desc.gated is 2", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
+    bad = desc;
+    bad.kind = (imbrex_activation_kind)5;
+    INVALID("desc.kind is 5: want IMBREX_SILU,", imbrex_activate, group, &bad, 8, 4, in, out, NULL,
+            NULL, NULL);
+    bad.kind = (imbrex_activation_kind)-1;
+    INVALID("desc.kind is -1", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
+    bad = desc;
+    bad.dtype = (imbrex_dtype)3;
+    INVALID("dtype is 3", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
+    bad = desc;
+    bad.reserved[5] = 1;
+    UNSUPPORTED("desc.reserved is not 0", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL,
+                NULL);
+    INVALID("desc is NULL", imbrex_activate, group, NULL, 8, 4, in, out, NULL, NULL, NULL);
+    INVALID("scales is ", imbrex_activate, group, &desc, 8, 4, in, out, own, NULL, NULL);
+    INVALID("rows is -1", imbrex_activate, group, &desc, -1, 4, in, out, NULL, NULL, NULL);
+    INVALID("is not 4-byte aligned", imbrex_activate, group, &desc, 8, 4, in, out, NULL,
+            (int32_t *)((char *)rows + 2), NULL);
+    INVALID("rows_here, ", imbrex_activate, group, &desc, 8, 4, in, out, NULL,
+            (int32_t *)(void *)(out + 31), NULL);
+    INVALID("in is NULL", imbrex_activate, group, &desc, 1, 1, NULL, out, NULL, NULL, NULL);
+    INVALID("overlaps in, ", imbrex_activate, group, &desc, 8, 4, in, in, NULL, NULL, NULL);
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
 /* ---- NULL ------------------------------------------------------------------------------------ */
 
 static int nulls(imbrex_group *group, void *ctx)
@@ -338,6 +380,7 @@ static int nulls(imbrex_group *group, void *ctx)
     INVALID("signal, ", imbrex_signal_wait, group, NULL, 1, NULL);
     INVALID(no_group, imbrex_barrier, NULL, NULL);
     INVALID(no_group, imbrex_exchange, NULL, NULL, 0, NULL);
+    INVALID(no_group, imbrex_activate, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL);
     INVALID(no_group, imbrex_silu_mul, NULL, IMBREX_F32, 0, 0, NULL, NULL, NULL);
     INVALID(no_group, imbrex_group_status, NULL);
     INVALID(no_group, imbrex_trace, NULL, 1);
@@ -400,6 +443,7 @@ static void of_silu_mul(void **state)
 {
     (void)state;
     on_all(silu_mul);
+    on_all(activate);
 }
 
 static void of_null(void **state)

@@ -39,8 +39,8 @@ static int cubins(int *others)
     return count;
 }
 
-static const imx_cuda_config config = { .source = "kernels/silu_mul/sm80.cu",
-                                        .entry = "imx_silu_mul",
+static const imx_cuda_config config = { .source = "kernels/activate/sm80.cu",
+                                        .entry = "imx_activate",
                                         .options = "-DX=1" };
 
 /* How often the compiler ran. */
@@ -96,7 +96,7 @@ static void everything_is_in_the_key(void **state)
     strcpy(other.options, "-DX=2");
     assert_int_equal(build(&other, 90), 1);
     other = config;
-    other.entry = "imx_silu_mul_2";
+    other.entry = "imx_activate_2";
     assert_int_equal(build(&other, 90), 1);
     other = config;
     other.source = "kernels/reduce/sm80.cu";

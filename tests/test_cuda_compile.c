@@ -16,11 +16,11 @@
 #include "backends/cuda/nvrtc.h"
 #include "core/source.h"
 #include "core/tune.h"
+#include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/ll/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
-#include "kernels/silu_mul/args.h"
 
 enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM86 = 101376, SHARED_SM90 = 232448 };
 
@@ -188,11 +188,11 @@ static void ll(void **state)
     try(&imx_kernel_ll, &small);
 }
 
-static void silu_mul(void **state)
+static void activate(void **state)
 {
     (void)state;
-    imx_silu_mul_args args = { .rows = 1000, .cols = 1000 };
-    try(&imx_kernel_silu_mul, &args);
+    imx_activate_args args = { .rows = 1000, .cols = 1000 };
+    try(&imx_kernel_activate, &args);
 }
 
 static int ranks = 4;
@@ -442,20 +442,20 @@ static void errors_name_file_and_line(void **state)
     const imx_source *source;
     void *cubin;
     size_t bytes;
-    assert_int_equal(imx_source_expand("kernels/silu_mul/sm80.cu", &source), IMBREX_OK);
+    assert_int_equal(imx_source_expand("kernels/activate/sm80.cu", &source), IMBREX_OK);
     char *text = strdup(source->text);
     char *word = strstr(text, "expf");
     assert_non_null(word);
     memcpy(word, "eexp", 4);
     int line = 1;
-    const char *file = imx_source_find("kernels/silu_mul/sm80.cu")->text;
+    const char *file = imx_source_find("kernels/activate/sm80.cu")->text;
     for (const char *at = strstr(file, "expf"); at > file; at--)
         line += at[-1] == '\n';
     imbrex_status status =
-        imx_nvrtc_compile("kernels/silu_mul/sm80.cu", text, "", 90, &cubin, &bytes, NULL);
+        imx_nvrtc_compile("kernels/activate/sm80.cu", text, "", 90, &cubin, &bytes, NULL);
     free(text);
     char expected[64];
-    snprintf(expected, sizeof expected, "silu_mul/sm80.cu(%d): error", line);
+    snprintf(expected, sizeof expected, "activate/sm80.cu(%d): error", line);
     assert_int_equal(status, IMBREX_INTERNAL);
     if (!strstr(imbrex_error(), expected))
         fail_msg("no \"%s\" in: %s", expected, imbrex_error());
@@ -489,7 +489,7 @@ int main(void)
         cmocka_unit_test(reduce),
         cmocka_unit_test(push),
         cmocka_unit_test(ll),
-        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(activate),
         cmocka_unit_test(pushes),
         cmocka_unit_test(traces),
         cmocka_unit_test(errors_name_file_and_line),

@@ -15,7 +15,6 @@
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
 #include "kernels/reduce/args.h"
-#include "kernels/silu_mul/args.h"
 
 static const int dtypes[] = { IMBREX_BF16, IMBREX_F16, IMBREX_F32 };
 static const char *const dtype_names[] = { "bf16", "f16", "f32" };
@@ -505,63 +504,6 @@ static void reduce_gives_up_at_the_deadline(void **state)
     }
 }
 
-/* ---- silu_mul -------------------------------------------------------------------------------- */
-
-static void silu_mul_is_right(void **state)
-{
-    (void)state;
-    static const int64_t shapes[][2] = { { 0, 3 }, { 3, 0 }, { 1, 1 }, { 7, 45 }, { 2, 2500 } };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int d = 0; d < 3; d++) {
-            int64_t rows = shapes[i][0], cols = shapes[i][1];
-            int64_t size = imx_dtype_size(dtypes[d]);
-            char *in = random_new(dtypes[d], rows * cols * 2);
-            char *out = guarded_new((size_t)(rows * cols * size));
-            for (int64_t x = 0; x < rows * cols * 2; x++) {
-                float scaled = element(dtypes[d], in, x) * 20;
-                imx_dtype_narrow(dtypes[d], &scaled, in + x * size, 1);
-            }
-            imx_silu_mul_args p = { rows, cols, dtypes[d], in, out };
-            run_blocks(&imx_kernel_silu_mul, &p, 3, NULL);
-            guarded_check(out, (size_t)(rows * cols * size));
-            for (int64_t x = 0; x < rows * cols; x++) {
-                double gate = element(dtypes[d], in, x / cols * 2 * cols + x % cols);
-                double up = element(dtypes[d], in, (x / cols * 2 + 1) * cols + x % cols);
-                double want = gate / (1 + exp(-gate)) * up, have = element(dtypes[d], out, x);
-                if (!(fabs(have - want) <= (dtype_steps[d] + 5e-7) * fabs(want) + 0x1p-25))
-                    fail_msg("%s: silu(%.9g) * %.9g is %.9g, not %.9g", dtype_names[d], gate, up,
-                             have, want);
-            }
-            guarded_free(in);
-            guarded_free(out);
-        }
-}
-
-/* Over the whole range of float32, to a relative 5e-7; no NaN but from a NaN. */
-static void silu_keeps_its_accuracy_everywhere(void **state)
-{
-    (void)state;
-    enum { COUNT = 1 << 20 };
-    float *in = malloc(2 * COUNT * sizeof *in), *out = malloc(COUNT * sizeof *out);
-    assert_non_null(in);
-    assert_non_null(out);
-    for (uint32_t i = 0; i < COUNT; i++) {
-        in[i] = imx_dtype_float(i << 12);
-        in[COUNT + i] = 1;
-    }
-    imx_silu_mul_args p = { 1, COUNT, IMBREX_F32, in, out };
-    run_blocks(&imx_kernel_silu_mul, &p, 1, NULL);
-    for (int i = 0; i < COUNT; i++) {
-        double x = in[i], want = x == -INFINITY ? 0 : x / (1 + exp(-x)), have = out[i];
-        bool right = isnan(x) || x == INFINITY ? have == x || (isnan(have) && isnan(x))
-                                               : fabs(have - want) <= 5e-7 * fabs(want) + 0x1p-148;
-        if (!right)
-            fail_msg("silu(%.9g) is %.9g, not %.9g", x, have, want);
-    }
-    free(in);
-    free(out);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -573,8 +515,6 @@ int main(void)
         cmocka_unit_test_setup(gemm_gives_up_at_the_deadline, set_up),
         cmocka_unit_test_setup(reduce_adds_in_rank_order, set_up),
         cmocka_unit_test(reduce_gives_up_at_the_deadline),
-        cmocka_unit_test_setup(silu_mul_is_right, set_up),
-        cmocka_unit_test_setup(silu_keeps_its_accuracy_everywhere, set_up),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }

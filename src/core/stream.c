@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../kernels/silu_mul/args.h"
+#include "../kernels/activate/args.h"
 #include "../kernels/sites.h"
 #include "group.h"
 
@@ -195,20 +195,20 @@ imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
  * wait for each other. */
 imbrex_status imx_stream_begin(imbrex_group *group)
 {
-    imx_silu_mul_args any = { 0 };
+    imx_activate_args any = { 0 };
     if (group->nodes.count > 1)
         IMX_TRY(imx_turn_create(group, &group->exchange_turn));
-    IMX_TRY(imx_turn_create(group, &group->silu_mul_turn));
-    return group->backend->prepare(group->device, &imx_kernel_silu_mul, &any, group->units,
-                                   &group->silu_mul);
+    IMX_TRY(imx_turn_create(group, &group->activate_turn));
+    return group->backend->prepare(group->device, &imx_kernel_activate, &any, group->units,
+                                   &group->activate);
 }
 
 void imx_stream_end(imbrex_group *group)
 {
     imx_turn_destroy(group, &group->exchange_turn, group->stream);
-    imx_turn_destroy(group, &group->silu_mul_turn, group->stream);
-    if (group->silu_mul)
-        group->backend->prepared_destroy(group->device, group->silu_mul);
+    imx_turn_destroy(group, &group->activate_turn, group->stream);
+    if (group->activate)
+        group->backend->prepared_destroy(group->device, group->activate);
 }
 
 /* ---- between nodes --------------------------------------------------------------------------- */
@@ -298,9 +298,22 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
     return imx_turn_end(group, &group->exchange_turn, stream);
 }
 
-/* ---- silu_mul -------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------- */
 
-static imbrex_status check_silu_mul(const imx_silu_mul_args *args)
+static imbrex_status check_activation(const imbrex_activation *desc)
+{
+    IMX_TRY(imx_status_need(desc, "desc", "want what to compute"));
+    IMX_TRY(imx_status_need_zero(desc->reserved, sizeof desc->reserved, "desc"));
+    if ((unsigned)desc->kind > IMBREX_RELU2)
+        return imx_fail(IMBREX_INVALID,
+                        "desc.kind is %d: want IMBREX_SILU, GELU, GELU_TANH, RELU or RELU2",
+                        (int)desc->kind);
+    if (desc->gated != 0 && desc->gated != 1)
+        return imx_fail(IMBREX_INVALID, "desc.gated is %d: want 0 or 1", desc->gated);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_sizes(const imx_activate_args *args)
 {
     const int64_t most = (int64_t)1 << IMX_ELEMENTS_MOST_LOG2;
     if ((unsigned)args->dtype > IMBREX_F32)
@@ -311,8 +324,18 @@ static imbrex_status check_silu_mul(const imx_silu_mul_args *args)
     if (args->rows > most || args->cols > most || (args->cols && args->rows > most / args->cols))
         return imx_fail(IMBREX_INVALID, "rows x cols is %lld x %lld: want at most 2^%d elements",
                         (long long)args->rows, (long long)args->cols, IMX_ELEMENTS_MOST_LOG2);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_activate(const imx_activate_args *args)
+{
+    IMX_TRY(check_sizes(args));
     size_t element = imx_dtype_bytes((imbrex_dtype)args->dtype);
     size_t bytes = (size_t)(args->rows * args->cols) * element;
+    size_t in_bytes = (args->gated ? 2 : 1) * bytes;
+    if ((uintptr_t)args->rows_here % sizeof *args->rows_here)
+        return imx_fail(IMBREX_INVALID, "rows_here, %p, is not %zu-byte aligned",
+                        (const void *)args->rows_here, sizeof *args->rows_here);
     if (!bytes)
         return IMBREX_OK;
     if (!args->in || !args->out)
@@ -321,10 +344,45 @@ static imbrex_status check_silu_mul(const imx_silu_mul_args *args)
     if (in % element || out % element)
         return imx_fail(IMBREX_INVALID, "%s, %p, is not %zu-byte aligned",
                         in % element ? "in" : "out", in % element ? args->in : args->out, element);
-    if (imx_overlap(args->in, 2 * bytes, args->out, bytes))
+    if (imx_overlap(args->in, in_bytes, args->out, bytes))
         return imx_fail(IMBREX_INVALID, "out, %p and %zu bytes, overlaps in, %p and %zu bytes",
-                        args->out, bytes, args->in, 2 * bytes);
+                        args->out, bytes, args->in, in_bytes);
+    if (args->rows_here && imx_overlap(args->rows_here, sizeof *args->rows_here, args->out, bytes))
+        return imx_fail(IMBREX_INVALID, "rows_here, %p, lies in out, %p and %zu bytes",
+                        (const void *)args->rows_here, args->out, bytes);
     return IMBREX_OK;
+}
+
+static imbrex_status enqueue_activate(imbrex_group *group, const imx_activate_args *args,
+                                      imbrex_stream stream)
+{
+    IMX_TRY(check_activate(args));
+    IMX_TRY(imx_turn_take(group, &group->activate_turn, stream));
+    IMX_TRY(group->backend->launch(group->device, group->activate, args, sizeof *args, stream));
+    return imx_turn_end(group, &group->activate_turn, stream);
+}
+
+imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc, int64_t rows,
+                              int64_t cols, const void *in, void *out, float *scales,
+                              const int32_t *rows_here, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(get_ready(group, &stream));
+    IMX_TRY(check_activation(desc));
+    if (scales)
+        return imx_fail(IMBREX_INVALID, "scales is %p: want NULL, nothing is scaled",
+                        (void *)scales);
+    imx_activate_args args = {
+        .rows = rows,
+        .cols = cols,
+        .kind = (int)desc->kind,
+        .gated = desc->gated,
+        .dtype = (int)desc->dtype,
+        .in = in,
+        .out = out,
+        .rows_here = rows_here,
+    };
+    return enqueue_activate(group, &args, stream);
 }
 
 imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
@@ -332,11 +390,14 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
 {
     imx_status_enter(__func__);
     IMX_TRY(get_ready(group, &stream));
-    imx_silu_mul_args args = {
-        .rows = rows, .cols = cols, .dtype = (int)dtype, .in = in, .out = out
+    imx_activate_args args = {
+        .rows = rows,
+        .cols = cols,
+        .kind = IMBREX_SILU,
+        .gated = 1,
+        .dtype = (int)dtype,
+        .in = in,
+        .out = out,
     };
-    IMX_TRY(check_silu_mul(&args));
-    IMX_TRY(imx_turn_take(group, &group->silu_mul_turn, stream));
-    IMX_TRY(group->backend->launch(group->device, group->silu_mul, &args, sizeof args, stream));
-    return imx_turn_end(group, &group->silu_mul_turn, stream);
+    return enqueue_activate(group, &args, stream);
 }

@@ -74,6 +74,6 @@ extern const imx_kernel imx_kernel_gemm;     /* gemm/args.h */
 extern const imx_kernel imx_kernel_ll;       /* ll/args.h */
 extern const imx_kernel imx_kernel_push;     /* push/args.h */
 extern const imx_kernel imx_kernel_reduce;   /* reduce/args.h */
-extern const imx_kernel imx_kernel_silu_mul; /* silu_mul/args.h */
+extern const imx_kernel imx_kernel_activate; /* activate/args.h */
 
 #endif /* IMX_KERNELS_H */

@@ -1,9 +1,9 @@
-/* launch.c - the silu_mul kernel's table row, and how it is launched on GPUs. */
+/* launch.c - the activate kernel's table row, and how it is launched on GPUs. */
 #include "args.h"
 #include "kernels/dtype.h"
 #include "kernels/kernels.h"
 
-void imx_silu_mul_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
+void imx_activate_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
 enum { THREADS = 512, BLOCKS_A_UNIT = 2 };
 
@@ -12,8 +12,8 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 {
     (void)largest;
     *config = (imx_cuda_config){
-        .source = "kernels/silu_mul/sm80.cu",
-        .entry = "imx_silu_mul",
+        .source = "kernels/activate/sm80.cu",
+        .entry = "imx_activate",
         .blocks = blocks * BLOCKS_A_UNIT,
         .cluster = 1,
         .threads = THREADS,
@@ -24,16 +24,16 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 /* Blocks only as long as each thread finds 16 bytes to do. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
-    const imx_silu_mul_args *args = untyped;
+    const imx_activate_args *args = untyped;
     int64_t bytes = args->rows * args->cols * imx_dtype_size(args->dtype);
     int64_t wanted = (bytes + 16 * THREADS - 1) / (16 * THREADS);
     launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
     launch->map_count = 0;
 }
 
-const imx_kernel imx_kernel_silu_mul = {
-    .name = "silu_mul",
-    .cpu = imx_silu_mul_cpu,
+const imx_kernel imx_kernel_activate = {
+    .name = "activate",
+    .cpu = imx_activate_cpu,
     .cuda_config = cuda_config,
     .cuda_launch = cuda_launch,
 };

@@ -1,0 +1,17 @@
+/* args.h - the contract of the activate kernel: out[rows, cols] = f(in[:, :cols]) * in[:, cols:] if
+ * gated, in[rows, 2*cols]; else f(in), in[rows, cols].  Computed in float32 and rounded once. */
+#ifndef IMX_ACTIVATE_ARGS_H
+#define IMX_ACTIVATE_ARGS_H
+
+#include <stdint.h>
+
+typedef struct imx_activate_args {
+    int64_t rows, cols;
+    int kind, gated; /* imbrex_activation_kind */
+    int dtype;       /* imbrex_dtype */
+    const void *in;
+    void *out;
+    const int32_t *rows_here; /* how many rows there are when the kernel runs; NULL: all */
+} imx_activate_args;
+
+#endif /* IMX_ACTIVATE_ARGS_H */
