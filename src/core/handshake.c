@@ -8,7 +8,7 @@
 
 #include "siphash.h"
 
-#define MAGIC(letter)   (0x0001786572626d69 + ((uint64_t)(letter) << 56)) /* "imbrex", version 1 */
+#define MAGIC(letter)   (0x0002786572626d69 + ((uint64_t)(letter) << 56)) /* "imbrex", version 2 */
 #define MAGIC_HELLO     MAGIC('h')
 #define MAGIC_CHALLENGE MAGIC('c')
 #define MAGIC_PROOF     MAGIC('p')
@@ -22,7 +22,8 @@ typedef struct transcript {
     imx_handshake_verdict verdict;
 } transcript;
 
-enum { ROLE_GUEST = 1, ROLE_HOST = 2 };
+/* The last two make a key of two words each. */
+enum { ROLE_GUEST = 1, ROLE_HOST = 2, ROLE_GUEST_SENDS = 3, ROLE_HOST_SENDS = 5 };
 
 static uint64_t guest_proof(const uint64_t key[2], const imx_handshake_hello *hello,
                             const imx_handshake_challenge *challenge)
@@ -42,9 +43,29 @@ static uint64_t host_proof(const uint64_t key[2], const imx_handshake_hello *hel
     return imx_siphash(key, &said, sizeof said);
 }
 
+/* The key of what one of the two sends from now on. */
+static imx_seal make_seal(const uint64_t key[2], uint64_t role, const imx_handshake_hello *hello,
+                          const imx_handshake_challenge *challenge)
+{
+    transcript said = { .role = role, .hello = *hello, .challenge = *challenge };
+    imx_seal seal = { .count = 0 };
+    for (int i = 0; i < 2; i++, said.role++)
+        seal.key[i] = imx_siphash(key, &said, sizeof said);
+    return seal;
+}
+
 uint64_t imx_handshake_name(const imx_handshake_id *id)
 {
     return imx_siphash(id->key, &id->sequence, sizeof id->sequence);
+}
+
+/* Of another length than all else that is hashed with the group's key. */
+void imx_handshake_group_key(const imx_handshake_id *id, uint64_t key[2])
+{
+    for (uint64_t i = 0; i < 2; i++) {
+        const uint64_t words[3] = { id->sequence, (uint64_t)id->size, i };
+        key[i] = imx_siphash(id->key, words, sizeof words);
+    }
 }
 
 static bool make_nonce(unsigned char nonce[16])
@@ -114,18 +135,25 @@ imx_socket_result imx_handshake_answer(imx_handshake_guest *guest, const imx_han
     return say(guest->fd, &verdict, sizeof verdict);
 }
 
+imx_seal_pair imx_handshake_seals(const imx_handshake_guest *guest, const imx_handshake_id *id)
+{
+    return (imx_seal_pair){
+        .send = make_seal(id->key, ROLE_HOST_SENDS, &guest->hello, &guest->challenge),
+        .receive = make_seal(id->key, ROLE_GUEST_SENDS, &guest->hello, &guest->challenge),
+    };
+}
+
 /* ---- Guest ----------------------------------------------------------------------------------- */
 
 static imx_handshake_result judge(const imx_handshake_id *id, const imx_handshake_hello *hello,
                                   const imx_handshake_challenge *challenge,
-                                  const imx_handshake_verdict *verdict, char text[256])
+                                  const imx_handshake_verdict *verdict)
 {
     if (verdict->magic != MAGIC_VERDICT)
         return IMX_HANDSHAKE_STRANGER;
     if (verdict->code == IMX_HANDSHAKE_WRONG_KEY ||
         verdict->proof != host_proof(id->key, hello, challenge, verdict))
         return IMX_HANDSHAKE_OTHER_KEY;
-    snprintf(text, 256, "%.255s", verdict->text);
     return verdict->code == IMX_HANDSHAKE_WELCOME ? IMX_HANDSHAKE_JOINED
                                                   : IMX_HANDSHAKE_TURNED_AWAY;
 }
@@ -150,7 +178,7 @@ static imx_socket_result talk(int fd, const imx_handshake_id *id, int64_t first_
 }
 
 imbrex_status imx_handshake_join(int fd, const imx_handshake_id *id, int64_t first_deadline,
-                                 int64_t deadline, imx_handshake_result *result, char text[256])
+                                 int64_t deadline, imx_handshake_outcome *outcome)
 {
     imx_handshake_hello hello = { .magic = MAGIC_HELLO,
                                   .rank = (uint32_t)id->rank,
@@ -164,7 +192,12 @@ imbrex_status imx_handshake_join(int fd, const imx_handshake_id *id, int64_t fir
     imx_socket_result end = talk(fd, id, first_deadline, deadline, &hello, &challenge, &verdict);
     if (end == IMX_SOCKET_BROKEN)
         return imx_fail_errno("talking to rank 0 failed");
-    *result = end == IMX_SOCKET_DONE ? judge(id, &hello, &challenge, &verdict, text)
-                                     : IMX_HANDSHAKE_STRANGER;
+    *outcome = (imx_handshake_outcome){ .result = IMX_HANDSHAKE_STRANGER };
+    if (end != IMX_SOCKET_DONE)
+        return IMBREX_OK;
+    outcome->result = judge(id, &hello, &challenge, &verdict);
+    outcome->seals.send = make_seal(id->key, ROLE_GUEST_SENDS, &hello, &challenge);
+    outcome->seals.receive = make_seal(id->key, ROLE_HOST_SENDS, &hello, &challenge);
+    snprintf(outcome->text, sizeof outcome->text, "%.255s", verdict.text);
     return IMBREX_OK;
 }

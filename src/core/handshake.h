@@ -1,5 +1,6 @@
 /* handshake.h - two strangers on a socket find out whether they belong to one group: both prove
- * that they know the group's key, neither shows it.
+ * that they know the group's key, neither shows it.  From the key and both nonces follow the keys
+ * of the connection (seal.h), which somebody between the two does not learn.
  *
  *     guest (rank r)                             host (rank 0)
  *     hello: rank, size, sequence, nonce   -->
@@ -10,6 +11,7 @@
 #ifndef IMX_HANDSHAKE_H
 #define IMX_HANDSHAKE_H
 
+#include "seal.h"
 #include "socket.h"
 
 /* Which group, and who in it. */
@@ -21,6 +23,9 @@ typedef struct imx_handshake_id {
 
 /* A name that follows from the group's key and sequence, and does not give the key away. */
 uint64_t imx_handshake_name(const imx_handshake_id *id);
+
+/* A key that all ranks of the group have, for what is the same on all their connections. */
+void imx_handshake_group_key(const imx_handshake_id *id, uint64_t key[2]);
 
 /* Messages are native structs without holes; the magic word tells machines of another byte order
  * apart. */
@@ -74,6 +79,9 @@ imx_socket_result imx_handshake_step(imx_handshake_guest *guest,
 imx_socket_result imx_handshake_answer(imx_handshake_guest *guest, const imx_handshake_id *id,
                                        int code, const char *text) IMX_MUST_CHECK;
 
+/* The host's end of the connection to a guest that is WELCOME. */
+imx_seal_pair imx_handshake_seals(const imx_handshake_guest *guest, const imx_handshake_id *id);
+
 /* ---- Guest ----------------------------------------------------------------------------------- */
 
 typedef enum imx_handshake_result {
@@ -83,10 +91,16 @@ typedef enum imx_handshake_result {
     IMX_HANDSHAKE_JOINED
 } imx_handshake_result;
 
+/* What the guest knows when it has been heard. */
+typedef struct imx_handshake_outcome {
+    imx_handshake_result result;
+    imx_seal_pair seals; /* JOINED: the guest's end of the connection */
+    char text[256];      /* TURNED_AWAY: why */
+} imx_handshake_outcome;
+
 /* The guest's side on a fresh connection.  Gives up on silence at first_deadline, and once it
  * talks to an imbrex of its group's sequence, at deadline.  Fails only for reasons of its own. */
 imbrex_status imx_handshake_join(int fd, const imx_handshake_id *id, int64_t first_deadline,
-                                 int64_t deadline, imx_handshake_result *result,
-                                 char text[256]) IMX_MUST_CHECK;
+                                 int64_t deadline, imx_handshake_outcome *outcome) IMX_MUST_CHECK;
 
 #endif /* IMX_HANDSHAKE_H */

@@ -46,12 +46,11 @@ static imbrex_status probe(const imx_host *host)
     int fd;
     if (imx_socket_connect(&host->address, deadline, &fd) != IMX_SOCKET_DONE)
         return IMBREX_OK;
-    char text[256];
-    imx_handshake_result result;
-    imbrex_status status = imx_handshake_join(fd, host->id, deadline, deadline, &result, text);
+    imx_handshake_outcome outcome;
+    imbrex_status status = imx_handshake_join(fd, host->id, deadline, deadline, &outcome);
     close(fd);
     IMX_TRY(status);
-    return result == IMX_HANDSHAKE_TURNED_AWAY
+    return outcome.result == IMX_HANDSHAKE_TURNED_AWAY
                ? fail_second(host->address.text, host->desc->launch->port)
                : IMBREX_OK;
 }
@@ -201,6 +200,7 @@ static imbrex_status admit(imx_host *host, int index)
     /* When the first rank gives up, the group has failed: all should hear the same reason. */
     host->deadline = imx_min(host->deadline, imx_socket_deadline(hello->remaining_ms));
     host->star->links[hello->rank].fd = guest->fd;
+    host->star->links[hello->rank].seals = imx_handshake_seals(guest, host->id);
     host->present++;
     forget(host, index);
     return IMBREX_OK;

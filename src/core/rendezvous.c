@@ -37,7 +37,8 @@ typedef struct imx_seeker {
     int64_t deadline, patience_ms;
     imx_socket_address addresses[ADDRESSES];
     int count;
-    int fd;             /* to rank 0; -1: not found yet */
+    int fd; /* to rank 0; -1: not found yet */
+    imx_seal_pair seals;
     char other_key[80]; /* where an imbrex of another key answered; "": nowhere */
 } imx_seeker;
 
@@ -68,23 +69,22 @@ static imbrex_status try_address(imx_seeker *seeker, const imx_socket_address *a
     if (connected != IMX_SOCKET_DONE)
         return IMBREX_OK;
 
-    char text[256];
     imbrex_status status = IMBREX_OK;
-    imx_handshake_result result = IMX_HANDSHAKE_STRANGER;
+    imx_handshake_outcome outcome = { .result = IMX_HANDSHAKE_STRANGER };
     if (imx_socket_same_user(fd))
-        status =
-            imx_handshake_join(fd, seeker->id, first_deadline, seeker->deadline, &result, text);
-    if (status == IMBREX_OK && result == IMX_HANDSHAKE_JOINED) {
+        status = imx_handshake_join(fd, seeker->id, first_deadline, seeker->deadline, &outcome);
+    if (status == IMBREX_OK && outcome.result == IMX_HANDSHAKE_JOINED) {
+        seeker->seals = outcome.seals;
         seeker->fd = fd;
         return IMBREX_OK;
     }
     close(fd);
     IMX_TRY(status);
-    if (result == IMX_HANDSHAKE_OTHER_KEY)
+    if (outcome.result == IMX_HANDSHAKE_OTHER_KEY)
         memcpy(seeker->other_key, address->text, sizeof seeker->other_key);
-    if (result == IMX_HANDSHAKE_TURNED_AWAY)
+    if (outcome.result == IMX_HANDSHAKE_TURNED_AWAY)
         return imx_fail(IMBREX_PEER, "rank 0 at %s turned rank %d away: %s", address->text,
-                        seeker->id->rank, text);
+                        seeker->id->rank, outcome.text);
     return IMBREX_OK;
 }
 
@@ -157,6 +157,7 @@ static imbrex_status guest_meet(const imx_rendezvous_desc *desc, const imx_hands
     IMX_TRY(find_addresses(&seeker));
     IMX_TRY(seek(&seeker));
     star->links[0].fd = seeker.fd;
+    star->links[0].seals = seeker.seals;
     return imx_star_start(star, deadline);
 }
 
@@ -168,6 +169,7 @@ imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *sta
                             .size = desc->launch->size };
     make_key(desc, id.key);
     IMX_TRY(imx_star_open(star, id.rank, id.size, desc->timeout_ms));
+    imx_handshake_group_key(&id, star->key);
     if (id.size == 1)
         return IMBREX_OK;
     return id.rank == 0 ? imx_host_meet(desc, &id, deadline, star)

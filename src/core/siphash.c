@@ -2,7 +2,9 @@
  * 2012). */
 #include "siphash.h"
 
+#include <endian.h>
 #include <stdint.h>
+#include <string.h>
 
 static uint64_t rotate(uint64_t x, int bits)
 {
@@ -47,8 +49,11 @@ uint64_t imx_siphash(const uint64_t key[2], const void *message, size_t bytes)
                       key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573 };
     const unsigned char *at = message;
     size_t left = bytes;
-    for (; left >= 8; left -= 8, at += 8)
-        absorb(v, load_little_endian(at, 8));
+    for (; left >= 8; left -= 8, at += 8) {
+        uint64_t word;
+        memcpy(&word, at, sizeof word);
+        absorb(v, le64toh(word));
+    }
     absorb(v, load_little_endian(at, left) | (uint64_t)bytes << 56);
     v[2] ^= 0xff;
     rounds(v, 4);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "siphash.h"
+
 #define MAGIC 0x7261747378626d69 /* "imbxstar" */
 
 imbrex_status imx_star_open(imx_star *star, int rank, int size, int64_t timeout_ms)
@@ -30,6 +32,34 @@ void imx_star_close(imx_star *star)
     free(star->links);
     free(star->polls);
     free(star->polled);
+}
+
+/* ---- Seals ----------------------------------------------------------------------------------- */
+
+static void seal(imx_star_link *link, imx_star_header *header)
+{
+    header->seal = 0;
+    header->seal = imx_seal_next(&link->seals.send, header, sizeof *header);
+}
+
+static bool is_sealed(imx_star_link *link, const imx_star_header *header)
+{
+    imx_star_header said = *header;
+    said.seal = 0;
+    return header->seal == imx_seal_next(&link->seals.receive, &said, sizeof said);
+}
+
+static uint64_t digest_of(const imx_star *star, const void *body, size_t bytes)
+{
+    return imx_siphash(star->key, body, bytes);
+}
+
+static imbrex_status fail_forged(const imx_star *star, int from)
+{
+    return imx_fail(IMBREX_PEER,
+                    "what came to rank %d as rank %d's in allgather %llu is not what that rank "
+                    "sent: something between them alters, repeats, reorders or forges it",
+                    star->rank, from, (unsigned long long)star->call);
 }
 
 /* ---- Failure --------------------------------------------------------------------------------- */
@@ -64,9 +94,11 @@ static void tell(imx_star *star, imbrex_status status)
     message.header.status = own ? IMBREX_PEER : status;
     snprintf(message.text, sizeof message.text, "%s%.*s", own ? "rank 0 failed: " : "",
              IMX_STAR_TEXT - 16, star->text);
+    message.header.digest = digest_of(star, message.text, sizeof message.text);
     for (int r = 1; r < star->size; r++) {
         imx_socket_span span = { (char *)&message, sizeof message };
-        const imx_star_link *link = &star->links[r];
+        imx_star_link *link = &star->links[r];
+        seal(link, &message.header);
         if (link->fd >= 0 && (link->midway || imx_socket_send(link->fd, &span) != IMX_SOCKET_DONE))
             shutdown(link->fd, SHUT_RDWR);
     }
@@ -134,21 +166,31 @@ static imbrex_status check_header(const imx_star *star, int rank, size_t bytes)
     return IMBREX_OK;
 }
 
+static char *blob_of(char *all, int rank, size_t bytes)
+{
+    return bytes > 0 ? all + (size_t)rank * bytes : NULL; /* all may be NULL then */
+}
+
 /* One readable link.  Its deadline counts for all: when the first rank gives up, the allgather has
  * failed, and everyone should hear the same reason. */
-static imbrex_status gather_from(imx_star *star, int rank, size_t bytes, int64_t *deadline)
+static imbrex_status gather_from(imx_star *star, int rank, const void *blob, size_t bytes,
+                                 int64_t *deadline)
 {
     imx_star_link *link = &star->links[rank];
     imx_socket_result result = IMX_SOCKET_DONE;
     if (link->header.left > 0) {
         result = imx_socket_recv(link->fd, &link->header);
         if (result == IMX_SOCKET_DONE) {
+            if (!is_sealed(link, &link->in))
+                return fail_forged(star, rank);
             IMX_TRY(check_header(star, rank, bytes));
             *deadline = imx_min(*deadline, imx_socket_deadline(link->in.remaining_ms));
         }
     }
     if (result == IMX_SOCKET_DONE)
         result = imx_socket_recv(link->fd, &link->body);
+    if (result == IMX_SOCKET_DONE && link->in.digest != digest_of(star, blob, bytes))
+        return fail_forged(star, rank);
     link->done = result == IMX_SOCKET_DONE;
     if (result == IMX_SOCKET_GONE)
         return imx_fail(IMBREX_PEER, "rank %d left before allgather %llu was complete", rank,
@@ -164,7 +206,7 @@ static imbrex_status gather(imx_star *star, char *all, size_t bytes, int64_t dea
         imx_star_link *link = &star->links[r];
         link->done = false;
         link->header = (imx_socket_span){ (char *)&link->in, sizeof link->in };
-        link->body = (imx_socket_span){ bytes > 0 ? all + (size_t)r * bytes : NULL, bytes };
+        link->body = (imx_socket_span){ blob_of(all, r, bytes), bytes };
     }
     for (;;) {
         int count;
@@ -179,7 +221,8 @@ static imbrex_status gather(imx_star *star, char *all, size_t bytes, int64_t dea
             return imx_fail_errno("waiting for the other ranks failed");
         for (int i = 0; i < count; i++)
             if (star->polls[i].revents)
-                IMX_TRY(gather_from(star, star->polled[i], bytes, &deadline));
+                IMX_TRY(gather_from(star, star->polled[i], blob_of(all, star->polled[i], bytes),
+                                    bytes, &deadline));
     }
 }
 
@@ -197,13 +240,18 @@ static imx_socket_result scatter_to(imx_star_link *link)
  * it is the failure of this call only when they have. */
 static imbrex_status scatter(imx_star *star, const char *all, size_t bytes, int64_t deadline)
 {
-    const imx_star_header header = { .magic = MAGIC, .call = star->call, .bytes = bytes };
+    const size_t all_bytes = bytes * (size_t)star->size;
+    const imx_star_header header = { .magic = MAGIC,
+                                     .call = star->call,
+                                     .bytes = bytes,
+                                     .digest = digest_of(star, all, all_bytes) };
     for (int r = 1; r < star->size; r++) {
         imx_star_link *link = &star->links[r];
         link->done = false;
         link->in = header;
+        seal(link, &link->in);
         link->header = (imx_socket_span){ (char *)&link->in, sizeof link->in };
-        link->body = (imx_socket_span){ (char *)(uintptr_t)all, bytes * (size_t)star->size };
+        link->body = (imx_socket_span){ (char *)(uintptr_t)all, all_bytes };
     }
     imbrex_status status = IMBREX_OK;
     for (;;) {
@@ -263,40 +311,51 @@ static imx_socket_result offer(const imx_star *star, imx_socket_span *span, int6
     return result == IMX_SOCKET_GONE ? IMX_SOCKET_DONE : result;
 }
 
-/* Rank 0's answer: all blobs, or why not. */
-static imbrex_status take(const imx_star *star, void *all, size_t bytes, int64_t deadline)
+/* What follows a header that is believed. */
+static imbrex_status take_body(const imx_star *star, const imx_star_header *header, void *body,
+                               size_t bytes, int64_t deadline)
 {
-    int fd = star->links[0].fd;
-    imx_star_header header;
     imx_socket_result result =
-        imx_socket_recv_all(fd, &header, sizeof header, deadline, star->abort);
+        imx_socket_recv_all(star->links[0].fd, body, bytes, deadline, star->abort);
     if (result != IMX_SOCKET_DONE)
         return fail_at_rank_0(star, result);
+    return header->digest == digest_of(star, body, bytes) ? IMBREX_OK : fail_forged(star, 0);
+}
+
+/* Rank 0's answer: all blobs, or why not. */
+static imbrex_status take(imx_star *star, void *all, size_t bytes, int64_t deadline)
+{
+    imx_star_header header;
+    imx_socket_result result =
+        imx_socket_recv_all(star->links[0].fd, &header, sizeof header, deadline, star->abort);
+    if (result != IMX_SOCKET_DONE)
+        return fail_at_rank_0(star, result);
+    if (!is_sealed(&star->links[0], &header))
+        return fail_forged(star, 0);
     if (header.magic != MAGIC)
         return imx_fail(IMBREX_PEER, "rank 0 sent something else than allgather %llu",
                         (unsigned long long)star->call);
     if (header.status != IMBREX_OK) {
         char text[IMX_STAR_TEXT];
-        result = imx_socket_recv_all(fd, text, sizeof text, deadline, star->abort);
-        if (result != IMX_SOCKET_DONE)
-            return fail_at_rank_0(star, result);
+        IMX_TRY(take_body(star, &header, text, sizeof text, deadline));
         return imx_fail(header.status == IMBREX_TIMEOUT ? IMBREX_TIMEOUT : IMBREX_PEER, "%.*s",
                         IMX_STAR_TEXT, text);
     }
     if (header.call != star->call || header.bytes != bytes)
         return imx_fail(IMBREX_PEER, "rank %d and rank 0 lost step in allgather %llu", star->rank,
                         (unsigned long long)star->call);
-    result = imx_socket_recv_all(fd, all, bytes * (size_t)star->size, deadline, star->abort);
-    return result == IMX_SOCKET_DONE ? IMBREX_OK : fail_at_rank_0(star, result);
+    return take_body(star, &header, all, bytes * (size_t)star->size, deadline);
 }
 
-static imbrex_status swap_with_rank_0(const imx_star *star, const void *own, void *all,
-                                      size_t bytes, int64_t deadline)
+static imbrex_status swap_with_rank_0(imx_star *star, const void *own, void *all, size_t bytes,
+                                      int64_t deadline)
 {
     imx_star_header header = { .magic = MAGIC,
                                .call = star->call,
                                .bytes = bytes,
-                               .remaining_ms = imx_max(deadline - imx_socket_now_ms(), 0) };
+                               .remaining_ms = imx_max(deadline - imx_socket_now_ms(), 0),
+                               .digest = digest_of(star, own, bytes) };
+    seal(&star->links[0], &header);
     imx_socket_span spans[2] = { { (char *)&header, sizeof header },
                                  { (char *)(uintptr_t)own, bytes } };
     for (int i = 0; i < 2 && (i == 0 || spans[0].left == 0); i++) {

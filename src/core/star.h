@@ -5,12 +5,15 @@
  *     header, own blob      -->   waits for all of them, by the deadline
  *                           <--   header, all blobs; or header, why not
  *
+ * A header is believed when its seal has been verified, and what follows it with its digest.
+ *
  * A failure anywhere ends the star everywhere: rank 0 tells all that it can still reach, and
  * whoever else fails closes its connection, which tells rank 0.
  */
 #ifndef IMX_STAR_H
 #define IMX_STAR_H
 
+#include "seal.h"
 #include "socket.h"
 
 enum { IMX_STAR_TEXT = 400, IMX_STAR_GRACE_MS = 500 };
@@ -21,11 +24,14 @@ typedef struct imx_star_header {
     uint64_t bytes;       /* of one rank's blob */
     int64_t remaining_ms; /* to rank 0: until the sender gives up */
     uint64_t status;      /* from rank 0: an imbrex_status; not OK: the text follows, no blobs */
+    uint64_t digest;      /* of what follows, under a key that only the group's ranks have */
+    uint64_t seal;        /* of this header, in which it is 0 then */
 } imx_star_header;
 
 /* Rank 0's side of one connection. */
 typedef struct imx_star_link {
     int fd; /* -1: not connected */
+    imx_seal_pair seals;
     bool done;
     bool midway; /* part of a message is on its way to the rank: nothing else can be said */
     imx_star_header in;
@@ -37,6 +43,7 @@ typedef struct imx_star {
     int64_t timeout_ms;
     const uint64_t *abort; /* of the group that it serves: not 0 ends all waits here; NULL: none */
     uint64_t call;
+    uint64_t key[2];      /* of the digests */
     imx_star_link *links; /* [size]; all but rank 0 use only links[0].fd */
     struct pollfd *polls; /* [size] */
     int *polled;          /* [size]: whose polls[i] is */
