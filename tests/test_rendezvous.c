@@ -330,7 +330,8 @@ static void test_other_user(void **state)
     ranks[1].delay_ms = 700;
     const meeting_result *results = meeting_run(ranks, 3);
     meeting_check_all_ok(results, 2);
-    meeting_check_status(&results[2], IMBREX_TIMEOUT);
+    meeting_check_status(&results[2], IMBREX_PEER);
+    meeting_check_text(&results[2], "user 0 listens at @imbrex-");
 }
 
 static void test_second_rank_0(void **state)

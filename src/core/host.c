@@ -55,6 +55,22 @@ static imbrex_status probe(const imx_host *host)
                : IMBREX_OK;
 }
 
+/* A name is taken: by a rank 0 like this one, or by somebody who guessed it. */
+static imbrex_status fail_taken(const imx_host *host)
+{
+    int64_t deadline = imx_min(imx_socket_deadline(PROBE_MS), host->deadline);
+    int fd;
+    if (imx_socket_connect(&host->address, deadline, &fd) != IMX_SOCKET_DONE)
+        return imx_fail(IMBREX_PEER,
+                        "a process that takes no connections holds %s, where rank 0 would listen: "
+                        "set IMBREX_TOKEN to a secret, the same on all ranks, or MASTER_PORT (%d)",
+                        host->address.text, host->desc->launch->port);
+    int64_t user = imx_socket_user(fd);
+    close(fd);
+    return user == (int64_t)geteuid() ? fail_second(host->address.text, host->desc->launch->port)
+                                      : imx_rendezvous_fail_foreign(&host->address, user);
+}
+
 static imbrex_status listen_unix(imx_host *host)
 {
     imx_socket_unix_address(imx_handshake_name(host->id), &host->address);
@@ -62,7 +78,7 @@ static imbrex_status listen_unix(imx_host *host)
     if (host->listener >= 0)
         return IMBREX_OK;
     if (errno == EADDRINUSE)
-        return fail_second(host->address.text, host->desc->launch->port);
+        return fail_taken(host);
     return imx_fail_errno("rank 0 cannot listen at %s", host->address.text);
 }
 
@@ -87,6 +103,18 @@ static imbrex_status listen_above(imx_host *host)
                     first, last, host->address.text);
 }
 
+/* Once a process, on stderr: the launchers set no token, and nothing else would say so. */
+static void warn_open(const imx_host *host)
+{
+    static bool warned;
+    if (host->desc->token[0] || __atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
+        return;
+    fprintf(stderr,
+            "imbrex: rank 0 listens at %s without IMBREX_TOKEN: whoever reaches this port can join "
+            "the job; set IMBREX_TOKEN to a secret, the same on all ranks\n",
+            host->address.text);
+}
+
 static imbrex_status listen_tcp(imx_host *host)
 {
     const char *bind = host->desc->bind;
@@ -106,6 +134,7 @@ static imbrex_status listen_tcp(imx_host *host)
                         "%s=%.128s is not an address of this machine, where rank 0 runs: set "
                         "MASTER_ADDR to rank 0's host, or IMBREX_BIND to an address of it",
                         variable, name);
+    warn_open(host);
     return IMBREX_OK;
 }
 

@@ -29,6 +29,14 @@ static void make_key(const imx_rendezvous_desc *desc, uint64_t key[2])
     key[1] = imx_siphash(halves[1], secret, strlen(secret));
 }
 
+imbrex_status imx_rendezvous_fail_foreign(const imx_socket_address *address, int64_t user)
+{
+    return imx_fail(IMBREX_PEER,
+                    "user %lld listens at %s, where rank 0 of this job should, as user %u: run all "
+                    "ranks as one user; IMBREX_TOKEN, a secret on all ranks, keeps others away",
+                    (long long)user, address->text, (unsigned)geteuid());
+}
+
 /* ---- A rank that looks for rank 0 ------------------------------------------------------------ */
 
 typedef struct imx_seeker {
@@ -69,10 +77,11 @@ static imbrex_status try_address(imx_seeker *seeker, const imx_socket_address *a
     if (connected != IMX_SOCKET_DONE)
         return IMBREX_OK;
 
-    imbrex_status status = IMBREX_OK;
-    imx_handshake_outcome outcome = { .result = IMX_HANDSHAKE_STRANGER };
-    if (imx_socket_same_user(fd))
-        status = imx_handshake_join(fd, seeker->id, first_deadline, seeker->deadline, &outcome);
+    imx_handshake_outcome outcome;
+    imbrex_status status =
+        imx_socket_same_user(fd)
+            ? imx_handshake_join(fd, seeker->id, first_deadline, seeker->deadline, &outcome)
+            : imx_rendezvous_fail_foreign(address, imx_socket_user(fd)); /* rank 0 cannot come */
     if (status == IMBREX_OK && outcome.result == IMX_HANDSHAKE_JOINED) {
         seeker->seals = outcome.seals;
         seeker->fd = fd;

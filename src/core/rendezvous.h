@@ -25,4 +25,8 @@ typedef struct imx_rendezvous_desc {
  * not come, on all that did. */
 imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *star) IMX_MUST_CHECK;
 
+/* PEER: another user's process is at the unix address where rank 0 would listen. */
+imbrex_status imx_rendezvous_fail_foreign(const imx_socket_address *address,
+                                          int64_t user) IMX_MUST_CHECK;
+
 #endif /* IMX_RENDEZVOUS_H */

@@ -160,17 +160,26 @@ void imx_socket_no_delay(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-bool imx_socket_same_user(int fd)
+static int domain_of(int fd)
 {
     int domain = 0;
     socklen_t bytes = sizeof domain;
-    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes))
-        return false;
-    if (domain != AF_UNIX)
-        return true;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) ? -1 : domain;
+}
+
+int64_t imx_socket_user(int fd)
+{
     struct ucred other;
-    bytes = sizeof other;
-    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes) && other.uid == geteuid();
+    socklen_t bytes = sizeof other;
+    bool known =
+        domain_of(fd) == AF_UNIX && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes);
+    return known ? (int64_t)other.uid : -1;
+}
+
+bool imx_socket_same_user(int fd)
+{
+    int domain = domain_of(fd);
+    return domain == AF_UNIX ? imx_socket_user(fd) == (int64_t)geteuid() : domain >= 0;
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */

@@ -49,6 +49,9 @@ imx_socket_result imx_socket_connect(const imx_socket_address *address, int64_t 
 /* Answers at once, whatever Nagle thinks.  Nothing on a unix socket. */
 void imx_socket_no_delay(int fd);
 
+/* Whose process is at the other end of a unix socket; -1: not known, or no unix socket. */
+int64_t imx_socket_user(int fd);
+
 /* False if fd is a unix socket whose other end belongs to another user. */
 bool imx_socket_same_user(int fd);
 
