@@ -44,6 +44,7 @@ struct relay {
     bool prefix;
     bool lost;     /* see relay_lost */
     bool one_file; /* both sinks are the same: neither may cut into the other's line */
+    int next;      /* the sink that writes first: where both are one file, only it does */
     sink sinks[2];
     source *sources; /* [ranks * 2] */
     int typing;      /* to rank 0's standard input; -1: none */
@@ -336,9 +337,16 @@ bool relay_step(relay *lines, int fd, int timeout_ms)
     for (int s = 0; s < lines->ranks * 2; s++)
         if (polls[POLL_SOURCES + s].revents)
             hear(lines, s);
-    for (int i = 0; i < 2; i++)
-        if (polls[POLL_SINKS + i].revents && waits_to_write(&lines->sinks[i]))
-            write_some(lines, i);
+    for (int tried = 0; tried < 2; tried++) {
+        int i = (lines->next + tried) % 2;
+        if (!polls[POLL_SINKS + i].revents || !waits_to_write(&lines->sinks[i]))
+            continue;
+        write_some(lines, i);
+        if (!lines->one_file)
+            continue;
+        lines->next = 1 - i;
+        break; /* it may be amid a line now, and the room that poll has seen is used */
+    }
     if (polls[POLL_TERMINAL].revents)
         hear_terminal(lines);
     if (polls[POLL_TYPING].revents)
