@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -49,7 +50,7 @@ typedef struct launcher {
     family *kin;
     pid_t *ranks; /* [ranks], 0: not started; shared with the guardian.  They stay zombies to the
                    * end, so that their group numbers stay theirs */
-    bool *ended;
+    bool *ended, *stopped; /* [ranks]; stopped: once, and that was said */
     int started, alive;
     int status;        /* of the first failing rank */
     bool failed;       /* status is known */
@@ -73,6 +74,19 @@ static void set_files(const launcher *l, int rank, const int ends[3])
     }
 }
 
+/* The terminal is the launcher's to read: a rank that asked there would be stopped, as its group is
+ * in the background, and could not be answered.  Without a terminal /dev/tty fails at once.  setsid
+ * would do that too, but the leader of a session gets any free terminal that it opens, and no group
+ * in it could stop itself. */
+static void leave_terminal(void)
+{
+    int terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (terminal < 0)
+        return;
+    ioctl(terminal, TIOCNOTTY);
+    close(terminal);
+}
+
 /* In the new process. */
 static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int ends[3])
 {
@@ -86,6 +100,7 @@ static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int end
             close(ends[fd]);
     relay_destroy(l->lines);
     close(l->signals);
+    leave_terminal();
     meeting_set_environment(&l->meeting, rank, l->options->ranks);
     sigaction(SIGPIPE, &l->pipe_before, NULL);
     sigaction(SIGCHLD, &l->child_before, NULL);
@@ -171,6 +186,30 @@ static void look_for_ends(launcher *l)
         fail_rank(l, first, &how);
 }
 
+static const char *stop_name(int signal)
+{
+    return signal == SIGSTOP   ? "SIGSTOP"
+           : signal == SIGTSTP ? "SIGTSTP"
+           : signal == SIGTTIN ? "SIGTTIN"
+                               : "SIGTTOU";
+}
+
+/* Whoever stopped a rank may let it go on, so that it ends nothing; the others only wait, and would
+ * not say for what.  Once a rank: some stop and continue without end. */
+static void look_for_stops(launcher *l)
+{
+    for (int rank = 0; rank < l->started; rank++) {
+        siginfo_t info = { 0 };
+        if (l->ended[rank] || l->stopped[rank] ||
+            waitid(P_PID, (id_t)l->ranks[rank], &info, WSTOPPED | WNOHANG) < 0 || info.si_pid == 0)
+            continue;
+        l->stopped[rank] = true;
+        relay_say(l->lines,
+                  "imbrex: rank %d was stopped by signal %d (%s): kill -CONT %d lets it go on",
+                  rank, info.si_status, stop_name(info.si_status), (int)info.si_pid);
+    }
+}
+
 static void kill_rest(launcher *l)
 {
     char names[128] = "";
@@ -221,6 +260,7 @@ static void react_to_signal(launcher *l)
     int signal = (int)got.ssi_signo;
     if (signal == SIGCHLD) {
         look_for_ends(l);
+        look_for_stops(l);
     } else if (signal == SIGTSTP) {
         stop_all(l);
     } else {
@@ -349,8 +389,9 @@ static bool begin(launcher *l)
     l->exec_errno = share_memory(sizeof *l->exec_errno);
     l->ranks = share_memory(ranks * sizeof *l->ranks);
     l->ended = calloc(ranks, sizeof *l->ended);
+    l->stopped = calloc(ranks, sizeof *l->stopped);
     l->lines = relay_create(l->options->ranks, l->options->output == LAUNCH_PREFIX);
-    return take_signals(l) && l->exec_errno && l->ranks && l->ended &&
+    return take_signals(l) && l->exec_errno && l->ranks && l->ended && l->stopped &&
            meeting_choose(&l->meeting) && (l->kin = family_begin()) &&
            guardian_start(l->ranks, l->options->ranks);
 }
@@ -370,6 +411,7 @@ static void end(launcher *l)
     sigaction(SIGCHLD, &l->child_before, NULL);
     sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
     free(l->ended);
+    free(l->stopped);
 }
 
 static bool start_rank(launcher *l, int rank)

@@ -27,7 +27,9 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a
  *              random IMBREX_TOKEN; unless set, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1,
  *              CUDA_DEVICE_MAX_CONNECTIONS is 32.
- * Input        Rank 0 has ours, other ranks none.
+ * Input        Rank 0 has ours, other ranks none.  Ranks have no terminal, so that /dev/tty fails
+ *              with ENXIO: what a program asks there must reach it by a file or by that input.
+ * Stops        A rank that a signal stops is told of once, and ends nothing: it may be let go on.
  * Failure      The first rank that fails ends the run.  The others have 2/5 of the grace to notice
  *              and to report what they saw, then get SIGTERM, and SIGKILL when the grace is over.
  * Signals      SIGINT, SIGTERM, SIGHUP and SIGQUIT go to every rank's process group, and start the

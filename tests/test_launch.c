@@ -276,6 +276,53 @@ static void time_spent_stopped_does_not_count(void **state)
     launched_forget(&l);
 }
 
+/* Whoever stopped a rank may let it go on: that ends nothing.  The first of two stops is told. */
+static void a_stop_is_said_once_and_ends_nothing(void **state)
+{
+    (void)state;
+    char *argv[] = { "sh", "-c",
+                     "test $RANK = 1 || exit 0; echo pid $$; kill -TSTP $$; kill -STOP $$; echo on",
+                     NULL };
+    launched l = launched_start(&(launch_options){ .ranks = 2, .timeout_s = 60, .grace_s = 1 },
+                                argv, NULL, "", NULL);
+    char sentence[128];
+    launched_await(&l, 1);
+    size_t bytes;
+    char *out = launched_text(l.out_fd, &bytes);
+    pid_t pid = (pid_t)atoi(strstr(out, "pid ") + 4);
+    free(out);
+    snprintf(sentence, sizeof sentence,
+             "imbrex: rank 1 was stopped by signal %d (SIGTSTP): kill -CONT %d lets it go on\n",
+             SIGTSTP, (int)pid);
+    launched_hears(l.err_fd, sentence);
+    kill(pid, SIGCONT);
+    siginfo_t info = { 0 };
+    while (waitid(P_PID, (id_t)l.pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid) {
+        sleep_ms(100); /* by now the launcher has seen the second */
+        kill(pid, SIGCONT);
+    }
+    launched_wait(&l);
+    assert_int_equal(l.status, 0);
+    assert_string_equal(l.err, sentence);
+    launched_says(l.out, "[1] on\n");
+    launched_forget(&l);
+}
+
+/* To a stopped process SIGTERM alone comes when it goes on. */
+static void a_stopped_rank_hears_of_the_limit(void **state)
+{
+    (void)state;
+    char *argv[] = { "sh", "-c", "trap 'echo heard; exit 5' TERM; kill -STOP $$; exit 0", NULL };
+    launched l = launched_start(&(launch_options){ .ranks = 2, .timeout_s = 1, .grace_s = 60 },
+                                argv, NULL, "", NULL);
+    launched_wait(&l);
+    assert_int_equal(l.status, LAUNCH_TIMED_OUT);
+    launched_says(l.out, "[0] heard\n");
+    launched_says(l.out, "[1] heard\n");
+    assert_true(l.seconds < 30);
+    launched_forget(&l);
+}
+
 /* As under nohup: neither this process nor its ranks hear of it. */
 static void what_is_ignored_at_the_start_stays_so(void **state)
 {
@@ -416,6 +463,8 @@ int main(void)
         cmocka_unit_test(sigterm_reaches_every_rank),
         cmocka_unit_test(sigint_gives_130_and_a_second_kills),
         cmocka_unit_test(time_spent_stopped_does_not_count),
+        cmocka_unit_test(a_stop_is_said_once_and_ends_nothing),
+        cmocka_unit_test(a_stopped_rank_hears_of_the_limit),
         cmocka_unit_test(what_is_ignored_at_the_start_stays_so),
         cmocka_unit_test(ranks_may_need_many_files),
         cmocka_unit_test(ranks_die_with_a_killed_launcher),
