@@ -4,6 +4,27 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
 
+# All of it is built by the target imbrex_package, and by a build of everything.  What is not built
+# yet is missed before anything is put down, and not half-way.
+set(package_files "")
+set(package_targets imbrex imbrex_static)
+foreach(target imbrex_mpi imbrex_tool)
+    if(TARGET ${target})
+        list(APPEND package_targets ${target})
+    endif()
+endforeach()
+add_custom_target(imbrex_package DEPENDS ${package_targets})
+foreach(target ${package_targets})
+    string(APPEND package_files " \"$<TARGET_FILE:${target}>\"")
+endforeach()
+install(CODE "
+    foreach(file${package_files})
+        if(NOT EXISTS \"\${file}\")
+            message(FATAL_ERROR \"imbrex: nothing was installed, as \${file} is not built yet: \"
+                                \"first cmake --build '${PROJECT_BINARY_DIR}'\")
+        endif()
+    endforeach()")
+
 install(TARGETS imbrex EXPORT imbrex_shared)
 install(TARGETS imbrex_static EXPORT imbrex_static)
 if(TARGET imbrex_mpi)
@@ -34,6 +55,7 @@ install(FILES ${PROJECT_BINARY_DIR}/imbrex-config.cmake
 set(pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH pc_to_prefix ${pc_dir} ${CMAKE_INSTALL_PREFIX})
 file(RELATIVE_PATH pc_to_lib ${pc_dir} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH pc_to_doc ${pc_dir} ${CMAKE_INSTALL_FULL_DOCDIR})
 file(RELATIVE_PATH pc_to_include ${pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 set(pc_libs_private "-pthread -lm")
 if(imbrex_blas)

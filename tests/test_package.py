@@ -92,6 +92,26 @@ class Package(unittest.TestCase):
         self.assertEqual(exported, exported & declared, "exported, but not in imbrex.h")
         self.assertEqual(declared, exported & declared, "in imbrex.h, but not exported")
 
+    def test_what_is_not_built(self):
+        """Is said before anything is installed."""
+        build, prefix = (os.path.join(self.folder, name) for name in ("unbuilt", "unbuilt_prefix"))
+        run("cmake", "-S", SOURCE, "-B", build)
+        with self.assertRaisesRegex(AssertionError, r"nothing\s+was\s+installed"):
+            run("cmake", "--install", build, "--prefix", prefix)
+        self.assertFalse(os.path.exists(prefix))
+
+    def test_inside_another_project(self):
+        """Only what it links is built: no tool, tests, examples and benchmarks."""
+        build = os.path.join(self.folder, "around")
+        run("cmake", "-S", os.path.join(OUTSIDE, "around"), "-B", build, "-DIMBREX=" + SOURCE)
+        targets = re.findall(r"^\.\.\. (\w+)$", run("cmake", "--build", build, "--target", "help"),
+                             re.M)
+        self.assertIn("around", targets)
+        own = {"clean", "depend", "install", "edit_cache", "rebuild_cache",
+               "list_install_components"}  # CMake's
+        self.assertEqual(set(targets) - own - {"around", "imbrex_mpi"},
+                         {"imbrex", "imbrex_objects", "imbrex_static", "imbrex_package"})
+
     def test_tool(self):
         tool = os.path.join(self.prefix, "bin", "imbrex")
         if not os.path.exists(tool) and not os.environ.get("IMBREX_TOOL"):
@@ -123,6 +143,17 @@ class Package(unittest.TestCase):
             run("cc", os.path.join(examples, name + ".c"), "-o", program, "-pthread", *flags, "-lm")
             words = ["--threads", "2"] if name != "threads" else []
             run(program, *words, LD_LIBRARY_PATH=self.libdir, IMBREX_CHECK="1")
+
+    @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config here")
+    def test_example_by_the_book(self):
+        """What docs/kernels.md says builds a program that runs anywhere."""
+        with open(self.find("kernels.md")) as file:
+            line = re.search(r"^    (cc .*)$", file.read(), re.M).group(1)
+        where = {"PKG_CONFIG_PATH": os.path.join(self.libdir, "pkgconfig"),
+                 "LD_LIBRARY_PATH": self.libdir}
+        program = os.path.join(self.folder, "by_the_book")
+        run("sh", "-c", "cd '%s' && %s -o '%s'" % (self.prefix, line, program), **where)
+        run("sh", "-c", "cd / && '%s'" % program, **where)
 
     def test_links(self):
         """What the installed documents lead to is there, but for what is not for users."""
