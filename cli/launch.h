@@ -24,9 +24,9 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  * timeout; 1 if not all could be started, or if what they printed is lost.  Reasons go to standard
  * error.
  *
- * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a
- *              random IMBREX_TOKEN; unless set, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1,
- *              CUDA_DEVICE_MAX_CONNECTIONS is 32.
+ * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, a random
+ *              IMBREX_TOKEN, and IMBREX_LAUNCHED, a copy of the first two as "3/4"; unless set,
+ *              OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1, CUDA_DEVICE_MAX_CONNECTIONS is 32.
  * Input        Rank 0 has ours, other ranks none.  Ranks have no terminal, so that /dev/tty fails
  *              with ENXIO: what a program asks there must reach it by a file or by that input.
  * Stops        A rank that a signal stops is told of once, and ends nothing: it may be let go on.

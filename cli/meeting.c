@@ -35,6 +35,13 @@ bool meeting_choose(meeting *at)
     return true;
 }
 
+/* An empty variable is as good as none. */
+static const char *look_up(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value && *value ? value : NULL;
+}
+
 static void set_number(const char *name, int value)
 {
     char text[16];
@@ -48,19 +55,18 @@ void meeting_set_environment(const meeting *at, int rank, int ranks)
     set_number("LOCAL_RANK", rank);
     set_number("WORLD_SIZE", ranks);
     set_number("LOCAL_WORLD_SIZE", ranks);
+    char copy[32]; /* by which the library sees that RANK or WORLD_SIZE were edited */
+    snprintf(copy, sizeof copy, "%d/%d", rank, ranks);
+    setenv("IMBREX_LAUNCHED", copy, 1);
+    const char *named = look_up("IMBREX_LAUNCHER"); /* a launcher around ours counts no more */
+    if (named && strcmp(named, "torchrun") != 0)
+        unsetenv("IMBREX_LAUNCHER");
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", at->port, 1);
     setenv("IMBREX_TOKEN", at->token, 1);
     setenv("OMP_NUM_THREADS", "1", 0);
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* streams that wait for each other */
-}
-
-/* An empty variable is as good as none. */
-static const char *look_up(const char *variable)
-{
-    const char *value = getenv(variable);
-    return value && *value ? value : NULL;
 }
 
 /* Not one of Slurm's reserved steps at the top of 32 bits, which are no tasks: salloc's shell runs
@@ -78,28 +84,36 @@ typedef struct sign {
     const char *rank, *size;
 } sign;
 
+static bool is_there(sign found)
+{
+    return found.rank || found.size;
+}
+
 /* What the launcher of this process has set; neither: there is none.  The library has the same
- * rules, in launch_env.c, and says what is missing where half a pair is set. */
+ * rules, in launch_env.c, and says what is missing where half a pair is set, and who disagrees. */
 static sign find_sign(void)
 {
-    static const sign names[] = { { "RANK", "WORLD_SIZE" },
-                                  { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-                                  { "PMI_RANK", "PMI_SIZE" } };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        sign found = { look_up(names[i].rank), look_up(names[i].size) };
-        if (found.rank || found.size)
+    static const struct {
+        const char *name, *rank, *size;
+    } launchers[] = { { "torchrun", "RANK", "WORLD_SIZE" },
+                      { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+                      { "mpiexec", "PMI_RANK", "PMI_SIZE" },
+                      { "srun", "SLURM_PROCID", "SLURM_NTASKS" } };
+    enum { LAUNCHERS = sizeof launchers / sizeof launchers[0], SRUN = LAUNCHERS - 1 };
+    const char *named = look_up("IMBREX_LAUNCHER"), *step = look_up("SLURM_STEP_ID");
+    for (int i = 0; i < LAUNCHERS; i++) {
+        sign found = { look_up(launchers[i].rank), look_up(launchers[i].size) };
+        /* A batch script has SLURM_PROCID, but is no step. */
+        bool set = i == SRUN ? step && is_step(step) && found.rank : is_there(found);
+        if (named ? strcmp(named, launchers[i].name) == 0 : set)
             return found;
     }
-    /* A batch script has SLURM_PROCID, but is no step. */
-    const char *step = look_up("SLURM_STEP_ID");
-    sign task = { look_up("SLURM_PROCID"), look_up("SLURM_NTASKS") };
-    return step && is_step(step) && task.rank ? task : (sign){ NULL, NULL };
+    return (sign){ NULL, NULL };
 }
 
 bool launch_is_rank(void)
 {
-    sign found = find_sign();
-    return found.rank || found.size;
+    return is_there(find_sign());
 }
 
 bool launch_is_first(void)

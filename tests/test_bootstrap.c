@@ -1,4 +1,4 @@
-/* test_bootstrap.c - what launchers say, and what ranks swap once they have met. */
+/* test_bootstrap.c - what ranks swap once they have met. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -18,132 +18,6 @@
 
 #include "meeting.h"
 #include "siphash.h"
-
-/* ---- Launchers ------------------------------------------------------------------------------- */
-
-/* Looks "name=value" up in words separated by spaces. */
-static const char *find_word(void *ctx, const char *variable)
-{
-    static char value[512];
-    const char *at = ctx;
-    size_t length = strlen(variable);
-    while (at && *at) {
-        size_t word = strcspn(at, " ");
-        if (word > length && !strncmp(at, variable, length) && at[length] == '=') {
-            snprintf(value, sizeof value, "%.*s", (int)(word - length - 1), at + length + 1);
-            return value;
-        }
-        at += word;
-        at += strspn(at, " ");
-    }
-    return NULL;
-}
-
-typedef struct parse_case {
-    const char *environment;
-    const char *launcher; /* NULL: INVALID, with a sentence that has the words of job */
-    int rank, size, local_rank, local_size;
-    bool one_host;
-    const char *address;
-    int port;
-    const char *job;
-} parse_case;
-
-static const parse_case parse_cases[] = {
-    { "", "none", 0, 1, -1, -1, true, "", 29500, "" },
-    { "MASTER_PORT=1 SLURM_JOB_ID=7 SLURM_NTASKS=8", "none", 0, 1, -1, -1, true, "", 29500, "" },
-    { "RANK= WORLD_SIZE=", "none", 0, 1, -1, -1, true, "", 29500, "" },
-
-    /* torchrun: one host, several, and just the two variables */
-    { "RANK=3 WORLD_SIZE=4 LOCAL_RANK=3 LOCAL_WORLD_SIZE=4 MASTER_ADDR=gpu7 MASTER_PORT=40001 "
-      "TORCHELASTIC_RUN_ID=abc",
-      "torchrun", 3, 4, 3, 4, true, "gpu7", 40001, "abc" },
-    { "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=gpu7 MASTER_PORT=40001",
-      "torchrun", 5, 8, 1, 4, false, "gpu7", 40001, "" },
-    { "RANK=0 WORLD_SIZE=2", "torchrun", 0, 2, -1, -1, true, "", 29500, "" },
-    { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", "torchrun", 0, 2, -1, -1, true, "localhost",
-      29500, "" },
-    { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.1.1", "torchrun", 0, 2, -1, -1, true, "127.0.1.1",
-      29500, "" },
-    { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.example.org", "torchrun", 0, 2, -1, -1, false,
-      "127.example.org", 29500, "" },
-    { "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1", "torchrun", 0, 2, -1, 1,
-      false, "127.0.0.1", 29500, "" },
-
-    /* mpirun, also inside a Slurm job, where its daemon's SLURM_PROCID says nothing */
-    { "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 "
-      "OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=1 PMIX_NAMESPACE=prterun-a-17@1 SLURM_PROCID=0 "
-      "SLURM_STEP_ID=0 SLURM_NTASKS=1",
-      "mpirun", 1, 2, 1, 2, true, "", 29500, "prterun-a-17@1" },
-    { "PMIX_RANK=1 PMIX_NAMESPACE=x", "none", 0, 1, -1, -1, true, "", 29500, "" },
-    { "RANK=0 WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "torchrun", 0, 3, -1, -1,
-      true, "", 29500, "" },
-
-    /* mpiexec */
-    { "PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=2 MPI_LOCALNRANKS=3 SLURM_PROCID=0 SLURM_STEP_ID=0 "
-      "SLURM_NTASKS=1 SLURM_JOB_ID=9",
-      "mpiexec", 2, 3, 2, 3, true, "", 29500, "9" },
-
-    /* srun: tasks, and shells that are none */
-    { "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=2 SLURM_JOB_ID=9 "
-      "SLURM_STEP_ID=4",
-      "srun", 1, 2, 1, 2, true, "", 29500, "9.4" },
-    { "SLURM_PROCID=7 SLURM_NTASKS=11 SLURM_LOCALID=3 SLURM_STEP_TASKS_PER_NODE=4(x2),3 "
-      "SLURM_JOB_ID=9 SLURM_STEP_ID=4 MASTER_ADDR=n1",
-      "srun", 7, 11, 3, 4, false, "n1", 29500, "9.4" },
-    { "SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=9", "none", 0, 1, -1, -1, true, "", 29500, "" },
-    { "SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=9 SLURM_STEP_ID=4294967290", "none", 0, 1, -1, -1,
-      true, "", 29500, "" },
-
-    /* nonsense; the sentence has the variable, its value or its missing partner */
-    { .environment = "RANK=1", .job = "RANK but not WORLD_SIZE" },
-    { .environment = "WORLD_SIZE=2", .job = "WORLD_SIZE but not RANK" },
-    { .environment = "PMI_RANK=1", .job = "PMI_RANK but not PMI_SIZE" },
-    { .environment = "RANK=2 WORLD_SIZE=2", .job = "RANK=2: set it to a number from 0 to 1" },
-    { .environment = "RANK=-1 WORLD_SIZE=2", .job = "RANK=-1: set" },
-    { .environment = "RANK=one WORLD_SIZE=2", .job = "RANK=one: set" },
-    { .environment = "RANK=1x WORLD_SIZE=2", .job = "RANK=1x: set" },
-    { .environment = "RANK=0 WORLD_SIZE=0", .job = "WORLD_SIZE=0: set it to a number from 1" },
-    { .environment = "RANK=0 WORLD_SIZE=1000000000000", .job = "WORLD_SIZE=1000000000000: set" },
-    { .environment = "RANK=0 WORLD_SIZE=99999999999999999999", .job = "WORLD_SIZE=9999999999" },
-    { .environment = "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=4", .job = "LOCAL_WORLD_SIZE=4: set" },
-    { .environment = "RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 LOCAL_RANK=2 MASTER_ADDR=a",
-      .job = "LOCAL_RANK=2: set it to a number from 0 to 1" },
-    { .environment = "RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2", .job = "set MASTER_ADDR" },
-    { .environment = "RANK=0 WORLD_SIZE=2 MASTER_PORT=70000", .job = "MASTER_PORT=70000: set" },
-    { .environment = "RANK=0 WORLD_SIZE=2 MASTER_PORT=http", .job = "MASTER_PORT=http: set" },
-    { .environment = "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=x(2)",
-      .job = "SLURM_STEP_TASKS_PER_NODE=x(2)" },
-};
-
-static void test_parse(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof parse_cases / sizeof *parse_cases; i++) {
-        const parse_case *want = &parse_cases[i];
-        imx_launch_env got = { .rank = -7 };
-        imbrex_status status =
-            imx_launch_env_parse(find_word, (void *)(uintptr_t)want->environment, &got);
-        if (status != (want->launcher ? IMBREX_OK : IMBREX_INVALID))
-            fail_msg("\"%s\": %s \"%s\"", want->environment, imbrex_status_name(status),
-                     status ? imbrex_error() : "");
-        if (!want->launcher) {
-            if (!strstr(imbrex_error(), want->job))
-                fail_msg("\"%s\" does not say \"%s\"", imbrex_error(), want->job);
-            assert_int_equal(got.rank, -7); /* outputs are written only on OK */
-            continue;
-        }
-        char a[1024], b[1024];
-        snprintf(a, sizeof a, "%s %d/%d local %d/%d %s %s:%d job %s", got.launcher, got.rank,
-                 got.size, got.local_rank, got.local_size, got.one_host ? "one host" : "hosts",
-                 got.address, got.port, got.job);
-        snprintf(b, sizeof b, "%s %d/%d local %d/%d %s %s:%d job %s", want->launcher, want->rank,
-                 want->size, want->local_rank, want->local_size,
-                 want->one_host ? "one host" : "hosts", want->address, want->port, want->job);
-        if (strcmp(a, b))
-            fail_msg("\"%s\" gives %s, want %s", want->environment, a, b);
-    }
-}
 
 /* The reference vectors: key 00 01 .. 0f, message 00 01 .. of the index's length. */
 static void test_siphash(void **state)
@@ -513,10 +387,11 @@ int main(void)
 {
     alarm((unsigned)patient(120));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),        cmocka_unit_test(test_siphash),
-        cmocka_unit_test(test_allgather),    cmocka_unit_test(test_size_mismatch),
-        cmocka_unit_test(test_death),        cmocka_unit_test(test_late),
-        cmocka_unit_test(test_failed_group), cmocka_unit_test(test_faults),
+
+        cmocka_unit_test(test_siphash),       cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_size_mismatch), cmocka_unit_test(test_death),
+        cmocka_unit_test(test_late),          cmocka_unit_test(test_failed_group),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,14 +122,14 @@ static void function_result_is_the_exit_code(void **state)
 static void ranks_see_their_environment(void **state)
 {
     (void)state;
-    launched l =
-        launched_shell(2, 5,
-                       "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; "
-                       "echo $MASTER_PORT:$IMBREX_TOKEN >&2; test -n \"$OMP_NUM_THREADS\"",
-                       "");
+    launched l = launched_shell(2, 5,
+                                "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
+                                "$IMBREX_LAUNCHED; "
+                                "echo $MASTER_PORT:$IMBREX_TOKEN >&2; test -n \"$OMP_NUM_THREADS\"",
+                                "");
     assert_int_equal(l.status, 0);
-    launched_says(l.out, "[0] 0 2 0 2 127.0.0.1\n");
-    launched_says(l.out, "[1] 1 2 1 2 127.0.0.1\n");
+    launched_says(l.out, "[0] 0 2 0 2 127.0.0.1 0/2\n");
+    launched_says(l.out, "[1] 1 2 1 2 127.0.0.1 1/2\n");
     int port[2];
     char token[2][64];
     assert_int_equal(sscanf(strstr(l.err, "[0] "), "[0] %d:%63s", &port[0], token[0]), 2);

@@ -18,11 +18,11 @@ static const char *get_variable(void *ctx, const char *variable)
     return getenv(variable);
 }
 
-static const char *const names[] = { "RANK",          "WORLD_SIZE",
-                                     "PMI_RANK",      "PMI_SIZE",
-                                     "SLURM_PROCID",  "SLURM_NTASKS",
-                                     "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK",
-                                     "MASTER_ADDR",   "OMPI_COMM_WORLD_SIZE" };
+static const char *const names[] = {
+    "RANK",         "WORLD_SIZE",           "PMI_RANK",       "PMI_SIZE",
+    "SLURM_PROCID", "SLURM_NTASKS",         "SLURM_STEP_ID",  "OMPI_COMM_WORLD_RANK",
+    "MASTER_ADDR",  "OMPI_COMM_WORLD_SIZE", "IMBREX_LAUNCHER"
+};
 
 /* The library, too, sees a launcher or none, and refuses what has half of it. */
 static void is_rank_by(const char *environment, bool rank, bool first, imbrex_status expected)
@@ -69,6 +69,17 @@ static void a_rank_is_known_by_its_environment(void **state)
     is_rank_in("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=4294967290", false, true);
 }
 
+static void one_is_named(void **state)
+{
+    (void)state;
+    is_rank_in("IMBREX_LAUNCHER=torchrun RANK=1 WORLD_SIZE=3 PMI_RANK=0 PMI_SIZE=2", true, false);
+    is_rank_in("IMBREX_LAUNCHER=mpiexec RANK=1 WORLD_SIZE=3 PMI_RANK=0 PMI_SIZE=2", true, true);
+    is_rank_in("IMBREX_LAUNCHER=srun RANK=0 WORLD_SIZE=3 SLURM_PROCID=1 SLURM_NTASKS=2", true,
+               false);
+    is_rank_in("IMBREX_LAUNCHER=none RANK=1 WORLD_SIZE=3", false, true);
+    is_rank_by("RANK=1 WORLD_SIZE=3 PMI_RANK=0 PMI_SIZE=2", true, false, IMBREX_INVALID);
+}
+
 static void half_a_launcher_is_one(void **state)
 {
     (void)state;
@@ -86,6 +97,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_is_known_by_its_environment),
+        cmocka_unit_test(one_is_named),
         cmocka_unit_test(half_a_launcher_is_one),
     };
     return cmocka_run_group_tests_name("rank_env", tests, NULL, NULL);

@@ -149,6 +149,8 @@ bool imx_sys_write_all(int fd, const void *from, size_t bytes);
         "file of the library that carries data between nodes; unset: looked for")                 \
     ROW(nccl, "IMBREX_NCCL", text, "",                                                            \
         "file of NVIDIA's library between nodes of GPUs; unset: looked for")                      \
+    ROW(launcher, "IMBREX_LAUNCHER", text, "",                                                    \
+        "launcher whose variables count: torchrun, mpirun, mpiexec, srun or none; unset: found")  \
     ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
     ROW(bind, "IMBREX_BIND", text, "", "address that rank 0 listens on, if not loopback")         \
     ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \
