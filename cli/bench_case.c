@@ -8,6 +8,7 @@
 #include "bench_call.h"
 #include "failure.h"
 #include "now.h"
+#include "text.h"
 #include "try.h"
 
 /* A graph holds an even number of calls, as runs of a plan take turns with two workspaces. */
@@ -102,7 +103,7 @@ static imbrex_status leave_out(case_state *s, const char *name, imbrex_status st
         return status;
     const char *why = failure_text(status);
     if (imbrex_group_rank(s->setting->group) == 0)
-        fprintf(stderr, "imbrex bench: %s is left out: %s\n", name, why);
+        text_say(stderr, "imbrex bench: %s is left out: %s\n", name, why);
     s->left_out++;
     return IMBREX_OK;
 }

@@ -8,6 +8,7 @@
 #include "bench_tune.h"
 #include "cli.h"
 #include "failure.h"
+#include "text.h"
 #include "try.h"
 
 typedef struct rank_state {
@@ -42,7 +43,7 @@ static imbrex_status equip_gpu(bench_setting *s)
         return status;
     const char *why = failure_text(status);
     if (s->bar)
-        fprintf(stderr, "imbrex bench: products are compared with our own: %s\n", why);
+        text_say(stderr, "imbrex bench: products are compared with our own: %s\n", why);
     return IMBREX_OK;
 }
 
@@ -111,9 +112,9 @@ static imbrex_status work(rank_state *s)
             s->shapes_out++;
             s->last = status;
             if (s->setting.bar)
-                fprintf(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
-                        shape->op->name, (long long)shape->m, (long long)shape->n,
-                        (long long)shape->k, why);
+                text_say(stderr, "imbrex bench: %s m=%lld n=%lld k=%lld is left out: %s\n",
+                         shape->op->name, (long long)shape->m, (long long)shape->n,
+                         (long long)shape->k, why);
         } else {
             TRY(report(s, &result, &lost));
             if (!lost && q->timeline)

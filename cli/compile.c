@@ -6,6 +6,7 @@
 #include "bench_shapes.h"
 #include "cli.h"
 #include "options.h"
+#include "text.h"
 
 typedef struct request {
     bench_words words;
@@ -33,7 +34,7 @@ static bool is_cpu(const request *q)
 
 static int failed(imbrex_status status)
 {
-    fprintf(stderr, "imbrex compile: %s\n", imbrex_error());
+    text_say(stderr, "imbrex compile: %s\n", imbrex_error());
     return cli_exit_code(status);
 }
 
@@ -87,7 +88,7 @@ static int make_kernel(imbrex_group *group, const request *q)
         int code = failed(status);
         return status == IMBREX_INVALID ? CLI_FAILED : code; /* the usage was right */
     }
-    printf("%s: kernel %s compiles for %s\n", file, name, q->arch);
+    text_say(stdout, "%s: kernel %s compiles for %s\n", file, name, q->arch);
     imbrex_kernel_destroy(kernel);
     return CLI_OK;
 }

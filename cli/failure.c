@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "launch.h"
+#include "text.h"
 
 static char sentence[512];
 static bool ours;
@@ -42,11 +43,11 @@ void failure_say(const char *command, imbrex_group *group, imbrex_status status)
     const char *why = failure_text(status);
     if (shared && cli_exit_code(status) == CLI_USAGE) {
         if (first)
-            fprintf(stderr, "imbrex %s: %s\n", command, why);
+            text_say(stderr, "imbrex %s: %s\n", command, why);
     } else if (group) {
-        fprintf(stderr, "imbrex %s: rank %d: %s\n", command, imbrex_group_rank(group), why);
+        text_say(stderr, "imbrex %s: rank %d: %s\n", command, imbrex_group_rank(group), why);
     } else {
-        fprintf(stderr, "imbrex %s: %s\n", command, why);
+        text_say(stderr, "imbrex %s: %s\n", command, why);
     }
 }
 

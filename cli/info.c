@@ -33,7 +33,7 @@ static imbrex_status look_at_group(char *line, size_t size, int *rank)
     imbrex_group *group;
     imbrex_status status = imbrex_group_create(&(imbrex_group_desc){ 0 }, &group);
     if (status != IMBREX_OK) {
-        fprintf(stderr, "imbrex info: %s\n", imbrex_error());
+        text_say(stderr, "imbrex info: %s\n", imbrex_error());
         return status;
     }
     int length = snprintf(line, size, "group: ");
@@ -83,7 +83,7 @@ int cli_info(int argc, char **argv)
     if (json)
         print_json(lines);
     else
-        fputs(lines, stdout);
+        text_say(stdout, "%s", lines);
     free(lines);
     return CLI_OK;
 }

@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "imbrex.h"
 #include "options.h"
+#include "text.h"
 
 typedef struct command {
     const char *name;
@@ -55,7 +56,7 @@ static int unknown(const char *name)
             nearest = commands[i].name;
         }
     }
-    fprintf(stderr, "imbrex: no command '%s'", name);
+    text_say(stderr, "imbrex: no command '%s'", name);
     if (nearest)
         fprintf(stderr, "; did you mean '%s'?", nearest);
     fputs("\nTry 'imbrex --help'.\n", stderr);

@@ -8,13 +8,14 @@
 #include "mlp_rank.h"
 #include "options.h"
 #include "output.h"
+#include "text.h"
 #include "timeline.h"
 
 enum { RANKS = 4, NO_LAYER = -1 };
 
 static int complain(const char *what)
 {
-    fprintf(stderr, "imbrex mlp: %s\n", what);
+    text_say(stderr, "imbrex mlp: %s\n", what);
     return CLI_FAILED;
 }
 

@@ -10,6 +10,7 @@
 #include "failure.h"
 #include "measure.h"
 #include "mlp.h"
+#include "text.h"
 #include "try.h"
 
 enum { SPANS = 20000, WARM = 2, TRACED = 7 };
@@ -257,7 +258,7 @@ static int picture(rank_state *s)
     spans_free(&overlapped);
     spans_free(&sequential);
     if (!written)
-        fprintf(stderr, "imbrex mlp: %s\n", error);
+        text_say(stderr, "imbrex mlp: %s\n", error);
     if (status != IMBREX_OK)
         failure_say("mlp", s->group, status);
     return status == IMBREX_OK && written ? CLI_OK : CLI_FAILED;
@@ -318,9 +319,10 @@ static int write_output(const rank_state *s, const void *y)
     if (s->rank != 0)
         return CLI_OK;
     if (s->result.checked && !mlp_check_passed(&s->result.error, s->shape.dtype))
-        fprintf(stderr, "imbrex mlp: y is wrong: nothing is written to '%s'\n", s->request->output);
+        text_say(stderr, "imbrex mlp: y is wrong: nothing is written to '%s'\n",
+                 s->request->output);
     else if (!st_write(s->request->output, &tensor, 1, NULL, &error))
-        fprintf(stderr, "imbrex mlp: %s\n", error.text);
+        text_say(stderr, "imbrex mlp: %s\n", error.text);
     else
         return CLI_OK;
     return CLI_FAILED;

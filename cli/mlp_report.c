@@ -44,9 +44,9 @@ static void print_check(const mlp_error *e, imbrex_dtype dtype)
 
 void mlp_print_table(const mlp_result *r)
 {
-    printf("MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n", r->source,
-           (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
-           matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
+    text_say(stdout, "MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n",
+             r->source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
+             matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
     printf("  gate, up   %s\n  down       %s\n", r->gate_up, r->down);
     if (measure_wire() > 0)
         printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "text.h"
 
 enum { HELP_COLUMN = 28, WORD_MAX = 32 };
 
@@ -19,11 +20,16 @@ static const option help_option = { "help", 'h', .flag = &help_wanted, .help = "
 int options_wrong(const options_page *page, const char *format, ...)
 {
     va_list args;
+    char *text = NULL;
     va_start(args, format);
-    fprintf(stderr, "imbrex %s: ", page->command);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\nTry 'imbrex %s --help'.\n", page->command);
+    if (vasprintf(&text, format, args) < 0)
+        text = NULL;
     va_end(args);
+    if (text)
+        text_harmless(text, false);
+    fprintf(stderr, "imbrex %s: %s\nTry 'imbrex %s --help'.\n", page->command,
+            text ? text : "out of memory", page->command);
+    free(text);
     return OPTIONS_WRONG;
 }
 

@@ -1,6 +1,7 @@
 /* relay.c - one poll over the pipes of all ranks. */
 #define _GNU_SOURCE
 #include "relay.h"
+#include "text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -223,6 +224,7 @@ void relay_say(relay *lines, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    text_harmless(text, false);
     if (lines->sinks[1].fd < 0)
         return;
     add(&lines->sinks[1].queue, text, strlen(text));

@@ -19,6 +19,7 @@
 
 #include "output.h"
 #include "st_json.h"
+#include "text.h"
 
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000 };
 
@@ -38,9 +39,7 @@ bool st_fail(st_error *error, const char *format, ...)
     va_start(args, format);
     vsnprintf(error->text, sizeof error->text, format, args);
     va_end(args);
-    for (char *c = error->text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?'; /* names come from files: none shall talk to the terminal */
+    text_harmless(error->text, false); /* names come from files */
     return false;
 }
 

@@ -1,9 +1,12 @@
-/* text.c - escapes strings for JSON and for markup. */
+/* text.c - escapes strings for JSON and for markup, and makes them harmless to a terminal. */
+#define _GNU_SOURCE
 #include "text.h"
 
 #include <math.h>
-#include <stdbool.h>
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
@@ -29,6 +32,49 @@ static size_t character(const char *text, size_t left)
     return code < least[bytes] || surrogate || code > 0x10FFFF ? 0 : bytes;
 }
 
+/* Whether a terminal may take the character for a command: C0, DEL, and C1, whose characters begin
+ * a longer one, both as UTF-8 and as the bytes that they are in terminals of 8 bits. */
+static bool is_control(const char *text, size_t bytes)
+{
+    unsigned char first = (unsigned char)text[0];
+    if (bytes == 2)
+        return first == 0xC2 && (unsigned char)text[1] < 0xA0;
+    return bytes < 2 && (first < 0x20 || first == 0x7F || (first >= 0x80 && first < 0xA0));
+}
+
+void text_harmless(char *text, bool lines)
+{
+    size_t length = strlen(text), kept = 0;
+    for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
+        bytes = character(text + at, length - at);
+        size_t whole = bytes ? bytes : 1;
+        bool allowed = lines && (text[at] == '\n' || text[at] == '\t');
+        if (is_control(text + at, bytes) && !allowed) {
+            text[kept++] = '?';
+            continue;
+        }
+        memmove(text + kept, text + at, whole);
+        kept += whole;
+    }
+    text[kept] = '\0';
+}
+
+void text_say(FILE *file, const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    int length = vasprintf(&text, format, args);
+    va_end(args);
+    if (length < 0) {
+        fputs("imbrex: out of memory\n", stderr);
+        return;
+    }
+    text_harmless(text, true);
+    fputs(text, file);
+    free(text);
+}
+
 void text_json(FILE *file, const char *text, size_t length)
 {
     fputc('"', file);
@@ -39,8 +85,8 @@ void text_json(FILE *file, const char *text, size_t length)
             fputs(replacement, file);
         else if (c == '"' || c == '\\')
             fprintf(file, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(file, "\\u%04x", c);
+        else if (is_control(text + at, bytes))
+            fprintf(file, "\\u%04x", bytes == 2 ? (unsigned char)text[at + 1] : c);
         else
             fwrite(text + at, 1, bytes, file);
     }
@@ -60,7 +106,7 @@ void text_markup(FILE *file, const char *text, size_t length)
     for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {
         bytes = character(text + at, length - at);
         char c = text[at];
-        bool control = (unsigned char)c < 0x20 && c != '\n' && c != '\t';
+        bool control = is_control(text + at, bytes) && c != '\n' && c != '\t';
         if (bytes == 0 || control)
             fputs(replacement, file);
         else if (c == '&')

@@ -1,11 +1,19 @@
-/* text.h - writes strings inside JSON and inside SVG or HTML. */
+/* text.h - writes strings for a terminal, inside JSON, and inside SVG or HTML. */
 #ifndef CLI_TEXT_H
 #define CLI_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
-/* Quoted and escaped; a byte that is not UTF-8 becomes U+FFFD. */
+/* Names come from files and command lines: each control character, which a terminal might obey, be
+ * it of one byte or of C1 as UTF-8, becomes a question mark.  lines: but for newline and tab. */
+void text_harmless(char *text, bool lines);
+
+/* As fprintf, made harmless, with the lines and tabs that it has. */
+void text_say(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Quoted and escaped, control characters too; a byte that is not UTF-8 becomes U+FFFD. */
 void text_json(FILE *file, const char *text, size_t length);
 
 /* null if it is no finite number: JSON has none else. */
