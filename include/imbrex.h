@@ -46,10 +46,18 @@
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
  *               they may time out.  A product with m > 128 may take two SMs on a GPU of compute
  *               capability 9.0 where its budget is one.
- *   Threads     A group, and all that was made from it, belongs to one thread at a time.  Different
- *               groups are independent.
- *   NULL        What must not be NULL and is gives INVALID, which says so.
- *   Destroy     Takes NULL; never fails; undoes the matching create.
+ *   Threads     A group, and all that was made from it, belongs to one thread at a time: a call
+ *               while another thread is in one gets INVALID, which says so; one that returns no
+ *               status waits for the other.  Any thread may call imbrex_group_abort, what says who
+ *               the group is (rank, size, node, device, describe), and, while nothing of the group
+ *               is made or destroyed, imbrex_group_status.  Different groups are independent.
+ *   Fork        A child of fork cannot use its parent's groups, nor what was made from them: its
+ *               calls get INVALID, or do nothing, and the parent does not notice.  To destroy a
+ *               group there gives back the child's own descriptors and mappings, which else last as
+ *               long as it does.  It may make groups of its own, on "cpu".
+ *   NULL        What must not be NULL and is gives INVALID, which says so; so does a group, a plan
+ *               or a kernel that was destroyed, unless another now has its address.
+ *   Destroy     Takes NULL, and what was destroyed before; never fails; undoes the matching create.
  *   Failure     Every wait for a peer ends after timeout_ms.  The first that does ends all others,
  *               on every rank, and the group stays failed: destroy it and make a new one.
  */
@@ -128,7 +136,8 @@ typedef struct imbrex_group_desc {
 IMBREX_TRY imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **group);
 
 /* Local, not collective.  Waits until the group's streams are idle, then frees all that was made
- * from it: plans, kernels, streams and memory are then not to be used any more, nor destroyed. */
+ * from it: plans, kernels, streams and memory are then not to be used any more, and need not be
+ * destroyed. */
 IMBREX_API void imbrex_group_destroy(imbrex_group *group);
 
 /* Of NULL: rank -1 of 0 ranks, on the device "". */
@@ -146,7 +155,7 @@ IMBREX_API const char *imbrex_group_device(const imbrex_group *group);
  * returns as snprintf does. */
 IMBREX_API size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size);
 
-/* What failed so far.  Never blocks. */
+/* What failed so far.  Never blocks.  From any thread, see Threads. */
 IMBREX_TRY imbrex_group_status(const imbrex_group *group);
 
 /* Ends every wait on every rank, with PEER, but for what waits in the allgather of a bootstrap of

@@ -23,7 +23,8 @@ typedef struct two_threads {
     imbrex_plan *plan;
     uint64_t *go;
     float a[2][N], c[N];
-    pthread_barrier_t enqueued;
+    pthread_barrier_t enqueued, posted;
+    pthread_mutex_t turn;
 } two_threads;
 
 static imbrex_stream const own = (imbrex_stream)2; /* CU_STREAM_PER_THREAD */
@@ -37,13 +38,22 @@ static int enqueue(two_threads *x, int which)
     return 0;
 }
 
+/* A group has one thread at a time. */
+static int sync_own(two_threads *x)
+{
+    pthread_barrier_wait(&x->posted);
+    pthread_mutex_lock(&x->turn);
+    imbrex_status status = imbrex_stream_sync(x->group, own);
+    pthread_mutex_unlock(&x->turn);
+    return status != IMBREX_OK;
+}
+
 static void *second_thread(void *ctx)
 {
     two_threads *x = ctx;
     int failed = enqueue(x, 1);
     pthread_barrier_wait(&x->enqueued);
-    failed |= imbrex_stream_sync(x->group, own) != IMBREX_OK;
-    return failed ? x : NULL;
+    return sync_own(x) || failed ? x : NULL;
 }
 
 /* Hands the group on when it has enqueued its own. */
@@ -56,7 +66,7 @@ static void *first_thread(void *ctx)
     if (pthread_create(&second, NULL, second_thread, x))
         abort();
     pthread_barrier_wait(&x->enqueued);
-    failed |= imbrex_stream_sync(x->group, own) != IMBREX_OK;
+    failed |= sync_own(x);
     pthread_join(second, &its);
     return failed ? x : its;
 }
@@ -65,7 +75,7 @@ static void *first_thread(void *ctx)
 static int each_threads_own(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    two_threads x = { .group = group };
+    two_threads x = { .group = group, .turn = PTHREAD_MUTEX_INITIALIZER };
     imbrex_coll_desc desc = { .m = 1, .n = N, .dtype = IMBREX_F32 };
     imbrex_stream other;
     pthread_t first;
@@ -73,6 +83,7 @@ static int each_threads_own(imbrex_group *group, void *ctx)
     for (int i = 0; i < 2 * N; i++)
         x.a[i / N][i % N] = (float)i;
     pthread_barrier_init(&x.enqueued, NULL, 3);
+    pthread_barrier_init(&x.posted, NULL, 3);
     RANK_OK(imbrex_mem_alloc(group, sizeof *x.go, (void **)&x.go));
     RANK_OK(imbrex_stream_create(group, &other));
     RANK_OK(imbrex_plan_all_gather(group, &desc, &x.plan));
@@ -80,8 +91,10 @@ static int each_threads_own(imbrex_group *group, void *ctx)
     pthread_barrier_wait(&x.enqueued);
     usleep(100000); /* time enough to overtake */
     RANK_OK(imbrex_signal_post(group, x.go, 1, 0, other));
+    pthread_barrier_wait(&x.posted);
     pthread_join(first, &failed);
     pthread_barrier_destroy(&x.enqueued);
+    pthread_barrier_destroy(&x.posted);
     RANK_CHECK(!failed && memcmp(x.c, x.a[1], sizeof x.c) == 0, "c[0] is %g", (double)x.c[0]);
     return 0;
 }

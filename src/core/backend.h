@@ -188,6 +188,7 @@ typedef struct imx_backend {
                                    imx_memory **memory);
     imbrex_status (*memory_share)(imx_device *device, imx_memory *of_peer, imx_memory **memory);
     void (*memory_release)(imx_memory *memory); /* NULL is fine */
+    bool forked_release; /* also in a child of fork, where a driver would not work */
 
     /* For a checker of protocols: only streams and kernels write there.  And what it says of a
      * fault of a rank's, NULL: nothing.  Both NULL: there is no checker. */

@@ -1,4 +1,5 @@
 /* describe.c - a plan in one line for people. */
+#include "live.h"
 #include "plan.h"
 
 static void describe_nodes(const imbrex_plan *plan, imx_text *out)
@@ -46,7 +47,7 @@ static void describe_memory(const imbrex_plan *plan, imx_text *out)
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };
-    if (!plan) {
+    if (!imx_live_is(IMX_LIVE_PLAN, plan)) {
         imx_text_add(&out, "no plan");
         return out.length;
     }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "group.h"
+#include "live.h"
 #include "plan.h"
 
 static void describe_plan(const imbrex_group *group, int number, imx_text *text)
@@ -517,7 +518,7 @@ imbrex_status imx_fault_check(const imbrex_group *group)
 imbrex_status imbrex_group_status(const imbrex_group *group)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_TRY(imx_call_allow(group)); /* from any thread */
     return imx_fault_check(group);
 }
 
@@ -528,7 +529,7 @@ void imbrex_group_abort(imbrex_group *group)
 
 void imbrex_group_abort_because(imbrex_group *group, const char *why)
 {
-    if (!group)
+    if (!imx_call_may(group))
         return;
     if (why) /* before the fault: who sees that may read this */
         imx_note_write_once(&imx_control_of(group, group->rank)->why, why);

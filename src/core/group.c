@@ -6,8 +6,10 @@
 
 #include "group.h"
 #include "identity.h"
+#include "live.h"
 #include "measured.h"
 #include "plan.h"
+#include "process.h"
 #include "trace.h"
 
 /* All devices that this build knows, best first. */
@@ -336,36 +338,40 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
     return imx_net_begin(group, call, mine);
 }
 
-imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)
+/* Ends what is under way, in an order in which each finds what it needs. */
+static void end_work(imbrex_group *group)
 {
-    imx_status_enter(__func__);
-    IMX_TRY(imx_status_need(desc, "desc", "want one, at least with all zeros"));
-    imbrex_group *group = NULL;
-    IMX_TRY(imx_sys_alloc(1, sizeof *group, &group));
-    imbrex_status status;
-    IMX_GOTO(create(group, desc, out));
-    *out = group;
-    return IMBREX_OK;
-fail:
-    imbrex_group_destroy(group);
-    return status;
-}
-
-void imbrex_group_destroy(imbrex_group *group)
-{
-    if (!group)
-        return;
-    imx_status_mute(true);
-    while (group->plans)
-        imbrex_plan_destroy(group->plans);
-    while (group->kernels)
-        imbrex_kernel_destroy(group->kernels);
+    imx_plan_destroy_all(group);
+    imx_kernel_destroy_all(group);
     imx_stream_end(group);
     if (group->device)
         group->backend->close(group->device);
     if (group->control) /* release: what this rank wrote comes before its leaving */
         __atomic_store_n(&imx_control_of(group, group->rank)->left_ns, imbrexd_now_ns(),
                          __ATOMIC_RELEASE);
+}
+
+/* In a child of fork: whoever works is the parent's, and the engine between nodes is not to be
+ * touched. */
+static void forsake_work(imbrex_group *group)
+{
+    imx_plan_forsake_all(group);
+    imx_kernel_forsake_all(group);
+    group->net = NULL;
+    group->net_words = NULL;
+}
+
+/* Also of a group that is made in part.  A child of fork gives back its own descriptors and
+ * mappings, and tells nobody. */
+static void destroy(imbrex_group *group)
+{
+    imx_status_mute(true);
+    imx_live_remove(IMX_LIVE_GROUP, group);
+    bool ours = imx_process_is(group->owner.process);
+    if (ours)
+        end_work(group);
+    else
+        forsake_work(group);
     imx_news_close(group->news);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t])
@@ -373,7 +379,7 @@ void imbrex_group_destroy(imbrex_group *group)
         free(group->peers[t]);
     }
     imx_net_end(group);
-    while (group->memories)
+    while (group->memories && (ours || group->backend->forked_release))
         imx_memory_free(group, group->memories);
     imx_bootstrap_destroy(group->own_bootstrap);
     imx_trace_free(group);
@@ -385,30 +391,56 @@ void imbrex_group_destroy(imbrex_group *group)
     imx_status_mute(false);
 }
 
+imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_status_need(desc, "desc", "want one, at least with all zeros"));
+    imbrex_group *group = NULL;
+    IMX_TRY(imx_sys_alloc(1, sizeof *group, &group));
+    imx_call_own(&group->owner);
+    imbrex_status status;
+    IMX_GOTO(imx_live_add(IMX_LIVE_GROUP, group));
+    IMX_GOTO(create(group, desc, out));
+    *out = group;
+    return IMBREX_OK;
+fail:
+    destroy(group);
+    return status;
+}
+void imbrex_group_destroy(imbrex_group *group)
+{
+    if (!imx_live_is(IMX_LIVE_GROUP, group))
+        return;
+    imx_call call;
+    imx_call_await(&call, group); /* there is no end of it */
+    destroy(group);
+}
+
 int imbrex_group_rank(const imbrex_group *group)
 {
-    return group ? group->rank : -1;
+    return imx_live_is(IMX_LIVE_GROUP, group) ? group->rank : -1;
 }
 
 int imbrex_group_size(const imbrex_group *group)
 {
-    return group ? group->size : 0;
+    return imx_live_is(IMX_LIVE_GROUP, group) ? group->size : 0;
 }
 
 int imbrex_group_node(const imbrex_group *group, int rank)
 {
-    return group && rank >= 0 && rank < group->size ? group->nodes.of[rank] : -1;
+    bool there = imx_live_is(IMX_LIVE_GROUP, group) && rank >= 0 && rank < group->size;
+    return there ? group->nodes.of[rank] : -1;
 }
 
 const char *imbrex_group_device(const imbrex_group *group)
 {
-    return group ? group->device_name : "";
+    return imx_live_is(IMX_LIVE_GROUP, group) ? group->device_name : "";
 }
 
 size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };
-    if (!group) {
+    if (!imx_live_is(IMX_LIVE_GROUP, group)) {
         imx_text_add(&out, "no group");
         return out.length;
     }

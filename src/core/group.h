@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "bootstrap.h"
+#include "call.h"
 #include "net.h"
 #include "news.h"
 #include "nodes.h"
@@ -46,6 +47,7 @@ enum { IMX_TRANSPORTS = 2 };
 extern const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS];
 
 struct imbrex_group {
+    imx_call_owner owner;
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int sharers;                /* of a device: the most ranks on one */
@@ -98,12 +100,6 @@ struct imbrex_group {
     imx_turn activate_turn, exchange_turn;
     imbrexd_trace *trace;
 };
-
-/* Whether a public call was given a group at all. */
-static inline imbrex_status imx_group_need(const imbrex_group *group)
-{
-    return imx_status_need(group, "group", "did imbrex_group_create fail?");
-}
 
 /* UNSUPPORTED on a device that only compiles, before anything is begun there. */
 static inline imbrex_status imx_group_runs(const imbrex_group *group)
@@ -283,6 +279,11 @@ static inline bool imx_net_stuck(const imbrex_group *group)
 
 /* What the caller calls kernel number so-and-so of the group; never NULL. */
 const char *imx_kernel_name(const imbrex_group *group, int number);
+
+void imx_kernel_destroy_all(imbrex_group *group);
+
+/* In a child of fork: as if there were none. */
+void imx_kernel_forsake_all(imbrex_group *group);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

@@ -2,28 +2,28 @@
 #include "identity.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "process.h"
+
 /* A random name for this process, made anew in a child of fork. */
 static imbrex_status read_process(uint64_t process[2])
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct {
         pid_t pid;
         uint64_t name[2];
     } known;
-    pthread_mutex_lock(&lock);
+    imx_process_lock(IMX_LOCK_IDENTITY);
     bool good = known.pid == getpid();
     if (!good) {
         good = getrandom(known.name, sizeof known.name, 0) == (ssize_t)sizeof known.name;
         known.pid = good ? getpid() : 0;
     }
     memcpy(process, known.name, sizeof known.name);
-    pthread_mutex_unlock(&lock);
+    imx_process_unlock(IMX_LOCK_IDENTITY);
     return good ? IMBREX_OK : imx_fail_errno("getrandom failed");
 }
 

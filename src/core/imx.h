@@ -43,6 +43,7 @@
 /* Every public function that can fail says its name first; imx_fail puts it in front of the
  * sentence. */
 void imx_status_enter(const char *function);
+const char *imx_status_function(void); /* the latest of this thread's; NULL: none */
 
 /* Notes a sentence for imbrex_error() and returns status.  Whoever first knows the cause calls it;
  * callers pass the status on. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "group.h"
+#include "live.h"
 #include "product.h"
 #include "user_source.h"
 
@@ -226,18 +227,41 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     return imx_agree(group, call, make_team(k, d), NULL, 0);
 }
 
+/* Also of one that is made in part. */
+static void destroy(imbrex_kernel *k)
+{
+    imbrex_group *group = k->group;
+    const imx_backend *backend = group->backend;
+    imx_status_mute(true);
+    imx_live_remove(IMX_LIVE_KERNEL, k);
+    take_out(k);
+    imx_turn_destroy(group, &k->turn, group->kernel_stream);
+    if (k->user)
+        backend->user_destroy(group->device, k->user);
+    if (k->table)
+        backend->memory_release(k->table);
+    imx_memory_free(group, k->words);
+    imx_product_destroy(group, k->product);
+    free(k);
+    imx_status_mute(false);
+}
+
 imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc *desc,
                                    imbrex_kernel **out)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_kernel *k = NULL;
     int number = ++group->kernel_count; /* alike on all ranks, also where one has no memory */
     imx_agree_forget_launches(group);
     imbrex_status mine = imx_sys_alloc(1, sizeof *k, &k);
-    if (mine != IMBREX_OK)
+    if (mine == IMBREX_OK)
+        mine = imx_live_add(IMX_LIVE_KERNEL, k);
+    if (mine != IMBREX_OK) {
+        free(k);
         return imx_agree(group, __func__, mine, NULL, 0);
+    }
     k->group = group;
     k->team.kernel = number;
     mine = check_desc(desc, out);
@@ -249,27 +273,30 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     if (status == IMBREX_OK)
         *out = k;
     else
-        imbrex_kernel_destroy(k);
+        destroy(k);
     return status;
 }
 
 void imbrex_kernel_destroy(imbrex_kernel *k)
 {
-    if (!k)
-        return;
-    imbrex_group *group = k->group;
-    const imx_backend *backend = group->backend;
-    imx_status_mute(true);
-    take_out(k);
-    imx_turn_destroy(group, &k->turn, group->kernel_stream);
-    if (k->user)
-        backend->user_destroy(group->device, k->user);
-    if (k->table)
-        backend->memory_release(k->table);
-    imx_memory_free(group, k->words);
-    imx_product_destroy(group, k->product);
-    free(k);
-    imx_status_mute(false);
+    IMX_CALL call = { NULL };
+    if (imx_live_is(IMX_LIVE_KERNEL, k) && imx_call_await(&call, k->group))
+        destroy(k);
+}
+
+void imx_kernel_destroy_all(imbrex_group *group)
+{
+    while (group->kernels)
+        destroy(group->kernels);
+}
+
+void imx_kernel_forsake_all(imbrex_group *group)
+{
+    for (imbrex_kernel *k; (k = group->kernels);) {
+        group->kernels = k->next;
+        imx_live_remove(IMX_LIVE_KERNEL, k);
+        free(k);
+    }
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
@@ -298,7 +325,6 @@ static imbrex_status check_blocks(const imbrex_kernel *k, int grid, int block)
 /* Whether the kernel is of the kind that the call launches. */
 static imbrex_status check_kernel(const imbrex_kernel *k, bool product)
 {
-    IMX_TRY(imx_status_need(k, "kernel", "did imbrex_kernel_create fail?"));
     const imbrex_group *group = k->group;
     IMX_TRY(imx_fault_check(group));
     IMX_TRY(imx_group_runs(group));
@@ -330,6 +356,8 @@ imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *a
                             size_t args_bytes, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_live_need(IMX_LIVE_KERNEL, k));
+    IMX_ENTER(k->group);
     IMX_TRY(check_kernel(k, false));
     IMX_TRY(check_blocks(k, grid, block));
     IMX_TRY(check_args(k, args, args_bytes));
@@ -341,6 +369,8 @@ imbrex_status imbrex_launch_gemm(imbrex_kernel *k, const imbrex_gemm_operands *o
                                  const void *args, size_t args_bytes, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_TRY(imx_live_need(IMX_LIVE_KERNEL, k));
+    IMX_ENTER(k->group);
     IMX_TRY(check_kernel(k, true));
     IMX_TRY(check_args(k, args, args_bytes));
     imx_gemm_args product;

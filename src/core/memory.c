@@ -146,7 +146,7 @@ imbrex_status imx_memory_find(imbrex_group *group, const char *what, const void 
 imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_status mine = imx_status_need(ptr, "ptr", "want where to put it");
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
@@ -160,8 +160,11 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 
 void imbrex_mem_free(imbrex_group *group, void *ptr)
 {
+    IMX_CALL call = { NULL };
+    if (!imx_call_await(&call, group))
+        return;
     imx_status_mute(true);
-    imx_symmetric *memory = group ? find(group, ptr) : NULL;
+    imx_symmetric *memory = find(group, ptr);
     if (memory && ptr == imx_memory_at(memory, group->rank, 0))
         imx_memory_free(group, memory);
     imx_status_mute(false);
@@ -170,7 +173,7 @@ void imbrex_mem_free(imbrex_group *group, void *ptr)
 imbrex_status imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_status_need(peer, "peer", "want where to put it"));
     return imx_memory_find(group, "ptr", ptr, 1, rank, peer);
 }

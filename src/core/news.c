@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "group.h"
+#include "process.h"
 #include "socket.h"
 
 enum { ADDRESSES = 8, TRY_MS = 1000, TRIES_MS = 5000, MESSAGE_MS = 1000, LOOK_MS = 10 };
@@ -360,7 +361,7 @@ void imx_news_close(imx_news *news)
 {
     if (!news)
         return;
-    if (news->running) {
+    if (news->running && imx_process_is(news->group->owner.process)) {
         /* release: what this rank did before, such as a fault of its own, is passed on */
         __atomic_store_n(&news->stop, 1, __ATOMIC_RELEASE);
         pthread_join(news->thread, NULL);

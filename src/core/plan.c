@@ -1,10 +1,11 @@
-/* plan.c - makes plans (checked, agreed on, memory taken) and starts their runs. */
+/* plan.c - makes plans: checked, agreed on, memory taken. */
 #include "plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "live.h"
 #include "measured.h"
 
 /* ---- what was asked -------------------------------------------------------------------------- */
@@ -294,6 +295,7 @@ static void destroy(imbrex_plan *plan)
 {
     imbrex_group *group = plan->group;
     imx_status_mute(true);
+    imx_live_remove(IMX_LIVE_PLAN, plan);
     if (!plan->whole)
         imx_turn_destroy(group, &plan->turn, plan->comm);
     for (int i = 0; i < IMX_FEWER; i++) {
@@ -323,8 +325,12 @@ static imbrex_status make(imbrex_group *group, const char *call, const imx_op *o
 {
     imbrex_plan *plan = NULL;
     imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
-    if (status != IMBREX_OK)
+    if (status == IMBREX_OK && !whole)
+        status = imx_live_add(IMX_LIVE_PLAN, plan);
+    if (status != IMBREX_OK) {
+        free(plan);
         return imx_agree(group, call, status, NULL, 0);
+    }
     plan->group = group;
     plan->op = op;
     plan->whole = whole;
@@ -362,7 +368,7 @@ imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_o
                               const imx_request *r, imbrex_plan **out)
 {
     imx_status_enter(call);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_plan *plan = NULL;
     imbrex_status status;
@@ -377,8 +383,26 @@ fail:
 
 void imbrex_plan_destroy(imbrex_plan *plan)
 {
-    if (plan)
-        destroy(plan->whole ? plan->whole : plan);
+    IMX_CALL call = { NULL };
+    if (imx_live_is(IMX_LIVE_PLAN, plan) && imx_call_await(&call, plan->group))
+        destroy(plan);
+}
+
+void imx_plan_destroy_all(imbrex_group *group)
+{
+    while (group->plans)
+        destroy(group->plans->whole ? group->plans->whole : group->plans);
+}
+
+void imx_plan_forsake_all(imbrex_group *group)
+{
+    for (imbrex_plan *plan; (plan = group->plans);) {
+        group->plans = plan->next;
+        imx_live_remove(IMX_LIVE_PLAN, plan);
+        if (group->backend->forked_release)
+            group->backend->memory_release(plan->local);
+        free(plan);
+    }
 }
 
 imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
@@ -450,143 +474,4 @@ imbrex_status imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *d
 {
     imx_request r = imx_request_of_gemm(desc);
     return imx_plan_create(group, __func__, &imx_op_gemm_rs, &r, plan);
-}
-
-/* ---- run ------------------------------------------------------------------------------------- */
-
-/* A matrix of a run: where it lies and how many elements it has. */
-typedef struct extent {
-    const char *name;
-    const void *at;
-    int64_t elements;
-} extent;
-
-static bool overlap(const extent *x, const extent *y, size_t bytes)
-{
-    return imx_overlap(x->at, (size_t)x->elements * bytes, y->at, (size_t)y->elements * bytes);
-}
-
-static imbrex_status check_there(const extent *x)
-{
-    return x->at || !x->elements ? IMBREX_OK
-                                 : imx_fail(IMBREX_INVALID, "args.%s is NULL: want %lld elements",
-                                            x->name, (long long)x->elements);
-}
-
-/* wide: as the kernels of a product load and store. */
-static imbrex_status check_aligned(const imbrex_plan *plan, const extent *x, bool wide)
-{
-    return x->elements ? imx_request_aligned(plan->group, "args", x->name, x->at, plan->shape.dtype,
-                                             wide && plan->op->product)
-                       : IMBREX_OK;
-}
-
-static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
-{
-    const imx_op *op = plan->op;
-    const imx_shape *s = &plan->shape;
-    if (m < 0 || m > s->m)
-        return imx_fail(IMBREX_INVALID,
-                        "args.m is %lld: want at most desc.m, %lld, or 0 for all of it",
-                        (long long)m, (long long)s->m);
-    IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
-    if (args->bias && !op->product)
-        return imx_fail(IMBREX_INVALID, "args.bias must be NULL for %s", op->name);
-    if (args->gathered && !op->takes_gathered)
-        return imx_fail(IMBREX_INVALID, "args.gathered must be NULL for %s", op->name);
-
-    int rank = plan->group->rank, ranks = plan->group->size;
-    int64_t share = imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank);
-    int64_t width = op->product ? s->k : s->n;
-    const extent in[] = {
-        { "a", args->a, (op->a_is_share ? share : m) * width },
-        { "b", args->b, op->product ? s->n * s->k : 0 },
-        { "bias", args->bias, s->n },
-    };
-    const extent out[] = {
-        { "c", args->c, (op->c_is_share ? share : m) * s->n },
-        { "gathered", args->gathered, m * width },
-    };
-    IMX_TRY(check_there(&in[0]));
-    IMX_TRY(check_there(&in[1]));
-    IMX_TRY(check_there(&out[0]));
-    size_t bytes = imx_dtype_bytes(s->dtype);
-    for (int o = 0; o < 2; o++) {
-        for (int i = 0; i < 3; i++) {
-            if (overlap(&in[i], &out[o], bytes))
-                return imx_fail(IMBREX_INVALID, "args.%s overlaps args.%s", out[o].name,
-                                in[i].name);
-        }
-    }
-    for (int i = 0; i < 3; i++)
-        IMX_TRY(check_aligned(plan, &in[i], i < 2));
-    for (int o = 0; o < 2; o++)
-        IMX_TRY(check_aligned(plan, &out[o], true));
-    if (overlap(&out[0], &out[1], bytes))
-        return imx_fail(IMBREX_INVALID, "args.gathered overlaps args.c");
-    return IMBREX_OK;
-}
-
-static imbrex_status enqueue(const imx_run *run)
-{
-    imbrex_plan *plan = run->plan;
-    imx_turn *turn = plan->whole ? &plan->whole->turn : &plan->turn;
-    /* Runs follow each other also when they are on different streams: a plan's kernels and second
-     * stream are there once. */
-    IMX_TRY(imx_turn_take(plan->group, turn, run->stream));
-    if (imx_plan_over_nodes(plan))
-        IMX_TRY(plan->op->across(run, imx_plan_overlaps_nodes(plan)));
-    else
-        IMX_TRY(plan->algorithm->run(run));
-    return imx_turn_end(plan->group, turn, run->stream);
-}
-
-/* No event says when the part that is enqueued is done with the plan's memory. */
-static imbrex_status give_up(const imx_run *run, imbrex_status status)
-{
-    const imbrex_plan *plan = run->plan;
-    imbrex_stream streams[2 + IMX_SIDES] = { run->stream, plan->comm };
-    for (int i = 0; i < plan->side_count; i++)
-        streams[2 + i] = plan->sides[i].stream;
-    return imx_fault_give_up(plan->group, plan->number, status, streams, 2 + plan->side_count);
-}
-
-/* Whose kernels and memory a run of m rows takes: the plan's own, or of one for fewer. */
-static imbrex_plan *plan_of(imbrex_plan *plan, int64_t m)
-{
-    for (int i = 0; i < IMX_FEWER; i++) {
-        if (plan->fewer[i] && m <= plan->fewer[i]->shape.m)
-            return plan->fewer[i];
-    }
-    return plan;
-}
-
-imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
-{
-    imx_status_enter(__func__);
-    IMX_TRY(imx_status_need(plan, "plan", "did the call that makes it fail?"));
-    IMX_TRY(imx_fault_check(plan->group));
-    IMX_TRY(imx_group_runs(plan->group));
-    IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
-    int64_t m = args->m ? args->m : plan->shape.m;
-    IMX_TRY(check_args(plan, args, m));
-    IMX_TRY(imx_stream_find(plan->group, &stream));
-    IMX_TRY(imx_net_check_stream(plan->group, stream));
-    IMX_TRY(imx_agree_run(plan->group, plan->number, m)); /* ranks know it by the caller's plan */
-    plan = plan_of(plan, m);
-    imx_run run = {
-        .plan = plan,
-        .args = args,
-        .stream = stream,
-        .m = m,
-        .rank = plan->group->rank,
-        .ranks = plan->group->size,
-        .half = (int)(plan->runs % 2),
-    };
-    run.use =
-        (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
-    plan->runs++;
-    plan->sent_inside = plan->sent_between = 0;
-    imbrex_status status = enqueue(&run);
-    return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
 }

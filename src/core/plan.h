@@ -134,6 +134,11 @@ struct imx_run {
 imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
                               const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
 
+void imx_plan_destroy_all(imbrex_group *group);
+
+/* In a child of fork, which has none of their threads: gives back memory that it can. */
+void imx_plan_forsake_all(imbrex_group *group);
+
 const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
 
 /* For imx_op.prepare: makes kernel number i of the plan ready. */

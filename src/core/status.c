@@ -22,6 +22,11 @@ void imx_status_enter(const char *function)
     last.said[0].detail = 0;
 }
 
+const char *imx_status_function(void)
+{
+    return last.function;
+}
+
 void imx_status_mute(bool mute)
 {
     if (mute && !last.muted)

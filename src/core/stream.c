@@ -9,15 +9,18 @@
 imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_status_need(stream, "stream", "want where to put it"));
     return group->backend->stream_create(group->device, stream);
 }
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
+    IMX_CALL call = { NULL };
+    if (!imx_call_await(&call, group))
+        return;
     imx_status_mute(true);
-    if (group && imx_stream_find(group, &stream) == IMBREX_OK && stream != group->stream)
+    if (imx_stream_find(group, &stream) == IMBREX_OK && stream != group->stream)
         group->backend->stream_destroy(group->device, stream);
     imx_status_mute(false);
 }
@@ -25,17 +28,15 @@ void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 imbrex_status imbrex_stream_sync(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_stream_find(group, &stream));
     IMX_TRY(group->backend->stream_sync(group->device, stream));
     return imx_fault_check(group);
 }
 
-/* Before anything is enqueued: there is a group, which has not failed, and the stream is one of its
- * own. */
+/* Before anything is enqueued: the group has not failed, and the stream is one of its own. */
 static imbrex_status get_ready(const imbrex_group *group, imbrex_stream *stream)
 {
-    IMX_TRY(imx_group_need(group));
     IMX_TRY(imx_fault_check(group));
     return imx_stream_find(group, stream);
 }
@@ -64,6 +65,7 @@ imbrex_status imbrex_copy(imbrex_group *group, void *dst, const void *src, size_
                           imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     IMX_TRY(check_copy(dst, src, bytes));
     return imx_stream_copy(group, dst, src, bytes, group->rank, stream);
@@ -85,6 +87,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
                          imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
@@ -109,6 +112,7 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
@@ -119,6 +123,7 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     imx_signal_op op = {
         .kind = IMX_WAIT,
@@ -182,6 +187,7 @@ static imbrex_status meet(imbrex_group *group, imbrex_stream stream, bool *begun
 imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     IMX_TRY(imx_net_check_stream(group, stream));
     bool begun = false;
@@ -275,6 +281,7 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
                               imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     if (count < 0 || count > IMX_NET_OPS)
         return imx_fail(IMBREX_INVALID, "count is %d: want from 0 to %d", count, IMX_NET_OPS);
@@ -389,6 +396,7 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
                               const void *in, void *out, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     imx_activate_args args = {
         .rows = rows,

@@ -15,7 +15,7 @@ void imx_trace_free(imbrex_group *group)
 imbrex_status imbrex_trace(imbrex_group *group, size_t capacity)
 {
     imx_status_enter(__func__);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(group->backend->set_trace(group->device, NULL));
     imx_trace_free(group);
     if (!capacity)
@@ -33,7 +33,8 @@ fail:
 
 size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)
 {
-    const imbrexd_trace *trace = group ? group->trace : NULL;
+    IMX_CALL call = { NULL };
+    const imbrexd_trace *trace = imx_call_await(&call, group) ? group->trace : NULL;
     imx_status_mute(true);
     bool there = trace && (!group->backend->collect_trace ||
                            group->backend->collect_trace(group->device) == IMBREX_OK);

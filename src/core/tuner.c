@@ -329,7 +329,7 @@ imbrex_status imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm
                           imbrex_tune_progress progress, void *ctx)
 {
     imx_status_enter(call);
-    IMX_TRY(imx_group_need(group));
+    IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     tuning t = { .group = group, .progress = progress, .ctx = ctx };
     imbrex_status status = check(group, op, desc, &t);

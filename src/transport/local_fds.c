@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../core/process.h"
 #include "../core/socket.h"
 #include "../core/transport.h"
 
@@ -52,6 +53,7 @@ struct imx_transport {
     int stop;           /* eventfd that ends the watching thread */
     unsigned long watcher;
     bool watching;
+    uint64_t process;      /* that has the thread: a child of fork has it not */
     const uint64_t *abort; /* the group's word; NULL: it has none yet */
     void (*gone)(void *ctx, int rank);
     void *gone_ctx;
@@ -67,7 +69,7 @@ static void fds_close(imx_transport *t)
 {
     if (!t)
         return;
-    if (t->watching) {
+    if (t->watching && imx_process_is(t->process)) {
         eventfd_write(t->stop, 1);
         pthread_join(t->watcher, NULL);
     }
@@ -286,6 +288,7 @@ static imbrex_status fds_create(const imx_transport_desc *desc, const bool *peer
     imx_transport *t = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *t, &t));
     t->desc = *desc;
+    t->process = imx_process_now();
     t->peers = peers;
     t->listener = t->stop = -1;
     imbrex_status status;

@@ -4,9 +4,9 @@
  * its memory while another still comes to share it.  So an offer stands in a list until its rank
  * withdraws it, before it may free the memory, and who comes later finds nothing under the ticket.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
+#include "../core/process.h"
 #include "../core/transport.h"
 
 struct imx_transport {
@@ -19,7 +19,6 @@ struct imx_transport {
     imx_transport *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static imx_transport *offers; /* of all groups of the process */
 static uint64_t tickets;      /* so far: none is given twice */
 
@@ -49,38 +48,38 @@ fail:
 
 static uint64_t offer(imx_transport *transport, imx_memory *own)
 {
-    pthread_mutex_lock(&lock);
+    imx_process_lock(IMX_LOCK_OFFERS);
     uint64_t ticket = ++tickets;
     transport->own = own;
     transport->ticket = ticket;
     transport->next = offers;
     offers = transport;
-    pthread_mutex_unlock(&lock);
+    imx_process_unlock(IMX_LOCK_OFFERS);
     return ticket;
 }
 
 static void threads_withdraw(imx_transport *transport)
 {
-    pthread_mutex_lock(&lock);
+    imx_process_lock(IMX_LOCK_OFFERS);
     imx_transport **at = &offers;
     while (*at && *at != transport)
         at = &(*at)->next;
     if (*at)
         *at = transport->next;
-    pthread_mutex_unlock(&lock);
+    imx_process_unlock(IMX_LOCK_OFFERS);
 }
 
 /* The lock is held until this rank has its reference: the owner keeps its own as long. */
 static imbrex_status share(const imx_transport *transport, int rank, imx_memory **memory)
 {
     const imx_transport_desc *desc = &transport->desc;
-    pthread_mutex_lock(&lock);
+    imx_process_lock(IMX_LOCK_OFFERS);
     const imx_transport *of = offers;
     while (of && of->ticket != transport->tickets[rank])
         of = of->next;
     imbrex_status status = of ? desc->backend->memory_share(desc->device, of->own, memory)
                               : imx_fail(IMBREX_PEER, "rank %d has taken its memory back", rank);
-    pthread_mutex_unlock(&lock);
+    imx_process_unlock(IMX_LOCK_OFFERS);
     return status;
 }
 

@@ -2,12 +2,12 @@
  */
 #include "check.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../core/process.h"
 #include "cpu.h"
 
 imx_cpu_check_state imx_cpu_check;
@@ -24,7 +24,6 @@ static const imbrexd_checker hooks = {
     .fence = imx_cpu_check_fence,
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t epochs[IMX_CHECK_THREADS]; /* the last of each thread; kept when it ends, so that
                                               the next of that number goes on from there */
 static _Thread_local imx_cpu_check_thread *self;
@@ -39,12 +38,12 @@ static int report_count;
 
 void imx_cpu_check_lock(void)
 {
-    pthread_mutex_lock(&lock);
+    imx_process_lock(IMX_LOCK_CHECK);
 }
 
 void imx_cpu_check_unlock(void)
 {
-    pthread_mutex_unlock(&lock);
+    imx_process_unlock(IMX_LOCK_CHECK);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

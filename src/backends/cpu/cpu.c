@@ -119,6 +119,7 @@ const imx_backend imx_backend_cpu = {
     .memory_import = imx_cpu_memory_import,
     .memory_share = imx_cpu_memory_share,
     .memory_release = imx_cpu_memory_release,
+    .forked_release = true,
     .memory_own = imx_cpu_check_memory_own,
     .sentence = imx_cpu_check_sentence,
     .set_watch = set_watch,
