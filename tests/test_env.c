@@ -101,6 +101,35 @@ static void info_says_what_is_refused(void **state)
     info_says("IMBREX_CUDA_MEMORY", "foo", "foo, which does not parse: groups refuse it");
 }
 
+static void info_says_what_is_misspelt(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set, *says; /* NULL: nothing */
+    } cases[] = {
+        { "IMBREX_CPU_THREDS", "read by nobody here; did you mean IMBREX_CPU_THREADS?" },
+        { "IMBREX_CPULINK", "read by nobody here; did you mean IMBREX_CPU_LINK?" },
+        { "IMBREX_WHATEVER_ELSE", "read by nobody here\n" },
+        { "imbrex_token", "read by nobody here; did you mean IMBREX_TOKEN?" },
+        { "IMBRX_CHECK", "read by nobody here; did you mean IMBREX_CHECK?" },
+        { "IMBREX_LIBRARY", NULL },
+        { "IMBREX_CUBLASLT", NULL },
+        { "IMBREX_LAUNCHED", NULL },
+        { "IMBREX_TOKEN", NULL },
+        { "NOT_OURS", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char info[16384], line[200];
+        setenv(cases[i].set, "7", 1);
+        imbrex_info(info, sizeof info);
+        unsetenv(cases[i].set);
+        snprintf(line, sizeof line, "\nenv %s: %s", cases[i].set,
+                 cases[i].says ? cases[i].says : "read by nobody");
+        if (!strstr(info, line) == !!cases[i].says)
+            fail_msg("%s \"%s\" in\n%s", cases[i].says ? "no" : "there is", line, info);
+    }
+}
+
 /* As it is made, and where it cannot be. */
 static void info_says_where_kernels_are_kept(void **state)
 {
@@ -121,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_taken_whole_or_not_at_all),
         cmocka_unit_test(info_says_what_is_refused),
+        cmocka_unit_test(info_says_what_is_misspelt),
         cmocka_unit_test(info_says_where_kernels_are_kept),
         cmocka_unit_test(a_comma_locale_changes_nothing),
     };

@@ -106,4 +106,5 @@ void imx_env_info(imx_text *text)
              read_##kind(variable, variable_or(variable, fallback), &env.field) != IMBREX_OK);
     IMX_ENV_TABLE(LINE)
 #undef LINE
+    imx_env_unknown(text);
 }

@@ -176,6 +176,9 @@ imbrex_status imx_env_read(imx_env *env) IMX_MUST_CHECK;
 /* Adds a line for each variable: what it is now and what it does. */
 void imx_env_info(imx_text *text);
 
+/* Adds a line for each variable that looks like one of ours and is none. */
+void imx_env_unknown(imx_text *text);
+
 /* A whole decimal number, else false. */
 bool imx_env_parse_int(const char *text, int64_t *value);
 
