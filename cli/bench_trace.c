@@ -1,11 +1,14 @@
 /* bench_trace.c - traces a few calls in a row, as they are timed, and shows the last. */
 #include "bench_trace.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench_call.h"
 #include "failure.h"
 #include "matrix.h"
+#include "measure.h"
 #include "spans.h"
 #include "timeline.h"
 #include "timeline_summary.h"
@@ -19,7 +22,7 @@ typedef struct picture {
     bench_data data;
     imbrex_span *own; /* [SPANS] */
     int count;        /* of algorithms */
-    const char *names[BENCH_ALGORITHMS];
+    char names[BENCH_ALGORITHMS][64];
     spans all[BENCH_ALGORITHMS];
 } picture;
 
@@ -61,8 +64,20 @@ static imbrex_status run_some(bench_call *call, int times)
     return imbrex_stream_sync(call->data->group, NULL);
 }
 
+/* "chosen (copy)": which algorithm it is stands in the plan's description, before its reason. */
+static void name_panel(const char *algorithm, const imbrex_plan *plan, char *name, size_t size)
+{
+    char text[1000];
+    snprintf(name, size, "%s", algorithm ? algorithm : "chosen");
+    imbrex_plan_describe(plan, text, sizeof text);
+    const char *found = strstr(text, ": ");
+    if (!algorithm && found)
+        snprintf(name, size, "chosen (%.*s)", (int)strcspn(found + 2, " ;\n"), found + 2);
+}
+
 /* The plan is made while tracing is on: a GPU's kernels are then compiled to tell. */
-static imbrex_status trace_one(picture *p, const char *algorithm, spans *out)
+static imbrex_status trace_one(picture *p, const char *algorithm, spans *out, char *name,
+                               size_t size)
 {
     imbrex_group *group = p->setting->group;
     bench_call call = { .data = &p->data, .shape = p->shape };
@@ -70,6 +85,7 @@ static imbrex_status trace_one(picture *p, const char *algorithm, spans *out)
     TRY(bench_op_plan(group, p->shape, algorithm, &call.plan));
     size_t count = 0;
     imbrex_status status = run_some(&call, WARM);
+    name_panel(algorithm, call.plan, name, size);
     if (status == IMBREX_OK)
         status = imbrex_trace(group, SPANS); /* forgets those */
     if (status == IMBREX_OK)
@@ -90,13 +106,15 @@ static bool draw(const picture *p, timeline_panel *panels, timeline_rank *ranks,
     const bench_setting *setting = p->setting;
     const bench_shape *s = p->shape;
     int count = imbrex_group_size(setting->group);
-    char title[200], k[32] = "";
+    char title[300], k[32] = "", wire[60] = "";
     static const char *const streams[] = { "compute", "copies" };
     if (s->op->product)
         snprintf(k, sizeof k, ", k %lld", (long long)s->k);
-    snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d rank%s on %s",
+    if (measure_wire() > 0)
+        snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
+    snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d rank%s on %s%s",
              s->op->name, (long long)s->m, (long long)s->n, k, matrix_dtype_names[s->dtype], count,
-             count == 1 ? "" : "s", imbrex_group_device(setting->group));
+             count == 1 ? "" : "s", imbrex_group_device(setting->group), wire);
     for (int i = 0; i < p->count; i++) {
         spans_ranks(&p->all[i], count, ranks + i * count);
         panels[i] = (timeline_panel){ p->names[i], ranks + i * count, count };
@@ -132,9 +150,11 @@ static imbrex_status work(picture *p)
         return failure_note(IMBREX_NO_MEMORY, "out of memory");
     TRY(bench_data_open(p->setting->group, p->shape, &p->data));
     for (int i = 0; i < q->algorithm_count; i++) {
-        imbrex_status status = trace_one(p, q->algorithms[i], &p->all[p->count]);
+        char *name = p->names[p->count];
+        imbrex_status status =
+            trace_one(p, q->algorithms[i], &p->all[p->count], name, sizeof p->names[0]);
         if (status == IMBREX_OK) {
-            p->names[p->count++] = q->algorithms[i] ? q->algorithms[i] : "chosen";
+            p->count++;
             continue;
         }
         if (status != IMBREX_UNSUPPORTED && status != IMBREX_INVALID)

@@ -2,6 +2,7 @@
 does not understand it refuses."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -237,6 +238,21 @@ class Bench(unittest.TestCase):
                                   timeout=120)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertEqual(os.listdir(os.path.join(folder, "0")), ["t.svg"])
+
+    def test_the_timeline_says_what_it_shows(self):
+        """The algorithm that was chosen, and a wire that is not there."""
+        for wire, says in ("0.5", ", an emulated wire of 0.5 GB/s"), ("", ""):
+            with self.subTest(wire=wire), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "t.svg")
+                done = bench("ag_gemm", "--m", "64", "--n", "64", "--k", "64", "--timeline", path,
+                             *ROUNDS, IMBREX_CPU_LINK=wire, IMBREX_ALGORITHM="copy")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                with open(path) as file:
+                    picture = file.read()
+                self.assertRegex(picture, "imbrex bench: ag_gemm, m 64, n 64, k 64, f32; 2 ranks "
+                                          "on cpu:0%s<" % re.escape(says))
+                self.assertIn(">chosen (copy)<", picture)
+                self.assertIn("\nchosen (copy): one call, us", done.stdout)
 
     def test_plans_of_more_rows_than_are_run(self):
         done = bench("ag_gemm,all_gather", "--m", "64", "--plan-m", "300", "--json", *ROUNDS)
