@@ -353,7 +353,11 @@ IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_de
  * run that is captured in a graph counts once, when it is captured.  If a rank is seen to differ,
  * the group fails: INVALID on all ranks.  One plan's runs follow each other, also on different
  * streams.  args itself may go when the call returns; the memory it names must stay until the
- * stream is done with it. */
+ * stream is done with it.
+ *
+ * A run that is refused has enqueued nothing and does not count: this rank may call again, with
+ * what is right.  Until it does the others wait for it, at most timeout_ms; what they then get says
+ * why the call was refused, if they are on its node. */
 IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
 
 /* One line for people: shape, algorithm and why, tiles, the plans in it for fewer rows, and how

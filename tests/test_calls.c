@@ -313,12 +313,74 @@ static void of_many_each_is_known(void **state)
     assert_int_equal(ranks_run(&desc, many, NULL), 0);
 }
 
+/* ---- what one rank is refused ---------------------------------------------------------------- */
+
+enum { REFUSED_MS = 700 };
+
+/* Rank 1's run is wrong; if it is repeated rightly, both go on, and the next time it does not come
+ * that is no reason any more. */
+static int refused_run(imbrex_group *group, void *ctx)
+{
+    const bool *repeats = ctx;
+    float a[ROWS * COLS] = { 0 }, c[ROWS * COLS];
+    imbrex_args args = { .a = a, .c = c }, wrong = { .a = c, .c = c };
+    imbrex_coll_desc coll = shape();
+    imbrex_plan *plan;
+    int rank = imbrex_group_rank(group);
+    RANK_OK(imbrex_plan_all_gather(group, &coll, &plan));
+    if (rank == 1)
+        REFUSED("args.c overlaps args.a", imbrex_plan_run(plan, &wrong, NULL));
+    if (rank == 0 || *repeats)
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    if (*repeats) {
+        RANK_OK(imbrex_stream_sync(group, NULL));
+        if (rank == 0)
+            RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    }
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    const char *why = *repeats ? ", which waits for nobody: is it stopped, busy or in another call?"
+                               : "of rank 1 in all_gather (plan 1) (the signal is 0, not yet 1), "
+                                 "which waits for nobody: a call was refused there, and not made "
+                                 "again: imbrex_plan_run: args.c overlaps args.a";
+    return ranks_expect(group, why);
+}
+
+/* The same of what is no run. */
+static int refused_barrier(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    static int none;
+    if (imbrex_group_rank(group) == 0)
+        RANK_OK(imbrex_barrier(group, NULL));
+    else
+        REFUSED("is not one of this group's", imbrex_barrier(group, (imbrex_stream)&none));
+    while (imbrex_group_status(group) == IMBREX_OK)
+        usleep(1000);
+    return ranks_expect(group, "a call was refused there, and not made again: imbrex_barrier: "
+                               "stream");
+}
+
+static void the_others_hear_of_a_refused_call(void **state)
+{
+    (void)state;
+    for (int processes = 0; processes <= RANKS_PROCESSES; processes++) {
+        ranks_desc desc = { .size = 2, .processes = processes, .timeout_ms = REFUSED_MS };
+        for (int repeats = 0; repeats < 2; repeats++)
+            assert_int_equal(ranks_run(&desc, refused_run, &(bool){ repeats }), 0);
+        assert_int_equal(ranks_run(&desc, refused_barrier, NULL), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_second_thread_is_refused), cmocka_unit_test(threads_take_turns),
-        cmocka_unit_test(calls_may_be_within_calls),  cmocka_unit_test(what_is_gone_is_refused),
+        cmocka_unit_test(a_second_thread_is_refused),
+        cmocka_unit_test(threads_take_turns),
+        cmocka_unit_test(calls_may_be_within_calls),
+        cmocka_unit_test(what_is_gone_is_refused),
         cmocka_unit_test(of_many_each_is_known),
+        cmocka_unit_test(the_others_hear_of_a_refused_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

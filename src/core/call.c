@@ -80,6 +80,8 @@ void imx_call_end(imx_call *call)
     if (!call->group)
         return;
     imx_call_owner *owner = &call->group->owner;
+    if (call->enqueues)
+        imx_fault_note_refusal(call->group);
     /* release: the next thread sees what this one did */
     if (--owner->depth == 0)
         __atomic_store_n(&owner->thread, NULL, __ATOMIC_RELEASE);

@@ -16,6 +16,7 @@ typedef struct imx_call_owner {
 
 typedef struct imx_call {
     imbrex_group *group; /* NULL: it has not begun, or needs no end */
+    bool enqueues;       /* what peers may wait for */
 } imx_call;
 
 void imx_call_own(imx_call_owner *owner); /* this process does */
@@ -41,5 +42,10 @@ bool imx_call_may(const imbrex_group *group);
 #define IMX_ENTER(group)           \
     IMX_CALL imx_call_ = { NULL }; \
     IMX_TRY(imx_call_begin(&imx_call_, (group)))
+
+/* The same in one that enqueues what peers may wait for: they hear of it if it is refused. */
+#define IMX_ENTER_WORK(group) \
+    IMX_ENTER(group);         \
+    imx_call_.enqueues = true
 
 #endif /* IMX_CALL_H */

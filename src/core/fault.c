@@ -2,6 +2,7 @@
  */
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "group.h"
 #include "live.h"
@@ -244,6 +245,16 @@ static int poster_of(const imbrex_group *group, const imbrexd_fault *fault)
     return mate == fault->rank ? rank : mate;
 }
 
+/* Whether it is known why a rank of this node does not come: then says so. */
+static bool describe_refusal(const imbrex_group *group, int rank, imx_text *text)
+{
+    char refused[IMX_NOTE_BYTES];
+    if (!imx_note_read(&imx_control_of(group, rank)->refused, refused))
+        return false;
+    imx_text_add(text, ": a call was refused there, and not made again: %s", refused);
+    return true;
+}
+
 /* Whoever is waited for may itself wait, and so on: who is at the end of the chain? */
 static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
 {
@@ -267,7 +278,7 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
         if (first == fault->rank) /* a block waits for other blocks of its kernel */
             imx_text_add(text, ": did other kernels keep part of this one from running (imbrex.h, "
                                "Budget)?");
-        else
+        else if (!describe_refusal(group, first, text))
             imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
         return;
     }
@@ -288,10 +299,13 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
     }
     /* relaxed: a time by itself.  Whoever left later did so because of this fault. */
     int64_t left_ns = __atomic_load_n(&imx_control_of(group, idle)->left_ns, __ATOMIC_RELAXED);
-    if (left_ns && left_ns < fault->when_ns)
+    bool left = left_ns && left_ns < fault->when_ns;
+    if (left)
         imx_text_add(text, ", which has destroyed its group");
     else
-        imx_text_add(text, ", which waits for nobody: is it stopped, busy or in another call?");
+        imx_text_add(text, ", which waits for nobody");
+    if (!describe_refusal(group, idle, text) && !left)
+        imx_text_add(text, ": is it stopped, busy or in another call?");
 }
 
 /* ---- status ---------------------------------------------------------------------------------- */
@@ -328,7 +342,7 @@ typedef struct report {
     int by;
     bool own;
     char self[128];
-    char words[400];
+    char words[800];
     imx_text text; /* over words */
 } report;
 
@@ -535,6 +549,19 @@ void imbrex_group_abort_because(imbrex_group *group, const char *why)
         imx_note_write_once(&imx_control_of(group, group->rank)->why, why);
     imbrexd_site site = { .rank = group->rank, .index = -1 };
     imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
+}
+
+/* A call in which the group was found failed is no news. */
+void imx_fault_note_refusal(imbrex_group *group)
+{
+    imx_note *refused = &imx_control_of(group, group->rank)->refused;
+    const char *sentence = imbrex_error(), *function = imx_status_function();
+    char before[IMX_NOTE_BYTES];
+    if (sentence[0] && !__atomic_load_n(group->abort[group->rank], __ATOMIC_RELAXED))
+        imx_note_write(refused, sentence);
+    else if (!sentence[0] && imx_note_read(refused, before) &&
+             strncmp(before, function, strlen(function)) == 0)
+        imx_note_write(refused, "");
 }
 
 imbrex_status imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why,

@@ -30,6 +30,7 @@ typedef struct imx_control {
     imbrexd_fault fault;
     imbrexd_fault foreign;           /* of another node's rank; on the first rank of this node */
     imx_note why, foreign_why;       /* what goes with a fault of kind ABORT, written before it */
+    imx_note refused;                /* this rank's latest call that enqueues: why not */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
     int64_t waiting[];                   /* [size + 1], see imbrexd_watch */
@@ -191,6 +192,10 @@ const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank);
 
 /* The reason that rank gave for its abort, or what has been heard of it here. */
 const imx_note *imx_fault_why(const imbrex_group *group, int rank);
+
+/* This rank's call that enqueues, the latest of its thread, has ended: what it was refused with is
+ * for those that will wait for it in vain, until it is made again and is not refused. */
+void imx_fault_note_refusal(imbrex_group *group);
 
 /* OK, or why the group has failed.  Never blocks. */
 imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;

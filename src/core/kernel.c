@@ -357,7 +357,7 @@ imbrex_status imbrex_launch(imbrex_kernel *k, int grid, int block, const void *a
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_live_need(IMX_LIVE_KERNEL, k));
-    IMX_ENTER(k->group);
+    IMX_ENTER_WORK(k->group);
     IMX_TRY(check_kernel(k, false));
     IMX_TRY(check_blocks(k, grid, block));
     IMX_TRY(check_args(k, args, args_bytes));
@@ -370,7 +370,7 @@ imbrex_status imbrex_launch_gemm(imbrex_kernel *k, const imbrex_gemm_operands *o
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_live_need(IMX_LIVE_KERNEL, k));
-    IMX_ENTER(k->group);
+    IMX_ENTER_WORK(k->group);
     IMX_TRY(check_kernel(k, true));
     IMX_TRY(check_args(k, args, args_bytes));
     imx_gemm_args product;

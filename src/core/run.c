@@ -389,7 +389,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_live_need(IMX_LIVE_PLAN, plan));
-    IMX_ENTER(plan->group);
+    IMX_ENTER_WORK(plan->group);
     IMX_TRY(imx_fault_check(plan->group));
     IMX_TRY(imx_group_runs(plan->group));
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));

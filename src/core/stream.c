@@ -87,7 +87,7 @@ imbrex_status imbrex_put(imbrex_group *group, void *dst, const void *src, size_t
                          imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_ENTER(group);
+    IMX_ENTER_WORK(group);
     IMX_TRY(get_ready(group, &stream));
     void *peer;
     IMX_TRY(imx_memory_find(group, "dst", dst, bytes, rank, &peer));
@@ -112,7 +112,7 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
                                  imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_ENTER(group);
+    IMX_ENTER_WORK(group);
     IMX_TRY(get_ready(group, &stream));
     imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
@@ -187,7 +187,7 @@ static imbrex_status meet(imbrex_group *group, imbrex_stream stream, bool *begun
 imbrex_status imbrex_barrier(imbrex_group *group, imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_ENTER(group);
+    IMX_ENTER_WORK(group);
     IMX_TRY(get_ready(group, &stream));
     IMX_TRY(imx_net_check_stream(group, stream));
     bool begun = false;
@@ -281,7 +281,7 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
                               imbrex_stream stream)
 {
     imx_status_enter(__func__);
-    IMX_ENTER(group);
+    IMX_ENTER_WORK(group);
     IMX_TRY(get_ready(group, &stream));
     if (count < 0 || count > IMX_NET_OPS)
         return imx_fail(IMBREX_INVALID, "count is %d: want from 0 to %d", count, IMX_NET_OPS);
