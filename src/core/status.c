@@ -1,5 +1,7 @@
 /* status.c - what went wrong, in words, one sentence a thread. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,12 +36,26 @@ void imx_status_mute(bool mute)
     last.muted += mute ? 1 : -1;
 }
 
+/* vsnprintf with points in its numbers: the program's locale may have commas, and texts are keys,
+ * too. */
+static int print(char *at, size_t size, const char *format, va_list args)
+{
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    locale_t before = plain ? uselocale(plain) : (locale_t)0;
+    int length = vsnprintf(at, size, format, args);
+    if (before)
+        uselocale(before);
+    if (plain)
+        freelocale(plain);
+    return length;
+}
+
 static void note(const char *format, va_list args, int error)
 {
     int at = last.muted > 0;
     imx_text text = { .at = last.said[at].text, .size = IMX_STATUS_BYTES };
     char sentence[IMX_STATUS_BYTES];
-    vsnprintf(sentence, sizeof sentence, format, args);
+    print(sentence, sizeof sentence, format, args);
     if (last.function && !at)
         imx_text_add(&text, "%s: ", last.function);
     last.said[at].detail = text.length;
@@ -118,8 +134,8 @@ void imx_text_add(imx_text *text, const char *format, ...)
     bool room = text->length < text->size;
     va_list args;
     va_start(args, format);
-    int added = vsnprintf(room ? text->at + text->length : NULL,
-                          room ? text->size - text->length : 0, format, args);
+    int added = print(room ? text->at + text->length : NULL, room ? text->size - text->length : 0,
+                      format, args);
     va_end(args);
     text->length += added > 0 ? (size_t)added : 0;
 }

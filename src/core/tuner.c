@@ -256,9 +256,10 @@ static imbrex_status tune(tuning *t)
     candidate best = { .algorithm = NULL };
     imx_config config = { .algorithm = NULL };
     char figures[sizeof t->figures + 32];
+    imx_text text = { .at = figures, .size = sizeof figures };
     IMX_TRY(try_algorithms(t, &best, &config));
     IMX_TRY(try_chunks(t, &best, &config));
-    snprintf(figures, sizeof figures, "%.1f us%s", median(&best), t->figures);
+    imx_text_add(&text, "%.1f us%s", median(&best), t->figures);
     imbrex_status mine = IMBREX_OK;
     if (t->group->rank == 0)
         mine = imx_measured_keep(t->group, t->op, &t->request, best.algorithm, best.chunk_rows,
