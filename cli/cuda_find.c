@@ -34,7 +34,7 @@ static void *open_below(const char *folder, const char *below, const char *name)
 /* The folder that holds bin/python3, for the first python3 in PATH. */
 static const char *python_home(char *home, size_t size)
 {
-    const char *path = getenv("PATH");
+    const char *path = secure_getenv("PATH");
     while (path && *path) {
         int length = (int)strcspn(path, ":");
         snprintf(home, size, "%.*s/python3", length, path);
@@ -51,7 +51,8 @@ static void *open_name(const char *name)
 {
     static const char wheels[] = "/lib/python3*/site-packages/nvidia/*/lib";
     char home[512];
-    const char *folders[] = { getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda*" };
+    const char *folders[] = { secure_getenv("CUDA_HOME"), secure_getenv("CUDA_PATH"),
+                              "/usr/local/cuda*" };
     void *library = open_file(name);
     for (int i = 0; i < 3 && !library; i++)
         if (folders[i] && *folders[i])
@@ -63,7 +64,7 @@ static void *open_name(const char *name)
 
 void *cuda_find_library(const char *variable, const char *const *names)
 {
-    const char *file = getenv(variable);
+    const char *file = secure_getenv(variable);
     void *library = NULL;
     if (file && *file)
         return open_file(file);

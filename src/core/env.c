@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "imx.h"
 
@@ -69,9 +70,19 @@ static imbrex_status read_way(const char *variable, const char *text, imx_env_te
     return IMBREX_OK;
 }
 
+const char *imx_env_get(const char *variable)
+{
+    return secure_getenv(variable);
+}
+
+bool imx_env_is_foreign(void)
+{
+    return getauxval(AT_SECURE) != 0;
+}
+
 static const char *variable_or(const char *variable, const char *fallback)
 {
-    const char *text = getenv(variable);
+    const char *text = imx_env_get(variable);
     return text && *text ? text : fallback; /* empty is unset: scripts clear variables that way */
 }
 

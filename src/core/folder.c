@@ -55,7 +55,7 @@ static int open_folder(const imx_folder *folder)
 
 static bool add_path(const char *wanted, imx_folder *folder)
 {
-    const char *cache_home = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *cache_home = imx_env_get("XDG_CACHE_HOME"), *home = imx_env_get("HOME");
     imx_text text = { .at = folder->path, .size = sizeof folder->path };
     if (*wanted)
         imx_text_add(&text, "%s", wanted);

@@ -179,6 +179,12 @@ void imx_env_info(imx_text *text);
 /* Adds a line for each variable that looks like one of ours and is none. */
 void imx_env_unknown(imx_text *text);
 
+/* Any variable but launchers'; NULL: it is not set.  All are as good as not set where the process
+ * has more rights than who started it (set-user-ID and the like): what he left in the environment
+ * must not choose what runs with them. */
+const char *imx_env_get(const char *variable);
+bool imx_env_is_foreign(void); /* there it is so */
+
 /* A whole decimal number, else false. */
 bool imx_env_parse_int(const char *text, int64_t *value);
 

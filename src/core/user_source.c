@@ -176,7 +176,7 @@ static void take_environment(scan *s)
 {
     static const char *const names[] = { "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH" };
     for (int i = 0; i < 3; i++) {
-        const char *at = getenv(names[i]);
+        const char *at = imx_env_get(names[i]);
         for (bool more = at && *at; more;) {
             size_t length = strcspn(at, ":");
             take_folder(s, length ? at : ".", length ? length : 1);

@@ -20,7 +20,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t bootstrap_limit_ns(void)
 {
-    const char *text = getenv("IMBREX_TIMEOUT_MS");
+    const char *text = secure_getenv("IMBREX_TIMEOUT_MS");
     return imx_timeout_ms(text ? strtoll(text, NULL, 10) : 0) * 1000000;
 }
 

@@ -71,7 +71,7 @@ static void *look_in_wheels(void)
 {
     static const char below[] = "/../lib/python3*/*-packages" IN_WHEEL;
     void *library = NULL;
-    for (const char *at = getenv("PATH"); at && *at && !library;) {
+    for (const char *at = imx_env_get("PATH"); at && *at && !library;) {
         char python[PATH_MOST];
         int length = (int)strcspn(at, ":");
         bool fits = snprintf(python, sizeof python, "%.*s/python3", length, at) < PATH_MOST;
@@ -81,7 +81,7 @@ static void *look_in_wheels(void)
         }
         at += length + (at[length] == ':');
     }
-    const char *home = getenv("HOME");
+    const char *home = imx_env_get("HOME");
     if (!library && home && *home)
         library = try_all(home, (int)strlen(home), "/.local/lib/python3*/site-packages" IN_WHEEL);
     return library ? library : try_all("/usr", 4, "/local/lib/python3*/*-packages" IN_WHEEL);
@@ -93,7 +93,7 @@ static void *look_everywhere(void)
     void *library = try(LIBRARY);
     if (!library)
         library = look_beside_torch();
-    const char *folders[] = { getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda",
+    const char *folders[] = { imx_env_get("CUDA_HOME"), imx_env_get("CUDA_PATH"), "/usr/local/cuda",
                               "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu" };
     static const char *const below[] = { "/lib64/" LIBRARY, "/lib/" LIBRARY, "/" LIBRARY };
     for (int i = 0; i < 15 && !library; i++) {

@@ -62,7 +62,7 @@ static void *look_everywhere(void)
         library = look_beside_torch();
     static const char *const variables[] = { "CUDA_HOME", "CUDA_PATH" };
     for (int i = 0; i < 2 && !library; i++) {
-        const char *home = getenv(variables[i]);
+        const char *home = imx_env_get(variables[i]);
         if (home && *home)
             library = try_in(home, "/lib64");
     }
