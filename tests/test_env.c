@@ -1,4 +1,6 @@
-/* test_env.c - the environment's numbers: which are taken, and that no locale changes them. */
+/* test_env.c - the environment's numbers: which are taken, and that no locale changes them; and
+ * whose variables a program with its own user's rights does not take. */
+#define _GNU_SOURCE
 #include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,9 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "backends/cpu/compiler.h"
 #include "imx.h"
 #include "scratch.h"
 
@@ -65,8 +71,27 @@ static void set_comma_locale(void)
 static void a_comma_locale_changes_nothing(void **state)
 {
     (void)state;
+    char words[64], described[1024];
+    imx_text text = { .at = words, .size = sizeof words };
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group_desc alone = { .bootstrap = &one, .device = "cpu" };
+    imbrex_group *group;
     set_comma_locale();
     link_is("0.1", 0.1);
+    imx_text_add(&text, "%g of %.2f", 0.5, 2.25);
+    assert_string_equal(words, "0.5 of 2.25");
+    imbrex_status status = imx_fail(IMBREX_INVALID, "%.1f is too much", 1.5);
+    assert_int_equal(status, IMBREX_INVALID);
+    assert_string_equal(imx_status_detail(), "1.5 is too much");
+    snprintf(words, sizeof words, "%.1f", 0.5);
+    assert_string_equal(words, "0,5"); /* the program's own numbers stay as they were */
+    setenv("IMBREX_CPU_LINK", "0.5", 1);
+    assert_int_equal(imbrex_group_create(&alone, &group), IMBREX_OK);
+    imbrex_group_describe(group, described, sizeof described);
+    imbrex_group_destroy(group);
+    unsetenv("IMBREX_CPU_LINK");
+    if (strstr(described, "0,5"))
+        fail_msg("a comma in '%s'", described);
     link_is("0,1", -1);
     setlocale(LC_ALL, "C");
 }
@@ -145,13 +170,76 @@ static void info_says_where_kernels_are_kept(void **state)
     assert_non_null(strstr(info, "kernel cache: none, every start compiles: "));
 }
 
-int main(void)
+/* ---- set-user-ID ----------------------------------------------------------------------------- */
+
+/* This program, when it runs so: 0, or which of them it took; 50: it has no other rights. */
+static int run_with_more_rights(void)
 {
+    static const char *const names[] = { "TMPDIR", "HOME", "XDG_CACHE_HOME", "CUDA_HOME", "PATH" };
+    const imx_user_desc desc = {
+        .name = "x", .text = "", .file = "", .folder = ".", .options = ""
+    };
+    imx_folder folder;
+    imx_env env;
+    void *image;
+    size_t bytes;
+    if (geteuid() == getuid())
+        return 50;
+    for (int i = 0; i < 5; i++)
+        if (imx_env_get(names[i]))
+            return 1 + i;
+    if (imx_env_read(&env) || *env.net || *env.nccl || *env.nvrtc || *env.cc || *env.cache_dir)
+        return 10;
+    imx_folder_name(env.cache_dir, &folder);
+    if (*folder.path)
+        return 11;
+    return imx_compiler_run("", &folder, &desc, &image, &bytes) == IMBREX_UNSUPPORTED ? 0 : 12;
+}
+
+static void more_rights_than_the_caller(void **state)
+{
+    (void)state;
+    static char *const environment[] = { "IMBREX_NET=/tmp/x.so",
+                                         "IMBREX_NCCL=/tmp/x.so",
+                                         "IMBREX_NVRTC=/tmp/x.so",
+                                         "IMBREX_CC=x",
+                                         "IMBREX_CACHE_DIR=/tmp",
+                                         "TMPDIR=/tmp",
+                                         "HOME=/tmp",
+                                         "XDG_CACHE_HOME=/tmp",
+                                         "CUDA_HOME=/tmp",
+                                         "PATH=/usr/bin:/bin",
+                                         NULL };
+    char command[9000], *program = (char *)(uintptr_t)scratch_path("program");
+    if (geteuid() != 0)
+        skip();
+    snprintf(command, sizeof command, "cp /proc/%ld/exe %s && chmod 4755 %s && chmod 755 %s",
+             (long)getpid(), program, program, scratch_path("."));
+    assert_int_equal(system(command), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0)
+            execve(program, (char *[]){ program, "--more-rights", NULL }, environment);
+        _exit(51);
+    }
+    int ended;
+    assert_int_equal(waitpid(pid, &ended, 0), pid);
+    assert_true(WIFEXITED(ended));
+    if (WEXITSTATUS(ended) == 50) /* TMPDIR is mounted nosuid */
+        skip();
+    assert_int_equal(WEXITSTATUS(ended), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--more-rights") == 0)
+        return run_with_more_rights();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_taken_whole_or_not_at_all),
         cmocka_unit_test(info_says_what_is_refused),
         cmocka_unit_test(info_says_what_is_misspelt),
         cmocka_unit_test(info_says_where_kernels_are_kept),
+        cmocka_unit_test(more_rights_than_the_caller),
         cmocka_unit_test(a_comma_locale_changes_nothing),
     };
     return cmocka_run_group_tests_name("env", tests, scratch_make, scratch_remove);

@@ -197,6 +197,20 @@ class Layout(unittest.TestCase):
         self.none(["%s has %d lines, more than %d" % (path, count, MAX_LINES)
                    for path, count in lines.items() if count > MAX_LINES])
 
+    def test_environment(self):
+        """Variables are read by imx_env_get, but for launchers' and the driver's own."""
+        allowed = ["src/core/env.c", "src/core/bootstrap.c", "src/backends/cuda/cuda.c"]
+        self.none(["%s calls getenv" % path for path in tracked("src/**.c")
+                   if path not in allowed and re.search(r"\bgetenv\(", read(path))])
+
+    def test_numbers(self):
+        """Texts with fractions are written by imx_text_add and imx_fail: no locale changes them."""
+        calls = [(path, call) for path in tracked("src/**.c")
+                 for call in re.findall(r"\bv?s?n?printf\([^;]*;", read(path))]
+        self.assertTrue(calls)
+        self.none(["%s: %s" % (path, call) for path, call in calls
+                   if re.search(r"%[-+ #0-9.*]*[aefgAEFG]", call)])
+
     def test_words(self):
         words = ["/wo" + "rk/", "py" + "pi"]
         words += [r"\b%s\b" % word for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X")]

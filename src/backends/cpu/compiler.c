@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "compiler.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -29,10 +28,11 @@
 
 #include "../../core/limit.h"
 #include "../../core/source.h"
+#include "../../core/temporary.h"
 
 extern char **environ;
 
-enum { FOLDER_MOST = PATH_MAX, PATH_MOST = FOLDER_MOST + 64, LIMIT_MS = 120000, SAID_MOST = 1800 };
+enum { PATH_MOST = PATH_MAX + 64, LIMIT_MS = 120000, SAID_MOST = 1800 };
 
 /* A kernel and the library that runs it must be of one kind. */
 #if defined(__has_feature)
@@ -70,9 +70,11 @@ static const char qualifiers[] = "#ifndef __clang__\n"
 
 typedef struct job {
     const imx_user_desc *desc;
-    char folder[FOLDER_MOST];
+    imx_temporary folder;
     char text[PATH_MOST], object[PATH_MOST];
     char include[PATH_MOST];
+    char own_folder[PATH_MOST]; /* the compiler's own temporary files lie in ours, too */
+    char **environment;
     char *words; /* the caller's options, cut at the blanks */
     int said;
     pid_t pid;
@@ -80,73 +82,45 @@ typedef struct job {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static imbrex_status write_whole(int fd, const char *from, size_t bytes)
-{
-    return imx_sys_write_all(fd, from, bytes)
-               ? IMBREX_OK
-               : imx_fail_errno("cannot write what the C compiler is to read");
-}
-
-/* With all that the compiler left there, whatever options made it do so. */
-static void remove_folder(const char *path)
-{
-    DIR *folder = opendir(path);
-    for (struct dirent *entry; folder && (entry = readdir(folder));)
-        unlinkat(dirfd(folder), entry->d_name, 0); /* . and .. stay */
-    if (folder)
-        closedir(folder);
-    rmdir(path);
-}
-
-static imbrex_status put_file(const char *path, const char *first, const char *text, size_t bytes)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return imx_fail_errno("cannot write %s", path);
-    imbrex_status status = write_whole(fd, first, strlen(first));
-    if (status == IMBREX_OK)
-        status = write_whole(fd, text, bytes);
-    close(fd);
-    return status;
-}
-
 static imbrex_status put_headers(const job *j)
 {
     for (size_t i = 0; i < imx_source_file_count; i++) {
         const imx_source_file *header = &imx_source_files[i];
-        char path[PATH_MOST];
-        if (strchr(header->name, '/'))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", j->folder, header->name);
-        IMX_TRY(put_file(path, "", header->text, header->bytes));
+        if (!strchr(header->name, '/'))
+            IMX_TRY(imx_temporary_put(&j->folder, header->name, "", header->text, header->bytes));
     }
     return IMBREX_OK;
 }
 
-static imbrex_status begin(job *j)
+/* This process's, but for TMPDIR: what the compiler's parts pass to each other is code as well. */
+static imbrex_status make_environment(job *j)
 {
-    static const char name[] = "/imbrex-XXXXXX";
-    const char *temporary = getenv("TMPDIR");
-    if (!temporary || !*temporary)
-        temporary = "/tmp";
-    if (strlen(temporary) > sizeof j->folder - sizeof name)
-        return imx_fail(IMBREX_INVALID, "TMPDIR has %zu characters: want at most %zu",
-                        strlen(temporary), sizeof j->folder - sizeof name);
-    snprintf(j->folder, sizeof j->folder, "%s%s", temporary, name);
-    if (!mkdtemp(j->folder)) {
-        imbrex_status status = imx_fail_errno(
-            "cannot make the folder %s to compile in, which TMPDIR says where to put", j->folder);
-        j->folder[0] = '\0';
-        return status;
+    static const char name[] = "TMPDIR=";
+    size_t count = 0, kept = 0;
+    while (environ && environ[count])
+        count++;
+    IMX_TRY(imx_sys_alloc(count + 2, sizeof *j->environment, &j->environment));
+    for (size_t i = 0; i < count; i++) {
+        if (strncmp(environ[i], name, sizeof name - 1) != 0)
+            j->environment[kept++] = environ[i];
     }
-    snprintf(j->text, sizeof j->text, "%s/kernel.c", j->folder);
-    snprintf(j->object, sizeof j->object, "%s/kernel.so", j->folder);
-    snprintf(j->include, sizeof j->include, "-I%s", j->folder);
+    snprintf(j->own_folder, sizeof j->own_folder, "%s%s", name, j->folder.path);
+    j->environment[kept] = j->own_folder;
+    return IMBREX_OK;
+}
+
+static imbrex_status begin(job *j, const imx_folder *kept)
+{
+    IMX_TRY(imx_temporary_make(kept, &j->folder));
+    snprintf(j->text, sizeof j->text, "%s/kernel.c", j->folder.path);
+    snprintf(j->object, sizeof j->object, "%s/kernel.so", j->folder.path);
+    snprintf(j->include, sizeof j->include, "-I%s", j->folder.path);
+    IMX_TRY(make_environment(j));
     IMX_TRY(put_headers(j));
     char line[IMX_SOURCE_LINE], first[IMX_SOURCE_LINE + sizeof qualifiers];
     imx_source_line(j->desc->file, line);
     snprintf(first, sizeof first, "%s%s", qualifiers, line);
-    IMX_TRY(put_file(j->text, first, j->desc->text, j->desc->text_bytes));
+    IMX_TRY(imx_temporary_put(&j->folder, "kernel.c", first, j->desc->text, j->desc->text_bytes));
     j->said = imx_sys.memfd_create("messages", MFD_CLOEXEC);
     return j->said < 0 ? imx_fail_errno("cannot create a file in memory (memfd)") : IMBREX_OK;
 }
@@ -155,8 +129,8 @@ static void end(job *j)
 {
     if (j->said >= 0)
         close(j->said);
-    if (j->folder[0])
-        remove_folder(j->folder);
+    imx_temporary_remove(&j->folder);
+    free(j->environment);
     free(j->words);
 }
 
@@ -186,7 +160,8 @@ static int spawn(job *j, const char *compiler, const char *const *words)
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &usual);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    error = posix_spawnp(&j->pid, compiler, &files, &attributes, (char *const *)words, environ);
+    error =
+        posix_spawnp(&j->pid, compiler, &files, &attributes, (char *const *)words, j->environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     return error;
@@ -286,7 +261,7 @@ static imbrex_status complain(const job *j, const char *compiler)
 static imbrex_status read_object(const job *j, const char *compiler, void **image, size_t *bytes)
 {
     struct stat found;
-    int fd = open(j->object, O_RDONLY | O_CLOEXEC);
+    int fd = imx_temporary_open(&j->folder, "kernel.so");
     if (fd < 0 && errno != ENOENT)
         return imx_fail_errno("cannot open what the C compiler made of kernel %s", j->desc->name);
     if (fd < 0 || fstat(fd, &found) != 0 || found.st_size == 0) {
@@ -311,16 +286,21 @@ fail:
     return status;
 }
 
-imbrex_status imx_compiler_run(const char *wanted, const imx_user_desc *desc, void **image,
-                               size_t *bytes)
+imbrex_status imx_compiler_run(const char *wanted, const imx_folder *kept,
+                               const imx_user_desc *desc, void **image, size_t *bytes)
 {
-    job j = { .desc = desc, .said = -1 };
+    job j = { .desc = desc, .folder.at = -1, .said = -1 };
     const char *compiler = NULL;
     bool well = false;
     imbrex_status status;
+    if (imx_env_is_foreign()) /* PATH, and what a compiler reads besides, are its caller's */
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "kernel %s is not compiled by a program with more rights than who started "
+                        "it: compile it with the program (desc.entry)",
+                        desc->name);
     IMX_GOTO(imx_sys_alloc(1, strlen(desc->options) + 1, &j.words));
     strcpy(j.words, desc->options);
-    IMX_GOTO(begin(&j));
+    IMX_GOTO(begin(&j, kept));
     IMX_GOTO(start(&j, wanted, &compiler));
     IMX_GOTO(await(&j, &well));
     status = well ? read_object(&j, compiler, image, bytes) : complain(&j, compiler);

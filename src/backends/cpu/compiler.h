@@ -5,9 +5,10 @@
 #include "../../core/backend.h"
 
 /* Compiles the text into a shared object: image, for free().  compiler: IMBREX_CC, or "" to look
- * for one.  INVALID with what the compiler said if it does not compile; UNSUPPORTED: there is no
- * compiler. */
-imbrex_status imx_compiler_run(const char *compiler, const imx_user_desc *desc, void **image,
+ * for one.  kept: where to compile if TMPDIR is not fit for it.  INVALID with what the compiler
+ * said if it does not compile; UNSUPPORTED: there is no compiler. */
+imbrex_status imx_compiler_run(const char *compiler, const imx_folder *kept,
+                               const imx_user_desc *desc, void **image,
                                size_t *bytes) IMX_MUST_CHECK;
 
 /* What the image depends on besides the desc: the compiler's name, our own options, the machine,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "compiler.h"
@@ -92,6 +93,26 @@ static void unload(imx_user *user)
     user->fd = -1;
 }
 
+/* The name under which the loader finds the file: of this process's number, so that tools that look
+ * at it from outside find it, too; or, where /proc counts processes from elsewhere and that number
+ * is none there or another's, of whoever asks. */
+static bool name_file(imx_user *user)
+{
+    struct stat file, named;
+    if (fstat(user->fd, &file) != 0)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        if (i == 0)
+            snprintf(user->path, sizeof user->path, "/proc/%ld/fd/%d", (long)getpid(), user->fd);
+        else
+            snprintf(user->path, sizeof user->path, "/proc/self/fd/%d", user->fd);
+        if (stat(user->path, &named) == 0 && named.st_dev == file.st_dev &&
+            named.st_ino == file.st_ino)
+            return true;
+    }
+    return false;
+}
+
 static imbrex_status load(imx_user *user, const void *image, size_t bytes)
 {
     unload(user); /* what is left of one that did not load */
@@ -100,8 +121,12 @@ static imbrex_status load(imx_user *user, const void *image, size_t bytes)
         return imx_fail_errno("cannot create a file in memory (memfd)");
     if (!imx_sys_write_all(user->fd, image, bytes))
         return imx_fail_errno("cannot write kernel %s into memory", user->name);
-    /* Of this process: tools that look at it from outside find it, too. */
-    snprintf(user->path, sizeof user->path, "/proc/%ld/fd/%d", (long)getpid(), user->fd);
+    if (!name_file(user))
+        return imx_fail(IMBREX_SYSTEM,
+                        "kernel %s cannot be loaded from memory: /proc is not mounted, or does not "
+                        "show this process; mount it, or compile the kernel with the program "
+                        "(desc.entry)",
+                        user->name);
     user->object = dlopen(user->path, RTLD_NOW | RTLD_LOCAL);
     if (!user->object)
         return imx_fail(IMBREX_INVALID, "kernel %s does not load: %s", user->name, dlerror());
@@ -145,7 +170,7 @@ static imbrex_status build(const imx_device *device, const imx_user_desc *desc, 
     imx_compiler_key(device->env->cc, desc->options, "", &key);
     if (load_kept(user, &folder, &key))
         return IMBREX_OK;
-    IMX_TRY(imx_compiler_run(device->env->cc, desc, &image, &bytes));
+    IMX_TRY(imx_compiler_run(device->env->cc, &folder, desc, &image, &bytes));
     imbrex_status status = load(user, image, bytes);
     if (status == IMBREX_OK)
         imx_cache_store(&folder, &key, image, bytes);
