@@ -31,6 +31,28 @@ static bool open_beside(output *o)
     return false;
 }
 
+/* Whether the folder of path is there; path's name in it to *name. */
+static bool stat_folder(const char *path, struct stat *folder, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    char *text = slash ? strndup(path, (size_t)(*name - path)) : strdup(".");
+    bool there = text && stat(text, folder) == 0;
+    free(text);
+    return there;
+}
+
+/* In a folder where anybody may put one, such as /tmp, a link of somebody else's may lead to any
+ * file of the user's.  The kernel may refuse to open such a link, but realpath opens nothing. */
+static bool is_foreign_link(const char *path)
+{
+    struct stat link, folder;
+    const char *name;
+    return lstat(path, &link) == 0 && S_ISLNK(link.st_mode) && stat_folder(path, &folder, &name) &&
+           folder.st_mode & S_ISVTX && folder.st_mode & S_IWOTH && link.st_uid != geteuid() &&
+           link.st_uid != folder.st_uid;
+}
+
 bool output_begin(output *o, const char *path)
 {
     struct stat info;
@@ -41,6 +63,10 @@ bool output_begin(output *o, const char *path)
     bool there = stat(path, &info) == 0;
     if (there && !S_ISREG(info.st_mode)) { /* a device would be replaced */
         errno = S_ISDIR(info.st_mode) ? EISDIR : NOT_ORDINARY;
+        return false;
+    }
+    if (there && is_foreign_link(path)) {
+        errno = EACCES;
         return false;
     }
     o->path = there ? realpath(path, NULL) : strdup(path);
@@ -81,17 +107,6 @@ bool output_check(const char *path)
         return false;
     output_end(&o, false);
     return true;
-}
-
-/* Whether the folder of path is there; path's name in it to *name. */
-static bool stat_folder(const char *path, struct stat *folder, const char **name)
-{
-    const char *slash = strrchr(path, '/');
-    *name = slash ? slash + 1 : path;
-    char *text = slash ? strndup(path, (size_t)(*name - path)) : strdup(".");
-    bool there = text && stat(text, folder) == 0;
-    free(text);
-    return there;
 }
 
 bool output_same(const char *path, const char *other)
