@@ -32,7 +32,8 @@ if(TARGET imbrex_mpi)
 endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 # Beside the library, where it finds it: PYTHONPATH names the folder.
-install(FILES python/imbrex.py DESTINATION ${CMAKE_INSTALL_LIBDIR}/imbrex/python)
+install(DIRECTORY python/imbrex DESTINATION ${CMAKE_INSTALL_LIBDIR}/imbrex/python
+        FILES_MATCHING PATTERN "*.py")
 # As they lie here, so that what they say of each other is true there, too.
 install(FILES LICENSE README.md OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -120,12 +120,12 @@ class Package(unittest.TestCase):
 
     def test_python(self):
         """The module is put where it finds the library beside it."""
-        where = {"PYTHONPATH": os.path.dirname(self.find("imbrex.py"))}
+        where = {"PYTHONPATH": os.path.dirname(os.path.dirname(self.find("__init__.py")))}
         environment = {name: value for name, value in os.environ.items()
                        if name != "IMBREX_LIBRARY"}
-        done = subprocess.run([sys.executable, "-c", "import imbrex; print(imbrex._lib._name); "
-                               "print(imbrex.version())"], stdout=subprocess.PIPE, text=True,
-                              env={**environment, **where})
+        done = subprocess.run([sys.executable, "-c", "import imbrex; "
+                               "print(imbrex._library.lib._name); print(imbrex.version())"],
+                              stdout=subprocess.PIPE, text=True, env={**environment, **where})
         self.assertEqual(done.returncode, 0)
         library, said = done.stdout.split()
         self.assertTrue(os.path.samefile(library, self.library), library)

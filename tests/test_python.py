@@ -1,4 +1,4 @@
-"""python/imbrex.py on CPU ranks: operators against NumPy, a caller's own bootstrap, and errors; and
+"""python/imbrex on CPU ranks: operators against NumPy, a caller's own bootstrap, and errors; and
 what of bench/peers/torch_peers.py runs without PyTorch."""
 import contextlib
 import ctypes
@@ -6,82 +6,18 @@ import functools
 import importlib.util
 import io
 import os
+import pickle
+import subprocess
 import sys
 import tempfile
-import threading
 import types
 import unittest
 from unittest import mock
 
-try:
-    import numpy
-except ImportError:
-    print("skipped: needs NumPy")
-    sys.exit(77)
+import numpy
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
-BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
-os.environ.setdefault("IMBREX_LIBRARY", os.path.join(BUILD, "libimbrex.so"))
-sys.path.insert(0, os.path.join(SOURCE, "python"))
-try:
-    import imbrex
-except OSError as reason:  # a sanitizer's library wants to be loaded first
-    print("skipped: the library cannot be loaded:", reason)
-    sys.exit(77)
-
-RANKS = 3
-
-
-class Meeting:
-    """Blobs of threads, swapped."""
-
-    def __init__(self):
-        self.blobs, self.gate = [None] * RANKS, threading.Barrier(RANKS, timeout=60)
-
-    def swap(self, rank, blob):
-        self.blobs[rank] = blob
-        self.gate.wait()
-        everyone = list(self.blobs)
-        self.gate.wait()
-        return everyone
-
-
-def on_ranks(work):
-    """work(group, rank) on RANKS threads; their results by rank."""
-    meeting, results, failures = Meeting(), [None] * RANKS, []
-
-    def run(rank):
-        try:
-            with imbrex.Group(rank, RANKS, lambda blob: meeting.swap(rank, blob),
-                              device="cpu") as group:
-                results[rank] = work(group, rank)
-        except BaseException as failure:
-            failures.append(failure)
-            meeting.gate.abort()
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(RANKS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return results
-
-
-def random(seed, *shape):
-    return numpy.random.default_rng(seed).standard_normal(shape).astype(numpy.float32)
-
-
-def rows_of(rank, m):
-    return slice(rank * m // RANKS, (rank + 1) * m // RANKS)
-
-
-def tensor(dtype="float32", size=4, contiguous=True, device="cpu", shape=(8, 8)):
-    """What PyTorch's looks like."""
-    return types.SimpleNamespace(data_ptr=lambda: 64, is_contiguous=lambda: contiguous,
-                                 dtype="torch." + dtype, element_size=lambda: size, device=device,
-                                 shape=shape)
+import python_ranks
+from python_ranks import RANKS, SOURCE, imbrex, on_ranks, random, rows_of
 
 
 class Python(unittest.TestCase):
@@ -92,7 +28,7 @@ class Python(unittest.TestCase):
                                      ("cuda:1", torch_like, 1), ("cpu", None, None),
                                      ("cpu", 0, None), ("cpu", torch_like, None)):
             with self.subTest(device=device, stream=stream):
-                self.assertEqual(imbrex._stream(device, stream), want)
+                self.assertEqual(imbrex._streams.stream_number(device, stream), want)
 
     def near(self, ours, theirs):
         numpy.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
@@ -206,7 +142,18 @@ class Python(unittest.TestCase):
                     ("algorithm is 3: want a string", lambda: group.ag_gemm(8, 8, 8, algorithm=3)),
                     ("op is 3: want a string", lambda: group.tune(3, 8, 8)),
                     ("device is 3: want a string", lambda: imbrex.Group(device=3)),
-                    ("stream is 'x': want a CUstream", lambda: group.sync(stream="x"))):
+                    ("stream is 'x': want a CUstream", lambda: group.sync(stream="x")),
+                    ("stream is True: want a CUstream", lambda: group.sync(stream=True)),
+                    ("m is 8.0: want an integer", lambda: group.ag_gemm(8.0, 8, 8)),
+                    ("n is True: want an integer", lambda: group.all_gather(8, True)),
+                    ("sms is '1': want an integer", lambda: group.gemm_rs(8, 8, 8, sms="1")),
+                    ("rank is False", lambda: group.node(False)),
+                    ("m is True: want an integer", lambda: group.rows(True)),
+                    ("rows is True: want an integer", lambda: group.silu_mul(True, 8, 64, 64)),
+                    (r"Group\.ag_gemm\(\) got an unexpected keyword argument 'dtpe'",
+                     lambda: group.ag_gemm(8, 8, 8, dtpe="f32")),
+                    (r"Group\.all_gather\(\) got an unexpected keyword argument 'k'",
+                     lambda: group.all_gather(8, 8, k=8))):
                 with self.subTest(says), self.assertRaisesRegex((ValueError, TypeError), says):
                     call()
 
@@ -231,108 +178,37 @@ class Python(unittest.TestCase):
         group.abort()
         group.close()
 
-    def test_wrong_operands(self):
-        x, fixed = random(1, 8, 8), random(2, 8, 8)
-        fixed.flags.writeable = False
-        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
-            plan = group.ag_gemm(8, 8, 8, dtype="f32")
-            for says, operands in (
-                    ("a is list: want an address", {"a": [1.0]}),
-                    ("a is not contiguous: want what numpy", {"a": random(1, 8, 16)[:, :8]}),
-                    ("b is of float64: want f32", {"b": x.astype("d")}),
-                    ("b is of float16: want f32", {"b": x.astype("e")}),
-                    ("bias is of complex64: want f32", {"bias": x.astype("F")}),
-                    ("c has elements of 2 bytes: want f32", {"c": x.astype("u2")}),
-                    ("c has elements of 8 bytes: want f32", {"c": x.astype("M8[ns]")}),
-                    ("a is of the other byte order", {"a": x.astype(">f4")}),
-                    ("m is 18446744073709551617, which is more", {"m": 2 ** 64 + 1}),
-                    ("a is 1180591620717411303424, which is more", {"a": 2 ** 70}),
-                    ("c can only be read", {"c": fixed}),
-                    ("gathered can only be read", {"gathered": fixed}),
-                    ("a is not contiguous: want what .contiguous", {"a": tensor(contiguous=False)}),
-                    ("a is of bfloat16: want f32", {"a": tensor("bfloat16", 2)}),
-                    ("a has elements of 8 bytes: want f32", {"a": tensor("int64", 8)}),
-                    ("a is on cuda:1: want it on cpu, as", {"a": tensor(device="cuda:1")})):
-                with self.subTest(says), self.assertRaisesRegex(
-                        (ValueError, TypeError, OverflowError), says):
-                    plan.run(**{"a": x, "b": x, "c": x.copy(), **operands})
-            c, kept = x.copy(), random(3, 8, 8)
-            plan.run(fixed, x.view("i4"), c, bias=numpy.int64(fixed.ctypes.data))
-            for m in (0, numpy.int64(0)):
-                plan.run(x, x, kept, m=m)  # no rows, not the plan's
-            group.sync()
-            self.assertTrue((kept == random(3, 8, 8)).all())
-            with self.assertRaisesRegex(ValueError, "pair is of float32: want bf16"):
-                group.silu_mul(8, 4, x, x)
-        host = imbrex._Operands("f32", "cuda:1", 0)
-        with self.assertRaisesRegex(ValueError, "a is memory of the host: want it on cuda:1"):
-            host.address("a", x)
-        self.assertEqual([host.address("a", tensor(device="cuda:1")) for _ in "12"], [64, 64])
-        with self.assertRaisesRegex(ValueError, "a is on cuda:0: want it on cuda:1"):
-            host.address("a", tensor(device="cuda:0"))
-
-    def refuses(self, name, shape, rank, call):
-        """call, given one element less than shape has."""
-        count = int(numpy.prod(shape))
-        says = "%s is [%d], %d of %d elements: want %s on rank %d" % (
-            name, count - 1, count - 1, count, list(shape), rank)
-        for short in numpy.zeros(count - 1, "f"), tensor(shape=(count - 1,)):
-            with self.assertRaises(ValueError) as raised:
-                call(short)
-            self.assertEqual(str(raised.exception), says)
-
-    def test_short_operands(self):
-        m, n, k = 8, 5, 4
-
-        def check(group, rank, op, rows, options):
-            whole = m if rows is None else int(rows)
-            own = {8: (2, 3, 3), 7: (2, 2, 3), 2: (0, 1, 1), 0: (0, 0, 0)}[whole][rank]
-            b = (k, n) if options.get("layout") == "kn" else (n, k)
-            shapes = {"all_gather": {"a": (own, n), "c": (whole, n)},
-                      "reduce_scatter": {"a": (whole, n), "c": (own, n)},
-                      "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (whole, n),
-                                  "gathered": (whole, k)},
-                      "gemm_rs": {"a": (whole, k), "b": b, "bias": (n,), "c": (own, n)}}[op]
-            plan = getattr(group, op)(m, n, dtype="f32", **options)
-            fit = {name: numpy.zeros(shape, "f") for name, shape in shapes.items()}
-            more = {name: numpy.zeros(x.size + 3, "f") for name, x in fit.items()}
-            for name, shape in shapes.items():
-                if 0 not in shape:
-                    self.refuses(name, shape, rank,
-                                 lambda short: plan.run(**{**fit, name: short}, m=rows))
-            plan.run(**fit, m=rows)
-            plan.run(**more, m=rows)
-            plan.run(**{name: x.ctypes.data for name, x in fit.items()}, m=rows)
-            with self.assertRaisesRegex(imbrex.Error, "args.m is 9: want at most desc.m, 8, or 0 "
-                                                      "for all"):
-                plan.run(**fit, m=9)
-            group.sync()  # until here all of them have to live
-
-        def work(group, rank):
-            for rows in None, 8, 7, numpy.int8(2), 0:
-                for op in "all_gather", "reduce_scatter":
-                    check(group, rank, op, rows, {})
-                for op in "ag_gemm", "gemm_rs":
-                    for layout in "nk", "kn":
-                        check(group, rank, op, rows, {"k": k, "layout": layout})
-        on_ranks(work)
-
-    def test_short_operands_of_silu_mul(self):
-        pair, out = numpy.zeros((7, 6), "f"), numpy.zeros((7, 3), "f")
-        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
-            self.refuses("pair", (7, 6), 0,
-                         lambda short: group.silu_mul(7, 3, short, out, dtype="f32"))
-            self.refuses("out", (7, 3), 0,
-                         lambda short: group.silu_mul(7, 3, pair, short, dtype="f32"))
-            group.silu_mul(numpy.int8(7), numpy.int8(3), pair, out, dtype="f32")
-            group.sync()
-
     def test_no_library(self):
-        path = os.path.join(SOURCE, "python", "imbrex.py")
-        spec = importlib.util.spec_from_file_location("imbrex_elsewhere", path)
-        with mock.patch.dict(os.environ, IMBREX_LIBRARY="/nowhere/libimbrex.so"), \
-                self.assertRaisesRegex(OSError, "/nowhere.*IMBREX_LIBRARY can name the file"):
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        done = subprocess.run([sys.executable, "-c", "import imbrex"], stderr=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": python_ranks.PACKAGE,
+                                   "IMBREX_LIBRARY": "/nowhere/libimbrex.so"}, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "OSError.*/nowhere.*IMBREX_LIBRARY can name the file")
+
+    def test_what_there_is(self):
+        self.assertEqual(imbrex.__version__, imbrex.version())
+        self.assertRegex(imbrex.__version__, r"^\d+\.\d+\.\d+$")
+        self.assertEqual({getattr(imbrex, name).__module__ for name in ("Group", "Plan", "Error")},
+                         {"imbrex"})
+        for kind in imbrex.Group, imbrex.Plan, imbrex.Error:
+            self.assertIn(kind.__name__, imbrex.__all__)
+            for name, member in vars(kind).items():
+                if not name.startswith("_"):
+                    self.assertTrue(member.__doc__, "%s.%s" % (kind.__name__, name))
+        again = pickle.loads(pickle.dumps(imbrex.Error("IMBREX_PEER", "gone")))
+        self.assertEqual((again.status, str(again)), ("IMBREX_PEER", "gone"))
+
+    def test_repr(self):
+        with python_ranks.alone() as group:
+            plan = group.gemm_rs(8, 4, 2, dtype="f16")
+            gather = group.all_gather(8, 4)
+            self.assertRegex(repr(group), r"^<imbrex.Group, rank 0 of 1 on cpu:\d+>$")
+            self.assertEqual(repr(plan), "<imbrex.Plan, gemm_rs m=8 n=4 k=2 f16>")
+            self.assertEqual(repr(gather), "<imbrex.Plan, all_gather m=8 n=4 bf16>")
+            gather.close()
+            self.assertEqual(repr(gather), "<imbrex.Plan, all_gather m=8 n=4 bf16, closed>")
+        self.assertEqual(repr(group), "<imbrex.Group, closed>")
+        self.assertEqual(repr(plan), "<imbrex.Plan, gemm_rs m=8 n=4 k=2 f16, closed>")
 
     def test_an_allgather_that_fails_fails_the_group(self):
         def broken(_):
@@ -395,19 +271,20 @@ class Python(unittest.TestCase):
     def test_what_interrupts_tune_comes_out_of_it(self):
         with tempfile.TemporaryDirectory() as folder, \
                 mock.patch.dict(os.environ, IMBREX_CACHE_DIR=folder):
-            real, rude = imbrex._TUNE_PROGRESS, mock.MagicMock()
+            real, rude = imbrex._library.TUNE_PROGRESS, mock.MagicMock()
             rude.__getitem__.side_effect = KeyboardInterrupt
 
             def work(group, _):
                 with self.assertRaises(KeyboardInterrupt):
                     group.tune("ag_gemm", m=24, n=16, k=8, dtype="f32")
-            with mock.patch.object(imbrex, "_TUNE_PROGRESS",
+            with mock.patch.object(imbrex._library, "TUNE_PROGRESS",
                                    lambda note: real(lambda ctx, _: note(ctx, rude))):
                 on_ranks(work)
 
     def test_structures_are_the_headers(self):
-        sizes = [ctypes.sizeof(s) for s in (imbrex._Bootstrap, imbrex._GroupDesc, imbrex._GemmDesc,
-                                            imbrex._CollDesc, imbrex._Args, imbrex._TuneStep)]
+        library = imbrex._library
+        sizes = [ctypes.sizeof(s) for s in (library.Bootstrap, library.GroupDesc, library.GemmDesc,
+                                            library.CollDesc, library.Args, library.TuneStep)]
         self.assertEqual(sizes, [24, 56, 80, 72, 96, 40])
 
 

@@ -1,0 +1,173 @@
+"""The library's file, its structures and functions, and how its statuses become exceptions."""
+import ctypes
+import numbers
+import operator
+import os
+
+DTYPES = {"bf16": 0, "f16": 1, "f32": 2}
+LAYOUTS = {"nk": 0, "kn": 1}
+
+ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+                             ctypes.c_size_t)
+
+
+def fits(name, value, kept):
+    """Refuses an integer of which C would keep another, since ctypes cuts it, and what is none."""
+    if isinstance(value, bool):
+        raise TypeError("%s is %r: want a number" % (name, value))
+    if isinstance(value, numbers.Integral) and kept != value:
+        raise OverflowError("%s is %d, which is more than imbrex can take" % (name, value))
+
+
+def integer(name, value):
+    """As an int, which any integer of NumPy may be given for."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError("%s is %r: want an integer" % (name, value))
+
+
+class Struct(ctypes.Structure):
+    """Refuses an integer that its field cannot hold."""
+
+    def __init__(self, **fields):
+        for name, kind in self._fields_:
+            if kind in (ctypes.c_int, ctypes.c_int64) and name in fields:
+                fields[name] = integer(name, fields[name])
+        super().__init__(**fields)
+        for name, value in fields.items():
+            fits(name, value, getattr(self, name))
+
+
+class Bootstrap(Struct):
+    _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("allgather", ALLGATHER),
+                ("ctx", ctypes.c_void_p)]
+
+
+class GroupDesc(Struct):
+    _fields_ = [("bootstrap", ctypes.POINTER(Bootstrap)), ("device", ctypes.c_char_p),
+                ("timeout_ms", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 4)]
+
+
+class GemmDesc(Struct):
+    _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
+                ("dtype", ctypes.c_int), ("layout", ctypes.c_int), ("algorithm", ctypes.c_char_p),
+                ("chunk_rows", ctypes.c_int), ("sms", ctypes.c_int),
+                ("m_least", ctypes.c_int64), ("reserved", ctypes.c_uint32 * 6)]
+
+
+class CollDesc(Struct):
+    _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("dtype", ctypes.c_int),
+                ("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
+                ("sms", ctypes.c_int), ("reserved", ctypes.c_uint32 * 8)]
+
+
+class Args(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("a", "b", "bias", "c", "gathered")] + [
+        ("m", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 6)]
+
+
+class TuneStep(ctypes.Structure):
+    _fields_ = [("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
+                ("us", ctypes.c_double), ("dropped", ctypes.c_char_p), ("done", ctypes.c_double)]
+
+
+TUNE_PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(TuneStep))
+
+
+class Error(RuntimeError):
+    """A call failed; status is the name of its code, as "IMBREX_INVALID"."""
+
+    def __init__(self, status, sentence):
+        super().__init__(sentence or status)
+        self.status = status
+
+    def __reduce__(self):  # as multiprocessing passes it on
+        return Error, (self.status, str(self))
+
+
+def _open():
+    here = os.path.dirname(os.path.abspath(__file__))
+    near = [os.path.join(here, "..", "..", "build", "release", "libimbrex.so"),  # of the repository
+            os.path.join(here, "..", "..", "..", "libimbrex.so.0")]  # installed
+    name = os.environ.get("IMBREX_LIBRARY") or next(filter(os.path.exists, near), "libimbrex.so.0")
+    try:
+        lib = ctypes.CDLL(name)
+    except OSError as error:
+        raise OSError("cannot load the library: %s; IMBREX_LIBRARY can name the file of "
+                      "libimbrex.so" % error) from error
+    for function in ("imbrex_error", "imbrex_status_name", "imbrex_version",
+                     "imbrex_group_device"):
+        getattr(lib, function).restype = ctypes.c_char_p
+    for function in ("imbrex_group_rank", "imbrex_group_size", "imbrex_group_device",
+                     "imbrex_group_status", "imbrex_group_destroy", "imbrex_plan_destroy"):
+        getattr(lib, function).argtypes = [ctypes.c_void_p]
+    lib.imbrex_group_create.argtypes = [ctypes.POINTER(GroupDesc), ctypes.POINTER(ctypes.c_void_p)]
+    lib.imbrex_group_node.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lib.imbrex_group_abort_because.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    lib.imbrex_group_abort_because.restype = None
+    lib.imbrex_group_destroy.restype = lib.imbrex_plan_destroy.restype = None
+    lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(Args), ctypes.c_void_p]
+    lib.imbrex_silu_mul.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64,
+                                    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    lib.imbrex_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                                ctypes.c_void_p]
+    for desc, functions in (GemmDesc, ("ag_gemm", "gemm_rs")), (CollDesc, ("all_gather",
+                                                                           "reduce_scatter")):
+        for function in functions:
+            getattr(lib, "imbrex_plan_" + function).argtypes = [
+                ctypes.c_void_p, ctypes.POINTER(desc), ctypes.POINTER(ctypes.c_void_p)]
+    lib.imbrex_tune.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(GemmDesc),
+                                TUNE_PROGRESS, ctypes.c_void_p]
+    for function in "imbrex_group_describe", "imbrex_plan_describe":
+        getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        getattr(lib, function).restype = ctypes.c_size_t
+    return lib
+
+
+lib = _open()
+
+
+def version():
+    """The version of the library that is loaded, as "0.1.0"."""
+    return lib.imbrex_version().decode()
+
+
+def failure(status):
+    """What the thread's latest call says by its status: None, or an Error to raise."""
+    if not status:
+        return None
+    return Error(lib.imbrex_status_name(status).decode(), lib.imbrex_error().decode())
+
+
+def check(status, failures=None):
+    """failures: what the caller's allgather raised, which C could not pass on."""
+    if not status:
+        return
+    error = failure(status)
+    cause = failures.pop() if failures else None
+    if cause is not None and not isinstance(cause, Exception):
+        raise cause  # Ctrl-C, for one
+    raise error from cause
+
+
+def choice(name, value, table):
+    if not isinstance(value, str) or value not in table:
+        raise ValueError("%s is %r: want one of %s" % (name, value, ", ".join(map(repr, table))))
+    return table[value]
+
+
+def text(name, value):
+    if value is not None and not isinstance(value, str):
+        raise TypeError("%s is %r: want a string, or None" % (name, value))
+    return None if value is None else value.encode()
+
+
+def described(describe, handle):
+    line = ctypes.create_string_buffer(describe(handle, None, 0) + 1)
+    describe(handle, line, len(line))
+    return line.value.decode()

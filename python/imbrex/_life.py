@@ -1,0 +1,160 @@
+"""How a group waits and ends, with or without the Group that it was made for."""
+import atexit
+import ctypes
+import os
+import queue
+import sys
+import threading
+import time
+
+from ._library import Error, failure, lib
+from ._streams import Lanes
+
+
+def in_words(exception):
+    """One line, "KeyError: 'x'"."""
+    try:
+        words = " ".join(str(exception).replace("\0", " ").split())
+    except Exception:  # of somebody's own __str__
+        words = ""
+    return type(exception).__name__ + (": " + words if words else "")
+
+
+class _Waiter:
+    """A thread that makes a call for the main one, which then runs the handlers of signals at once:
+    a handler of Python's waits until a call of C has returned."""
+    idle = []
+
+    def __init__(self):
+        self._calls, self._results = queue.SimpleQueue(), queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="imbrex-wait", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(cls):
+        """None where no thread can be had, as when Python ends."""
+        try:
+            return cls.idle.pop() if cls.idle else cls()
+        except RuntimeError:
+            return None
+
+    def _work(self):
+        for call in iter(self._calls.get, None):
+            self._results.put(call())
+            call = None  # it is not kept until the next
+
+    def call(self, call):
+        """call must not raise."""
+        self._calls.put(call)
+        return self._results.get()
+
+    def end(self):
+        """What a call that was interrupted returned, once it has."""
+        self._calls.put(None)
+        self._thread.join()
+        return None if self._results.empty() else self._results.get()
+
+
+os.register_at_fork(after_in_child=_Waiter.idle.clear)
+
+_alive = {}  # lives, in the order in which they began
+
+
+class Life:
+    """The library's group, what its streams still use, and what ends it.  It knows no Group, so
+    that one can be dropped."""
+
+    def __init__(self, handle, allgather):
+        """allgather: what must live as long."""
+        self.handle, self._allgather, self._process = handle, allgather, os.getpid()
+        self.rank = lib.imbrex_group_rank(handle)
+        self.size = lib.imbrex_group_size(handle)
+        self.device = lib.imbrex_group_device(handle).decode()
+        self.lanes, self._inside = Lanes(self.device), 0
+        if not _alive:
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)  # behind what is imported by now, so that it runs before
+        _alive[self] = True
+
+    def open(self):
+        if self.handle is None:
+            raise Error("IMBREX_INVALID", "the group is closed: make a new one")
+        return self.handle
+
+    def is_here(self):
+        """Whether it is open, and this process is no child that was forked from its own."""
+        return self.handle is not None and os.getpid() == self._process
+
+    def call(self, function, *args):
+        """function(*args), while which end() waits."""
+        self._inside += 1  # before the look at the handle, as end() does it the other way round
+        try:
+            self.open()
+            return function(*args)
+        finally:
+            self._inside -= 1
+
+    def abort(self, why):
+        if self.is_here():
+            lib.imbrex_group_abort_because(self.handle, why and why.encode(errors="replace"))
+
+    def _sync(self, number):
+        try:
+            return self.call(lambda: failure(lib.imbrex_stream_sync(self.handle, number)))
+        except Error as closed:
+            return closed
+
+    def wait(self, number):
+        """For the stream; None, or an Error.  What a handler of a signal raises meanwhile aborts
+        the group: this rank does not do what the others wait for."""
+        lasts = number in self.lanes.used and self.is_here()
+        is_main = threading.current_thread() is threading.main_thread()
+        waiter = _Waiter.take() if lasts and is_main else None
+        if waiter is None:
+            error = self._sync(number)
+        else:
+            try:
+                error = waiter.call(lambda: self._sync(number))
+            except BaseException as interruption:
+                self.abort("%s in sync" % in_words(interruption))
+                interruption.__cause__ = waiter.end()
+                raise
+            _Waiter.idle.append(waiter)
+        if error is None:
+            self.lanes.passed(number)
+        return error
+
+    def sync(self, number):
+        self.open()
+        error = self.wait(number)
+        if error is not None:
+            raise error
+
+    def end(self):
+        """Waits for what is enqueued, as imbrex_group_destroy does, then lets go of it."""
+        _alive.pop(self, None)
+        if not self.is_here():  # a forked child has none of the threads
+            self.handle = None
+            return
+        handle, self.handle = self.handle, None
+        limit = time.monotonic() + 10
+        while self._inside and time.monotonic() < limit:  # another thread, or one interrupted
+            time.sleep(0.01)
+        if self._inside:  # it uses all this: let it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            return
+        lib.imbrex_group_destroy(handle)
+        self.lanes = Lanes(self.device)
+
+
+def _end_all():
+    """As Python ends.  If by an exception that nobody caught, the others hear of it."""
+    uncaught = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    lives = list(reversed(_alive))
+    for life in lives:
+        if uncaught is not None:
+            life.abort("ended by %s" % in_words(uncaught))
+        elif life._inside:
+            life.abort("Python ended while another thread was in a call")
+    for life in lives:
+        life.end()

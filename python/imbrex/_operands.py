@@ -1,0 +1,197 @@
+"""What a call is given: addresses of it, once its type, place and shape are those that it takes."""
+import math
+import numbers
+import sys
+
+from ._library import DTYPES, LAYOUTS
+
+BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+
+# What PyTorch and NumPy call them.
+_LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"}
+
+# Of which types an operand may be.  Integers are bits; of 32 bits they are rather numbers that
+# somebody forgot to convert.
+_TAKEN = {"bf16": ("bfloat16", "int16", "uint16"), "f16": ("float16", "int16", "uint16"),
+          "f32": ("float32",)}
+
+_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
+
+
+def dtype_name(value):
+    """Of "bf16", "bfloat16", torch.bfloat16, numpy.float32 and the like: "bf16", "f16" or "f32"."""
+    name = value
+    if not isinstance(value, str):
+        name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
+        name = name.rpartition(".")[2]
+    name = _LONG.get(name, name)
+    if name not in DTYPES or (name == value and not isinstance(value, str)):
+        raise ValueError("dtype is %r: want one of %s, or PyTorch's or NumPy's name of it"
+                         % (value, ", ".join(map(repr, DTYPES))))
+    return name
+
+
+class Want:
+    """The shape that an operand must have.
+
+    letters: how imbrex.h names it, "[rows, k]".  more: it may have more rows.  flat: its rows may
+    be several dimensions.  own: how many rows this rank has, every: how many all have together,
+    where the operand has the one or the other."""
+    __slots__ = "shape", "letters", "more", "flat", "own", "every"
+
+    def __init__(self, shape, letters, more=False, flat=False, own=None, every=None):
+        self.shape, self.letters, self.more, self.flat = shape, letters, more, flat
+        self.own, self.every = own, every
+
+    def takes(self, shape):
+        want = self.shape
+        if shape == want:
+            return True
+        if not self.flat or len(shape) < 2 or shape[-1] != want[-1]:
+            return False
+        rows = math.prod(shape[:-1])
+        return rows == want[0] or (self.more and rows > want[0])
+
+    def cause(self, shape):
+        """What the caller most likely has to do, or nothing."""
+        want = self.shape
+        if len(shape) != len(want) and math.prod(shape) == math.prod(want):
+            return "; give it as .reshape(%s)" % ", ".join(map(str, want))
+        if len(shape) != 2 or len(want) != 2:
+            return ""
+        if shape == want[::-1]:
+            if self.flat:
+                return "; it is transposed"
+            other = "kn" if self.letters == "[n, k]" else "nk"
+            return '; for [%s, %s] give layout="%s"' % (*other, other)
+        if shape[-1] != want[-1] or not self.flat:
+            return ""
+        if self.own == want[0] and shape[0] == self.every:
+            return "; these are the rows of all ranks, and it takes this rank's, group.rows(m)"
+        if self.every == want[0] and shape[0] == self.own:
+            return "; these are this rank's rows, and it takes those of all ranks"
+        return "" if self.more else "; where a run has fewer rows than the plan, or an operand " \
+                                    "more, give m"
+
+
+def plan_wants(op, desc, m, rows, more):
+    """Of a run's a, b, bias, c and gathered, as imbrex.h has them beside the makers of plans; None:
+    there is no such operand."""
+    def matrix(every, cols, letter):
+        count, name = (m, "m") if every else (rows, "rows")
+        return Want((count, cols), "[%s, %s]" % (name, letter), more, True, rows, m)
+
+    gathers = op in ("all_gather", "ag_gemm")
+    c = matrix(gathers, desc.n, "n")
+    if op in ("all_gather", "reduce_scatter"):
+        return matrix(not gathers, desc.n, "n"), None, None, c, None
+    n, k = desc.n, desc.k
+    b = Want((k, n), "[k, n]") if desc.layout == LAYOUTS["kn"] else Want((n, k), "[n, k]")
+    return (matrix(not gathers, k, "k"), b, Want((n,), "[n]"), c,
+            matrix(True, k, "k") if gathers else None)
+
+
+ANY = Want((), "")  # a size is wrong, for which the library has a sentence
+
+
+def _is_contiguous(shape, strides, size):
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent != 1 and stride != size:
+            return 0 in shape
+        size *= extent
+    return True
+
+
+class Operands:
+    """Addresses of what a call is given, of one dtype on one device, a rank's."""
+
+    def __init__(self, what, dtype, device, rank):
+        self._what, self._dtype, self._rank, self._fine = what, dtype, rank, set()
+        self._device = "cpu" if device.startswith("cpu") else device  # PyTorch numbers no CPUs
+
+    def _need(self, good, name, what, want):
+        if not good:
+            raise ValueError("%s %s: want %s" % (name, what, want))
+
+    def _check_type(self, name, kind, byte_order="="):
+        native = "<" if sys.byteorder == "little" else ">"
+        self._need(byte_order in ("|", "=", native), name, "is of the other byte order",
+                   "what .astype(dtype.newbyteorder('=')) returns")
+        self._need(kind in _TAKEN[self._dtype], name, "is of " + kind,
+                   self._dtype if self._dtype == "f32" else
+                   self._dtype + ", or int16 or uint16 as its bits")
+
+    def _check_shape(self, name, shape, want):
+        if want is ANY or want.takes(shape):
+            return
+        self._need(False, name, "is %s" % list(shape), "%s = %s%s on rank %d%s" % (
+            want.letters, list(want.shape), ", or more rows," if want.more and want.flat else "",
+            self._rank, want.cause(tuple(shape))))
+
+    def _tensor(self, name, tensor, want):
+        kind, device = getattr(tensor, "dtype", None), getattr(tensor, "device", self._device)
+        if (kind, device) not in self._fine:  # else this was asked before: runs are many
+            if kind is not None:
+                self._check_type(name, str(kind).rpartition(".")[2])
+            self._need(str(device) == self._device, name, "is on %s" % device,
+                       "it on %s, as the group" % self._device)
+            self._fine.add((kind, device))
+        shape = getattr(tensor, "shape", None)
+        if shape is not None and shape != want.shape:
+            self._check_shape(name, shape, want)
+        self._need(getattr(tensor, "is_contiguous", lambda: True)(), name, "is not contiguous",
+                   "what .contiguous() returns")
+        self._need(not getattr(tensor, "is_neg", bool)(), name, "is a view that negates",
+                   "what .resolve_neg() returns")
+        return tensor.data_ptr()
+
+    def _array(self, name, array, want, written):
+        self._need(self._device == "cpu", name, "is memory of the host",
+                   "it on %s, as the group" % self._device)
+        lies = array.__array_interface__
+        kind = lies["typestr"]
+        if kind[1] == "V":  # NumPy has no name for bfloat16, but its dtype may
+            kind = getattr(array, "dtype", kind)
+        if (type(array), kind) not in self._fine:
+            self._need(not hasattr(array, "mask"), name, "is masked",
+                       "what .filled() returns")
+            typestr = lies["typestr"]
+            size = typestr[2:].partition("[")[0]
+            spelt = _KINDS.get(typestr[1], typestr[1])
+            if typestr[1] in "fiuc":
+                spelt += str(8 * int(size))
+            self._check_type(name, getattr(getattr(array, "dtype", None), "name", spelt),
+                             typestr[0])
+            self._fine.add((type(array), kind))
+        shape, strides = lies["shape"], lies.get("strides")
+        if shape != want.shape:
+            self._check_shape(name, shape, want)
+        self._need(strides is None or _is_contiguous(shape, strides, BYTES[self._dtype]), name,
+                   "is not contiguous", "what numpy.ascontiguousarray returns")
+        if not isinstance(lies.get("data"), tuple):
+            raise TypeError("%s is %s that has no address" % (name, type(array).__name__))
+        at, read_only = lies["data"]
+        self._need(not (written and read_only), name, "can only be read", "one to write to")
+        return at
+
+    def address(self, name, operand, want, held, written=False):
+        """held: gets the operand, unless that is an address."""
+        if operand is None:
+            return None
+        if want is None:
+            hint = ": give its output as c=" if name == "b" else ""
+            raise ValueError("%s takes no %s%s" % (self._what, name, hint))
+        if hasattr(operand, "data_ptr"):
+            at = self._tensor(name, operand, want)
+        elif isinstance(operand, numbers.Integral) and not isinstance(operand, bool):
+            if not 0 <= operand < 1 << 64:
+                raise OverflowError("%s is %d, which is %s than imbrex can take"
+                                    % (name, operand, "more" if operand > 0 else "less"))
+            return int(operand) or None
+        elif hasattr(operand, "__array_interface__"):
+            at = self._array(name, operand, want, written)
+        else:
+            raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch) or "
+                            "__array_interface__ (NumPy)" % (name, type(operand).__name__))
+        held.append(operand)
+        return at or None  # nothing lies at 0: a tensor without elements does not either

@@ -1,0 +1,457 @@
+"""What python/imbrex takes as operands: types, shapes, empty ones; and how long it keeps them."""
+import sys
+import threading
+import time
+import types
+import unittest
+import weakref
+from unittest import mock
+
+import numpy
+
+from python_ranks import RANKS, Meeting, alone, imbrex, on_ranks, random, rows_of
+
+REFUSED = (ValueError, TypeError, OverflowError)
+
+
+def tensor(dtype="float32", contiguous=True, device="cpu", shape=(8, 8), at=64, neg=False):
+    """What PyTorch's looks like."""
+    return types.SimpleNamespace(data_ptr=lambda: at, is_contiguous=lambda: contiguous,
+                                 is_neg=lambda: neg, dtype="torch." + dtype, device=device,
+                                 shape=shape)
+
+
+class Wrapped:
+    """An array of NumPy that can be dropped: they take no weak references."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def __array_interface__(self):
+        return self.array.__array_interface__
+
+
+def until(condition):
+    limit = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > limit:
+            raise AssertionError("did not come about")
+        time.sleep(0.001)
+
+
+class Types(unittest.TestCase):
+    def test_wrong_operands(self):
+        x, fixed = random(1, 8, 8), random(2, 8, 8)
+        fixed.flags.writeable = False
+        nowhere = types.SimpleNamespace(__array_interface__={
+            "typestr": x.__array_interface__["typestr"], "shape": (8, 8), "data": None})
+        with alone() as group:
+            plan = group.ag_gemm(8, 8, 8, dtype="f32")
+            for says, operands in (
+                    ("a is list: want an address", {"a": [1.0]}),
+                    ("a is bool: want an address", {"a": True}),
+                    ("a is float: want an address", {"a": 64.0}),
+                    ("a is not contiguous: want what numpy", {"a": random(1, 8, 16)[:, ::2]}),
+                    ("a is not contiguous: want what numpy", {"a": x[::-1]}),
+                    ("b is not contiguous: want what numpy", {"b": x[:, ::-1]}),
+                    ("b is not contiguous: want what numpy", {"b": x.T}),
+                    ("b is not contiguous: want what numpy",
+                     {"b": numpy.broadcast_to(x[0], (8, 8))}),
+                    ("b is of float64: want f32$", {"b": x.astype("d")}),
+                    ("b is of float16: want f32$", {"b": x.astype("e")}),
+                    ("bias is of complex64: want f32", {"bias": x[0].astype("F")}),
+                    ("a is of int32: want f32", {"a": x.astype("i4")}),
+                    ("a is of uint32: want f32", {"a": x.astype("u4")}),
+                    ("a is of bool: want f32", {"a": x > 0}),
+                    ("a is of object: want f32", {"a": x.astype(object)}),
+                    ("a is of void32: want f32", {"a": x.view("V4")}),
+                    ("a is of void32: want f32", {"a": x.view([("x", "f4")])}),
+                    ("a is of bytes32: want f32", {"a": x.view("S4")}),
+                    ("c is of datetime64.*: want f32", {"c": x.astype("M8[ns]")}),
+                    ("a is of the other byte order", {"a": x.astype(">f4")}),
+                    ("a is masked: want what .filled", {"a": numpy.ma.masked_array(x, x > 0)}),
+                    ("a is SimpleNamespace that has no address", {"a": nowhere}),
+                    ("a is .*: want .*on rank 0", {"a": numpy.float32(3)}),
+                    ("a is .*: want .*on rank 0", {"a": numpy.array(3, "f")}),
+                    ("m is 18446744073709551617, which is more", {"m": 2 ** 64 + 1}),
+                    ("m is True: want an integer", {"m": True}),
+                    ("m is 8.0: want an integer", {"m": 8.0}),
+                    ("a is 1180591620717411303424, which is more", {"a": 2 ** 70}),
+                    ("a is -64, which is less", {"a": -64}),
+                    ("c can only be read", {"c": fixed}),
+                    ("gathered can only be read", {"gathered": fixed}),
+                    ("a is not contiguous: want what .contiguous", {"a": tensor(contiguous=False)}),
+                    ("a is a view that negates: want what .resolve_neg", {"a": tensor(neg=True)}),
+                    ("a is of bfloat16: want f32", {"a": tensor("bfloat16")}),
+                    ("a is of int32: want f32", {"a": tensor("int32")}),
+                    ("a is of complex32: want f32", {"a": tensor("complex32")}),
+                    ("a is on cuda:1: want it on cpu, as", {"a": tensor(device="cuda:1")}),
+                    ("a is on meta: want it on cpu, as", {"a": tensor(device="meta")})):
+                with self.subTest(says), self.assertRaisesRegex(REFUSED, says):
+                    plan.run(**{"a": x, "b": x, "c": x.copy(), **operands})
+            c, kept = x.copy(), random(3, 8, 8)
+            plan.run(fixed, x, c, bias=numpy.int64(fixed.ctypes.data))
+            for m in (0, numpy.int64(0)):
+                plan.run(x, x, kept, m=m)  # no rows, not the plan's
+            group.sync()
+            numpy.testing.assert_allclose(c, fixed @ x.T + fixed[0], rtol=0, atol=1e-4)
+            self.assertTrue((kept == random(3, 8, 8)).all())
+            with self.assertRaisesRegex(ValueError, "pair is of float32: want bf16, or int16 or"):
+                group.silu_mul(8, 4, x, x)
+            with self.assertRaisesRegex(imbrex.Error, "args.a is NULL"):
+                plan.run(tensor(at=0), x, x.copy())
+
+    def address(self, dtype, operand):
+        operands = imbrex._group.Operands("x", dtype, "cpu", 0)
+        return operands.address("a", operand, imbrex._group.Want((8, 8), "[m, k]"), [])
+
+    def test_types_that_fit(self):
+        class Named:  # as an array of ml_dtypes
+            dtype = type("dtype", (), {"name": "bfloat16"})()
+            __array_interface__ = {"typestr": "<V2", "shape": (8, 8), "data": (64, False)}
+        named_bfloat16 = Named()
+        self.assertEqual(self.address("bf16", named_bfloat16), 64)
+        self.assertRaises(ValueError, self.address, "f16", named_bfloat16)
+        for dtype, fit in (("bf16", "bfloat16 int16 uint16"), ("f16", "float16 int16 uint16"),
+                           ("f32", "float32")):
+            for kind in ("bfloat16", "float16", "float32", "float64", "int8", "int16", "uint16",
+                         "int32", "uint32", "int64", "complex32", "bool", "float8_e4m3fn"):
+                operands = [tensor(kind)]
+                if hasattr(numpy, kind):
+                    operands.append(numpy.zeros((8, 8), kind))
+                for operand in operands:
+                    with self.subTest(dtype=dtype, kind=kind, operand=type(operand)):
+                        if kind in fit.split():
+                            self.assertTrue(self.address(dtype, operand))
+                        else:
+                            self.assertRaises(ValueError, self.address, dtype, operand)
+
+    def test_where_they_lie(self):
+        operands = imbrex._group.Operands("x", "f32", "cuda:1", 0)
+        want = imbrex._group.Want((8, 8), "[m, k]")
+        with self.assertRaisesRegex(ValueError, "a is memory of the host: want it on cuda:1"):
+            operands.address("a", random(1, 8, 8), want, [])
+        there = tensor(device="cuda:1")
+        self.assertEqual([operands.address("a", there, want, []) for _ in "12"], [64, 64])
+        with self.assertRaisesRegex(ValueError, "a is on cuda:0: want it on cuda:1"):
+            operands.address("a", tensor(device="cuda:0"), want, [])
+
+    def test_names_of_types(self):
+        name = imbrex._group.dtype_name
+        for kind, *names in (("f32", "float32", numpy.float32, numpy.dtype("f4")),
+                             ("f16", "float16", "half", numpy.float16, numpy.dtype("e")),
+                             ("bf16", "bfloat16", type("bfloat16", (), {}))):
+            self.assertEqual([name(n) for n in (kind, *names)], [kind] * (1 + len(names)))
+            torch = mock.MagicMock(spec=["__str__"])
+            torch.__str__.return_value = "torch." + names[0]
+            self.assertEqual(name(torch), kind)
+        for wrong in ("float64", "f64", numpy.float64, float, int, None, 2, ["f32"], "", "Bf16"):
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(ValueError, "dtype is .*: want"):
+                name(wrong)
+        with alone() as group:
+            self.assertIn(" f32", repr(group.ag_gemm(8, 8, 8, dtype=numpy.float32)))
+
+
+class Shapes(unittest.TestCase):
+    M, N, K = 8, 5, 4
+
+    def plans(self, group):
+        for op in "all_gather", "reduce_scatter":
+            yield op, "", getattr(group, op)(self.M, self.N, dtype="f32")
+        for op in "ag_gemm", "gemm_rs":
+            for layout in "nk", "kn":
+                yield op, layout, getattr(group, op)(self.M, self.N, self.K, dtype="f32",
+                                                     layout=layout)
+
+    def shapes(self, op, layout, m, own):
+        n, k = self.N, self.K
+        b = (k, n) if layout == "kn" else (n, k)
+        return {"all_gather": {"a": (own, n), "c": (m, n)},
+                "reduce_scatter": {"a": (m, n), "c": (own, n)},
+                "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (m, n), "gathered": (m, k)},
+                "gemm_rs": {"a": (m, k), "b": b, "bias": (n,), "c": (own, n)}}[op]
+
+    def refused(self, plan, fit, name, shape, m, says=""):
+        for wrong in numpy.zeros(shape, "f"), tensor(shape=shape):
+            with self.assertRaisesRegex(ValueError, "^%s is .*: want .*on rank %d.*%s" % (
+                    name, plan._life.rank, says)):
+                plan.run(**{**fit, name: wrong}, m=m)
+
+    def check(self, rank, op, layout, plan, m, bytes_of):
+        rows = self.M if m is None else int(m)
+        own = {8: (2, 3, 3), 7: (2, 2, 3), 2: (0, 1, 1), 0: (0, 0, 0)}[rows][rank]
+        shapes = self.shapes(op, layout, rows, own)
+        fit = {name: numpy.zeros(shape, "f") for name, shape in shapes.items()}
+        for name, shape in shapes.items():
+            high, wide = shape[0], shape[-1]
+            wrong = [(), (1, *shape[::-1], 1), (high, wide + 1)]
+            if name == "bias":
+                wrong += [(1, wide), (wide + 1,), (wide - 1,)]
+            else:
+                wrong += [(high * wide,), (high, wide - 1)] + [(wide, high)] * (wide != high)
+                wrong += [(high - 1, wide)] * (high > 0)
+                more = name in ("a", "c", "gathered") and m is not None
+                if not more:
+                    wrong.append((high + 1, wide))
+                else:
+                    plan.run(**{**fit, name: numpy.zeros((high + 1, wide), "f")}, m=m)
+            for shape in wrong:
+                with self.subTest(op=op, layout=layout, m=m, name=name, shape=shape):
+                    self.refused(plan, fit, name, shape, m)
+        if own:
+            deep = {name: x if name in ("b", "bias") else
+                    x.reshape(1, *x.shape[:-1], 1, x.shape[-1]) for name, x in fit.items()}
+            plan.run(**deep, m=m)
+        plan.run(**fit, m=m)
+        bytes_of.append(fit)
+        plan.run(**{name: x.ctypes.data for name, x in fit.items()}, m=m)
+        with self.assertRaisesRegex(imbrex.Error, "args.m is 9: want at most desc.m, 8, or 0 for "
+                                                  "all"):
+            plan.run(**fit, m=9)
+        for name in {"b", "bias", "gathered"} - set(shapes):
+            for given in fit["a"], 64, tensor():
+                with self.assertRaisesRegex(ValueError, "^%s takes no %s" % (op, name)):
+                    plan.run(**{**fit, name: given}, m=m)
+
+    def test_shapes(self):
+        def work(group, rank):
+            kept = []  # what is given by address
+            # An empty run is none, so that a rank may have one more of those with deep operands.
+            for op, layout, plan in self.plans(group):
+                for m in None, 8, 7, 0:
+                    self.check(rank, op, layout, plan, m, kept)
+            group.sync()
+        on_ranks(work)
+
+    def test_a_cause_is_named(self):
+        def work(group, rank):
+            own = group.rows(8)
+            plans = {op + layout: plan for op, layout, plan in self.plans(group)}
+            for op, name, shape, m, says in (
+                    ("ag_gemmnk", "b", (4, 5), None,
+                     r'b is \[4, 5\]: want \[n, k\] = \[5, 4\] on rank %d; for \[k, n\] give '
+                     'layout="kn"$' % rank),
+                    ("gemm_rskn", "b", (5, 4), None, r'for \[n, k\] give layout="nk"$'),
+                    ("ag_gemmnk", "b", (20,), None, r"give it as .reshape\(5, 4\)$"),
+                    ("ag_gemmnk", "bias", (1, 5), None, r"want \[n\] = \[5\] on rank %d; give it "
+                                                        r"as .reshape\(5\)$" % rank),
+                    ("ag_gemmnk", "c", (5, 8), None, "it is transposed$"),
+                    ("ag_gemmnk", "a", (8, 4), None, r"a is \[8, 4\]: want \[rows, k\] = .*these"
+                                                     r" are the rows of all ranks.*rows\(m\)$"),
+                    ("gemm_rsnk", "c", (8, 5), None, "these are the rows of all ranks"),
+                    ("gemm_rsnk", "a", (own, 4), None, "these are this rank's rows, and it takes"),
+                    ("all_gather", "c", (own, 5), None, "these are this rank's rows"),
+                    ("ag_gemmnk", "c", (12, 5), None, "where a run has fewer rows than the plan, or"
+                                                      " an operand more, give m$"),
+                    ("ag_gemmnk", "c", (6, 5), 7, r"want \[m, n\] = \[7, 5\], or more rows, on "
+                                                  "rank %d$" % rank)):
+                shapes = self.shapes(op[:-2] if "gemm" in op else op, op[-2:], m or 8, own)
+                fit = {n: numpy.zeros(s, "f") for n, s in shapes.items()}
+                with self.subTest(op=op, name=name, shape=shape):
+                    self.refused(plans[op], fit, name, shape, m, ".*")
+                    with self.assertRaisesRegex(ValueError, says):
+                        plans[op].run(**{**fit, name: numpy.zeros(shape, "f")}, m=m)
+            with self.assertRaisesRegex(ValueError, 'for .k, n. give layout="kn"$'):
+                plans["ag_gemmnk"].run(numpy.zeros((own, 4), "f"), numpy.zeros((5, 4), "f").T)
+            with self.assertRaisesRegex(ValueError, "all_gather takes no b: give its output as c="):
+                plans["all_gather"].run(numpy.zeros((own, 5), "f"), numpy.zeros((8, 5), "f"))
+        on_ranks(work)
+
+    def test_silu_mul(self):
+        pair, out = random(5, 7, 6), numpy.full((7, 3), numpy.nan, "f")
+        with alone() as group:
+            for name, wrong in (("pair", (6, 6)), ("pair", (7, 5)), ("pair", (7, 3)),
+                                ("pair", (42,)), ("pair", (6, 7)), ("out", (7, 6)), ("out", (3, 7)),
+                                ("out", (6, 3)), ("out", (21,)), ("out", ())):
+                with self.subTest(name=name, wrong=wrong), self.assertRaisesRegex(
+                        ValueError, r"%s is \[.*\]: want \[rows, (2\*)?cols\] = \[7, [36]\], or "
+                                    "more rows, on rank 0" % name):
+                    group.silu_mul(7, 3, dtype="f32", **{"pair": pair, "out": out,
+                                                         name: numpy.zeros(wrong, "f")})
+            more = numpy.zeros((9, 3), "f")
+            group.silu_mul(numpy.int8(7), numpy.int8(3), random(5, 7, 6), out, dtype="f32")
+            group.silu_mul(7, 3, pair.reshape(1, 7, 6), more, dtype="f32")
+            with self.assertRaisesRegex(imbrex.Error, "rows is -1"):
+                group.silu_mul(-1, 3, pair, out, dtype="f32")
+            group.sync()
+        gate = pair[:, :3].astype("d")
+        want = gate / (1 + numpy.exp(-gate)) * pair[:, 3:]
+        numpy.testing.assert_allclose(out, want, rtol=0, atol=1e-4)
+        numpy.testing.assert_array_equal(more, numpy.vstack([out, numpy.zeros((2, 3))]))
+
+    def test_empty_operands(self):
+        """A tensor without elements lies at 0 on a GPU; one of NumPy anywhere."""
+        m, n, k = 2, 5, 4  # rank 0 has no rows
+        whole, b = random(1, m, k), random(2, n, k)
+
+        def work(group, rank):
+            plan = group.ag_gemm(m, n, k, dtype="f32")
+            results = []
+            empties = tensor(shape=(0, k), at=0), numpy.zeros((0, k), "f"), None, 0
+            for empty in empties:
+                a = whole[rows_of(rank, m)] if group.rows(m) else empty
+                results.append(numpy.full((m, n), numpy.nan, "f"))
+                plan.run(a, b, results[-1])
+            narrow = group.all_gather(m, 0, dtype="f32")
+            narrow.run(tensor(shape=(group.rows(m), 0), at=0), c=tensor(shape=(m, 0), at=0))
+            group.silu_mul(0, 3, tensor(shape=(0, 6), at=0), tensor(shape=(0, 3), at=0), "f32")
+            group.sync()
+            return results
+        for results in on_ranks(work):
+            for c in results:
+                numpy.testing.assert_allclose(c, whole @ b.T, rtol=0, atol=1e-4)
+
+
+class Kept(unittest.TestCase):
+    def test_temporaries(self):
+        n = 96
+
+        def work(group, rank):
+            plan = group.ag_gemm(n, n, n, dtype="f32")
+            ones, out, wrong = numpy.ones((n, n), "f"), numpy.zeros((n, n), "f"), 0
+            x = numpy.ones((n, group.rows(n)), "f")
+            for _ in range(100):
+                plan.run(numpy.ascontiguousarray(x.T), ones, out)
+                junk = numpy.full((group.rows(n), n), 7, "f")
+                group.sync()
+                wrong += (out != n).any() or junk.sum() < 0
+            return wrong
+        self.assertEqual(on_ranks(work), [0] * RANKS)
+
+    def test_until_the_stream_has_used_them(self):
+        """Rank 0's run waits for rank 1's: what it was given is there until that comes."""
+        meeting, go = Meeting(2), threading.Event()
+        x = random(1, 300, 300)
+
+        def operands(rows):
+            return {"a": Wrapped(numpy.ones((rows, 300), "f")), "b": Wrapped(x.copy()),
+                    "bias": Wrapped(x[0].copy()), "c": Wrapped(numpy.zeros((300, 300), "f")),
+                    "gathered": Wrapped(numpy.zeros((300, 300), "f"))}
+
+        def late():
+            with imbrex.Group(1, 2, lambda blob: meeting.swap(1, blob), device="cpu") as group:
+                plan = group.ag_gemm(300, 300, 300, dtype="f32")
+                go.wait(60)
+                plan.run(**operands(150))
+                group.sync()
+        thread = threading.Thread(target=late)
+        thread.start()
+        with imbrex.Group(0, 2, lambda blob: meeting.swap(0, blob), device="cpu") as group:
+            plan = group.ag_gemm(300, 300, 300, dtype="f32")
+            given = operands(150)
+            alive = [weakref.ref(operand) for operand in given.values()]
+            result = given["c"].array
+            plan.run(**given)
+            del given
+            for held in alive:
+                self.assertIsNotNone(held())
+            self.assertTrue((result == 0).all())
+            del held
+            go.set()
+            group.sync()
+            self.assertEqual([held() for held in alive], [None] * 5)
+            numpy.testing.assert_allclose(result, numpy.ones((300, 300)) @ x.T + x[0], atol=1e-3)
+        thread.join()
+
+    def drop(self, enqueue, made):
+        """Of what was given long ago nothing is kept, though nobody ever calls sync."""
+        for _ in range(600):
+            enqueue()
+        early = made[:-64]
+        until(lambda: enqueue() or not any(held() for held in early))
+
+    def fresh(self, made, *shape):
+        operand = Wrapped(numpy.zeros(shape, "f"))
+        made.append(weakref.ref(operand))
+        return operand
+
+    def test_without_a_sync(self):
+        for size in 4, 400:
+            made = []
+            with self.subTest(size=size), alone() as group:
+                plan = group.all_gather(size, size, dtype="f32")
+                same = numpy.zeros((size, size), "f")
+                self.drop(lambda: plan.run(self.fresh(made, size, size), c=same), made)
+                self.drop(lambda: group.silu_mul(size, 2, self.fresh(made, size, 4),
+                                                 self.fresh(made, size, 2), "f32"), made)
+                held = made[-1]
+            self.assertIsNone(held())
+
+    def test_by_a_group_that_has_failed(self):
+        made = []
+        with alone() as group:
+            plan = group.all_gather(8, 8, dtype="f32")
+            out = numpy.zeros((8, 8), "f")
+            plan.run(self.fresh(made, 8, 8), c=out)
+            group.abort()
+            for _ in range(3):
+                self.assertRaises(imbrex.Error, plan.run, self.fresh(made, 8, 8), c=out)
+                self.assertRaises(imbrex.Error, group.sync)
+        self.assertEqual([held() for held in made], [None] * 4)
+
+
+class Gpu(unittest.TestCase):
+    """Without one: what PyTorch is told."""
+
+    def setUp(self):
+        class Stream:
+            def __init__(self, number):
+                self.cuda_stream = number
+        self.stream_type = Stream
+        cuda = types.SimpleNamespace(
+            Stream=Stream, default_stream=lambda device: ("default", device),
+            ExternalStream=lambda number, device: ("external", number, device))
+        torch = mock.patch.dict(sys.modules, torch=types.SimpleNamespace(cuda=cuda))
+        torch.start()
+        self.addCleanup(torch.stop)
+        self.lanes = imbrex._life.Lanes("cuda:1")
+
+    def give(self, stream, *operands):
+        number = imbrex._streams.stream_number("cuda:1", stream)
+        self.lanes.hold(number, stream, operands, 1 << 30)
+        return self.lanes.settle(None, number)
+
+    def told(self, stream):
+        operand = mock.Mock()
+        self.assertFalse(self.give(stream, operand))
+        operand.record_stream.assert_called_once()
+        return operand.record_stream.call_args[0][0]
+
+    def test_streams_of_others_are_recorded(self):
+        theirs = self.stream_type(77)
+        self.assertIs(self.told(theirs), theirs)
+        self.assertEqual(self.told(77), ("external", 77, "cuda:1"))
+        self.assertEqual(self.told(numpy.int64(77)), ("external", 77, "cuda:1"))
+        self.assertEqual(self.told(0), ("default", "cuda:1"))
+        self.assertEqual(self.told(1), ("default", "cuda:1"))
+        self.assertEqual(self.told(types.SimpleNamespace(cuda_stream=5)), ("external", 5, "cuda:1"))
+        for _ in range(1000):
+            self.told(theirs)
+        self.assertEqual(self.lanes.count(), 0)
+
+    def test_what_pytorch_does_not_look_after_is_kept(self):
+        other = types.SimpleNamespace()
+        self.assertFalse(self.give(77, other, mock.Mock()))
+        self.assertEqual(self.lanes.count(), 1)
+        self.lanes.passed(None)
+        self.assertEqual(self.lanes.count(), 1)
+        self.lanes.passed(77)
+        self.assertEqual(self.lanes.count(), 0)
+
+    def test_the_groups_own_stream_keeps(self):
+        same = [mock.Mock(), mock.Mock()]
+        for _ in range(1000):
+            self.assertFalse(self.give(None, *same))
+        self.assertEqual(self.lanes.count(), 2)
+        same[0].record_stream.assert_not_called()
+        runs = 1
+        while not self.give(None, mock.Mock()):
+            runs += 1
+        self.assertEqual(runs, 254)
+        self.lanes.passed(None)
+        self.assertEqual(self.lanes.count(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
