@@ -138,7 +138,7 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
 {
     static int meeting;
     pid_t pids[64];
-    int patience_ms = (PATIENCE_S + 10) * 1000;
+    int patience_ms = (int)patient(PATIENCE_S + 10) * 1000;
     meeting++;
     fflush(NULL);
     for (int r = 0; r < desc->size; r++) {
@@ -153,7 +153,7 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
             char token[32]; /* another program's ports may be the same */
             snprintf(token, sizeof token, "%d.%d", (int)getppid(), meeting);
             setenv("IMBREX_TOKEN", token, 1);
-            alarm(PATIENCE_S);
+            alarm((unsigned)patient(PATIENCE_S));
             int failed = run(r, NULL, ctx) != 0;
             fflush(NULL);
             exit(failed); /* not _exit: the leak checker runs at exit */

@@ -21,6 +21,7 @@
 #include "kernels/ll/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
+#include "limit.h"
 
 enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM86 = 101376, SHARED_SM90 = 232448 };
 
@@ -495,6 +496,7 @@ int main(void)
         cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
+    limit_s *= 8; /* a case has up to a hundred kernels */
     const char *file = getenv("IMBREX_NVRTC");
     if (imx_nvrtc_open(file ? file : "") != IMBREX_OK) {
         printf("skipped: %s\n", imbrex_error());
