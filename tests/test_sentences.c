@@ -86,13 +86,9 @@ static int chunk_of_another_node(imbrex_group *group, void *ctx)
     imx_nodes one = group->nodes;
     (void)ctx;
     if (imbrex_group_rank(group) == 0) {
-        group->nodes = (imx_nodes){ .count = 2,
-                                    .ranks = 2,
-                                    .most = 2,
-                                    .equal = true,
-                                    .of = of,
-                                    .first = first,
-                                    .name = names };
+        group->nodes = (imx_nodes){
+            .count = 2, .ranks = 2, .equal = true, .of = of, .first = first, .name = names
+        };
         leave_fault(group, (imbrexd_site){ .what = IMX_SITE_CHUNK, .rank = 3 });
     }
     while (imbrex_group_status(group) == IMBREX_OK)

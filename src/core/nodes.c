@@ -54,11 +54,8 @@ imbrex_status imx_nodes_find(const imx_identity *all, int rank, int size, int64_
     nodes->local = rank - nodes->first[nodes->own];
     nodes->ranks = imx_nodes_size(nodes, nodes->own);
     nodes->equal = true;
-    for (int i = 0; i < nodes->count; i++) {
-        int here = imx_nodes_size(nodes, i);
-        nodes->equal = nodes->equal && here == nodes->ranks;
-        nodes->most = here > nodes->most ? here : nodes->most;
-    }
+    for (int i = 0; i < nodes->count; i++)
+        nodes->equal = nodes->equal && imx_nodes_size(nodes, i) == nodes->ranks;
     return IMBREX_OK;
 }
 

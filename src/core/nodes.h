@@ -12,7 +12,6 @@ typedef struct imx_nodes {
     int own;                      /* of this rank */
     int local;                    /* this rank's number within its node... */
     int ranks;                    /* ...which has so many */
-    int most;                     /* ranks that the largest node has */
     bool equal;                   /* all nodes have as many ranks */
     int *of;                      /* [size]: node of each rank */
     int *first;                   /* [count + 1]: first rank of each node; then size */
