@@ -454,12 +454,48 @@ static void of_null(void **state)
     assert_int_equal(ranks_run_bare(&desc, bare_nulls, NULL), 0);
 }
 
+/* ---- tuning ---------------------------------------------------------------------------------- */
+
+/* Of three ranks, and of one, which has nothing to tune. */
+static int tuning(imbrex_group *group, void *ctx)
+{
+    const imbrex_gemm_desc good = { .m = 96, .n = 16, .k = 8 };
+    imbrex_gemm_desc negative = good, empty = good, named = good, reserved = good;
+    (void)ctx;
+    if (imbrex_group_size(group) == 1) {
+        UNSUPPORTED("one rank", imbrex_tune, group, "ag_gemm", &good, NULL, NULL);
+        return 0;
+    }
+    negative.m = -1;
+    empty.k = 0;
+    named.algorithm = "copy";
+    reserved.reserved[0] = 1;
+    INVALID("op is \"gemm\": want ", imbrex_tune, group, "gemm", &good, NULL, NULL);
+    INVALID("desc.m is -1", imbrex_tune, group, "ag_gemm", &negative, NULL, NULL);
+    INVALID("96, 16, 0: none may be 0", imbrex_tune, group, "ag_gemm", &empty, NULL, NULL);
+    INVALID("want k 0", imbrex_tune, group, "all_gather", &good, NULL, NULL);
+    INVALID("desc.algorithm is \"copy\"", imbrex_tune, group, "ag_gemm", &named, NULL, NULL);
+    UNSUPPORTED("desc.reserved", imbrex_tune, group, "ag_gemm", &reserved, NULL, NULL);
+    INVALID("op is NULL", imbrex_tune, group, NULL, &good, NULL, NULL);
+    INVALID("desc is NULL", imbrex_tune, group, "ag_gemm", NULL, NULL, NULL);
+    EXPECT(IMBREX_PEER, "op differs between ranks: ag_gemm on rank 0, gemm_rs", imbrex_tune, group,
+           imbrex_group_rank(group) == 1 ? "gemm_rs" : "ag_gemm", &good, NULL, NULL);
+    return 0;
+}
+
+static void of_tuning(void **state)
+{
+    (void)state;
+    on_all(tuning);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_plans),           cmocka_unit_test(of_gemm_runs),
         cmocka_unit_test(of_collective_runs), cmocka_unit_test(of_memory),
         cmocka_unit_test(of_silu_mul),        cmocka_unit_test(of_null),
+        cmocka_unit_test(of_tuning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 
 #include "fake_ranks.h"
 #include "kernels/kernels.h"
+#include "plan.h"
 
 static int tune(imbrex_group *group, void *ctx)
 {
@@ -17,21 +18,25 @@ static int tune(imbrex_group *group, void *ctx)
     imbrex_gemm_desc desc = { 1024, 64, product ? 64 : 0, IMBREX_BF16, .sms = 8 };
     imbrex_coll_desc coll = { 1024, 64, IMBREX_BF16, .sms = 8 };
     imbrex_plan *plan;
-    char text[1000];
     RANK_OK(imbrex_tune(group, product ? "ag_gemm" : "all_gather", &desc, NULL, NULL));
     RANK_OK(product ? imbrex_plan_ag_gemm(group, &desc, &plan)
                     : imbrex_plan_all_gather(group, &coll, &plan));
-    imbrex_plan_describe(plan, text, sizeof text);
+    imx_plan_facts facts = imx_describe_facts(plan);
     imbrex_plan_destroy(plan);
-    RANK_CHECK(strstr(text, " (measured: ") && strstr(text, "; tuned 20"), "%s", text);
+    RANK_CHECK(facts.measured, "%s is not measured", facts.algorithm);
     if (!product)
         return 0;
     desc.m = 2000; /* whose runs of up to 1024 rows take it, too, but no others */
     RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
-    imbrex_plan_describe(plan, text, sizeof text);
+    facts = imx_describe_facts(plan);
     imbrex_plan_destroy(plan);
-    const char *at = strstr(text, "1024 rows: "), *said = strstr(text, " (measured) ");
-    RANK_CHECK(at && said > at && !strstr(said + 2, "(measured"), "%s", text);
+    RANK_CHECK(!facts.measured && facts.fewer_count > 1, "measured %d, %d plans for fewer rows",
+               facts.measured, facts.fewer_count);
+    for (int i = 0; i < facts.fewer_count; i++) {
+        const imx_plan_fewer *fewer = &facts.fewer[i];
+        RANK_CHECK(fewer->measured == (fewer->rows == 1024), "that of %d rows: measured %d",
+                   (int)fewer->rows, fewer->measured);
+    }
     return 0;
 }
 

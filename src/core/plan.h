@@ -139,6 +139,31 @@ void imx_plan_destroy_all(imbrex_group *group);
 /* In a child of fork, which has none of their threads: gives back memory that it can. */
 void imx_plan_forsake_all(imbrex_group *group);
 
+/* What came of a plan: imbrex_plan_describe says it, tests ask it. */
+typedef struct imx_plan_fewer {
+    int64_t rows; /* at most */
+    const char *algorithm;
+    bool measured;
+    int tile_rows, tile_cols;
+} imx_plan_fewer;
+
+typedef struct imx_plan_facts {
+    const char *algorithm;
+    bool measured;      /* the algorithm, not only expected */
+    int64_t chunk_rows; /* of a run of all rows, but for a rank's last */
+    int tile_rows, tile_cols, blocks;
+    bool spanning;                       /* tiles have rows of several ranks: no rank has its own */
+    int parts, slices;                   /* as in imx_config */
+    uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
+    size_t symmetric_bytes, local_bytes; /* with those of plans for fewer rows */
+    const char *net;                     /* the engine between nodes; NULL: one node */
+    const char *memory;                  /* the kind of symmetric memory; NULL: the usual one */
+    imx_plan_fewer fewer[IMX_FEWER];
+    int fewer_count;
+} imx_plan_facts;
+
+imx_plan_facts imx_describe_facts(const imbrex_plan *plan); /* describe.c */
+
 const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
 
 /* For imx_op.prepare: makes kernel number i of the plan ready. */

@@ -1,0 +1,120 @@
+/* test_describe.c - the line that imbrex_plan_describe makes of a plan's facts, word for word. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "plan.h"
+
+static const char *kernel_says(const imx_prepared *p)
+{
+    (void)p;
+    return "gemm: compiled";
+}
+
+static const imx_backend silent = { .name = "cpu" };
+static const imx_backend speaks = { .name = "cuda", .prepared_describe = kernel_says };
+static const imx_target usual, by_ipc = { .memory = "cudaIpc, because so" };
+
+static void says(const imbrex_plan *plan, const char *want)
+{
+    char text[1024];
+    size_t length = imbrex_plan_describe(plan, text, sizeof text);
+    assert_string_equal(text, want);
+    assert_int_equal(length, strlen(want));
+}
+
+static void no_plan(void **state)
+{
+    (void)state;
+    says(NULL, "no plan");
+}
+
+/* One of everything. */
+static void a_collective(void **state)
+{
+    (void)state;
+    imbrex_group group = { .size = 1, .backend = &silent, .target = &usual, .nodes.count = 1 };
+    imbrex_plan plan = {
+        .group = &group,
+        .op = &imx_op_all_gather,
+        .algorithm = &imx_op_all_gather.algorithms[0],
+        .shape = { .m = 1, .n = 5, .dtype = IMBREX_BF16 },
+        .config = { .chunk_rows = 1, .tile_rows = 1, .tile_cols = 1, .blocks = 1 },
+        .why = "there is no peer to send to",
+    };
+    says(&plan, "all_gather m=1 n=5 bf16, 1 rank on cpu: copy (there is no peer to send to); "
+                "chunks of 1 row; 0.00 MiB symmetric, 0.00 MiB local");
+}
+
+static imbrex_plan product(imbrex_group *group)
+{
+    return (imbrex_plan){
+        .group = group,
+        .op = &imx_op_ag_gemm,
+        .algorithm = &imx_op_ag_gemm.algorithms[2],
+        .shape = { .m = 400, .n = 48, .k = 24, .dtype = IMBREX_F16, .layout = IMBREX_KN },
+        .config = { .chunk_rows = 64, .tile_rows = 32, .tile_cols = 16, .blocks = 3 },
+        .offsets = { .half_bytes = 3 << 19, .local_bytes = 1 << 18 },
+        .why = "desc.algorithm",
+    };
+}
+
+static void a_product_with_plans_for_fewer_rows(void **state)
+{
+    (void)state;
+    imbrex_group group = { .size = 4, .backend = &speaks, .target = &by_ipc, .nodes.count = 1 };
+    imbrex_plan few = product(&group), some = product(&group), plan = product(&group);
+    int prepared;
+    few.shape.m = 64;
+    few.measured = true;
+    some.shape.m = 128;
+    some.algorithm = &imx_op_ag_gemm.algorithms[0];
+    plan.fewer[0] = &few;
+    plan.fewer[5] = &some;
+    plan.kernels[1] = (imx_prepared *)&prepared;
+    says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cuda: store (desc.algorithm); "
+                "chunks of 64 rows, tiles of 32x16, 3 blocks; gemm: compiled; runs of up to "
+                "64 rows: store (measured) 32x16, 128 rows: copy 32x16; 9.00 MiB symmetric, "
+                "1.50 MiB local; symmetric memory: cudaIpc, because so");
+    imx_plan_facts facts = imx_describe_facts(&plan);
+    assert_int_equal(facts.fewer_count, 2);
+    assert_int_equal(facts.fewer[1].rows, 128);
+    assert_false(facts.spanning || facts.measured);
+}
+
+static void a_product_over_nodes(void **state)
+{
+    (void)state;
+    int first[] = { 0, 2 };
+    imbrex_group group = { .size = 4,
+                           .backend = &silent,
+                           .target = &usual,
+                           .nodes = { .count = 2, .ranks = 2, .equal = true, .first = first },
+                           .net_facts.text = "NCCL 2.28.3" };
+    imbrex_plan plan = product(&group);
+    says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cpu: store (desc.algorithm); "
+                "chunks of 64 rows, tiles of 32x16, 3 blocks; nodes of 2 x 2 ranks over "
+                "NCCL 2.28.3; 3.00 MiB symmetric, 0.50 MiB local");
+    plan.runs = 1;
+    plan.sent_inside = 17;
+    plan.sent_between = (uint64_t)1 << 40;
+    says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cpu: store (desc.algorithm); "
+                "chunks of 64 rows, tiles of 32x16, 3 blocks; nodes of 2 x 2 ranks over "
+                "NCCL 2.28.3; the latest run sent 17 bytes within the node, 1099511627776 to "
+                "others; 3.00 MiB symmetric, 0.50 MiB local");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_plan),
+        cmocka_unit_test(a_collective),
+        cmocka_unit_test(a_product_with_plans_for_fewer_rows),
+        cmocka_unit_test(a_product_over_nodes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
