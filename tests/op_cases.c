@@ -4,8 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#include "core/group.h"
+#include "core/plan.h"
 #include "imbrex_device.h"
 #include "op_image.h"
 #include "ranks.h"
@@ -29,25 +30,22 @@ const char *op_cases_algorithm(const op_case *c, int i)
     return i < 3 ? algorithms[i] : NULL;
 }
 
-/* Whether ranks' rows have tiles of their own, where that depends on the GPU: says a plan that may
- * choose its algorithm. */
-static bool has_own_tiles(imbrex_group *group, op_case c)
+/* Whether tiles have rows of several ranks: a plan by another algorithm says so. */
+static bool is_spanning(imbrex_group *group, op_case c)
 {
     imbrex_plan *plan;
-    char text[1024];
-    c.algorithm = NULL;
+    c.algorithm = "sequential";
     if (case_plan(group, &c, &plan) != IMBREX_OK)
         return false;
-    imbrex_plan_describe(plan, text, sizeof text);
+    imx_plan_facts facts = imx_describe_facts(plan);
     imbrex_plan_destroy(plan);
-    return strstr(text, "if asked for, ring") != NULL;
+    return facts.spanning;
 }
 
 /* "ring" is not for tiles with rows of several ranks, and on GPUs not for what their copy engine
  * cannot take: then it has to be refused. */
 static bool is_refused(imbrex_group *group, const op_case *c)
 {
-    enum { MERGED_ROWS = 1024, MERGED_SHARE = 224 }; /* core/tune.c */
     int ranks = imbrex_group_size(group);
     if (strcmp(c->algorithm, "ring") != 0 || ranks == 1)
         return false;
@@ -56,16 +54,16 @@ static bool is_refused(imbrex_group *group, const op_case *c)
     if (group->target->arch != 90 || c->dtype == IMBREX_F32 || c->k == 0 || c->k % 8 ||
         (c->layout == IMBREX_KN && c->n % 8))
         return true;
-    if (c->chunk_rows || c->m > MERGED_ROWS)
-        return false;
-    return c->m <= (int64_t)MERGED_SHARE * ranks || !has_own_tiles(group, *c);
+    return !c->chunk_rows && is_spanning(group, *c);
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
 /* Values that are wrong are counted and the walk goes on, so that ranks stay together; what ends a
- * group ends the walk, which another group may go on with. */
+ * group ends the walk, which another group may go on with.  After so many of either all is said:
+ * each more may cost a deadline. */
 enum { FINE, STUCK, WRONG };
+enum { FAILURES_MOST = 3 };
 
 static int check_values(imbrex_group *group, const op_case *c, int64_t m, const op_image *x)
 {
@@ -168,6 +166,8 @@ int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
     return imbrex_group_status(group) == IMBREX_OK ? WRONG : STUCK;
 }
 
+static _Thread_local int rings; /* plans by "ring", of this rank */
+
 static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *first, void *device)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group), worst = FINE;
@@ -176,6 +176,7 @@ static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *fi
     int made = op_cases_plan(group, c, &plan);
     if (made != FINE || !plan)
         return made;
+    rings += strcmp(c->algorithm, "ring") == 0;
     for (int i = 0; i < RUNS; i++) {
         int64_t m = rows_of_run[i];
         if ((m < 1 && i) || m > c->m)
@@ -237,6 +238,10 @@ bool op_walk_resume(op_walk *walk, int ranks)
     int ended = __atomic_exchange_n(&walk->ended, 0, __ATOMIC_RELAXED);
     if (ended == ranks)
         return false;
+    if (++walk->lost >= FAILURES_MOST) {
+        fprintf(stderr, "    the group failed once more: the rest is left out\n");
+        return false;
+    }
     const op_place *last = &walk->at[0];
     for (int r = 1; r < ranks; r++) {
         bool later = walk->at[r].number > last->number || (walk->at[r].number == last->number &&
@@ -430,9 +435,19 @@ static bool walk_is_over(imbrex_group *group, op_walk *walk, int i)
     return to && i >= to;
 }
 
-static int check_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
+/* Of this program: walks without a place, whose group failed. */
+static int *lost;
+
+__attribute__((constructor)) static void share_with_processes(void)
 {
-    int worst = FINE;
+    lost = mmap(NULL, sizeof *lost, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (lost == MAP_FAILED)
+        abort();
+}
+
+static int walk_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
+{
+    int worst = FINE, wrong = 0;
     op_case c;
     for (int i = walk ? walk->from : 0; op_cases_get(i, &c) && worst != STUCK; i++) {
         if (walk && walk_is_over(group, walk, i))
@@ -440,9 +455,39 @@ static int check_all(imbrex_group *group, int last_op, int nodes, void *device, 
         c.nodes = nodes;
         int how = table_op(i) < last_op ? check_case(group, c, i, device, walk) : FINE;
         worst = how == STUCK || !worst ? how : worst;
+        wrong += how == WRONG;
+        if (wrong == FAILURES_MOST) {
+            op_image_complain("%d cases are wrong: the rest is left out", wrong);
+            if (walk)
+                __atomic_store_n(&walk->lost, FAILURES_MOST, __ATOMIC_RELAXED);
+            return STUCK;
+        }
     }
     if (walk && worst != STUCK)
         op_walk_end(walk);
+    return worst;
+}
+
+/* What is refused everywhere is not tested anywhere. */
+static bool wants_rings(const imbrex_group *group)
+{
+    return group->size > 1 && group->target->arch != 80;
+}
+
+static int check_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
+{
+    if (__atomic_load_n(lost, __ATOMIC_RELAXED) >= FAILURES_MOST) {
+        op_image_complain("the groups of %d tables failed: this one is left out", FAILURES_MOST);
+        return STUCK;
+    }
+    rings = 0;
+    int worst = walk_all(group, last_op, nodes, device, walk);
+    if (worst == FINE && !walk && last_op == OPS && nodes == 1 && wants_rings(group) && !rings) {
+        op_image_complain("no case has tiles for \"ring\"");
+        return WRONG;
+    }
+    if (worst == STUCK && !walk && imbrex_group_rank(group) == 0)
+        __atomic_add_fetch(lost, 1, __ATOMIC_RELAXED); /* joins and waits order it */
     return worst;
 }
 

@@ -34,6 +34,7 @@ typedef struct op_walk {
     int64_t until_ns;  /* on rank 0's clock: no case begins after it; 0: there is time */
     int ended;         /* ranks that have come to the end; atomic */
     uint64_t given_up; /* a bit an operator's algorithm */
+    int lost;          /* groups that failed */
     op_place at[16];   /* of each rank */
 } op_walk;
 
@@ -47,8 +48,8 @@ bool op_walk_step(op_walk *walk, int rank, int number, int algorithm);
 /* The rank has come to the end. */
 void op_walk_end(op_walk *walk);
 
-/* After a failure: unless all ranks came to the end, gives up the algorithm that they had come to,
- * and says whether to go on. */
+/* After a failure: unless all ranks came to the end, or it is the third, gives up the algorithm
+ * that they had come to, and says whether to go on. */
 bool op_walk_resume(op_walk *walk, int ranks);
 
 /* Says on stderr what a plan is and what was run. */
@@ -59,7 +60,7 @@ void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c,
 int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
 
 /* op_cases_all with matrices in memory of the group's device, of a walk (NULL: the whole table).
- * 1: the group has failed; 2: values were wrong, all cases were tried. */
+ * 1: the group has failed, or is to; 2: values were wrong, all cases were tried. */
 int op_cases_device(imbrex_group *group, void *walk);
 
 /* The same over several nodes. */
