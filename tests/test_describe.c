@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "live.h"
 #include "plan.h"
 
 static const char *kernel_says(const imx_prepared *p)
@@ -22,7 +23,9 @@ static const imx_target usual, by_ipc = { .memory = "cudaIpc, because so" };
 static void says(const imbrex_plan *plan, const char *want)
 {
     char text[1024];
+    assert_true(!plan || imx_live_add(IMX_LIVE_PLAN, plan) == IMBREX_OK);
     size_t length = imbrex_plan_describe(plan, text, sizeof text);
+    imx_live_remove(IMX_LIVE_PLAN, plan);
     assert_string_equal(text, want);
     assert_int_equal(length, strlen(want));
 }
