@@ -374,6 +374,7 @@ imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc
                               const int32_t *rows_here, imbrex_stream stream)
 {
     imx_status_enter(__func__);
+    IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     IMX_TRY(check_activation(desc));
     if (scales)
