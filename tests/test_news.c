@@ -12,9 +12,11 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "door.h"
 #include "imbrex_device.h"
 #include "imx.h"
 #include "net_threads.h"
@@ -68,6 +70,140 @@ static void news_travel_between_nodes(void **state)
     assert_int_equal(run_with(9, 3, NEWS_MS, hears_of_an_abort, NULL), 0);
 }
 
+static int aborts_and_leaves(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    if (imbrex_group_rank(group) == 1) {
+        imbrex_group_abort_because(group, "no time to lose");
+        return 0; /* and the group is destroyed */
+    }
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status;
+    while ((status = imbrex_group_status(group)) == IMBREX_OK &&
+           imbrexd_now_ns() - begin_ns < patient(NEWS_MOST_MS) * (int64_t)1000000)
+        usleep(1000);
+    RANK_CHECK(status == IMBREX_PEER && strstr(imbrex_error(), "no time to lose"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+/* Threads that begin late: the one for news when its rank has left already. */
+static int (*real_thread_create)(unsigned long *thread, void *(*run)(void *), void *arg);
+
+typedef struct late_thread {
+    void *(*run)(void *);
+    void *arg;
+} late_thread;
+
+static void *run_late(void *arg)
+{
+    late_thread late = *(late_thread *)arg;
+    free(arg);
+    usleep(300000);
+    return late.run(late.arg);
+}
+
+static int create_late(unsigned long *thread, void *(*run)(void *), void *arg)
+{
+    late_thread *late = malloc(sizeof *late);
+    *late = (late_thread){ run, arg };
+    return real_thread_create(thread, run_late, late);
+}
+
+static void news_of_who_leaves_at_once(void **state)
+{
+    (void)state;
+    real_thread_create = imx_sys.thread_create;
+    imx_sys.thread_create = create_late;
+    assert_int_equal(run_with(2, 1, NEWS_MS, aborts_and_leaves, NULL), 0);
+    imx_sys.thread_create = real_thread_create;
+}
+
+/* ---- somebody in between --------------------------------------------------------------------- */
+
+/* A bit of what a thread for news receives is another. */
+static long (*real_recvmsg)(int fd, struct msghdr *message, int flags);
+
+static long recvmsg_of_another(int fd, struct msghdr *message, int flags)
+{
+    char thread[16] = "";
+    prctl(PR_GET_NAME, thread);
+    long got = real_recvmsg(fd, message, flags);
+    if (got > 0 && strcmp(thread, "imbrex-news") == 0)
+        ((char *)message->msg_iov[0].iov_base)[got - 1] ^= 1;
+    return got;
+}
+
+static int hears_a_forgery(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int64_t begin_ns = imbrexd_now_ns();
+    imbrex_status status;
+    if (imbrex_group_rank(group) == 2)
+        imbrex_group_abort(group);
+    while ((status = imbrex_group_status(group)) == IMBREX_OK &&
+           imbrexd_now_ns() - begin_ns < patient(NEWS_MOST_MS) * (int64_t)1000000)
+        usleep(1000);
+    RANK_CHECK(status == IMBREX_PEER, "%s", imbrex_status_name(status));
+    if (imbrex_group_rank(group) < 2)
+        RANK_CHECK(strstr(imbrex_error(), "what came to rank 0") &&
+                       strstr(imbrex_error(), "as rank 2's news, on node 1") &&
+                       strstr(imbrex_error(), "is not what that rank sent"),
+                   "'%s'", imbrex_error());
+    return 0;
+}
+
+static void news_that_somebody_changes(void **state)
+{
+    (void)state;
+    real_recvmsg = imx_sys.recvmsg;
+    imx_sys.recvmsg = recvmsg_of_another;
+    assert_int_equal(run_with(4, 2, NEWS_MS, hears_a_forgery, NULL), 0);
+    imx_sys.recvmsg = real_recvmsg;
+}
+
+/* ---- strangers at the door ------------------------------------------------------------------- */
+
+enum { STRANGERS = 200 };
+static int strangers[STRANGERS], stranger_count;
+static int (*real_listen)(int fd, int backlog);
+
+/* They come as the door opens, before any rank, and are silent, or noisy, and stay. */
+static int listen_among_strangers(int fd, int backlog)
+{
+    struct sockaddr_in at;
+    socklen_t length = sizeof at;
+    int error = real_listen(fd, backlog);
+    if (getsockname(fd, (struct sockaddr *)&at, &length) || at.sin_family != AF_INET)
+        return error;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    while (stranger_count < STRANGERS) {
+        int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(stranger, (struct sockaddr *)&at, length))
+            abort();
+        if (stranger_count % 3 == 2)
+            (void)!send(stranger, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+        strangers[stranger_count++] = stranger;
+    }
+    return error;
+}
+
+static void strangers_hold_up_nobody(void **state)
+{
+    (void)state;
+    real_listen = imx_sys.listen;
+    imx_sys.listen = listen_among_strangers;
+    int64_t begin_ns = imbrexd_now_ns();
+    int failed = run_with(9, 3, NEWS_MS, hears_of_an_abort, NULL);
+    int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
+    imx_sys.listen = real_listen;
+    assert_int_equal(stranger_count, STRANGERS);
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i]);
+    assert_int_equal(failed, 0);
+    assert_in_range(took_ms, 0, patient(NEWS_MOST_MS));
+}
+
 /* ---- rank 0 cannot be reached ---------------------------------------------------------------- */
 
 /* A door at which nobody answers, though it is there: its queue is full. */
@@ -94,6 +230,32 @@ static int meets_soon(imbrex_group *group, void *ctx)
                    (long long)took_ms);
     }
     return 0;
+}
+
+static int count_connects(int fd, const struct sockaddr *address, unsigned length)
+{
+    (void)fd, (void)address, (void)length;
+    called_ns++;
+    errno = ECONNREFUSED;
+    return -1;
+}
+
+/* An offer says how many addresses are in it, and there is room for 8. */
+static void an_offer_of_too_many_addresses(void **state)
+{
+    (void)state;
+    static const int32_t counts[] = { 1000000, 9, -1, 3 };
+    static const int64_t want[] = { 8, 8, 0, 3 };
+    real_connect = imx_sys.connect;
+    imx_sys.connect = count_connects;
+    for (int i = 0; i < 4; i++) {
+        imx_door_offer offer = { .count = counts[i], .port = 1 };
+        called_ns = 0;
+        assert_int_equal(imx_door_call(&offer, imx_socket_deadline(1000)), -1);
+        assert_int_equal(called_ns, want[i]);
+    }
+    called_ns = 0;
+    imx_sys.connect = real_connect;
 }
 
 static void a_group_meets_without_news(void **state)
@@ -160,6 +322,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(news_travel_between_nodes),
+        cmocka_unit_test(news_of_who_leaves_at_once),
+        cmocka_unit_test(news_that_somebody_changes),
+        cmocka_unit_test(strangers_hold_up_nobody),
+        cmocka_unit_test(an_offer_of_too_many_addresses),
         cmocka_unit_test(a_group_meets_without_news),
         cmocka_unit_test(a_rank_0_without_descriptors_goes_without_news),
     };

@@ -66,6 +66,12 @@ imbrex_status imx_bootstrap_status(const imx_bootstrap *bootstrap)
     return bootstrap->star.status;
 }
 
+void imx_bootstrap_secret(const imx_bootstrap *bootstrap, uint64_t key[2])
+{
+    key[0] = bootstrap->star.key[0];
+    key[1] = bootstrap->star.key[1];
+}
+
 void imx_bootstrap_watch(imx_bootstrap *bootstrap, const uint64_t *abort)
 {
     bootstrap->star.abort = abort;

@@ -23,6 +23,9 @@ imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *en
 const imbrex_bootstrap *imx_bootstrap_public(imx_bootstrap *bootstrap);
 imbrex_status imx_bootstrap_status(const imx_bootstrap *bootstrap);
 
+/* A key that the ranks have, and nobody who only hears what they swap, if they have a token. */
+void imx_bootstrap_secret(const imx_bootstrap *bootstrap, uint64_t key[2]);
+
 /* From now on an allgather fails soon after *abort is not 0 any more. */
 void imx_bootstrap_watch(imx_bootstrap *bootstrap, const uint64_t *abort);
 

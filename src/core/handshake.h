@@ -63,8 +63,8 @@ typedef struct imx_handshake_verdict {
 typedef struct imx_handshake_guest {
     int fd;
     int64_t limit; /* when the host loses patience */
-    int step;
-    size_t have; /* bytes of the current message */
+    int step;      /* 0: it has said nothing yet */
+    size_t have;   /* bytes of the current message */
     imx_handshake_hello hello;
     imx_handshake_challenge challenge;
     imx_handshake_proof proof;

@@ -1,54 +1,38 @@
 /* news.c - connections between nodes that carry one thing: why the group has failed. */
 #include "news.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
+#include "door.h"
 #include "group.h"
 #include "process.h"
-#include "socket.h"
+#include "siphash.h"
 
-enum { ADDRESSES = 8, TRY_MS = 1000, TRIES_MS = 5000, MESSAGE_MS = 1000, LOOK_MS = 10 };
+enum { TRIES_MS = 5000, MESSAGE_MS = 1000, LOOK_MS = 10 };
 
 #define MAGIC 0x7377656e78626d69 /* "imbxnews" */
 
-/* Where rank 0 can be reached. */
-typedef struct offer {
-    uint64_t key[2];
-    uint32_t addresses[ADDRESSES]; /* IPv4, as on the wire */
-    int32_t count, port;
-} offer;
-
-typedef enum kind { HELLO, WELCOME, FAULT, LEAVE } kind;
+typedef enum kind { FAULT = 1, LEAVE = 2 } kind;
 
 typedef struct message {
-    uint64_t magic, key[2]; /* the key in a HELLO alone */
+    uint64_t magic;
+    uint64_t seal; /* of all of it, in which it is 0 then */
     int32_t kind;
     int32_t rank; /* who speaks; FAULT: who noticed */
     imbrexd_fault fault;
     char why[IMX_NOTE_BYTES]; /* of a fault of kind ABORT; "": none was given */
 } message;
 
-typedef struct wire {
-    int fd;       /* -1: none, or no more */
-    int rank;     /* at the other end */
-    bool welcome; /* the other end knows of the connection */
-} wire;
-
 struct imx_news {
     imbrex_group *group;
-    wire *wires;
+    imx_door_wire *wires;
     struct pollfd *polls;
     int count;
     unsigned long thread;
@@ -56,121 +40,30 @@ struct imx_news {
     uint32_t stop; /* atomic */
 };
 
-/* ---- connecting ------------------------------------------------------------------------------ */
+/* ---- messages -------------------------------------------------------------------------------- */
 
-/* Of this host, those of loopback last: they serve logical nodes. */
-static void list_addresses(offer *o)
+static bool send_message(imx_door_wire *wire, const message *m)
 {
-    struct ifaddrs *all = NULL;
-    if (getifaddrs(&all) != 0)
-        return;
-    for (int loopback = 0; loopback < 2; loopback++) {
-        for (const struct ifaddrs *i = all; i && o->count < ADDRESSES; i = i->ifa_next) {
-            bool fits = i->ifa_addr && i->ifa_addr->sa_family == AF_INET && i->ifa_flags & IFF_UP;
-            if (fits && !!(i->ifa_flags & IFF_LOOPBACK) == loopback)
-                o->addresses[o->count++] = ((struct sockaddr_in *)i->ifa_addr)->sin_addr.s_addr;
-        }
-    }
-    freeifaddrs(all);
-}
-
-static imx_socket_address address_of(uint32_t host, int port)
-{
-    imx_socket_address address = { .length = sizeof(struct sockaddr_in) };
-    struct sockaddr_in *in = (struct sockaddr_in *)&address.at;
-    in->sin_family = AF_INET;
-    in->sin_addr.s_addr = host;
-    in->sin_port = htons((uint16_t)port);
-    return address;
-}
-
-/* A rank 0 that cannot listen offers nothing. */
-static int listen_for_nodes(offer *o)
-{
-    imx_socket_address any = address_of(htonl(INADDR_ANY), 0);
-    struct sockaddr_in bound;
-    socklen_t length = sizeof bound;
-    if (getrandom(o->key, sizeof o->key, 0) != (ssize_t)sizeof o->key)
-        return -1;
-    int fd = imx_socket_listen(&any);
-    if (fd < 0)
-        return -1;
-    if (getsockname(fd, (struct sockaddr *)&bound, &length) == 0) {
-        o->port = ntohs(bound.sin_port);
-        list_addresses(o);
-    }
-    return fd;
-}
-
-static bool send_message(int fd, const message *m)
-{
-    return imx_socket_send_all(fd, m, sizeof *m, imx_socket_deadline(MESSAGE_MS)) ==
+    message sealed;
+    memcpy(&sealed, m, sizeof sealed); /* and what lies between its fields */
+    sealed.seal = 0;
+    sealed.seal = imx_seal_next(&wire->seals.send, &sealed, sizeof sealed);
+    return imx_socket_send_all(wire->fd, &sealed, sizeof sealed, imx_socket_deadline(MESSAGE_MS)) ==
            IMX_SOCKET_DONE;
 }
 
-static bool receive_message(int fd, message *m)
+typedef enum heard { NOTHING, A_MESSAGE, FORGERY } heard;
+
+static heard receive_message(imx_door_wire *wire, message *m)
 {
     imx_socket_result got =
-        imx_socket_recv_all(fd, m, sizeof *m, imx_socket_deadline(MESSAGE_MS), NULL);
-    return got == IMX_SOCKET_DONE && m->magic == MAGIC;
-}
-
-/* The first address that answers; -1: none does, and the others have waited long enough to meet. */
-static int call_rank_0(const imbrex_group *group, const offer *o)
-{
-    message hello = { .magic = MAGIC, .kind = HELLO, .rank = group->rank };
-    memcpy(hello.key, o->key, sizeof hello.key);
-    int64_t deadline = imx_socket_deadline(imx_min(TRIES_MS, group->timeout_ms / 2));
-    for (int i = 0; i < o->count; i++) {
-        imx_socket_address address = address_of(o->addresses[i], o->port);
-        int fd;
-        if (imx_socket_connect(&address, imx_min(deadline, imx_socket_deadline(TRY_MS)), &fd) !=
-            IMX_SOCKET_DONE)
-            continue;
-        if (send_message(fd, &hello))
-            return fd;
-        close(fd);
-    }
-    return -1;
-}
-
-static wire *find_wire(const imx_news *news, int rank)
-{
-    for (int i = 0; i < news->count; i++) {
-        if (news->wires[i].rank == rank)
-            return &news->wires[i];
-    }
-    return NULL;
-}
-
-/* All that say they have called are at the door; strangers are sent away.  Who cannot be let in,
- * for want of descriptors or memory or because strangers took too long, goes without news. */
-static void welcome(imx_news *news, int listener, const offer *o, int callers)
-{
-    int64_t deadline = imx_socket_deadline(MESSAGE_MS);
-    int64_t last = imx_socket_deadline(imx_min(TRIES_MS, news->group->timeout_ms / 2));
-    const message answer = { .magic = MAGIC, .kind = WELCOME };
-    while (callers > 0 && imx_socket_now_ms() < last) {
-        struct pollfd door = { .fd = listener, .events = POLLIN };
-        message hello;
-        if (imx_socket_poll(&door, 1, deadline, NULL) != IMX_SOCKET_DONE)
-            return;
-        int fd = imx_sys.accept(listener, NULL, NULL);
-        if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-            return;
-        if (fd < 0)
-            continue;
-        imx_socket_no_delay(fd);
-        bool known = receive_message(fd, &hello) && hello.kind == HELLO &&
-                     memcmp(hello.key, o->key, sizeof hello.key) == 0;
-        wire *from = known ? find_wire(news, hello.rank) : NULL;
-        if (from && from->fd < 0 && send_message(fd, &answer)) {
-            *from = (wire){ .fd = fd, .rank = hello.rank, .welcome = true };
-            callers--;
-        } else {
-            close(fd);
-        }
-    }
+        imx_socket_recv_all(wire->fd, m, sizeof *m, imx_socket_deadline(MESSAGE_MS), NULL);
+    if (got != IMX_SOCKET_DONE)
+        return NOTHING;
+    uint64_t seal = m->seal;
+    m->seal = 0;
+    bool sealed = seal == imx_seal_next(&wire->seals.receive, m, sizeof *m);
+    return sealed && m->magic == MAGIC ? A_MESSAGE : FORGERY;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -185,7 +78,7 @@ static void raise_here(const imbrex_group *group, const message *m)
                                      __ATOMIC_RELAXED))
         return;
     foreign->kind = m->fault.kind;
-    foreign->rank = m->fault.rank;
+    foreign->rank = m->rank;
     foreign->late = m->fault.late;
     foreign->site = m->fault.site;
     foreign->have = m->fault.have;
@@ -202,22 +95,19 @@ static void raise_here(const imbrex_group *group, const message *m)
     }
 }
 
-static void hear(imx_news *news, wire *from)
+static void hear(imx_news *news, imx_door_wire *from)
 {
+    const imbrexd_site site = { .rank = from->rank, .index = -1 };
     message m;
-    bool heard = receive_message(from->fd, &m);
-    if (heard && m.kind == WELCOME) {
-        from->welcome = true;
-        return;
-    }
-    if (heard && m.kind == FAULT) {
+    heard what = receive_message(from, &m);
+    if (what == A_MESSAGE && m.kind == FAULT) {
         raise_here(news->group, &m);
         return;
     }
-    if (!heard && from->welcome) { /* its process has ended, and all its sockets with it */
-        imbrexd_site site = { .rank = from->rank, .index = -1 };
+    if (what == NOTHING) /* its process has ended, and all its sockets with it */
         imbrexd_fault_raise(&news->group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
-    }
+    if (what == FORGERY)
+        imbrexd_fault_raise(&news->group->watch, IMBREXD_FAULT_NET, site, 0, IMX_NET_FORGED);
     close(from->fd);
     from->fd = -1;
 }
@@ -250,7 +140,7 @@ static bool find_fault(const imbrex_group *group, message *m)
 static void tell_all(imx_news *news, const message *m)
 {
     for (int i = 0; i < news->count; i++) {
-        if (news->wires[i].fd >= 0 && !send_message(news->wires[i].fd, m))
+        if (news->wires[i].fd >= 0 && !send_message(&news->wires[i], m))
             shutdown(news->wires[i].fd, SHUT_RDWR);
     }
 }
@@ -296,7 +186,8 @@ static imbrex_status create(imbrex_group *group, imx_news **out)
     IMX_GOTO(imx_sys_alloc((size_t)news->count, sizeof *news->wires, &news->wires));
     IMX_GOTO(imx_sys_alloc((size_t)news->count, sizeof *news->polls, &news->polls));
     for (int i = 0; i < news->count; i++)
-        news->wires[i] = (wire){ .fd = -1, .rank = group->rank == 0 ? nodes->first[i + 1] : 0 };
+        news->wires[i] =
+            (imx_door_wire){ .fd = -1, .rank = group->rank == 0 ? nodes->first[i + 1] : 0 };
     *out = news;
     return IMBREX_OK;
 fail:
@@ -304,22 +195,65 @@ fail:
     return status;
 }
 
-/* Two meetings: where rank 0 listens, then who has called it. */
-static imbrex_status connect_all(imbrex_group *group, imx_news *news, int listener,
-                                 const offer *mine, offer *offers)
+/* The key of the connections: fresh, and secret where what the ranks swap is heard by others, too,
+ * but the group has a token. */
+static imx_handshake_id make_id(const imbrex_group *group, const imx_door_offer *offer)
 {
-    IMX_TRY(imx_agree_allgather(group, mine, offers, sizeof *mine));
-    if (news && group->rank > 0)
-        news->wires[0].fd = call_rank_0(group, &offers[0]);
-    int32_t called = news && group->rank > 0 && news->wires[0].fd >= 0;
-    int32_t *calls = (int32_t *)(void *)offers; /* done with */
-    offer first = offers[0];
-    IMX_TRY(imx_agree_allgather(group, &called, calls, sizeof called));
-    int callers = 0;
+    imx_handshake_id id = { .rank = group->rank, .size = group->size };
+    uint64_t secret[2] = { 0, 0 };
+    if (group->own_bootstrap)
+        imx_bootstrap_secret(group->own_bootstrap, secret);
+    for (uint64_t i = 0; i < 2; i++) {
+        const uint64_t words[3] = { offer->key[0], offer->key[1], i };
+        id.key[i] = imx_siphash(secret, words, sizeof words);
+    }
+    return id;
+}
+
+/* Says yes or no to all: how many say yes, and, at `said`, who. */
+static imbrex_status ask(imbrex_group *group, bool mine, int32_t *said, int *count)
+{
+    const int32_t word = mine;
+    *count = 0;
+    IMX_TRY(imx_agree_allgather(group, &word, said, sizeof word));
     for (int r = 0; r < group->size; r++)
-        callers += calls[r];
-    if (listener >= 0)
-        welcome(news, listener, &first, callers);
+        *count += said[r] == 1;
+    return IMBREX_OK;
+}
+
+/* Three meetings: where rank 0 listens, who has called it, who is in.  Whoever cannot be let in,
+ * for want of descriptors or memory or since strangers took too long, goes without news.  A caller
+ * waits longer than rank 0, which closes the door to those that are still outside. */
+static imbrex_status connect_all(imbrex_group *group, imx_news *news, int *listener,
+                                 const imx_door_offer *mine, imx_door_offer *offers)
+{
+    const int64_t most = imx_min(TRIES_MS, group->timeout_ms / 2);
+    const int64_t longer = imx_min(most + MESSAGE_MS, group->timeout_ms * 3 / 4);
+    imx_door_wire *up = news && group->rank > 0 ? &news->wires[0] : NULL;
+    int32_t *said = (int32_t *)(void *)offers; /* once they are read */
+    int callers, in;
+    IMX_TRY(imx_agree_allgather(group, mine, offers, sizeof *mine));
+    const imx_door_offer offer = offers[0];
+    const imx_handshake_id id = make_id(group, &offer);
+    if (up)
+        up->fd = imx_door_call(&offer, imx_socket_deadline(most));
+    IMX_TRY(ask(group, up && up->fd >= 0, said, &callers));
+    if (up && up->fd >= 0)
+        imx_door_enter(&id, imx_socket_deadline(longer), up);
+    if (*listener >= 0) {
+        imx_door_let_in(*listener, &id, (int)imx_min(callers, news->count),
+                        imx_socket_deadline(most), news->wires, news->count);
+        close(*listener);
+        *listener = -1;
+    }
+    IMX_TRY(ask(group, up && up->fd >= 0, said, &in));
+    for (int i = 0; group->rank == 0 && i < news->count; i++) {
+        imx_door_wire *wire = &news->wires[i];
+        if (wire->fd >= 0 && said[wire->rank] != 1) { /* it gave up before it heard that it is in */
+            close(wire->fd);
+            wire->fd = -1;
+        }
+    }
     return IMBREX_OK;
 }
 
@@ -335,7 +269,7 @@ static imbrex_status start(imx_news *news)
 imbrex_status imx_news_open(imbrex_group *group, imx_news **out)
 {
     imx_news *news = NULL;
-    offer mine = { .count = 0 }, *offers = NULL;
+    imx_door_offer mine = { .count = 0 }, *offers = NULL;
     int listener = -1;
     imbrex_status own = imx_sys_alloc((size_t)group->size, sizeof *offers, &offers);
     if (own == IMBREX_OK && group->nodes.local == 0)
@@ -343,8 +277,8 @@ imbrex_status imx_news_open(imbrex_group *group, imx_news **out)
     imbrex_status status;
     IMX_GOTO(imx_agree(group, "imbrex_group_create", own, NULL, 0));
     if (group->rank == 0)
-        listener = listen_for_nodes(&mine);
-    IMX_GOTO(connect_all(group, news, listener, &mine, offers));
+        listener = imx_door_open(&mine);
+    IMX_GOTO(connect_all(group, news, &listener, &mine, offers));
     own = news ? start(news) : IMBREX_OK;
     IMX_GOTO(imx_agree(group, "imbrex_group_create", own, NULL, 0));
     *out = news;
