@@ -43,6 +43,12 @@ bool st_fail(st_error *error, const char *format, ...)
     return false;
 }
 
+bool st_is_pointer(const char *text, size_t bytes)
+{
+    static const char begin[] = "version https://git-lfs";
+    return bytes >= sizeof begin - 1 && memcmp(text, begin, sizeof begin - 1) == 0;
+}
+
 const char *st_path_tail(const char *path)
 {
     size_t length = strlen(path), most = 160;
@@ -68,7 +74,7 @@ const char *st_dtype_name(st_dtype dtype)
 bool st_dtype_bytes(st_dtype dtype, int rank, const int64_t *shape, size_t *bytes)
 {
     size_t bits = (size_t)dtypes[dtype].bits;
-    for (int i = 0; i < rank; i++)
+    for (int i = 0; i < rank && i < ST_MAX_RANK; i++)
         if (shape[i] < 0 || __builtin_mul_overflow(bits, (size_t)shape[i], &bits))
             return false;
     *bytes = bits / 8;
@@ -187,6 +193,8 @@ static bool read_header(st_file *file, st_error *error)
     const unsigned char *start = file->map;
     const char *text = (const char *)start + LENGTH_BYTES;
     uint64_t length = 0, room = file->map_bytes - LENGTH_BYTES;
+    if (st_is_pointer(file->map, file->map_bytes))
+        return st_fail(error, "%s: is only git-lfs's pointer to the file: run git lfs pull", path);
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         length = length << 8 | start[i];
     if (length > MAX_HEADER_BYTES)
@@ -261,19 +269,38 @@ const st_tensor *st_find(const st_file *file, const char *name)
     return found ? &found->tensor : NULL;
 }
 
-bool st_matrix(const st_file *file, const st_tensor *tensor, matrix *out, st_error *error)
+static bool check_kind(const st_file *file, const st_tensor *tensor, int rank, const char *what,
+                       st_error *error)
 {
     if (tensor->dtype > ST_F32)
         return st_fail(error,
                        "%s: tensor %.80s is %s, an unsupported dtype: convert it to BF16, F16 or "
                        "F32",
                        st_path_tail(file->path), tensor->name, st_dtype_name(tensor->dtype));
-    if (tensor->rank != 2)
-        return st_fail(error, "%s: tensor %.80s has %d dimension%s, a matrix has 2: reshape it",
+    if (tensor->rank != rank)
+        return st_fail(error, "%s: tensor %.80s has %d dimension%s, a %s has %d: reshape it",
                        st_path_tail(file->path), tensor->name, tensor->rank,
-                       tensor->rank == 1 ? "" : "s");
+                       tensor->rank == 1 ? "" : "s", what, rank);
+    return true;
+}
+
+bool st_matrix(const st_file *file, const st_tensor *tensor, matrix *out, st_error *error)
+{
+    if (!check_kind(file, tensor, 2, "matrix", error))
+        return false;
     *out = (matrix){ .rows = tensor->shape[0],
                      .cols = tensor->shape[1],
+                     .dtype = (imbrex_dtype)tensor->dtype,
+                     .data = tensor->data };
+    return true;
+}
+
+bool st_vector(const st_file *file, const st_tensor *tensor, matrix *out, st_error *error)
+{
+    if (!check_kind(file, tensor, 1, "vector", error))
+        return false;
+    *out = (matrix){ .rows = 1,
+                     .cols = tensor->shape[0],
                      .dtype = (imbrex_dtype)tensor->dtype,
                      .data = tensor->data };
     return true;

@@ -31,6 +31,9 @@ typedef struct st_error {
 /* Writes the sentence, with control characters made harmless, and returns false. */
 bool st_fail(st_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Whether the text is a pointer that git-lfs left in a file's place: how to get the file itself. */
+bool st_is_pointer(const char *text, size_t bytes);
+
 /* The end of a path that is too long for a sentence. */
 const char *st_path_tail(const char *path);
 
@@ -79,10 +82,10 @@ bool st_dtype_bytes(st_dtype dtype, int rank, const int64_t *shape, size_t *byte
 typedef struct st_tensor {
     const char *name;
     st_dtype dtype;
-    int rank; /* dimensions; 0: a scalar */
-    int64_t shape[ST_MAX_RANK];
-    const void *data; /* any alignment */
-    size_t bytes;     /* st_write computes it from dtype and shape */
+    int rank;                   /* dimensions; 0: a scalar */
+    int64_t shape[ST_MAX_RANK]; /* of more dimensions, the last is the product of all that follow */
+    const void *data;           /* any alignment */
+    size_t bytes;               /* st_write computes it from dtype and shape */
 } st_tensor;
 
 /* Whether this build reads and writes JSON, and so safetensors; if not, st_open and st_write fail
@@ -103,6 +106,10 @@ const st_tensor *st_find(const st_file *file, const char *name); /* NULL: no suc
 
 /* A tensor as a matrix: it must have two dimensions and a dtype of imbrex. */
 bool st_matrix(const st_file *file, const st_tensor *tensor, matrix *out,
+               st_error *error) ST_MUST_CHECK;
+
+/* The same of one dimension, as a matrix of one row. */
+bool st_vector(const st_file *file, const st_tensor *tensor, matrix *out,
                st_error *error) ST_MUST_CHECK;
 
 /* Writes a file all at once: what stood at path is replaced only when the new one is complete.  The

@@ -24,15 +24,16 @@ void st_json_free_index(st_place *places, size_t count)
 
 #ifdef IMX_HAVE_JANSSON
 
-#include <jansson.h>
+#include "st_json_load.h"
 
 bool st_has_json(void)
 {
     return true;
 }
 
-/* How deep the format nests: the header, a tensor, its shape. */
-enum { HEADER_DEPTH = 3, INDEX_DEPTH = 8 };
+/* A header nests three deep, but fields that nobody reads may nest deeper in it: as deep as the
+ * format's own library follows. */
+enum { HEADER_DEPTH = 127, INDEX_DEPTH = 8 };
 
 static bool out_of_memory(const char *path, st_error *error)
 {
@@ -60,8 +61,7 @@ static bool too_deep(const char *text, size_t bytes, int limit)
     return false;
 }
 
-/* The text as an object, to be released with json_decref; NULL with the error set. */
-static json_t *load(const char *path, const char *text, size_t bytes, int depth, st_error *error)
+json_t *st_json_load(const char *path, const char *text, size_t bytes, int depth, st_error *error)
 {
     json_error_t where;
     if (too_deep(text, bytes, depth)) {
@@ -82,14 +82,9 @@ static json_t *load(const char *path, const char *text, size_t bytes, int depth,
     return root;
 }
 
-/* A value for an error message, cut to fit. */
-typedef struct shown {
-    char text[49];
-} shown;
-
-static shown show(const json_t *value)
+st_json_shown st_json_show(const json_t *value)
 {
-    shown out = { "nothing" };
+    st_json_shown out = { "nothing" };
     if (value) {
         size_t length =
             json_dumpb(value, out.text, sizeof out.text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -121,25 +116,28 @@ static bool read_dtype(const char *path, const json_t *entry, st_tensor *tensor,
     return st_fail(error,
                    "%s: tensor %.80s has the dtype %s, which this program does not know: convert "
                    "it to BF16, F16 or F32",
-                   path, tensor->name, show(value).text);
+                   path, tensor->name, st_json_show(value).text);
 }
 
 static bool read_shape(const char *path, const json_t *entry, st_tensor *tensor, st_error *error)
 {
     const json_t *shape = json_object_get(entry, "shape");
     size_t rank = json_array_size(shape);
-    if (!json_is_array(shape) || rank > ST_MAX_RANK)
-        return st_fail(error,
-                       "%s: tensor %.80s has the shape %s: it must be a list of at most %d sizes",
-                       path, tensor->name, show(shape).text, ST_MAX_RANK);
+    if (!json_is_array(shape))
+        return st_fail(error, "%s: tensor %.80s has the shape %s: it must be a list of sizes", path,
+                       tensor->name, st_json_show(shape).text);
     tensor->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         const json_t *size = json_array_get(shape, i);
-        if (!read_size(size, &tensor->shape[i]))
+        int64_t own, *last = &tensor->shape[ST_MAX_RANK - 1];
+        if (!read_size(size, i < ST_MAX_RANK ? &tensor->shape[i] : &own))
             return st_fail(error,
                            "%s: tensor %.80s has the size %s in its shape: sizes are whole "
                            "numbers of 0 or more; write the file again",
-                           path, tensor->name, show(size).text);
+                           path, tensor->name, st_json_show(size).text);
+        if (i >= ST_MAX_RANK && __builtin_mul_overflow(*last, own, last))
+            return st_fail(error, "%s: tensor %.80s has a shape that no memory holds", path,
+                           tensor->name);
     }
     return true;
 }
@@ -152,7 +150,7 @@ static bool read_offsets(const char *path, const json_t *entry, st_record *recor
         return st_fail(error,
                        "%s: tensor %.80s has the data_offsets %s: they must be two whole numbers "
                        "of 0 or more; write the file again",
-                       path, record->tensor.name, show(offsets).text);
+                       path, record->tensor.name, st_json_show(offsets).text);
     return true;
 }
 
@@ -163,7 +161,7 @@ static bool read_record(const char *path, const json_t *entry, st_record *record
         return st_fail(error,
                        "%s: tensor %.80s is described by %s, not by an object: write the "
                        "file again",
-                       path, record->tensor.name, show(entry).text);
+                       path, record->tensor.name, st_json_show(entry).text);
     return read_dtype(path, entry, &record->tensor, error) &&
            read_shape(path, entry, &record->tensor, error) &&
            read_offsets(path, entry, record, error);
@@ -173,12 +171,14 @@ static bool check_metadata(const char *path, json_t *metadata, st_error *error)
 {
     const char *key;
     json_t *value;
-    if (metadata && !json_is_object(metadata))
+    if (!metadata || json_is_null(metadata))
+        return true;
+    if (!json_is_object(metadata))
         return st_fail(error, "%s: __metadata__ is %s, not an object: write the file again",
-                       st_path_tail(path), show(metadata).text);
+                       st_path_tail(path), st_json_show(metadata).text);
     json_object_foreach(metadata, key, value) if (!json_is_string(value)) return st_fail(
         error, "%s: %.80s in __metadata__ is %s, not a string: write the file again",
-        st_path_tail(path), key, show(value).text);
+        st_path_tail(path), key, st_json_show(value).text);
     return true;
 }
 
@@ -204,7 +204,7 @@ static bool read_records(const char *path, json_t *root, st_record *records, siz
 bool st_json_parse_header(const char *path, const char *text, size_t bytes, st_record **out,
                           size_t *out_count, st_error *error)
 {
-    json_t *root = load(path, text, bytes, HEADER_DEPTH, error);
+    json_t *root = st_json_load(path, text, bytes, HEADER_DEPTH, error);
     if (!root)
         return false;
     size_t count = 0;
@@ -332,7 +332,7 @@ static bool read_place(const char *path, const char *tensor, const json_t *value
         return st_fail(error,
                        "%s: says that tensor %.80s is in %s: it must name a file in the index's "
                        "own directory or below",
-                       st_path_tail(path), tensor, show(value).text);
+                       st_path_tail(path), tensor, st_json_show(value).text);
     place->tensor = strdup(tensor);
     place->file = strdup(file);
     return (place->tensor && place->file) || out_of_memory(path, error);
@@ -341,7 +341,7 @@ static bool read_place(const char *path, const char *tensor, const json_t *value
 bool st_json_parse_index(const char *path, const char *text, size_t bytes, st_place **out,
                          size_t *out_count, st_error *error)
 {
-    json_t *root = load(path, text, bytes, INDEX_DEPTH, error);
+    json_t *root = st_json_load(path, text, bytes, INDEX_DEPTH, error);
     if (!root)
         return false;
     json_t *map = json_object_get(root, "weight_map"), *value;

@@ -147,6 +147,8 @@ static void test_matrix(void **state)
     assert_int_equal(out.cols, 3);
     assert_int_equal(out.dtype, IMBREX_F16);
     assert_memory_equal(out.data, bytes, 12);
+    assert_false(st_vector(file, st_find(file, "good"), &out, &error));
+    assert_non_null(strstr(error.text, "tensor good has 2 dimensions, a vector has 1"));
     st_close(file);
 }
 
@@ -186,7 +188,9 @@ static const struct {
     { "{\"a\":{\"dtype\":\"f32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "the dtype \"f32\"" },
     { "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,4]}}", 4, "tensor a has the shape nothing" },
     { "{\"a\":" U8("{}", 0, 1) "}", 1, "has the shape {}" },
-    { "{\"a\":" U8("[1,1,1,1,1,1,1,1,1]", 0, 1) "}", 1, "at most 8 sizes" },
+    { "{\"a\":" U8("[1,1,1,1,1,1,1,1,1,2]", 0, 1) "}", 1, "needs 2 bytes" },
+    { "{\"a\":" U8("[1,1,1,1,1,1,1,1,-1]", 0, 1) "}", 1, "tensor a has the size -1" },
+    { "{\"a\":" U8("[1,1,1,1,1,1,1,4294967296,4294967296]", 0, 0) "}", 0, "no memory holds" },
     { "{\"a\":" U8("[-1]", 0, 1) "}", 1, "tensor a has the size -1" },
     { "{\"a\":" U8("[1.0]", 0, 1) "}", 1, "has the size 1.0" },
     { "{\"a\":" U8("[\"1\"]", 0, 1) "}", 1, "has the size \"1\"" },
@@ -214,7 +218,7 @@ static const struct {
     { "{\"a\":" U8("[4]", 0, 4) "}", 3, "ends at byte 4 of the data, but the file holds 3" },
     { "{\"a\":" U8("[4]", 0, 4) "}", 5, "the last tensor ends at byte 4" },
     { "{}", 1, "the last tensor ends at byte 0" },
-    { "{\"a\":" U8("[[1]]", 0, 1) "}", 1, "nests deeper than 3" },
+    { "{\"a\":" U8("[[1]]", 0, 1) "}", 1, "has the size [1] in its shape" },
 };
 
 static void test_malformed(void **state)
@@ -273,13 +277,57 @@ static void test_nesting_bomb(void **state)
     memcpy(header, "{\"a\":", 5);
     header[DEPTH + 7] = '\0';
     scratch_write_tensors("bomb", header, 0);
-    refuse("bomb", "nests deeper than 3");
+    refuse("bomb", "nests deeper than 127");
     for (int i = 0; i + 5 <= DEPTH; i += 5)
         memcpy(header + i, "{\"a\":", 5);
     header[DEPTH] = '\0';
     scratch_write_tensors("bomb", header, 0);
-    refuse("bomb", "nests deeper than 3");
+    refuse("bomb", "nests deeper than 127");
     free(header);
+}
+
+/* A quote that is escaped does not end a name: brackets in it nest nothing, and behind it they do. */
+static void test_nesting_behind_a_quote(void **state)
+{
+    (void)state;
+    enum { DEPTH = 1000 };
+    char name[DEPTH + 40] = "{\"\\\"";
+    memset(name + strlen(name), '[', DEPTH);
+    strcat(name, "\":7}");
+    scratch_write_tensors("bomb", name, 0);
+    refuse("bomb", "is described by 7");
+    char header[2 * DEPTH + 40] = "{\"\\\"\":";
+    size_t length = strlen(header);
+    memset(header + length, '[', DEPTH);
+    memset(header + length + DEPTH, ']', DEPTH);
+    strcpy(header + length + 2 * (size_t)DEPTH, "}");
+    scratch_write_tensors("bomb", header, 0);
+    refuse("bomb", "nests deeper than 127");
+}
+
+/* What the format's own library reads is read, also where it is of no use here. */
+static void test_what_is_beside_does_no_harm(void **state)
+{
+    (void)state;
+    static const char *const headers[] = {
+        "{\"__metadata__\":null,\"a\":" U8("[1]", 0, 1) "}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"more\":{\"b\":[[{\"c\":1}]]},"
+        "\"data_offsets\":[0,1]}}",
+        "{\"a\":" U8("[1]", 0, 1) ",\"nine\":" U8("[1,1,1,1,1,1,1,2,3]", 1, 7) "}",
+        "{\"a\":" U8("[1]", 0, 1) ",\"none\":" U8("[1,1,1,1,1,1,1,2,0]", 1, 1) "}",
+    };
+    static const size_t data[] = { 1, 1, 7, 1 };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        matrix out;
+        scratch_write_tensors("fine", headers[i], data[i]);
+        st_file *file = accept_file("fine");
+        assert_int_equal(st_find(file, "a")->bytes, 1);
+        if (st_find(file, "nine")) {
+            assert_int_equal(st_find(file, "nine")->rank, 9);
+            assert_false(st_matrix(file, st_find(file, "nine"), &out, &error));
+        }
+        st_close(file);
+    }
 }
 
 static void test_error_is_harmless(void **state)
@@ -287,6 +335,8 @@ static void test_error_is_harmless(void **state)
     (void)state;
     scratch_write_tensors("bad", "{\"\\u001b[2J\\n\\u007f\":7}", 0);
     refuse("bad", "tensor ?[2J?? is");
+    scratch_write_tensors("bad", "{\"\\u009b31m\\u00a0\":7}", 0);
+    refuse("bad", "tensor ?31m\xc2\xa0 is");
     char header[4000] = "{\"";
     memset(header + 2, 'n', 3000);
     strcpy(header + 3002, "\":7}");
@@ -478,6 +528,8 @@ int main(void)
         cmocka_unit_test(test_not_a_file),
         cmocka_unit_test(test_length_lies),
         cmocka_unit_test(test_nesting_bomb),
+        cmocka_unit_test(test_nesting_behind_a_quote),
+        cmocka_unit_test(test_what_is_beside_does_no_harm),
         cmocka_unit_test(test_error_is_harmless),
         cmocka_unit_test(test_truncated_everywhere),
         cmocka_unit_test(test_random_damage),

@@ -161,6 +161,44 @@ class Python(unittest.TestCase):
                         self.assertEqual(out["down.%d" % r],
                                          (to, [hidden, width], encode(down, to)))
 
+    def test_what_python_reads_we_read(self):
+        """Beside the tensors that are wanted, too; a layer is found in each."""
+        layer = self.checkpoint("F32", 6, 13)
+        names = {"gate": [13, 6], "up": [13, 6], "down": [6, 13]}
+
+        def change_nested(header, depth):
+            first = next(iter(header))
+            for _ in range(depth):
+                header[first]["extra"] = {"a": header[first].get("extra", 1)}
+
+        changes = {
+            "nine dimensions": lambda h: h["beside"].update(shape=[1] * 8 + [4]),
+            "no metadata": lambda h: h.update(__metadata__=None),
+            "an extra field": lambda h: change_nested(h, 3),
+            "a deep field": lambda h: change_nested(h, 100),
+            "an empty shape": lambda h: h["beside"].update(dtype="F32", shape=[]),
+            "a scalar of nothing": lambda h: h.update(
+                none={"dtype": "I64", "shape": [3, 0], "data_offsets": [4, 4]})}
+        for what, change in changes.items():
+            data = b"1234"
+            header = {"beside": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
+            for part, shape in names.items():
+                raw = layer[part].tobytes()
+                header["layers.0.mlp.%s_proj.weight" % part] = {
+                    "dtype": "F32", "shape": shape, "data_offsets": [len(data),
+                                                                     len(data) + len(raw)]}
+                data += raw
+            change(header)
+            text = json.dumps(header).encode()
+            contents = len(text).to_bytes(8, "little") + text + data
+            with open(self.path("fine.safetensors"), "wb") as file:
+                file.write(contents)
+            with self.subTest(what=what):
+                safetensors.deserialize(contents)
+                self.run_tool("shard", self.path("fine.safetensors"), 0, 1, "F32",
+                              self.path("out"))
+                self.assertEqual(read(self.path("out"))["down.0"][2], layer["down"].tobytes())
+
     def test_what_python_refuses_we_refuse(self):
         save_file({"x": np.arange(6, dtype=np.float32)}, self.path("in"))
         with open(self.path("in"), "rb") as file:
