@@ -13,9 +13,12 @@
 #include "output.h"
 #include "st_json.h"
 
-enum { MAX_INDEX_BYTES = 100000000, NAME_BYTES = 96 };
+enum { MAX_JSON_BYTES = 100000000, NAME_BYTES = 96 };
 
 static const char whole_name[] = "model.safetensors"; /* goes before an index */
+static const char index_name[] = "model.safetensors.index.json";
+static const char index_ending[] = ".safetensors.index.json", plain_ending[] = ".safetensors";
+static const char config_name[] = "config.json";
 
 /* A file of the checkpoint that is open. */
 typedef struct shard_file {
@@ -56,8 +59,9 @@ static bool join(const char *directory, size_t length, const char *name, char **
     return out_of_memory(directory, error);
 }
 
-/* The directory's only *.safetensors. */
-static bool only_file(const char *directory, char **found, st_error *error)
+/* The directory's only file of this ending, or NULL if it has none.  A name with a dot in front is
+ * none of the checkpoint's: macOS leaves ._x.safetensors beside x.safetensors. */
+static bool only_file(const char *directory, const char *ending, char **found, st_error *error)
 {
     DIR *listing = opendir(directory);
     int count = 0;
@@ -65,24 +69,21 @@ static bool only_file(const char *directory, char **found, st_error *error)
     if (!listing)
         return st_fail(error, "%s: cannot be listed: %s", st_path_tail(directory), strerror(errno));
     for (struct dirent *entry; good && (entry = readdir(listing));)
-        if (ends_with(entry->d_name, ".safetensors") && count++ == 0)
+        if (entry->d_name[0] != '.' && ends_with(entry->d_name, ending) && count++ == 0)
             good = join(directory, strlen(directory), entry->d_name, found, error);
     closedir(listing);
-    if (good && count == 0)
-        good = st_fail(error, "%s: holds no *.safetensors: name another directory or a file",
-                       st_path_tail(directory));
     if (good && count > 1)
-        good = st_fail(error,
-                       "%s: holds %d *.safetensors and no index that says which tensor is where: "
-                       "name one file",
-                       st_path_tail(directory), count);
+        good = st_fail(
+            error, "%s: holds %d *%s%s: name one file", st_path_tail(directory), count, ending,
+            strcmp(ending, plain_ending) == 0 ? " and no index that says which tensor is where"
+                                              : "");
     return good;
 }
 
 /* Turns the user's path into that of a file or an index, to be freed also on failure. */
 static bool resolve(const char *path, char **file, st_error *error)
 {
-    const char *const usual[] = { whole_name, "model.safetensors.index.json" };
+    const char *const usual[] = { whole_name, index_name };
     struct stat info;
     if (stat(path, &info) != 0)
         return st_fail(error, "%s: cannot be opened: %s", st_path_tail(path), strerror(errno));
@@ -96,30 +97,39 @@ static bool resolve(const char *path, char **file, st_error *error)
         free(*file);
         *file = NULL;
     }
-    return only_file(path, file, error);
+    if (!only_file(path, index_ending, file, error))
+        return false;
+    if (!*file && !only_file(path, plain_ending, file, error))
+        return false;
+    return *file || st_fail(error, "%s: holds no *.safetensors: name another directory or a file",
+                            st_path_tail(path));
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* All of a file of JSON, to be freed. */
-static bool read_text(const char *path, char **text, size_t *bytes, st_error *error)
+/* All of a file of JSON, to be freed; `what` it should be. */
+static bool read_text(const char *path, const char *what, char **text, size_t *bytes,
+                      st_error *error)
 {
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return st_fail(error, "%s: is not a regular file: name an index", st_path_tail(path));
+        return st_fail(error, "%s: is not a regular file: want %s", st_path_tail(path), what);
     FILE *file = fopen(path, "re");
     if (!file)
         return st_fail(error, "%s: cannot be opened: %s", st_path_tail(path), strerror(errno));
-    bool good = fstat(fileno(file), &info) == 0 && info.st_size <= MAX_INDEX_BYTES;
+    bool good = fstat(fileno(file), &info) == 0 && info.st_size <= MAX_JSON_BYTES;
     if (!good)
-        st_fail(error, "%s: holds %lld bytes, an index at most %d: is it one?", st_path_tail(path),
-                (long long)info.st_size, MAX_INDEX_BYTES);
+        st_fail(error, "%s: holds %lld bytes, %s at most %d: is it one?", st_path_tail(path),
+                (long long)info.st_size, what, MAX_JSON_BYTES);
     if (good && !(*text = malloc((size_t)info.st_size + 1)))
         good = out_of_memory(path, error);
     if (good)
         *bytes = fread(*text, 1, (size_t)info.st_size, file);
     if (good && ferror(file))
         good = st_fail(error, "%s: cannot be read", st_path_tail(path));
+    if (good && st_is_pointer(*text, *bytes))
+        good = st_fail(error, "%s: is only git-lfs's pointer to the file: run git lfs pull",
+                       st_path_tail(path));
     fclose(file);
     return good;
 }
@@ -162,7 +172,7 @@ static bool open_index(checkpoint *from, st_error *error)
     char *text = NULL;
     size_t bytes = 0;
     bool good =
-        read_text(from->path, &text, &bytes, error) &&
+        read_text(from->path, "an index", &text, &bytes, error) &&
         st_json_parse_index(from->path, text, bytes, &from->places, &from->place_count, error);
     free(text);
     return good;
@@ -207,11 +217,24 @@ static bool is_file(const checkpoint *from, const char *name, const char *path)
     return same;
 }
 
+bool checkpoint_config(const checkpoint *from, char **path, char **text, size_t *bytes,
+                       st_error *error)
+{
+    struct stat info;
+    *path = *text = NULL;
+    if (!locate(from, config_name, path, error))
+        return false;
+    if (lstat(*path, &info) != 0 && errno == ENOENT)
+        return true;
+    return read_text(*path, "a model's config", text, bytes, error);
+}
+
 bool checkpoint_has_file(const checkpoint *from, const char *path)
 {
     if (!from)
         return false;
-    bool found = is_file(from, NULL, path) || (from->places && is_file(from, whole_name, path));
+    bool found = is_file(from, NULL, path) || is_file(from, config_name, path) ||
+                 (from->places && is_file(from, whole_name, path));
     for (size_t i = 0; i < from->place_count && !found; i++)
         if (i == 0 || strcmp(from->places[i].file, from->places[i - 1].file) != 0)
             found = is_file(from, from->places[i].file, path);
@@ -220,24 +243,24 @@ bool checkpoint_has_file(const checkpoint *from, const char *path)
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-static size_t name_count(const checkpoint *from)
+size_t checkpoint_count(const checkpoint *from)
 {
     return from->places ? from->place_count : st_count(from->shards[0].file);
 }
 
-static const char *name_at(const checkpoint *from, size_t index)
+const char *checkpoint_name(const checkpoint *from, size_t index)
 {
     return from->places ? from->places[index].tensor : st_at(from->shards[0].file, index)->name;
 }
 
 /* What there is instead of a missing tensor: a few names, those of other MLPs first. */
-static bool fail_missing(const checkpoint *from, const char *name, st_error *error)
+bool checkpoint_fail_missing(const checkpoint *from, const char *name, st_error *error)
 {
     char list[4 * NAME_BYTES] = "";
-    size_t length = 0, listed = 0, count = name_count(from);
+    size_t length = 0, listed = 0, count = checkpoint_count(from);
     for (int mlp = 1; mlp >= 0; mlp--) {
         for (size_t i = 0; i < count && listed < 3; i++) {
-            const char *other = name_at(from, i);
+            const char *other = checkpoint_name(from, i);
             if ((strstr(other, ".mlp.") != NULL) != mlp)
                 continue;
             length += (size_t)snprintf(list + length, sizeof list - length, "%s%.70s",
@@ -253,35 +276,6 @@ static bool fail_missing(const checkpoint *from, const char *name, st_error *err
                    list, listed < count ? ", ..." : "");
 }
 
-/* The layer's number in "[model.]layers.<n>.mlp.gate_proj.weight", else -1. */
-static int layer_of(const char *name)
-{
-    int layer, end = 0;
-    if (strncmp(name, "model.", 6) == 0)
-        name += 6;
-    if (sscanf(name, "layers.%9d.mlp.gate_proj.weight%n", &layer, &end) != 1 || !end || name[end])
-        return -1;
-    return layer;
-}
-
-static bool fail_layer(const checkpoint *from, int layer, st_error *error)
-{
-    int first = -1, last = -1;
-    char name[NAME_BYTES];
-    for (size_t i = 0; i < name_count(from); i++) {
-        int other = layer_of(name_at(from, i));
-        if (other >= 0 && (first < 0 || other < first))
-            first = other;
-        if (other > last)
-            last = other;
-    }
-    snprintf(name, sizeof name, "model.layers.%d.mlp.gate_proj.weight", layer);
-    if (first < 0)
-        return fail_missing(from, name, error);
-    return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
-                   st_path_tail(from->path), layer, first, last);
-}
-
 static const st_place *find_place(const checkpoint *from, const char *name)
 {
     for (size_t i = 0; i < from->place_count; i++)
@@ -290,78 +284,55 @@ static const st_place *find_place(const checkpoint *from, const char *name)
     return NULL;
 }
 
-static bool has(const checkpoint *from, const char *name)
+bool checkpoint_has(const checkpoint *from, const char *name)
 {
     return from->places ? find_place(from, name) != NULL
                         : st_find(from->shards[0].file, name) != NULL;
 }
 
+/* The tensor, where it should be. */
+static bool find_tensor(checkpoint *from, const char *name, st_file **file, const st_tensor **out,
+                        st_error *error)
+{
+    if (!checkpoint_has(from, name))
+        return checkpoint_fail_missing(from, name, error);
+    if (!open_shard(from, from->places ? find_place(from, name)->file : NULL, file, error))
+        return false;
+    *out = st_find(*file, name);
+    return *out ||
+           st_fail(error,
+                   "%s: has no tensor %.80s, though the index %s says so: download both again",
+                   st_path_tail(st_path(*file)), name, st_path_tail(from->path));
+}
+
 bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out, st_error *error)
 {
-    if (!has(from, name))
-        return fail_missing(from, name, error);
     st_file *file;
-    if (!open_shard(from, from->places ? find_place(from, name)->file : NULL, &file, error))
-        return false;
-    const st_tensor *tensor = st_find(file, name);
-    if (!tensor)
-        return st_fail(error,
-                       "%s: has no tensor %.80s, though the index %s says so: download both again",
-                       st_path_tail(st_path(file)), name, st_path_tail(from->path));
-    return st_matrix(file, tensor, out, error);
+    const st_tensor *tensor;
+    return find_tensor(from, name, &file, &tensor, error) && st_matrix(file, tensor, out, error);
 }
 
-/* ---- An MLP ---------------------------------------------------------------------------------- */
-
-static bool check_mlp(const checkpoint *from, int layer, const mlp_weights *mlp, st_error *error)
+bool checkpoint_vector(checkpoint *from, const char *name, matrix *out, st_error *error)
 {
-    const matrix *others[] = { &mlp->up, &mlp->down };
-    const char *const names[] = { "up", "down" };
-    int64_t rows[] = { mlp->ffn, mlp->hidden }, cols[] = { mlp->hidden, mlp->ffn };
-    for (int i = 0; i < 2; i++) {
-        if (others[i]->rows != rows[i] || others[i]->cols != cols[i])
-            return st_fail(error,
-                           "%s: layer %d: gate_proj is [%" PRId64 ", %" PRId64 "], so %s_proj "
-                           "must be [%" PRId64 ", %" PRId64 "], but it is [%" PRId64 ", %" PRId64
-                           "]: choose a layer with a plain gated MLP",
-                           st_path_tail(from->path), layer, mlp->ffn, mlp->hidden, names[i],
-                           rows[i], cols[i], others[i]->rows, others[i]->cols);
-        if (others[i]->dtype != mlp->gate.dtype)
-            return st_fail(error,
-                           "%s: layer %d: gate_proj is %s, but %s_proj is %s: convert them to "
-                           "one dtype",
-                           st_path_tail(from->path), layer,
-                           st_dtype_name((st_dtype)mlp->gate.dtype), names[i],
-                           st_dtype_name((st_dtype)others[i]->dtype));
-    }
-    return true;
+    st_file *file;
+    const st_tensor *tensor;
+    return find_tensor(from, name, &file, &tensor, error) && st_vector(file, tensor, out, error);
 }
 
-bool checkpoint_mlp(checkpoint *from, int layer, mlp_weights *out, st_error *error)
+const char *checkpoint_unlisted(const checkpoint *from, const char *prefix)
 {
-    static const char *const prefixes[] = { "model.", "" };
-    static const char *const projections[] = { "gate", "up", "down" };
-    mlp_weights mlp = { 0 };
-    matrix *parts[] = { &mlp.gate, &mlp.up, &mlp.down };
-    char name[NAME_BYTES];
-    const char *prefix = NULL;
-    for (int i = 0; i < 2 && !prefix; i++) {
-        snprintf(name, sizeof name, "%slayers.%d.mlp.gate_proj.weight", prefixes[i], layer);
-        if (has(from, name))
-            prefix = prefixes[i];
+    for (size_t i = 0; from->places && i < from->shard_count; i++) {
+        const st_file *file = from->shards[i].file;
+        for (size_t k = 0; k < st_count(file); k++) {
+            const char *name = st_at(file, k)->name;
+            if (strncmp(name, prefix, strlen(prefix)) == 0 && !checkpoint_has(from, name))
+                return name;
+        }
     }
-    if (!prefix)
-        return fail_layer(from, layer, error);
-    for (int i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "%slayers.%d.mlp.%s_proj.weight", prefix, layer,
-                 projections[i]);
-        if (!checkpoint_matrix(from, name, parts[i], error))
-            return false;
-    }
-    mlp.ffn = mlp.gate.rows;
-    mlp.hidden = mlp.gate.cols;
-    if (!check_mlp(from, layer, &mlp, error))
-        return false;
-    *out = mlp;
-    return true;
+    return NULL;
+}
+
+const char *checkpoint_path(const checkpoint *from)
+{
+    return from->path;
 }

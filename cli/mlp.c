@@ -95,6 +95,9 @@ int cli_mlp(int argc, char **argv)
           .help = "write y[tokens, hidden] there, as safetensors, unless --check\nfinds it wrong" },
         { "random", 0, .text = &source.random, .metavar = "H,F,T",
           .help = "instead of files: made-up weights and input of these sizes" },
+        { "activation", 0, .text = &source.activation, .metavar = "NAME",
+          .choices = "silu|gelu|gelu_tanh|relu|relu2",
+          .help = "what config.json leaves open, and without one (silu)" },
         { "dtype", 0, .text = &source.dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",
           .help = "compute in bf16, f16 or f32 (the weights' own; random: f32)" },
         { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 64,
@@ -121,14 +124,18 @@ int cli_mlp(int argc, char **argv)
         .synopsis = "{--weights PATH --layer L --input FILE | --random H,F,T} [options]",
         .about =
             "Runs a transformer's MLP tensor-parallel on R ranks,\n\n"
-            "  y = reduce_scatter((silu(all_gather(x) gate^T) * (all_gather(x) up^T)) down^T),\n\n"
+            "  y = reduce_scatter((f(all_gather(x) gate^T) * (all_gather(x) up^T)) down^T),\n\n"
             "with communication under the products, and times it against the same without\n"
-            "overlap and against the products alone.",
+            "overlap and against the products alone. f, an activation, is what the config.json\n"
+            "beside the weights says; biases are added where there are any, and MLPs without\n"
+            "a gate are computed where f is relu or relu2. Whatever else the layer has is\n"
+            "refused by its name.",
         .options = options,
         .notes =
             "--check bounds two errors, e = y - reference: ||e|| by 1e-5 (f32), 2e-3 (f16) or "
             "1.5e-2\n(bf16) of ||reference||, and every single element of e by six times that of "
-            "its\nspread, sqrt(sum over the features of (activation * weight of down)^2).\n\n"
+            "its\nspread, sqrt(sum over the features of (activation * weight of down)^2). "
+            "The\nreference reads the files by itself.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device or algorithm that is not there.",
     };
@@ -141,6 +148,7 @@ int cli_mlp(int argc, char **argv)
         return options_exit(wrong);
 
     mlp_model model;
+    mlp_reference reference = { 0 };
     st_error error;
     source.layer = source.layer == NO_LAYER ? 0 : source.layer;
     if (!mlp_model_open(&source, &model, &error)) {
@@ -148,8 +156,15 @@ int cli_mlp(int argc, char **argv)
         return complain(error.text);
     }
     request.model = &model;
+    request.reference = &reference;
+    if (request.check && !mlp_reference_open(&source, &model, &reference, &error)) {
+        mlp_reference_close(&reference);
+        mlp_model_close(&model);
+        return complain(error.text);
+    }
     wrong = check_overwrites(&page, &request);
     int code = wrong < 0 ? options_exit(wrong) : cli_start(ranks, rank_main, &request);
+    mlp_reference_close(&reference);
     mlp_model_close(&model);
     return code;
 }

@@ -12,6 +12,9 @@ typedef struct mlp_result {
     const char *device;
     int64_t tokens, hidden, ffn;
     imbrex_dtype dtype;
+    const char *activation;      /* "gelu_tanh" */
+    const char *activation_from; /* "config.json" or "--activation"; NULL: assumed */
+    bool gated, biases;
     char gate_up[400], down[400]; /* imbrex_plan_describe */
     double products_us, sequential_us, overlapped_us;
     bool device_clock, graph; /* how they were timed */

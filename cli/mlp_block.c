@@ -14,9 +14,10 @@ static imbrex_status take(imbrex_group *group, const mlp_shape *s, int64_t colum
 imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const char *algorithm,
                                int products, const mlp_operands *on, mlp_block *out)
 {
+    int64_t up = (s->ungated ? 1 : 2) * s->width;
     imbrex_gemm_desc first = {
         .m = s->tokens,
-        .n = 2 * s->width,
+        .n = up,
         .k = s->hidden,
         .dtype = s->dtype,
         .algorithm = algorithm,
@@ -36,7 +37,7 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         status = products ? imbrex_plan_ag_gemm(group, &second, &block.down)
                           : imbrex_plan_gemm_rs(group, &second, &block.down);
     if (status == IMBREX_OK)
-        status = take(group, s, 2 * s->width, &block.up);
+        status = take(group, s, up, &block.up);
     if (status == IMBREX_OK)
         status = take(group, s, s->width, &block.act);
     if (status == IMBREX_OK)
@@ -61,12 +62,15 @@ imbrex_status mlp_block_run(void *ctx)
 {
     const mlp_block *b = ctx;
     const mlp_shape *s = &b->shape;
-    imbrex_args first = { .a = b->on.x, .b = b->on.gate_up, .c = b->up };
-    imbrex_args second = { .a = b->act, .b = b->on.down, .c = b->on.y };
+    imbrex_args first = { .a = b->on.x, .b = b->on.gate_up, .bias = b->on.up_bias, .c = b->up };
+    imbrex_args second = { .a = b->act, .b = b->on.down, .bias = b->on.bias, .c = b->on.y };
+    imbrex_activation activation = { .kind = s->activation,
+                                     .gated = !s->ungated,
+                                     .dtype = s->dtype };
     imbrex_status status = imbrex_plan_run(b->gate_up, &first, b->on.stream);
     if (status == IMBREX_OK)
-        status =
-            imbrex_silu_mul(b->group, s->dtype, s->tokens, s->width, b->up, b->act, b->on.stream);
+        status = imbrex_activate(b->group, &activation, s->tokens, s->width, b->up, b->act, NULL,
+                                 NULL, b->on.stream);
     if (status == IMBREX_OK)
         status = imbrex_plan_run(b->down, &second, b->on.stream);
     return status;

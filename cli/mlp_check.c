@@ -4,17 +4,58 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LANES = 8, FEATURES = 64 }; /* FEATURES: rows of a weight that are widened at once */
 
-/* Row of a weight or of x as float32, rounded to dtype first, as the operators get it. */
-static void widen(const matrix *from, int64_t row0, int64_t row1, int64_t col0, int64_t col1,
-                  imbrex_dtype dtype, void *rounded, float *out)
+typedef struct work {
+    const mlp_reference *reference;
+    imbrex_dtype dtype;
+    float *x;         /* [rows, hidden] */
+    double *y;        /* [rows, hidden] */
+    double *spread;   /* [rows, hidden], squared */
+    float *gate, *up; /* [FEATURES, hidden] */
+    float *down;      /* [hidden, FEATURES] */
+    double *least;    /* [hidden], squared: what underflow may cost an element of the column */
+    void *rounded;    /* the largest of the above in dtype */
+    mlp_error error;
+} work;
+
+/* A piece of a weight or of x as float32, rounded to dtype first, as the operators get it.  Whether
+ * all of it is finite; what only the rounding made infinite is noted. */
+static bool widen(work *w, const matrix *from, int64_t row0, int64_t row1, int64_t col0,
+                  int64_t col1, float *out)
 {
-    int64_t cols = col1 - col0;
-    matrix_copy(from, row0, row1, col0, col1, dtype, rounded, cols);
-    matrix again = { .rows = row1 - row0, .cols = cols, .dtype = dtype, .data = rounded };
-    matrix_copy(&again, 0, row1 - row0, 0, cols, IMBREX_F32, out, cols);
+    int64_t rows = row1 - row0, cols = col1 - col0;
+    bool finite = true;
+    matrix_copy(from, row0, row1, col0, col1, w->dtype, w->rounded, cols);
+    matrix again = { .rows = rows, .cols = cols, .dtype = w->dtype, .data = w->rounded };
+    matrix_copy(&again, 0, rows, 0, cols, IMBREX_F32, out, cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float own;
+        if (isfinite(out[i]))
+            continue;
+        int64_t row = row0 + i / cols, col = col0 + i % cols;
+        matrix_copy(from, row, row + 1, col, col + 1, IMBREX_F32, &own, 1);
+        w->error.lost |= isfinite(own);
+        finite = false;
+    }
+    return finite;
+}
+
+static void widen_weights(work *w, const matrix *from, int64_t row0, int64_t row1, int64_t col0,
+                          int64_t col1, float *out)
+{
+    if (!widen(w, from, row0, row1, col0, col1, out))
+        w->error.odd_weights = 1;
+}
+
+/* A bias's elements from begin to end; zeros where there is none. */
+static void widen_bias(work *w, const matrix *from, int64_t begin, int64_t end, float *out)
+{
+    memset(out, 0, (size_t)(end - begin) * sizeof *out);
+    if (from->rows)
+        widen_weights(w, from, 0, 1, begin, end, out);
 }
 
 /* In eight lanes, so that the compiler may use vectors: the order of a float64 sum is no matter. */
@@ -35,21 +76,20 @@ static double dot(const float *a, const float *b, int64_t n)
 }
 
 /* Of one element of y: adds the sum over n features and the square of its spread. */
-static void add_element(const double *act, const double *size, const float *down, int64_t n,
-                        double *y, double *spread)
+static void add_element(const double *act, const float *down, int64_t n, double *y, double *spread)
 {
     double sum[LANES] = { 0 }, squares[LANES] = { 0 };
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         for (int l = 0; l < LANES; l++) {
-            double wide = (double)down[i + l], part = size[i + l] * wide;
-            sum[l] += act[i + l] * wide;
+            double part = act[i + l] * (double)down[i + l];
+            sum[l] += part;
             squares[l] += part * part;
         }
     }
     for (; i < n; i++) {
-        double wide = (double)down[i], part = size[i] * wide;
-        sum[0] += act[i] * wide;
+        double part = act[i] * (double)down[i];
+        sum[0] += part;
         squares[0] += part * part;
     }
     for (int l = 0; l < LANES; l++) {
@@ -57,15 +97,6 @@ static void add_element(const double *act, const double *size, const float *down
         *spread += squares[l];
     }
 }
-
-typedef struct work {
-    float *x;         /* [rows, hidden] */
-    double *y;        /* [rows, hidden] */
-    double *spread;   /* [rows, hidden], squared */
-    float *gate, *up; /* [FEATURES, hidden] */
-    float *down;      /* [hidden, FEATURES] */
-    void *rounded;    /* the largest of the above in dtype */
-} work;
 
 static void drop(work *w)
 {
@@ -75,20 +106,22 @@ static void drop(work *w)
     free(w->gate);
     free(w->up);
     free(w->down);
+    free(w->least);
     free(w->rounded);
 }
 
 static bool take(work *w, int64_t rows, int64_t hidden)
 {
-    size_t panel = (size_t)hidden * FEATURES, own = (size_t)(rows * hidden) + 1;
+    size_t panel = ((size_t)hidden + 1) * FEATURES, own = (size_t)(rows * hidden) + 1;
     w->x = malloc(own * sizeof *w->x);
     w->y = calloc(own, sizeof *w->y);
     w->spread = calloc(own, sizeof *w->spread);
     w->gate = malloc(panel * sizeof *w->gate);
     w->up = malloc(panel * sizeof *w->up);
     w->down = malloc(panel * sizeof *w->down);
+    w->least = calloc((size_t)hidden + 1, sizeof *w->least);
     w->rounded = malloc((panel > own ? panel : own) * sizeof(float));
-    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->rounded;
+    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->least && w->rounded;
 }
 
 /* Below its smallest normal number a dtype rounds to steps that no longer shrink. */
@@ -98,58 +131,87 @@ static double smallest(imbrex_dtype dtype)
 }
 
 /* Adds features f0 to f1 to y and to the spread. */
-static void add_features(work *w, const mlp_weights *weights, imbrex_dtype dtype, int64_t rows,
-                         int64_t f0, int64_t f1)
+static void add_features(work *w, int64_t rows, int64_t f0, int64_t f1)
 {
+    const mlp_weights *weights = &w->reference->weights;
+    double (*function)(double) = w->reference->activation;
     int64_t h = weights->hidden, count = f1 - f0;
-    widen(&weights->gate, f0, f1, 0, h, dtype, w->rounded, w->gate);
-    widen(&weights->up, f0, f1, 0, h, dtype, w->rounded, w->up);
-    widen(&weights->down, 0, h, f0, f1, dtype, w->rounded, w->down);
+    float gate_bias[FEATURES], up_bias[FEATURES];
+    if (!weights->ungated)
+        widen_weights(w, &weights->gate, f0, f1, 0, h, w->gate);
+    widen_weights(w, &weights->up, f0, f1, 0, h, w->up);
+    widen_weights(w, &weights->down, 0, h, f0, f1, w->down);
+    widen_bias(w, &weights->gate_bias, f0, f1, gate_bias);
+    widen_bias(w, &weights->up_bias, f0, f1, up_bias);
+    for (int64_t i = 0; i < h * count; i++) {
+        double cost = smallest(w->dtype) * (double)w->down[i];
+        w->least[i / count] += cost * cost;
+    }
     for (int64_t r = 0; r < rows; r++) {
-        double act[FEATURES], size[FEATURES]; /* of this row */
+        double act[FEATURES]; /* of this row */
         for (int64_t f = 0; f < count; f++) {
-            double g = dot(w->x + r * h, w->gate + f * h, h);
-            double u = dot(w->x + r * h, w->up + f * h, h);
-            act[f] = g / (1 + exp(-g)) * u;
-            size[f] = fmax(fabs(act[f]), smallest(dtype));
+            double up = dot(w->x + r * h, w->up + f * h, h) + (double)up_bias[f];
+            if (weights->ungated)
+                act[f] = function(up);
+            else
+                act[f] =
+                    function(dot(w->x + r * h, w->gate + f * h, h) + (double)gate_bias[f]) * up;
         }
-        for (int64_t i = 0; i < h; i++) {
-            add_element(act, size, w->down + i * count, count, w->y + r * h + i,
-                        w->spread + r * h + i);
-        }
+        for (int64_t i = 0; i < h; i++)
+            add_element(act, w->down + i * count, count, w->y + r * h + i, w->spread + r * h + i);
     }
 }
 
-bool mlp_check(const mlp_weights *weights, const matrix *x, imbrex_dtype dtype, int64_t row0,
+/* Adds down_bias, a term of the sum like any other. */
+static void add_bias(work *w, int64_t rows)
+{
+    int64_t h = w->reference->weights.hidden;
+    float *bias = w->gate; /* no longer needed */
+    widen_bias(w, &w->reference->weights.down_bias, 0, h, bias);
+    for (int64_t i = 0; i < rows * h; i++) {
+        w->y[i] += (double)bias[i % h];
+        w->spread[i] += (double)bias[i % h] * (double)bias[i % h];
+    }
+}
+
+static void compare(work *w, int64_t rows, const void *y)
+{
+    int64_t h = w->reference->weights.hidden;
+    matrix have = { .rows = rows, .cols = h, .dtype = w->dtype, .data = y };
+    matrix_copy(&have, 0, rows, 0, h, IMBREX_F32, w->x, h); /* x is no longer needed */
+    for (int64_t i = 0; i < rows * h; i++) {
+        if (!isfinite(w->y[i]) && !isfinite(w->x[i]))
+            continue;
+        double difference = fabs((double)w->x[i] - w->y[i]);
+        double least = w->least[i % h] + smallest(w->dtype) * smallest(w->dtype);
+        mlp_check_add(&w->error, &(mlp_error){ .largest = difference,
+                                               .scale = fabs(w->y[i]),
+                                               .worst = difference / sqrt(w->spread[i] + least),
+                                               .squares = difference * difference,
+                                               .norm = fmax(w->y[i] * w->y[i], least) });
+    }
+}
+
+bool mlp_check(const mlp_reference *reference, const matrix *x, imbrex_dtype dtype, int64_t row0,
                int64_t rows, const void *y, progress *bar, mlp_error *out)
 {
-    int64_t h = weights->hidden;
-    work w = { 0 };
+    int64_t h = reference->weights.hidden, ffn = reference->weights.ffn;
+    work w = { .reference = reference, .dtype = dtype };
     if (!take(&w, rows, h)) {
         drop(&w);
         return false;
     }
-    widen(x, row0, row0 + rows, 0, h, dtype, w.rounded, w.x);
-    progress_begin(bar, "checking", (weights->ffn + FEATURES - 1) / FEATURES);
-    for (int64_t f = 0; f < weights->ffn; f += FEATURES) {
-        int64_t end = f + FEATURES < weights->ffn ? f + FEATURES : weights->ffn;
-        add_features(&w, weights, dtype, rows, f, end);
+    for (int64_t r = 0; r < rows; r++)
+        w.error.odd_rows += !widen(&w, x, row0 + r, row0 + r + 1, 0, h, w.x + r * h);
+    progress_begin(bar, "checking", (ffn + FEATURES - 1) / FEATURES);
+    for (int64_t f = 0; f < ffn; f += FEATURES) {
+        add_features(&w, rows, f, f + FEATURES < ffn ? f + FEATURES : ffn);
         progress_step(bar);
     }
     progress_end(bar);
-
-    matrix have = { .rows = rows, .cols = h, .dtype = dtype, .data = y };
-    matrix_copy(&have, 0, rows, 0, h, IMBREX_F32, w.x, h); /* x is no longer needed */
-    *out = (mlp_error){ 0 };
-    for (int64_t i = 0; i < rows * h; i++) {
-        double difference = fabs((double)w.x[i] - w.y[i]);
-        double spread = fmax(sqrt(w.spread[i]), smallest(dtype));
-        mlp_check_add(out, &(mlp_error){ .largest = difference,
-                                         .scale = fabs(w.y[i]),
-                                         .worst = difference / spread,
-                                         .squares = difference * difference,
-                                         .norm = w.y[i] * w.y[i] });
-    }
+    add_bias(&w, rows);
+    compare(&w, rows, y);
+    *out = w.error;
     drop(&w);
     return true;
 }
@@ -167,6 +229,9 @@ void mlp_check_add(mlp_error *sum, const mlp_error *more)
     sum->worst = larger(sum->worst, more->worst);
     sum->squares += more->squares;
     sum->norm += more->norm;
+    sum->odd_rows += more->odd_rows;
+    sum->odd_weights |= more->odd_weights;
+    sum->lost |= more->lost;
 }
 
 double mlp_check_relative(const mlp_error *e)
@@ -187,6 +252,6 @@ double mlp_check_worst_allowed(imbrex_dtype dtype)
 
 bool mlp_check_passed(const mlp_error *e, imbrex_dtype dtype)
 {
-    return mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
+    return !e->lost && mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
            e->worst <= mlp_check_worst_allowed(dtype);
 }

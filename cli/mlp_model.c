@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "mlp_config.h"
 #include "options.h"
 
 void mlp_model_close(mlp_model *m)
@@ -24,17 +25,27 @@ bool mlp_model_parse(const char *text, mlp_sizes *sizes)
     return true;
 }
 
+static bool find_layer(const mlp_source *q, mlp_model *m, st_error *error)
+{
+    mlp_config *config = NULL;
+    bool good = checkpoint_open(q->weights, &m->weights_file, error) &&
+                mlp_layer_find(m->weights_file, (int)q->layer, &m->weights, m->prefix, error) &&
+                mlp_config_open(m->weights_file, &config, error) &&
+                mlp_config_apply(config, (int)q->layer, q->activation, &m->weights, error);
+    m->activation_from = q->activation ? "--activation" : config ? "config.json" : NULL;
+    mlp_config_close(config);
+    return good;
+}
+
 static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
 {
     const char *file = strrchr(q->weights, '/');
     snprintf(m->name, sizeof m->name, "%s, layer %lld", file && file[1] ? file + 1 : q->weights,
              (long long)q->layer);
-    if (!checkpoint_open(q->weights, &m->weights_file, error) ||
-        !checkpoint_mlp(m->weights_file, (int)q->layer, &m->weights, error) ||
-        !checkpoint_open(q->input, &m->input_file, error) ||
+    if (!find_layer(q, m, error) || !checkpoint_open(q->input, &m->input_file, error) ||
         !checkpoint_matrix(m->input_file, "x", &m->x, error))
         return false;
-    m->dtype = m->weights.gate.dtype;
+    m->dtype = m->weights.up.dtype;
     if (m->x.cols != m->weights.hidden)
         return st_fail(error,
                        "%s: x has %lld column%s, but the layer's hidden size is %lld: give an "
@@ -56,6 +67,10 @@ bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
             return st_fail(error, "--random is '%s': want HIDDEN,FFN,TOKENS", q->random);
         m->weights = shard_random_weights(sizes.hidden, sizes.ffn);
         m->x = shard_random_input(sizes.tokens, sizes.hidden);
+        m->activation_from = q->activation ? "--activation" : "--random";
+        if (q->activation)
+            m->weights.activation = (imbrex_activation_kind)options_index(
+                mlp_config_activations, MLP_CONFIG_ACTIVATIONS, q->activation);
         snprintf(m->name, sizeof m->name, "random weights");
     }
     if (q->dtype)

@@ -10,6 +10,7 @@
 #include "failure.h"
 #include "measure.h"
 #include "mlp.h"
+#include "mlp_config.h"
 #include "text.h"
 #include "try.h"
 
@@ -25,7 +26,7 @@ typedef struct rank_state {
     mlp_shape shape;
     int rank, ranks;
     int64_t row0, rows;
-    void *x, *gate_up, *down, *y, *all_x, *all_y;
+    void *x, *gate_up, *up_bias, *down, *bias, *y, *all_x, *all_y; /* biases: NULL where none */
     cuda_timer *timer; /* NULL: the host's clock, on the groups' default streams */
     imbrex_stream stream;
     mlp_block overlapped, sequential, products;
@@ -42,7 +43,7 @@ static imbrex_status take(rank_state *s, int64_t rows, int64_t cols, void **out)
     return imbrex_mem_alloc(s->group, bytes ? bytes : 1, out);
 }
 
-enum part { PART_X, PART_ALL_X, PART_GATE_UP, PART_DOWN };
+enum part { PART_X, PART_ALL_X, PART_GATE_UP, PART_UP_BIAS, PART_DOWN, PART_BIAS };
 
 static void fill(const rank_state *s, enum part part, void *host)
 {
@@ -53,8 +54,13 @@ static void fill(const rank_state *s, enum part part, void *host)
         matrix_copy(&m->x, 0, m->x.rows, 0, m->x.cols, s->shape.dtype, host, m->x.cols);
     else if (part == PART_GATE_UP)
         shard_gate_up(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
-    else
+    else if (part == PART_UP_BIAS)
+        shard_up_bias(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
+    else if (part == PART_DOWN)
         shard_down(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
+    else
+        matrix_copy(&m->weights.down_bias, 0, 1, 0, m->weights.hidden, s->shape.dtype, host,
+                    m->weights.hidden);
 }
 
 static imbrex_status load(rank_state *s, enum part part, int64_t rows, int64_t cols, void *device)
@@ -74,18 +80,29 @@ static imbrex_status load(rank_state *s, enum part part, int64_t rows, int64_t c
 
 static imbrex_status load_operands(rank_state *s)
 {
+    const mlp_weights *weights = &s->model->weights;
     int64_t t = s->shape.tokens, h = s->shape.hidden, w = s->shape.width;
+    int64_t up = shard_up_rows(weights, s->ranks);
     int64_t most_rows = (t + s->ranks - 1) / s->ranks;
     TRY(take(s, most_rows, h, &s->x));
     TRY(take(s, t, h, &s->all_x));
-    TRY(take(s, 2 * w, h, &s->gate_up));
+    TRY(take(s, up, h, &s->gate_up));
     TRY(take(s, h, w, &s->down));
     TRY(take(s, most_rows, h, &s->y));
     TRY(take(s, t, h, &s->all_y));
     TRY(load(s, PART_X, s->rows, h, s->x));
     TRY(load(s, PART_ALL_X, t, h, s->all_x));
-    TRY(load(s, PART_GATE_UP, 2 * w, h, s->gate_up));
-    return load(s, PART_DOWN, h, w, s->down);
+    TRY(load(s, PART_GATE_UP, up, h, s->gate_up));
+    TRY(load(s, PART_DOWN, h, w, s->down));
+    if (shard_has_up_bias(weights)) {
+        TRY(take(s, 1, up, &s->up_bias));
+        TRY(load(s, PART_UP_BIAS, 1, up, s->up_bias));
+    }
+    if (weights->down_bias.rows) {
+        TRY(take(s, 1, h, &s->bias));
+        TRY(load(s, PART_BIAS, 1, h, s->bias));
+    }
+    return IMBREX_OK;
 }
 
 static imbrex_status make_blocks(rank_state *s)
@@ -94,8 +111,10 @@ static imbrex_status make_blocks(rank_state *s)
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
     imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
     TRY(imbrex_group_create(&desc, &s->alone));
-    mlp_operands on = { s->x, s->gate_up, s->down, s->y, s->stream };
-    mlp_operands all = { s->all_x, s->gate_up, s->down, s->all_y, s->stream };
+    mlp_operands on = { s->x, s->gate_up, s->up_bias, s->down, s->bias, s->y, s->stream };
+    mlp_operands all = on;
+    all.x = s->all_x;
+    all.y = s->all_y;
     TRY(mlp_block_create(s->group, &s->shape, q->algorithm, 0, &on, &s->overlapped));
     TRY(mlp_block_create(s->group, &s->shape, "sequential", 0, &on, &s->sequential));
     TRY(mlp_block_create(s->alone, &s->shape, "sequential", 1, &all, &s->products));
@@ -170,8 +189,8 @@ static imbrex_status check(rank_state *s, const char *y)
     const mlp_model *m = s->model;
     const char *own =
         y + (size_t)(s->row0 * s->shape.hidden) * (size_t)matrix_dtype_bytes(s->shape.dtype);
-    bool ok = all &&
-              mlp_check(&m->weights, &m->x, s->shape.dtype, s->row0, s->rows, own, s->shown, &mine);
+    bool ok = all && mlp_check(s->request->reference, &m->x, s->shape.dtype, s->row0, s->rows, own,
+                               s->shown, &mine);
     imbrex_status status = ok ? share_all(&s->share, &mine, sizeof mine, all) : IMBREX_NO_MEMORY;
     mlp_error sum = { 0 };
     for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
@@ -279,6 +298,8 @@ static imbrex_status begin(rank_state *s)
         .hidden = m->weights.hidden,
         .width = shard_width(m->weights.ffn, s->ranks),
         .dtype = m->dtype,
+        .activation = m->weights.activation,
+        .ungated = m->weights.ungated,
     };
     s->row0 = shard_first_row(m->x.rows, s->rank, s->ranks);
     s->rows = shard_first_row(m->x.rows, s->rank + 1, s->ranks) - s->row0;
@@ -290,13 +311,18 @@ static imbrex_status begin(rank_state *s)
         .hidden = m->weights.hidden,
         .ffn = m->weights.ffn,
         .dtype = m->dtype,
+        .activation = mlp_config_activations[m->weights.activation],
+        .activation_from = m->activation_from,
+        .gated = !m->weights.ungated,
+        .biases = shard_has_up_bias(&m->weights) || m->weights.down_bias.rows,
     };
     TRY(measure_clock(s->group, q->graph, &s->timer));
     s->stream = s->timer ? cuda_timer_stream(s->timer) : NULL;
     s->result.device_clock = s->timer != NULL;
     s->result.graph = q->graph;
     s->shown = s->rank == 0 ? &s->bar : NULL;
-    progress_begin(s->shown, "mlp", 4 + WARM + q->rounds);
+    int loads = 4 + (shard_has_up_bias(&m->weights) ? 1 : 0) + (m->weights.down_bias.rows ? 1 : 0);
+    progress_begin(s->shown, "mlp", loads + WARM + q->rounds);
     TRY(share_open(s->group, sizeof(mlp_error), &s->share));
     TRY(load_operands(s));
     TRY(make_blocks(s));

@@ -2,10 +2,11 @@
 #ifndef CLI_MLP_RANK_H
 #define CLI_MLP_RANK_H
 
-#include "mlp_model.h"
+#include "mlp_reference.h"
 
 typedef struct mlp_request {
     const mlp_model *model;
+    const mlp_reference *reference; /* with check */
     const char *device, *algorithm; /* NULL: chosen */
     const char *output, *timeline;  /* files to write, or NULL */
     bool check, json;

@@ -34,6 +34,14 @@ static void say_hidden(const mlp_result *r, char *text, size_t size)
 
 static void print_check(const mlp_error *e, imbrex_dtype dtype)
 {
+    if (e->lost)
+        printf("  x or a weight holds a number that %s cannot: y cannot be right\n",
+               matrix_dtype_names[dtype]);
+    if (e->odd_rows > 0)
+        printf("  x holds NaN or infinities in %.0f token%s: so may y there\n", e->odd_rows,
+               e->odd_rows == 1 ? "" : "s");
+    if (e->odd_weights)
+        printf("  the weights hold NaN or infinities: so may y\n");
     printf("  error of all of y        %.2g of its size, allowed %.2g\n", mlp_check_relative(e),
            mlp_check_allowed(dtype));
     printf("  worst element            %.2g of its spread, allowed %.2g\n", e->worst,
@@ -47,7 +55,11 @@ void mlp_print_table(const mlp_result *r)
     text_say(stdout, "MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n",
              r->source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
              matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
-    printf("  gate, up   %s\n  down       %s\n", r->gate_up, r->down);
+    printf("  activation %s%s%s, %s%s\n", r->activation, r->gated ? ", gated" : ", no gate",
+           r->biases ? ", with biases" : "",
+           r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
+           r->activation_from ? r->activation_from : "");
+    printf("  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ", r->gate_up, r->down);
     if (measure_wire() > 0)
         printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
                measure_wire());
@@ -85,6 +97,10 @@ void mlp_print_json(const mlp_result *r)
     json_text("source", r->source);
     json_text("device", r->device);
     json_text("dtype", matrix_dtype_names[r->dtype]);
+    json_text("activation", r->activation);
+    json_text("activation_from", r->activation_from ? r->activation_from : "assumed");
+    printf("  \"gated\": %s,\n  \"biases\": %s,\n", r->gated ? "true" : "false",
+           r->biases ? "true" : "false");
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
     json_text("clock", r->device_clock ? "gpu" : "host");
@@ -103,6 +119,9 @@ void mlp_print_json(const mlp_result *r)
         json_number("relative_error_allowed", mlp_check_allowed(r->dtype), ",");
         json_number("worst_element", r->error.worst, ",");
         json_number("worst_element_allowed", mlp_check_worst_allowed(r->dtype), ",");
+        json_number("x_not_finite", r->error.odd_rows, ",");
+        printf("  \"weights_not_finite\": %s,\n  \"beyond_dtype\": %s,\n",
+               r->error.odd_weights ? "true" : "false", r->error.lost ? "true" : "false");
         printf("  \"passed\": %s\n", mlp_check_passed(&r->error, r->dtype) ? "true" : "false");
     }
     puts("}");

@@ -37,19 +37,52 @@ static int64_t first_feature(int64_t ffn, int rank, int ranks)
     return begin < ffn ? begin : ffn;
 }
 
+int64_t shard_up_rows(const mlp_weights *weights, int ranks)
+{
+    return (weights->ungated ? 1 : 2) * shard_width(weights->ffn, ranks);
+}
+
+bool shard_has_up_bias(const mlp_weights *weights)
+{
+    return weights->gate_bias.rows || weights->up_bias.rows;
+}
+
+/* The rank's rows begin to end of a half, and zeros up to the width. */
+static void copy_half(const matrix *half, int64_t begin, int64_t end, int64_t width,
+                      imbrex_dtype to, char *out)
+{
+    size_t line = (size_t)(half->cols * matrix_dtype_bytes(to));
+    matrix_copy(half, begin, end, 0, half->cols, to, out, half->cols);
+    memset(out + (size_t)(end - begin) * line, 0, (size_t)(width - (end - begin)) * line);
+}
+
 void shard_gate_up(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out)
 {
     int64_t width = shard_width(weights->ffn, ranks), hidden = weights->hidden;
     int64_t begin = first_feature(weights->ffn, rank, ranks);
     int64_t end = first_feature(weights->ffn, rank + 1, ranks);
-    size_t line = (size_t)(hidden * matrix_dtype_bytes(to));
-    const matrix *halves[] = { &weights->gate, &weights->up };
+    char *up = out;
     if (width == 0 || hidden == 0)
         return;
-    for (int half = 0; half < 2; half++) {
-        char *top = (char *)out + (size_t)(half * width) * line;
-        matrix_copy(halves[half], begin, end, 0, hidden, to, top, hidden);
-        memset(top + (size_t)(end - begin) * line, 0, (size_t)(width - (end - begin)) * line);
+    if (!weights->ungated) {
+        copy_half(&weights->gate, begin, end, width, to, out);
+        up += width * hidden * matrix_dtype_bytes(to);
+    }
+    copy_half(&weights->up, begin, end, width, to, up);
+}
+
+/* A bias lies as a row, and is cut as a column: of a half that has none all are zero. */
+void shard_up_bias(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out)
+{
+    int64_t width = shard_width(weights->ffn, ranks), bytes = width * matrix_dtype_bytes(to);
+    int64_t begin = first_feature(weights->ffn, rank, ranks);
+    int64_t end = first_feature(weights->ffn, rank + 1, ranks);
+    const matrix *halves[] = { &weights->gate_bias, &weights->up_bias };
+    char *at = out;
+    for (int half = weights->ungated ? 1 : 0; half < 2; half++, at += bytes) {
+        memset(at, 0, (size_t)bytes);
+        if (halves[half]->rows)
+            matrix_copy(halves[half], 0, 1, begin, end, to, at, width);
     }
 }
 

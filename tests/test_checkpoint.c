@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "checkpoint.h"
+#include "mlp_layer.h"
 #include "scratch.h"
 
 static st_error error;
@@ -59,9 +59,10 @@ static void find_mlp(const char *path, int layer, const char *says)
 {
     checkpoint *from = NULL;
     mlp_weights mlp;
+    char prefix[MLP_LAYER_PREFIX];
     error = (st_error){ "" };
     bool found = checkpoint_open(scratch_path(path), &from, &error) &&
-                 checkpoint_mlp(from, layer, &mlp, &error);
+                 mlp_layer_find(from, layer, &mlp, prefix, &error);
     if (found && says)
         fail_msg("found, but should say: %s", says);
     if (!found && (!says || !strstr(error.text, says)))
@@ -82,6 +83,8 @@ static void test_one_file(void **state)
     find_mlp("", 0, "holds no *.safetensors");
     write_mlp("weights.safetensors", "model.");
     find_mlp("weights.safetensors", 0, NULL);
+    find_mlp("", 0, NULL);
+    write_text("._weights.safetensors", "macOS leaves such a file");
     find_mlp("", 0, NULL);
     write_mlp("other.safetensors", "layers.");
     find_mlp("", 0, "holds 2 *.safetensors and no index");
@@ -132,6 +135,11 @@ static void test_shapes_that_do_not_fit(void **state)
     bad[2].dtype = ST_F16;
     write_file("f", bad, 3);
     find_mlp("f", 7, "gate_proj is BF16, but down_proj is F16");
+    memcpy(bad, good, sizeof bad);
+    bad[1].dtype = ST_F32;
+    write_file("f", bad, 3);
+    find_mlp("f", 7, "gate_proj is BF16, but up_proj is F32: convert them to one dtype");
+    memcpy(bad, good, sizeof bad);
     bad[2].dtype = ST_F8_E4M3;
     write_file("f", bad, 3);
     find_mlp("f", 7, "down_proj.weight is F8_E4M3, an unsupported dtype");
@@ -182,6 +190,45 @@ static void test_index(void **state)
     checkpoint_close(from);
 }
 
+/* An index of any name, if it is the only one; and it goes before a file of its own. */
+static void test_other_index(void **state)
+{
+    (void)state;
+    static const char other[] = "w.safetensors.index.json";
+    write_indexed();
+    assert_int_equal(rename(scratch_path(INDEX), scratch_path("copy")), 0);
+    char from[4200];
+    strcpy(from, scratch_path("copy"));
+    assert_int_equal(rename(from, scratch_path(other)), 0);
+    find_mlp("", 3, NULL);
+    write_text("._x.safetensors.index.json", "macOS leaves such a file");
+    find_mlp("", 3, NULL);
+    write_text("v.safetensors.index.json", "{}");
+    find_mlp("", 3, "holds 2 *.safetensors.index.json: name one file");
+}
+
+/* Others read all tensors of a file that the index names. */
+static void test_what_the_index_leaves_out(void **state)
+{
+    (void)state;
+    const st_tensor two[] = { weight("model.layers.3.mlp.down_proj.weight", HIDDEN, FFN, ST_BF16),
+                              weight("model.layers.3.mlp.down_proj.bias", 1, HIDDEN, ST_BF16) };
+    write_indexed();
+    write_file("deep/2.safetensors", two, 2);
+    find_mlp("", 3, "does not name the tensor model.layers.3.mlp.down_proj.bias, which is in");
+}
+
+static void test_pointers(void **state)
+{
+    (void)state;
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+    scratch_clear();
+    write_text("model.safetensors", pointer);
+    find_mlp("", 0, "model.safetensors: is only git-lfs's pointer to the file: run git lfs pull");
+    write_text("x.json", pointer);
+    find_mlp("x.json", 0, "x.json: is only git-lfs's pointer to the file: run git lfs pull");
+}
+
 static void test_bad_index(void **state)
 {
     (void)state;
@@ -229,12 +276,13 @@ static void test_damaged_index(void **state)
     for (int round = 0; round < 3000; round++) {
         checkpoint *from = NULL;
         mlp_weights mlp;
+        char prefix[MLP_LAYER_PREFIX];
         memcpy(damaged, index, length);
         random = random * 6364136223846793005 + 1442695040888963407;
         damaged[(random >> 33) % length] = (unsigned char)(random >> 24);
         scratch_write(INDEX, damaged, length);
         if (checkpoint_open(scratch_path(INDEX), &from, &error))
-            found += checkpoint_mlp(from, 3, &mlp, &error);
+            found += mlp_layer_find(from, 3, &mlp, prefix, &error);
         checkpoint_close(from);
     }
     assert_true(found > 100 && found < 2900);
@@ -270,7 +318,9 @@ static int write_shards(const char *path, int layer, int ranks, st_dtype to, con
 {
     checkpoint *from = NULL;
     mlp_weights mlp;
-    if (!checkpoint_open(path, &from, &error) || !checkpoint_mlp(from, layer, &mlp, &error)) {
+    char prefix[MLP_LAYER_PREFIX];
+    if (!checkpoint_open(path, &from, &error) ||
+        !mlp_layer_find(from, layer, &mlp, prefix, &error)) {
         checkpoint_close(from);
         return give_up();
     }
@@ -317,9 +367,14 @@ static int run_tool(int argc, char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_file),      cmocka_unit_test(test_shapes_that_do_not_fit),
-        cmocka_unit_test(test_index),         cmocka_unit_test(test_bad_index),
+        cmocka_unit_test(test_one_file),
+        cmocka_unit_test(test_shapes_that_do_not_fit),
+        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_bad_index),
         cmocka_unit_test(test_damaged_index),
+        cmocka_unit_test(test_other_index),
+        cmocka_unit_test(test_what_the_index_leaves_out),
+        cmocka_unit_test(test_pointers),
     };
     if (argc > 1)
         return run_tool(argc, argv);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`imbrex mlp` on checkpoints that an independent program wrote, against numpy in float64."""
 import json
+import math
 import os
 import subprocess
 import sys
@@ -59,17 +60,37 @@ def read_bf16(path, name):
     return from_bf16(bits).reshape(entry["shape"])
 
 
-def mlp(x, gate, up, down):
-    x, gate, up, down = (t.astype(np.float64) for t in (x, gate, up, down))
-    g = x @ gate.T
-    return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
+def tanh_gelu(x):
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
+
+
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": np.vectorize(lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2)))),
+    "gelu_pytorch_tanh": tanh_gelu,
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+}
+
+
+def mlp(x, layer, activation="silu"):
+    """The layer: {gate,up,down}_proj.{weight,bias}; the gate and biases may be missing."""
+    layer = {name: t.astype(np.float64) for name, t in layer.items()}
+
+    def linear(x, name):
+        return x @ layer[name + "_proj.weight"].T + layer.get(name + "_proj.bias", 0)
+    x = x.astype(np.float64)
+    f = ACTIVATIONS[activation]
+    gated = "gate_proj.weight" in layer
+    return linear(f(linear(x, "gate")) * linear(x, "up") if gated else f(linear(x, "up")), "down")
 
 
 class Mlp(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
-        rng = np.random.default_rng(7)
+        self.activation = "silu"
+        self.rng = rng = np.random.default_rng(7)
         self.weights = {
             f"model.layers.{layer}.mlp.{name}_proj.weight":
                 (rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32)
@@ -93,8 +114,11 @@ class Mlp(unittest.TestCase):
         else:
             save_file(weights, self.path("w.safetensors"))
             save_file({"x": x}, self.path("x.safetensors"))
-        p = "model.layers.3.mlp."
-        return mlp(x, *(weights[f"{p}{name}_proj.weight"] for name in ("gate", "up", "down")))
+        return mlp(x, self.layer(weights), self.activation)
+
+    @staticmethod
+    def layer(weights, prefix="model.layers.3.mlp."):
+        return {name[len(prefix):]: t for name, t in weights.items() if name.startswith(prefix)}
 
     def args(self, *more):
         return ["mlp", "--weights", self.path("w.safetensors"), "--layer", "3",
@@ -108,6 +132,8 @@ class Mlp(unittest.TestCase):
         result = json.loads(done.stdout)
         self.assertTrue(result["passed"])
         self.assertEqual((result["clock"], result["graph"]), ("host", False))
+        self.assertEqual((result["x_not_finite"], result["weights_not_finite"],
+                          result["beyond_dtype"]), (0, False, False))
         y = (read_bf16(self.path("y.safetensors"), "y") if dtype == "bf16"
              else load_file(self.path("y.safetensors"))["y"])
         self.assertEqual(y.shape, want.shape)
@@ -115,6 +141,7 @@ class Mlp(unittest.TestCase):
         self.assertLess(error, ALLOWED[dtype])
         # The tool's own reference must have come to the same error as numpy's.
         self.assertAlmostEqual(result["relative_error"], error, delta=0.01 * error + 1e-9)
+        return result
 
     def test_dtypes_and_ranks(self):
         for dtype in ("f32", "f16", "bf16"):
@@ -167,17 +194,157 @@ class Mlp(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("passed"), 1, done.stdout)
 
-    def test_wrong_y_is_noticed(self):
-        """--check can fail: a NaN in the input must not pass."""
-        self.x[5, 7] = np.nan
+    # ---- other MLPs than LLaMA's, as the checkpoints of models have them
+
+    def biases(self, *names):
+        for name in names:
+            size = HIDDEN if name == "down" else FFN
+            self.weights[f"model.layers.3.mlp.{name}_proj.bias"] = (
+                self.rng.standard_normal(size).astype(np.float32))
+
+    def config(self, **values):
+        with open(self.path("config.json"), "w") as file:
+            json.dump(values, file)
+
+    def test_activations_of_the_config(self):
+        names = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
+                 "relu2": "relu2"}
+        for self.activation, name in names.items():
+            for dtype in ("f32", "bf16"):
+                with self.subTest(activation=self.activation, dtype=dtype):
+                    self.config(hidden_act=self.activation, hidden_size=HIDDEN)
+                    result = self.check(dtype, 3)
+                    self.assertEqual((result["activation"], result["activation_from"]),
+                                     (name, "config.json"))
+
+    def test_biases(self):
+        """LLaMA's with mlp_bias, and layers that have one of the three."""
+        for names in (("gate", "up", "down"), ("gate",), ("up",), ("down",)):
+            self.setUp()
+            self.biases(*names)
+            self.config(model_type="llama", hidden_act="silu",
+                        **({"mlp_bias": True} if len(names) == 3 else {}))
+            for dtype, ranks in (("f32", 1), ("f32", 4), ("f16", 3), ("bf16", 3)):
+                with self.subTest(names=names, dtype=dtype, ranks=ranks):
+                    self.assertTrue(self.check(dtype, ranks)["biases"])
+
+    def test_biases_by_every_algorithm(self):
+        self.biases("gate", "up", "down")
+        for algorithm in ("copy", "sequential", "store", "ll"):
+            with self.subTest(algorithm=algorithm):
+                self.check("f32", 3, "--algorithm", algorithm)
+
+    def test_no_gate(self):
+        """Nemotron's: relu2 of up, with and without biases."""
+        self.activation = "relu2"
+        self.weights = {n: t for n, t in self.weights.items() if "gate" not in n}
+        self.config(model_type="nemotron", hidden_act="relu2")
+        self.assertFalse(self.check("f32", 4)["gated"])
+        self.biases("up", "down")
+        self.check("f32", 1)
+        self.check("bf16", 3)
+
+    def test_language_model_of_several_parts(self):
+        """Gemma 3's: the config nested, the tensors below language_model."""
+        self.activation = "gelu_pytorch_tanh"
+        self.config(model_type="gemma3", vision_config={"hidden_act": "gelu", "hidden_size": 7},
+                    text_config={"hidden_activation": "gelu_pytorch_tanh", "hidden_size": HIDDEN,
+                                 "intermediate_size": FFN})
         self.save("f32")
+        want = mlp(self.x, self.layer(self.weights), self.activation)
+        save_file({"language_model." + n: t for n, t in self.weights.items()},
+                  self.path("w.safetensors"))
+        done = run(*self.args("--ranks", "2", "--check", "--output", self.path("y.safetensors")))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        y = load_file(self.path("y.safetensors"))["y"]
+        self.assertLess(np.linalg.norm(y - want) / np.linalg.norm(want), ALLOWED["f32"])
+
+    def test_what_the_activation_is_is_said(self):
+        self.save("f32")
+        done = run(*self.args("--ranks", "1"))
+        self.assertIn("activation silu, gated, assumed: no config.json lies beside", done.stdout)
+        self.config(hidden_act="gelu")
+        done = run(*self.args("--ranks", "1"))
+        self.assertIn("activation gelu, gated, of config.json\n", done.stdout)
+        done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--activation", "relu2", "--check")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("activation relu2, gated, of --activation\n", done.stdout)
+
+    def refuse_layer(self, words):
+        done = run(*self.args("--output", self.path("y.safetensors"), "--check"))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn(words, done.stderr)
+        self.assertFalse(os.path.exists(self.path("y.safetensors")))
+
+    def test_other_models_are_refused(self):
+        """BitNet's inner norm, fp8's scales, a mixture of experts; and what config.json says."""
+        for name in ("ffn_sub_norm.weight", "up_proj.weight_scale_inv", "gate.weight"):
+            self.setUp()
+            self.weights["model.layers.3.mlp." + name] = np.ones(3, np.float32)
+            self.save("f32")
+            self.refuse_layer(f"layer 3 has the tensor model.layers.3.mlp.{name}: ")
+        self.setUp()
+        self.save("f32")
+        for config, words in (({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu"'),
+                              ({"hidden_act": "silu", "hidden_size": 64}, "hidden_size is 64"),
+                              ({"hidden_act": "silu", "mlp_bias": True}, "mlp_bias is true"),
+                              ({"hidden_act": "silu", "swiglu_limit": 7.0}, "swiglu_limit is 7")):
+            with self.subTest(config=config):
+                self.config(**config)
+                self.refuse_layer(words)
+
+    def test_config_beside_an_index(self):
+        self.save("f32")
+        with open(self.path("model.safetensors.index.json"), "w") as file:
+            json.dump({"weight_map": {n: "w.safetensors" for n in self.weights}}, file)
+        self.config(hidden_act="relu")
+        for weights in (self.dir.name, self.path("model.safetensors.index.json")):
+            done = run("mlp", "--weights", weights, "--layer", "3", "--input",
+                       self.path("x.safetensors"), "--ranks", "1", "--rounds", "1")
+            self.assertIn("activation relu,", done.stdout, done.stderr)
+        self.refuse("would take the place of a file of --weights",
+                    *self.args("--output", self.path("config.json")))
+
+    # ---- --check
+
+    def test_wrong_y_is_noticed(self):
+        """--check can fail: in float16 the activations overflow."""
+        self.x *= 3e4
+        self.save("f16")
         done = run(*self.args("--ranks", "2", "--check"))
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("FAILED", done.stdout)
 
-    def test_wrong_y_replaces_nothing(self):
-        self.x[5, 7] = np.nan
+    def test_what_the_dtype_cannot_hold_is_said(self):
+        self.x[5, 7] = 1e6
         self.save("f32")
+        done = run(*self.args("--ranks", "2", "--check", "--dtype", "f16"))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("x or a weight holds a number that f16 cannot: y cannot be right",
+                      done.stdout)
+
+    def test_nan_of_x_is_said_to_be_of_x(self):
+        for value in (np.nan, np.inf):
+            self.x[5, 7] = value
+            self.save("f32")
+            done = run(*self.args("--ranks", "2", "--check", "--output",
+                                  self.path("y.safetensors")))
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn("x holds NaN or infinities in 1 token: so may y there\n", done.stdout)
+            self.assertIn("passed", done.stdout)
+            y = load_file(self.path("y.safetensors"))["y"]
+            self.assertFalse(np.isfinite(y[5]).any())
+            self.assertTrue(np.isfinite(np.delete(y, 5, 0)).all())
+
+    def test_underflow_is_right(self):
+        self.x[:] = 1e-41
+        self.save("f32")
+        done = run(*self.args("--ranks", "2", "--check"))
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_wrong_y_replaces_nothing(self):
+        self.x *= 3e4
+        self.save("f16")
         new, old = self.path("new.safetensors"), self.path("old.safetensors")
         with open(old, "w") as file:
             file.write("old")

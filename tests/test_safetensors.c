@@ -286,7 +286,7 @@ static void test_nesting_bomb(void **state)
     free(header);
 }
 
-/* A quote that is escaped does not end a name: brackets in it nest nothing, and behind it they do. */
+/* A quote that is escaped ends no name: brackets in that nest nothing, and behind it they do. */
 static void test_nesting_behind_a_quote(void **state)
 {
     (void)state;

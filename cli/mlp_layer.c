@@ -1,0 +1,225 @@
+/* mlp_layer.c - finds a layer's tensors by their names, and refuses names that it does not know: a
+ * tensor that is left out makes another model. */
+#include "mlp_layer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES = 96 };
+
+static const char *const models[] = { "model.", "", "language_model.model.",
+                                      "model.language_model." };
+enum { MODELS = sizeof models / sizeof *models };
+
+/* ---- Which layer ----------------------------------------------------------------------------- */
+
+/* The layer's number in "<model>layers.<n>.mlp.<anything>", else -1. */
+static int layer_of(const char *name, const char *model)
+{
+    int layer, end = 0;
+    size_t length = strlen(model);
+    if (strncmp(name, model, length) != 0 ||
+        sscanf(name + length, "layers.%9d.mlp.%n", &layer, &end) != 1 || !end)
+        return -1;
+    return layer;
+}
+
+static bool has_layer(const checkpoint *from, const char *model, int layer)
+{
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (layer_of(checkpoint_name(from, i), model) == layer)
+            return true;
+    return false;
+}
+
+static bool fail_layer(const checkpoint *from, int layer, st_error *error)
+{
+    int first = -1, last = -1;
+    char name[NAME_BYTES];
+    for (size_t i = 0; i < checkpoint_count(from) * MODELS; i++) {
+        int other = layer_of(checkpoint_name(from, i / MODELS), models[i % MODELS]);
+        if (other >= 0 && (first < 0 || other < first))
+            first = other;
+        if (other > last)
+            last = other;
+    }
+    snprintf(name, sizeof name, "model.layers.%d.mlp.gate_proj.weight", layer);
+    if (first < 0)
+        return checkpoint_fail_missing(from, name, error);
+    return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
+                   st_path_tail(checkpoint_path(from)), layer, first, last);
+}
+
+static bool find_prefix(const checkpoint *from, int layer, char *prefix, st_error *error)
+{
+    const char *model = NULL;
+    for (int i = 0; i < MODELS; i++) {
+        if (layer < 0 || !has_layer(from, models[i], layer))
+            continue;
+        if (model)
+            return st_fail(error,
+                           "%s: has a layer %d below both '%s' and '%s': name a file that has one",
+                           st_path_tail(checkpoint_path(from)), layer, model, models[i]);
+        model = models[i];
+    }
+    if (!model)
+        return fail_layer(from, layer, error);
+    snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.mlp.", model, layer);
+    return true;
+}
+
+/* ---- What is there beside the weights -------------------------------------------------------- */
+
+static const char experts[] = "a mixture of experts is not computed";
+static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
+
+/* Words of names, and what they say of the layer; the first that a name has counts. */
+static const struct {
+    const char *word, *says;
+} strange[] = {
+    { "expert", experts },
+    { "router", experts },
+    { "gate.", experts },
+    { "qweight", quantised },
+    { "qzeros", quantised },
+    { "g_idx", quantised },
+    { "scale", quantised },
+    { "zero_point", quantised },
+    { "packed", quantised },
+    { "weight_shape", quantised },
+    { "absmax", quantised },
+    { "quant", quantised },
+    { ".SCB", quantised },
+    { "lora_", "merge the adapter into the weights" },
+    { "gate_up_proj", "split what is fused into gate_proj and up_proj" },
+    { "norm", "a norm inside the MLP is not computed" },
+};
+
+static bool refuse(const checkpoint *from, int layer, const char *name, const char *rest,
+                   st_error *error)
+{
+    const char *says = "only weights and biases of gate_proj, up_proj and down_proj are computed";
+    for (size_t i = sizeof strange / sizeof *strange; i-- > 0;)
+        if (strstr(rest, strange[i].word))
+            says = strange[i].says;
+    return st_fail(error, "%s: layer %d has the tensor %.120s: %s",
+                   st_path_tail(checkpoint_path(from)), layer, name, says);
+}
+
+/* ---- The weights ----------------------------------------------------------------------------- */
+
+static const char *const projections[] = { "gate", "up", "down" };
+enum { GATE, UP, DOWN, PROJECTIONS };
+
+/* "gate_proj.weight" and such. */
+static bool is_known(const char *rest)
+{
+    for (int i = 0; i < PROJECTIONS; i++) {
+        size_t length = strlen(projections[i]);
+        if (strncmp(rest, projections[i], length) == 0 &&
+            (strcmp(rest + length, "_proj.weight") == 0 ||
+             strcmp(rest + length, "_proj.bias") == 0))
+            return true;
+    }
+    return false;
+}
+
+static bool check_names(const checkpoint *from, int layer, const char *prefix, st_error *error)
+{
+    size_t length = strlen(prefix);
+    for (size_t i = 0; i < checkpoint_count(from); i++) {
+        const char *name = checkpoint_name(from, i);
+        if (strncmp(name, prefix, length) == 0 && !is_known(name + length))
+            return refuse(from, layer, name, name + length, error);
+    }
+    return true;
+}
+
+/* The matrix must be [rows, cols], of gate's or up's dtype. */
+static bool check_one(const checkpoint *from, int layer, const mlp_weights *mlp, const matrix *one,
+                      const char *name, int64_t rows, int64_t cols, st_error *error)
+{
+    const matrix *first = mlp->ungated ? &mlp->up : &mlp->gate;
+    const char *than = mlp->ungated ? "up" : "gate";
+    if (one->rows != rows || one->cols != cols)
+        return st_fail(error,
+                       "%s: layer %d: %s_proj is [%" PRId64 ", %" PRId64 "], so %s must be "
+                       "[%" PRId64 ", %" PRId64 "], but it is [%" PRId64 ", %" PRId64
+                       "]: choose a layer with a plain MLP",
+                       st_path_tail(checkpoint_path(from)), layer, than, mlp->ffn, mlp->hidden,
+                       name, rows, cols, one->rows, one->cols);
+    if (one->dtype != first->dtype)
+        return st_fail(
+            error, "%s: layer %d: %s_proj is %s, but %s is %s: convert them to one dtype",
+            st_path_tail(checkpoint_path(from)), layer, than, st_dtype_name((st_dtype)first->dtype),
+            name, st_dtype_name((st_dtype)one->dtype));
+    return true;
+}
+
+static bool check_all(const checkpoint *from, int layer, const mlp_weights *mlp, st_error *error)
+{
+    const struct {
+        const matrix *one;
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        { &mlp->gate, "gate_proj", mlp->ffn, mlp->hidden },
+        { &mlp->up, "up_proj", mlp->ffn, mlp->hidden },
+        { &mlp->down, "down_proj", mlp->hidden, mlp->ffn },
+        { &mlp->gate_bias, "gate_proj.bias", 1, mlp->ffn },
+        { &mlp->up_bias, "up_proj.bias", 1, mlp->ffn },
+        { &mlp->down_bias, "down_proj.bias", 1, mlp->hidden },
+    };
+    for (int i = 0; i < 6; i++) {
+        bool missing = i == GATE ? mlp->ungated : i >= PROJECTIONS && !parts[i].one->rows;
+        if (!missing && !check_one(from, layer, mlp, parts[i].one, parts[i].name, parts[i].rows,
+                                   parts[i].cols, error))
+            return false;
+    }
+    return true;
+}
+
+static bool read_all(checkpoint *from, const char *prefix, mlp_weights *mlp, st_error *error)
+{
+    matrix *const weights[] = { &mlp->gate, &mlp->up, &mlp->down };
+    matrix *const biases[] = { &mlp->gate_bias, &mlp->up_bias, &mlp->down_bias };
+    char name[NAME_BYTES];
+    for (int i = 0; i < PROJECTIONS; i++) {
+        snprintf(name, sizeof name, "%s%s_proj.bias", prefix, projections[i]);
+        bool bias = checkpoint_has(from, name);
+        if (bias && !checkpoint_vector(from, name, biases[i], error))
+            return false;
+        snprintf(name, sizeof name, "%s%s_proj.weight", prefix, projections[i]);
+        if (i == GATE && !bias && !checkpoint_has(from, name))
+            mlp->ungated = true;
+        else if (!checkpoint_matrix(from, name, weights[i], error))
+            return false;
+    }
+    return true;
+}
+
+bool mlp_layer_find(checkpoint *from, int layer, mlp_weights *weights, char *prefix,
+                    st_error *error)
+{
+    mlp_weights mlp = { 0 };
+    if (!find_prefix(from, layer, prefix, error) || !check_names(from, layer, prefix, error) ||
+        !read_all(from, prefix, &mlp, error))
+        return false;
+    const char *other = checkpoint_unlisted(from, prefix);
+    if (other)
+        return st_fail(error,
+                       "%s: does not name the tensor %.120s, which is in a file that it names: "
+                       "download both again",
+                       st_path_tail(checkpoint_path(from)), other);
+    mlp.ffn = mlp.up.rows;
+    mlp.hidden = mlp.up.cols;
+    if (!mlp.ungated) {
+        mlp.ffn = mlp.gate.rows;
+        mlp.hidden = mlp.gate.cols;
+    }
+    if (!check_all(from, layer, &mlp, error))
+        return false;
+    *weights = mlp;
+    return true;
+}

@@ -1,0 +1,376 @@
+/* test_mlp_layer.c - layers as the checkpoints of models have them, each with its config.json: what
+ * is computed, and what is refused by name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "mlp_config.h"
+#include "mlp_layer.h"
+#include "mlp_reference.h"
+#include "scratch.h"
+
+enum { HIDDEN = 4, FFN = 6, TENSORS = 10 };
+
+static st_error error;
+
+/* ---- Checkpoints ----------------------------------------------------------------------------- */
+
+/* A tensor by its name below the layer: [FFN, HIDDEN], of down the other way round, or a bias. */
+static st_tensor tensor(const char *name)
+{
+    static const float zeros[64];
+    bool down = strstr(name, "down_proj") != NULL;
+    st_tensor out = { .name = name, .dtype = ST_F32, .rank = 2, .data = zeros };
+    out.shape[0] = down ? HIDDEN : FFN;
+    out.shape[1] = down ? FFN : HIDDEN;
+    if (!strstr(name, ".weight") || strstr(name, "norm"))
+        out.rank = 1;
+    return out;
+}
+
+/* A file of the tensors `names`, a word each, below the prefix, and this config.json or none. */
+static void write_layer(const char *prefix, const char *names, const char *config)
+{
+    char all[600], full[TENSORS][100], *rest = NULL;
+    st_tensor tensors[TENSORS];
+    size_t count = 0;
+    scratch_clear();
+    snprintf(all, sizeof all, "%s", names);
+    for (char *word = strtok_r(all, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        snprintf(full[count], sizeof full[count], "%s%s", prefix, word);
+        tensors[count] = tensor(full[count]);
+        count++;
+    }
+    assert_true(st_write(scratch_path("model.safetensors"), tensors, count, NULL, &error));
+    if (config)
+        scratch_write("config.json", config, strlen(config));
+}
+
+/* As `imbrex mlp` reads layer 0. */
+static bool read_layer(const char *asked, mlp_weights *weights)
+{
+    checkpoint *from = NULL;
+    mlp_config *config = NULL;
+    char prefix[MLP_LAYER_PREFIX];
+    error = (st_error){ "" };
+    bool good = checkpoint_open(scratch_path(""), &from, &error) &&
+                mlp_layer_find(from, 0, weights, prefix, &error) &&
+                mlp_config_open(from, &config, &error) &&
+                mlp_config_apply(config, 0, asked, weights, &error);
+    mlp_config_close(config);
+    checkpoint_close(from);
+    return good;
+}
+
+static void accepts(const char *asked, imbrex_activation_kind kind, const char *what)
+{
+    mlp_weights weights;
+    if (!read_layer(asked, &weights))
+        fail_msg("%s: %s", what, error.text);
+    if (weights.activation != kind)
+        fail_msg("%s: %s, not %s", what, mlp_config_activations[weights.activation],
+                 mlp_config_activations[kind]);
+}
+
+static void refuses(const char *asked, const char *says, const char *what)
+{
+    mlp_weights weights;
+    if (read_layer(asked, &weights))
+        fail_msg("%s is computed, but should say: %s", what, says);
+    if (!strstr(error.text, says))
+        fail_msg("%s: says \"%s\", not \"%s\"", what, error.text, says);
+}
+
+#define MODEL  "model.layers.0.mlp."
+#define GATED  "gate_proj.weight up_proj.weight down_proj.weight "
+#define BIASES "gate_proj.bias up_proj.bias down_proj.bias "
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+static void biases_are_found(void **state)
+{
+    (void)state;
+    mlp_weights weights;
+    write_layer(MODEL, GATED BIASES, NULL);
+    assert_true(read_layer(NULL, &weights));
+    assert_true(weights.gate_bias.cols == FFN && weights.up_bias.cols == FFN);
+    assert_true(weights.down_bias.cols == HIDDEN && !weights.ungated);
+    write_layer(MODEL, GATED "down_proj.bias", NULL);
+    assert_true(read_layer(NULL, &weights));
+    assert_true(!weights.gate_bias.rows && !weights.up_bias.rows && weights.down_bias.rows);
+    write_layer(MODEL, GATED "down_proj.bias.weight", NULL);
+    refuses(NULL, "has the tensor " MODEL "down_proj.bias.weight", "a bias's weight");
+}
+
+static void whatever_else_is_there_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensor, *says;
+    } others[] = {
+        { "ffn_sub_norm.weight", "a norm inside the MLP" },
+        { "act_fn.beta", "only weights and biases" },
+        { "gate_proj.weight_scale", "the layer is quantised" },
+        { "gate_proj.weight_scale_inv", "the layer is quantised" },
+        { "down_proj.input_scale", "the layer is quantised" },
+        { "up_proj.qweight", "the layer is quantised" },
+        { "up_proj.qzeros", "the layer is quantised" },
+        { "up_proj.scales", "the layer is quantised" },
+        { "up_proj.g_idx", "the layer is quantised" },
+        { "up_proj.weight.absmax", "the layer is quantised" },
+        { "up_proj.weight.quant_state.bitsandbytes__nf4", "the layer is quantised" },
+        { "up_proj.SCB", "the layer is quantised" },
+        { "up_proj.weight_packed", "the layer is quantised" },
+        { "experts.0.gate_proj.weight", "a mixture of experts" },
+        { "experts.gate_up_proj", "a mixture of experts" },
+        { "shared_expert.up_proj.weight", "a mixture of experts" },
+        { "gate.weight", "a mixture of experts" },
+        { "gate.e_score_correction_bias", "a mixture of experts" },
+        { "router.weight", "a mixture of experts" },
+        { "gate_up_proj.weight", "split what is fused" },
+        { "up_proj.lora_A.weight", "merge the adapter" },
+        { "fc1.weight", "only weights and biases" },
+        { "gate_proj.weight_g", "only weights and biases" },
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char names[200], says[200];
+        snprintf(names, sizeof names, GATED "%s", others[i].tensor);
+        write_layer(MODEL, names, "{\"hidden_act\": \"silu\"}");
+        snprintf(says, sizeof says,
+                 "model.safetensors: layer 0 has the tensor " MODEL "%s: ", others[i].tensor);
+        refuses(NULL, says, others[i].tensor);
+        assert_non_null(strstr(error.text, others[i].says));
+    }
+    write_layer(MODEL, "up_proj.qweight up_proj.scales", NULL); /* and no weights at all */
+    refuses(NULL, "the layer is quantised", "GPTQ");
+    write_layer(MODEL, "experts.0.w1.weight gate.weight", NULL);
+    refuses(NULL, "a mixture of experts", "experts alone");
+}
+
+static void what_is_beside_the_mlp_is_nobodys_matter(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = { "model.layers.0.", "layers.0.",
+                                            "language_model.model.layers.0.",
+                                            "model.language_model.layers.0." };
+    for (int i = 0; i < 4; i++) {
+        write_layer(prefixes[i],
+                    "mlp.gate_proj.weight mlp.up_proj.weight mlp.down_proj.weight "
+                    "input_layernorm.weight self_attn.q_proj.bias mlp_norm.weight",
+                    NULL);
+        accepts(NULL, IMBREX_SILU, prefixes[i]);
+    }
+    write_layer("",
+                MODEL "gate_proj.weight " MODEL "up_proj.weight " MODEL "down_proj.weight "
+                      "vision.layers.0.mlp.fc1.weight model.layers.00.mlp.x model.layers.1.mlp.y",
+                NULL);
+    accepts(NULL, IMBREX_SILU, "other layers");
+    write_layer("",
+                MODEL "gate_proj.weight " MODEL "up_proj.weight " MODEL "down_proj.weight "
+                      "layers.0.mlp.gate_proj.weight",
+                NULL);
+    refuses(NULL, "has a layer 0 below both 'model.' and ''", "two models");
+}
+
+/* ---- config.json ----------------------------------------------------------------------------- */
+
+static const struct {
+    const char *config;
+    imbrex_activation_kind kind;
+} activations[] = {
+    { NULL, IMBREX_SILU },
+    { "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"mlp_bias\": false, "
+      "\"hidden_size\": 4, \"intermediate_size\": 6, \"num_hidden_layers\": 1}",
+      IMBREX_SILU },
+    { "{\"hidden_act\": \"swish\"}", IMBREX_SILU },
+    { "{\"hidden_act\": \"gelu\"}", IMBREX_GELU },
+    { "{\"hidden_act\": \"gelu_python\"}", IMBREX_GELU },
+    { "{\"hidden_act\": \"gelu_new\"}", IMBREX_GELU_TANH },
+    { "{\"hidden_act\": \"gelu_fast\"}", IMBREX_GELU_TANH },
+    { "{\"hidden_act\": \"relu\"}", IMBREX_RELU },
+    { "{\"activation_function\": \"relu2\"}", IMBREX_RELU2 },
+    { "{\"mlp_hidden_act\": \"relu2\"}", IMBREX_RELU2 },
+    { "{\"model_type\": \"gemma\", \"hidden_act\": \"gelu_pytorch_tanh\", "
+      "\"hidden_activation\": \"gelu_pytorch_tanh\"}",
+      IMBREX_GELU_TANH },
+    { "{\"model_type\": \"gemma2\", \"hidden_activation\": \"gelu_pytorch_tanh\"}",
+      IMBREX_GELU_TANH },
+    { "{\"hidden_act\": null, \"hidden_activation\": \"gelu_pytorch_tanh\"}", IMBREX_GELU_TANH },
+    { "{\"model_type\": \"gemma3\", \"text_config\": {\"hidden_activation\": "
+      "\"gelu_pytorch_tanh\", \"hidden_size\": 4}, \"vision_config\": {\"hidden_act\": \"gelu\", "
+      "\"hidden_size\": 1152}}",
+      IMBREX_GELU_TANH },
+    { "{\"llm_config\": {\"hidden_act\": \"relu\"}}", IMBREX_RELU },
+    { "{\"model_type\": \"qwen2\", \"hidden_act\": \"silu\", \"hidden_size\": 4, "
+      "\"intermediate_size\": [6, 7], \"rope_scaling\": {\"factor\": 4.0}, "
+      "\"activation_dropout\": 0.1, \"quantization_config\": null, \"swiglu_limit\": null, "
+      "\"residual_multiplier\": 0.2, \"mlp_multipliers\": [], \"ffn_dim_multiplier\": 1.3, "
+      "\"use_bias\": true}",
+      IMBREX_SILU },
+};
+
+static void the_config_names_the_activation(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof activations / sizeof *activations; i++) {
+        write_layer(MODEL, GATED, activations[i].config);
+        accepts(NULL, activations[i].kind, activations[i].config ? activations[i].config : "none");
+    }
+}
+
+static const struct {
+    const char *names, *config, *says;
+} refused[] = {
+    { GATED, "{\"hidden_act\": \"quick_gelu\"}", "config.json: hidden_act is \"quick_gelu\": " },
+    { GATED, "{\"hidden_act\": \"SiLU\"}", "hidden_act is \"SiLU\"" },
+    { GATED, "{\"hidden_act\": \"gelu_10\"}", "hidden_act is \"gelu_10\"" },
+    { GATED, "{\"hidden_act\": \"xielu\"}", "hidden_act is \"xielu\"" },
+    { GATED, "{\"hidden_act\": {\"type\": \"silu\"}}", "hidden_act is {\"type\":\"silu\"}" },
+    { GATED, "{\"hidden_act\": \"\"}", "hidden_act is \"\"" },
+    { GATED, "{\"hidden_act\": \"silu\", \"activation_function\": \"gelu\"}",
+      "hidden_act is silu, but activation_function is gelu: say --activation" },
+    { GATED, "{\"hidden_act\": \"silu\", \"text_config\": {\"hidden_act\": \"gelu\"}}",
+      "hidden_act is gelu, but hidden_act is silu" },
+    { GATED, "{\"model_type\": \"gemma\", \"hidden_act\": \"gelu\"}",
+      "Gemma's code may take for gelu_pytorch_tanh: say --activation" },
+    { GATED, "{\"model_type\": \"gemma3_text\"}", "names no activation (hidden_act)" },
+    { GATED, "{}", "names no activation (hidden_act): say --activation" },
+    { GATED, "{\"vision_config\": {\"hidden_act\": \"gelu\"}}", "names no activation" },
+    { GATED, "[]", "config.json: its JSON is not an object" },
+    { GATED, "", "config.json: its JSON is wrong" },
+    { GATED, "version https://git-lfs.github.com/spec/v1\n", "config.json: is only git-lfs's" },
+    { GATED, "{\"hidden_act\": \"silu\", \"hidden_act\": \"gelu\"}", "duplicate object key" },
+    { GATED, "{\"hidden_act\": \"silu\", \"mlp_bias\": true}",
+      "mlp_bias is true, but layer 0 has no gate_proj.bias" },
+    { GATED "gate_proj.bias up_proj.bias", "{\"hidden_act\": \"silu\", \"mlp_bias\": true}",
+      "mlp_bias is true, but layer 0 has no down_proj.bias" },
+    { GATED BIASES, "{\"hidden_act\": \"silu\", \"mlp_bias\": false}",
+      "mlp_bias is false, but layer 0 has gate_proj.bias" },
+    { GATED "down_proj.bias", "{\"hidden_act\": \"silu\", \"use_bias\": false}",
+      "use_bias is false, but layer 0 has down_proj.bias" },
+    { GATED, "{\"hidden_act\": \"silu\", \"hidden_size\": 8}",
+      "hidden_size is 8, but layer 0 has 4" },
+    { GATED, "{\"hidden_act\": \"silu\", \"intermediate_size\": 8}",
+      "intermediate_size is 8, but layer 0 has 6" },
+    { GATED, "{\"hidden_act\": \"silu\", \"intermediate_size\": [7, 6]}",
+      "intermediate_size is 7, but layer 0 has 6" },
+    { GATED, "{\"hidden_act\": \"silu\", \"intermediate_size\": []}",
+      "intermediate_size is nothing, but" },
+    { GATED, "{\"hidden_act\": \"silu\", \"text_config\": {\"hidden_size\": 5}}",
+      "hidden_size is 5" },
+    { GATED, "{\"hidden_act\": \"silu\", \"quantization_config\": {\"quant_method\": \"fp8\"}}",
+      "quantization_config (\"fp8\"): the model is quantised" },
+    { GATED, "{\"hidden_act\": \"silu\", \"text_config\": {\"quantization_config\": {}}}",
+      "the model is quantised" },
+    { GATED, "{\"hidden_act\": \"silu\", \"swiglu_limit\": 7.0}", "swiglu_limit is 7.0: " },
+    { GATED, "{\"hidden_act\": \"silu\", \"swiglu_alpha\": 1.702}", "swiglu_alpha is 1.70" },
+    { GATED, "{\"hidden_act\": \"silu\", \"activation_sparsity_pattern\": [0.95, 0]}",
+      "activation_sparsity_pattern is [0.9" },
+    { GATED, "{\"hidden_act\": \"silu\", \"text_config\": {\"mlp_multipliers\": [0.9, 0.3]}}",
+      "mlp_multipliers is [0." },
+    { "up_proj.weight down_proj.weight", NULL, "has no gate_proj.weight" },
+    { "up_proj.weight down_proj.weight", "{\"hidden_act\": \"silu\"}",
+      "has no gate_proj.weight: that is computed only where" },
+    { "up_proj.weight down_proj.weight", "{\"hidden_act\": \"gelu_pytorch_tanh\"}",
+      "not gelu_tanh" },
+    { "up_proj.weight down_proj.weight", "{\"hidden_act\": \"relu\", \"model_type\": \"llama\"}",
+      "model_type is llama, but layer 0 has no gate_proj.weight" },
+    { "gate_proj.bias up_proj.weight down_proj.weight", "{\"hidden_act\": \"relu2\"}",
+      "has no tensor " MODEL "gate_proj.weight" },
+};
+
+static void what_the_config_says_else_is_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        write_layer(MODEL, refused[i].names, refused[i].config);
+        refuses(NULL, refused[i].says, refused[i].config ? refused[i].config : "no config");
+    }
+    write_layer(MODEL, GATED, NULL);
+    scratch_directory("config.json");
+    refuses(NULL, "config.json: is not a regular file: want a model's config", "a directory");
+}
+
+static void mlps_without_a_gate(void **state)
+{
+    (void)state;
+    mlp_weights weights;
+    write_layer(MODEL, "up_proj.weight down_proj.weight",
+                "{\"model_type\": \"nemotron\", \"hidden_act\": \"relu2\", \"mlp_bias\": false}");
+    accepts(NULL, IMBREX_RELU2, "Nemotron");
+    assert_true(read_layer(NULL, &weights) && weights.ungated);
+    assert_true(weights.ffn == FFN && weights.hidden == HIDDEN && !weights.gate.rows);
+    write_layer(MODEL, "up_proj.weight up_proj.bias down_proj.weight down_proj.bias",
+                "{\"hidden_act\": \"relu2\", \"mlp_bias\": true}");
+    accepts(NULL, IMBREX_RELU2, "with biases");
+    write_layer(MODEL, "up_proj.weight down_proj.weight", NULL);
+    accepts("relu", IMBREX_RELU, "asked");
+}
+
+static void what_is_asked_for_fills_gaps_only(void **state)
+{
+    (void)state;
+    write_layer(MODEL, GATED, NULL);
+    accepts("relu2", IMBREX_RELU2, "no config");
+    write_layer(MODEL, GATED, "{}");
+    accepts("gelu_tanh", IMBREX_GELU_TANH, "a config without a word");
+    write_layer(MODEL, GATED, "{\"hidden_act\": \"gelu\"}");
+    accepts("gelu", IMBREX_GELU, "what it says");
+    refuses("silu", "hidden_act is gelu, but --activation is silu", "another");
+    refuses("gelu_tanh", "hidden_act is gelu, but --activation is gelu_tanh", "another form");
+    write_layer(MODEL, GATED,
+                "{\"model_type\": \"gemma\", \"hidden_act\": \"gelu\", \"swiglu_limit\": 1}");
+    refuses("gelu_tanh", "swiglu_limit is 1", "a limit");
+    write_layer(MODEL, GATED, "{\"model_type\": \"gemma\", \"hidden_act\": \"gelu\"}");
+    accepts("gelu_tanh", IMBREX_GELU_TANH, "Gemma");
+    accepts("gelu", IMBREX_GELU, "Gemma");
+    refuses("relu", "but --activation is relu", "Gemma");
+    write_layer(MODEL, GATED, "{\"hidden_act\": \"silu\", \"hidden_activation\": \"gelu\"}");
+    accepts("gelu", IMBREX_GELU, "one of two");
+    refuses("relu", "but --activation is relu", "neither of two");
+}
+
+/* ---- What --check reads ---------------------------------------------------------------------- */
+
+/* The same functions, and all tensors, by its own reading. */
+static void the_reference_reads_the_same(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof activations / sizeof *activations; i++) {
+        mlp_source source = { .input = "" };
+        mlp_model model = { .prefix = MODEL };
+        mlp_reference reference;
+        char path[4200];
+        write_layer(MODEL, GATED "up_proj.bias", activations[i].config);
+        snprintf(path, sizeof path, "%s", scratch_path(""));
+        source.weights = path;
+        if (!mlp_reference_open(&source, &model, &reference, &error))
+            fail_msg("%s", error.text);
+        const char *name = mlp_config_activations[activations[i].kind];
+        assert_true(reference.activation == mlp_reference_function(name));
+        assert_true(reference.weights.up_bias.cols == FFN && !reference.weights.gate_bias.rows);
+        mlp_reference_close(&reference);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(biases_are_found),
+        cmocka_unit_test(whatever_else_is_there_is_named),
+        cmocka_unit_test(what_is_beside_the_mlp_is_nobodys_matter),
+        cmocka_unit_test(the_config_names_the_activation),
+        cmocka_unit_test(what_the_config_says_else_is_refused),
+        cmocka_unit_test(mlps_without_a_gate),
+        cmocka_unit_test(what_is_asked_for_fills_gaps_only),
+        cmocka_unit_test(the_reference_reads_the_same),
+    };
+    if (!st_has_json())
+        return 77;
+    return cmocka_run_group_tests_name("mlp_layer", tests, scratch_make, scratch_remove);
+}
