@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "kernels/gemm/blas.h"
+#include "kernels/gemm/rooms.h"
 
 typedef void product(imbrex_layout layout, int64_t m, int64_t n, int64_t k, const float *a,
                      int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc);
@@ -50,6 +51,8 @@ static void check(const char *name, product *f, imbrex_layout layout, int64_t m,
 static void products_are_right(void **state)
 {
     (void)state;
+    char why[300];
+    assert_true(imx_gemm_rooms_ready(why, sizeof why));
     static const int64_t shapes[][3] = { { 1, 1, 1 },      { 1, 300, 40 }, { 300, 1, 40 },
                                          { 4, 16, 8 },     { 5, 17, 9 },   { 33, 129, 257 },
                                          { 64, 128, 128 }, { 7, 5, 0 },    { 31, 200, 127 },

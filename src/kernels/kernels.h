@@ -63,6 +63,9 @@ typedef struct imx_kernel {
     void (*cpu)(const void *args, const imbrexd_block *block);
     size_t (*cpu_scratch)(const void *args); /* bytes one block needs; NULL: none */
     const char *(*cpu_info)(void);           /* what it is built on; NULL: nothing to say */
+    /* Whether what it is built on has the memory that it needs; else why, a sentence.  NULL: it
+     * needs none. */
+    bool (*cpu_ready)(char *why, size_t size);
 
     /* CUDA: entry(args, watch, maps...).  blocks: the most that may run side by side. */
     void (*cuda_config)(const void *largest, const imx_cuda_target *target, int blocks,

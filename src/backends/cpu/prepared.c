@@ -97,6 +97,9 @@ imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, cons
                               int blocks, imx_prepared **out)
 {
     imx_prepared *p = NULL;
+    char why[300];
+    if (kernel->cpu_ready && !kernel->cpu_ready(why, sizeof why))
+        return imx_fail(IMBREX_NO_MEMORY, "%s", why);
     IMX_TRY(imx_sys_alloc(1, sizeof *p, &p));
     p->device = device;
     p->kernel = kernel;

@@ -138,6 +138,8 @@ void imx_blas_plain(imbrex_layout layout, int64_t m, int64_t n, int64_t k, const
 #include <pthread.h>
 #include <stdio.h>
 
+#include "rooms.h"
+
 /* OpenBLAS has these; weak, so that any other CBLAS links too. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
@@ -152,8 +154,10 @@ void imx_blas_sgemm(imbrex_layout layout, int64_t m, int64_t n, int64_t k, const
         imx_blas_plain(layout, m, n, k, a, lda, b, ldb, c, ldc);
         return;
     }
+    imx_gemm_rooms_enter();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, layout == IMBREX_NK ? CblasTrans : CblasNoTrans,
                 (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, 0, c, (int)ldc);
+    imx_gemm_rooms_leave();
 }
 
 static char name[160] = "CBLAS";

@@ -10,7 +10,7 @@
 #include "imbrex.h"
 
 /* c[m, n] = a[m, k] * b, with rows lda, ldb, ldc elements apart.  layout says how b lies: [n, k] or
- * [k, n].  What c held is overwritten, not read; k = 0 gives zeros. */
+ * [k, n].  What c held is overwritten, not read; k = 0 gives zeros.  After imx_gemm_rooms_ready. */
 void imx_blas_sgemm(imbrex_layout layout, int64_t m, int64_t n, int64_t k, const float *a,
                     int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc);
 

@@ -5,6 +5,7 @@
 #include "args.h"
 #include "blas.h"
 #include "kernels/kernels.h"
+#include "rooms.h"
 #include "sm90_tile.h"
 #include "tiling.h"
 
@@ -295,6 +296,7 @@ const imx_kernel imx_kernel_gemm = {
     .cpu = imx_gemm_cpu,
     .cpu_scratch = imx_gemm_cpu_scratch,
     .cpu_info = imx_blas_name,
+    .cpu_ready = imx_gemm_rooms_ready,
     .cuda_config = cuda_config,
     .cuda_launch = cuda_launch,
 };
