@@ -73,10 +73,9 @@ static bool only_file(const char *directory, const char *ending, char **found, s
             good = join(directory, strlen(directory), entry->d_name, found, error);
     closedir(listing);
     if (good && count > 1)
-        good = st_fail(
-            error, "%s: holds %d *%s%s: name one file", st_path_tail(directory), count, ending,
-            strcmp(ending, plain_ending) == 0 ? " and no index that says which tensor is where"
-                                              : "");
+        good = st_fail(error, "%s: holds %d *%s%s: name one file", st_path_tail(directory), count,
+                       ending,
+                       strcmp(ending, plain_ending) == 0 ? " and no *.safetensors.index.json" : "");
     return good;
 }
 
@@ -224,8 +223,16 @@ bool checkpoint_config(const checkpoint *from, char **path, char **text, size_t 
     *path = *text = NULL;
     if (!locate(from, config_name, path, error))
         return false;
-    if (lstat(*path, &info) != 0 && errno == ENOENT)
-        return true;
+    char *real = realpath(from->path, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    if (lstat(*path, &info) != 0 && errno == ENOENT && slash) {
+        free(*path);
+        bool good = join(real, (size_t)(slash - real), config_name, path, error);
+        if (!good || lstat(*path, &info) != 0) {
+            free(real);
+            return good;
+        }
+    }
+    free(real);
     return read_text(*path, "a model's config", text, bytes, error);
 }
 

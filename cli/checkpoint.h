@@ -23,8 +23,8 @@ bool checkpoint_has_file(const checkpoint *from, const char *path);
 
 const char *checkpoint_path(const checkpoint *from); /* of the file or the index */
 
-/* The config.json beside that, its path and its text, both to be freed, also on failure; no text:
- * there is none. */
+/* The config.json beside that, or else beside what a link there points to: its path and its text,
+ * both to be freed, also on failure; no text: there is none. */
 bool checkpoint_config(const checkpoint *from, char **path, char **text, size_t *bytes,
                        st_error *error) ST_MUST_CHECK;
 

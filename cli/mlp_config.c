@@ -299,6 +299,15 @@ static bool check_gate(const mlp_config *config, int layer, const mlp_weights *m
 {
     static const char *const gated[] = { "llama", "gemma", "qwen", "mistral", "phi3", "bitnet" };
     const char *model = json_string_value(value_of(config, "model_type"));
+    static const char *const keys[] = { "use_gated_activation", "use_gated_mlp", "gated_mlp",
+                                        "is_gated_act" };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = value_of(config, keys[i]);
+        if (json_is_boolean(value) && json_is_true(value) == mlp->ungated)
+            return st_fail(error, "%s: %s is %s, but layer %d has %s gate_proj.weight",
+                           st_path_tail(config->path), keys[i], st_json_show(value).text, layer,
+                           mlp->ungated ? "no" : "a");
+    }
     for (size_t i = 0; mlp->ungated && model && i < sizeof gated / sizeof *gated; i++)
         if (strncmp(model, gated[i], strlen(gated[i])) == 0)
             return st_fail(error,

@@ -12,63 +12,6 @@ static const char *const models[] = { "model.", "", "language_model.model.",
                                       "model.language_model." };
 enum { MODELS = sizeof models / sizeof *models };
 
-/* ---- Which layer ----------------------------------------------------------------------------- */
-
-/* The layer's number in "<model>layers.<n>.mlp.<anything>", else -1. */
-static int layer_of(const char *name, const char *model)
-{
-    int layer, end = 0;
-    size_t length = strlen(model);
-    if (strncmp(name, model, length) != 0 ||
-        sscanf(name + length, "layers.%9d.mlp.%n", &layer, &end) != 1 || !end)
-        return -1;
-    return layer;
-}
-
-static bool has_layer(const checkpoint *from, const char *model, int layer)
-{
-    for (size_t i = 0; i < checkpoint_count(from); i++)
-        if (layer_of(checkpoint_name(from, i), model) == layer)
-            return true;
-    return false;
-}
-
-static bool fail_layer(const checkpoint *from, int layer, st_error *error)
-{
-    int first = -1, last = -1;
-    char name[NAME_BYTES];
-    for (size_t i = 0; i < checkpoint_count(from) * MODELS; i++) {
-        int other = layer_of(checkpoint_name(from, i / MODELS), models[i % MODELS]);
-        if (other >= 0 && (first < 0 || other < first))
-            first = other;
-        if (other > last)
-            last = other;
-    }
-    snprintf(name, sizeof name, "model.layers.%d.mlp.gate_proj.weight", layer);
-    if (first < 0)
-        return checkpoint_fail_missing(from, name, error);
-    return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
-                   st_path_tail(checkpoint_path(from)), layer, first, last);
-}
-
-static bool find_prefix(const checkpoint *from, int layer, char *prefix, st_error *error)
-{
-    const char *model = NULL;
-    for (int i = 0; i < MODELS; i++) {
-        if (layer < 0 || !has_layer(from, models[i], layer))
-            continue;
-        if (model)
-            return st_fail(error,
-                           "%s: has a layer %d below both '%s' and '%s': name a file that has one",
-                           st_path_tail(checkpoint_path(from)), layer, model, models[i]);
-        model = models[i];
-    }
-    if (!model)
-        return fail_layer(from, layer, error);
-    snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.mlp.", model, layer);
-    return true;
-}
-
 /* ---- What is there beside the weights -------------------------------------------------------- */
 
 static const char experts[] = "a mixture of experts is not computed";
@@ -96,15 +39,91 @@ static const struct {
     { "norm", "a norm inside the MLP is not computed" },
 };
 
-static bool refuse(const checkpoint *from, int layer, const char *name, const char *rest,
+/* NULL: nothing of its own. */
+static const char *find_strange(const char *name)
+{
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++)
+        if (strstr(name, strange[i].word))
+            return strange[i].says;
+    return NULL;
+}
+
+static bool refuse(const checkpoint *from, int layer, const char *name, const char *says,
                    st_error *error)
 {
-    const char *says = "only weights and biases of gate_proj, up_proj and down_proj are computed";
-    for (size_t i = sizeof strange / sizeof *strange; i-- > 0;)
-        if (strstr(rest, strange[i].word))
-            says = strange[i].says;
+    if (!says)
+        says = "only weights and biases of gate_proj, up_proj and down_proj are computed";
     return st_fail(error, "%s: layer %d has the tensor %.120s: %s",
                    st_path_tail(checkpoint_path(from)), layer, name, says);
+}
+
+/* ---- Which layer ----------------------------------------------------------------------------- */
+
+/* The layer's number in "<model>layers.<n>.mlp.<anything>", else -1. */
+static int layer_of(const char *name, const char *model)
+{
+    int layer, end = 0;
+    size_t length = strlen(model);
+    if (strncmp(name, model, length) != 0 ||
+        sscanf(name + length, "layers.%9d.mlp.%n", &layer, &end) != 1 || !end)
+        return -1;
+    return layer;
+}
+
+static bool has_layer(const checkpoint *from, const char *model, int layer)
+{
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (layer_of(checkpoint_name(from, i), model) == layer)
+            return true;
+    return false;
+}
+
+/* Experts may lie elsewhere than below an mlp: block_sparse_moe, feed_forward. */
+static bool is_expert(const char *name, int layer)
+{
+    char part[32];
+    snprintf(part, sizeof part, "layers.%d.", layer);
+    const char *at = strstr(name, part);
+    return at && find_strange(at) == experts;
+}
+
+static bool fail_layer(const checkpoint *from, int layer, st_error *error)
+{
+    int first = -1, last = -1;
+    char name[NAME_BYTES];
+    for (size_t i = 0; i < checkpoint_count(from) * MODELS; i++) {
+        int other = layer_of(checkpoint_name(from, i / MODELS), models[i % MODELS]);
+        if (other >= 0 && (first < 0 || other < first))
+            first = other;
+        if (other > last)
+            last = other;
+    }
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (is_expert(checkpoint_name(from, i), layer))
+            return refuse(from, layer, checkpoint_name(from, i), experts, error);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.gate_proj.weight", layer);
+    if (first < 0)
+        return checkpoint_fail_missing(from, name, error);
+    return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
+                   st_path_tail(checkpoint_path(from)), layer, first, last);
+}
+
+static bool find_prefix(const checkpoint *from, int layer, char *prefix, st_error *error)
+{
+    const char *model = NULL;
+    for (int i = 0; i < MODELS; i++) {
+        if (layer < 0 || !has_layer(from, models[i], layer))
+            continue;
+        if (model)
+            return st_fail(error,
+                           "%s: has a layer %d below both '%s' and '%s': name a file that has one",
+                           st_path_tail(checkpoint_path(from)), layer, model, models[i]);
+        model = models[i];
+    }
+    if (!model)
+        return fail_layer(from, layer, error);
+    snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.mlp.", model, layer);
+    return true;
 }
 
 /* ---- The weights ----------------------------------------------------------------------------- */
@@ -131,7 +150,7 @@ static bool check_names(const checkpoint *from, int layer, const char *prefix, s
     for (size_t i = 0; i < checkpoint_count(from); i++) {
         const char *name = checkpoint_name(from, i);
         if (strncmp(name, prefix, length) == 0 && !is_known(name + length))
-            return refuse(from, layer, name, name + length, error);
+            return refuse(from, layer, name, find_strange(name + length), error);
     }
     return true;
 }

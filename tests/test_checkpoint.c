@@ -87,7 +87,7 @@ static void test_one_file(void **state)
     write_text("._weights.safetensors", "macOS leaves such a file");
     find_mlp("", 0, NULL);
     write_mlp("other.safetensors", "layers.");
-    find_mlp("", 0, "holds 2 *.safetensors and no index");
+    find_mlp("", 0, "holds 2 *.safetensors and no *.safetensors.index.json: name one file");
     write_mlp("model.safetensors", "");
     find_mlp("", 0, NULL);
     find_mlp("", 1, "/model.safetensors: has no layer 1");

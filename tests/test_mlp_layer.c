@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -150,6 +151,8 @@ static void whatever_else_is_there_is_named(void **state)
     refuses(NULL, "the layer is quantised", "GPTQ");
     write_layer(MODEL, "experts.0.w1.weight gate.weight", NULL);
     refuses(NULL, "a mixture of experts", "experts alone");
+    write_layer("model.layers.0.", "block_sparse_moe.experts.0.w1.weight", NULL);
+    refuses(NULL, "block_sparse_moe.experts.0.w1.weight: a mixture of experts", "Mixtral");
 }
 
 static void what_is_beside_the_mlp_is_nobodys_matter(void **state)
@@ -273,6 +276,10 @@ static const struct {
       "activation_sparsity_pattern is [0.9" },
     { GATED, "{\"hidden_act\": \"silu\", \"text_config\": {\"mlp_multipliers\": [0.9, 0.3]}}",
       "mlp_multipliers is [0." },
+    { GATED, "{\"hidden_act\": \"silu\", \"use_gated_activation\": false}",
+      "use_gated_activation is false, but layer 0 has a gate_proj.weight" },
+    { "up_proj.weight down_proj.weight", "{\"hidden_act\": \"relu\", \"gated_mlp\": true}",
+      "gated_mlp is true, but layer 0 has no gate_proj.weight" },
     { "up_proj.weight down_proj.weight", NULL, "has no gate_proj.weight" },
     { "up_proj.weight down_proj.weight", "{\"hidden_act\": \"silu\"}",
       "has no gate_proj.weight: that is computed only where" },
@@ -294,6 +301,25 @@ static void what_the_config_says_else_is_refused(void **state)
     write_layer(MODEL, GATED, NULL);
     scratch_directory("config.json");
     refuses(NULL, "config.json: is not a regular file: want a model's config", "a directory");
+}
+
+/* A link to a file elsewhere: the config lies beside the link, or else beside the file. */
+static void a_config_is_found_behind_a_link(void **state)
+{
+    (void)state;
+    char far[4200];
+    write_layer(MODEL, GATED, NULL);
+    scratch_directory("far");
+    scratch_write("far/config.json", "{\"hidden_act\": \"gelu\"}", 22);
+    snprintf(far, sizeof far, "%s", scratch_path("far/weights"));
+    assert_int_equal(rename(scratch_path("model.safetensors"), far), 0);
+    assert_int_equal(symlink("far/weights", scratch_path("model.safetensors")), 0);
+    accepts(NULL, IMBREX_GELU, "beside the file");
+    scratch_write("config.json", "{\"hidden_act\": \"relu\"}", 22);
+    accepts(NULL, IMBREX_RELU, "beside the link");
+    assert_int_equal(unlink(scratch_path("config.json")), 0);
+    assert_int_equal(symlink("nowhere", scratch_path("config.json")), 0);
+    refuses(NULL, "config.json: cannot be opened", "a link to nowhere");
 }
 
 static void mlps_without_a_gate(void **state)
@@ -366,6 +392,7 @@ int main(void)
         cmocka_unit_test(what_is_beside_the_mlp_is_nobodys_matter),
         cmocka_unit_test(the_config_names_the_activation),
         cmocka_unit_test(what_the_config_says_else_is_refused),
+        cmocka_unit_test(a_config_is_found_behind_a_link),
         cmocka_unit_test(mlps_without_a_gate),
         cmocka_unit_test(what_is_asked_for_fills_gaps_only),
         cmocka_unit_test(the_reference_reads_the_same),
