@@ -44,7 +44,7 @@ static void a_collective(void **state)
     imbrex_plan plan = {
         .group = &group,
         .op = &imx_op_all_gather,
-        .algorithm = &imx_op_all_gather.algorithms[0],
+        .called = "copy",
         .shape = { .m = 1, .n = 5, .dtype = IMBREX_BF16 },
         .config = { .chunk_rows = 1, .tile_rows = 1, .tile_cols = 1, .blocks = 1 },
         .why = "there is no peer to send to",
@@ -58,7 +58,7 @@ static imbrex_plan product(imbrex_group *group)
     return (imbrex_plan){
         .group = group,
         .op = &imx_op_ag_gemm,
-        .algorithm = &imx_op_ag_gemm.algorithms[2],
+        .called = "store",
         .shape = { .m = 400, .n = 48, .k = 24, .dtype = IMBREX_F16, .layout = IMBREX_KN },
         .config = { .chunk_rows = 64, .tile_rows = 32, .tile_cols = 16, .blocks = 3 },
         .offsets = { .half_bytes = 3 << 19, .local_bytes = 1 << 18 },
@@ -75,7 +75,7 @@ static void a_product_with_plans_for_fewer_rows(void **state)
     few.shape.m = 64;
     few.measured = true;
     some.shape.m = 128;
-    some.algorithm = &imx_op_ag_gemm.algorithms[0];
+    some.called = "copy";
     plan.fewer[0] = &few;
     plan.fewer[5] = &some;
     plan.kernels[1] = (imx_prepared *)&prepared;

@@ -6,7 +6,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
 {
     const imbrex_group *group = plan->group;
     imx_plan_facts facts = {
-        .algorithm = plan->algorithm->name,
+        .algorithm = plan->called,
         .measured = plan->measured,
         .chunk_rows = imx_plan_chunk_rows(plan, plan->shape.m),
         .tile_rows = plan->config.tile_rows,
@@ -30,7 +30,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
         facts.local_bytes += 2 * fewer->offsets.local_bytes;
         facts.fewer[facts.fewer_count++] = (imx_plan_fewer){
             .rows = fewer->shape.m,
-            .algorithm = fewer->algorithm->name,
+            .algorithm = fewer->called,
             .measured = fewer->measured,
             .tile_rows = fewer->config.tile_rows,
             .tile_cols = fewer->config.tile_cols,

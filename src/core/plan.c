@@ -13,51 +13,71 @@
 const imx_op *const imx_plan_ops[IMX_PLAN_OPS] = { &imx_op_all_gather, &imx_op_reduce_scatter,
                                                    &imx_op_ag_gemm, &imx_op_gemm_rs };
 
-/* NULL: the operator has none of that name. */
-static const imx_algorithm *algorithm_of(const imx_op *op, const char *name)
+/* The first of that name from `a` on; NULL: there is none. */
+static const imx_algorithm *named(const imx_algorithm *a, const char *name)
 {
-    const imx_algorithm *a = op->algorithms;
     while (a->name && strcmp(a->name, name) != 0)
         a++;
     return a->name ? a : NULL;
 }
 
-static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const char *name)
+/* Likewise, and for how the ranks are spread. */
+static const imx_algorithm *fitting(const imbrex_group *group, const imx_algorithm *a,
+                                    const char *name)
 {
-    const imx_op *op = plan->op;
-    char known[96] = "";
-    imx_text list = { .at = known, .size = sizeof known };
-    imbrex_status status = IMBREX_INVALID;
-    plan->algorithm = algorithm_of(op, name);
-    if (plan->algorithm)
-        return IMBREX_OK;
-    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
-        if (imx_plan_may_take(plan->group, a))
-            imx_text_add(&list, "%s\"%s\"", list.length ? ", " : "", a->name);
-    }
-    for (int i = 0; i < IMX_PLAN_OPS; i++) {
-        if (algorithm_of(imx_plan_ops[i], name))
-            status = IMBREX_UNSUPPORTED;
-    }
-    return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name, op->name, known);
+    bool over_nodes = group->nodes.count > 1;
+    while ((a = named(a, name)) && a->over_nodes != over_nodes)
+        a++;
+    return a;
 }
 
-/* Whether the algorithm goes with how the ranks are spread. */
-static imbrex_status check_nodes(const imbrex_plan *plan, const char *source)
+const char *imx_plan_algorithm(const imbrex_group *group, const imx_op *op, int i)
+{
+    bool over_nodes = group->nodes.count > 1;
+    const char *last = "";
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        if (a->over_nodes != over_nodes || strcmp(a->name, last) == 0)
+            continue;
+        if (i-- == 0)
+            return a->name;
+        last = a->name;
+    }
+    return NULL;
+}
+
+static imbrex_status fail_unknown(const imbrex_plan *plan, const char *source, const char *name)
+{
+    char list[96] = "";
+    const char *known;
+    imx_text text = { .at = list, .size = sizeof list };
+    imbrex_status status = IMBREX_INVALID;
+    for (int i = 0; (known = imx_plan_algorithm(plan->group, plan->op, i)); i++)
+        imx_text_add(&text, "%s\"%s\"", i ? ", " : "", known);
+    for (int i = 0; i < IMX_PLAN_OPS; i++) {
+        if (named(imx_plan_ops[i]->algorithms, name))
+            status = IMBREX_UNSUPPORTED;
+    }
+    return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name, plan->op->name, list);
+}
+
+/* The algorithm is there, but not for how the ranks are spread. */
+static imbrex_status fail_spread(const imbrex_plan *plan, const char *source, const char *name)
 {
     const imx_nodes *nodes = &plan->group->nodes;
-    if (nodes->count == 1 && !plan->algorithm->run)
+    if (nodes->count == 1)
         return imx_fail(IMBREX_UNSUPPORTED,
                         "%s is \"%s\", which is for ranks on several nodes, and these are on one",
-                        source, plan->algorithm->name);
-    if (nodes->count == 1)
-        return IMBREX_OK;
-    if (!plan->algorithm->over_nodes)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "%s is \"%s\", which is for ranks of one node, and these are on %d: "
-                        "\"hierarchical\" and \"sequential\" are for several",
-                        source, plan->algorithm->name, nodes->count);
-    if (nodes->equal)
+                        source, name);
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "%s is \"%s\", which is for ranks of one node, and these are on %d: "
+                    "\"hierarchical\" and \"sequential\" are for several",
+                    source, name, nodes->count);
+}
+
+static imbrex_status check_nodes(const imbrex_plan *plan)
+{
+    const imx_nodes *nodes = &plan->group->nodes;
+    if (nodes->count == 1 || nodes->equal)
         return IMBREX_OK;
     char sizes[128];
     imx_text text = { .at = sizes, .size = sizeof sizes };
@@ -65,6 +85,44 @@ static imbrex_status check_nodes(const imbrex_plan *plan, const char *source)
     return imx_fail(IMBREX_UNSUPPORTED,
                     "the nodes have %s ranks: %s wants as many on each of several nodes", sizes,
                     plan->op->name);
+}
+
+static imbrex_status check_kernel(const imbrex_plan *plan, const char *source, const char *name)
+{
+    const imbrex_group *group = plan->group;
+    if (group->env.cpu_link > 0 && group->size > 1)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s is \"%s\", whose stores the wire of IMBREX_CPU_LINK would not slow: "
+                        "unset one of them",
+                        source, name);
+    if (group->size > IMX_TEAM_MOST)
+        return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", which is for up to %d ranks, not %d",
+                        source, name, IMX_TEAM_MOST, group->size);
+    return IMBREX_OK;
+}
+
+static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const char *name)
+{
+    const imbrex_group *group = plan->group;
+    const imx_algorithm *all = plan->op->algorithms, *a = named(all, name);
+    char why_not[256] = "";
+    imx_text text = { .at = why_not, .size = sizeof why_not };
+    if (!a)
+        return fail_unknown(plan, source, name);
+    plan->called = a->name;
+    if (!(a = fitting(group, a, name)))
+        return fail_spread(plan, source, name);
+    IMX_TRY(check_nodes(plan));
+    if (a->by_kernel)
+        IMX_TRY(check_kernel(plan, source, name));
+    if (group->size == 1)
+        a = fitting(group, all, "sequential");
+    while (a && a->can && !a->can(plan, &text)) {
+        text.length = 0;
+        a = fitting(group, a + 1, name);
+    }
+    plan->algorithm = a;
+    return a ? IMBREX_OK : imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", %s", source, name, why_not);
 }
 
 /* The desc's word counts first, then the environment's, then tune's. */
@@ -79,17 +137,7 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
     }
     imx_text why = { .at = plan->why, .size = sizeof plan->why };
     imx_text_add(&why, "%s", name ? source : plan->config.why);
-    IMX_TRY(find_algorithm(plan, source, name ? name : plan->config.algorithm));
-    IMX_TRY(check_nodes(plan, source));
-    if (plan->algorithm->by_kernel && env->cpu_link > 0 && plan->group->size > 1)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "%s is \"%s\", whose stores the wire of IMBREX_CPU_LINK would not slow: "
-                        "unset one of them",
-                        source, plan->algorithm->name);
-    if (plan->algorithm->by_kernel && plan->group->size > IMX_TEAM_MOST)
-        return imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", which is for up to %d ranks, not %d",
-                        source, plan->algorithm->name, IMX_TEAM_MOST, plan->group->size);
-    return IMBREX_OK;
+    return find_algorithm(plan, source, name ? name : plan->config.algorithm);
 }
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -200,7 +248,7 @@ enum { ALIGNMENT = 256 };
 static imx_offsets lay_out(const imbrex_plan *plan)
 {
     imx_needs needs = { 0 };
-    plan->op->needs(plan, &needs);
+    plan->algorithm->layout(plan, &needs);
     imx_offsets o = { 0 };
     o.signals = imx_align((size_t)plan->group->size * sizeof(uint64_t), ALIGNMENT);
     o.data = imx_align(o.signals + needs.signals * sizeof(uint64_t), ALIGNMENT);
@@ -272,7 +320,7 @@ static imbrex_status take_local(imbrex_plan *plan)
         share_streams(plan);
     else
         IMX_TRY(take_streams(plan));
-    return plan->op->prepare ? plan->op->prepare(plan) : IMBREX_OK;
+    return plan->algorithm->prepare ? plan->algorithm->prepare(plan) : IMBREX_OK;
 }
 
 static imbrex_status create(imbrex_plan *plan, const char *call, const imx_request *r,

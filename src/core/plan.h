@@ -26,15 +26,22 @@
 
 typedef struct imx_run imx_run;
 
+typedef struct imx_needs imx_needs;
+
+/* One way to do what an operator does: a block of its file, from `can` to `run`.  Several of one
+ * name do it for plans of several kinds: a plan has the first that can. */
 typedef struct imx_algorithm {
     const char *name;
-    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run on one node, begin and end
-                                                 included; NULL: it is not for one node */
     bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
-    bool over_nodes; /* also on several nodes: imx_op.across, overlapped if run is NULL */
+    bool over_nodes; /* for ranks on several nodes; else for those of one */
+    bool (*can)(const imbrex_plan *plan, imx_text *why_not); /* after tune; NULL: always.  why_not
+                                                                goes on a sentence's "it is X, " */
+    void (*layout)(const imbrex_plan *plan, imx_needs *needs);
+    imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
+    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
 } imx_algorithm;
 
-enum { IMX_ALGORITHMS = 8, IMX_KERNELS = 4 };
+enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4 };
 
 /* What is asked of a plan: imbrex_gemm_desc and imbrex_coll_desc in one form. */
 typedef struct imx_request {
@@ -46,24 +53,23 @@ typedef struct imx_request {
     size_t reserved_bytes;
 } imx_request;
 
-/* How much of each an operator needs in one half. */
-typedef struct imx_needs {
+/* How much of each an algorithm needs in one half. */
+struct imx_needs {
     size_t data_bytes; /* shared */
     size_t signals;    /* shared */
     size_t local_bytes;
     size_t done; /* local signals; as many counters, and one more */
-} imx_needs;
+};
 
 typedef struct imx_op {
     const char *name;
-    bool product;                             /* reads b */
-    bool a_is_share;                          /* a has this rank's rows, else all m */
-    bool c_is_share;                          /* likewise c */
-    bool takes_gathered;                      /* fills args.gathered if asked to */
-    imx_algorithm algorithms[IMX_ALGORITHMS]; /* ends at the first without a name */
-    imbrex_status (*across)(const imx_run *run, bool overlapped); /* the same on several nodes */
-    void (*needs)(const imbrex_plan *plan, imx_needs *needs);
-    imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
+    bool product;        /* reads b */
+    bool a_is_share;     /* a has this rank's rows, else all m */
+    bool c_is_share;     /* likewise c */
+    bool takes_gathered; /* fills args.gathered if asked to */
+    /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
+     * "sequential", whichever is named: there is no peer to send to. */
+    imx_algorithm algorithms[IMX_ALGORITHMS];
 } imx_op;
 
 extern const imx_op imx_op_all_gather, imx_op_reduce_scatter, imx_op_ag_gemm, imx_op_gemm_rs;
@@ -101,7 +107,8 @@ struct imbrex_plan {
     int number;    /* in its group, from 1 */
     bool measured; /* the algorithm, not only expected */
     const imx_op *op;
-    const imx_algorithm *algorithm;
+    const imx_algorithm *algorithm; /* what runs do */
+    const char *called;             /* the algorithm that was named or chosen */
     imx_shape shape;
     imx_config config;
     imx_offsets offsets;
@@ -174,28 +181,13 @@ imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kerne
 imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                       const void *largest, int blocks) IMX_MUST_CHECK;
 
-/* Whether the algorithm is for how the group's ranks are spread. */
-static inline bool imx_plan_may_take(const imbrex_group *group, const imx_algorithm *a)
-{
-    return group->nodes.count > 1 ? a->over_nodes : a->run != NULL;
-}
-
 static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
 {
     return plan->group->nodes.count > 1;
 }
 
-/* Whether something runs beside what goes from node to node. */
-static inline bool imx_plan_overlaps_nodes(const imbrex_plan *plan)
-{
-    return imx_plan_over_nodes(plan) && !plan->algorithm->run;
-}
-
-/* Whether runs send by this algorithm: one rank alone sends nothing. */
-static inline bool imx_plan_sends_by(const imbrex_plan *plan, imbrex_status (*run)(const imx_run *))
-{
-    return plan->algorithm->run == run && plan->group->size > 1;
-}
+/* Name i of the algorithms that the group's ranks may take, from 0 on; NULL: there are no more. */
+const char *imx_plan_algorithm(const imbrex_group *group, const imx_op *op, int i);
 
 /* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
  * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all

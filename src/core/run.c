@@ -358,10 +358,7 @@ static imbrex_status enqueue(const imx_run *run)
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
     IMX_TRY(imx_turn_take(plan->group, turn, run->stream));
-    if (imx_plan_over_nodes(plan))
-        IMX_TRY(plan->op->across(run, imx_plan_overlaps_nodes(plan)));
-    else
-        IMX_TRY(plan->algorithm->run(run));
+    IMX_TRY(plan->algorithm->run(run));
     return imx_turn_end(plan->group, turn, run->stream);
 }
 

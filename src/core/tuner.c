@@ -211,10 +211,9 @@ static void note_figures(tuning *t, const candidate *best)
 
 static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *config)
 {
-    for (const imx_algorithm *a = t->op->algorithms; a->name; a++) {
-        if (imx_plan_may_take(t->group, a))
-            add(t, a->name, 0);
-    }
+    const char *name;
+    for (int i = 0; (name = imx_plan_algorithm(t->group, t->op, i)); i++)
+        add(t, name, 0);
     IMX_TRY(time_field(t));
     const candidate *found = fastest(t, 0);
     if (!found)

@@ -26,117 +26,56 @@
  */
 #include "across.h"
 
-enum { GEMM, LL };
+enum { GEMM, LL }; /* kernels */
 
-static imbrex_status run_copy(const imx_run *run);
-static imbrex_status run_pull(const imx_run *run);
-static imbrex_status run_store(const imx_run *run);
-static imbrex_status run_ring(const imx_run *run);
-static imbrex_status run_ll(const imx_run *run);
+/* ---- the product ----------------------------------------------------------------------------- */
 
-/* Of the device, for what runs beside the product: over nodes kernels, with pull flags that are
- * copied within the device. */
-static int leave(const imbrex_plan *plan)
+/* Others' rows come rank by rank.  leave: of the device, for what runs beside the product. */
+static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m, int leave)
 {
-    if (imx_plan_sends_by(plan, run_copy))
-        return plan->config.leave_copies;
-    if (imx_plan_sends_by(plan, run_pull) || imx_plan_overlaps_nodes(plan))
-        return plan->config.leave;
-    return 0;
-}
-
-/* Behind the gathered rows, where merged ones come in. */
-static int64_t inbox_at(const imbrex_plan *plan)
-{
-    const imx_shape *s = &plan->shape;
-    return (int64_t)imx_align((size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype), 256);
-}
-
-static bool has_inbox(const imbrex_plan *plan)
-{
-    return imx_plan_sends_by(plan, run_store) && plan->config.merged && plan->config.pushes_beside;
-}
-
-static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
-{
-    bool pushes = imx_plan_sends_by(plan, run_store);
     imx_gemm_args args = {
-        /* The first peer's rows are here soonest, and are not walked with others'. */
-        .schedule = imx_plan_schedule(plan, m, plan->group->rank, pushes ? 1 : 0),
+        .schedule = imx_plan_schedule(plan, m, plan->group->rank, 0),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
-        .leave = leave(plan),
-        .sides = IMX_GEMM_GATHERS | (pushes ? IMX_GEMM_PUSHES : 0),
+        .leave = leave,
+        .sides = IMX_GEMM_GATHERS,
         .own = plan->config.merged ? -1 : plan->group->rank,
-        .slices = pushes ? plan->config.slices : 1,
-        .slice_k = pushes ? plan->config.slice_k : (int)plan->shape.k,
+        .slices = 1,
+        .slice_k = (int)plan->shape.k,
         .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
         .plan = plan->number,
-        .inbox = has_inbox(plan) ? inbox_at(plan) : 0,
     };
-    if (!pushes) /* others' rows come rank by rank */
-        args.schedule.band = 0;
-    if (imx_plan_sends_by(plan, run_ring)) {
-        args.sides |= IMX_GEMM_FORWARDS;
-        args.slices = imx_ring_slices(args.k);
-        args.slice_k = imx_ring_slice_k(args.k);
-    }
+    args.schedule.band = 0;
     return args;
 }
 
-static void needs(const imbrex_plan *plan, imx_needs *n)
+static imbrex_status prepare_gemm(imbrex_plan *plan, imx_gemm_args largest)
 {
-    if (imx_plan_sends_by(plan, run_ll)) {
-        imx_exchange_ll_needs(plan, plan->shape.k, n);
-        n->local_bytes =
-            (size_t)plan->shape.m * (size_t)plan->shape.k * imx_dtype_bytes(plan->shape.dtype);
-        return;
-    }
+    return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
+}
+
+/* ready: signals of the rows that come; NULL: all are here. */
+static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
+{
+    args->a = run->args->a;
+    args->gathered = imx_run_data(run, run->rank);
+    args->b = run->args->b;
+    args->bias = run->args->bias;
+    args->c = run->args->c;
+    args->use = run->use;
+    args->ready = ready;
+    args->team = imx_run_team(run);
+}
+
+/* Signals for chunks, or for slices where ranks are merged. */
+static void layout(const imbrex_plan *plan, imx_needs *n)
+{
     imx_exchange_gather_needs(plan, plan->shape.k, n);
     size_t parts = (size_t)imx_max(plan->config.chunks, plan->config.slices);
     n->done = (size_t)plan->group->size * parts;
     if (n->signals)
         n->signals = n->done;
-    if (has_inbox(plan)) {
-        n->data_bytes += (size_t)inbox_at(plan);
-        n->done = (size_t)plan->config.slices * imx_align((size_t)plan->config.blocks, 2);
-    }
-    if (imx_plan_sends_by(plan, run_ring)) {
-        imx_gemm_args args = gemm_args(plan, plan->shape.m);
-        args.schedule.chunk_rows = plan->config.chunk_rows; /* the most, of runs of any m */
-        n->signals = (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) *
-                     (size_t)args.slices;
-    }
-}
-
-static imbrex_status prepare(imbrex_plan *plan)
-{
-    imx_gemm_args largest = gemm_args(plan, plan->shape.m);
-    bool ring = imx_plan_sends_by(plan, run_ring);
-    if (ring && plan->config.merged)
-        return imx_fail(
-            IMBREX_UNSUPPORTED,
-            "%s is \"ring\", which passes on rows of one rank at a time, and with m = %lld and no "
-            "desc.chunk_rows tiles have rows of several: choose \"store\", or give that",
-            plan->why, (long long)plan->shape.m);
-    IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
-    return imx_plan_sends_by(plan, run_ll) ? imx_exchange_ll_prepare(plan, LL, plan->shape.k)
-                                           : IMBREX_OK;
-}
-
-static imx_gemm_args product(const imx_run *run, bool arriving)
-{
-    imx_gemm_args args = gemm_args(run->plan, run->m);
-    args.a = run->args->a;
-    args.gathered = imx_run_data(run, run->rank);
-    args.b = run->args->b;
-    args.bias = run->args->bias;
-    args.c = run->args->c;
-    args.use = run->use;
-    args.ready = arriving ? imx_run_signal(run, run->rank) : NULL;
-    args.team = imx_run_team(run);
-    return args;
 }
 
 static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
@@ -147,9 +86,18 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
                                    run->args->gathered, all_here);
 }
 
+/* ---- copy ------------------------------------------------------------------------------------ */
+
+/* Between ranks on one GPU it is multiprocessors that copy. */
+static imbrex_status prepare_copy(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave_copies));
+}
+
 static imbrex_status run_copy(const imx_run *run)
 {
-    imx_gemm_args args = product(run, true);
+    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave_copies);
+    bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->plan->shape.k));
@@ -160,30 +108,17 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-static imbrex_status run_across(const imx_run *run, bool overlapped)
+/* ---- sequential ------------------------------------------------------------------------------ */
+
+static imbrex_status prepare_sequential(imbrex_plan *plan)
 {
-    int64_t width = run->plan->shape.k;
-    const imx_lanes lanes = imx_across_lanes(run, overlapped);
-    imx_gemm_args args = product(run, overlapped);
-    IMX_TRY(imx_run_begin(run));
-    if (overlapped) {
-        IMX_TRY(imx_run_fork(run));
-        IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    }
-    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, width));
-    IMX_TRY(gathered(run, lanes.inner, false));
-    if (overlapped) {
-        IMX_TRY(imx_run_join(run));
-    } else {
-        IMX_TRY(imx_exchange_gather_wait(run, run->stream));
-        IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    }
-    return imx_run_end(run);
+    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0));
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    imx_gemm_args args = product(run, false);
+    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
@@ -193,14 +128,20 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* ---- pull ------------------------------------------------------------------------------------ */
+
+/* Beside the product flags are copied within the device, by multiprocessors. */
+static imbrex_status prepare_pull(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave));
+}
+
 /* The ranks meet before the product starts, not beneath it: a kernel that waits beneath a product
  * which fills the device might never start. */
 static imbrex_status run_pull(const imx_run *run)
 {
-    if (run->ranks == 1)
-        return run_sequential(run);
-    imx_gemm_args args = product(run, true);
-    args.ready = imx_run_done(run);
+    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
+    bind(run, imx_run_done(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_offer(run, run->args->a, run->plan->shape.k));
     IMX_TRY(imx_run_fork(run));
@@ -211,7 +152,16 @@ static imbrex_status run_pull(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* One kernel is the whole run; a gathered output is copied after it, before peers get credit. */
+/* ---- store and ring: one kernel is the whole run --------------------------------------------- */
+
+/* Whether there is something to launch.  Else the run is one of signals: one of nothing would give
+ * no credit to a peer whose caller wants `gathered`, and who waits. */
+static bool has_kernel(const imx_run *run)
+{
+    return run->m && run->plan->shape.n;
+}
+
+/* A gathered output is copied after the kernel, before peers get credit. */
 static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
 {
     if (!run->args->gathered) {
@@ -225,18 +175,52 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
     return imx_run_end(run);
 }
 
-/* Whether there is something to launch, and somebody to send to.  Else the run is one of signals:
- * one of nothing would give no credit to a peer whose caller wants `gathered`, and who waits. */
-static bool has_kernel(const imx_run *run)
+/* ---- store ----------------------------------------------------------------------------------- */
+
+/* Behind the gathered rows, where merged ones come in. */
+static int64_t inbox_at(const imbrex_plan *plan)
 {
-    return run->m && run->plan->shape.n && run->ranks > 1;
+    const imx_shape *s = &plan->shape;
+    return (int64_t)imx_align((size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype), 256);
+}
+
+static bool has_inbox(const imbrex_plan *plan)
+{
+    return plan->config.merged && plan->config.pushes_beside;
+}
+
+/* The first peer's rows are here soonest, and are not walked with others'. */
+static imx_gemm_args store_args(const imbrex_plan *plan, int64_t m)
+{
+    imx_gemm_args args = gemm_args(plan, m, 0);
+    args.schedule = imx_plan_schedule(plan, m, plan->group->rank, 1);
+    args.sides |= IMX_GEMM_PUSHES;
+    args.slices = plan->config.slices;
+    args.slice_k = plan->config.slice_k;
+    args.inbox = has_inbox(plan) ? inbox_at(plan) : 0;
+    return args;
+}
+
+static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+{
+    layout(plan, n);
+    if (has_inbox(plan)) {
+        n->data_bytes += (size_t)inbox_at(plan);
+        n->done = (size_t)plan->config.slices * imx_align((size_t)plan->config.blocks, 2);
+    }
+}
+
+static imbrex_status prepare_store(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, store_args(plan, plan->shape.m));
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
     if (!has_kernel(run))
         return run_sequential(run);
-    imx_gemm_args args = product(run, true);
+    imx_gemm_args args = store_args(run->plan, run->m);
+    bind(run, imx_run_signal(run, run->rank), &args);
     args.push_first = imx_run_row(run, run->rank);
     args.push_rows = imx_run_rows(run, run->rank);
     args.counters = imx_run_counters(run);
@@ -245,24 +229,109 @@ static imbrex_status run_store(const imx_run *run)
     return run_kernel(run, &args);
 }
 
+/* ---- ring ------------------------------------------------------------------------------------ */
+
+static bool can_ring(const imbrex_plan *plan, imx_text *why_not)
+{
+    if (plan->config.merged)
+        imx_text_add(why_not,
+                     "which passes on rows of one rank at a time, and with m = %lld and no "
+                     "desc.chunk_rows tiles have rows of several: choose \"store\", or give that",
+                     (long long)plan->shape.m);
+    return !plan->config.merged;
+}
+
+static imx_gemm_args ring_args(const imbrex_plan *plan, int64_t m)
+{
+    imx_gemm_args args = gemm_args(plan, m, 0);
+    args.sides |= IMX_GEMM_FORWARDS;
+    args.slices = imx_ring_slices(args.k);
+    args.slice_k = imx_ring_slice_k(args.k);
+    return args;
+}
+
+static void lay_out_ring(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_gemm_args args = ring_args(plan, plan->shape.m);
+    layout(plan, n);
+    args.schedule.chunk_rows = plan->config.chunk_rows; /* the most, of runs of any m */
+    n->signals =
+        (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) * (size_t)args.slices;
+}
+
+static imbrex_status prepare_ring(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, ring_args(plan, plan->shape.m));
+}
+
 static imbrex_status run_ring(const imx_run *run)
 {
     if (!has_kernel(run))
         return run_sequential(run);
-    imx_gemm_args args = product(run, true);
+    imx_gemm_args args = ring_args(run->plan, run->m);
+    bind(run, imx_run_signal(run, run->rank), &args);
     return run_kernel(run, &args);
+}
+
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+{
+    const imx_shape *s = &plan->shape;
+    imx_exchange_ll_needs(plan, s->k, n);
+    n->local_bytes = (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
+}
+
+static imbrex_status prepare_ll(imbrex_plan *plan)
+{
+    IMX_TRY(prepare_sequential(plan));
+    return imx_exchange_ll_prepare(plan, LL, plan->shape.k);
 }
 
 /* The product finds all rows in one place, its own too. */
 static imbrex_status run_ll(const imx_run *run)
 {
-    if (run->ranks == 1)
-        return run_sequential(run);
-    imx_gemm_args args = product(run, false);
+    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    bind(run, NULL, &args);
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
     IMX_TRY(imx_exchange_ll(run, LL, run->plan->shape.k, all));
     return imx_run_multiply(run, GEMM, &args);
+}
+
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+/* Beside the product run kernels of the engine. */
+static imbrex_status prepare_hierarchical(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave));
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, true);
+    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
+    bind(run, imx_run_signal(run, run->rank), &args);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->plan->shape.k));
+    IMX_TRY(gathered(run, lanes.inner, false));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, false);
+    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    bind(run, NULL, &args);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->plan->shape.k));
+    IMX_TRY(gathered(run, lanes.inner, false));
+    IMX_TRY(imx_exchange_gather_wait(run, run->stream));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_ag_gemm = {
@@ -270,14 +339,38 @@ const imx_op imx_op_ag_gemm = {
     .product = true,
     .a_is_share = true,
     .takes_gathered = true,
-    .algorithms = { { "copy", run_copy, .by_kernel = false },
-                    { "sequential", run_sequential, .over_nodes = true },
-                    { "store", run_store, .by_kernel = true },
-                    { "pull", run_pull, .by_kernel = false },
-                    { "hierarchical", .over_nodes = true },
-                    { "ll", run_ll, .by_kernel = true },
-                    { "ring", run_ring, .by_kernel = true } },
-    .across = run_across,
-    .needs = needs,
-    .prepare = prepare,
+    .algorithms = {
+        { .name = "copy", .layout = layout, .prepare = prepare_copy, .run = run_copy },
+        { .name = "sequential",
+          .layout = layout,
+          .prepare = prepare_sequential,
+          .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = layout,
+          .prepare = prepare_sequential,
+          .run = run_sequential_nodes },
+        { .name = "store",
+          .by_kernel = true,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
+          .run = run_store },
+        { .name = "pull", .layout = layout, .prepare = prepare_pull, .run = run_pull },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = layout,
+          .prepare = prepare_hierarchical,
+          .run = run_hierarchical },
+        { .name = "ll",
+          .by_kernel = true,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
+        { .name = "ring",
+          .by_kernel = true,
+          .can = can_ring,
+          .layout = lay_out_ring,
+          .prepare = prepare_ring,
+          .run = run_ring },
+    },
 };

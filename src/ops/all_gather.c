@@ -15,31 +15,14 @@
  */
 #include "across.h"
 
-enum { PUSH, LL = PUSH }; /* of a plan's kernels */
+enum { KERNEL };
 
-static imbrex_status run_store(const imx_run *run);
-static imbrex_status run_ll(const imx_run *run);
-
-static void needs(const imbrex_plan *plan, imx_needs *n)
+static void layout(const imbrex_plan *plan, imx_needs *n)
 {
-    if (imx_plan_sends_by(plan, run_ll)) {
-        imx_exchange_ll_needs(plan, plan->shape.n, n);
-        return;
-    }
-    if (imx_plan_sends_by(plan, run_store))
-        imx_exchange_push_needs(plan, false, n);
-    else
-        imx_exchange_gather_needs(plan, plan->shape.n, n);
+    imx_exchange_gather_needs(plan, plan->shape.n, n);
 }
 
-static imbrex_status prepare(imbrex_plan *plan)
-{
-    if (imx_plan_sends_by(plan, run_ll))
-        return imx_exchange_ll_prepare(plan, LL, plan->shape.n);
-    if (imx_plan_sends_by(plan, run_store))
-        return imx_exchange_push_prepare(plan, PUSH, false);
-    return IMBREX_OK;
-}
+/* ---- copy ------------------------------------------------------------------------------------ */
 
 static imbrex_status run_copy(const imx_run *run)
 {
@@ -52,19 +35,7 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-static imbrex_status run_across(const imx_run *run, bool overlapped)
-{
-    int64_t width = run->plan->shape.n;
-    const imx_lanes lanes = imx_across_lanes(run, overlapped);
-    IMX_TRY(imx_run_begin(run));
-    if (overlapped)
-        IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, width));
-    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false));
-    if (overlapped)
-        IMX_TRY(imx_run_join(run));
-    return imx_run_end(run);
-}
+/* ---- sequential ------------------------------------------------------------------------------ */
 
 static imbrex_status run_sequential(const imx_run *run)
 {
@@ -76,29 +47,84 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* ---- store ----------------------------------------------------------------------------------- */
+
+static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_push_needs(plan, false, n);
+}
+
+static imbrex_status prepare_store(imbrex_plan *plan)
+{
+    return imx_exchange_push_prepare(plan, KERNEL, false);
+}
+
 static imbrex_status run_store(const imx_run *run)
 {
-    if (run->ranks == 1)
-        return run_sequential(run);
-    return imx_exchange_push(run, PUSH, false, run->args->a, NULL);
+    return imx_exchange_push(run, KERNEL, false, run->args->a, NULL);
+}
+
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_ll_needs(plan, plan->shape.n, n);
+}
+
+static imbrex_status prepare_ll(imbrex_plan *plan)
+{
+    return imx_exchange_ll_prepare(plan, KERNEL, plan->shape.n);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    if (run->ranks == 1)
-        return run_sequential(run);
-    return imx_exchange_ll(run, LL, run->plan->shape.n, run->args->c);
+    return imx_exchange_ll(run, KERNEL, run->plan->shape.n, run->args->c);
+}
+
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+static imbrex_status gather_across(const imx_run *run, const imx_lanes *lanes)
+{
+    int64_t width = run->plan->shape.n;
+    IMX_TRY(imx_across_gather(run, lanes, run->args->a, width));
+    return imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, true);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(gather_across(run, &lanes));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, false);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(gather_across(run, &lanes));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_all_gather = {
     .name = "all_gather",
     .a_is_share = true,
-    .algorithms = { { "copy", run_copy, .by_kernel = false },
-                    { "sequential", run_sequential, .over_nodes = true },
-                    { "store", run_store, .by_kernel = true },
-                    { "ll", run_ll, .by_kernel = true },
-                    { "hierarchical", .over_nodes = true } },
-    .across = run_across,
-    .needs = needs,
-    .prepare = prepare,
+    .algorithms = {
+        { .name = "copy", .layout = layout, .run = run_copy },
+        { .name = "sequential", .layout = layout, .run = run_sequential },
+        { .name = "sequential", .over_nodes = true, .layout = layout, .run = run_sequential_nodes },
+        { .name = "store",
+          .by_kernel = true,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
+          .run = run_store },
+        { .name = "ll",
+          .by_kernel = true,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
+        { .name = "hierarchical", .over_nodes = true, .layout = layout, .run = run_hierarchical },
+    },
 };

@@ -22,38 +22,9 @@
  */
 #include "across.h"
 
-enum { GEMM, REDUCE };
-enum { ACROSS = 1 }; /* over nodes: its kernels in the place of REDUCE */
+enum { GEMM, REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there */
 
-static imbrex_status run_copy(const imx_run *run);
-static imbrex_status run_store(const imx_run *run);
-static imbrex_status run_ll(const imx_run *run);
-
-static bool stores(const imbrex_plan *plan)
-{
-    return imx_plan_sends_by(plan, run_store) && !plan->config.merged;
-}
-
-/* Tiles have rows of several ranks, each of which goes to its own. */
-static bool sums(const imbrex_plan *plan)
-{
-    return imx_plan_sends_by(plan, run_store) && plan->config.sums;
-}
-
-/* Or, for what cannot be added up so, every rank keeps them, and its peers come to read. */
-static bool collects(const imbrex_plan *plan)
-{
-    return imx_plan_sends_by(plan, run_store) && plan->config.merged && !plan->config.sums;
-}
-
-static int64_t slot_bytes(const imbrex_plan *plan)
-{
-    const imx_shape *s = &plan->shape;
-    if (!sums(plan))
-        return (int64_t)imx_exchange_slot_bytes(plan);
-    return imx_sum_slot_bytes(s->m, s->n, plan->group->size, plan->config.tile_cols,
-                              (int)imx_dtype_bytes(s->dtype));
-}
+/* ---- the product ----------------------------------------------------------------------------- */
 
 /* The next rank of the next node; on one node that is the next rank. */
 static int first_rank(const imx_nodes *nodes)
@@ -61,119 +32,91 @@ static int first_rank(const imx_nodes *nodes)
     return nodes->first[(nodes->own + 1) % nodes->count] + (nodes->local + 1) % nodes->ranks;
 }
 
-static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m)
+/* leave: of the device, for what runs beside the product. */
+static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m, int leave)
 {
-    /* Whose waits, and over nodes kernels, run beside the product. */
-    bool beside = imx_plan_sends_by(plan, run_copy) || imx_plan_overlaps_nodes(plan);
-    imx_schedule schedule =
-        imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1);
-    if (sums(plan)) /* a column of tiles is added up when the last of them is made */
-        schedule.group = (int)imx_max(1, imx_ceil_div(plan->shape.m, schedule.tile_rows));
-    if (collects(plan)) {
-        schedule.chunk_cols = plan->config.part_cols;
-        schedule.chunks = plan->config.parts;
-    }
     return (imx_gemm_args){
-        .schedule = schedule,
+        .schedule =
+            imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1),
         .k = plan->shape.k,
         .dtype = (int)plan->shape.dtype,
         .layout = (int)plan->shape.layout,
-        .leave = beside ? plan->config.leave : 0,
-        .sides = IMX_GEMM_SCATTERS | (stores(plan) ? IMX_GEMM_STORES : 0) |
-                 (sums(plan) ? IMX_GEMM_SUMS : 0) | (collects(plan) ? IMX_GEMM_COLLECTS : 0) |
-                 (plan->config.merged ? IMX_GEMM_MERGED : 0) |
+        .leave = leave,
+        .sides = IMX_GEMM_SCATTERS | (plan->config.merged ? IMX_GEMM_MERGED : 0) |
                  (plan->config.summable ? IMX_GEMM_SUMMABLE : 0),
         .plan = plan->number,
-        .team.size = collects(plan) || sums(plan) ? plan->group->size : 0,
     };
 }
 
-static void needs(const imbrex_plan *plan, imx_needs *n)
+static imbrex_status prepare_gemm(imbrex_plan *plan, imx_gemm_args largest)
 {
-    if (imx_plan_over_nodes(plan)) {
-        imx_across_scatter_needs(plan, n);
-        return;
-    }
-    if (sums(plan)) {
-        size_t ranks = (size_t)plan->group->size;
-        n->data_bytes = ranks * (size_t)slot_bytes(plan);
-        /* Of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
-        n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.m, plan->shape.n,
-                                                   plan->config.tile_rows, plan->config.tile_cols);
-        return;
-    }
-    if (imx_plan_sends_by(plan, run_ll))
-        imx_exchange_push_needs(plan, true, n);
-    else
-        imx_exchange_scatter_needs(plan, n);
-    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
-    if (collects(plan)) {
-        n->signals = (size_t)plan->group->size * (size_t)plan->config.parts;
-        n->done = (size_t)plan->config.parts; /* counters */
-    }
-    if (!imx_plan_sends_by(plan, run_store)) /* whose products lie in shared data */
-        n->local_bytes =
-            (size_t)plan->shape.m * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
+    return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
 }
 
-static imbrex_status prepare(imbrex_plan *plan)
+static void bind(const imx_run *run, void *c, imx_gemm_args *args)
 {
-    imx_gemm_args largest = gemm_args(plan, plan->shape.m);
-    IMX_TRY(imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest));
-    if (imx_plan_sends_by(plan, run_store))
-        return IMBREX_OK; /* it adds up, too */
-    if (imx_plan_over_nodes(plan))
-        return imx_across_scatter_prepare(plan, ACROSS);
-    if (imx_plan_sends_by(plan, run_ll))
-        return imx_exchange_push_prepare(plan, REDUCE, true);
+    args->a = run->args->a;
+    args->b = run->args->b;
+    args->c = c;
+    args->use = run->use;
+    args->counters = imx_run_counters(run);
+}
+
+/* The product lies in local data, and is counted by chunks. */
+static void add_product(const imbrex_plan *plan, imx_needs *n)
+{
+    const imx_shape *s = &plan->shape;
+    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    n->local_bytes = (size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype);
+}
+
+static void layout(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_scatter_needs(plan, n);
+    add_product(plan, n);
+}
+
+/* ---- copy ------------------------------------------------------------------------------------ */
+
+/* Beside the product run kernels that wait for its chunks. */
+static imbrex_status prepare_copy(imbrex_plan *plan)
+{
+    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave)));
     return imx_exchange_scatter_prepare(plan, REDUCE);
 }
 
-static imx_gemm_args product(const imx_run *run, void *c)
+/* Without rows or columns there are no tiles, and nobody would post done. */
+static uint64_t *done_of(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m);
-    args.a = run->args->a;
-    args.b = run->args->b;
-    args.c = c;
-    args.use = run->use;
-    args.counters = imx_run_counters(run);
-    return args;
+    return run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    /* Without rows or columns there are no tiles, and nobody would post done. */
-    uint64_t *done = run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
-    imx_gemm_args args = product(run, imx_run_local(run));
-    args.done = done;
+    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
+    bind(run, imx_run_local(run), &args);
+    args.done = done_of(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_scatter(run, run->plan->comm, imx_run_local(run), done));
+    IMX_TRY(imx_exchange_scatter(run, run->plan->comm, imx_run_local(run), args.done));
     IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
-static imbrex_status run_across(const imx_run *run, bool overlapped)
+/* ---- sequential ------------------------------------------------------------------------------ */
+
+static imbrex_status prepare_sequential(imbrex_plan *plan)
 {
-    uint64_t *done = overlapped && run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
-    const imx_lanes lanes = imx_across_lanes(run, overlapped);
-    imx_gemm_args args = product(run, imx_run_local(run));
-    args.done = done;
-    IMX_TRY(imx_run_begin(run));
-    if (overlapped)
-        IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), done));
-    if (overlapped)
-        IMX_TRY(imx_run_join(run));
-    return imx_run_end(run);
+    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
+    return imx_exchange_scatter_prepare(plan, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    imx_gemm_args args = product(run, imx_run_local(run));
+    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_scatter(run, run->stream, imx_run_local(run), NULL));
@@ -182,40 +125,237 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
-static imbrex_status run_store(const imx_run *run)
+/* ---- store: one kernel is the whole run, in one of three ways -------------------------------- */
+
+static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t slot_bytes)
 {
     if (!run->m || !run->plan->shape.n)
         return IMBREX_OK; /* no rank has anything to do */
-    if (run->ranks == 1)
-        return run_sequential(run);
-    imx_gemm_args args = product(run, run->args->c);
+    bind(run, run->args->c, &args);
     args.bias = run->args->bias;
-    args.slot_bytes = slot_bytes(run->plan);
+    args.slot_bytes = slot_bytes;
     args.team = imx_run_team(run);
     args.ahead = 1;
     args.ended = imx_run_ended(run);
     return imx_run_multiply(run, GEMM, &args);
 }
 
+/* ---- store: tiles of one rank's rows, into its slot ------------------------------------------ */
+
+static bool can_store(const imbrex_plan *plan, imx_text *why_not)
+{
+    (void)why_not; /* one of the three can */
+    return !plan->config.merged;
+}
+
+static imx_gemm_args store_args(const imbrex_plan *plan, int64_t m)
+{
+    imx_gemm_args args = gemm_args(plan, m, 0);
+    args.sides |= IMX_GEMM_STORES;
+    return args;
+}
+
+static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_scatter_needs(plan, n);
+    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+}
+
+static imbrex_status prepare_store(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, store_args(plan, plan->shape.m));
+}
+
+static imbrex_status run_store(const imx_run *run)
+{
+    return run_kernel(run, store_args(run->plan, run->m),
+                      (int64_t)imx_exchange_slot_bytes(run->plan));
+}
+
+/* ---- store: rows of a tile go to their owners, who add them up as they come ------------------ */
+
+static bool can_sum(const imbrex_plan *plan, imx_text *why_not)
+{
+    (void)why_not;
+    return plan->config.sums;
+}
+
+/* A column of tiles is added up when the last of them is made. */
+static imx_gemm_args sum_args(const imbrex_plan *plan, int64_t m)
+{
+    imx_gemm_args args = gemm_args(plan, m, 0);
+    args.schedule.group = (int)imx_max(1, imx_ceil_div(plan->shape.m, args.schedule.tile_rows));
+    args.sides |= IMX_GEMM_SUMS;
+    args.team.size = plan->group->size;
+    return args;
+}
+
+static int64_t sum_slot_bytes(const imbrex_plan *plan)
+{
+    const imx_shape *s = &plan->shape;
+    return imx_sum_slot_bytes(s->m, s->n, plan->group->size, plan->config.tile_cols,
+                              (int)imx_dtype_bytes(s->dtype));
+}
+
+/* Signals are of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
+static void lay_out_sum(const imbrex_plan *plan, imx_needs *n)
+{
+    size_t ranks = (size_t)plan->group->size;
+    n->data_bytes = ranks * (size_t)sum_slot_bytes(plan);
+    n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.m, plan->shape.n, plan->config.tile_rows,
+                                               plan->config.tile_cols);
+}
+
+static imbrex_status prepare_sum(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, sum_args(plan, plan->shape.m));
+}
+
+static imbrex_status run_sum(const imx_run *run)
+{
+    return run_kernel(run, sum_args(run->plan, run->m), sum_slot_bytes(run->plan));
+}
+
+/* ---- store: every rank keeps its tiles, and owners come to read their rows, part by part ----- */
+
+static bool can_collect(const imbrex_plan *plan, imx_text *why_not)
+{
+    (void)why_not;
+    return plan->config.merged && !plan->config.sums;
+}
+
+static imx_gemm_args collect_args(const imbrex_plan *plan, int64_t m)
+{
+    imx_gemm_args args = gemm_args(plan, m, 0);
+    args.schedule.chunk_cols = plan->config.part_cols;
+    args.schedule.chunks = plan->config.parts;
+    args.sides |= IMX_GEMM_COLLECTS;
+    args.team.size = plan->group->size;
+    return args;
+}
+
+static void lay_out_collect(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_scatter_needs(plan, n);
+    n->signals = (size_t)plan->group->size * (size_t)plan->config.parts;
+    n->done = (size_t)plan->config.parts; /* counters */
+}
+
+static imbrex_status prepare_collect(imbrex_plan *plan)
+{
+    return prepare_gemm(plan, collect_args(plan, plan->shape.m));
+}
+
+static imbrex_status run_collect(const imx_run *run)
+{
+    return run_kernel(run, collect_args(run->plan, run->m),
+                      (int64_t)imx_exchange_slot_bytes(run->plan));
+}
+
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_push_needs(plan, true, n);
+    add_product(plan, n);
+}
+
+static imbrex_status prepare_ll(imbrex_plan *plan)
+{
+    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
+    return imx_exchange_push_prepare(plan, PUSH, true);
+}
+
 static imbrex_status run_ll(const imx_run *run)
 {
-    if (run->ranks == 1)
-        return run_sequential(run);
-    imx_gemm_args args = product(run, imx_run_local(run));
+    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    return imx_exchange_push(run, REDUCE, true, imx_run_local(run), run->args->bias);
+    return imx_exchange_push(run, PUSH, true, imx_run_local(run), run->args->bias);
+}
+
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+/* Beside the product run kernels that wait, add up and send. */
+static imbrex_status prepare_hierarchical(imbrex_plan *plan)
+{
+    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave)));
+    return imx_across_scatter_prepare(plan, ACROSS);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, true);
+    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
+    bind(run, imx_run_local(run), &args);
+    args.done = done_of(run);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), args.done));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status prepare_sequential_nodes(imbrex_plan *plan)
+{
+    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
+    return imx_across_scatter_prepare(plan, ACROSS);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, false);
+    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    bind(run, imx_run_local(run), &args);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), NULL));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_gemm_rs = {
     .name = "gemm_rs",
     .product = true,
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy, .by_kernel = false },
-                    { "sequential", run_sequential, .over_nodes = true },
-                    { "store", run_store, .by_kernel = true },
-                    { "ll", run_ll, .by_kernel = true },
-                    { "hierarchical", .over_nodes = true } },
-    .across = run_across,
-    .needs = needs,
-    .prepare = prepare,
+    .algorithms = {
+        { .name = "copy", .layout = layout, .prepare = prepare_copy, .run = run_copy },
+        { .name = "sequential",
+          .layout = layout,
+          .prepare = prepare_sequential,
+          .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = imx_across_scatter_needs,
+          .prepare = prepare_sequential_nodes,
+          .run = run_sequential_nodes },
+        { .name = "store",
+          .by_kernel = true,
+          .can = can_store,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
+          .run = run_store },
+        { .name = "store",
+          .by_kernel = true,
+          .can = can_sum,
+          .layout = lay_out_sum,
+          .prepare = prepare_sum,
+          .run = run_sum },
+        { .name = "store",
+          .by_kernel = true,
+          .can = can_collect,
+          .layout = lay_out_collect,
+          .prepare = prepare_collect,
+          .run = run_collect },
+        { .name = "ll",
+          .by_kernel = true,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = imx_across_scatter_needs,
+          .prepare = prepare_hierarchical,
+          .run = run_hierarchical },
+    },
 };

@@ -12,31 +12,14 @@
  */
 #include "across.h"
 
-enum { REDUCE, PUSH };
-enum { ACROSS }; /* over nodes: these kernels alone */
-
-static imbrex_status run_store(const imx_run *run);
-
-static void needs(const imbrex_plan *plan, imx_needs *n)
-{
-    if (imx_plan_over_nodes(plan)) {
-        imx_across_scatter_needs(plan, n);
-        return;
-    }
-    if (imx_plan_sends_by(plan, run_store))
-        imx_exchange_push_needs(plan, true, n);
-    else
-        imx_exchange_scatter_needs(plan, n);
-}
+enum { REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
 
 static imbrex_status prepare(imbrex_plan *plan)
 {
-    if (imx_plan_over_nodes(plan))
-        return imx_across_scatter_prepare(plan, ACROSS);
-    if (imx_plan_sends_by(plan, run_store))
-        return imx_exchange_push_prepare(plan, PUSH, true);
     return imx_exchange_scatter_prepare(plan, REDUCE);
 }
+
+/* ---- copy ------------------------------------------------------------------------------------ */
 
 static imbrex_status run_copy(const imx_run *run)
 {
@@ -48,17 +31,7 @@ static imbrex_status run_copy(const imx_run *run)
     return imx_run_end(run);
 }
 
-static imbrex_status run_across(const imx_run *run, bool overlapped)
-{
-    const imx_lanes lanes = imx_across_lanes(run, overlapped);
-    IMX_TRY(imx_run_begin(run));
-    if (overlapped)
-        IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, run->args->a, NULL));
-    if (overlapped)
-        IMX_TRY(imx_run_join(run));
-    return imx_run_end(run);
-}
+/* ---- sequential ------------------------------------------------------------------------------ */
 
 static imbrex_status run_sequential(const imx_run *run)
 {
@@ -69,21 +42,74 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* ---- store ----------------------------------------------------------------------------------- */
+
+static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+{
+    imx_exchange_push_needs(plan, true, n);
+}
+
+static imbrex_status prepare_store(imbrex_plan *plan)
+{
+    return imx_exchange_push_prepare(plan, PUSH, true);
+}
+
 static imbrex_status run_store(const imx_run *run)
 {
-    if (run->ranks == 1)
-        return run_sequential(run);
     return imx_exchange_push(run, PUSH, true, run->args->a, NULL);
+}
+
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+static imbrex_status prepare_across(imbrex_plan *plan)
+{
+    return imx_across_scatter_prepare(plan, ACROSS);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, true);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, run->args->a, NULL));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, false);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, run->args->a, NULL));
+    return imx_run_end(run);
 }
 
 const imx_op imx_op_reduce_scatter = {
     .name = "reduce_scatter",
     .c_is_share = true,
-    .algorithms = { { "copy", run_copy, .by_kernel = false },
-                    { "sequential", run_sequential, .over_nodes = true },
-                    { "store", run_store, .by_kernel = true },
-                    { "hierarchical", .over_nodes = true } },
-    .across = run_across,
-    .needs = needs,
-    .prepare = prepare,
+    .algorithms = {
+        { .name = "copy",
+          .layout = imx_exchange_scatter_needs,
+          .prepare = prepare,
+          .run = run_copy },
+        { .name = "sequential",
+          .layout = imx_exchange_scatter_needs,
+          .prepare = prepare,
+          .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = imx_across_scatter_needs,
+          .prepare = prepare_across,
+          .run = run_sequential_nodes },
+        { .name = "store",
+          .by_kernel = true,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
+          .run = run_store },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = imx_across_scatter_needs,
+          .prepare = prepare_across,
+          .run = run_hierarchical },
+    },
 };
