@@ -412,6 +412,65 @@ static int bare_nulls(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return 0;
 }
 
+/* ---- what nobody has initialised ------------------------------------------------------------- */
+
+/* On all ranks, then on the last one alone: the others hear of it. */
+static int not_initialised(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int last = imbrex_group_size(group) - 1;
+    imbrex_gemm_desc product = gemm();
+    imbrex_coll_desc coll = { .m = 12, .n = 8 };
+    imbrex_plan *plan = NULL;
+    for (int alone = 0; alone < 2; alone++) {
+        bool bad = !alone || imbrex_group_rank(group) == last;
+        product = gemm(), coll = (imbrex_coll_desc){ .m = 12, .n = 8 };
+        if (bad) {
+            memset(&product, 0xff, sizeof product);
+            memset(&coll, 0xff, sizeof coll);
+        }
+        const imbrex_status statuses[] = {
+            imbrex_plan_ag_gemm(group, &product, &plan),
+            imbrex_plan_gemm_rs(group, &product, &plan),
+            imbrex_plan_all_gather(group, &coll, &plan),
+            imbrex_plan_reduce_scatter(group, &coll, &plan),
+        };
+        for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+            RANK_CHECK(statuses[i] == (bad ? IMBREX_INVALID : IMBREX_PEER), "call %zu: %s: %s", i,
+                       imbrex_status_name(statuses[i]), imbrex_error());
+    }
+    imbrex_kernel_desc desc = { .name = "none", .source = "int x;", .gemm = &product };
+    imbrex_kernel *kernel = NULL;
+    memset(&product, 0xff, sizeof product);
+    INVALID("desc.m is -1", imbrex_tune, group, "gemm_rs", &product, NULL, NULL);
+    INVALID("desc.gemm", imbrex_kernel_create, group, &desc, &kernel);
+    memset(&desc, 0xff, sizeof desc);
+    UNSUPPORTED("desc.reserved is not 0", imbrex_kernel_create, group, &desc, &kernel);
+    RANK_CHECK(!plan && !kernel, "an output was written");
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+static int group_not_initialised(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    (void)rank, (void)ctx, (void)bootstrap;
+    imbrex_group *group = NULL;
+    imbrex_group_desc desc;
+    memset(&desc, 0xff, sizeof desc);
+    UNSUPPORTED("desc.reserved is not 0", imbrex_group_create, &desc, &group);
+    RANK_CHECK(!group, "the output was written");
+    return 0;
+}
+
+static void of_what_nobody_initialised(void **state)
+{
+    (void)state;
+    on_all(not_initialised);
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run_bare(&desc, group_not_initialised, NULL), 0);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static void of_plans(void **state)
@@ -492,9 +551,13 @@ static void of_tuning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_plans),           cmocka_unit_test(of_gemm_runs),
-        cmocka_unit_test(of_collective_runs), cmocka_unit_test(of_memory),
-        cmocka_unit_test(of_silu_mul),        cmocka_unit_test(of_null),
+        cmocka_unit_test(of_what_nobody_initialised),
+        cmocka_unit_test(of_plans),
+        cmocka_unit_test(of_gemm_runs),
+        cmocka_unit_test(of_collective_runs),
+        cmocka_unit_test(of_memory),
+        cmocka_unit_test(of_silu_mul),
+        cmocka_unit_test(of_null),
         cmocka_unit_test(of_tuning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,6 +83,7 @@ static int all_are_refused(things *x)
     imbrex_gemm_desc gemm = { .m = M, .n = N, .k = 4 };
     imbrex_kernel_desc desc = { .name = "shift", .entry = shift_entry };
     imbrex_transfer transfer = { 0 };
+    imbrex_activation activation = { 0 };
     imbrex_gemm_operands operands = { 0 };
     snprintf(sentence, sizeof sentence,
              "this group was made by process %d; a forked child cannot use it: make a group of "
@@ -99,6 +100,7 @@ static int all_are_refused(things *x)
     REFUSED(imbrex_barrier(g, NULL));
     REFUSED(imbrex_exchange(g, &transfer, 1, NULL));
     REFUSED(imbrex_silu_mul(g, IMBREX_F32, 1, 1, x->a, x->c, NULL));
+    REFUSED(imbrex_activate(g, &activation, 1, 1, x->a, x->c, NULL, NULL, NULL));
     REFUSED(imbrex_launch(x->shift.kernel, 1, 1, &x->shift.args, sizeof x->shift.args, NULL));
     REFUSED(imbrex_launch_gemm(x->shift.kernel, &operands, &x->shift.args, 8, NULL));
     REFUSED(imbrex_group_status(g));

@@ -64,6 +64,8 @@ static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out
 {
     IMX_TRY(imx_status_need(d, "desc", "want one, at least with a name and a source"));
     IMX_TRY(imx_status_need(out, "kernel", "want where to put it"));
+    /* First: of a desc that nobody has initialised no pointer is to be followed. */
+    IMX_TRY(imx_status_need_zero(d->reserved, sizeof d->reserved, "desc"));
     IMX_TRY(imx_status_need(d->name, "desc.name", "want the name in IMBREXD_KERNEL(name, ...)"));
     size_t length = strlen(d->name);
     if (length < 1 || length >= sizeof((imbrex_kernel *)0)->name ||
@@ -83,7 +85,6 @@ static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out
     if (count_words(d->options) > IMX_USER_WORDS)
         return imx_fail(IMBREX_INVALID, "desc.options has %d words: want at most %d",
                         count_words(d->options), IMX_USER_WORDS);
-    IMX_TRY(imx_status_need_zero(d->reserved, sizeof d->reserved, "desc"));
     return IMBREX_OK;
 }
 

@@ -186,7 +186,7 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
     const char *algorithms[1 + IMX_ALGORITHMS] = { "NULL" };
     int count = 1, asked = 0;
     for (const imx_algorithm *a = plan->op->algorithms; a->name; a++) {
-        if (r->algorithm && strcmp(r->algorithm, a->name) == 0)
+        if (mine == IMBREX_OK && r->algorithm && strcmp(r->algorithm, a->name) == 0)
             asked = count;
         algorithms[count++] = a->name;
     }
