@@ -119,7 +119,7 @@ class Programs(unittest.TestCase):
             """)
 
     def test_the_end_while_a_thread_waits(self):
-        """Daemons are not waited for: a call that only another rank could end is ended."""
+        """Daemons are not waited for: they are in their call until the process is gone."""
         for where in "sync", "making a plan":
             said = self.on(2, """
                 g = group()
@@ -139,13 +139,25 @@ class Programs(unittest.TestCase):
     def test_a_forked_child(self):
         """It leaves alone what is its parent's, however it ends."""
         said = self.on(2, """
-            for end in (lambda: None, sys.exit, lambda: 1 / 0, gc.collect):
+            def its_own():
+                with group(rank=0, size=1, allgather=lambda blob: [blob]) as own:
+                    x, y = numpy.ones((8, 8), "f"), numpy.zeros((8, 8), "f")
+                    own.all_gather(8, 8, dtype="f32").run(x, c=y)
+                    own.sync()
+                    assert (x == y).all()
+            for end in (lambda: None, sys.exit, lambda: 1 / 0, gc.collect, its_own):
                 with group() as g:
                     plan = run(g, 64)
+                    g.sync()
+                    run(g, 64)
                     child = os.fork()
                     if not child:
                         try:
-                            with g: plan.close(); end()
+                            with g:
+                                for use in (g.sync, plan.describe, lambda: run(g, 64)):
+                                    try: use()
+                                    except imbrex.Error as error: assert "forked" in str(error)
+                                plan.close(); end()
                         except ZeroDivisionError: pass
                         g.abort("a child's"); g.close(); del plan, g
                         sys.exit(9)
@@ -203,6 +215,13 @@ class Programs(unittest.TestCase):
         """)
         self.assertEqual(code, -signal.SIGINT, said)
         self.assertIn("KeyboardInterrupt", said)
+
+    def test_ctrl_c_at_the_end(self):
+        self.interrupted(self.LONELY + """
+        g = group(rank=0, size=2, allgather=lambda blob: swap(0, blob))
+        run(g, 300)
+        print("waits", flush=True)
+        """)
 
     def test_handlers_run_while_sync_waits(self):
         code, said = self.interrupted(self.LONELY + """

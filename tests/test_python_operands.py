@@ -378,6 +378,16 @@ class Kept(unittest.TestCase):
                 held = made[-1]
             self.assertIsNone(held())
 
+    def test_large_ones_go_at_once(self):
+        """No more is kept than the latest run's, once that is done."""
+        with alone() as group:
+            plan = group.all_gather(600, 600, dtype="f32")
+            for _ in range(40):
+                plan.run(numpy.zeros((600, 600), "f"), c=numpy.zeros((600, 600), "f"))
+                lane = group._life.lanes._lanes[None]
+                until(lambda: all(mark.value for mark, _ in lane.marks))
+                self.assertLessEqual(group._life.lanes.count(), 2)
+
     def test_by_a_group_that_has_failed(self):
         made = []
         with alone() as group:

@@ -158,9 +158,8 @@ class Group:
     def close(self):
         """Waits for what is enqueued, at most for timeout_ms, and frees the group and its plans.
         Local: the other ranks' groups stay.  A second time it does nothing."""
-        if self._life.is_here():
-            self._life.wait(None)  # as Ctrl-C can interrupt it; what failed is for a sync to say
-        self._end()
+        self._life.close()
+        self._end.detach()
 
     def __enter__(self):
         return self
@@ -327,7 +326,7 @@ class Plan:
         """Waits until this rank's runs of it are done, and frees it.  Local.  A second time, or
         when the group is closed, it does nothing."""
         handle, self._handle = self._handle, None
-        if handle is not None and self._life.is_here():
+        if handle is not None and self._life.handle is not None:
             self._life.call(lib.imbrex_plan_destroy, handle)
 
     def __enter__(self):

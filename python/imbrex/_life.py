@@ -1,11 +1,9 @@
 """How a group waits and ends, with or without the Group that it was made for."""
 import atexit
-import ctypes
 import os
 import queue
 import sys
 import threading
-import time
 
 from ._library import Error, failure, lib
 from ._streams import Lanes
@@ -66,7 +64,7 @@ class Life:
 
     def __init__(self, handle, allgather):
         """allgather: what must live as long."""
-        self.handle, self._allgather, self._process = handle, allgather, os.getpid()
+        self.handle, self._allgather = handle, allgather
         self.rank = lib.imbrex_group_rank(handle)
         self.size = lib.imbrex_group_size(handle)
         self.device = lib.imbrex_group_device(handle).decode()
@@ -81,12 +79,8 @@ class Life:
             raise Error("IMBREX_INVALID", "the group is closed: make a new one")
         return self.handle
 
-    def is_here(self):
-        """Whether it is open, and this process is no child that was forked from its own."""
-        return self.handle is not None and os.getpid() == self._process
-
     def call(self, function, *args):
-        """function(*args), while which end() waits."""
+        """function(*args), during which end() does not free what it uses."""
         self._inside += 1  # before the look at the handle, as end() does it the other way round
         try:
             self.open()
@@ -95,7 +89,7 @@ class Life:
             self._inside -= 1
 
     def abort(self, why):
-        if self.is_here():
+        if self.handle is not None:
             lib.imbrex_group_abort_because(self.handle, why and why.encode(errors="replace"))
 
     def _sync(self, number):
@@ -107,9 +101,8 @@ class Life:
     def wait(self, number):
         """For the stream; None, or an Error.  What a handler of a signal raises meanwhile aborts
         the group: this rank does not do what the others wait for."""
-        lasts = number in self.lanes.used and self.is_here()
         is_main = threading.current_thread() is threading.main_thread()
-        waiter = _Waiter.take() if lasts and is_main else None
+        waiter = _Waiter.take() if is_main and number in self.lanes.used else None
         if waiter is None:
             error = self._sync(number)
         else:
@@ -130,21 +123,21 @@ class Life:
         if error is not None:
             raise error
 
+    def close(self):
+        """As end(), but what handlers of signals raise interrupts it."""
+        if self.handle is not None:
+            self.wait(None)  # what failed is for a sync to say
+        self.end()
+
     def end(self):
         """Waits for what is enqueued, as imbrex_group_destroy does, then lets go of it."""
         _alive.pop(self, None)
-        if not self.is_here():  # a forked child has none of the threads
-            self.handle = None
-            return
         handle, self.handle = self.handle, None
-        limit = time.monotonic() + 10
-        while self._inside and time.monotonic() < limit:  # another thread, or one interrupted
-            time.sleep(0.01)
-        if self._inside:  # it uses all this: let it
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
-            return
-        lib.imbrex_group_destroy(handle)
-        self.lanes = Lanes(self.device)
+        # Else a thread that Python does not wait for, or that of a sync interrupted twice, is in a
+        # call: it uses the group, and holds the operands, until the process ends.
+        if handle is not None and not self._inside:
+            lib.imbrex_group_destroy(handle)
+            self.lanes = Lanes(self.device)
 
 
 def _end_all():
@@ -154,7 +147,8 @@ def _end_all():
     for life in lives:
         if uncaught is not None:
             life.abort("ended by %s" % in_words(uncaught))
-        elif life._inside:
-            life.abort("Python ended while another thread was in a call")
     for life in lives:
-        life.end()
+        try:
+            life.close()
+        except BaseException:  # Ctrl-C, by which the group is aborted: the rest is short
+            life.end()

@@ -187,11 +187,11 @@ class Operands:
             if not 0 <= operand < 1 << 64:
                 raise OverflowError("%s is %d, which is %s than imbrex can take"
                                     % (name, operand, "more" if operand > 0 else "less"))
-            return int(operand) or None
+            return int(operand)
         elif hasattr(operand, "__array_interface__"):
             at = self._array(name, operand, want, written)
         else:
             raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch) or "
                             "__array_interface__ (NumPy)" % (name, type(operand).__name__))
         held.append(operand)
-        return at or None  # nothing lies at 0: a tensor without elements does not either
+        return at
