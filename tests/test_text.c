@@ -74,8 +74,8 @@ static void no_command_lets_them_through(void **state)
         "bench ag_gemm --m 8 --n 8 --k 8 --timeline \"$X\"",
         "compile --kernel \"$X:k\" --arch cpu",
         "info --\"$X\"",
-        "info; IMBREX_CHAOS=\"$X\" \"$T\" info; IMBREX_DEVICE=\"$X\" \"$T\" info; "
-        "IMBREX_ALGORITHM=\"$X\" \"$T\" mlp --random 8,8,8 --rounds 1",
+        "info; IMBREX_CHAOS=\"$X\" \"$T\" info; IMBREX_DEVICE=\"$X\" \"$T\" info",
+        "info; IMBREX_ALGORITHM=\"$X\" \"$T\" mlp --random 8,8,8 --rounds 1",
     };
     const char *tool = getenv("IMBREX_TOOL");
     if (!tool)
