@@ -39,8 +39,8 @@ bool imx_call_may(const imbrex_group *group);
 #define IMX_CALL __attribute__((cleanup(imx_call_end))) imx_call
 
 /* First thing in a call that returns a status, behind imx_status_enter. */
-#define IMX_ENTER(group)           \
-    IMX_CALL imx_call_ = { NULL }; \
+#define IMX_ENTER(group)        \
+    IMX_CALL imx_call_ = { 0 }; \
     IMX_TRY(imx_call_begin(&imx_call_, (group)))
 
 /* The same in one that enqueues what peers may wait for: they hear of it if it is refused. */

@@ -280,7 +280,7 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
 
 void imbrex_kernel_destroy(imbrex_kernel *k)
 {
-    IMX_CALL call = { NULL };
+    IMX_CALL call = { 0 };
     if (imx_live_is(IMX_LIVE_KERNEL, k) && imx_call_await(&call, k->group))
         destroy(k);
 }

@@ -160,7 +160,7 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
 
 void imbrex_mem_free(imbrex_group *group, void *ptr)
 {
-    IMX_CALL call = { NULL };
+    IMX_CALL call = { 0 };
     if (!imx_call_await(&call, group))
         return;
     imx_status_mute(true);

@@ -431,7 +431,7 @@ fail:
 
 void imbrex_plan_destroy(imbrex_plan *plan)
 {
-    IMX_CALL call = { NULL };
+    IMX_CALL call = { 0 };
     if (imx_live_is(IMX_LIVE_PLAN, plan) && imx_call_await(&call, plan->group))
         destroy(plan);
 }

@@ -16,7 +16,7 @@ imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 
 void imbrex_stream_destroy(imbrex_group *group, imbrex_stream stream)
 {
-    IMX_CALL call = { NULL };
+    IMX_CALL call = { 0 };
     if (!imx_call_await(&call, group))
         return;
     imx_status_mute(true);

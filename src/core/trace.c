@@ -33,7 +33,7 @@ fail:
 
 size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, size_t max)
 {
-    IMX_CALL call = { NULL };
+    IMX_CALL call = { 0 };
     const imbrexd_trace *trace = imx_call_await(&call, group) ? group->trace : NULL;
     imx_status_mute(true);
     bool there = trace && (!group->backend->collect_trace ||
