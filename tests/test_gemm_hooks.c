@@ -324,6 +324,34 @@ static int other_rows(imbrex_group *group, void *ctx)
     return 0;
 }
 
+/* Rank 0 has launched another kernel as often before rank 1 launches the first: what rank 0 said of
+ * that one is still there to compare with. */
+static int other_rows_of_the_first(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    enum { DIM = 64 };
+    _Alignas(256) uint16_t room[3][DIM * DIM] = { { 0 } };
+    int rank = imbrex_group_rank(group);
+    imbrex_gemm_desc shape = { SHAPE };
+    imbrex_kernel_desc desc = { .name = "bare", .source = bare, .gemm = &shape };
+    imbrex_kernel *kernels[2];
+    for (int i = 0; i < 2; i++)
+        RANK_OK(imbrex_kernel_create(group, &desc, &kernels[i]));
+    void *c[] = { room[2], room[2] };
+    imbrex_gemm_operands operands = { .a = room[0], .b = room[1], .c = c, .m = DIM - rank };
+    const int args = 0;
+    for (int i = 0; i < 2 && rank == 0; i++)
+        RANK_OK(imbrex_launch_gemm(kernels[i], &operands, &args, sizeof args, NULL));
+    RANK_CHECK(ranks_meet(group) == 0, "rank %d", rank);
+    imbrex_status status = IMBREX_OK;
+    if (rank == 1)
+        status = imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL);
+    status = await_failure(group, status);
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "operands.m differs"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
 /* A word of a launch has the lower bits of the kernel's number: one that was is not taken for a
  * later kernel's. */
 static int one_of_8192(imbrex_group *group, void *ctx)
@@ -356,6 +384,7 @@ static void ranks_that_disagree(void **state)
     assert_int_equal(ranks_run(&desc, one_of_8192, NULL), 0);
     assert_int_equal(ranks_run(&desc, disagree, NULL), 0);
     assert_int_equal(ranks_run(&desc, other_rows, NULL), 0);
+    assert_int_equal(ranks_run(&desc, other_rows_of_the_first, NULL), 0);
 }
 
 /* ---- hooks that do what they must not -------------------------------------------------------- */
