@@ -145,7 +145,7 @@ static void folders_of_others(void **state)
     compiles_in("theirs/ours", "cache");
 }
 
-/* The cache folder, which is used if it is the user's own, may lie where it can be exchanged. */
+/* A cache folder that is the user's own, but lies where it can be exchanged, is none. */
 static void nowhere(void **state)
 {
     (void)state;
@@ -154,7 +154,8 @@ static void nowhere(void **state)
     setenv("TMPDIR", scratch_path("scratch"), 1);
     setenv("IMBREX_CACHE_DIR", scratch_path("scratch/cache"), 1);
     assert_int_equal(compile(), IMBREX_SYSTEM);
-    assert_non_null(strstr(imbrex_error(), "/scratch, which has no sticky bit; others may write"));
+    assert_non_null(strstr(imbrex_error(), "/scratch, which has no sticky bit; there is no cache "
+                                           "folder, others may write "));
     assert_non_null(strstr(imbrex_error(), "set TMPDIR to a folder that only you may write"));
     setenv("IMBREX_CACHE_DIR", scratch_path("cc"), 1);
     assert_int_equal(compile(), IMBREX_SYSTEM);

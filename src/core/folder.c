@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,45 @@ enum { NAME_MOST = 160, LOCK_NAP_NS = 5000000 };
 static bool is_ours(const struct stat *found)
 {
     return found->st_uid == geteuid() && !(found->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* ---- where it lies --------------------------------------------------------------------------- */
+
+/* The system's owner is root; in a user namespace perhaps somebody without a number of his own, to
+ * whom "/" belongs. */
+static bool is_trusted(uid_t owner, uid_t system)
+{
+    return owner == geteuid() || owner == 0 || owner == system;
+}
+
+/* Who may write a folder may rename what is in it, unless it has the sticky bit, as /tmp has. */
+bool imx_folder_is_firm(const char *path, imx_text *why)
+{
+    char part[PATH_MAX] = "/";
+    struct stat found;
+    if (stat(part, &found) != 0)
+        return false;
+    const uid_t system = found.st_uid;
+    for (size_t length = 1;;) {
+        if (lstat(part, &found) != 0) {
+            imx_text_add(why, "%s: %s", part, strerror(errno));
+            return false;
+        }
+        if (!is_trusted(found.st_uid, system)) {
+            imx_text_add(why, "%s belongs to user %u", part, (unsigned)found.st_uid);
+            return false;
+        }
+        if (found.st_mode & (S_IWGRP | S_IWOTH) && !(found.st_mode & S_ISVTX)) {
+            imx_text_add(why, "others may write %s, which has no sticky bit", part);
+            return false;
+        }
+        if (!path[length])
+            return true;
+        const char *end = strchr(path + length + 1, '/');
+        length = end ? (size_t)(end - path) : strlen(path);
+        memcpy(part, path, length);
+        part[length] = '\0';
+    }
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -78,25 +118,47 @@ void imx_folder_name(const char *wanted, imx_folder *folder)
     folder->path[0] = '\0';
 }
 
+/* Made, opened and writable; false: why not. */
+static bool is_usable(const imx_folder *folder, imx_text *why)
+{
+    int unmade = make_folders(folder->path), fd = open_folder(folder);
+    int error = fd >= 0 ? 0 : errno;
+    if (fd >= 0 && faccessat(fd, ".", W_OK, AT_EACCESS) != 0)
+        error = errno;
+    if (fd >= 0)
+        close(fd);
+    if (fd < 0 && error == EPERM)
+        imx_text_add(why, "%s belongs to someone else, or others may write it", folder->path);
+    else if (error)
+        imx_text_add(why, "%s: %s", folder->path,
+                     strerror(error == ENOENT && unmade ? unmade : error));
+    return !error;
+}
+
+/* From here on without links, which others may have put there. */
+static bool resolve(imx_folder *folder, imx_text *why)
+{
+    char resolved[PATH_MAX];
+    if (!realpath(folder->path, resolved)) {
+        imx_text_add(why, "%s: %s", folder->path, strerror(errno));
+        return false;
+    }
+    if (strlen(resolved) >= sizeof folder->path) {
+        imx_text_add(why, "the folder's name without links is too long");
+        return false;
+    }
+    strcpy(folder->path, resolved);
+    return true;
+}
+
 void imx_folder_find(const char *wanted, imx_folder *folder)
 {
     imx_folder_name(wanted, folder);
-    if (!folder->path[0])
-        return;
     imx_text why = { .at = folder->why, .size = sizeof folder->why };
-    int unmade = make_folders(folder->path), fd = open_folder(folder);
-    int error = errno == ENOENT && unmade ? unmade : errno;
-    if (fd >= 0 && faccessat(fd, ".", W_OK, AT_EACCESS) == 0) {
-        close(fd);
-        return;
-    }
-    if (fd < 0 && error == EPERM)
-        imx_text_add(&why, "%s belongs to someone else, or others may write it", folder->path);
-    else
-        imx_text_add(&why, "%s: %s", folder->path, strerror(fd < 0 ? error : errno));
-    if (fd >= 0)
-        close(fd);
-    folder->path[0] = '\0';
+    bool found = folder->path[0] && is_usable(folder, &why) && resolve(folder, &why) &&
+                 imx_folder_is_firm(folder->path, &why);
+    if (!found)
+        folder->path[0] = '\0';
 }
 
 void imx_folder_info(const char *wanted, imx_text *text)

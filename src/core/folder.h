@@ -1,8 +1,8 @@
 /* folder.h - the folder of what imbrex keeps on disk: compiled kernels, measured choices.
  *
- * It is this user's alone, and a file in it is only read if it belongs to this user and nobody else
- * may write it.  Files are replaced whole: whoever reads at the same time finds the old one or the
- * new one.
+ * It is this user's alone and lies where nobody else can exchange it, and a file in it is only read
+ * if it belongs to this user and nobody else may write it.  Files are replaced whole: whoever reads
+ * at the same time finds the old one or the new one.
  */
 #ifndef IMX_FOLDER_H
 #define IMX_FOLDER_H
@@ -20,6 +20,10 @@ typedef struct imx_folder {
  * it would be, whether it is there or not.  find: made if it is not there, and can be written. */
 void imx_folder_name(const char *wanted, imx_folder *folder);
 void imx_folder_find(const char *wanted, imx_folder *folder);
+
+/* Whether nobody but this user and the system's owner can put another folder in the place of path,
+ * which has no links in it; if not, why, and which folder is to blame. */
+bool imx_folder_is_firm(const char *path, imx_text *why);
 
 /* Adds a line: where kernels are kept, or why they are not. */
 void imx_folder_info(const char *wanted, imx_text *text);

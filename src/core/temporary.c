@@ -1,5 +1,4 @@
-/* temporary.c - looks at every folder that leads there: who may write one of them may rename what
- * is in it, unless it has the sticky bit, as /tmp has. */
+/* temporary.c - makes the folder, and reaches what is in it by its descriptor alone. */
 #define _GNU_SOURCE
 #include "temporary.h"
 
@@ -11,45 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* ---- where ----------------------------------------------------------------------------------- */
-
-/* The system's owner is root; in a user namespace perhaps somebody without a number of his own, to
- * whom "/" belongs. */
-static bool is_trusted(uid_t owner, uid_t system)
-{
-    return owner == geteuid() || owner == 0 || owner == system;
-}
-
-/* path has no links in it.  False: why not, and the folder that is to blame. */
-static bool is_firm(const char *path, imx_text *why)
-{
-    char part[PATH_MAX] = "/";
-    struct stat found;
-    if (stat(part, &found) != 0)
-        return false;
-    const uid_t system = found.st_uid;
-    for (size_t length = 1;;) {
-        if (lstat(part, &found) != 0) {
-            imx_text_add(why, "%s: %s", part, strerror(errno));
-            return false;
-        }
-        if (!is_trusted(found.st_uid, system)) {
-            imx_text_add(why, "%s belongs to user %u", part, (unsigned)found.st_uid);
-            return false;
-        }
-        if (found.st_mode & (S_IWGRP | S_IWOTH) && !(found.st_mode & S_ISVTX)) {
-            imx_text_add(why, "others may write %s, which has no sticky bit", part);
-            return false;
-        }
-        if (!path[length])
-            return true;
-        const char *end = strchr(path + length + 1, '/');
-        length = end ? (size_t)(end - path) : strlen(path);
-        memcpy(part, path, length);
-        part[length] = '\0';
-    }
-}
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
@@ -80,9 +40,8 @@ static imbrex_status make_in(const char *parent, imx_temporary *out)
 imbrex_status imx_temporary_make(const imx_folder *kept, imx_temporary *out)
 {
     const char *wanted = imx_env_get("TMPDIR");
-    char parent[PATH_MAX], words[2][500];
-    imx_text why = { .at = words[0], .size = sizeof words[0] };
-    imx_text nor = { .at = words[1], .size = sizeof words[1] };
+    char parent[PATH_MAX], words[500] = "";
+    imx_text why = { .at = words, .size = sizeof words };
     if (!wanted || !*wanted)
         wanted = "/tmp";
     *out = (imx_temporary){ .at = -1 };
@@ -92,19 +51,14 @@ imbrex_status imx_temporary_make(const imx_folder *kept, imx_temporary *out)
     if (!realpath(wanted, parent))
         return imx_fail_errno("cannot find %s, where TMPDIR says to make a folder to compile in",
                               wanted);
-    if (is_firm(parent, &why))
+    if (imx_folder_is_firm(parent, &why))
         return make_in(parent, out);
-    if (!kept->path[0])
-        imx_text_add(&nor, "there is no cache folder, %s", kept->why);
-    else if (!realpath(kept->path, parent))
-        imx_text_add(&nor, "%s: %s", kept->path, strerror(errno));
-    else if (is_firm(parent, &nor))
-        return make_in(parent, out);
-    return imx_fail(
-        IMBREX_SYSTEM,
-        "no folder to compile in whose files others cannot exchange: %s; %s; set TMPDIR "
-        "to a folder that only you may write",
-        words[0], words[1]);
+    if (kept->path[0])
+        return make_in(kept->path, out);
+    return imx_fail(IMBREX_SYSTEM,
+                    "no folder to compile in that others cannot exchange: %s; there is no cache "
+                    "folder, %s; set TMPDIR to a folder that only you may write",
+                    words, kept->why);
 }
 
 void imx_temporary_remove(imx_temporary *folder)
