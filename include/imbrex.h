@@ -334,18 +334,20 @@ typedef struct imbrex_tune_step {
 
 typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
 
-/* Collective: times an operator ("ag_gemm") at desc's shape, on random inputs of its own and on the
- * group's default stream, by every algorithm and then with several chunk sizes (unless desc gives
- * one, or tiles have rows of several ranks), all ranks in lockstep, and keeps the fastest on disk:
- * from then on plans of that shape, dtype, layout, budget (desc.sms) and number of ranks, whose
- * desc names no algorithm, take it on such devices and links, those for fewer rows in another plan,
- * too.  Of collectives k is 0; no other size may be.
+/* Collective: times an operator ("ag_gemm") at desc's shape, on random inputs and a stream of its
+ * own, by every algorithm and then with several chunk sizes (unless desc gives one, or tiles have
+ * rows of several ranks), all ranks in lockstep, and keeps the fastest on disk: from then on plans
+ * of that shape, dtype, layout, budget (desc.sms) and number of ranks, whose desc names no
+ * algorithm, take it on such devices and links, those for fewer rows in another plan, too.  Of
+ * collectives k is 0; no other size may be.
  * desc.algorithm must be NULL, and IMBREX_ALGORITHM still comes first.  UNSUPPORTED: the group has
  * one rank, or its device only compiles.  SYSTEM on rank 0, PEER on the others: the folder cannot
  * be written (IMBREX_CACHE_DIR).
  *
- * A candidate that cannot be made on one rank is dropped on all.  One that fails as it runs fails
- * the group, as any run does.  progress, or NULL, is called on this rank's thread. */
+ * A candidate that cannot be made on one rank is dropped on all, and so is one that hangs: half of
+ * timeout_ms is the limit on its waits.  Candidates run in a group of their own, over this one and
+ * on its devices, so that this one does not fail with them; TIMEOUT: all have hung.  progress, or
+ * NULL, is called on this rank's thread. */
 IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
                        imbrex_tune_progress progress, void *ctx);
 

@@ -317,14 +317,16 @@ static int failing_memfd_create(const char *name, unsigned flags)
     return real.memfd_create(name, flags);
 }
 
-/* Inputs are the first piece of memory, a plan's own the next. */
+/* The group that candidates run in takes the first ones, the last of these for its inputs. */
+enum { BEFORE_PLANS = 3 };
+
 static int refused_on_one(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     int rank = imbrex_group_rank(group);
     view v = { .calls = 0 };
     made m;
-    first_lost = rank == 1 ? 1 : -1;
+    first_lost = rank == 1 ? BEFORE_PLANS : -1;
     lost_count = 1;
     RANK_OK(imbrex_tune(group, "ag_gemm", &shape, note, &v));
     first_lost = -1;
@@ -341,7 +343,7 @@ static int refused_on_one(imbrex_group *group, void *ctx)
 static int refused_always(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    first_lost = imbrex_group_rank(group) == 1 ? 1 : -1;
+    first_lost = imbrex_group_rank(group) == 1 ? BEFORE_PLANS : -1;
     lost_count = 1000;
     imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, NULL, NULL);
     first_lost = -1;

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -59,10 +60,46 @@ static void links_are_in_the_key(void **state)
     assert_non_null(strstr(info, "measured choices: 2, of this version 2, in "));
 }
 
+enum { TIMEOUT_MS = 2000 };
+
+typedef struct hang {
+    int rank, late, steps;
+} hang;
+
+/* Rank 1 comes to the second timing when the other has given it up. */
+static void note(void *ctx, const imbrex_tune_step *step)
+{
+    hang *h = ctx;
+    h->late += step->dropped && strstr(step->dropped, "waited") ? 1 : 0;
+    if (!step->dropped && h->steps++ == 0 && h->rank == 1)
+        usleep((useconds_t)patient(TIMEOUT_MS) * 700);
+}
+
+static int tune_late(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool product = imx_kernel_gemm.cuda_config != NULL;
+    imbrex_gemm_desc desc = { 1024, 64, product ? 64 : 0, IMBREX_BF16, .sms = 8 };
+    hang h = { .rank = imbrex_group_rank(group) };
+    RANK_OK(imbrex_tune(group, product ? "ag_gemm" : "all_gather", &desc, note, &h));
+    RANK_CHECK(h.late == 1, "%d were late", h.late);
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+static void what_hangs_is_dropped(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2, .timeout_ms = TIMEOUT_MS };
+    assert_int_equal(fake_ranks_run(&desc, 2, tune_late, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_in_the_key),
+        cmocka_unit_test(what_hangs_is_dropped),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

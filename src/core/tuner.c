@@ -7,6 +7,10 @@
  *     one timing              meet | barrier | as many runs as fill a while | sync | max over ranks
  *
  * All numbers that decide anything are agreed on, so that all ranks come to the same decisions.
+ *
+ * Candidates run in a group of their own, of the same ranks on the same devices, which meet through
+ * the caller's: a failed group stays failed, so that one that hangs costs its deadline and that
+ * group, and the others go on in the next.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,26 +34,83 @@ static const double LEAST_GAIN = 0.02; /* by which a size of chunks must beat th
 typedef struct candidate {
     const char *algorithm;
     int chunk_rows;
-    imbrex_plan *plan; /* NULL: dropped */
+    imbrex_plan *plan; /* NULL: dropped, or not made yet */
     int runs;          /* of one timing */
     double us[ROUNDS];
     int timed; /* how many of them */
+    bool out;  /* dropped */
 } candidate;
 
+/* What a rank brings of one timing. */
+typedef struct timing {
+    double us;
+    int32_t status;
+    int32_t over; /* the caller's group has failed */
+} timing;
+
 typedef struct tuning {
-    imbrex_group *group;
+    imbrex_group *group; /* the caller's */
+    imbrex_bootstrap through_it;
+    imbrex_group *trial; /* where candidates run; NULL: it could not be made */
     const imx_op *op;
     imx_request request;
     imbrex_tune_progress progress;
     void *ctx;
     imx_operands operands;
-    double *each; /* [ranks], a timing's */
+    timing *each; /* [ranks] */
     candidate field[FIELD_MOST];
     int count;
     int fields;        /* done before this one */
+    double done;       /* as it was told last */
     char figures[160]; /* of the algorithms, in words */
-    char dropped[256]; /* why the latest was */
+    char dropped[256]; /* why the latest was, */
+    bool late;         /* and that it hung */
 } tuning;
+
+/* What a public call has left to say is this call's from here on. */
+static imbrex_status take_over(imbrex_status status)
+{
+    char why[256];
+    snprintf(why, sizeof why, "%s", imx_status_detail());
+    imx_status_enter(call);
+    return status == IMBREX_OK ? IMBREX_OK : imx_fail(status, "%s", why);
+}
+
+/* ---- where candidates run -------------------------------------------------------------------- */
+
+static int allgather(void *group, const void *send, void *recv, size_t bytes)
+{
+    return imx_agree_allgather(group, send, recv, bytes) == IMBREX_OK ? 0 : 1;
+}
+
+/* Half of the time: ranks that a candidate does not hold meanwhile wait for those that it does. */
+static imbrex_status open_trial(tuning *t)
+{
+    t->through_it = (imbrex_bootstrap){
+        .rank = t->group->rank, .size = t->group->size, .allgather = allgather, .ctx = t->group
+    };
+    const imbrex_group_desc desc = {
+        .bootstrap = &t->through_it,
+        .device = t->group->device_name,
+        .timeout_ms = t->group->timeout_ms > 1 ? t->group->timeout_ms / 2 : 1,
+    };
+    imbrex_status mine = take_over(imbrex_group_create(&desc, &t->trial));
+    if (mine == IMBREX_OK)
+        mine = imx_operands_create(t->trial, t->op, &t->request.shape, &t->operands);
+    return imx_agree(t->group, call, mine, NULL, 0);
+}
+
+static void close_trial(tuning *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        imbrex_plan_destroy(t->field[i].plan);
+        t->field[i].plan = NULL;
+    }
+    imx_operands_destroy(&t->operands);
+    t->operands = (imx_operands){ .group = NULL };
+    imbrex_group_destroy(t->trial);
+    t->trial = NULL;
+}
 
 /* ---- one timing ------------------------------------------------------------------------------ */
 
@@ -60,40 +121,47 @@ static double now_us(void)
 
 static imbrex_status run(tuning *t, const candidate *c, double *us)
 {
-    imbrex_status status = imbrex_barrier(t->group, NULL);
+    imbrex_status status = imbrex_barrier(t->trial, NULL);
     if (status == IMBREX_OK)
-        status = imbrex_stream_sync(t->group, NULL);
+        status = imbrex_stream_sync(t->trial, NULL);
     double begin = now_us();
     for (int i = 0; i < c->runs && status == IMBREX_OK; i++) {
         imbrex_args args = imx_operands_args(&t->operands, i);
         status = imbrex_plan_run(c->plan, &args, NULL);
     }
     if (status == IMBREX_OK)
-        status = imbrex_stream_sync(t->group, NULL);
+        status = imbrex_stream_sync(t->trial, NULL);
     *us = (now_us() - begin) / c->runs;
-    return status;
+    return take_over(status);
 }
 
-/* Of one run on the slowest rank; the same number on all ranks. */
-static imbrex_status time_once(tuning *t, const candidate *c, double *us)
+/* Of one run on the slowest rank; the same number on all ranks.  *why[256]: if the candidate hung
+ * on some rank and nothing else is wrong, that it did, in words; else "". */
+static imbrex_status time_once(tuning *t, const candidate *c, double *us, char why[256])
 {
-    double mine = 0;
-    imbrex_status status = run(t, c, &mine);
-    if (status == IMBREX_OK)
-        imx_status_enter(call);
+    timing own = { .us = 0 };
+    imbrex_status status = run(t, c, &own.us), over = imx_fault_check(t->group);
+    if (over != IMBREX_OK)
+        status = over;
+    own.status = status;
+    own.over = over != IMBREX_OK;
     status = imx_agree(t->group, call, status, NULL, 0);
-    if (status == IMBREX_OK)
-        status = imx_agree_allgather(t->group, &mine, t->each, sizeof mine);
+    snprintf(why, 256, "%s", status == IMBREX_OK ? "" : imx_status_detail());
+    imbrex_status met = imx_agree_allgather(t->group, &own, t->each, sizeof own);
+    bool late = false, failed = false, gone = met != IMBREX_OK;
     *us = 0;
-    for (int r = 0; r < t->group->size && status == IMBREX_OK; r++)
-        *us = t->each[r] > *us ? t->each[r] : *us;
-    if (status == IMBREX_OK)
-        return status;
-    char why[256];
-    snprintf(why, sizeof why, "%s", imx_status_detail());
-    imx_status_enter(call);
-    return imx_fail(status, "\"%s\" failed while it was timed, and the group with it: %s",
-                    c->algorithm, why);
+    for (int r = 0; r < t->group->size && met == IMBREX_OK; r++) {
+        const timing *o = &t->each[r];
+        *us = o->us > *us ? o->us : *us;
+        late = late || o->status == IMBREX_TIMEOUT;
+        failed = failed || (o->status != IMBREX_OK && o->status != IMBREX_TIMEOUT &&
+                            o->status != IMBREX_PEER);
+        gone = gone || o->over;
+    }
+    if (!gone && (status == IMBREX_OK || (late && !failed)))
+        return IMBREX_OK;
+    return imx_fail(status == IMBREX_OK ? met : status, "\"%s\" failed while it was timed%s: %s",
+                    c->algorithm, gone ? ", and the group with it" : "", why);
 }
 
 static int ascending(const void *a, const void *b)
@@ -112,9 +180,11 @@ static double median(const candidate *c)
 
 /* ---- a field of candidates ------------------------------------------------------------------- */
 
-static void tell(const tuning *t, const candidate *c, const char *dropped, double done)
+static void tell(tuning *t, const candidate *c, const char *dropped, double done)
 {
-    imbrex_tune_step step = { c->algorithm, c->chunk_rows, median(c), dropped, done };
+    t->done = done > t->done ? done : t->done;
+    imbrex_tune_step step = { c->algorithm, c->chunk_rows, dropped ? 0 : median(c), dropped,
+                              t->done };
     if (t->progress)
         t->progress(t->ctx, &step);
 }
@@ -140,10 +210,12 @@ static imbrex_status make(tuning *t, candidate *c)
     request.algorithm = c->algorithm;
     if (c->chunk_rows)
         request.chunk_rows = c->chunk_rows;
-    imbrex_status status = imx_plan_create(t->group, call, t->op, &request, &c->plan);
+    imbrex_status status = imx_plan_create(t->trial, call, t->op, &request, &c->plan);
     if (status == IMBREX_OK)
         return status;
     snprintf(t->dropped, sizeof t->dropped, "%s", imx_status_detail());
+    c->out = true;
+    t->late = false;
     imx_status_enter(call);
     IMX_TRY(imx_fault_check(t->group));
     IMX_TRY(imx_agree(t->group, call, IMBREX_OK, NULL, 0));
@@ -151,11 +223,34 @@ static imbrex_status make(tuning *t, candidate *c)
     return IMBREX_OK;
 }
 
+/* Makes the group that candidates run in anew, and the plans that are left. */
+static imbrex_status drop_late(tuning *t, candidate *late, const char *why)
+{
+    late->out = t->late = true;
+    snprintf(t->dropped, sizeof t->dropped, "%s", why);
+    tell(t, late, t->dropped, 0.5 * t->fields);
+    close_trial(t);
+    IMX_TRY(open_trial(t));
+    for (int i = 0; i < t->count; i++) {
+        if (!t->field[i].out)
+            IMX_TRY(make(t, &t->field[i]));
+    }
+    return IMBREX_OK;
+}
+
+/* One more timing; the plan is NULL if that dropped it. */
+static imbrex_status try(tuning *t, candidate *c, double *us)
+{
+    char why[256];
+    IMX_TRY(time_once(t, c, us, why));
+    return *why ? drop_late(t, c, why) : IMBREX_OK;
+}
+
 static imbrex_status warm(tuning *t, candidate *c)
 {
     double us = 0;
-    for (int i = 0; i < WARM; i++)
-        IMX_TRY(time_once(t, c, &us));
+    for (int i = 0; i < WARM && c->plan; i++)
+        IMX_TRY(try(t, c, &us));
     double runs = us > 0 ? FILL_US / us : RUNS_MOST;
     c->runs = runs < 1 ? 1 : runs > RUNS_MOST ? RUNS_MOST : (int)runs;
     return IMBREX_OK;
@@ -165,17 +260,18 @@ static imbrex_status time_field(tuning *t)
 {
     for (int i = 0; i < t->count; i++)
         IMX_TRY(make(t, &t->field[i]));
-    for (int i = 0; i < t->count; i++) {
-        if (t->field[i].plan)
-            IMX_TRY(warm(t, &t->field[i]));
-    }
+    for (int i = 0; i < t->count; i++)
+        IMX_TRY(warm(t, &t->field[i]));
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < t->count; i++) {
             candidate *c = &t->field[i];
+            double us;
             if (!c->plan)
                 continue;
-            IMX_TRY(time_once(t, c, &c->us[c->timed]));
-            c->timed++;
+            IMX_TRY(try(t, c, &us));
+            if (!c->plan)
+                continue;
+            c->us[c->timed++] = us;
             double part = (double)(round * t->count + i) / (ROUNDS * t->count);
             tell(t, c, NULL, 0.5 * (t->fields + part));
         }
@@ -217,8 +313,9 @@ static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *conf
     IMX_TRY(time_field(t));
     const candidate *found = fastest(t, 0);
     if (!found)
-        return imx_fail(IMBREX_UNSUPPORTED, "no algorithm of %s could be made here: %s",
-                        t->op->name, t->dropped);
+        return imx_fail(t->late ? IMBREX_TIMEOUT : IMBREX_UNSUPPORTED,
+                        "no algorithm of %s could be %s here: %s", t->op->name,
+                        t->late ? "timed" : "made", t->dropped);
     note_figures(t, found);
     *best = *found;
     *config = found->plan->config;
@@ -242,8 +339,9 @@ static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *co
         IMX_TRY(time_field(t));
         const candidate *found = fastest(t, LEAST_GAIN);
         if (!found)
-            return imx_fail(IMBREX_NO_MEMORY,
-                            "a plan that could be made could not be made again: %s", t->dropped);
+            return imx_fail(t->late ? IMBREX_TIMEOUT : IMBREX_NO_MEMORY,
+                            "a plan that could be %s could not be so again: %s",
+                            t->late ? "timed" : "made", t->dropped);
         *best = *found;
     }
     clear(t);
@@ -320,9 +418,8 @@ static imbrex_status meet(tuning *t, const char *op, imbrex_status mine)
                                               .words_count = IMX_PLAN_OPS };
     IMX_TRY(imx_agree(t->group, call, mine, fields, IMX_REQUEST_FIELDS + 1));
     mine = imx_sys_alloc((size_t)t->group->size, sizeof *t->each, &t->each);
-    if (mine == IMBREX_OK)
-        mine = imx_operands_create(t->group, t->op, &t->request.shape, &t->operands);
-    return imx_agree(t->group, call, mine, NULL, 0);
+    IMX_TRY(imx_agree(t->group, call, mine, NULL, 0));
+    return open_trial(t);
 }
 
 imbrex_status imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
@@ -336,8 +433,7 @@ imbrex_status imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm
     status = meet(&t, op, status);
     if (status == IMBREX_OK)
         status = tune(&t);
-    clear(&t);
-    imx_operands_destroy(&t.operands);
+    close_trial(&t);
     free(t.each);
     return status;
 }
