@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 import unittest
+from unittest import mock
 
 from python_ranks import BUILD, PACKAGE, Meeting, alone, imbrex, on_ranks, random
 
@@ -295,13 +296,13 @@ class Ends(unittest.TestCase):
             with self.assertRaisesRegex(imbrex.Error, "the plan is closed"):
                 plan.describe()
 
-    def leave(self, exception):
+    def leave(self, exception, timeout_ms=30000):
         """Rank 1 leaves by it, rank 0 waits: what rank 0 hears, and after how long."""
         meeting, came = Meeting(2), []
 
         def work(rank):
             with imbrex.Group(rank, 2, lambda blob: meeting.swap(rank, blob), device="cpu",
-                              timeout_ms=1500) as group:
+                              timeout_ms=timeout_ms) as group:
                 plan = group.all_gather(8, 8, dtype="f32")
                 if rank == 1:
                     raise exception
@@ -344,11 +345,15 @@ class Ends(unittest.TestCase):
 
     def test_leaving_in_order(self):
         """It has done its part: nothing is broken off."""
-        for exception in SystemExit(), SystemExit(0), GeneratorExit():
-            said, status, took = self.leave(exception)
-            self.assertIn("which has destroyed its group", said)
-            self.assertEqual(status, "IMBREX_TIMEOUT")
-            self.assertGreater(took, 1.4)
+        said, status, took = self.leave(SystemExit(0), 4000)
+        self.assertIn("which has destroyed its group", said)
+        self.assertEqual(status, "IMBREX_TIMEOUT")
+        self.assertGreater(took, 3.9)
+        for exception in SystemExit(), SystemExit(False), GeneratorExit(), KeyError():
+            with mock.patch.object(imbrex.Group, "abort") as abort:
+                with self.assertRaises(type(exception)), alone():
+                    raise exception
+            self.assertEqual(abort.called, isinstance(exception, KeyError))
 
     def test_abort_says_why(self):
         def work(group, rank):

@@ -102,15 +102,28 @@ class Types(unittest.TestCase):
             with self.assertRaisesRegex(imbrex.Error, "args.a is NULL"):
                 plan.run(tensor(at=0), x, x.copy())
 
-    def address(self, dtype, operand):
+    def address(self, dtype, operand, flat=False):
         operands = imbrex._group.Operands("x", dtype, "cpu", 0)
-        return operands.address("a", operand, imbrex._group.Want((8, 8), "[m, k]"), [])
+        return operands.address("a", operand, imbrex._group.Want((8, 8), "[m, k]", False, flat),
+                                [])
 
     def test_types_that_fit(self):
         class Named:  # as an array of ml_dtypes
             dtype = type("dtype", (), {"name": "bfloat16"})()
             __array_interface__ = {"typestr": "<V2", "shape": (8, 8), "data": (64, False)}
         named_bfloat16 = Named()
+        lies = {"typestr": "<f4" if sys.byteorder == "little" else ">f4", "data": (64, False)}
+        for shape, strides, fit in (((8, 8), (32, 4), True), ((8, 8), None, True),
+                                    ((8, 8), (4, 32), False), ((8, 8), (32, -4), False),
+                                    ((8, 8), (64, 4), False), ((1, 8, 8), (999, 32, 4), True)):
+            said = types.SimpleNamespace(
+                __array_interface__={**lies, "shape": shape, "strides": strides})
+            with self.subTest(shape=shape, strides=strides):
+                if fit:
+                    self.assertEqual(self.address("f32", said, True), 64)
+                else:
+                    self.assertRaisesRegex(ValueError, "a is not contiguous", self.address, "f32",
+                                           said, True)
         self.assertEqual(self.address("bf16", named_bfloat16), 64)
         self.assertRaises(ValueError, self.address, "f16", named_bfloat16)
         for dtype, fit in (("bf16", "bfloat16 int16 uint16"), ("f16", "float16 int16 uint16"),
