@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "host.h"
 #include "socket.h"
 
 enum { MOST_RANKS = 16 };
@@ -96,7 +97,8 @@ void meeting_make(meeting_rank *ranks, int size, int kind)
                                             .local_size = -1,
                                             .one_host = kind == MEETING_UNIX,
                                             .address = "127.0.0.1",
-                                            .port = port };
+                                            .port = port,
+                                            .identified = true };
         strcpy(ranks[r].env.token, token);
     }
 }
@@ -137,6 +139,7 @@ static void play(const meeting_rank *rank, meeting_result *result)
         status = rank->then ? rank->then(bootstrap) : meeting_swap(bootstrap);
     result->took_ms = (imx_socket_now_ms() - begun) / patient(1);
     imx_bootstrap_destroy(bootstrap);
+    imx_host_close_failed();
     result->leaked = meeting_count_fds() - before;
     result->status = status;
     snprintf(result->text, sizeof result->text, "%s", status ? imbrex_error() : "");

@@ -153,6 +153,8 @@ static int run_processes(const ranks_desc *desc, bare_main run, void *ctx)
             char token[32]; /* another program's ports may be the same */
             snprintf(token, sizeof token, "%d.%d", (int)getppid(), meeting);
             setenv("IMBREX_TOKEN", token, 1);
+            snprintf(token, sizeof token, "%d/%d", r, desc->size);
+            setenv("IMBREX_LAUNCHED", token, 1); /* no other launch has this token */
             alarm((unsigned)patient(PATIENCE_S));
             int failed = run(r, NULL, ctx) != 0;
             fflush(NULL);

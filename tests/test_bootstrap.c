@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "host.h"
 #include "meeting.h"
 #include "siphash.h"
 
@@ -188,6 +189,33 @@ static void test_late(void **state)
         meeting_check_text(&results[r], "ranks 1 and 3 of 4 did not come to allgather 2");
         meeting_check_limit(&results[r], 400);
         assert_in_range(results[r].took_ms, 300, 1900);
+    }
+}
+
+/* Rank 2 comes late, rank 3 never: the limit of those that came first counts. */
+static imbrex_status late_2_and_3(imx_bootstrap *bootstrap)
+{
+    IMX_TRY(meeting_swap(bootstrap));
+    int rank = imx_bootstrap_public(bootstrap)->rank;
+    if (rank >= 2)
+        usleep((useconds_t)patient(rank == 2 ? 500 : 2500) * 1000);
+    return fail_twice(bootstrap, 8);
+}
+
+static void test_late_and_never(void **state)
+{
+    (void)state;
+    meeting_rank ranks[4];
+    meeting_make(ranks, 4, MEETING_UNIX);
+    for (int r = 0; r < 4; r++) {
+        ranks[r].then = late_2_and_3;
+        ranks[r].timeout_ms = r == 0 ? 2000 : 800; /* rank 0 alone would wait for longer */
+    }
+    const meeting_result *results = meeting_run(ranks, 4);
+    for (int r = 0; r < 3; r++) {
+        meeting_check_status(&results[r], IMBREX_TIMEOUT);
+        meeting_check_text(&results[r], "rank 3 of 4 did not come to allgather 2");
+        assert_in_range(results[r].took_ms, 700, 1200);
     }
 }
 
@@ -380,6 +408,7 @@ static void test_faults(void **state)
         }
     }
     imx_sys = real;
+    imx_host_close_failed();
     assert_int_equal(meeting_count_fds(), before);
 }
 
@@ -390,8 +419,8 @@ int main(void)
 
         cmocka_unit_test(test_siphash),       cmocka_unit_test(test_allgather),
         cmocka_unit_test(test_size_mismatch), cmocka_unit_test(test_death),
-        cmocka_unit_test(test_late),          cmocka_unit_test(test_failed_group),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_late),          cmocka_unit_test(test_late_and_never),
+        cmocka_unit_test(test_failed_group),  cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,6 +175,7 @@ static int go_on(int rank)
     snprintf(number, sizeof number, "%d", RANKS - 1);
     setenv("WORLD_SIZE", number, 1);
     setenv("LOCAL_WORLD_SIZE", number, 1);
+    setenv("IMBREX_LAUNCHER", "torchrun", 1); /* they are not as the launcher set them */
     imbrex_group *group;
     imbrex_plan *plan;
     RANK_OK(imbrex_group_create(&(imbrex_group_desc){ .timeout_ms = 20000 }, &group));

@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "host.h"
 #include "imbrex_device.h"
 #include "imx.h"
 #include "meeting.h"
@@ -206,6 +207,7 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(took_ms < patient(8 * at->timeout_ms), "call %d, %s: took %lld ms", at->n, call,
                (long long)took_ms);
+    imx_host_close_failed(); /* where rank 0 tells who comes too late */
     RANK_CHECK(at->threads || meeting_count_fds() == fds,
                "call %d, %s: %d descriptors before, %d after", at->n, call, fds,
                meeting_count_fds());

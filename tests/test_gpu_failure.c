@@ -176,6 +176,7 @@ static int go_on(int rank)
     snprintf(number, sizeof number, "%d", shared->size - 1);
     setenv("WORLD_SIZE", number, 1);
     setenv("LOCAL_WORLD_SIZE", number, 1);
+    setenv("IMBREX_LAUNCHER", "torchrun", 1); /* they are not as the launcher set them */
     if (gather(&t, NULL, rank, 20000))
         return 1;
     RANK_OK(enqueue(&t, 1));

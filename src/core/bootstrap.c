@@ -3,12 +3,13 @@
 
 #include <stdlib.h>
 
-#include "rendezvous.h"
+#include "host.h"
 #include "star.h"
 
 struct imx_bootstrap {
     imbrex_bootstrap public;
     imx_star star;
+    imx_host *host; /* NULL but on rank 0 */
 };
 
 static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
@@ -31,7 +32,7 @@ imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *en
                                        .sequence = sequence,
                                        .timeout_ms = timeout_ms };
     imbrex_status status;
-    IMX_GOTO(imx_rendezvous_meet(&desc, &bootstrap->star));
+    IMX_GOTO(imx_rendezvous_meet(&desc, &bootstrap->star, &bootstrap->host));
     *out = bootstrap;
     return IMBREX_OK;
 fail:
@@ -81,6 +82,7 @@ void imx_bootstrap_destroy(imx_bootstrap *bootstrap)
 {
     if (!bootstrap)
         return;
+    imx_host_close(bootstrap->host);
     imx_star_close(&bootstrap->star);
     free(bootstrap);
 }

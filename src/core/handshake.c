@@ -129,7 +129,9 @@ imx_socket_result imx_handshake_step(imx_handshake_guest *guest, const imx_hands
 imx_socket_result imx_handshake_answer(imx_handshake_guest *guest, const imx_handshake_id *id,
                                        int code, const char *text)
 {
-    imx_handshake_verdict verdict = { .magic = MAGIC_VERDICT, .code = (uint64_t)code };
+    imx_handshake_verdict verdict = { .magic = MAGIC_VERDICT,
+                                      .code = (uint64_t)code,
+                                      .launch = id->launch };
     snprintf(verdict.text, sizeof verdict.text, "%s", text);
     verdict.proof = host_proof(id->key, &guest->hello, &guest->challenge, &verdict);
     return say(guest->fd, &verdict, sizeof verdict);
@@ -184,6 +186,7 @@ imbrex_status imx_handshake_join(int fd, const imx_handshake_id *id, int64_t fir
                                   .rank = (uint32_t)id->rank,
                                   .size = (uint32_t)id->size,
                                   .sequence = id->sequence,
+                                  .launch = id->launch,
                                   .remaining_ms = imx_max(deadline - imx_socket_now_ms(), 0) };
     if (!make_nonce(hello.nonce))
         return imx_fail_errno("no random numbers for the handshake");
@@ -195,6 +198,7 @@ imbrex_status imx_handshake_join(int fd, const imx_handshake_id *id, int64_t fir
     *outcome = (imx_handshake_outcome){ .result = IMX_HANDSHAKE_STRANGER };
     if (end != IMX_SOCKET_DONE)
         return IMBREX_OK;
+    outcome->launch = verdict.launch;
     outcome->result = judge(id, &hello, &challenge, &verdict);
     outcome->seals.send = make_seal(id->key, ROLE_GUEST_SENDS, &hello, &challenge);
     outcome->seals.receive = make_seal(id->key, ROLE_HOST_SENDS, &hello, &challenge);

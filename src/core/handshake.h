@@ -18,6 +18,7 @@
 typedef struct imx_handshake_id {
     uint64_t key[2];   /* from the token, and what else tells this job from others */
     uint64_t sequence; /* number of the group in its job */
+    uint64_t launch;   /* with which rank 0 this process met under this key first; 0: with none */
     int rank, size;
 } imx_handshake_id;
 
@@ -33,6 +34,7 @@ typedef struct imx_handshake_hello {
     uint64_t magic;
     uint32_t rank, size;
     uint64_t sequence;
+    uint64_t launch;      /* as in imx_handshake_id */
     int64_t remaining_ms; /* until the guest gives up */
     unsigned char nonce[16];
 } imx_handshake_hello;
@@ -54,7 +56,8 @@ typedef struct imx_handshake_verdict {
     uint64_t magic;
     uint64_t proof; /* 0 with WRONG_KEY: whoever gets that must not believe more than it says */
     uint64_t code;
-    char text[256]; /* why REFUSED */
+    uint64_t launch; /* the host's, which WELCOME guests have from now on */
+    char text[256];  /* why REFUSED */
 } imx_handshake_verdict;
 
 /* ---- Host ------------------------------------------------------------------------------------ */
@@ -95,6 +98,7 @@ typedef enum imx_handshake_result {
 typedef struct imx_handshake_outcome {
     imx_handshake_result result;
     imx_seal_pair seals; /* JOINED: the guest's end of the connection */
+    uint64_t launch;     /* JOINED: the host's */
     char text[256];      /* TURNED_AWAY: why */
 } imx_handshake_outcome;
 

@@ -9,8 +9,7 @@
 
 #include "process.h"
 
-/* A random name for this process, made anew in a child of fork. */
-static imbrex_status read_process(uint64_t process[2])
+imbrex_status imx_identity_process(uint64_t process[2])
 {
     static struct {
         pid_t pid;
@@ -50,5 +49,5 @@ imbrex_status imx_identity_read(const char *node, imx_identity *identity)
     if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0)
         network[0] = '\0';
     snprintf(identity->host, sizeof identity->host, "%s %s", boot, network);
-    return read_process(identity->process);
+    return imx_identity_process(identity->process);
 }

@@ -14,6 +14,9 @@ typedef struct imx_identity {
 /* node: the value of IMBREX_NODE, or "". */
 imbrex_status imx_identity_read(const char *node, imx_identity *identity) IMX_MUST_CHECK;
 
+/* A random name of this process; a child of fork has another. */
+imbrex_status imx_identity_process(uint64_t process[2]) IMX_MUST_CHECK;
+
 /* The name of the node for people: what IMBREX_NODE says, else the host's. */
 static inline const char *imx_identity_node(const imx_identity *identity)
 {

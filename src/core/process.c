@@ -12,7 +12,8 @@ static uint64_t *word = &kept; /* this process's number; 0: it has none yet */
 static uint64_t last;          /* number given; a child begins with its parent's */
 
 static pthread_mutex_t locks[IMX_LOCKS] = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
-                                            PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER };
+                                            PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+                                            PTHREAD_MUTEX_INITIALIZER };
 
 void imx_process_lock(imx_process_locks which)
 {

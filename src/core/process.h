@@ -18,6 +18,7 @@ typedef enum imx_process_locks {
     IMX_LOCK_IDENTITY,
     IMX_LOCK_OFFERS, /* of local_threads.c */
     IMX_LOCK_CHECK,
+    IMX_LOCK_LAUNCHES, /* of rendezvous.c */
     IMX_LOCKS
 } imx_process_locks;
 

@@ -4,6 +4,16 @@
  * On one host rank 0 listens on an abstract unix socket, whose name follows from what makes this
  * group this group; on several, on the first free TCP port above MASTER_PORT, which torchrun's
  * agent holds itself.  Strangers that call there are dropped; the ranks call until the deadline.
+ *
+ * Ranks of two launches that nothing tells apart (the same port, token and user, no job's id) must
+ * not make a group together:
+ *
+ *   at once    Rank 0 waits a moment longer than for its ranks.  If a rank comes whose number is
+ *              taken, or another rank 0, nobody can say who belongs to whom: all fail.
+ *   later      Rank 0 listens for as long as the group lives.  Another rank 0 finds the place
+ *              taken; a rank that finds the group complete is told.
+ *   again      A process remembers with which rank 0 it first met under a key.  Ranks that remember
+ *              different ones make no group.
  */
 #ifndef IMX_RENDEZVOUS_H
 #define IMX_RENDEZVOUS_H
@@ -21,9 +31,13 @@ typedef struct imx_rendezvous_desc {
     int64_t timeout_ms; /* > 0 */
 } imx_rendezvous_desc;
 
+typedef struct imx_host imx_host;
+
 /* Collective.  star is zeroed memory; close it, on failure too.  TIMEOUT names the ranks that did
- * not come, on all that did. */
-imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *star) IMX_MUST_CHECK;
+ * not come, on all that did.  *host: what rank 0 still listens with; imx_host_close it with the
+ * group.  NULL on other ranks, and on failure. */
+imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *star,
+                                  imx_host **host) IMX_MUST_CHECK;
 
 /* PEER: another user's process is at the unix address where rank 0 would listen. */
 imbrex_status imx_rendezvous_fail_foreign(const imx_socket_address *address,
