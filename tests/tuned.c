@@ -1,9 +1,10 @@
 /* tuned.c - asks the choice as a plan does. */
 #include "tuned.h"
 
-imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms)
+static imx_tune_input input_of(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch,
+                               int sms)
 {
-    imx_tune_input input = {
+    return (imx_tune_input){
         .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
         .product = k > 0,
         .scatters = scatters,
@@ -15,5 +16,20 @@ imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, in
         .sharers = 1,
         .alike = true,
     };
+}
+
+imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms)
+{
+    const imx_tune_input input = input_of(m, n, k, scatters, ranks, arch, sms);
     return imx_tune_config(&input);
+}
+
+imx_choice tuned_choice(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms)
+{
+    const imx_tune_input input = input_of(m, n, k, scatters, ranks, arch, sms);
+    const imx_config config = imx_tune_config(&input);
+    const imx_op *op = !k         ? scatters ? &imx_op_reduce_scatter : &imx_op_all_gather
+                       : scatters ? &imx_op_gemm_rs
+                                  : &imx_op_ag_gemm;
+    return imx_choose(op, &input, &config);
 }

@@ -2,10 +2,14 @@
 #ifndef TUNED_H
 #define TUNED_H
 
-#include "core/tune.h"
+#include "core/plan.h"
 
 /* Of a product in bf16, b as [n, k], that scatters or gathers, by ranks of one node with so many
  * multiprocessors each. */
 imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms);
+
+/* And by which algorithm; k = 0: of all_gather or reduce_scatter. */
+imx_choice tuned_choice(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch,
+                        int sms);
 
 #endif /* TUNED_H */

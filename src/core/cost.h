@@ -1,15 +1,48 @@
-/* cost.h - what an operator's algorithms are expected to take on GPUs: a pure function. */
+/* cost.h - what a way to do an operator is expected to take on a GPU: terms that operators' own
+ * formulas are made of (imx_algorithm.cost).  Pure functions.
+ *
+ * Rates were measured on 2 and 4 H200s with NVLink; docs/performance.md has the figures.  Other
+ * links move the numbers, seldom the order.
+ */
 #ifndef IMX_COST_H
 #define IMX_COST_H
 
+#include <math.h>
+
 #include "tune.h"
 
-/* What a rank's product takes by itself, in microseconds. */
+/* An algorithm of this cost runs where it is named, and is not chosen. */
+#define IMX_COST_NEVER HUGE_VAL
+
+/* Bytes a microsecond. */
+typedef struct imx_rates {
+    double copy;  /* a copy engine, to all peers in turn */
+    double store; /* stores of a kernel that does nothing else */
+} imx_rates;
+
+extern const imx_rates imx_cost_rates;
+
+/* What is to be done, how it is cut, and what that comes to.  Times are in microseconds. */
+typedef struct imx_problem {
+    const imx_tune_input *in;
+    const imx_config *config;
+    double product;  /* of one rank, by itself */
+    double sent;     /* bytes that a rank sends */
+    double covering; /* of the product, beside which sending may go on */
+} imx_problem;
+
+imx_problem imx_cost_problem(const imx_tune_input *input, const imx_config *config);
+
+/* What a rank's product takes by itself. */
 double imx_cost_product(const imx_tune_input *input);
 
-/* Chooses config->algorithm for GPUs of several ranks and says in config->why what each is expected
- * to take.  The constants were measured on 2 and 4 H200s with NVLink; docs/performance.md has the
- * figures.  Other links move the numbers, seldom the order. */
-void imx_cost_choose(const imx_tune_input *input, imx_config *config);
+/* Sets config->push_pace. */
+void imx_cost_set_pace(const imx_tune_input *input, imx_config *config);
+
+/* How long it takes to send all, and what of that does not go on beneath `covered`. */
+static inline double imx_cost_left(double sending, double covered)
+{
+    return sending > covered ? sending - covered : 0;
+}
 
 #endif /* IMX_COST_H */

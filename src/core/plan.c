@@ -101,7 +101,8 @@ static imbrex_status check_kernel(const imbrex_plan *plan, const char *source, c
     return IMBREX_OK;
 }
 
-static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const char *name)
+static imbrex_status find_algorithm(imbrex_plan *plan, const imx_tune_input *input,
+                                    const char *source, const char *name)
 {
     const imbrex_group *group = plan->group;
     const imx_algorithm *all = plan->op->algorithms, *a = named(all, name);
@@ -117,7 +118,8 @@ static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const
         IMX_TRY(check_kernel(plan, source, name));
     if (group->size == 1)
         a = fitting(group, all, "sequential");
-    while (a && a->can && !a->can(plan, &text)) {
+    const imx_problem problem = imx_cost_problem(input, &plan->config);
+    while (a && a->can && !a->can(&problem, &text)) {
         text.length = 0;
         a = fitting(group, a + 1, name);
     }
@@ -125,19 +127,19 @@ static imbrex_status find_algorithm(imbrex_plan *plan, const char *source, const
     return a ? IMBREX_OK : imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", %s", source, name, why_not);
 }
 
-/* The desc's word counts first, then the environment's, then tune's. */
-static imbrex_status choose(imbrex_plan *plan, const imx_request *r)
+/* The desc's word counts first, then the environment's, then what is expected. */
+static imbrex_status choose(imbrex_plan *plan, const imx_request *r, const imx_tune_input *input)
 {
     const imx_env *env = &plan->group->env;
-    const char *source = "desc.algorithm";
-    const char *name = r->algorithm;
+    const char *source = "desc.algorithm", *name = r->algorithm;
     if (!name && env->algorithm[0]) {
         source = "IMBREX_ALGORITHM";
         name = env->algorithm;
     }
+    imx_choice choice = imx_choose(plan->op, input, &plan->config);
     imx_text why = { .at = plan->why, .size = sizeof plan->why };
-    imx_text_add(&why, "%s", name ? source : plan->config.why);
-    return find_algorithm(plan, source, name ? name : plan->config.algorithm);
+    imx_text_add(&why, "%s", name ? source : choice.why);
+    return find_algorithm(plan, input, source, name ? name : choice.algorithm);
 }
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -149,7 +151,7 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
     const imx_tune_input input = imx_request_input(group, plan->op, r);
     plan->shape = r->shape;
     plan->config = imx_tune_config(&input);
-    return choose(plan, r);
+    return choose(plan, r, &input);
 }
 
 /* Steps that hold any run to less than what sequential takes, also between them: by a plan for 1024

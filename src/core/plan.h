@@ -21,8 +21,8 @@
 #include "../kernels/gemm/args.h"
 #include "../kernels/push/args.h"
 #include "../kernels/reduce/args.h"
+#include "cost.h"
 #include "group.h"
-#include "tune.h"
 
 typedef struct imx_run imx_run;
 
@@ -34,8 +34,11 @@ typedef struct imx_algorithm {
     const char *name;
     bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
     bool over_nodes; /* for ranks on several nodes; else for those of one */
-    bool (*can)(const imbrex_plan *plan, imx_text *why_not); /* after tune; NULL: always.  why_not
-                                                                goes on a sentence's "it is X, " */
+    bool on_request; /* runs where it is named, and is not chosen */
+    bool (*can)(const imx_problem *p, imx_text *why_not); /* NULL: always.  why_not ends a sentence
+                                                             that begins "X is the algorithm, " */
+    double (*cost)(const imx_problem *p, const imx_rates *rates); /* on GPUs of one node, beyond the
+                                                                     product; NULL: not chosen */
     void (*layout)(const imbrex_plan *plan, imx_needs *needs);
     imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
     imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
@@ -185,6 +188,15 @@ static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
 {
     return plan->group->nodes.count > 1;
 }
+
+/* What a plan takes if nobody names an algorithm, and why, in words. */
+typedef struct imx_choice {
+    const char *algorithm;
+    char why[100];
+} imx_choice;
+
+/* choose.c: from the input and how it is cut. */
+imx_choice imx_choose(const imx_op *op, const imx_tune_input *input, const imx_config *config);
 
 /* Name i of the algorithms that the group's ranks may take, from 0 on; NULL: there are no more. */
 const char *imx_plan_algorithm(const imbrex_group *group, const imx_op *op, int i);

@@ -1,4 +1,4 @@
-/* tune.c - tile and chunk sizes, blocks, and the algorithm, from the shape alone. */
+/* tune.c - tile and chunk sizes, and blocks, from the shape alone. */
 #include "tune.h"
 
 #include "../kernels/gemm/tiling.h"
@@ -32,7 +32,6 @@ enum {
     /* A product fills a multiprocessor's registers to the last warp: what waits on the second
      * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
     UNITS_FOR_WAITS = 4,
-    OVERLAP_BYTES_LEAST = 32768, /* a shard that travels faster than a thread wakes up */
     /* Up to so many rows in all, tiles have rows of several ranks: each rank's own would read all
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
@@ -298,35 +297,6 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         config->band = 2;
 }
 
-static void choose(imx_config *config, const char *algorithm, const char *why)
-{
-    imx_text text = { .at = config->why, .size = sizeof config->why };
-    imx_text_add(&text, "%s", why);
-    config->algorithm = algorithm;
-}
-
-/* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
-static void choose_algorithm(const imx_tune_input *in, int64_t rows, imx_config *config)
-{
-    const imx_shape *shape = &in->shape;
-    int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
-    int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
-    bool may_store = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
-    if (in->nodes > 1)
-        choose(config, "hierarchical", "over nodes");
-    else if (in->ranks == 1)
-        choose(config, "sequential", "there is no peer to send to");
-    else if (in->arch)
-        imx_cost_choose(in, config);
-    else if (may_store && in->scatters)
-        choose(config, "store", "parts are made in their owners' memory");
-    else if (shard_bytes >= OVERLAP_BYTES_LEAST)
-        choose(config, "copy", "sending runs beside the rest");
-    else
-        choose(config, may_store ? "store" : "sequential",
-               "a shard is sent sooner than a second stream starts");
-}
-
 imx_config imx_tune_config(const imx_tune_input *in)
 {
     imx_config config = { .blocks = clamp(in->sms ? in->sms : in->units, 1, 1024) };
@@ -334,7 +304,8 @@ imx_config imx_tune_config(const imx_tune_input *in)
     (in->arch ? cut_cuda : cut_cpu)(in, rows, &config);
     config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);
     cut_pieces(in, rows, &config);
-    choose_algorithm(in, rows, &config);
+    if (in->arch && in->ranks > 1 && in->nodes <= 1)
+        imx_cost_set_pace(in, &config);
     return config;
 }
 

@@ -31,9 +31,7 @@ typedef struct imx_tune_input {
 } imx_tune_input;
 
 typedef struct imx_config {
-    const char *algorithm; /* the name that this input would choose */
-    char why[100];         /* in words, for people */
-    int chunk_rows;        /* the most; of a run: imx_tune_chunk_rows */
+    int chunk_rows; /* the most; of a run: imx_tune_chunk_rows */
     int tile_rows, tile_cols, group;
     int chunks;        /* most chunks of any rank */
     bool merged;       /* ranks have so few rows that tiles have rows of several: one chunk each */

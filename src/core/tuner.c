@@ -351,7 +351,7 @@ static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *co
 static imbrex_status tune(tuning *t)
 {
     candidate best = { .algorithm = NULL };
-    imx_config config = { .algorithm = NULL };
+    imx_config config = { .chunk_rows = 0 };
     char figures[sizeof t->figures + 32];
     imx_text text = { .at = figures, .size = sizeof figures };
     IMX_TRY(try_algorithms(t, &best, &config));

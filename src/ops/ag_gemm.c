@@ -88,6 +88,15 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
+/* What a second stream hides still takes memory and links from the product. */
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = p->sent / rates->copy;
+    if (p->config->merged)
+        return 45 + sending;
+    return 30 + 0.06 * sending + imx_cost_left(sending, p->covering);
+}
+
 /* Between ranks on one GPU it is multiprocessors that copy. */
 static imbrex_status prepare_copy(imbrex_plan *plan)
 {
@@ -110,6 +119,11 @@ static imbrex_status run_copy(const imx_run *run)
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 55 + 0.8 * p->sent / rates->copy;
+}
+
 static imbrex_status prepare_sequential(imbrex_plan *plan)
 {
     return prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0));
@@ -129,6 +143,12 @@ static imbrex_status run_sequential(const imx_run *run)
 }
 
 /* ---- pull ------------------------------------------------------------------------------------ */
+
+static double pull_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double meet = 10; /* all ranks tell all, and wait */
+    return copy_cost(p, rates) + meet;
+}
 
 /* Beside the product flags are copied within the device, by multiprocessors. */
 static imbrex_status prepare_pull(imbrex_plan *plan)
@@ -176,6 +196,20 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
+
+/* A merged product waits for the first slices of a only.  Stores of a product's blocks hold up its
+ * loads. */
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double slices_begin = 8;    /* until the first one is here */
+    static const double slices_share = 0.35; /* and of the time that all of them take to send */
+    double sending = p->sent / rates->store;
+    if (!p->config->pushes_beside) /* those that multiply send */
+        return 12 + sending;
+    if (p->config->merged)
+        return slices_begin + fmax(imx_cost_left(sending, p->product), slices_share * sending);
+    return 5 + 0.1 * sending + imx_cost_left(sending, p->covering);
+}
 
 /* Behind the gathered rows, where merged ones come in. */
 static int64_t inbox_at(const imbrex_plan *plan)
@@ -231,14 +265,24 @@ static imbrex_status run_store(const imx_run *run)
 
 /* ---- ring ------------------------------------------------------------------------------------ */
 
-static bool can_ring(const imbrex_plan *plan, imx_text *why_not)
+static bool can_ring(const imx_problem *p, imx_text *why_not)
 {
-    if (plan->config.merged)
+    if (p->config->merged)
         imx_text_add(why_not,
                      "which passes on rows of one rank at a time, and with m = %lld and no "
                      "desc.chunk_rows tiles have rows of several: choose \"store\", or give that",
-                     (long long)plan->shape.m);
-    return !plan->config.merged;
+                     (long long)p->in->shape.m);
+    return !p->config->merged;
+}
+
+/* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  On two
+ * H200s it took 0.01 to 0.04 more than store, so it is not among those to choose from. */
+static double ring_cost(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = p->sent / rates->store;
+    if (!p->config->pushes_beside) /* the kernel has no such form */
+        return IMX_COST_NEVER;
+    return 4 * (p->in->ranks - 1) + 0.35 * sending + imx_cost_left(sending, p->covering);
 }
 
 static imx_gemm_args ring_args(const imbrex_plan *plan, int64_t m)
@@ -274,6 +318,12 @@ static imbrex_status run_ring(const imx_run *run)
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
+
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double sent_most = 2 << 20; /* of a rank, before a product */
+    return imx_exchange_ll_cost(p, rates, sent_most);
+}
 
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
@@ -340,8 +390,13 @@ const imx_op imx_op_ag_gemm = {
     .a_is_share = true,
     .takes_gathered = true,
     .algorithms = {
-        { .name = "copy", .layout = layout, .prepare = prepare_copy, .run = run_copy },
+        { .name = "copy",
+          .cost = copy_cost,
+          .layout = layout,
+          .prepare = prepare_copy,
+          .run = run_copy },
         { .name = "sequential",
+          .cost = sequential_cost,
           .layout = layout,
           .prepare = prepare_sequential,
           .run = run_sequential },
@@ -352,10 +407,15 @@ const imx_op imx_op_ag_gemm = {
           .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
+          .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,
           .run = run_store },
-        { .name = "pull", .layout = layout, .prepare = prepare_pull, .run = run_pull },
+        { .name = "pull",
+          .cost = pull_cost,
+          .layout = layout,
+          .prepare = prepare_pull,
+          .run = run_pull },
         { .name = "hierarchical",
           .over_nodes = true,
           .layout = layout,
@@ -363,12 +423,15 @@ const imx_op imx_op_ag_gemm = {
           .run = run_hierarchical },
         { .name = "ll",
           .by_kernel = true,
+          .cost = ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,
           .run = run_ll },
         { .name = "ring",
           .by_kernel = true,
+          .on_request = true,
           .can = can_ring,
+          .cost = ring_cost,
           .layout = lay_out_ring,
           .prepare = prepare_ring,
           .run = run_ring },

@@ -24,6 +24,11 @@ static void layout(const imbrex_plan *plan, imx_needs *n)
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 35 + p->sent / rates->copy;
+}
+
 static imbrex_status run_copy(const imx_run *run)
 {
     int64_t width = run->plan->shape.n;
@@ -37,6 +42,11 @@ static imbrex_status run_copy(const imx_run *run)
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 50 + p->sent / rates->copy;
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
     int64_t width = run->plan->shape.n;
@@ -48,6 +58,11 @@ static imbrex_status run_sequential(const imx_run *run)
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
+
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 6 + p->sent / rates->store;
+}
 
 static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
 {
@@ -65,6 +80,11 @@ static imbrex_status run_store(const imx_run *run)
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
+
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_exchange_ll_cost(p, rates, IMX_EXCHANGE_LL_SENT(p));
+}
 
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
@@ -112,16 +132,18 @@ const imx_op imx_op_all_gather = {
     .name = "all_gather",
     .a_is_share = true,
     .algorithms = {
-        { .name = "copy", .layout = layout, .run = run_copy },
-        { .name = "sequential", .layout = layout, .run = run_sequential },
+        { .name = "copy", .cost = copy_cost, .layout = layout, .run = run_copy },
+        { .name = "sequential", .cost = sequential_cost, .layout = layout, .run = run_sequential },
         { .name = "sequential", .over_nodes = true, .layout = layout, .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
+          .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,
           .run = run_store },
         { .name = "ll",
           .by_kernel = true,
+          .cost = ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,
           .run = run_ll },

@@ -132,6 +132,12 @@ static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m, int64_t width)
     };
 }
 
+double imx_exchange_ll_cost(const imx_problem *p, const imx_rates *rates, double sent_most)
+{
+    static const double begins = 2.2; /* between two ranks */
+    return p->sent <= sent_most ? begins + 2 * p->sent / rates->store : IMX_COST_NEVER;
+}
+
 void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
 {
     imx_ll_args largest = ll_args(plan, plan->shape.m, width);

@@ -84,6 +84,13 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
 void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
 imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width) IMX_MUST_CHECK;
 
+/* As words, the longer ones of its two forms, which nothing hides.  NEVER where a rank sends more
+ * than sent_most bytes. */
+double imx_exchange_ll_cost(const imx_problem *p, const imx_rates *rates, double sent_most);
+
+/* The most that was measured, of a rank: 64 KB to each peer. */
+#define IMX_EXCHANGE_LL_SENT(problem) (65536.0 * ((problem)->in->ranks - 1))
+
 /* to[m, width] = the rows of all ranks, each from args.a. */
 imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width,
                               void *to) IMX_MUST_CHECK;

@@ -78,6 +78,15 @@ static void layout(const imbrex_plan *plan, imx_needs *n)
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
+/* What a second stream hides still takes memory and links from the product. */
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = p->sent / rates->copy;
+    if (p->config->merged)
+        return 45 + sending;
+    return 30 + 0.35 * sending + imx_cost_left(sending, p->covering);
+}
+
 /* Beside the product run kernels that wait for its chunks. */
 static imbrex_status prepare_copy(imbrex_plan *plan)
 {
@@ -106,6 +115,11 @@ static imbrex_status run_copy(const imx_run *run)
 }
 
 /* ---- sequential ------------------------------------------------------------------------------ */
+
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 45 + 1.05 * p->sent / rates->copy;
+}
 
 static imbrex_status prepare_sequential(imbrex_plan *plan)
 {
@@ -142,10 +156,18 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t 
 
 /* ---- store: tiles of one rank's rows, into its slot ------------------------------------------ */
 
-static bool can_store(const imbrex_plan *plan, imx_text *why_not)
+static bool can_store(const imx_problem *p, imx_text *why_not)
 {
     (void)why_not; /* one of the three can */
-    return !plan->config.merged;
+    return !p->config->merged;
+}
+
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = p->sent / rates->store;
+    if (!p->config->pushes_beside) /* those that multiply send */
+        return 12 + 3.3 * sending;
+    return 10 + 0.2 * sending + imx_cost_left(sending, p->covering);
 }
 
 static imx_gemm_args store_args(const imbrex_plan *plan, int64_t m)
@@ -174,10 +196,24 @@ static imbrex_status run_store(const imx_run *run)
 
 /* ---- store: rows of a tile go to their owners, who add them up as they come ------------------ */
 
-static bool can_sum(const imbrex_plan *plan, imx_text *why_not)
+static bool can_sum(const imx_problem *p, imx_text *why_not)
 {
     (void)why_not;
-    return plan->config.sums;
+    return p->config->sums;
+}
+
+/* All parts but the last go beneath the next. */
+static double left_at_end(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = p->sent / rates->store, parts = p->config->parts;
+    return fmax(sending / parts, sending - p->product * (1 - 1 / parts));
+}
+
+static double sum_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double begins = 1.8; /* what tells itself that it came, out of registers */
+    static const double share = 1.2;  /* and its bytes, of the time that stores take */
+    return begins + share * left_at_end(p, rates);
 }
 
 /* A column of tiles is added up when the last of them is made. */
@@ -218,10 +254,15 @@ static imbrex_status run_sum(const imx_run *run)
 
 /* ---- store: every rank keeps its tiles, and owners come to read their rows, part by part ----- */
 
-static bool can_collect(const imbrex_plan *plan, imx_text *why_not)
+static bool can_collect(const imx_problem *p, imx_text *why_not)
 {
     (void)why_not;
-    return plan->config.merged && !plan->config.sums;
+    return p->config->merged && !p->config->sums;
+}
+
+static double collect_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 10 + left_at_end(p, rates);
 }
 
 static imx_gemm_args collect_args(const imbrex_plan *plan, int64_t m)
@@ -253,6 +294,11 @@ static imbrex_status run_collect(const imx_run *run)
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
+
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_exchange_ll_cost(p, rates, IMX_EXCHANGE_LL_SENT(p));
+}
 
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
@@ -319,8 +365,13 @@ const imx_op imx_op_gemm_rs = {
     .product = true,
     .c_is_share = true,
     .algorithms = {
-        { .name = "copy", .layout = layout, .prepare = prepare_copy, .run = run_copy },
+        { .name = "copy",
+          .cost = copy_cost,
+          .layout = layout,
+          .prepare = prepare_copy,
+          .run = run_copy },
         { .name = "sequential",
+          .cost = sequential_cost,
           .layout = layout,
           .prepare = prepare_sequential,
           .run = run_sequential },
@@ -332,23 +383,27 @@ const imx_op imx_op_gemm_rs = {
         { .name = "store",
           .by_kernel = true,
           .can = can_store,
+          .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,
           .run = run_store },
         { .name = "store",
           .by_kernel = true,
           .can = can_sum,
+          .cost = sum_cost,
           .layout = lay_out_sum,
           .prepare = prepare_sum,
           .run = run_sum },
         { .name = "store",
           .by_kernel = true,
           .can = can_collect,
+          .cost = collect_cost,
           .layout = lay_out_collect,
           .prepare = prepare_collect,
           .run = run_collect },
         { .name = "ll",
           .by_kernel = true,
+          .cost = ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,
           .run = run_ll },

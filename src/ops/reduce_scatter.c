@@ -21,6 +21,11 @@ static imbrex_status prepare(imbrex_plan *plan)
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 35 + p->sent / rates->copy;
+}
+
 static imbrex_status run_copy(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
@@ -33,6 +38,11 @@ static imbrex_status run_copy(const imx_run *run)
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 50 + p->sent / rates->copy;
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
@@ -43,6 +53,11 @@ static imbrex_status run_sequential(const imx_run *run)
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
+
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 6 + p->sent / rates->store;
+}
 
 static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
 {
@@ -89,10 +104,12 @@ const imx_op imx_op_reduce_scatter = {
     .c_is_share = true,
     .algorithms = {
         { .name = "copy",
+          .cost = copy_cost,
           .layout = imx_exchange_scatter_needs,
           .prepare = prepare,
           .run = run_copy },
         { .name = "sequential",
+          .cost = sequential_cost,
           .layout = imx_exchange_scatter_needs,
           .prepare = prepare,
           .run = run_sequential },
@@ -103,6 +120,7 @@ const imx_op imx_op_reduce_scatter = {
           .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
+          .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,
           .run = run_store },

@@ -1,0 +1,71 @@
+/* choose.c - which algorithm a plan takes if nobody names one: a pure function. */
+#include "plan.h"
+
+/* A shard that travels faster than a thread wakes up. */
+enum { OVERLAP_BYTES_LEAST = 32768 };
+
+static imx_choice because(const char *algorithm, const char *why)
+{
+    imx_choice choice = { .algorithm = algorithm };
+    imx_text text = { .at = choice.why, .size = sizeof choice.why };
+    imx_text_add(&text, "%s", why);
+    return choice;
+}
+
+/* Whether the ranks of one node may take it. */
+static bool may_take(const imx_algorithm *a, const imx_problem *p)
+{
+    char reason[256];
+    imx_text why_not = { .at = reason, .size = sizeof reason };
+    if (a->over_nodes || !a->cost || (a->by_kernel && p->in->ranks > IMX_TEAM_MOST))
+        return false;
+    return !a->can || a->can(p, &why_not);
+}
+
+/* The one that is expected to end first. */
+static imx_choice by_cost(const imx_op *op, const imx_problem *p)
+{
+    imx_choice choice = { .algorithm = NULL };
+    imx_text why = { .at = choice.why, .size = sizeof choice.why };
+    double best = IMX_COST_NEVER;
+    imx_text_add(&why, "expected us:");
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        double us = may_take(a, p) ? p->product + a->cost(p, &imx_cost_rates) : IMX_COST_NEVER;
+        if (us == IMX_COST_NEVER)
+            continue;
+        imx_text_add(&why, a->on_request ? "; if asked for, %s %.0f" : " %s %.0f", a->name, us);
+        if (us < best && !a->on_request) {
+            best = us;
+            choice.algorithm = a->name;
+        }
+    }
+    return choice;
+}
+
+/* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
+static imx_choice on_cpus(const imx_tune_input *in)
+{
+    const imx_shape *shape = &in->shape;
+    int64_t rows = imx_max(1, imx_ceil_div(shape->m, in->ranks));
+    int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
+    int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
+    bool may_store = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
+    if (may_store && in->scatters)
+        return because("store", "parts are made in their owners' memory");
+    if (shard_bytes >= OVERLAP_BYTES_LEAST)
+        return because("copy", "sending runs beside the rest");
+    return because(may_store ? "store" : "sequential",
+                   "a shard is sent sooner than a second stream starts");
+}
+
+imx_choice imx_choose(const imx_op *op, const imx_tune_input *in, const imx_config *config)
+{
+    if (in->nodes > 1)
+        return because("hierarchical", "over nodes");
+    if (in->ranks == 1)
+        return because("sequential", "there is no peer to send to");
+    if (!in->arch)
+        return on_cpus(in);
+    const imx_problem problem = imx_cost_problem(in, config);
+    return by_cost(op, &problem);
+}
