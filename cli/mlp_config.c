@@ -264,7 +264,7 @@ static bool check_size(const mlp_config *config, const char *key, int layer, int
         return true;
     if (json_is_array(value))
         value = json_array_get(value, (size_t)layer);
-    if (json_is_integer(value) && json_integer_value(value) == have)
+    if (json_is_number(value) && json_number_value(value) == (double)have)
         return true;
     return st_fail(
         error, "%s: %s is %s, but layer %d has %lld: is it the config of this checkpoint?",

@@ -52,9 +52,12 @@ static void print_check(const mlp_error *e, imbrex_dtype dtype)
 
 void mlp_print_table(const mlp_result *r)
 {
-    text_say(stdout, "MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n",
-             r->source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
-             matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
+    char source[200];
+    snprintf(source, sizeof source, "%s", r->source);
+    text_harmless(source, false);
+    printf("MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n", source,
+           (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
+           matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
     printf("  activation %s%s%s, %s%s\n", r->activation, r->gated ? ", gated" : ", no gate",
            r->biases ? ", with biases" : "",
            r->activation_from ? "of " : "assumed: no config.json lies beside the weights",

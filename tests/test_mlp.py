@@ -270,6 +270,15 @@ class Mlp(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("activation relu2, gated, of --activation\n", done.stdout)
 
+    def test_a_name_does_not_reach_the_terminal(self):
+        self.save("f32")
+        name = self.path("w\x9b31m\x1b[7m\n.safetensors")
+        os.rename(self.path("w.safetensors"), name)
+        words = ["mlp", "--weights", name, "--input", self.path("x.safetensors"), "--layer", "3",
+                 "--rounds", "1", "--ranks", "1"]
+        self.assertIn("MLP of w?31m?[7m?.safetensors, layer 3:", run(*words).stdout)
+        self.assertIn("w\\u009b31m\\u001b[7m\\u000a.safe", run(*words, "--json").stdout)
+
     def refuse_layer(self, words):
         done = run(*self.args("--output", self.path("y.safetensors"), "--check"))
         self.assertEqual(done.returncode, 1, done.stdout)

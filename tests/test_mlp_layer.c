@@ -209,7 +209,7 @@ static const struct {
       "\"hidden_size\": 1152}}",
       IMBREX_GELU_TANH },
     { "{\"llm_config\": {\"hidden_act\": \"relu\"}}", IMBREX_RELU },
-    { "{\"model_type\": \"qwen2\", \"hidden_act\": \"silu\", \"hidden_size\": 4, "
+    { "{\"model_type\": \"qwen2\", \"hidden_act\": \"silu\", \"hidden_size\": 4.0, "
       "\"intermediate_size\": [6, 7], \"rope_scaling\": {\"factor\": 4.0}, "
       "\"activation_dropout\": 0.1, \"quantization_config\": null, \"swiglu_limit\": null, "
       "\"residual_multiplier\": 0.2, \"mlp_multipliers\": [], \"ffn_dim_multiplier\": 1.3, "
