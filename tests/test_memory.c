@@ -153,6 +153,42 @@ static void filling_is_interrupted(void **state)
     imx_sys.fallocate = real.fallocate;
 }
 
+/* To touch what a shorter file has not would be SIGBUS. */
+static void a_shorter_piece_is_refused(void **state)
+{
+    (void)state;
+    struct imx_device device = { .local_size = 1 };
+    imx_memory *like, *theirs = NULL;
+    assert_int_equal(imx_cpu_memory_create(&device, BYTES, &like), IMBREX_OK);
+    int fd = real.memfd_create("shorter", 0);
+    assert_true(fd >= 0);
+    for (long short_by = 4096; short_by >= 0; short_by = short_by > 1 ? 1 : short_by - 1) {
+        assert_int_equal(real.ftruncate(fd, BYTES - short_by), 0);
+        imbrex_status status = imx_cpu_memory_import(&device, fd, like, &theirs);
+        assert_int_equal(status, short_by ? IMBREX_PEER : IMBREX_OK);
+        if (short_by)
+            assert_non_null(strstr(imbrex_error(), "a peer's memory has "));
+    }
+    ((char *)theirs->base)[BYTES - 1] = 1;
+    imx_cpu_memory_release(theirs);
+    imx_cpu_memory_release(like);
+    close(fd);
+}
+
+/* Each rank leaves all of them a step beside what it takes itself. */
+static void others_keep_their_steps(void **state)
+{
+    (void)state;
+    enum { RANKS = 1 << 20 }; /* more steps than any machine has memory */
+    struct imx_device one = { .local_size = 1 }, many = { .local_size = RANKS };
+    size_t bytes = 2 * (size_t)IMX_CPU_ROOM_STEP;
+    assert_int_equal(imx_cpu_room_check(&one, bytes, 0), IMBREX_OK);
+    assert_int_equal(imx_cpu_room_check(&many, bytes, 0), IMBREX_NO_MEMORY);
+    assert_non_null(strstr(imbrex_error(), "on each of 1048576 ranks"));
+    /* What is left of its own is one step: that is its own. */
+    assert_int_equal(imx_cpu_room_check(&many, bytes, bytes - IMX_CPU_ROOM_STEP), IMBREX_OK);
+}
+
 /* ---- ranks that ask for too much ------------------------------------------------------------- */
 
 static int expect_refused(imbrex_status status, const char *part)
@@ -225,6 +261,8 @@ int main(void)
         cmocka_unit_test(room_of_an_old_control_group),
         cmocka_unit_test(memory_has_its_pages),
         cmocka_unit_test(filling_is_interrupted),
+        cmocka_unit_test(a_shorter_piece_is_refused),
+        cmocka_unit_test(others_keep_their_steps),
         cmocka_unit_test(too_much_is_refused),
         cmocka_unit_test(limits_are_kept),
     };
