@@ -257,17 +257,22 @@ static op_case case_of(const char *op, const char *algorithm)
                       .gathered = strcmp(op, "ag_gemm") == 0 && !ll };
 }
 
+typedef struct cut {
+    int chunk_rows; /* 0: ranks are merged where they may */
+    int blocks;     /* which race for the tiles of one rank */
+} cut;
+
 static int silent(imbrex_group *group, void *ctx)
 {
-    const int *rows = ctx;
+    const cut *as = ctx;
     static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
     for (int o = 0; o < 4; o++) {
         op_case c = case_of(ops[o], NULL);
         c.gathered = c.gathered && imbrex_group_rank(group) % 2 == 0; /* each rank's own affair */
         for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {
             imbrex_plan *plan;
-            c.chunk_rows = *rows;
-            c.sms = *rows ? 3 : 1;
+            c.chunk_rows = as->chunk_rows;
+            c.sms = as->blocks;
             if (op_cases_plan(group, &c, &plan))
                 return 1;
             if (!plan)
@@ -459,11 +464,11 @@ static void kernels_of_callers(void **state)
 static void originals(void **state)
 {
     (void)state;
-    int rows[] = { 0, 4 }; /* of a chunk; 0: ranks are merged where they may */
+    cut cuts[] = { { 0, 1 }, { 0, 3 }, { 4, 3 } };
     for (int ranks = 1; ranks <= RANKS_MOST; ranks++) {
         ranks_desc desc = { .size = ranks };
-        for (int i = 0; i < 2; i++)
-            assert_int_equal(ranks_run(&desc, silent, &rows[i]), 0);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(ranks_run(&desc, silent, &cuts[i]), 0);
     }
 }
 
