@@ -36,6 +36,9 @@ typedef enum mistake {
     LOST_CREDIT,
     NO_GATHER,
     NO_PRODUCT,
+    STRAY_SIGNAL,
+    STRAY_WAIT,
+    STRAY_COUNTER,
     MISTAKES
 } mistake;
 
@@ -47,7 +50,8 @@ typedef struct seed {
 
 static const char unordered[] = "no signal orders it after that",
                   unread[] = "no credit orders it after that",
-                  unwritten[] = "which nobody has written", held[] = "that nobody will satisfy";
+                  nowhere[] = "where the plan has none", unwritten[] = "which nobody has written",
+                  held[] = "that nobody will satisfy";
 
 static const seed seeds[MISTAKES] = {
     [MISSING_WAIT] = { "a missing wait", "all_gather", "copy", unordered, unwritten },
@@ -64,6 +68,9 @@ static const seed seeds[MISTAKES] = {
     [SHORT_COPY] = { "a short copy", "gemm_rs", "copy", unwritten, NULL },
     [LOST_CREDIT] = { "a credit that is never given", "gemm_rs", "copy", held, NULL },
     [NO_GATHER] = { "a gather that is left out", "ag_gemm", "ll", unwritten, NULL },
+    [STRAY_SIGNAL] = { "a signal behind the last", "all_gather", "copy", nowhere, NULL },
+    [STRAY_WAIT] = { "a wait behind the last signal", "ag_gemm", "copy", nowhere, NULL },
+    [STRAY_COUNTER] = { "a counter behind the last", "gemm_rs", "copy", nowhere, NULL },
     [NO_PRODUCT] = { "a product that is left out", "gemm_rs", "ll", unwritten, NULL },
 };
 
@@ -92,6 +99,16 @@ static uint64_t *credit_of(int holder, int giver)
     return (uint64_t *)imx_memory_at(here.plan->shared, holder, half) + giver;
 }
 
+/* In the padding between signals and data, where it does no harm. */
+static uint64_t *behind_signals(int rank, bool own)
+{
+    const imx_offsets *o = &here.plan->offsets;
+    size_t half = (size_t)((here.plan->runs - 1) % 2) * o->half_bytes;
+    uint64_t *first =
+        imx_memory_at(here.plan->shared, own ? here.plan->group->rank : rank, half + o->signals);
+    return first + o->signal_count;
+}
+
 static bool is_credit(const imx_signal_op *op)
 {
     int own = here.plan->group->rank;
@@ -117,6 +134,9 @@ static imbrex_status one_signal(imx_device *device, imx_signal_op op, imbrex_str
         return IMBREX_OK;
     if (here.what == LOST_CREDIT && is_credit(&op))
         return IMBREX_OK;
+    if ((here.what == STRAY_SIGNAL && data && op.site.rank != here.plan->group->rank) ||
+        (here.what == STRAY_WAIT && is_share(&op)))
+        op.signal = behind_signals(op.site.rank, wait);
     if (here.what == STALE_USE && is_share(&op))
         op.add = UINT64_MAX;
     if (here.what == EARLY_CREDIT && credit) {
@@ -199,6 +219,13 @@ static imbrex_status launch(imx_device *device, imx_prepared *prepared, const vo
     bool product = bytes == sizeof *gemm;
     if (here.what == (product ? NO_PRODUCT : NO_GATHER) && here.plan->runs == 2)
         return IMBREX_OK; /* of the other half than the first run's */
+    if (here.what == STRAY_COUNTER && product && gemm->counters) {
+        imx_gemm_args moved = *gemm;
+        moved.counters =
+            (uint32_t *)(void *)((char *)gemm->counters +
+                                 here.plan->offsets.done_count * sizeof *gemm->counters);
+        return imx_backend_cpu.launch(device, prepared, &moved, bytes, stream);
+    }
     if (here.what == COUNTER_OFF && product && gemm->counters && here.copies == 0) {
         int next = (here.plan->group->rank + 1) % here.plan->group->size;
         IMX_TRY(imx_backend_cpu.copy(device, gemm->counters + next * gemm->schedule.chunks, &one,

@@ -58,6 +58,13 @@ typedef struct imx_memory {
     size_t bytes;
 } imx_memory;
 
+/* Bytes [from, to) of a piece of memory that hold signals or counters. */
+typedef struct imx_words {
+    size_t from, to;
+} imx_words;
+
+enum { IMX_WORDS_MOST = 8 }; /* such places of a piece */
+
 typedef struct imx_device_desc {
     int index;      /* of the device, from "name:index"; -1: the backend takes one by local_rank */
     int rank, size; /* in the group */
@@ -192,7 +199,7 @@ typedef struct imx_backend {
 
     /* For a checker of protocols: only streams and kernels write there.  And what it says of a
      * fault of a rank's, NULL: nothing.  Both NULL: there is no checker. */
-    void (*memory_own)(const imx_memory *memory);
+    void (*memory_own)(const imx_memory *memory, const imx_words *words, int count);
     const char *(*sentence)(imx_device *device, const imbrexd_fault *fault);
 
     /* The watch ends waits; set once, before the first stream.  It and what it points to outlive

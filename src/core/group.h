@@ -224,9 +224,10 @@ static inline void *imx_memory_at(const imx_symmetric *memory, int rank, size_t 
     return piece ? (char *)piece->base + offset : NULL;
 }
 
-/* Says to a checker of protocols that nobody but streams and kernels writes there; over nodes the
- * engine does, too. */
-void imx_memory_own(const imbrex_group *group, const imx_memory *memory);
+/* Says to a checker of protocols that nobody but streams and kernels writes there, and that signals
+ * and counters lie in words alone; over nodes the engine writes, too. */
+void imx_memory_own(const imbrex_group *group, const imx_memory *memory, const imx_words *words,
+                    int count);
 
 /* Of a rank of this node. */
 static inline imx_control *imx_control_of(const imbrex_group *group, int rank)

@@ -88,10 +88,11 @@ imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_
     return alloc(group, call, IMBREX_OK, true, bytes, memory);
 }
 
-void imx_memory_own(const imbrex_group *group, const imx_memory *memory)
+void imx_memory_own(const imbrex_group *group, const imx_memory *memory, const imx_words *words,
+                    int count)
 {
     if (group->backend->memory_own && group->nodes.count == 1)
-        group->backend->memory_own(memory);
+        group->backend->memory_own(memory, words, count);
 }
 
 void imx_memory_free(imbrex_group *group, imx_symmetric *memory)

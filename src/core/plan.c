@@ -252,8 +252,12 @@ static imx_offsets lay_out(const imbrex_plan *plan)
     imx_needs needs = { 0 };
     plan->algorithm->layout(plan, &needs);
     imx_offsets o = { 0 };
+    o.signal_count = needs.signals;
+    o.done_count = needs.done;
     o.signals = imx_align((size_t)plan->group->size * sizeof(uint64_t), ALIGNMENT);
     o.data = imx_align(o.signals + needs.signals * sizeof(uint64_t), ALIGNMENT);
+    o.lines = o.data + needs.lines_at;
+    o.lines_bytes = needs.lines_bytes;
     o.half_bytes = imx_align(o.data + needs.data_bytes, ALIGNMENT);
     o.done = ALIGNMENT;
     o.counters = imx_align(o.done + needs.done * sizeof(uint64_t), ALIGNMENT);
@@ -325,6 +329,38 @@ static imbrex_status take_local(imbrex_plan *plan)
     return plan->algorithm->prepare ? plan->algorithm->prepare(plan) : IMBREX_OK;
 }
 
+/* Of one half after the other. */
+static void own(const imbrex_group *group, const imx_memory *memory, size_t half_bytes,
+                const imx_words *words, int count)
+{
+    imx_words both[IMX_WORDS_MOST];
+    for (int i = 0; i < 2 * count; i++) {
+        size_t from = i < count ? 0 : half_bytes;
+        both[i] = (imx_words){ from + words[i % count].from, from + words[i % count].to };
+    }
+    imx_memory_own(group, memory, both, 2 * count);
+}
+
+/* What a checker is told of the plan's memory. */
+static void own_memory(const imbrex_plan *plan)
+{
+    const imbrex_group *group = plan->group;
+    const imx_offsets *o = &plan->offsets;
+    const imx_words shared[] = {
+        { 0, (size_t)group->size * sizeof(uint64_t) },
+        { o->signals, o->signals + o->signal_count * sizeof(uint64_t) },
+        { o->lines, o->lines + o->lines_bytes },
+    };
+    const imx_words local[] = {
+        { 0, sizeof(uint64_t) },
+        { o->done, o->done + o->done_count * sizeof(uint64_t) },
+        { o->counters, o->counters + o->done_count * sizeof(uint32_t) },
+        { o->ended, o->ended + sizeof(uint32_t) },
+    };
+    own(group, plan->local, o->local_bytes, local, 4);
+    own(group, plan->shared->memory[group->rank], o->half_bytes, shared, 3);
+}
+
 static imbrex_status create(imbrex_plan *plan, const char *call, const imx_request *r,
                             imbrex_plan **out)
 {
@@ -335,8 +371,7 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
     plan->offsets = lay_out(plan);
     mine = take_local(plan);
     IMX_TRY(imx_memory_alloc(plan->group, call, mine, 2 * plan->offsets.half_bytes, &plan->shared));
-    imx_memory_own(plan->group, plan->local);
-    imx_memory_own(plan->group, plan->shared->memory[plan->group->rank]);
+    own_memory(plan);
     return IMBREX_OK;
 }
 

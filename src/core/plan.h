@@ -61,7 +61,8 @@ struct imx_needs {
     size_t data_bytes; /* shared */
     size_t signals;    /* shared */
     size_t local_bytes;
-    size_t done; /* local signals; as many counters, and one more */
+    size_t done;                  /* local signals; as many counters, and one more */
+    size_t lines_at, lines_bytes; /* of data: lines, which carry their signals in them */
 };
 
 typedef struct imx_op {
@@ -84,6 +85,8 @@ extern const imx_op *const imx_plan_ops[IMX_PLAN_OPS];
 typedef struct imx_offsets {
     size_t signals, data, half_bytes;                 /* shared; credits lie at 0 */
     size_t done, counters, ended, local, local_bytes; /* local; use lies at 0 */
+    size_t lines, lines_bytes;                        /* in data */
+    size_t signal_count, done_count;
 } imx_offsets;
 
 /* One more stream, and an event that only this stream records.  On several nodes a plan has one

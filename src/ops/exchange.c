@@ -142,6 +142,7 @@ void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *ne
 {
     imx_ll_args largest = ll_args(plan, plan->shape.m, width);
     needs->data_bytes = 2 * (size_t)plan->group->size * (size_t)largest.part_bytes;
+    needs->lines_bytes = needs->data_bytes;
     needs->done = (size_t)plan->config.blocks;
 }
 
@@ -312,7 +313,9 @@ void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *n
     push_room room = push_room_of(plan, reduces);
     *needs = room.matrix;
     needs->signals = ranks * (size_t)push_chunks(plan);
-    needs->data_bytes = room.lines_at + 2 * ranks * (size_t)line_bytes(plan);
+    needs->lines_at = room.lines_at;
+    needs->lines_bytes = 2 * ranks * (size_t)line_bytes(plan);
+    needs->data_bytes = needs->lines_at + needs->lines_bytes;
 }
 
 static imx_push_args push_args(const imbrex_plan *plan, int64_t m, bool reduces)

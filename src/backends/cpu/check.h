@@ -96,7 +96,9 @@ typedef struct imx_cpu_check_piece {
     char *base;
     size_t bytes;
     int rank;
-    bool own;                   /* the library's: nobody but streams and kernels writes there */
+    bool own; /* the library's: nobody but streams and kernels writes there */
+    imx_words places[IMX_WORDS_MOST]; /* where its signals and counters lie, if it is own */
+    int place_count;
     imx_cpu_check_word **words; /* [bytes / 4] */
     imx_cpu_check_range *ranges;
     size_t range_count, range_room;
@@ -185,7 +187,7 @@ void imx_cpu_check_fence(void);
 /* ---- check_bytes.c --------------------------------------------------------------------------- */
 
 void imx_cpu_check_memory(const imx_device *device, const imx_memory *memory);
-void imx_cpu_check_memory_own(const imx_memory *memory);
+void imx_cpu_check_memory_own(const imx_memory *memory, const imx_words *words, int count);
 void imx_cpu_check_memory_gone(const imx_memory *memory);
 imx_cpu_check_piece *
 imx_cpu_check_piece_of(const void *at); /* locked; NULL: of no symmetric memory */

@@ -49,12 +49,16 @@ imx_cpu_check_piece *imx_cpu_check_piece_of(const void *at)
     return piece_at(at, 0);
 }
 
-void imx_cpu_check_memory_own(const imx_memory *memory)
+void imx_cpu_check_memory_own(const imx_memory *memory, const imx_words *words, int count)
 {
     imx_cpu_check_lock();
     imx_cpu_check_piece *piece = imx_cpu_check_piece_of(memory->base);
-    if (piece)
+    for (int i = 0; piece && i < count && i < IMX_WORDS_MOST; i++)
+        piece->places[i] = words[i];
+    if (piece) {
+        piece->place_count = count;
         piece->own = true;
+    }
     imx_cpu_check_unlock();
 }
 

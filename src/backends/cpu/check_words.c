@@ -76,20 +76,40 @@ static bool is_its_writer(const imx_cpu_check_thread *thread, const imx_cpu_chec
     return false;
 }
 
-/* Which a GPU would not take; this processor does. */
-static void check_place(const imx_cpu_check_thread *thread, const uint64_t *signal,
+static bool is_place(const imx_cpu_check_piece *piece, size_t from, size_t to)
+{
+    int i = 0;
+    while (i < piece->place_count && (from < piece->places[i].from || to > piece->places[i].to))
+        i++;
+    return i < piece->place_count;
+}
+
+/* Not at a multiple of its size, which a GPU would not take and this processor does; or among a
+ * plan's data. */
+static void check_place(const imx_cpu_check_thread *thread, const void *word, size_t bytes,
                         const char *does)
 {
-    const imx_cpu_check_piece *piece = imx_cpu_check_piece_of(signal);
+    const imx_cpu_check_piece *piece = imx_cpu_check_piece_of(word);
     char who[120];
-    if (!piece || (uintptr_t)signal % sizeof *signal == 0)
+    if (!piece)
         return;
+    size_t at = (size_t)((const char *)word - piece->base);
+    bool even = (uintptr_t)word % bytes == 0;
+    if (even && (!piece->own || is_place(piece, at, at + bytes)))
+        return;
+    imbrexd_site site = { .rank = piece->rank, .index = -1 };
     imx_cpu_check_mark mark = imx_cpu_check_mark_of(thread);
     imx_cpu_check_name(&mark, who, sizeof who);
-    imx_cpu_check_report(thread, (imbrexd_site){ .rank = piece->rank, .index = -1 },
-                         "%s %s a signal at byte %td of rank %d's memory: want a multiple of %zu",
-                         who, does, (const char *)signal - piece->base, piece->rank,
-                         sizeof *signal);
+    if (!even)
+        imx_cpu_check_report(thread, site,
+                             "%s %s a signal at byte %zu of rank %d's memory: want a multiple of "
+                             "%zu",
+                             who, does, at, piece->rank, bytes);
+    else
+        imx_cpu_check_report(thread, site,
+                             "%s %s a signal at byte %zu of rank %d's memory, where the plan has "
+                             "none",
+                             who, does, at, piece->rank);
 }
 
 /* ---- posts ----------------------------------------------------------------------------------- */
@@ -100,7 +120,7 @@ void imx_cpu_check_post(uint64_t *signal, uint64_t value, int adds)
     imx_cpu_check_thread *thread = imx_cpu_check_self();
     imx_cpu_check_word *word = thread ? word_at(signal, true) : NULL;
     if (thread)
-        check_place(thread, signal, adds ? "adds to" : "posts");
+        check_place(thread, signal, sizeof *signal, adds ? "adds to" : "posts");
     if (word && (!word->count || is_its_writer(thread, word, signal, value, adds))) {
         if (adds) /* relaxed: only the first time, before anybody has added */
             value += word->count ? word->values[word->count - 1].value
@@ -122,7 +142,7 @@ void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_
     imx_cpu_check_lock();
     imx_cpu_check_thread *thread = imx_cpu_check_self();
     if (thread) {
-        check_place(thread, signal, "waits for");
+        check_place(thread, signal, sizeof *signal, "waits for");
         thread->waiting = true;
         thread->signal = signal;
         thread->compare = compare;
@@ -185,6 +205,8 @@ void imx_cpu_check_count(uint32_t *counter, int last)
     imx_cpu_check_lock();
     imx_cpu_check_thread *thread = imx_cpu_check_self();
     imx_cpu_check_word *word = thread ? word_at(counter, true) : NULL;
+    if (thread)
+        check_place(thread, counter, sizeof *counter, "counts in");
     if (word && last) {
         imx_cpu_check_join(&thread->clock, &word->values[0].clock);
     } else if (word) {
