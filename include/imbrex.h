@@ -212,6 +212,12 @@ IMBREX_TRY imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, uint6
  * visible.  All ranks enqueue their barriers in the same order, each on one stream at a time. */
 IMBREX_TRY imbrex_barrier(imbrex_group *group, imbrex_stream stream);
 
+/* For IMBREX_CHECK=1 (docs/failure.md): the host now reads bytes at ptr by itself.  INVALID, and
+ * the group has failed, if a peer or a kernel wrote them and nothing that this rank has waited for
+ * (imbrex_stream_sync) comes after that.  OK without the checker, and for memory that is not
+ * symmetric: nothing is looked at.  Local. */
+IMBREX_TRY imbrex_check_read(imbrex_group *group, const void *ptr, size_t bytes);
+
 /* What goes one way between this rank and the one that has the same number within another node. */
 typedef struct imbrex_transfer {
     int rank;         /* that one */

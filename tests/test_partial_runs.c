@@ -1,5 +1,5 @@
-/* test_partial_runs.c - runs over nodes of which a part is enqueued and the rest cannot be: when the
- * call returns nothing of it is under way, on no stream, so that operands may go. */
+/* test_partial_runs.c - runs over nodes of which a part is enqueued and the rest cannot be: when
+ * the call returns nothing of it is under way, on no stream, so that operands may go. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

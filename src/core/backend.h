@@ -202,6 +202,9 @@ typedef struct imx_backend {
     void (*memory_own)(const imx_memory *memory, const imx_words *words, int count);
     const char *(*sentence)(imx_device *device, const imbrexd_fault *fault);
 
+    /* For a checker: the host reads there.  What is wrong is a fault.  NULL: there is none. */
+    void (*check_read)(imx_device *device, const void *at, size_t bytes);
+
     /* The watch ends waits; set once, before the first stream.  It and what it points to outlive
      * the device. */
     void (*set_watch)(imx_device *device, const imbrexd_watch *watch);

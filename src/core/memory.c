@@ -171,6 +171,18 @@ void imbrex_mem_free(imbrex_group *group, void *ptr)
     imx_status_mute(false);
 }
 
+imbrex_status imbrex_check_read(imbrex_group *group, const void *ptr, size_t bytes)
+{
+    imx_status_enter(__func__);
+    IMX_ENTER(group);
+    IMX_TRY(imx_fault_check(group));
+    if (bytes)
+        IMX_TRY(imx_status_need(ptr, "ptr", "want what is read"));
+    if (group->backend->check_read)
+        group->backend->check_read(group->device, ptr, bytes);
+    return imx_fault_check(group);
+}
+
 imbrex_status imbrex_mem_peer(imbrex_group *group, const void *ptr, int rank, void **peer)
 {
     imx_status_enter(__func__);

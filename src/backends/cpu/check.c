@@ -265,6 +265,26 @@ void imx_cpu_check_host_goes_on(imx_device *device, const imx_cpu_check_thread *
     imx_cpu_check_unlock();
 }
 
+/* A thread of its own, which comes after all that the host has waited for, and before what it gives
+ * to do from here on. */
+void imx_cpu_check_host_reads(imx_device *device, const void *at, size_t bytes)
+{
+    if (!device->check)
+        return;
+    if (!device->check->host &&
+        imx_cpu_check_thread_begin(device, IMX_CHECK_HOST, &device->check->host))
+        return; /* too many threads: it goes unwatched */
+    imx_cpu_check_thread *host = device->check->host;
+    imx_cpu_check_lock();
+    imx_cpu_check.progress++;
+    host->what = "the host";
+    imx_cpu_check_join(&host->clock, &device->check->clock);
+    imx_cpu_check_read_by(host, at, bytes);
+    imx_cpu_check_join(&device->check->clock, &host->clock);
+    imx_cpu_check_advance(host);
+    imx_cpu_check_unlock();
+}
+
 /* ---- reports --------------------------------------------------------------------------------- */
 
 imx_cpu_check_mark imx_cpu_check_mark_of(const imx_cpu_check_thread *thread)
@@ -283,7 +303,10 @@ imx_cpu_check_mark imx_cpu_check_mark_of(const imx_cpu_check_thread *thread)
 void imx_cpu_check_name(const imx_cpu_check_mark *mark, char *text, size_t size)
 {
     imx_text to = { .at = text, .size = size };
-    imx_text_add(&to, "%s of rank %d (stream %d", mark->what, mark->rank, mark->stream);
+    imx_text_add(&to, "%s of rank %d", mark->what, mark->rank);
+    if (mark->stream == IMX_CHECK_HOST)
+        return;
+    imx_text_add(&to, " (stream %d", mark->stream);
     if (mark->block >= 0)
         imx_text_add(&to, ", block %d", mark->block);
     if (mark->plan)

@@ -34,12 +34,15 @@ typedef struct imx_cpu_check_mark {
     int block; /* of several; -1: there are no others */
 } imx_cpu_check_mark;
 
+enum { IMX_CHECK_HOST = -2 }; /* in the place of a stream's number */
+
 struct imx_cpu_check_thread;
 
 /* Of a device that is checked. */
 typedef struct imx_cpu_check_device {
     imx_cpu_check_clock clock;                  /* what its host has waited for */
     const struct imx_cpu_check_thread *awaited; /* by the host, until it has no work; NULL: none */
+    struct imx_cpu_check_thread *host;          /* that reads by itself; NULL: it never has */
 } imx_cpu_check_device;
 
 typedef struct imx_cpu_check_thread {
@@ -154,6 +157,9 @@ void imx_cpu_check_take(imx_cpu_check_clock *const *clock);
 void imx_cpu_check_host_waits(imx_device *device, const imx_cpu_check_thread *stream);
 void imx_cpu_check_host_goes_on(imx_device *device, const imx_cpu_check_thread *stream);
 
+/* The device's host reads what it has waited for, or so it thinks. */
+void imx_cpu_check_host_reads(imx_device *device, const void *at, size_t bytes);
+
 /* With the lock held: this thread has found a mistake.  site.plan 0: the thread's. */
 void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site, const char *format,
                           ...) __attribute__((format(printf, 3, 4)));
@@ -193,6 +199,9 @@ imx_cpu_check_piece *
 imx_cpu_check_piece_of(const void *at); /* locked; NULL: of no symmetric memory */
 
 int imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t rows, int writes);
+
+/* Locked; by a thread that need not be the calling one.  False: a mistake, which was reported. */
+bool imx_cpu_check_read_by(const imx_cpu_check_thread *thread, const void *at, size_t bytes);
 
 /* ---- check_stuck.c --------------------------------------------------------------------------- */
 

@@ -236,3 +236,10 @@ int imx_cpu_check_access(const void *at, size_t bytes, size_t stride, size_t row
     imx_cpu_check_unlock();
     return fine;
 }
+
+bool imx_cpu_check_read_by(const imx_cpu_check_thread *thread, const void *at, size_t bytes)
+{
+    imx_cpu_check_piece *piece = bytes ? piece_at(at, IMX_CPU_CHECK_GUARD) : NULL;
+    size_t from = piece ? (size_t)((const char *)at - piece->base) : 0;
+    return !piece || touch(piece, thread, from, from + bytes, false);
+}

@@ -63,6 +63,8 @@ static void device_close(imx_device *device)
 {
     while (device && device->streams)
         imx_cpu_stream_destroy(device, device->streams);
+    if (device && device->check)
+        imx_cpu_check_thread_end(device->check->host);
     if (device)
         free(device->check);
     free(device);
@@ -122,6 +124,7 @@ const imx_backend imx_backend_cpu = {
     .forked_release = true,
     .memory_own = imx_cpu_check_memory_own,
     .sentence = imx_cpu_check_sentence,
+    .check_read = imx_cpu_check_host_reads,
     .set_watch = set_watch,
     .set_trace = set_trace,
     .stream_is = imx_cpu_stream_is,
