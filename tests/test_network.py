@@ -151,6 +151,10 @@ class LogicalNodes(Case):
         """MPI may end before a group does."""
         self.two_gather("keeps")
 
+    def test_forks(self):
+        """A child of a rank is refused, and neither its calls nor its end reach the parent."""
+        self.two_gather("forks")
+
     def test_locks(self):
         """MPI may end with a lock held that everybody wants who calls it."""
         self.two_gather("locks")

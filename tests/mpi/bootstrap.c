@@ -6,6 +6,7 @@
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap leaves   one destroys its group long before
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap keeps    MPI ends before the group does
  *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap locks    MPI's end keeps all others out
+ *     IMBREX_NODE_RANKS=1 mpirun -n 2 mpi_bootstrap forks    a child does its parent no harm
  */
 #include <pthread.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "imbrex_device.h"
@@ -272,6 +274,50 @@ static int locked(const imbrex_bootstrap *bootstrap)
     return bootstrap->rank == 1 && calls;
 }
 
+static bool is_refused(imbrex_status status)
+{
+    bool refused = status == IMBREX_INVALID && strstr(imbrex_error(), "a forked child cannot use");
+    if (!refused)
+        fprintf(stderr, "the child gets %s: %s\n", imbrex_status_name(status), imbrex_error());
+    return refused;
+}
+
+/* Neither in its calls, nor as it exits with what a program has for that. */
+static int forks(const imbrex_bootstrap *bootstrap)
+{
+    enum { GUARD_S = 20 };
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = "cpu" };
+    imbrex_coll_desc numbers = { .m = 2, .n = 2, .dtype = IMBREX_F32 };
+    float a[4] = { 1, 1 }, c[4] = { 0 };
+    imbrex_args args = { .a = a, .c = c };
+    imbrex_group *group;
+    imbrex_plan *plan;
+    CHECK(imbrex_group_create(&desc, &group));
+    CHECK(imbrex_plan_all_gather(group, &numbers, &plan));
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(GUARD_S);
+        bool well = is_refused(imbrex_plan_run(plan, &args, NULL)) &&
+                    is_refused(imbrex_stream_sync(group, NULL)) &&
+                    is_refused(imbrex_barrier(group, NULL));
+        imbrex_group_abort(group);
+        imbrex_plan_destroy(plan);
+        imbrex_group_destroy(group);
+        exit(well ? 0 : 1);
+    }
+    int status = -1;
+    if (waitpid(pid, &status, 0) != pid || status) {
+        fprintf(stderr, "the child ended with %#x\n", (unsigned)status);
+        return 1;
+    }
+    CHECK(imbrex_plan_run(plan, &args, NULL));
+    CHECK(imbrex_barrier(group, NULL));
+    CHECK(imbrex_stream_sync(group, NULL));
+    imbrex_group_destroy(group);
+    return c[0] != 1 || c[3] != 1;
+}
+
 int main(int argc, char **argv)
 {
     int level, ended;
@@ -287,6 +333,7 @@ int main(int argc, char **argv)
                  : strcmp(mode, "leaves") == 0 ? leaves(&bootstrap)
                  : strcmp(mode, "keeps") == 0  ? keeps(&bootstrap)
                  : strcmp(mode, "locks") == 0  ? locked(&bootstrap)
+                 : strcmp(mode, "forks") == 0  ? forks(&bootstrap)
                                                : several_groups(&bootstrap);
     if (failed)
         return failed;
