@@ -30,15 +30,16 @@ void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES])
     clean[length] = '\0';
 }
 
-/* Byte by byte, since another thread or process may be reading; only the counter says whether that
- * was in vain. */
+/* Byte by byte, since another thread or process may be reading.  release, and acquire where they are
+ * read: who sees one of these bytes sees the counter as it was set before them, and so that it read
+ * in vain. */
 static void put(imx_note *note, const char *text)
 {
     char clean[IMX_NOTE_BYTES];
     imx_note_clean(text, clean);
     size_t bytes = strlen(clean) + 1;
     for (size_t i = 0; i < bytes; i++)
-        __atomic_store_n(&note->text[i], clean[i], __ATOMIC_RELAXED);
+        __atomic_store_n(&note->text[i], clean[i], __ATOMIC_RELEASE);
 }
 
 void imx_note_write_once(imx_note *note, const char *text)
@@ -55,7 +56,6 @@ void imx_note_write(imx_note *note, const char *text)
 {
     uint32_t state = note->state;
     __atomic_store_n(&note->state, state + 1, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* odd before the first byte */
     put(note, text);
     __atomic_store_n(&note->state, state + 2, __ATOMIC_RELEASE);
 }
@@ -67,9 +67,8 @@ bool imx_note_read(const imx_note *note, char text[IMX_NOTE_BYTES])
         return false;
     size_t i = 0;
     do
-        text[i] = __atomic_load_n(&note->text[i], __ATOMIC_RELAXED);
+        text[i] = __atomic_load_n(&note->text[i], __ATOMIC_ACQUIRE);
     while (text[i++] && i < IMX_NOTE_BYTES);
     text[IMX_NOTE_BYTES - 1] = '\0';
-    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the bytes before the counter */
     return text[0] && __atomic_load_n(&note->state, __ATOMIC_RELAXED) == state;
 }
