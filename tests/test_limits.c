@@ -137,6 +137,47 @@ static void without_limits(void **state)
     assert_int_equal(under(&(limit_case){ RLIMIT_AS, 0, 0 }), 0);
 }
 
+/* Symmetric memory and streams take addresses, too: what is refused says why. */
+static int other_things(void)
+{
+    static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
+    imbrex_group_desc desc = { .bootstrap = &one, .device = "cpu" };
+    imbrex_group *group;
+    imbrex_stream stream;
+    imbrex_status status = IMBREX_OK;
+    void *at;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    if (leave(RLIMIT_AS, 32 * MIB))
+        return 1;
+    RANK_CHECK(imbrex_mem_alloc(group, 64 * MIB, &at) == IMBREX_NO_MEMORY &&
+                   strstr(imbrex_error(), "map 67108864 bytes of memory") &&
+                   strstr(imbrex_error(), "RLIMIT_AS (ulimit -v) is"),
+               "%s", imbrex_error());
+    for (int i = 0; i < 100 && status == IMBREX_OK; i++)
+        status = imbrex_stream_create(group, &stream);
+    RANK_CHECK(status == IMBREX_NO_MEMORY && strstr(imbrex_error(), "start a stream's thread") &&
+                   strstr(imbrex_error(), "RLIMIT_AS (ulimit -v) is"),
+               "%s: %s", imbrex_status_name(status), imbrex_error());
+    imbrex_group_destroy(group);
+    return 0;
+}
+
+static void other_things_are_refused(void **state)
+{
+    (void)state;
+    if (SANITIZED)
+        skip();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(RUN_S);
+        _exit(other_things());
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     /* Else OpenBLAS starts threads as it is loaded, which take what is left. */
@@ -145,10 +186,9 @@ int main(void)
         execl("/proc/self/exe", "test_limits", (char *)NULL);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(too_little_is_refused),
-        cmocka_unit_test(a_little_is_enough),
-        cmocka_unit_test(a_limit_may_come_later),
-        cmocka_unit_test(without_limits),
+        cmocka_unit_test(too_little_is_refused),    cmocka_unit_test(a_little_is_enough),
+        cmocka_unit_test(a_limit_may_come_later),   cmocka_unit_test(without_limits),
+        cmocka_unit_test(other_things_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,9 +30,9 @@ void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES])
     clean[length] = '\0';
 }
 
-/* Byte by byte, since another thread or process may be reading.  release, and acquire where they are
- * read: who sees one of these bytes sees the counter as it was set before them, and so that it read
- * in vain. */
+/* Byte by byte, since another thread or process may be reading.  release, and acquire where they
+ * are read: who sees one of these bytes sees the counter as it was set before them, and so that it
+ * read in vain. */
 static void put(imx_note *note, const char *text)
 {
     char clean[IMX_NOTE_BYTES];

@@ -52,6 +52,10 @@ enum { IMX_CPU_ROOM_STEP = 4 << 20 };
  * have it until they come to a step together. */
 imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done) IMX_MUST_CHECK;
 
+/* Something that takes addresses, a thread or a mapping, was refused with an errno: says so, and
+ * names the limit on addresses if there is one. */
+imbrex_status imx_cpu_room_refused(const char *what, int error);
+
 /* ---- stream.c -------------------------------------------------------------------------------- */
 
 imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *stream);

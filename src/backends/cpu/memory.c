@@ -1,6 +1,7 @@
 /* memory.c - CPU memory is a memfd: nothing of it has a name that could outlive its ranks. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -37,8 +38,11 @@ static imbrex_status map(const imx_device *device, int fd, size_t bytes, imx_mem
     void *base = guard ? map_before_guard(fd, bytes, guard)
                        : imx_sys.mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED) {
+        int error = errno;
+        char what[64];
         free(memory);
-        return imx_fail_errno("cannot map %zu bytes of memory", bytes);
+        snprintf(what, sizeof what, "map %zu bytes of memory", bytes);
+        return imx_cpu_room_refused(what, error);
     }
     memory->public = (imx_memory){ .base = base, .bytes = bytes };
     memory->mapped = bytes + guard;

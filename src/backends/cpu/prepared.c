@@ -1,6 +1,7 @@
 /* prepared.c - runs the blocks of a kernel side by side: block 0 on the stream's worker, the others
  * on threads that belong to the prepared kernel and sleep between launches. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,8 +125,8 @@ imbrex_status imx_cpu_prepare(imx_device *device, const imx_kernel *kernel, cons
         IMX_GOTO(imx_cpu_check_thread_begin(device, -1, &h->check));
         int error = imx_sys.thread_create(&h->thread, help, h);
         if (error) {
-            status = imx_fail(IMBREX_SYSTEM, "cannot start thread %d of %d for %s: %s", i + 1,
-                              blocks, kernel->name, strerror(error));
+            snprintf(why, sizeof why, "start thread %d of %d for %s", i + 1, blocks, kernel->name);
+            status = imx_cpu_room_refused(why, error);
             goto fail;
         }
         h->started = true;

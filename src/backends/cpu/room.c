@@ -1,8 +1,10 @@
 /* room.c - how much memory can still be had: what the machine has free, or less where a control
  * group of this process allows less. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "cpu.h"
 
@@ -118,4 +120,15 @@ imbrex_status imx_cpu_room_check(imx_device *device, size_t bytes, size_t done)
                         bytes, device->local_size, room.owner, room.bytes, device->rank, done);
     device->taken = 0;
     return IMBREX_OK;
+}
+
+imbrex_status imx_cpu_room_refused(const char *what, int error)
+{
+    struct rlimit limit;
+    bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    if (limited && (error == EAGAIN || error == ENOMEM))
+        return imx_fail(IMBREX_NO_MEMORY, "cannot %s: %s; RLIMIT_AS (ulimit -v) is %llu kB", what,
+                        strerror(error), (unsigned long long)limit.rlim_cur / 1024);
+    return imx_fail(error == ENOMEM ? IMBREX_NO_MEMORY : IMBREX_SYSTEM, "cannot %s: %s", what,
+                    strerror(error));
 }

@@ -111,7 +111,7 @@ imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *out)
     IMX_GOTO(imx_cpu_check_thread_begin(device, stream->number, &stream->check));
     int error = imx_sys.thread_create(&stream->thread, work, stream);
     if (error) {
-        status = imx_fail(IMBREX_SYSTEM, "cannot start a stream's thread: %s", strerror(error));
+        status = imx_cpu_room_refused("start a stream's thread", error);
         goto fail;
     }
     device->stream_count++;
