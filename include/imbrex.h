@@ -291,6 +291,7 @@ typedef struct imbrex_coll_desc {
     uint32_t reserved[8];
 } imbrex_coll_desc;
 
+/* What the operator does not list below must be NULL: else INVALID, naming it. */
 typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
                                  of c, in gemm_rs once, to the sum */

@@ -153,6 +153,8 @@ static int coll_runs(imbrex_group *group, void *ctx)
     const imbrex_args good = { .a = x.a, .c = x.c };
     imbrex_args bad;
     INVALID("args.bias must be NULL for all_gather", imbrex_plan_run, ag, BAD(bias, x.bias), NULL);
+    INVALID("args.b must be NULL for all_gather", imbrex_plan_run, ag, BAD(b, x.b), NULL);
+    INVALID("args.b must be NULL for reduce_scatter", imbrex_plan_run, rs, BAD(b, x.b), NULL);
     INVALID("args.bias must be NULL for reduce_scatter", imbrex_plan_run, rs, BAD(bias, x.bias),
             NULL);
     INVALID("args.gathered must be NULL for all_gather", imbrex_plan_run, ag,

@@ -69,13 +69,13 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const i
                                   imx_operands *out)
 {
     size_t element = imx_dtype_bytes(shape->dtype);
-    int64_t share = imx_ceil_div(shape->m, group->size);
-    int64_t a_rows = op->a_is_share ? share : shape->m, c_rows = op->c_is_share ? share : shape->m;
-    int64_t width = op->product ? shape->k : shape->n;
-    imx_operands o = { .group = group };
-    o.b = imx_align((size_t)(a_rows * width) * element, ALIGNMENT);
-    o.c = imx_align(o.b + (op->product ? (size_t)(shape->n * shape->k) : 0) * element, ALIGNMENT);
-    o.set_bytes = imx_align(o.c + (size_t)(c_rows * shape->n) * element, ALIGNMENT);
+    imx_operands o = { .group = group, .op = op };
+    for (int i = 0; i < IMX_OPERANDS && op->operands[i].name; i++) {
+        int64_t elements = imx_args_elements(group, &op->operands[i], shape, shape->m);
+        o.at[i] = o.set_bytes;
+        if (!(op->operands[i].flags & IMX_OPTIONAL))
+            o.set_bytes = imx_align(o.set_bytes + (size_t)elements * element, ALIGNMENT);
+    }
     o.sets = 1 + (int)imx_min((int64_t)(group->target->cache_bytes / o.set_bytes), SETS_MOST - 1);
     IMX_TRY(group->backend->memory_create(group->device, (size_t)o.sets * o.set_bytes, &o.memory));
     imbrex_status status = fill(&o, shape->dtype);
@@ -96,5 +96,11 @@ void imx_operands_destroy(imx_operands *o)
 imbrex_args imx_operands_args(const imx_operands *o, int i)
 {
     char *set = (char *)o->memory->base + (size_t)(i % o->sets) * o->set_bytes;
-    return (imbrex_args){ .a = set, .b = set + o->b, .c = set + o->c };
+    imbrex_args args = { 0 };
+    for (int j = 0; j < IMX_OPERANDS && o->op->operands[j].name; j++) {
+        void *at = set + o->at[j];
+        if (!(o->op->operands[j].flags & IMX_OPTIONAL))
+            memcpy((char *)&args + o->op->operands[j].at, &at, sizeof at);
+    }
+    return args;
 }

@@ -8,7 +8,9 @@
 typedef struct imx_operands {
     imbrex_group *group;
     imx_memory *memory;
-    size_t b, c, set_bytes; /* where they lie in a set; a lies at 0 */
+    const imx_op *op;
+    size_t at[IMX_OPERANDS]; /* in a set; of those that are not optional */
+    size_t set_bytes;
     int sets;
 } imx_operands;
 

@@ -179,7 +179,7 @@ static bool has_fewer(const imbrex_group *group, const imx_op *op, const imx_req
 /* Whether merged rows of a sum are read by their owners, part by part. */
 static bool reads_columns(const imbrex_plan *plan)
 {
-    return plan->op->product && plan->op->c_is_share && plan->config.merged && !plan->config.sums;
+    return plan->op->product && plan->op->scatters && plan->config.merged && !plan->config.sums;
 }
 
 static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_request *r,

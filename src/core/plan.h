@@ -65,12 +65,36 @@ struct imx_needs {
     size_t lines_at, lines_bytes; /* of data: lines, which carry their signals in them */
 };
 
+/* How far a matrix of a run of m rows reaches. */
+typedef enum imx_extent { IMX_ONE, IMX_ROWS, IMX_OWN_ROWS, IMX_N, IMX_K } imx_extent;
+
+enum {
+    IMX_IN = 1,
+    IMX_OUT = 2,
+    IMX_OPTIONAL = 4, /* NULL: there is none */
+    IMX_WIDE = 8      /* aligned as the device's kernels load and store at once */
+};
+
+/* A matrix [rows, cols] of the plan's dtype in imbrex_args. */
+typedef struct imx_operand {
+    const char *name;
+    size_t at; /* of its pointer in imbrex_args */
+    imx_extent rows, cols;
+    int flags;
+} imx_operand;
+
+#define IMX_OPERAND(field, rows_, cols_, flags_)                         \
+    {                                                                    \
+#field, offsetof(imbrex_args, field), (rows_), (cols_), (flags_) \
+    }
+
+enum { IMX_OPERANDS = 6 };
+
 typedef struct imx_op {
     const char *name;
-    bool product;        /* reads b */
-    bool a_is_share;     /* a has this rank's rows, else all m */
-    bool c_is_share;     /* likewise c */
-    bool takes_gathered; /* fills args.gathered if asked to */
+    bool product;                       /* multiplies */
+    bool scatters;                      /* c goes to its rows' owners; else a comes from them */
+    imx_operand operands[IMX_OPERANDS]; /* ends at the first without a name */
     /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
      * "sequential", whichever is named: there is no peer to send to. */
     imx_algorithm algorithms[IMX_ALGORITHMS];
@@ -234,6 +258,16 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op,
 enum { IMX_REQUEST_FIELDS = 8 };
 void imx_request_fields(const imx_request *request, bool nested,
                         imx_field fields[IMX_REQUEST_FIELDS]);
+
+/* ---- args.c: the operands of a run ----------------------------------------------------------- */
+
+/* How many elements the operand has on this rank in a run of m rows. */
+int64_t imx_args_elements(const imbrex_group *group, const imx_operand *operand,
+                          const imx_shape *shape, int64_t m);
+
+/* Local: what is wrong with what a run of m rows is given. */
+imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args,
+                             int64_t m) IMX_MUST_CHECK;
 
 /* ---- run.c: addresses in the run's half ------------------------------------------------------ */
 

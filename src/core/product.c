@@ -11,7 +11,7 @@
 enum { CHUNK_ROWS = 2048 };
 
 /* What a kernel of the caller's is cut as: its rows come from all ranks, and go to their owners. */
-static const imx_op kernel_op = { .name = "kernel", .product = true, .c_is_share = true };
+static const imx_op kernel_op = { .name = "kernel", .product = true, .scatters = true };
 
 _Static_assert(sizeof(imx_gemm_user_args) <= IMX_ARGS_BYTES, "a launch has no room for them");
 

@@ -96,7 +96,7 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op, co
     return (imx_tune_input){
         .shape = r->shape,
         .product = op->product,
-        .scatters = op->c_is_share,
+        .scatters = op->scatters,
         .ranks = group->size,
         .nodes = group->nodes.count,
         .net_units = group->net_facts.units,

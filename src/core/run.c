@@ -278,79 +278,6 @@ imbrex_status imx_run_end(const imx_run *run)
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-/* A matrix of a run: where it lies and how many elements it has. */
-typedef struct extent {
-    const char *name;
-    const void *at;
-    int64_t elements;
-} extent;
-
-static bool overlap(const extent *x, const extent *y, size_t bytes)
-{
-    return imx_overlap(x->at, (size_t)x->elements * bytes, y->at, (size_t)y->elements * bytes);
-}
-
-static imbrex_status check_there(const extent *x)
-{
-    return x->at || !x->elements ? IMBREX_OK
-                                 : imx_fail(IMBREX_INVALID, "args.%s is NULL: want %lld elements",
-                                            x->name, (long long)x->elements);
-}
-
-/* wide: as the kernels of a product load and store. */
-static imbrex_status check_aligned(const imbrex_plan *plan, const extent *x, bool wide)
-{
-    return x->elements ? imx_request_aligned(plan->group, "args", x->name, x->at, plan->shape.dtype,
-                                             wide && plan->op->product)
-                       : IMBREX_OK;
-}
-
-static imbrex_status check_args(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
-{
-    const imx_op *op = plan->op;
-    const imx_shape *s = &plan->shape;
-    if (m < 0 || m > s->m)
-        return imx_fail(IMBREX_INVALID,
-                        "args.m is %lld: want at most desc.m, %lld, or 0 for all of it",
-                        (long long)m, (long long)s->m);
-    IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
-    if (args->bias && !op->product)
-        return imx_fail(IMBREX_INVALID, "args.bias must be NULL for %s", op->name);
-    if (args->gathered && !op->takes_gathered)
-        return imx_fail(IMBREX_INVALID, "args.gathered must be NULL for %s", op->name);
-
-    int rank = plan->group->rank, ranks = plan->group->size;
-    int64_t share = imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank);
-    int64_t width = op->product ? s->k : s->n;
-    const extent in[] = {
-        { "a", args->a, (op->a_is_share ? share : m) * width },
-        { "b", args->b, op->product ? s->n * s->k : 0 },
-        { "bias", args->bias, s->n },
-    };
-    const extent out[] = {
-        { "c", args->c, (op->c_is_share ? share : m) * s->n },
-        { "gathered", args->gathered, m * width },
-    };
-    IMX_TRY(check_there(&in[0]));
-    IMX_TRY(check_there(&in[1]));
-    IMX_TRY(check_there(&out[0]));
-    size_t bytes = imx_dtype_bytes(s->dtype);
-    for (int o = 0; o < 2; o++) {
-        for (int i = 0; i < 3; i++) {
-            if (overlap(&in[i], &out[o], bytes))
-                return imx_fail(IMBREX_INVALID, "args.%s overlaps args.%s", out[o].name,
-                                in[i].name);
-        }
-    }
-    for (int i = 0; i < 3; i++)
-        IMX_TRY(check_aligned(plan, &in[i], i < 2));
-    for (int o = 0; o < 2; o++)
-        IMX_TRY(check_aligned(plan, &out[o], true));
-    if (overlap(&out[0], &out[1], bytes))
-        return imx_fail(IMBREX_INVALID, "args.gathered overlaps args.c");
-    return IMBREX_OK;
-}
-
 static imbrex_status enqueue(const imx_run *run)
 {
     imbrex_plan *plan = run->plan;
@@ -391,7 +318,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_group_runs(plan->group));
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
     int64_t m = args->m ? args->m : plan->shape.m;
-    IMX_TRY(check_args(plan, args, m));
+    IMX_TRY(imx_args_check(plan, args, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     IMX_TRY(imx_agree_run(plan->group, plan->number, m)); /* ranks know it by the caller's plan */

@@ -387,8 +387,13 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 const imx_op imx_op_ag_gemm = {
     .name = "ag_gemm",
     .product = true,
-    .a_is_share = true,
-    .takes_gathered = true,
+    .operands = {
+        IMX_OPERAND(a, IMX_OWN_ROWS, IMX_K, IMX_IN | IMX_WIDE),
+        IMX_OPERAND(b, IMX_N, IMX_K, IMX_IN | IMX_WIDE),
+        IMX_OPERAND(bias, IMX_ONE, IMX_N, IMX_IN | IMX_OPTIONAL),
+        IMX_OPERAND(c, IMX_ROWS, IMX_N, IMX_OUT | IMX_WIDE),
+        IMX_OPERAND(gathered, IMX_ROWS, IMX_K, IMX_OUT | IMX_OPTIONAL | IMX_WIDE),
+    },
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,

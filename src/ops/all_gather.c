@@ -130,7 +130,10 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 const imx_op imx_op_all_gather = {
     .name = "all_gather",
-    .a_is_share = true,
+    .operands = {
+        IMX_OPERAND(a, IMX_OWN_ROWS, IMX_N, IMX_IN),
+        IMX_OPERAND(c, IMX_ROWS, IMX_N, IMX_OUT),
+    },
     .algorithms = {
         { .name = "copy", .cost = copy_cost, .layout = layout, .run = run_copy },
         { .name = "sequential", .cost = sequential_cost, .layout = layout, .run = run_sequential },

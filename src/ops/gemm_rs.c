@@ -363,7 +363,13 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 const imx_op imx_op_gemm_rs = {
     .name = "gemm_rs",
     .product = true,
-    .c_is_share = true,
+    .scatters = true,
+    .operands = {
+        IMX_OPERAND(a, IMX_ROWS, IMX_K, IMX_IN | IMX_WIDE),
+        IMX_OPERAND(b, IMX_N, IMX_K, IMX_IN | IMX_WIDE),
+        IMX_OPERAND(bias, IMX_ONE, IMX_N, IMX_IN | IMX_OPTIONAL),
+        IMX_OPERAND(c, IMX_OWN_ROWS, IMX_N, IMX_OUT | IMX_WIDE),
+    },
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,

@@ -101,7 +101,11 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 const imx_op imx_op_reduce_scatter = {
     .name = "reduce_scatter",
-    .c_is_share = true,
+    .scatters = true,
+    .operands = {
+        IMX_OPERAND(a, IMX_ROWS, IMX_N, IMX_IN),
+        IMX_OPERAND(c, IMX_OWN_ROWS, IMX_N, IMX_OUT),
+    },
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,
