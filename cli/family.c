@@ -11,37 +11,70 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-/* One that does not die on SIGKILL hangs in the kernel: it is left alone after so many rounds. */
-enum { ROUNDS = 400, ROUND_MS = 5 };
+#include "now.h"
+
+/* One that does not die on SIGKILL hangs in the kernel: it is left alone after so long. */
+enum { END_MS = 2000, ROUND_MS = 5, ROUNDS_LEAST = 4, PIDS_MOST = 1 << 22 };
 
 struct family {
     int subreaper; /* as it was */
     pid_t *before; /* children that are not ours to end; 0 at the end */
 };
 
-/* Ends with 0; NULL if out of memory.  Empty where the kernel keeps no such list. */
+typedef struct pid_list {
+    pid_t *at; /* 0 at the end */
+    size_t count, capacity;
+} pid_list;
+
+static bool add(pid_list *list, pid_t pid)
+{
+    if (list->count + 2 > list->capacity) {
+        size_t capacity = 2 * list->capacity + 16;
+        pid_t *more = realloc(list->at, capacity * sizeof *more);
+        if (!more)
+            return false;
+        list->at = more;
+        list->capacity = capacity;
+    }
+    list->at[list->count] = pid;
+    list->count += pid != 0;
+    list->at[list->count] = 0;
+    return true;
+}
+
+/* Whether there is such a child, also one that runs. */
+static bool is_child(idtype_t which, pid_t pid)
+{
+    siginfo_t info;
+    return waitid(which, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+/* Where there is no /proc, or the kernel keeps no such list in it: every number that a process can
+ * have is tried, which takes a second or two. */
+static bool search(pid_list *list)
+{
+    bool good = true, any = is_child(P_ALL, 0);
+    for (pid_t pid = 1; pid < PIDS_MOST && any && good; pid++)
+        good = !is_child(P_PID, pid) || add(list, pid);
+    return good;
+}
+
+/* Ends with 0; NULL if out of memory. */
 static pid_t *list_children(void)
 {
-    size_t count = 0, capacity = 16;
-    pid_t *pids = calloc(capacity, sizeof *pids);
-    FILE *file = pids ? fopen("/proc/thread-self/children", "re") : NULL;
-    while (file && fscanf(file, "%d", &pids[count]) == 1) {
-        if (++count < capacity)
-            continue;
-        capacity *= 2;
-        pid_t *more = realloc(pids, capacity * sizeof *pids);
-        if (!more) {
-            free(pids);
-            pids = NULL;
-            break;
-        }
-        pids = more;
-    }
+    pid_list list = { .at = NULL };
+    bool good = add(&list, 0);
+    FILE *file = fopen("/proc/thread-self/children", "re");
+    for (int pid; file && good && fscanf(file, "%d", &pid) == 1;)
+        good = add(&list, pid);
     if (file)
         fclose(file);
-    if (pids)
-        pids[count] = 0;
-    return pids;
+    else
+        good = good && search(&list);
+    if (good)
+        return list.at;
+    free(list.at);
+    return NULL;
 }
 
 static bool contains(const pid_t *pids, pid_t pid)
@@ -87,7 +120,9 @@ void family_end(family *kin)
     if (!kin)
         return;
     if (kin->before) {
-        for (int round = 0; round < ROUNDS && end_children(kin); round++)
+        int64_t until = now_ms() + END_MS;
+        for (int round = 0; end_children(kin) && (round < ROUNDS_LEAST || now_ms() < until);
+             round++)
             poll(NULL, 0, round ? ROUND_MS : 0);
         prctl(PR_SET_CHILD_SUBREAPER, (unsigned long)kin->subreaper);
     }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Holds none of the parent's files: whoever reads its output must see that it ended. */
@@ -24,11 +25,17 @@ static _Noreturn void guard(pid_t parent, const pid_t *groups, int count)
     _exit(0);
 }
 
-bool guardian_start(const pid_t *groups, int count)
+pid_t guardian_start(const pid_t *groups, int count)
 {
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0)
         guard(parent, groups, count);
-    return pid > 0;
+    return pid;
+}
+
+void guardian_end(pid_t guardian)
+{
+    kill(guardian, SIGKILL);
+    waitpid(guardian, NULL, 0);
 }

@@ -48,6 +48,7 @@ typedef struct launcher {
     meeting meeting;
     int *exec_errno; /* shared with the ranks */
     family *kin;
+    pid_t guardian;
     pid_t *ranks; /* [ranks], 0: not started; shared with the guardian.  They stay zombies to the
                    * end, so that their group numbers stay theirs */
     bool *ended, *stopped; /* [ranks]; stopped: once, and that was said */
@@ -322,6 +323,7 @@ static void finish(launcher *l)
     for (int rank = 0; rank < l->started; rank++)
         reap_rank(l, rank);
     l->started = 0;
+    guardian_end(l->guardian);
     family_end(l->kin);
     l->kin = NULL;
 
@@ -393,7 +395,7 @@ static bool begin(launcher *l)
     l->lines = relay_create(l->options->ranks, l->options->output == LAUNCH_PREFIX);
     return take_signals(l) && l->exec_errno && l->ranks && l->ended && l->stopped &&
            meeting_choose(&l->meeting) && (l->kin = family_begin()) &&
-           guardian_start(l->ranks, l->options->ranks);
+           (l->guardian = guardian_start(l->ranks, l->options->ranks)) > 0;
 }
 
 static void end(launcher *l)

@@ -1,5 +1,6 @@
 /* test_launch.c - the launcher: what ranks get, what comes back from them, and that none stays. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -197,6 +198,33 @@ static void descendants_end_with_the_run(void **state)
     assert_int_equal(l.status, 0);
     assert_true(l.seconds < 4);
     assert_all_gone(l.out, 4);
+    launched_forget(&l);
+}
+
+/* The kernel's list of children is in /proc. */
+static bool hides_proc;
+
+FILE *fopen(const char *path, const char *mode)
+{
+    FILE *(*real)(const char *, const char *) = NULL;
+    *(void **)&real = dlsym(RTLD_NEXT, "fopen");
+    if (!hides_proc || strncmp(path, "/proc/", 6) != 0)
+        return real(path, mode);
+    errno = ENOENT;
+    return NULL;
+}
+
+static void descendants_end_without_proc(void **state)
+{
+    (void)state;
+    hides_proc = true;
+    launched l = launched_shell(2, 1,
+                                "setsid sh -c 'setsid sleep 1000 & echo pid $!; echo pid $$; "
+                                "exec sleep 1000' >&2 & sleep 0.3",
+                                "");
+    hides_proc = false;
+    assert_int_equal(l.status, 0);
+    assert_all_gone(l.err, 4);
     launched_forget(&l);
 }
 
@@ -459,6 +487,7 @@ int main(void)
         cmocka_unit_test(failure_ends_those_who_do_not_listen),
         cmocka_unit_test(others_may_report_before_they_end),
         cmocka_unit_test(descendants_end_with_the_run),
+        cmocka_unit_test(descendants_end_without_proc),
         cmocka_unit_test(a_late_writer_is_heard),
         cmocka_unit_test(sigterm_reaches_every_rank),
         cmocka_unit_test(sigint_gives_130_and_a_second_kills),
