@@ -300,7 +300,7 @@ static const group_case group_cases[] = {
     { { .device = "cpu:7" }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "cpu:7 does not exist" },
     { { .device = "cpu:x" }, NULL, NULL, IMBREX_INVALID, IMBREX_PEER, "\"cpu:x\"" },
     { { .reserved = { 0, 0, 5 } }, NULL, NULL, IMBREX_UNSUPPORTED, IMBREX_PEER, "reserved" },
-    { { 0 }, "IMBREX_CHAOS", "often", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CHAOS is 'often'" },
+    { { 0 }, "IMBREX_CHAOS", "often", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CHAOS is \"often\"" },
     { { 0 }, "IMBREX_CHAOS", "99999999999", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CHAOS is 99" },
     { { 0 }, "IMBREX_CPU_LINK", "1e-300", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CPU_LINK is" },
     { { 0 }, "IMBREX_CPU_THREADS", "0", IMBREX_INVALID, IMBREX_PEER, "IMBREX_CPU_THREADS is 0" },

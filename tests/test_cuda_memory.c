@@ -89,7 +89,7 @@ static void what_is_asked_for_is_not_replaced(void **state)
     fake_driver_install(2);
     setenv("IMBREX_CUDA_MEMORY", "cuda", 1);
     assert_int_equal(create(&alone, &group), IMBREX_INVALID);
-    assert_non_null(strstr(imbrex_error(), "IMBREX_CUDA_MEMORY is 'cuda': want vmm or ipc"));
+    assert_non_null(strstr(imbrex_error(), "IMBREX_CUDA_MEMORY is \"cuda\": want vmm or ipc"));
     imbrex_info(info, sizeof info);
     assert_non_null(strstr(info, "env IMBREX_CUDA_MEMORY: cuda, which does not parse"));
     setenv("IMBREX_CUDA_MEMORY", "vmm", 1);

@@ -26,7 +26,7 @@ bool imx_env_parse_int(const char *text, int64_t *value)
 static imbrex_status read_number(const char *variable, const char *text, int64_t *value)
 {
     if (!imx_env_parse_int(text, value) || *value < 0)
-        return imx_fail(IMBREX_INVALID, "%s is '%s': want a whole number from 0, below 2^63",
+        return imx_fail(IMBREX_INVALID, "%s is \"%s\": want a whole number from 0, below 2^63",
                         variable, text);
     return IMBREX_OK;
 }
@@ -34,7 +34,7 @@ static imbrex_status read_number(const char *variable, const char *text, int64_t
 static imbrex_status read_flag(const char *variable, const char *text, int64_t *value)
 {
     if (!imx_env_parse_int(text, value) || *value < 0 || *value > 1)
-        return imx_fail(IMBREX_INVALID, "%s is '%s': want 0 or 1", variable, text);
+        return imx_fail(IMBREX_INVALID, "%s is \"%s\": want 0 or 1", variable, text);
     return IMBREX_OK;
 }
 
@@ -49,7 +49,8 @@ static imbrex_status read_real(const char *variable, const char *text, double *v
     *value = strtod_l(text, &end, plain);
     freelocale(plain);
     if (end == text || *end || !isfinite(*value) || *value < 0)
-        return imx_fail(IMBREX_INVALID, "%s is '%s': want a finite number from 0", variable, text);
+        return imx_fail(IMBREX_INVALID, "%s is \"%s\": want a finite number from 0", variable,
+                        text);
     return IMBREX_OK;
 }
 
@@ -65,7 +66,7 @@ static imbrex_status read_text(const char *variable, const char *text, imx_env_t
 static imbrex_status read_way(const char *variable, const char *text, imx_env_text *value)
 {
     if (*text && strcmp(text, "vmm") != 0 && strcmp(text, "ipc") != 0)
-        return imx_fail(IMBREX_INVALID, "%s is '%s': want vmm or ipc", variable, text);
+        return imx_fail(IMBREX_INVALID, "%s is \"%s\": want vmm or ipc", variable, text);
     strcpy(*value, text);
     return IMBREX_OK;
 }
