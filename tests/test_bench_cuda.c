@@ -344,9 +344,12 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
     mlp_model model;
     st_error error;
     mlp_source source = { .random = "40,72,24", .dtype = "bf16" };
+    mlp_reference reference = { 0 };
     mlp_request q = { .model = &model, .device = "cuda", .check = true, .json = true };
     q.rounds = MLP_ROUNDS;
+    q.reference = &reference;
     assert_true(mlp_model_open(&source, &model, &error));
+    assert_true(mlp_reference_open(&source, &model, &reference, &error));
     static const struct {
         bool graph;
         const char *algorithm;
@@ -365,6 +368,7 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
         char *text = output_of(rank_main_of_mlp, &q, 2);
         check_output(text, 25, words);
     }
+    mlp_reference_close(&reference);
     mlp_model_close(&model);
 }
 
