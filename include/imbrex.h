@@ -20,10 +20,10 @@
  *   Status      Functions return IMBREX_OK or say who must act; outputs are written only on OK.
  *   Desc        Zero-initialise it.  Zero means "the library chooses".  Reserved fields must stay
  *               zero: else UNSUPPORTED.
- *   Collective  imbrex_group_create, imbrex_mem_alloc, the four makers of plans, imbrex_tune and
- *               imbrex_kernel_create: every rank calls, in the same order, with an equal desc, and
- *               the call returns when all have.  A mismatch is an error on every rank, which names
- *               the field and the rank; it is never a deadlock.
+ *   Collective  imbrex_group_create, imbrex_group_split, imbrex_mem_alloc, the four makers of
+ *               plans, imbrex_tune and imbrex_kernel_create: every rank calls, in the same order,
+ *               with an equal desc, and the call returns when all have.  A mismatch is an error on
+ *               every rank, which names the field and the rank; it is never a deadlock.
  *   Stream      A function that takes a stream only enqueues.  NULL is the group's default stream.
  *               On "cuda" a stream is a CUstream, and NULL is not CUDA's default stream: the
  *               group's own is ordered with nothing else.  CUDA's is (imbrex_stream)1, which is
@@ -134,6 +134,19 @@ typedef struct imbrex_group_desc {
 
 /* Collective. */
 IMBREX_TRY imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **group);
+
+/* Collective over parent: the ranks that give one color make a group, numbered in the order of
+ * their keys, or of their ranks in parent where keys are equal.  color < 0: none for this rank, and
+ * *child is NULL; it takes part all the same, and waits until the others' are made.
+ *
+ * A child is a group like any other, on parent's device and with its limit: memory, plans and
+ * streams of its own.  Ranks meet over parent's exchange, nobody else can come.  Failures stay
+ * apart: what fails or is aborted in a child leaves parent and the other children as they are, and
+ * the reverse; a rank that dies fails each group that it is in.  Parent may be destroyed before its
+ * children.  Children of one rank need their budgets (desc.sms) together, and on "cuda"
+ * CUDA_DEVICE_MAX_CONNECTIONS=32.  If a group cannot be made on some rank none is made, on any:
+ * PEER with that rank's sentence.  docs/subgroups.md */
+IMBREX_TRY imbrex_group_split(imbrex_group *parent, int color, int key, imbrex_group **child);
 
 /* Local, not collective.  Waits until the group's streams are idle, then frees all that was made
  * from it: plans, kernels, streams and memory are then not to be used any more, and need not be

@@ -157,8 +157,15 @@ static imbrex_status use(imbrex_group *group)
         calloc(3, 16 * 8 * sizeof *matrices); /* outlives the group's streams: below */
     void *memory;
     imbrex_stream stream;
+    imbrex_group *child = NULL;
     float *a = matrices, *b = a + 16 * 8, *c = b + 16 * 8;
     imbrex_status status = imbrex_mem_alloc(group, 100, &memory);
+    if (status == IMBREX_OK)
+        status = imbrex_group_split(group, 1, 0, &child);
+    if (status == IMBREX_OK)
+        status = imbrex_barrier(child, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(child, NULL);
     if (status == IMBREX_OK)
         status = imbrex_stream_create(group, &stream);
     if (status == IMBREX_OK)
@@ -172,6 +179,7 @@ static imbrex_status use(imbrex_group *group)
     /* A rank that lacks something goes; what the group still has under way it waits for. */
     char why[512];
     snprintf(why, sizeof why, "%s", imx_status_detail());
+    imbrex_group_destroy(child);
     imbrex_group_destroy(group);
     free(matrices);
     return status == IMBREX_OK ? status : imx_fail(status, "%s", why);

@@ -14,6 +14,7 @@ import unittest
 
 BUILD = os.environ.get("IMBREX_BUILD_DIR", "build/release")
 TOOL = os.environ.get("IMBREX_TOOL") or os.path.join(BUILD, "imbrex")
+SPLIT = os.path.join(BUILD, "example_split")
 RANK = os.path.join(BUILD, "tests", "test_nodes")
 
 LIBRARIES = glob.glob(os.path.join(BUILD, "libimbrex_mpi.so.[0-9]"))
@@ -245,6 +246,13 @@ class LogicalNodes(Case):
         for candidate in json.loads(out.strip().splitlines()[-1])["candidates"]:
             self.assertEqual(candidate["bytes_between_nodes"], 16 * 32 * 4, candidate)
             self.assertEqual(candidate["bytes_within_node"], 2 * 16 * 32 * 4, candidate)
+
+    def test_split(self):
+        """Groups within the nodes, and between them."""
+        for node_ranks in ("1", "2"):
+            out = self.well(call([*MPIRUN, "-n", "4", SPLIT],
+                                 env={"IMBREX_NODE_RANKS": node_ranks}))
+            self.assertEqual(len(re.findall(r"replica \d of 2: 0 elements are wrong", out)), 4, out)
 
     def test_map(self):
         out = self.well(call([*MPIRUN, "-n", "3", TOOL, "info", "--group"],

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from test_network import MLP, MPIRUN, RANK, TOOL, Case, Running, call
+from test_network import MLP, MPIRUN, RANK, SPLIT, TOOL, Case, Running, call
 
 
 def ip(*words):
@@ -123,6 +123,9 @@ class Namespaces(Case):
         out = self.well(call(wires.command(TOOL, *MLP)))
         self.assertIn("passed", out)
         self.assertIn("nodes of 2 x 2 ranks", out)
+
+        out = self.well(call(wires.command(SPLIT)))  # groups within the nodes, and between them
+        self.assertEqual(len(re.findall(r"replica \d of 2: 0 elements are wrong", out)), 4, out)
 
         self.volume(wires)
 

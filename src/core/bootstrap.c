@@ -18,26 +18,32 @@ static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
     return imx_star_allgather(&bootstrap->star, send, recv, bytes) != IMBREX_OK;
 }
 
-imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *env,
-                                 uint64_t sequence, int64_t timeout_ms, imx_bootstrap **out)
+imbrex_status imx_bootstrap_meet(const imx_rendezvous_desc *desc, imx_bootstrap **out)
 {
     imx_bootstrap *bootstrap;
     IMX_TRY(imx_sys_alloc(1, sizeof *bootstrap, &bootstrap));
-    bootstrap->public = (imbrex_bootstrap){
-        .rank = launch->rank, .size = launch->size, .allgather = allgather, .ctx = bootstrap
-    };
-    const imx_rendezvous_desc desc = { .launch = launch,
-                                       .token = env->token,
-                                       .bind = env->bind,
-                                       .sequence = sequence,
-                                       .timeout_ms = timeout_ms };
+    bootstrap->public = (imbrex_bootstrap){ .rank = desc->launch->rank,
+                                            .size = desc->launch->size,
+                                            .allgather = allgather,
+                                            .ctx = bootstrap };
     imbrex_status status;
-    IMX_GOTO(imx_rendezvous_meet(&desc, &bootstrap->star, &bootstrap->host));
+    IMX_GOTO(imx_rendezvous_meet(desc, &bootstrap->star, &bootstrap->host));
     *out = bootstrap;
     return IMBREX_OK;
 fail:
     imx_bootstrap_destroy(bootstrap);
     return status;
+}
+
+imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *env,
+                                 uint64_t sequence, int64_t timeout_ms, imx_bootstrap **out)
+{
+    const imx_rendezvous_desc desc = { .launch = launch,
+                                       .token = env->token,
+                                       .bind = env->bind,
+                                       .sequence = sequence,
+                                       .timeout_ms = timeout_ms };
+    return imx_bootstrap_meet(&desc, out);
 }
 
 static const char *get_variable(void *ctx, const char *variable)

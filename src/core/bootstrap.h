@@ -18,6 +18,11 @@ imbrex_status imx_bootstrap_open(const imx_launch_env *launch, const imx_env *en
                                  uint64_t sequence, int64_t timeout_ms,
                                  imx_bootstrap **out) IMX_MUST_CHECK;
 
+/* The same, as desc says. */
+struct imx_rendezvous_desc;
+imbrex_status imx_bootstrap_meet(const struct imx_rendezvous_desc *desc,
+                                 imx_bootstrap **out) IMX_MUST_CHECK;
+
 /* For the group; lives as long as the bootstrap.  When its allgather returns other than 0, the
  * sentence is noted and imx_bootstrap_status has the status.  One failure ends it on all ranks. */
 const imbrex_bootstrap *imx_bootstrap_public(imx_bootstrap *bootstrap);

@@ -41,6 +41,16 @@ static imx_socket_address address_of(uint32_t host, int port)
     return address;
 }
 
+int imx_door_places(const imx_door_offer *o, imx_socket_address places[IMX_DOOR_ADDRESSES])
+{
+    int count = (int)imx_min(o->count, IMX_DOOR_ADDRESSES);
+    for (int i = 0; i < count; i++) {
+        places[i] = address_of(o->addresses[i], o->port);
+        imx_socket_set_port(&places[i], o->port);
+    }
+    return count;
+}
+
 int imx_door_open(imx_door_offer *o)
 {
     imx_socket_address any = address_of(htonl(INADDR_ANY), 0);

@@ -24,6 +24,9 @@ typedef struct imx_door_wire {
 /* Rank 0: a listening socket; -1: a rank 0 that cannot listen offers nothing. */
 int imx_door_open(imx_door_offer *offer);
 
+/* The offered addresses; returns how many. */
+int imx_door_places(const imx_door_offer *offer, imx_socket_address places[IMX_DOOR_ADDRESSES]);
+
 /* A connection to the first address that answers, by the deadline; -1: none does. */
 int imx_door_call(const imx_door_offer *offer, int64_t deadline);
 

@@ -129,7 +129,7 @@ static int sharers_of(const imbrex_group *group, int r)
     int sharers = 0;
     for (int i = 0; i < group->size; i++)
         sharers += i == r || (all[r].id[0] && strcmp(all[i].id, all[r].id) == 0);
-    return sharers;
+    return (int)imx_max(sharers, group->parent_sharers); /* they run beside each other */
 }
 
 static int units_of(const imbrex_group *group, int r)
@@ -251,7 +251,8 @@ static imbrex_status set_watch(imbrex_group *group)
     /* Each rank computes on some threads and moves data on another: spinning pays only while they
      * all have a core. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    bool room = group->env.cpu_threads < cores / group->local_size;
+    bool room =
+        group->env.cpu_threads < cores / imx_max(group->local_size, group->parent_local_size);
     group->watch = (imbrexd_watch){
         .abort = group->abort,
         .fault = &own->fault,
@@ -279,22 +280,10 @@ static imbrex_status take_peer_tables(imbrex_group *group)
     return IMBREX_OK;
 }
 
-static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, imbrex_group **out)
+/* Once the ranks have met. */
+static imbrex_status begin(imbrex_group *group, imbrex_status mine, int backend, int index)
 {
     const char *call = "imbrex_group_create";
-    /* A wrong desc or variable of one rank is news for the others, so it waits until they meet. */
-    imbrex_status mine = imx_env_read(&group->env);
-    if (mine == IMBREX_OK)
-        mine = check_desc(desc, out);
-    char why[256];
-    snprintf(why, sizeof why, "%s", imx_status_detail());
-    IMX_TRY(meet(group, desc));
-
-    int backend = 0, index = -1;
-    if (mine != IMBREX_OK)
-        mine = imx_fail(mine, "%s", why);
-    if (mine == IMBREX_OK)
-        mine = choose_device(desc->device, &backend, &index);
     if (mine == IMBREX_OK)
         mine = take_peer_tables(group);
     const char *kinds[BACKENDS];
@@ -319,7 +308,7 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
         .rank = group->rank,
         .size = group->size,
         .local_rank = group->local_rank,
-        .local_size = group->local_size,
+        .local_size = (int)imx_max(group->local_size, group->parent_local_size),
         .env = &group->env,
     };
     mine = group->backend->open(&device, &group->device);
@@ -336,6 +325,24 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
     if (mine == IMBREX_OK)
         mine = imx_stream_begin(group);
     return imx_net_begin(group, call, mine);
+}
+
+static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, imbrex_group **out)
+{
+    /* A wrong desc or variable of one rank is news for the others, so it waits until they meet. */
+    imbrex_status mine = imx_env_read(&group->env);
+    if (mine == IMBREX_OK)
+        mine = check_desc(desc, out);
+    char why[256];
+    snprintf(why, sizeof why, "%s", imx_status_detail());
+    IMX_TRY(meet(group, desc));
+
+    int backend = 0, index = -1;
+    if (mine != IMBREX_OK)
+        mine = imx_fail(mine, "%s", why);
+    if (mine == IMBREX_OK)
+        mine = choose_device(desc->device, &backend, &index);
+    return begin(group, mine, backend, index);
 }
 
 /* Ends what is under way, in an order in which each finds what it needs. */
@@ -389,6 +396,46 @@ static void destroy(imbrex_group *group)
     free(group->proposals);
     free(group);
     imx_status_mute(false);
+}
+
+static imbrex_status begin_child(const imbrex_group *parent, imbrex_group *group)
+{
+    int backend = 0;
+    while (backends[backend] != parent->backend)
+        backend++;
+    group->env = parent->env;
+    if (group->env.node_ranks) { /* which counts the parent's ranks */
+        snprintf(group->env.node, sizeof group->env.node, "node %d", parent->nodes.own);
+        group->env.node_ranks = 0;
+    }
+    group->timeout_ms = parent->timeout_ms;
+    group->parent_sharers = parent->sharers;
+    group->parent_local_size = (int)imx_max(parent->local_size, parent->parent_local_size);
+    group->bootstrap = imx_bootstrap_public(group->own_bootstrap);
+    group->rank = group->bootstrap->rank;
+    group->size = group->bootstrap->size;
+    IMX_TRY(imx_agree_prepare(group));
+    return begin(group, IMBREX_OK, backend, parent->target->index);
+}
+
+imbrex_status imx_group_create_child(const imbrex_group *parent, imx_bootstrap *bootstrap,
+                                     imbrex_group **out)
+{
+    imbrex_group *group = NULL;
+    imbrex_status status = imx_sys_alloc(1, sizeof *group, &group);
+    if (status != IMBREX_OK) {
+        imx_bootstrap_destroy(bootstrap);
+        return status;
+    }
+    group->own_bootstrap = bootstrap;
+    imx_call_own(&group->owner);
+    IMX_GOTO(imx_live_add(IMX_LIVE_GROUP, group));
+    IMX_GOTO(begin_child(parent, group));
+    *out = group;
+    return IMBREX_OK;
+fail:
+    destroy(group);
+    return status;
 }
 
 imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)

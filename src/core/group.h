@@ -52,9 +52,11 @@ struct imbrex_group {
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int sharers;                /* of a device: the most ranks on one */
-    int units;                  /* a rank's share of its device, the smallest: at least 1 */
-    bool alike;                 /* all ranks have as many */
-    int memory_gb_s;            /* of the rank whose device has the slowest memory */
+    int parent_sharers;         /* of the group that this was split from; 0: from none */
+    int parent_local_size;
+    int units;       /* a rank's share of its device, the smallest: at least 1 */
+    bool alike;      /* all ranks have as many */
+    int memory_gb_s; /* of the rank whose device has the slowest memory */
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;
@@ -111,6 +113,13 @@ static inline imbrex_status imx_group_runs(const imbrex_group *group)
                     "device %s only compiles: what is to run needs \"cuda\" or \"cpu\"",
                     group->device_name);
 }
+
+/* ---- group.c --------------------------------------------------------------------------------- */
+
+/* Collective over bootstrap, which the group takes, on failure too: on the parent's device, with
+ * its environment and limit. */
+imbrex_status imx_group_create_child(const imbrex_group *parent, imx_bootstrap *bootstrap,
+                                     imbrex_group **out) IMX_MUST_CHECK;
 
 /* ---- agree.c --------------------------------------------------------------------------------- */
 

@@ -35,7 +35,8 @@ struct imx_host {
     int port;
     int64_t timeout_ms;
     int64_t deadline;
-    int listener; /* -1: none */
+    int listener;  /* -1: none */
+    bool borrowed; /* the listener is the caller's */
     imx_socket_address address;
     int present; /* ranks, this one included */
     imx_handshake_guest *guests;
@@ -313,7 +314,7 @@ static void release(imx_host *host)
         return;
     while (host->guest_count > 0)
         drop(host, 0);
-    if (host->listener >= 0)
+    if (host->listener >= 0 && !host->borrowed)
         close(host->listener);
     free(host->guests);
     free(host->polls);
@@ -461,6 +462,11 @@ static imbrex_status open_host(imx_host *host)
     IMX_TRY(imx_sys_alloc((size_t)host->guest_max, sizeof *host->guests, &host->guests));
     IMX_TRY(imx_sys_alloc(polls, sizeof *host->polls, &host->polls));
     IMX_TRY(imx_sys_alloc((size_t)host->id.size, sizeof *host->polled, &host->polled));
+    if (host->desc->place_count) {
+        host->address = host->desc->places[0];
+        host->listener = host->desc->listener;
+        return IMBREX_OK;
+    }
     return imx_listener_open(host->desc, &host->id, host->deadline, &host->address,
                              &host->listener);
 }
@@ -484,15 +490,19 @@ imbrex_status imx_host_meet(const imx_rendezvous_desc *desc, const imx_handshake
                         .timeout_ms = desc->timeout_ms,
                         .deadline = deadline,
                         .listener = -1,
+                        .borrowed = desc->place_count > 0,
                         .present = 1 };
     imbrex_status status = gather(host, settles);
     if (status != IMBREX_OK) {
         status = imx_star_fail(star, status);
-        linger(host, star->text);
+        if (desc->alone)
+            release(host);
+        else
+            linger(host, star->text);
         return status;
     }
     deadline = host->deadline;
-    if (may_hold(host))
+    if (!desc->alone && may_hold(host))
         status = keep_on(host);
     if (status == IMBREX_OK)
         status = imx_star_start(star, deadline);

@@ -109,6 +109,10 @@ typedef struct imx_seeker {
 static imbrex_status find_addresses(imx_seeker *seeker)
 {
     const imx_launch_env *launch = seeker->desc->launch;
+    for (int i = 0; i < seeker->desc->place_count && i < ADDRESSES; i++)
+        seeker->addresses[seeker->count++] = seeker->desc->places[i];
+    if (seeker->count)
+        return IMBREX_OK;
     if (launch->one_host) {
         imx_socket_unix_address(imx_handshake_name(seeker->id), &seeker->addresses[0]);
         seeker->count = 1;
@@ -165,8 +169,11 @@ static imbrex_status try_all(imx_seeker *seeker)
 {
     const imx_launch_env *launch = seeker->desc->launch;
     bool stranger = false;
-    if (launch->one_host)
-        return try_address(seeker, &seeker->addresses[0], &stranger);
+    if (launch->one_host || seeker->desc->place_count) {
+        for (int i = 0; i < seeker->count && seeker->fd < 0; i++)
+            IMX_TRY(try_address(seeker, &seeker->addresses[i], &stranger));
+        return IMBREX_OK;
+    }
     int strangers = 0;
     for (int port = launch->port + 1; port <= launch->port + port_count(launch); port++) {
         stranger = false;
@@ -191,6 +198,11 @@ static imbrex_status fail_unanswered(const imx_seeker *seeker)
                         "and the job's id (\"%.64s\" here) must be the same on all ranks",
                         seeker->other_key, launch->port, launch->job);
     char where[192];
+    if (seeker->desc->alone)
+        return imx_fail(IMBREX_TIMEOUT,
+                        "rank 0 of the new group did not answer at %s within %lld ms",
+                        seeker->count ? seeker->addresses[0].text : "any address",
+                        (long long)seeker->desc->timeout_ms);
     if (launch->one_host)
         snprintf(where, sizeof where, "%s", seeker->addresses[0].text);
     else
@@ -254,7 +266,8 @@ imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *sta
                             .size = desc->launch->size };
     make_key(desc, id.key);
     id.launch = recall(id.key);
-    IMX_TRY(imx_star_open(star, id.rank, id.size, desc->timeout_ms));
+    IMX_TRY(imx_star_open(star, id.rank, id.size,
+                          desc->later_ms > 0 ? desc->later_ms : desc->timeout_ms));
     imx_handshake_group_key(&id, star->key);
     if (id.size == 1)
         return IMBREX_OK;
@@ -269,5 +282,5 @@ imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *sta
         id.launch = launch;
         IMX_TRY(imx_host_meet(desc, &id, settles, deadline, star, host));
     }
-    return remember(id.key, launch);
+    return desc->alone ? IMBREX_OK : remember(id.key, launch);
 }

@@ -48,7 +48,7 @@ static imbrex_status count_in(imx_device *device)
         (set && imx_env_parse_int(set, &connections) && connections >= CONNECTIONS_LEAST))
         return IMBREX_OK;
     return imx_fail(IMBREX_INVALID,
-                    "several ranks of this process share GPU %d, which needs "
+                    "several ranks or groups of this process share GPU %d, which needs "
                     "CUDA_DEVICE_MAX_CONNECTIONS=%d: set it before the program starts",
                     device->gpu, CONNECTIONS_LEAST);
 }
