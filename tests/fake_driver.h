@@ -7,6 +7,8 @@
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
+#include <stdbool.h>
+
 #include "imbrex.h"
 
 /* From now on imbrex sees so many GPUs.  Before the first group; undoes all settings below. */
@@ -39,8 +41,14 @@ int fake_driver_loads(void);    /* modules since install */
 int fake_driver_modules(void);  /* of them, those that are loaded */
 int fake_driver_asked(void);    /* whose memory a pointer is, since install */
 int fake_driver_launched(void); /* kernels, by the calling thread, ever */
-int fake_driver_blocks(void);   /* of the widest of them, since it was asked last */
 int fake_driver_told(void);     /* times, by kernels of signals, ever */
+
+/* The launch with the most blocks, by the calling thread since it was asked last. */
+typedef struct fake_launch {
+    int blocks, cluster;
+    bool early; /* it may begin before the kernel ahead of it ends */
+} fake_launch;
+fake_launch fake_driver_widest(void);
 
 /* A caller's kernel of this name runs so, on every fake GPU from now on. */
 void fake_driver_add_kernel(const char *name, const struct imbrexd_entry *entry);

@@ -29,19 +29,36 @@ int fake_driver_told(void)
     return __atomic_load_n(&told, __ATOMIC_RELAXED);
 }
 
+/* Ops of a step may come in any order, so here the last one is the first, and what waits comes
+ * before what does not: who relies on another order has to say so, by a step. */
+static bool signals_step(const imx_signals_args *args, int step, const uint64_t *value,
+                         const imbrexd_watch *watch)
+{
+    for (int waits = 1; waits >= 0; waits--) {
+        for (int i = args->count - 1; i >= 0; i--) {
+            const imx_signals_op *op = &args->ops[i];
+            if (op->step != step || (op->kind == IMX_SIGNALS_WAIT) != waits)
+                continue;
+            if (op->kind == IMX_SIGNALS_POST)
+                imbrexd_signal_post(op->signal, value[i]);
+            else if (op->kind == IMX_SIGNALS_TIME)
+                tell_once(op->signal);
+            else if (!imbrexd_signal_wait(watch, op->signal, value[i], op->site))
+                return false;
+        }
+    }
+    return true;
+}
+
 static void signals(const void *untyped, const imbrexd_block *block)
 {
     const imx_signals_args *args = untyped;
     uint64_t value[IMX_SIGNALS_ROOM];
+    int steps = args->count ? args->ops[args->count - 1].step + 1 : 0;
     for (int i = 0; i < args->count; i++)
         value[i] = (args->ops[i].word ? *args->ops[i].word : 0) + args->ops[i].add;
-    for (int i = 0; i < args->count; i++) {
-        const imx_signals_op *op = &args->ops[i];
-        if (op->kind == IMX_SIGNALS_POST)
-            imbrexd_signal_post(op->signal, value[i]);
-        else if (op->kind == IMX_SIGNALS_TIME)
-            tell_once(op->signal);
-        else if (!imbrexd_signal_wait(block->watch, op->signal, value[i], op->site))
+    for (int step = 0; step < steps; step++) {
+        if (!signals_step(args, step, value, block->watch))
             return;
     }
 }
@@ -66,13 +83,13 @@ static const imx_kernel clock_kernel = { .name = "clock", .cpu = tell_time };
 const imx_kernel fake_signals_kernel = { .name = "signals", .cpu = signals };
 
 static const struct CUfunc_st functions[] = {
-    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL, NULL, false },
-    { "imx_signals", &fake_signals_kernel, sizeof(imx_signals_args), NULL, NULL, false },
-    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL, NULL, false },
-    { "imx_ll", &imx_kernel_ll, sizeof(imx_ll_args), NULL, NULL, false },
-    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL, false },
-    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false },
-    { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false },
+    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL, NULL, false, -1 },
+    { "imx_signals", &fake_signals_kernel, sizeof(imx_signals_args), NULL, NULL, false, -1 },
+    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL, NULL, false, -1 },
+    { "imx_ll", &imx_kernel_ll, sizeof(imx_ll_args), NULL, NULL, false, -1 },
+    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL, false, -1 },
+    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false, -1 },
+    { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
 };
 
 enum { CALLERS_MOST = 8 };
@@ -83,7 +100,8 @@ void fake_driver_add_kernel(const char *name, const imbrexd_entry *entry)
 {
     if (caller_count == CALLERS_MOST)
         abort();
-    callers[caller_count++] = (struct CUfunc_st){ name, NULL, entry->args_bytes, NULL, entry, 0 };
+    callers[caller_count++] =
+        (struct CUfunc_st){ name, NULL, entry->args_bytes, NULL, entry, 0, -1 };
 }
 
 static const struct CUfunc_st *find_caller(const char *name)
@@ -126,12 +144,18 @@ CUfunction fake_function_make(const char *entry, const imx_trace_room *traces)
     CUfunction function = malloc(sizeof *function);
     *function = *found;
     function->traces = traces;
+    function->carveout = -1;
     return function;
 }
 
 bool *fake_function_loaded(CUfunction function)
 {
     return &function->loaded;
+}
+
+int *fake_function_carveout(CUfunction function)
+{
+    return &function->carveout;
 }
 
 /* A compiled pipeline has one text's hooks in it; what runs beside it is a block here. */

@@ -13,6 +13,7 @@ struct CUfunc_st {
     const imx_trace_room *traces;
     const imbrexd_entry *entry; /* a caller's; kernel is NULL */
     bool loaded;
+    int carveout;
 };
 
 extern const imx_kernel fake_signals_kernel;
@@ -23,6 +24,9 @@ CUfunction fake_function_make(const char *entry, const imx_trace_room *traces);
 
 /* Whether it is loaded: else its launch loads it, for which a real GPU may have to be idle. */
 bool *fake_function_loaded(CUfunction function);
+
+/* How its multiprocessors split their memory, as was asked for; -1: nobody did. */
+int *fake_function_carveout(CUfunction function);
 
 /* Copies what a launch of it is given; returns how many more blocks than those it takes. */
 int fake_function_args(CUfunction function, const void *from, void *to);

@@ -50,7 +50,10 @@ static int cubin(nvrtcProgram program, char *to)
     return fake_driver_may_fail("nvrtcGetCUBIN");
 }
 
-static const char said[] = "warning: something\nkernel.cu(3): error: something else\n";
+static const char said[] = "warning: something\nkernel.cu(3): error: something else\n"
+                           "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
+                           "    144 bytes stack frame, 1024 bytes spill stores, 36 bytes spill "
+                           "loads\nptxas info    : Used 128 registers, used 1 barriers\n";
 
 static int log_size(nvrtcProgram program, size_t *bytes)
 {

@@ -96,35 +96,66 @@ static void gpus_of_two_kinds(void **state)
     assert_int_equal(fake_driver_live(), 0);
 }
 
-/* Blocks of the widest kernel of a run of ag_gemm. */
-static int blocks_of(imbrex_group *group, const char *algorithm)
+/* The widest kernel of a run of ag_gemm; none: it failed. */
+static fake_launch widest_of(imbrex_group *group, const char *algorithm, int sms)
 {
     enum { M = 512, N = 1024, K = 64 };
-    imbrex_gemm_desc desc = { M, N, K, IMBREX_BF16, .algorithm = algorithm, .sms = 12 };
+    imbrex_gemm_desc desc = { M, N, K, IMBREX_BF16, .algorithm = algorithm, .sms = sms };
     imbrex_plan *plan;
     void *memory;
     if (imbrex_mem_alloc(group, (M * K + N * K + M * N) * 2, &memory) ||
         imbrex_plan_ag_gemm(group, &desc, &plan))
-        return -1;
+        return (fake_launch){ 0 };
     char *a = memory, *b = a + M * K * 2, *c = b + N * K * 2;
-    fake_driver_blocks();
+    fake_driver_widest();
     imbrex_status status = imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = b, .c = c }, NULL);
-    int blocks = fake_driver_blocks();
+    fake_launch widest = fake_driver_widest();
     if (status == IMBREX_OK)
         status = imbrex_stream_sync(group, NULL);
     imbrex_plan_destroy(plan);
     imbrex_mem_free(group, memory);
-    return status == IMBREX_OK ? blocks : -1;
+    return status == IMBREX_OK ? widest : (fake_launch){ 0 };
 }
 
 /* A product that other kernels run beside has fewer blocks than it could. */
 static int leave_room(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    int all = blocks_of(group, "sequential"), beside = blocks_of(group, "pull");
-    RANK_CHECK(all == 12, "%d blocks of 12 where nothing runs beside: %s", all, imbrex_error());
-    RANK_CHECK(beside == 8, "%d blocks of 12 beside others: %s", beside, imbrex_error());
+    fake_launch all = widest_of(group, "sequential", 12), beside = widest_of(group, "pull", 12);
+    RANK_CHECK(all.blocks == 12, "%d blocks of 12 where nothing runs beside: %s", all.blocks,
+               imbrex_error());
+    RANK_CHECK(beside.blocks == 8, "%d blocks of 12 beside others: %s", beside.blocks,
+               imbrex_error());
     return 0;
+}
+
+/* Blocks that come early take multiprocessors: where those are others', nobody may.  And clusters
+ * are whole, also of odd budgets: the fake takes no others. */
+static int come_early(imbrex_group *group, void *ctx)
+{
+    static const char *const algorithms[] = { "sequential", "store" }; /* which pushes by all */
+    (void)ctx;
+    for (int i = 0; i < 2; i++) {
+        int uneven = 0;
+        for (int sms = 1; sms <= 12; sms++) {
+            fake_launch widest = widest_of(group, algorithms[i], sms);
+            RANK_CHECK(widest.blocks && widest.early == (sms == 12),
+                       "%s: %d blocks of %d: early %d: %s", algorithms[i], widest.blocks, sms,
+                       widest.early, imbrex_error());
+            uneven += sms % 2 && widest.cluster == 2;
+        }
+        RANK_CHECK(uneven, "%s: no clusters of 2 on an odd budget", algorithms[i]);
+    }
+    return 0;
+}
+
+static void products_of_a_part_do_not_come_early(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    assert_int_equal(fake_ranks_run(&desc, 2, come_early, NULL), 0);
 }
 
 static void products_leave_room(void **state)
@@ -264,6 +295,7 @@ int main(void)
         cmocka_unit_test(processes_on_one_gpu),
         cmocka_unit_test(gpus_of_two_kinds),
         cmocka_unit_test(products_leave_room),
+        cmocka_unit_test(products_of_a_part_do_not_come_early),
         cmocka_unit_test(stores_take_no_room),
         cmocka_unit_test(few_rows_have_plans_of_their_own),
         cmocka_unit_test(few_rows_go_alike_on_all_ranks),

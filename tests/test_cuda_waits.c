@@ -113,6 +113,27 @@ static void pageable_copies_wait(void **state)
     assert_int_equal(fake_driver_live(), 0);
 }
 
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* A stream that is given back is somebody else's next, who must not wait for what was in it. */
+static void streams_are_given_back_empty(void **state)
+{
+    (void)state;
+    gate g = { .limit_ns = 100000000 };
+    imbrex_group *group;
+    imbrex_stream stream, again;
+    fake_driver_install(1);
+    assert_int_equal(create(&group), IMBREX_OK);
+    assert_int_equal(imbrex_stream_create(group, &stream), IMBREX_OK);
+    assert_int_equal(fake_stream_call(stream, pass, &g), CUDA_SUCCESS);
+    imbrex_stream_destroy(group, stream);
+    assert_true(imbrexd_load_acquire(&g.passed));
+    assert_int_equal(imbrex_stream_create(group, &again), IMBREX_OK);
+    assert_ptr_equal(again, stream);
+    imbrex_group_destroy(group);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
 /* ---- launches -------------------------------------------------------------------------------- */
 
 static void run_and_launch(void)
@@ -214,6 +235,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_ask_for_no_attributes),
         cmocka_unit_test(pageable_copies_wait),
+        cmocka_unit_test(streams_are_given_back_empty),
         cmocka_unit_test(a_launch_has_nothing_to_catch_up_on),
         cmocka_unit_test(older_drivers_load_what_they_give),
         cmocka_unit_test(modules_are_kept),
