@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kernels/sites.h"
 
@@ -27,6 +28,7 @@ static struct {
     bool cut[NET_THREADS_RANKS][NET_THREADS_RANKS];
     int hold, under_way[NET_THREADS_RANKS];
     bool released[NET_THREADS_RANKS];
+    int failing, fails_in; /* the rank whose step is refused; how many steps from now, 0: none */
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 struct imx_net {
@@ -45,6 +47,8 @@ void net_threads_reset(void)
     memset(table.sent, 0, sizeof table.sent);
     memset(table.cut, 0, sizeof table.cut);
     table.hold = 0;
+    table.failing = -1;
+    table.fails_in = 0;
     pthread_mutex_unlock(&table.lock);
 }
 
@@ -69,6 +73,22 @@ void net_threads_cut(int rank, int other)
     pthread_mutex_lock(&table.lock);
     table.cut[rank][other] = table.cut[other][rank] = true;
     pthread_mutex_unlock(&table.lock);
+}
+
+void net_threads_fail(int rank, int nth)
+{
+    pthread_mutex_lock(&table.lock);
+    table.failing = rank;
+    table.fails_in = nth;
+    pthread_mutex_unlock(&table.lock);
+}
+
+int net_threads_under_way(int rank)
+{
+    pthread_mutex_lock(&table.lock);
+    int steps = table.under_way[rank];
+    pthread_mutex_unlock(&table.lock);
+    return steps;
 }
 
 static imbrex_status net_create(const imx_net_desc *desc, imx_net **out)
@@ -206,15 +226,35 @@ static void run_step(const void *args)
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&table.changed, &table.lock, &until);
     }
+    if (table.failing == s->net->desc.rank) { /* a network stops when it has noticed */
+        pthread_mutex_unlock(&table.lock);
+        usleep(50000);
+        pthread_mutex_lock(&table.lock);
+    }
     for (int i = 0; i < received; i++)
         drop(&posts[i]);
     table.under_way[s->net->desc.rank]--;
     pthread_mutex_unlock(&table.lock);
 }
 
+/* Whether the step is the one to be refused, once another one of its rank's is under way. */
+static bool is_refused(const imx_net *net)
+{
+    enum { WAITS_MOST = 5000 };
+    int rank = net->desc.rank;
+    pthread_mutex_lock(&table.lock);
+    bool refused = table.failing == rank && table.fails_in && --table.fails_in == 0;
+    pthread_mutex_unlock(&table.lock);
+    for (int i = 0; i < WAITS_MOST && refused && !net_threads_under_way(rank); i++)
+        usleep(1000);
+    return refused;
+}
+
 static imbrex_status net_step(imx_net *net, int channel, int lane, const imx_net_op *ops, int count,
                               imbrex_stream stream)
 {
+    if (is_refused(net))
+        return net->desc.fail(IMBREX_SYSTEM, "the step is refused, as was asked for");
     step s = { .net = net, .channel = channel, .lane = lane, .count = count };
     memcpy(s.ops, ops, (size_t)count * sizeof *ops);
     imbrex_span span = { .kind = IMBREX_SPAN_COPY, .name = "net", .peer = ops[0].rank };

@@ -19,4 +19,9 @@ void net_threads_hold(int steps);
 /* From now on nothing goes between these two ranks. */
 void net_threads_cut(int rank, int other);
 
+/* Rank `rank`'s step number `nth`, from 1, is refused, when another one of the rank's is under way;
+ * and those that have to end take their time.  Until the next reset. */
+void net_threads_fail(int rank, int nth);
+int net_threads_under_way(int rank); /* steps */
+
 #endif /* NET_THREADS_H */
