@@ -14,6 +14,7 @@
 #include "kernels/dtype.h"
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
+#include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 
 static const int dtypes[] = { IMBREX_BF16, IMBREX_F16, IMBREX_F32 };
@@ -504,9 +505,31 @@ static void reduce_gives_up_at_the_deadline(void **state)
     }
 }
 
+/* A peer's memory is written again when the peer is done with what was there: with the latest use
+ * before, of all that have the same place, and with no later one, for which it would wait long. */
+static void credits_are_of_who_had_the_place(void **state)
+{
+    (void)state;
+    enum { OTHERS = 3 };
+    char data[8192];
+    imx_push_args args = { .lines_at = 64, .line_bytes = 96, .team = { .size = OTHERS } };
+    for (int r = 0; r < OTHERS; r++)
+        args.team.base[r] = data;
+    for (uint64_t use = 1; use < 10; use++) {
+        uint64_t ago = 1;
+        args.lines = 0; /* chunks have one place */
+        assert_int_equal(imx_push_credit(&args, use), use - 1);
+        args.lines = 1;
+        while (imx_push_lines(&args, 0, 1, use - ago) != imx_push_lines(&args, 0, 1, use))
+            ago++;
+        assert_int_equal(imx_push_credit(&args, use), use > ago ? use - ago : 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(credits_are_of_who_had_the_place),
         cmocka_unit_test_setup(gemm_is_right_and_the_same_in_any_split, set_up),
         cmocka_unit_test_setup(gemm_of_nothing_writes_nothing, set_up),
         cmocka_unit_test_setup(gemm_takes_own_rows_from_a, set_up),
