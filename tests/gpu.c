@@ -161,7 +161,7 @@ static void install_fake(const char *gpus)
         abort();
     setenv("IMBREX_CACHE_DIR", folder, 1);
     fake_driver_install(atoi(gpus));
-    fake_driver_set(CU_MULTIPROCESSOR_COUNT, 24); /* as many as the cases ask for */
+    fake_driver_set(CU_MULTIPROCESSOR_COUNT, 48); /* as many as the cases ask for, of two ranks */
     all.fake = true;
 }
 
