@@ -20,7 +20,6 @@ enum { GPUS_MOST = 8, ATTRIBUTES = 160 };
 
 struct CUctx_st {
     int gpu, retained;
-    int carveout; /* of all its functions; -1: of none yet.  Atomic */
 };
 
 static struct {
@@ -374,26 +373,11 @@ static CUresult set_limit(int which, size_t value)
     return CUDA_SUCCESS;
 }
 
-/* A multiprocessor splits its memory anew only when it is idle: a kernel with a split of its own
- * would not start beneath another. */
-static CUresult set_carveout(CUfunction function, int percent)
-{
-    int other = -1;
-    *fake_function_carveout(function) = percent;
-    if (__atomic_compare_exchange_n(&current->carveout, &other, percent, false, __ATOMIC_RELAXED,
-                                    __ATOMIC_RELAXED) ||
-        other == percent)
-        return CUDA_SUCCESS;
-    fprintf(stderr, "cuFuncSetAttribute: %d %% for shared memory, %d %% for others' kernels\n",
-            percent, other);
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
 static CUresult set_function(CUfunction function, int which, int value)
 {
     FAKE_TRY(fake_driver_outside_capture("cuFuncSetAttribute"));
     if (which == CU_FUNC_PREFERRED_SHARED_CARVEOUT)
-        return set_carveout(function, value);
+        return fake_function_split(function, current->gpu, value);
     return which != CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
                    value > fake.attributes[CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
                ? CUDA_ERROR_INVALID_VALUE
@@ -401,25 +385,6 @@ static CUresult set_function(CUfunction function, int which, int value)
 }
 
 static _Thread_local int launched;
-static _Thread_local fake_launch widest;
-
-/* What a launch asks for beside its blocks; false: a real driver would not take it. */
-static bool read_attributes(const CUlaunchConfig *config, fake_launch *launch)
-{
-    launch->cluster = 1;
-    for (unsigned i = 0; i < config->attribute_count; i++) {
-        const CUlaunchAttribute *a = &config->attributes[i];
-        if (a->id == CU_LAUNCH_CLUSTER_DIMENSION)
-            launch->cluster = (int)a->value.cluster[0];
-        else if (a->id == CU_LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION)
-            launch->early = a->value.allowed != 0;
-        else
-            return false;
-        if (i && a->id == config->attributes[0].id)
-            return false;
-    }
-    return launch->cluster > 0 && launch->blocks > 0 && launch->blocks % launch->cluster == 0;
-}
 
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **params,
                        void **extra)
@@ -433,15 +398,9 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
         fprintf(stderr, "cuLaunchKernelEx: would wait for an idle GPU\n");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (*fake_function_carveout(function) < 0) {
-        fprintf(stderr, "cuLaunchKernelEx: a kernel that shares no split of memory\n");
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    fake_launch now = { .blocks = (int)config->grid[0] };
-    if (extra || !read_attributes(config, &now) || config->block[0] > 1024)
+    if (extra || !fake_function_takes(function, config))
         return CUDA_ERROR_INVALID_VALUE;
     launched++;
-    widest = now.blocks > widest.blocks ? now : widest;
     return fake_stream_launch(function, (int)config->grid[0], config->shared_bytes, params,
                               config->stream);
 }
@@ -535,7 +494,8 @@ void fake_driver_install(int gpus)
     fake.links = 1;
     fake.stack_bytes = 1024;
     for (int i = 0; i < GPUS_MOST; i++)
-        fake.contexts[i] = (struct CUctx_st){ .gpu = i, .carveout = -1 };
+        fake.contexts[i].gpu = i;
+    fake_function_forget();
     fake.attributes[CU_MULTIPROCESSOR_COUNT] = 12;
     fake.attributes[CU_COMPUTE_CAPABILITY_MAJOR] = 9;
     fake.attributes[CU_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM] = 1;
@@ -602,13 +562,6 @@ int fake_driver_compiled(void)
 int fake_driver_launched(void)
 {
     return launched;
-}
-
-fake_launch fake_driver_widest(void)
-{
-    fake_launch launch = widest;
-    widest = (fake_launch){ 0 };
-    return launch;
 }
 
 int fake_driver_encoded(void)

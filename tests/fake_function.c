@@ -3,6 +3,7 @@
 #include "fake_function.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,10 +154,70 @@ bool *fake_function_loaded(CUfunction function)
     return &function->loaded;
 }
 
-int *fake_function_carveout(CUfunction function)
+/* ---- launches -------------------------------------------------------------------------------- */
+
+enum { GPUS_MOST = 8 };
+static int splits[GPUS_MOST]; /* 1 + percent; 0: nobody has asked.  Atomic */
+
+void fake_function_forget(void)
 {
-    return &function->carveout;
+    memset(splits, 0, sizeof splits);
 }
+
+/* A multiprocessor splits its memory anew only when it is idle: a kernel with a split of its own
+ * would not start beneath another. */
+CUresult fake_function_split(CUfunction function, int gpu, int percent)
+{
+    int other = 0;
+    function->carveout = percent;
+    if (__atomic_compare_exchange_n(&splits[gpu], &other, 1 + percent, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED) ||
+        other == 1 + percent)
+        return CUDA_SUCCESS;
+    fprintf(stderr, "cuFuncSetAttribute: %d %% for shared memory, %d %% for others' kernels\n",
+            percent, other - 1);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What a launch asks for beside its blocks; false: a real driver would not take it. */
+static bool read_attributes(const CUlaunchConfig *config, fake_launch *launch)
+{
+    launch->cluster = 1;
+    for (unsigned i = 0; i < config->attribute_count; i++) {
+        const CUlaunchAttribute *a = &config->attributes[i];
+        if (a->id == CU_LAUNCH_CLUSTER_DIMENSION)
+            launch->cluster = (int)a->value.cluster[0];
+        else if (a->id == CU_LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION)
+            launch->early = a->value.allowed != 0;
+        else
+            return false;
+        if (i && a->id == config->attributes[0].id)
+            return false;
+    }
+    return launch->cluster > 0 && launch->blocks > 0 && launch->blocks % launch->cluster == 0;
+}
+
+static _Thread_local fake_launch widest;
+
+bool fake_function_takes(CUfunction function, const CUlaunchConfig *config)
+{
+    fake_launch now = { .blocks = (int)config->grid[0] };
+    if (function->carveout < 0)
+        fprintf(stderr, "cuLaunchKernelEx: a kernel that shares no split of memory\n");
+    if (function->carveout < 0 || !read_attributes(config, &now) || config->block[0] > 1024)
+        return false;
+    widest = now.blocks > widest.blocks ? now : widest;
+    return true;
+}
+
+fake_launch fake_driver_widest(void)
+{
+    fake_launch launch = widest;
+    widest = (fake_launch){ 0 };
+    return launch;
+}
+
+/* ---- args ------------------------------------------------------------------------------------ */
 
 /* A compiled pipeline has one text's hooks in it; what runs beside it is a block here. */
 int fake_function_args(CUfunction function, const void *from, void *to)

@@ -25,8 +25,12 @@ CUfunction fake_function_make(const char *entry, const imx_trace_room *traces);
 /* Whether it is loaded: else its launch loads it, for which a real GPU may have to be idle. */
 bool *fake_function_loaded(CUfunction function);
 
-/* How its multiprocessors split their memory, as was asked for; -1: nobody did. */
-int *fake_function_carveout(CUfunction function);
+/* How multiprocessors split their memory under it, which all functions of a GPU have alike. */
+CUresult fake_function_split(CUfunction function, int gpu, int percent);
+void fake_function_forget(void); /* how those of all GPUs do */
+
+/* Whether a launch of it is one that a driver takes. */
+bool fake_function_takes(CUfunction function, const CUlaunchConfig *config);
 
 /* Copies what a launch of it is given; returns how many more blocks than those it takes. */
 int fake_function_args(CUfunction function, const void *from, void *to);

@@ -15,8 +15,8 @@ enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 11, M = 45 };
 
 static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
 
-/* Operator by operator, "copy" before "sequential"; then what kernels do by themselves.  Where there
- * is one row, most ranks have nothing to send, and credits alone hold back the one that has. */
+/* Operator by operator, "copy" before "sequential"; then what kernels do by themselves.  Of one
+ * row most ranks have nothing to send: credits alone hold back the one that has. */
 static op_case case_of(int i)
 {
     static const struct {

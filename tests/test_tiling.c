@@ -357,8 +357,8 @@ static bool goes_by_copy(const imx_config *c, const char *algorithm)
     return strcmp(algorithm, "copy") == 0;
 }
 
-/* Of the rest, all go by "store".  What peers' products do not cover counts: narrow ones take longer
- * to send than to make. */
+/* Of the rest, all go by "store".  What peers' products do not cover counts: narrow ones take
+ * longer to send than to make. */
 static void many_rows_go_by_copy_or_store(void **state)
 {
     (void)state;
