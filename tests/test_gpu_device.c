@@ -138,6 +138,11 @@ static CUresult fake_function_load(CUfunction function)
     return is_case(function) ? CUDA_SUCCESS : fake->cuFuncLoad(function);
 }
 
+static CUresult fake_set_attribute(CUfunction function, int which, int value)
+{
+    return is_case(function) ? CUDA_SUCCESS : fake->cuFuncSetAttribute(function, which, value);
+}
+
 static CUresult fake_launch(const CUlaunchConfig *config, CUfunction function, void **params,
                             void **extra)
 {
@@ -159,6 +164,7 @@ static void extend_fake(void)
     table.cuModuleGetFunction = fake_function;
     table.cuLaunchKernelEx = fake_launch;
     table.cuFuncLoad = fake_function_load;
+    table.cuFuncSetAttribute = fake_set_attribute;
     imx_driver = &table;
     built.cubin = &fake_cubin;
 }
