@@ -23,7 +23,7 @@ static imbrex_activation_kind asked_kind(const char *asked)
 
 #include "st_json_load.h"
 
-enum { DEPTH = 64, NAMES = 8 };
+enum { DEPTH = 64 };
 
 struct mlp_config {
     char *path;

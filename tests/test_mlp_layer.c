@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -361,6 +362,35 @@ static void what_is_asked_for_fills_gaps_only(void **state)
     refuses("relu", "but --activation is relu", "neither of two");
 }
 
+/* What a damaged config is taken for does not matter; that it is read within its bounds, and that
+ * a refusal has a sentence, does. */
+static void a_damaged_config(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\": \"gemma3\", \"hidden_act\": null, \"text_config\": {\"hidden_size\": 4, "
+        "\"intermediate_size\": [6, 7], \"hidden_activation\": \"gelu_pytorch_tanh\", "
+        "\"swiglu_limit\": null, \"mlp_bias\": false, \"quantization_config\": null}}";
+    uint64_t random = 1;
+    int read = 0;
+    write_layer(MODEL, GATED, NULL);
+    for (int round = 0; round < 3000; round++) {
+        char damaged[sizeof config];
+        mlp_weights weights;
+        memcpy(damaged, config, sizeof config);
+        for (int flips = 1 + round % 2; flips > 0; flips--) {
+            random = random * 6364136223846793005 + 1442695040888963407;
+            damaged[(random >> 33) % (sizeof config - 1)] = (char)(random >> 24);
+        }
+        scratch_write("config.json", damaged, sizeof config - 1);
+        if (read_layer(NULL, &weights))
+            read++;
+        else
+            assert_true(strlen(error.text) > 20);
+    }
+    assert_true(read > 50 && read < 2950);
+}
+
 /* ---- What --check reads ---------------------------------------------------------------------- */
 
 /* The same functions, and all tensors, by its own reading. */
@@ -395,6 +425,7 @@ int main(void)
         cmocka_unit_test(a_config_is_found_behind_a_link),
         cmocka_unit_test(mlps_without_a_gate),
         cmocka_unit_test(what_is_asked_for_fills_gaps_only),
+        cmocka_unit_test(a_damaged_config),
         cmocka_unit_test(the_reference_reads_the_same),
     };
     if (!st_has_json())
