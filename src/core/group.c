@@ -442,8 +442,11 @@ imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_status_need(desc, "desc", "want one, at least with all zeros"));
-    if (desc->bootstrap) /* else it can wait until the ranks meet; but that may not be followed */
-        IMX_TRY(imx_status_need_zero(desc->reserved, sizeof desc->reserved, "desc"));
+    if ((uintptr_t)desc->bootstrap % _Alignof(imbrex_bootstrap))
+        return imx_fail(IMBREX_INVALID,
+                        "desc.bootstrap is %p, where none can be: is desc "
+                        "initialised?",
+                        (const void *)desc->bootstrap);
     imbrex_group *group = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *group, &group));
     imx_call_own(&group->owner);
