@@ -67,17 +67,18 @@ static void test_name_taken(void **state)
         unsigned user;
         bool listens, ends_rank_1;
         const char *says;
+        int most_ms; /* a silent one of ours may be a busy rank 0: it has 2 s to answer */
     } cases[] = {
-        { 65534, true, true, "user 65534 listens at @imbrex-" },
-        { 0, false, false, "a process that takes no connections holds @imbrex-" },
-        { 0, true, false, "another rank 0 is already listening at @imbrex-" },
+        { 65534, true, true, "user 65534 listens at @imbrex-", 1000 },
+        { 0, false, false, "a process that takes no connections holds @imbrex-", 1000 },
+        { 0, true, false, "another rank 0 is already listening at @imbrex-", 3000 },
     };
     for (size_t i = geteuid() == 0 ? 0 : 1; i < sizeof cases / sizeof *cases; i++) {
         meeting_make(ranks, 2, MEETING_UNIX);
         for (int r = 0; r < 2; r++) {
             ranks[r].env.token[0] = '\0';
             snprintf(ranks[r].launch.job, sizeof ranks[r].launch.job, "taken %d", (int)getpid());
-            ranks[r].timeout_ms = 2000;
+            ranks[r].timeout_ms = 6000;
         }
         imx_socket_address address = find_name(&ranks[0]);
         int release, ended;
@@ -89,7 +90,7 @@ static void test_name_taken(void **state)
             meeting_check_status(&results[r], IMBREX_PEER);
             meeting_check_text(&results[r], cases[i].says);
             meeting_check_text(&results[r], "IMBREX_TOKEN");
-            assert_in_range(results[r].took_ms, 0, 1000);
+            assert_in_range(results[r].took_ms, 0, cases[i].most_ms);
         }
     }
 }

@@ -248,8 +248,10 @@ static int die_as_3(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_group_split(group, me / 2, 0, &child));
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
-    if (me == 3)
+    if (me == 3) {
+        usleep((useconds_t)patient(300) * 1000); /* until the others are out of that sync, too */
         kill(getpid(), SIGKILL);
+    }
     if (me == 2) {
         RANK_OK(imbrex_barrier(child, NULL));
         if (ranks_expect(child, "rank 1")) /* of the child */
