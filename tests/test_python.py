@@ -122,6 +122,26 @@ class Python(unittest.TestCase):
             return group.rows(8)
         self.assertEqual(on_ranks(work), [2, 3, 3])
 
+    def test_split(self):
+        def work(group, rank):
+            pair = group.split(0 if rank else -1, key=-rank)  # ranks 2 and 1, in this order
+            if pair is None:
+                return None
+            with pair:
+                a = numpy.full((1, 4), rank, numpy.float32)
+                c = numpy.zeros((2, 4), numpy.float32)
+                pair.all_gather(2, 4, dtype="f32").run(a, c=c)
+                pair.sync()
+                return pair.rank, pair.size, c[:, 0].tolist()
+        self.assertEqual(on_ranks(work), [None, (1, 2, [2, 1]), (0, 2, [2, 1])])
+
+        def refused(group, rank):
+            with self.assertRaisesRegex(OverflowError, "color is 4294967296"):
+                group.split(1 << 32)
+            with self.assertRaisesRegex(TypeError, "key"):
+                group.split(0, "first")
+        on_ranks(refused)
+
     def test_status_is_what_failed(self):
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
             group.abort()

@@ -111,6 +111,22 @@ class Group:
         """One line for people: the ranks, their device, and which of them are on which node."""
         return described(lib.imbrex_group_describe, self._open())
 
+    def split(self, color, key=0):
+        """A Group of the ranks that give this color, numbered in the order of their keys, or of
+        their ranks where keys are equal; None where color is negative.  Collective over this
+        group, which may be closed before its children."""
+        for name, value in ("color", color), ("key", key):
+            fits(name, value, ctypes.c_int(integer(name, value)).value)
+        handle = ctypes.c_void_p()
+        check(self._life.call(lib.imbrex_group_split, self._open(), int(color), int(key),
+                              ctypes.byref(handle)), self._failures)
+        if not handle.value:
+            return None
+        child = Group.__new__(Group)
+        child._failures = []
+        child._begin(handle.value, None)
+        return child
+
     def status(self):
         """Raises what failed so far; else returns None.  Never blocks."""
         check(lib.imbrex_group_status(self._open()))

@@ -106,6 +106,8 @@ def _open():
         getattr(lib, function).argtypes = [ctypes.c_void_p]
     lib.imbrex_group_create.argtypes = [ctypes.POINTER(GroupDesc), ctypes.POINTER(ctypes.c_void_p)]
     lib.imbrex_group_node.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lib.imbrex_group_split.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int,
+                                       ctypes.POINTER(ctypes.c_void_p)]
     lib.imbrex_group_abort_because.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     lib.imbrex_group_abort_because.restype = None
     lib.imbrex_group_destroy.restype = lib.imbrex_plan_destroy.restype = None
