@@ -388,6 +388,7 @@ static bool play_round(int kind, int victim, int nth, int limit_ms)
 static void test_faults(void **state)
 {
     (void)state;
+    imx_host_close_failed(); /* its thread reads the table */
     real = imx_sys;
     imx_sys.calloc = faulty_calloc;
     imx_sys.socket = faulty_socket;
@@ -407,8 +408,8 @@ static void test_faults(void **state)
             assert_in_range(nth, 15, 200); /* so many calls there are, and each has failed once */
         }
     }
-    imx_sys = real;
     imx_host_close_failed();
+    imx_sys = real;
     assert_int_equal(meeting_count_fds(), before);
 }
 
