@@ -296,14 +296,17 @@ static void test_strangers_call_unix(void **state)
     meeting_check_all_ok(meeting_join(meeting), 1);
 }
 
-/* Speaks first, like sshd, to everyone; until it is closed. */
-static void *greet(void *arg)
+/* Speaks first, like sshd, to everyone; until it is closed.  A process: ranks are forked, and have
+ * threads. */
+static pid_t greet(int listener)
 {
-    int listener = *(int *)arg;
+    pid_t child = fork();
+    if (child)
+        return child;
     for (;;) {
         int fd = accept(listener, NULL, NULL);
         if (fd < 0)
-            return NULL;
+            _exit(0);
         static const char banner[200] = "SSH-2.0-OpenSSH_9.2\r\n";
         (void)!send(fd, banner, sizeof banner, MSG_NOSIGNAL);
         close(fd);
@@ -316,11 +319,10 @@ static void test_strangers_answer(void **state)
     meeting_rank ranks[2];
     meeting_make(ranks, 2, MEETING_TCP);
     int listener = meeting_occupy(ranks[0].launch.port + 1);
-    pthread_t thread;
-    pthread_create(&thread, NULL, greet, &listener);
+    pid_t stranger = greet(listener);
     const meeting_result *results = meeting_run(ranks, 2);
     shutdown(listener, SHUT_RDWR);
-    pthread_join(thread, NULL);
+    assert_int_equal(waitpid(stranger, NULL, 0), stranger);
     close(listener);
     meeting_check_all_ok(results, 2);
 }
