@@ -78,7 +78,7 @@ static int check_shapes(const options_page *page, const char *ops, asked *a, ben
     if (!ops && !w->sizes)
         return options_wrong(page, "which operator? One of %s", names);
     bool alone = ops && strcmp(ops, "gemm") == 0;
-    w->ranks = cli_ranks(page, w->ranks, alone ? 1 : BENCH_WORDS_RANKS);
+    w->ranks = launch_count(page, w->ranks, alone ? 1 : BENCH_WORDS_RANKS);
     int wrong = w->ranks < 0 ? OPTIONS_WRONG : bench_shapes_read(page, w, ops, &a->shapes);
     if (wrong < 0)
         return wrong;
@@ -171,7 +171,7 @@ int cli_bench(int argc, char **argv)
     if (given < 0)
         return options_exit(given);
     int wrong = check_request(&page, given ? argv[1] : NULL, &a, &request);
-    int code = wrong < 0 ? options_exit(wrong) : cli_start(w->ranks, rank_main, &request);
+    int code = wrong < 0 ? options_exit(wrong) : launch_start(w->ranks, rank_main, &request);
     options_list_free(&a.algorithms);
     return code;
 }

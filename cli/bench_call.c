@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cli.h"
 #include "measure.h"
-#include "now.h"
 
 imbrex_status bench_call_run(void *ctx)
 {

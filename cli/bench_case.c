@@ -6,10 +6,8 @@
 
 #include "bench_blas.h"
 #include "bench_call.h"
-#include "failure.h"
-#include "now.h"
+#include "cli.h"
 #include "text.h"
-#include "try.h"
 
 /* A graph holds an even number of calls, as runs of a plan take turns with two workspaces. */
 enum { GRAPH_CALLS = 10, HOST_ROUNDS = 7 };

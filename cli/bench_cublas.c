@@ -1,7 +1,7 @@
 /* bench_cublas.c - chooses among the ways, and runs the chosen one. */
 #include "bench_cublas.h"
 
-#include "try.h"
+#include "cli.h"
 
 enum { TRIES = 4 };
 

@@ -4,8 +4,8 @@
 #define CLI_BENCH_CUBLAS_H
 
 #include "bench_data.h"
+#include "cuda.h"
 #include "cuda_blas.h"
-#include "cuda_timer.h"
 
 typedef struct bench_cublas {
     const bench_data *data;

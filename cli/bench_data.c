@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "failure.h"
+#include "cli.h"
 #include "matrix.h"
-#include "try.h"
 
 /* All sets together are larger than the caches of most machines, and several times those of a GPU;
  * very small ones need not be. */

@@ -7,9 +7,7 @@
 #include "bench_trace.h"
 #include "bench_tune.h"
 #include "cli.h"
-#include "failure.h"
 #include "text.h"
-#include "try.h"
 
 typedef struct rank_state {
     const bench_request *request;

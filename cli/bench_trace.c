@@ -6,13 +6,12 @@
 #include <string.h>
 
 #include "bench_call.h"
-#include "failure.h"
+#include "cli.h"
 #include "matrix.h"
 #include "measure.h"
-#include "spans.h"
+#include "share.h"
 #include "timeline.h"
 #include "timeline_summary.h"
-#include "try.h"
 
 enum { SPANS = 100000, WARM = 3, CALLS = 3 };
 

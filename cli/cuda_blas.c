@@ -1,9 +1,8 @@
 /* cuda_blas.c - describes a row-major product to a library that thinks in columns. */
 #include "cuda_blas.h"
 
+#include "cli.h"
 #include "cuda_find.h"
-#include "failure.h"
-#include "try.h"
 
 enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
 enum { DESC_TRANSPOSE_A = 3, TRANSPOSED = 1, PREFERENCE_WORKSPACE_BYTES = 1 };

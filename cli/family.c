@@ -11,7 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "now.h"
+#include "cli.h"
 
 /* One that does not die on SIGKILL hangs in the kernel: it is left alone after so long. */
 enum { END_MS = 2000, ROUND_MS = 5, ROUNDS_LEAST = 4, PIDS_MOST = 1 << 22 };

@@ -23,7 +23,6 @@
 #include "family.h"
 #include "guardian.h"
 #include "meeting.h"
-#include "now.h"
 #include "relay.h"
 
 #define NEVER INT64_MAX
@@ -486,4 +485,26 @@ int launch_command(const launch_options *options, char *const argv[])
 int launch_ranks(const launch_options *options, int (*rank_main)(int rank, void *ctx), void *ctx)
 {
     return launch(options, &(launch_job){ .rank_main = rank_main, .ctx = ctx });
+}
+
+int launch_count(const options_page *page, int64_t given, int usual)
+{
+    int started = launch_size();
+    if (!launch_is_rank())
+        return given ? (int)given : usual;
+    if (given && started && given != started)
+        return options_wrong(page, "--ranks is %lld, but the launcher has started %d: leave it out",
+                             (long long)given, started);
+    return started;
+}
+
+int launch_start(int64_t ranks, int (*rank_main)(int rank, void *ctx), const void *request)
+{
+    void *ctx = (void *)request;
+    const launch_options options = {
+        .ranks = (int)ranks,
+        .output = LAUNCH_DIRECT,
+        .grace_s = LAUNCH_GRACE_S,
+    };
+    return launch_is_rank() ? rank_main(-1, ctx) : launch_ranks(&options, rank_main, ctx);
 }

@@ -3,6 +3,9 @@
 #define CLI_LAUNCH_H
 
 #include <stdbool.h>
+#include <stdint.h>
+
+#include "options.h"
 
 typedef enum launch_output {
     LAUNCH_PREFIX, /* whole lines, "[rank] " before each */
@@ -51,6 +54,16 @@ int launch_command(const launch_options *options, char *const argv[]);
 /* Ranks are copies of this process that call rank_main; its result is their exit code.  A library
  * that read OMP_NUM_THREADS when it was loaded does not see it change. */
 int launch_ranks(const launch_options *options, int (*rank_main)(int rank, void *ctx), void *ctx);
+
+/* How many ranks a command has: `given` by --ranks, or if that is 0 `usual`; but as some launcher's
+ * rank so many as that has started, which is not to be contradicted.  0: the launcher does not say,
+ * which the library will refuse; OPTIONS_WRONG: it was said what is wrong. */
+int launch_count(const options_page *page, int64_t given, int usual);
+
+/* Calls rank_main(rank, request) on so many ranks, which are started here and write to our output;
+ * as some launcher's rank, only in this process, and with rank -1: the library will know it.  The
+ * exit code. */
+int launch_start(int64_t ranks, int (*rank_main)(int rank, void *ctx), const void *request);
 
 /* Some launcher (ours, torchrun, mpirun, srun) has started this process as one of its ranks. */
 bool launch_is_rank(void);

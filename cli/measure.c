@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "failure.h"
-#include "now.h"
-#include "try.h"
+#include "cli.h"
 
 /* So many calls are enqueued before the stream starts on the first: more than a GPU takes at once
  * would wait for it. */

@@ -4,9 +4,8 @@
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
-#include "cuda_graph.h"
-#include "cuda_timer.h"
-#include "progress.h"
+#include "cli.h"
+#include "cuda.h"
 #include "share.h"
 
 typedef struct candidate {

@@ -142,7 +142,7 @@ int cli_mlp(int argc, char **argv)
     int given = options_parse(&page, argc, argv);
     if (given < 0)
         return options_exit(given);
-    ranks = cli_ranks(&page, ranks, RANKS);
+    ranks = launch_count(&page, ranks, RANKS);
     int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)
         return options_exit(wrong);
@@ -163,7 +163,7 @@ int cli_mlp(int argc, char **argv)
         return complain(error.text);
     }
     wrong = check_overwrites(&page, &request);
-    int code = wrong < 0 ? options_exit(wrong) : cli_start(ranks, rank_main, &request);
+    int code = wrong < 0 ? options_exit(wrong) : launch_start(ranks, rank_main, &request);
     mlp_reference_close(&reference);
     mlp_model_close(&model);
     return code;

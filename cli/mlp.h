@@ -4,7 +4,7 @@
 
 #include "mlp_block.h"
 #include "mlp_check.h"
-#include "spans.h"
+#include "share.h"
 
 typedef struct mlp_result {
     const char *source; /* "model.safetensors, layer 3" */

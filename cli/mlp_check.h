@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
+#include "cli.h"
 #include "mlp_reference.h"
-#include "progress.h"
 
 /* An element's spread is what its sum over the features comes to if signs fall at random,
  * sqrt(sum of (act down)^2 + bias^2): rounding errors grow with it and not with the element itself,

@@ -7,12 +7,10 @@
 #include <string.h>
 
 #include "cli.h"
-#include "failure.h"
 #include "measure.h"
 #include "mlp.h"
 #include "mlp_config.h"
 #include "text.h"
-#include "try.h"
 
 enum { SPANS = 20000, WARM = 2, TRACED = 7 };
 enum { PRODUCTS, SEQUENTIAL, OVERLAPPED, VERSIONS };

@@ -1,9 +1,10 @@
-/* share.h - small things that the ranks of a command tell each other, through symmetric memory or,
- * over nodes, by an all_gather. */
+/* share.h - what the ranks of a command tell each other, through symmetric memory or, over nodes,
+ * by an all_gather: small things, and what was traced on each of them. */
 #ifndef CLI_SHARE_H
 #define CLI_SHARE_H
 
 #include "imbrex.h"
+#include "timeline.h"
 
 typedef struct share {
     imbrex_group *group;
@@ -24,5 +25,19 @@ IMBREX_TRY share_max(share *s, double mine, double *most);
 
 /* Collective, blocks until all ranks are here. */
 IMBREX_TRY share_barrier(imbrex_group *group);
+
+/* ---- Spans ----------------------------------------------------------------------------------- */
+
+typedef struct spans {
+    imbrex_span *list; /* [ranks][most] */
+    size_t most, *counts;
+} spans;
+
+/* Collective: every rank gets all ranks' spans. */
+IMBREX_TRY spans_share(imbrex_group *group, const imbrex_span *own, size_t count, spans *out);
+void spans_free(spans *s);
+
+/* The ranks of a panel, [ranks]. */
+void spans_ranks(const spans *s, int ranks, timeline_rank *out);
 
 #endif /* CLI_SHARE_H */

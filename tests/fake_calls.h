@@ -2,7 +2,7 @@
 #ifndef FAKE_CALLS_H
 #define FAKE_CALLS_H
 
-#include "cuda_calls.h"
+#include "cuda.h"
 
 enum { FAKE_ELAPSED_MS = 2 }; /* from any event to any other */
 

@@ -14,10 +14,9 @@
 #include <cmocka.h>
 
 #include "bench_rank.h"
+#include "cli.h"
+#include "cuda.h"
 #include "cuda_blas.h"
-#include "cuda_calls.h"
-#include "cuda_timer.h"
-#include "failure.h"
 #include "fake_calls.h"
 #include "fake_cublas.h"
 #include "fake_driver.h"
@@ -29,7 +28,7 @@
 
 enum { HELD = 1 + 1 + 2 /* a context, a stream, events */ };
 
-static double now_ms(void)
+static double host_ms(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -40,7 +39,7 @@ static void the_clock_holds_and_times(void **state)
 {
     (void)state;
     cuda_timer *timer;
-    double us, begin = now_ms();
+    double us, begin = host_ms();
     assert_int_equal(cuda_timer_open("cuda:3", &timer), IMBREX_OK);
     assert_int_equal(fake_calls.live, HELD);
     for (int i = 0; i < 3; i++) {
@@ -52,11 +51,11 @@ static void the_clock_holds_and_times(void **state)
         assert_int_equal(cuda_timer_us(timer, &us), IMBREX_OK);
         assert_true(us == 1e3 * FAKE_ELAPSED_MS);
     }
-    assert_true(now_ms() - begin < 2500); /* who is not released goes on after a second */
-    begin = now_ms();
+    assert_true(host_ms() - begin < 2500); /* who is not released goes on after a second */
+    begin = host_ms();
     assert_int_equal(cuda_timer_hold(timer), IMBREX_OK);
     fake_calls_join(); /* nobody releases it */
-    assert_in_range((int)(now_ms() - begin), 900, 20000);
+    assert_in_range((int)(host_ms() - begin), 900, 20000);
     cuda_timer_close(timer);
     assert_int_equal(fake_calls.live, 0);
 }

@@ -21,8 +21,8 @@
 
 #include <cmocka.h>
 
+#include "cli.h"
 #include "launched.h"
-#include "progress.h"
 
 /* Every line "[r] pid NUMBER" names a process that is gone. */
 static void assert_all_gone(const char *out, int expected)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "failure.h"
+#include "cli.h"
 #include "share.h"
 
 /* So many that a copy is not over when the call that enqueues it returns. */

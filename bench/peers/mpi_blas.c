@@ -11,9 +11,8 @@
 
 #include "bench_blas.h"
 #include "bench_call.h"
-#include "failure.h"
+#include "cli.h"
 #include "measure.h"
-#include "try.h"
 
 enum { BLAS, MPI, SEQUENTIAL, OVERLAPPED, CANDIDATES };
 

@@ -1,14 +1,58 @@
-/* cuda_timer.c - events, and a host function that holds a stream. */
-#include "cuda_timer.h"
+/* cuda.c - the driver's functions, events and a host function that holds a stream, and graphs. */
+#include "cuda.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda_calls.h"
-#include "failure.h"
-#include "try.h"
+#include "cli.h"
+
+/* ---- The driver ------------------------------------------------------------------------------ */
+
+const cuda_calls *cuda;
+
+static cuda_calls loaded;
+
+/* The library stays open: the operators use it too. */
+static imbrex_status load(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return failure_note(IMBREX_UNSUPPORTED, "no NVIDIA driver to time with: %s", dlerror());
+#define LOAD(name, symbol, takes)                                                            \
+    if (!(*(void **)&loaded.name = dlsym(library, symbol)))                                  \
+        return failure_note(IMBREX_UNSUPPORTED, "the NVIDIA driver is too old: it lacks %s", \
+                            symbol);
+    CUDA_CALLS_TABLE(LOAD)
+#undef LOAD
+    return IMBREX_OK;
+}
+
+imbrex_status cuda_calls_open(void)
+{
+    if (!cuda) {
+        imbrex_status status = load();
+        if (status != IMBREX_OK)
+            return status;
+        cuda = &loaded;
+    }
+    return cuda_calls_check(cuda->cuInit(0), "cuInit");
+}
+
+imbrex_status cuda_calls_check(int result, const char *call)
+{
+    const char *name = "?";
+    if (result == 0)
+        return IMBREX_OK;
+    if (cuda->cuGetErrorName(result, &name) != 0)
+        name = "an unknown error";
+    return failure_note(IMBREX_DEVICE, "cannot time on the GPU: %s says %s (%d)", call, name,
+                        result);
+}
+
+/* ---- A clock --------------------------------------------------------------------------------- */
 
 enum { HOLD_S = 1 };
 
@@ -123,4 +167,64 @@ imbrex_status cuda_timer_us(cuda_timer *timer, double *us)
                          "cuEventElapsedTime"));
     *us = (double)ms * 1e3;
     return IMBREX_OK;
+}
+
+/* ---- Graphs ---------------------------------------------------------------------------------- */
+
+struct cuda_graph {
+    imbrex_stream stream;
+    CUgraph captured;
+    CUgraphExec replay;
+};
+
+/* Ends the capture also if a call failed: else the stream is of no more use. */
+static imbrex_status capture(cuda_graph *graph, imbrex_status (*enqueue)(void *), void *ctx,
+                             int count)
+{
+    imbrex_status status =
+        cuda_calls_check(cuda->cuStreamBeginCapture(graph->stream, CUDA_CAPTURE_THREAD_LOCAL),
+                         "cuStreamBeginCapture");
+    if (status != IMBREX_OK)
+        return status;
+    for (int i = 0; i < count && status == IMBREX_OK; i++)
+        status = enqueue(ctx);
+    int ended = cuda->cuStreamEndCapture(graph->stream, &graph->captured);
+    if (status == IMBREX_OK)
+        status = cuda_calls_check(ended, "cuStreamEndCapture");
+    if (status == IMBREX_OK)
+        status = cuda_calls_check(cuda->cuGraphInstantiate(&graph->replay, graph->captured, 0),
+                                  "cuGraphInstantiate");
+    return status;
+}
+
+imbrex_status cuda_graph_capture(imbrex_stream stream, imbrex_status (*enqueue)(void *ctx),
+                                 void *ctx, int count, cuda_graph **out)
+{
+    cuda_graph *graph = calloc(1, sizeof *graph);
+    if (!graph)
+        return failure_note(IMBREX_NO_MEMORY, "out of memory");
+    graph->stream = stream;
+    imbrex_status status = capture(graph, enqueue, ctx, count);
+    if (status == IMBREX_OK)
+        *out = graph;
+    else
+        cuda_graph_destroy(graph);
+    return status;
+}
+
+void cuda_graph_destroy(cuda_graph *graph)
+{
+    if (!graph)
+        return;
+    if (graph->replay)
+        cuda->cuGraphExecDestroy(graph->replay);
+    if (graph->captured)
+        cuda->cuGraphDestroy(graph->captured);
+    free(graph);
+}
+
+imbrex_status cuda_graph_run(void *ctx)
+{
+    cuda_graph *graph = ctx;
+    return cuda_calls_check(cuda->cuGraphLaunch(graph->replay, graph->stream), "cuGraphLaunch");
 }

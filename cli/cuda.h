@@ -1,7 +1,7 @@
-/* cuda_calls.h - the few functions of NVIDIA's driver that the tool itself calls: clocks on a
- * stream, and graphs.  Loaded from libcuda.so.1 when asked for; names are those of its manual. */
-#ifndef CLI_CUDA_CALLS_H
-#define CLI_CUDA_CALLS_H
+/* cuda.h - what the tool itself does on a GPU of NVIDIA's: the few functions of the driver that it
+ * calls, a clock on a stream, and graphs. */
+#ifndef CLI_CUDA_H
+#define CLI_CUDA_H
 
 #include "imbrex.h"
 
@@ -51,4 +51,46 @@ IMBREX_TRY cuda_calls_open(void);
 /* OK for result 0, else DEVICE with a sentence that names the call and the driver's word for it. */
 IMBREX_TRY cuda_calls_check(int result, const char *call);
 
-#endif /* CLI_CUDA_CALLS_H */
+/* ---- A clock --------------------------------------------------------------------------------- */
+
+/* The GPU itself reads it: two events on the stream that is timed, one of ordinary priority, as
+ * callers have them.
+ *
+ *     hold ── barrier of the group ── begin ── calls ── end
+ *
+ * hold keeps the stream from starting until the host has enqueued what follows and calls release,
+ * so that what the host needs for it is not timed. */
+typedef struct cuda_timer cuda_timer;
+
+/* device as imbrex_group_device has it, "cuda:1".  Its primary context, which the operators share,
+ * becomes this thread's current one. */
+IMBREX_TRY cuda_timer_open(const char *device, cuda_timer **out);
+void cuda_timer_close(cuda_timer *timer); /* NULL is fine; streams must be idle */
+
+imbrex_stream cuda_timer_stream(const cuda_timer *timer); /* the one that is timed */
+
+/* Holds the stream until release, one second at most: a device that takes no more work before it
+ * has done some must not wait for a host that waits for it. */
+IMBREX_TRY cuda_timer_hold(cuda_timer *timer);
+void cuda_timer_release(cuda_timer *timer);
+
+IMBREX_TRY cuda_timer_begin(cuda_timer *timer);
+IMBREX_TRY cuda_timer_end(cuda_timer *timer);
+
+/* Microseconds from begin to end, once the stream is idle. */
+IMBREX_TRY cuda_timer_us(cuda_timer *timer, double *us);
+
+/* ---- Graphs ---------------------------------------------------------------------------------- */
+
+typedef struct cuda_graph cuda_graph;
+
+/* Captures `count` calls of enqueue(ctx), which enqueues on the stream, idle so far.  Collective if
+ * enqueue is. */
+IMBREX_TRY cuda_graph_capture(imbrex_stream stream, imbrex_status (*enqueue)(void *ctx), void *ctx,
+                              int count, cuda_graph **out);
+void cuda_graph_destroy(cuda_graph *graph); /* NULL is fine */
+
+/* Enqueues one replay on the stream it was captured on; ctx is the cuda_graph. */
+IMBREX_TRY cuda_graph_run(void *ctx);
+
+#endif /* CLI_CUDA_H */
