@@ -1,6 +1,6 @@
-/* meeting.c - the environment of a rank: makes it, and knows it. */
+/* rank_env.c - the environment of a rank: makes it, and knows it. */
 #define _GNU_SOURCE
-#include "meeting.h"
+#include "run.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -15,7 +15,7 @@
 
 #include "launch.h"
 
-bool meeting_choose(meeting *at)
+bool rank_env_choose(rank_env *at)
 {
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -49,7 +49,9 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-void meeting_set_environment(const meeting *at, int rank, int ranks)
+static bool is_ours; /* see launch_is_ours */
+
+void rank_env_set(const rank_env *at, int rank, int ranks)
 {
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);
@@ -67,6 +69,7 @@ void meeting_set_environment(const meeting *at, int rank, int ranks)
     setenv("OMP_NUM_THREADS", "1", 0);
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* streams that wait for each other */
+    is_ours = true;
 }
 
 /* Not one of Slurm's reserved steps at the top of 32 bits, which are no tasks: salloc's shell runs
@@ -114,6 +117,11 @@ static sign find_sign(void)
 bool launch_is_rank(void)
 {
     return is_there(find_sign());
+}
+
+bool launch_is_ours(void)
+{
+    return is_ours;
 }
 
 bool launch_is_first(void)

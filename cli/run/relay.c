@@ -1,7 +1,6 @@
 /* relay.c - one poll over the pipes of all ranks. */
 #define _GNU_SOURCE
-#include "relay.h"
-#include "text.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "text.h"
 
 enum {
     LINE_MOST = 1 << 20,  /* a longer line is cut */

@@ -20,10 +20,7 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "family.h"
-#include "guardian.h"
-#include "meeting.h"
-#include "relay.h"
+#include "run.h"
 
 #define NEVER INT64_MAX
 
@@ -44,7 +41,7 @@ typedef struct launcher {
     sigset_t mask_before; /* and dispositions, for the ranks */
     struct sigaction pipe_before, child_before;
     struct rlimit files_before;
-    meeting meeting;
+    rank_env env;
     int *exec_errno; /* shared with the ranks */
     family *kin;
     pid_t guardian;
@@ -60,8 +57,6 @@ typedef struct launcher {
 } launcher;
 
 /* ---- A rank's first steps -------------------------------------------------------------------- */
-
-static bool is_ours; /* see launch_is_ours */
 
 static void set_files(const launcher *l, int rank, const int ends[3])
 {
@@ -101,13 +96,12 @@ static _Noreturn void be_rank(launcher *l, int rank, pid_t parent, const int end
     relay_destroy(l->lines);
     close(l->signals);
     leave_terminal();
-    meeting_set_environment(&l->meeting, rank, l->options->ranks);
+    rank_env_set(&l->env, rank, l->options->ranks);
     sigaction(SIGPIPE, &l->pipe_before, NULL);
     sigaction(SIGCHLD, &l->child_before, NULL);
     sigprocmask(SIG_SETMASK, &l->mask_before, NULL);
     setrlimit(RLIMIT_NOFILE, &l->files_before);
-    is_ours = l->job->argv == NULL;
-    if (is_ours)
+    if (!l->job->argv)
         exit(cli_finish(l->job->rank_main(rank, l->job->ctx)));
     execvp(l->job->argv[0], l->job->argv);
     *l->exec_errno = errno;
@@ -393,7 +387,7 @@ static bool begin(launcher *l)
     l->stopped = calloc(ranks, sizeof *l->stopped);
     l->lines = relay_create(l->options->ranks, l->options->output == LAUNCH_PREFIX);
     return take_signals(l) && l->exec_errno && l->ranks && l->ended && l->stopped &&
-           meeting_choose(&l->meeting) && (l->kin = family_begin()) &&
+           rank_env_choose(&l->env) && (l->kin = family_begin()) &&
            (l->guardian = guardian_start(l->ranks, l->options->ranks)) > 0;
 }
 
@@ -470,11 +464,6 @@ static int launch(const launch_options *options, const launch_job *job)
         l.status = CLI_FAILED;
     end(&l);
     return l.status;
-}
-
-bool launch_is_ours(void)
-{
-    return is_ours;
 }
 
 int launch_command(const launch_options *options, char *const argv[])
