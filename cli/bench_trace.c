@@ -11,7 +11,6 @@
 #include "measure.h"
 #include "share.h"
 #include "timeline.h"
-#include "timeline_summary.h"
 
 enum { SPANS = 100000, WARM = 3, CALLS = 3 };
 

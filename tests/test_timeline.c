@@ -15,7 +15,6 @@
 #include <cmocka.h>
 
 #include "timeline.h"
-#include "timeline_summary.h"
 
 enum { MS = 1000000 };
 

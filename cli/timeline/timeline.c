@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "layout.h"
 #include "output.h"
 #include "text.h"
-#include "timeline_layout.h"
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 

@@ -1,11 +1,9 @@
-/* timeline_layout.c - sorts spans into bands and rows, and merges what is too small to see. */
-#include "timeline_layout.h"
+/* layout.c - sorts spans into bands and rows, and merges what is too small to see. */
+#include "layout.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "timeline_summary.h"
 
 enum { MERGE_ABOVE = 20000 }; /* spans of a panel */
 

@@ -1,8 +1,8 @@
-/* timeline_html.c - the picture in a page of its own, with zoom and details under the pointer. */
+/* html.c - the picture in a page of its own, with zoom and details under the pointer. */
 #include <string.h>
 
+#include "layout.h"
 #include "text.h"
-#include "timeline_layout.h"
 
 static const char page_style[] =
     ":root{color-scheme:light dark;--bg:#fff;--text:#1c2430;--mute:#5d6878;--card:#f4f6f8;"

@@ -1,10 +1,10 @@
-/* timeline_svg.c - draws a timeline's panels as SVG, and their header where there is no page. */
+/* svg.c - draws a timeline's panels as SVG, and their header where there is no page. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout.h"
 #include "text.h"
-#include "timeline_layout.h"
 
 /* Widths of letters, near enough, in the bars and in the legend. */
 #define BAR_LETTER    6.0

@@ -1,4 +1,4 @@
-/* timeline_layout.h - where everything of a timeline lies, in pixels; shared by its writers.
+/* layout.h - where everything of a timeline lies, in pixels; shared by its writers.
  *
  *     title, lines, legend                                 header: only .svg, a page has its own
  *     panel   overlapped                          34.2 ms
@@ -8,8 +8,8 @@
  *             rank 1 | ...
  *             0     5     10    15    20    25 ms
  */
-#ifndef CLI_TIMELINE_LAYOUT_H
-#define CLI_TIMELINE_LAYOUT_H
+#ifndef CLI_LAYOUT_H
+#define CLI_LAYOUT_H
 
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ enum {
 
 typedef struct layout_row {
     int stream, lane;
-    unsigned has;     /* what is on it; bits of timeline_layout.c's own */
+    unsigned has;     /* what is on it; bits of layout.c's own */
     double y, height; /* from the band's top */
 } layout_row;
 
@@ -95,7 +95,7 @@ typedef bool timeline_writer(const timeline *t, FILE *file);
 
 timeline_writer timeline_json, timeline_svg, timeline_html;
 
-/* ---- timeline_svg.c, for the page too -------------------------------------------------------- */
+/* ---- svg.c, for the page too -------------------------------------------------------- */
 
 typedef enum svg_use {
     SVG_ALONE, /* with header and legend; only what can be seen at this size */
@@ -119,4 +119,4 @@ extern const char timeline_reading[]; /* how to read the picture, in a sentence 
 /* "what: value" as its two parts; false if the line is no figure.  *length is that of what. */
 bool timeline_figure(const char *line, int *length, const char **value);
 
-#endif /* CLI_TIMELINE_LAYOUT_H */
+#endif /* CLI_LAYOUT_H */

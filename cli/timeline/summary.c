@@ -1,5 +1,5 @@
-/* timeline_summary.c - adds up a kernel's spans, lane by lane. */
-#include "timeline_summary.h"
+/* summary.c - adds up a kernel's spans, lane by lane. */
+#include "timeline.h"
 
 #include <math.h>
 #include <stdlib.h>
