@@ -2,7 +2,7 @@
 #ifndef FAKE_CUBLAS_H
 #define FAKE_CUBLAS_H
 
-#include "cuda_blas.h"
+#include "bench/candidates.h"
 
 typedef struct fake_cublas_state {
     int live;          /* handles and descriptors */

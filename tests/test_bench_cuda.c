@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-#include "bench_rank.h"
+#include "bench/bench.h"
+#include "bench/candidates.h"
 #include "cli.h"
 #include "cuda.h"
-#include "cuda_blas.h"
 #include "fake_calls.h"
 #include "fake_cublas.h"
 #include "fake_driver.h"

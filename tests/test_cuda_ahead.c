@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "backends/cuda/cuda.h"
-#include "bench_shapes.h"
+#include "bench/bench.h"
 #include "cli.h"
 #include "core/plan.h"
 #include "fake_driver.h"

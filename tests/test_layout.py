@@ -48,7 +48,7 @@ SEARCH = ["include", "src/core", "src", "cli", "tests"]
 OPS_SYSTEM = {"inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h",
               "stdlib.h", "string.h"}
 # A library beyond libc has its place: the kernels, and the yardsticks that they are measured with.
-PLACES = {"cblas.h": ["src/kernels/*/blas.c", "cli/bench_blas.c", "bench/**"],
+PLACES = {"cblas.h": ["src/kernels/*/blas.c", "cli/bench/candidates.c", "bench/**"],
           "jansson.h": ["cli/**"], "mpi.h": ["bench/**", "include/imbrex_mpi.h"]}
 
 # Names with external linkage: what file X may define besides imbrex_*.

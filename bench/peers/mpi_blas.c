@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_blas.h"
-#include "bench_call.h"
+#include "bench/candidates.h"
 #include "cli.h"
 #include "measure.h"
 

@@ -1,5 +1,5 @@
-/* bench_op.c - one table of operators, and what follows from a shape. */
-#include "bench_op.h"
+/* op.c - one table of operators, and what follows from a shape. */
+#include "op.h"
 
 #include <string.h>
 

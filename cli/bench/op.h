@@ -1,6 +1,6 @@
-/* bench_op.h - the operators that `imbrex bench` times, and their operands. */
-#ifndef CLI_BENCH_OP_H
-#define CLI_BENCH_OP_H
+/* op.h - the operators that `imbrex bench` times, and their operands. */
+#ifndef CLI_OP_H
+#define CLI_OP_H
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -52,4 +52,4 @@ IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, imbre
 double bench_op_flop(const bench_shape *shape);
 double bench_op_bytes(const bench_shape *shape, int ranks);
 
-#endif /* CLI_BENCH_OP_H */
+#endif /* CLI_OP_H */

@@ -1,14 +1,12 @@
-/* bench_trace.c - traces a few calls in a row, as they are timed, and shows the last. */
-#include "bench_trace.h"
+/* trace.c - traces a few calls in a row, as they are timed, and shows the last. */
+#include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_call.h"
 #include "cli.h"
 #include "matrix.h"
-#include "measure.h"
 #include "share.h"
 #include "timeline.h"
 

@@ -2,11 +2,9 @@
  * product alone. */
 #include <string.h>
 
-#include "bench_rank.h"
-#include "bench_shapes.h"
+#include "bench.h"
 #include "cli.h"
 #include "launch.h"
-#include "options.h"
 #include "timeline.h"
 
 /* What the options say, before it is checked. */

@@ -3,9 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench_shapes.h"
+#include "bench.h"
 #include "cli.h"
-#include "options.h"
 #include "text.h"
 
 typedef struct request {

@@ -1,11 +1,10 @@
-/* bench_report.c - the result of `imbrex bench` as a table and as JSON. */
-#include "bench_report.h"
+/* report.c - the result of `imbrex bench` as a table and as JSON. */
+#include "bench.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "matrix.h"
-#include "measure.h"
 #include "text.h"
 
 static double gflop_s(const bench_result *r, const bench_figure *f)

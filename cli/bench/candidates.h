@@ -1,8 +1,81 @@
-/* cuda_blas.h - NVIDIA's cuBLASLt, loaded when asked for: the yardstick of products on a GPU. */
-#ifndef CLI_CUDA_BLAS_H
-#define CLI_CUDA_BLAS_H
+/* candidates.h - what is timed: calls of a plan, and the yardsticks, one whole product by the BLAS
+ * or by cuBLASLt; each call takes the next set of operands. */
+#ifndef CLI_CANDIDATES_H
+#define CLI_CANDIDATES_H
 
-#include "bench_op.h"
+#include "cuda.h"
+#include "op.h"
+
+/* ---- Operands of one rank, several sets, so that calls in a row do not find theirs in a cache  */
+
+/* A set is a[m, k] (without a product [m, n]), b, bias[n] and c[m, n], one after another.  A rank's
+ * share of a is its rows of it, and its share of c lies at the start of c. */
+typedef struct bench_data {
+    imbrex_group *group;
+    char *sets; /* [count][set_bytes], symmetric */
+    int count;
+    size_t set_bytes;
+    size_t own, b, bias, c; /* offsets in a set; own: of this rank's rows of a */
+} bench_data;
+
+/* Collective: takes the memory and fills it with values as from N(0, 1). */
+IMBREX_TRY bench_data_open(imbrex_group *group, const bench_shape *shape, bench_data *out);
+void bench_data_close(bench_data *data);
+
+/* Of set number i, modulo their count: what the operator takes.  whole: all of a instead of the
+ * rank's share, and no bias, for the product alone. */
+imbrex_args bench_data_args(const bench_data *data, const bench_shape *shape, int64_t i,
+                            bool whole);
+
+/* ---- Calls of a plan ------------------------------------------------------------------------- */
+
+typedef struct bench_call {
+    const bench_data *data;
+    const bench_shape *shape;
+    imbrex_plan *plan;
+    imbrex_stream stream; /* NULL: the default one of the plan's group */
+    bool whole;           /* the product alone */
+    int64_t calls;
+    int inner;       /* calls in a round, or 0: note nothing */
+    double *host_us; /* [rounds]: of one call each, the stream being idle before it */
+} bench_call;
+
+/* Enqueues one run; ctx is the bench_call. */
+IMBREX_TRY bench_call_run(void *ctx);
+
+/* Forgets all calls and starts to note rounds, `rounds` of them at most; false: out of memory. */
+bool bench_call_note(bench_call *call, int inner, int rounds);
+
+/* The median host time of the rounds after the first `warm`, and no more notes; NAN if none were
+ * taken. */
+double bench_call_host_us(bench_call *call, int warm, int rounds);
+
+/* Destroys the plan too. */
+void bench_call_close(bench_call *call);
+
+/* ---- The BLAS that this tool was built with -------------------------------------------------- */
+
+/* Whether this build has one, and it can compute what this plan does: float32, in host memory. */
+bool bench_blas_can(const bench_shape *shape, const imbrex_plan *plan);
+
+typedef struct bench_blas {
+    const bench_data *data;
+    const bench_shape *shape;
+    int threads;
+    int64_t calls;
+} bench_blas;
+
+/* Threads as the operators have them: what was asked for, else IMBREX_CPU_THREADS, else one. */
+int bench_blas_threads(const bench_shape *shape);
+
+/* c[m, n] = a[m, k] b, on the calling thread and threads - 1 others.  Only where bench_blas_can. */
+void bench_blas_product(const bench_shape *shape, int threads, const float *a, const float *b,
+                        float *c);
+
+/* One product of the next operands; ctx is the bench_blas. */
+IMBREX_TRY bench_blas_run(void *ctx);
+
+/* ---- NVIDIA's cuBLASLt, loaded when asked for ------------------------------------------------ */
 
 enum { CUDA_BLAS_WAYS = 8, CUDA_BLAS_WORKSPACE_BYTES = 64 << 20 };
 
@@ -87,4 +160,24 @@ void cuda_blas_finish(cuda_blas_product *product);
 IMBREX_TRY cuda_blas_run(const cuda_blas_product *product, int way, const imbrex_args *args,
                          imbrex_stream stream);
 
-#endif /* CLI_CUDA_BLAS_H */
+/* ---- The fastest of the ways that it proposes ------------------------------------------------ */
+
+typedef struct bench_cublas {
+    const bench_data *data;
+    const bench_shape *shape;
+    imbrex_group *alone;
+    cuda_timer *timer;
+    cuda_blas_product product;
+    int way;
+    int64_t calls;
+} bench_cublas;
+
+/* Tries every way a few times and keeps the fastest.  data, shape, alone and timer are set.
+ * Local; to be closed also after a failure. */
+IMBREX_TRY bench_cublas_open(bench_cublas *b, cublasLtHandle_t handle, void *workspace);
+void bench_cublas_close(bench_cublas *b);
+
+/* One product of the next operands; ctx is the bench_cublas. */
+IMBREX_TRY bench_cublas_run(void *ctx);
+
+#endif /* CLI_CANDIDATES_H */
