@@ -343,6 +343,50 @@ IMBREX_TRY imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc
 IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
 
+/* ---- What operators there are ---------------------------------------------------------------- */
+
+/* For tools and bindings that treat all operators alike. */
+enum {
+    IMBREX_FIELD_REQUIRED = 1, /* of a desc: has no default */
+    IMBREX_FIELD_INPUT = 2,    /* an operand that is read, */
+    IMBREX_FIELD_OUTPUT = 4,   /* or written */
+    IMBREX_FIELD_OPTIONAL = 8, /* an operand that may be NULL */
+    IMBREX_FIELD_RUN = 16      /* a size: the desc's is the most, args say a run's */
+};
+
+/* A field of an operator's desc or args. */
+typedef struct imbrex_field {
+    const char *name; /* "experts" */
+    const char *type; /* "int64", "int", "dtype", "layout", "string"; of an operand what lies there:
+                         "matrix" (of the plan's dtype), "int32" */
+    const char *text; /* what it is, in words */
+    size_t offset, bytes;
+    int flags;
+    signed char own[12]; /* the library's: imbrex_plan_operand says what it means */
+} imbrex_field;
+
+typedef struct imbrex_op_info {
+    const char *name, *text;
+    const imbrex_field *desc, *args; /* [desc_fields], [args_fields] */
+    int desc_fields, args_fields;
+    size_t desc_bytes, args_bytes;
+} imbrex_op_info;
+
+IMBREX_API const imbrex_op_info *imbrex_op(int i); /* from 0; NULL behind the last */
+
+/* Collective: what imbrex_plan_X(group, desc, plan) does for operator "X".  desc_bytes: sizeof
+ * *desc, which must be desc_bytes of its imbrex_op_info. */
+IMBREX_TRY imbrex_plan_create(imbrex_group *group, const char *op, const void *desc,
+                              size_t desc_bytes, imbrex_plan **plan);
+
+/* Local: the shape and type that field number i of the operator's args has on this rank in a run of
+ * m rows (0: of the plan's m).  Dimensions that it does not have are -1.  INVALID: no operand. */
+IMBREX_TRY imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int64_t shape[4],
+                               imbrex_dtype *dtype);
+
+IMBREX_API size_t
+imbrex_plan_memory(const imbrex_plan *plan); /* bytes of this rank that it holds */
+
 /* How imbrex_tune gets on: one candidate was timed once more, or dropped. */
 typedef struct imbrex_tune_step {
     const char *algorithm;
@@ -354,12 +398,12 @@ typedef struct imbrex_tune_step {
 
 typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
 
-/* Collective: times an operator ("ag_gemm") at desc's shape, on random inputs and a stream of its
- * own, by every algorithm and then with several chunk sizes (unless desc gives one, or tiles have
- * rows of several ranks), all ranks in lockstep, and keeps the fastest on disk: from then on plans
- * of that shape, dtype, layout, budget (desc.sms) and number of ranks, whose desc names no
- * algorithm, take it on such devices and links, those for fewer rows in another plan, too.  Of
- * collectives k is 0; no other size may be.
+/* Collective: times an operator ("ag_gemm") at the shape of its desc, on random inputs and a stream
+ * of its own, by every algorithm and then with several chunk sizes (unless desc gives one, or
+ * tiles have rows of several ranks), all ranks in lockstep, and keeps the fastest on disk: from
+ * then on plans of that shape, dtype, layout, budget (desc.sms) and number of ranks, whose desc
+ * names no algorithm, take it on such devices and links, those for fewer rows in another plan,
+ * too.  No size may be 0.  desc, desc_bytes: as in imbrex_plan_create.
  * desc.algorithm must be NULL, and IMBREX_ALGORITHM still comes first.  UNSUPPORTED: the group has
  * one rank, or its device only compiles.  SYSTEM on rank 0, PEER on the others: the folder cannot
  * be written (IMBREX_CACHE_DIR).
@@ -368,7 +412,7 @@ typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
  * timeout_ms is the limit on its waits.  Candidates run in a group of their own, over this one and
  * on its devices, so that this one does not fail with them; TIMEOUT: all have hung.  progress, or
  * NULL, is called on this rank's thread. */
-IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
+IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const void *desc, size_t desc_bytes,
                        imbrex_tune_progress progress, void *ctx);
 
 /* Enqueues one run.  All ranks run the same plans in the same order, each run with one m; a

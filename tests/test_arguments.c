@@ -63,7 +63,7 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.n is 2147479552", imbrex_plan_all_gather, group, COLL(n, IMX_SIZE_MOST + 1), &p);
     INVALID("desc.k is 2147483647", imbrex_plan_gemm_rs, group, GEMM(k, INT32_MAX), &p);
     INVALID("desc.chunk_rows is -4", imbrex_plan_ag_gemm, group, GEMM(chunk_rows, -4), &p);
-    INVALID("desc.sms is -5: want how many", imbrex_plan_gemm_rs, group, GEMM(sms, -5), &p);
+    INVALID("desc.sms is -5: want from 0", imbrex_plan_gemm_rs, group, GEMM(sms, -5), &p);
     INVALID("desc.dtype is 3", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)3), &p);
     INVALID("desc.layout is 2", imbrex_plan_ag_gemm, group, GEMM(layout, (imbrex_layout)2), &p);
     INVALID("desc.m is -1", imbrex_plan_all_gather, group, COLL(m, -1), &p);
@@ -444,7 +444,7 @@ static int not_initialised(imbrex_group *group, void *ctx)
     imbrex_kernel_desc desc = { .name = "none", .source = "int x;", .gemm = &product };
     imbrex_kernel *kernel = NULL;
     memset(&product, 0xff, sizeof product);
-    INVALID("desc.m is -1", imbrex_tune, group, "gemm_rs", &product, NULL, NULL);
+    INVALID("desc.m is -1", imbrex_tune, group, "gemm_rs", &product, sizeof product, NULL, NULL);
     INVALID("desc.gemm", imbrex_kernel_create, group, &desc, &kernel);
     memset(&desc, 0xff, sizeof desc);
     UNSUPPORTED("desc.reserved is not 0", imbrex_kernel_create, group, &desc, &kernel);
@@ -524,23 +524,28 @@ static int tuning(imbrex_group *group, void *ctx)
     imbrex_gemm_desc negative = good, empty = good, named = good, reserved = good;
     (void)ctx;
     if (imbrex_group_size(group) == 1) {
-        UNSUPPORTED("one rank", imbrex_tune, group, "ag_gemm", &good, NULL, NULL);
+        UNSUPPORTED("one rank", imbrex_tune, group, "ag_gemm", &good, sizeof good, NULL, NULL);
         return 0;
     }
     negative.m = -1;
     empty.k = 0;
     named.algorithm = "copy";
     reserved.reserved[0] = 1;
-    INVALID("op is \"gemm\": want ", imbrex_tune, group, "gemm", &good, NULL, NULL);
-    INVALID("desc.m is -1", imbrex_tune, group, "ag_gemm", &negative, NULL, NULL);
-    INVALID("96, 16, 0: none may be 0", imbrex_tune, group, "ag_gemm", &empty, NULL, NULL);
-    INVALID("want k 0", imbrex_tune, group, "all_gather", &good, NULL, NULL);
-    INVALID("desc.algorithm is \"copy\"", imbrex_tune, group, "ag_gemm", &named, NULL, NULL);
-    UNSUPPORTED("desc.reserved", imbrex_tune, group, "ag_gemm", &reserved, NULL, NULL);
-    INVALID("op is NULL", imbrex_tune, group, NULL, &good, NULL, NULL);
-    INVALID("desc is NULL", imbrex_tune, group, "ag_gemm", NULL, NULL, NULL);
+    INVALID("op is \"gemm\": there are ag_gemm, ", imbrex_tune, group, "gemm", &good, sizeof good,
+            NULL, NULL);
+    INVALID("desc.m is -1", imbrex_tune, group, "ag_gemm", &negative, sizeof negative, NULL, NULL);
+    INVALID("desc.k is 0: there is nothing to time", imbrex_tune, group, "ag_gemm", &empty,
+            sizeof empty, NULL, NULL);
+    INVALID("all_gather's desc has ", imbrex_tune, group, "all_gather", &good, sizeof good, NULL,
+            NULL);
+    INVALID("desc.algorithm is \"copy\"", imbrex_tune, group, "ag_gemm", &named, sizeof named, NULL,
+            NULL);
+    UNSUPPORTED("desc.reserved", imbrex_tune, group, "ag_gemm", &reserved, sizeof reserved, NULL,
+                NULL);
+    INVALID("op is NULL", imbrex_tune, group, NULL, &good, sizeof good, NULL, NULL);
+    INVALID("desc is NULL", imbrex_tune, group, "ag_gemm", NULL, sizeof good, NULL, NULL);
     EXPECT(IMBREX_PEER, "op differs between ranks: ag_gemm on rank 0, gemm_rs", imbrex_tune, group,
-           imbrex_group_rank(group) == 1 ? "gemm_rs" : "ag_gemm", &good, NULL, NULL);
+           imbrex_group_rank(group) == 1 ? "gemm_rs" : "ag_gemm", &good, sizeof good, NULL, NULL);
     return 0;
 }
 

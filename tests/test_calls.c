@@ -91,7 +91,7 @@ static int all_are_refused(pair *x)
     REFUSED(who, imbrex_plan_all_gather(g, &coll, &plan));
     REFUSED(who, imbrex_plan_ag_gemm(g, &gemm, &plan));
     REFUSED(who, imbrex_kernel_create(g, &desc, &kernel));
-    REFUSED(who, imbrex_tune(g, "ag_gemm", &gemm, NULL, NULL));
+    REFUSED(who, imbrex_tune(g, "ag_gemm", &gemm, sizeof gemm, NULL, NULL));
     RANK_OK(imbrex_group_status(g)); /* whoever watches over the others may ask */
     RANK_CHECK(imbrex_group_size(g) == 1 && imbrex_group_device(g)[0], "it is not known");
     return 0;
@@ -210,7 +210,7 @@ static int within(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     imbrex_gemm_desc desc = { .m = 8, .n = 8, .k = 8, .dtype = IMBREX_F32 };
-    RANK_OK(imbrex_tune(group, "ag_gemm", &desc, ask, group));
+    RANK_OK(imbrex_tune(group, "ag_gemm", &desc, sizeof desc, ask, group));
     RANK_OK(imbrex_stream_sync(group, NULL));
     return 0;
 }

@@ -113,7 +113,7 @@ static int all_are_refused(things *x)
     REFUSED(imbrex_plan_ag_gemm(g, &gemm, &plan));
     REFUSED(imbrex_plan_gemm_rs(g, &gemm, &plan));
     REFUSED(imbrex_kernel_create(g, &desc, &kernel));
-    REFUSED(imbrex_tune(g, "ag_gemm", &gemm, NULL, &progressed));
+    REFUSED(imbrex_tune(g, "ag_gemm", &gemm, sizeof gemm, NULL, &progressed));
     RANK_CHECK(!plan && !kernel && !stream && at == x->word, "an output was written");
     return 0;
 }

@@ -129,7 +129,7 @@ static int tune_rank(imbrex_group *group, void *ctx)
     (void)ctx;
     view v = { .calls = 0 };
     made m;
-    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, note, &v));
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, sizeof shape, note, &v));
     /* Ranks are merged. */
     RANK_CHECK(v.done == 1 && v.best_us > 0 && v.dropped == 1 &&
                    strcmp(v.first_dropped, "ring") == 0,
@@ -158,7 +158,7 @@ static int tune_rank(imbrex_group *group, void *ctx)
 static int tune_quietly(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, NULL, NULL));
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, sizeof shape, NULL, NULL));
     return 0;
 }
 
@@ -192,11 +192,10 @@ static int tune_others(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     imbrex_gemm_desc desc = { .m = 7, .n = 5, .k = 3, .dtype = IMBREX_BF16, .layout = IMBREX_KN };
-    RANK_OK(imbrex_tune(group, "gemm_rs", &desc, NULL, NULL));
-    desc.k = 0;
-    RANK_OK(imbrex_tune(group, "reduce_scatter", &desc, NULL, NULL));
-    RANK_OK(imbrex_tune(group, "all_gather", &desc, NULL, NULL));
+    RANK_OK(imbrex_tune(group, "gemm_rs", &desc, sizeof desc, NULL, NULL));
     imbrex_coll_desc coll = { .m = 7, .n = 5, .dtype = IMBREX_BF16 };
+    RANK_OK(imbrex_tune(group, "reduce_scatter", &coll, sizeof coll, NULL, NULL));
+    RANK_OK(imbrex_tune(group, "all_gather", &coll, sizeof coll, NULL, NULL));
     imbrex_plan *plan;
     RANK_OK(imbrex_plan_reduce_scatter(group, &coll, &plan));
     bool measured = imx_describe_facts(plan).measured;
@@ -240,7 +239,7 @@ static int tune_with_chunks(imbrex_group *group, void *ctx)
     made m;
     view v = { .calls = 0 };
     desc.chunk_rows = 8;
-    RANK_OK(imbrex_tune(group, "ag_gemm", &desc, note, &v));
+    RANK_OK(imbrex_tune(group, "ag_gemm", &desc, sizeof desc, note, &v));
     RANK_CHECK(v.chunk_rows_most == 0, "tried chunks of %d rows", v.chunk_rows_most);
     RANK_OK(make(group, &desc, &m));
     RANK_CHECK(m.facts.measured && m.facts.chunk_rows == 8, "%s", m.text);
@@ -328,7 +327,7 @@ static int refused_on_one(imbrex_group *group, void *ctx)
     made m;
     first_lost = rank == 1 ? BEFORE_PLANS : -1;
     lost_count = 1;
-    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, note, &v));
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, sizeof shape, note, &v));
     first_lost = -1;
     RANK_CHECK(v.dropped == 2 && strcmp(v.first_dropped, "copy") == 0, "%d dropped, first %s",
                v.dropped, v.first_dropped); /* and "ring", as always */
@@ -345,7 +344,7 @@ static int refused_always(imbrex_group *group, void *ctx)
     (void)ctx;
     first_lost = imbrex_group_rank(group) == 1 ? BEFORE_PLANS : -1;
     lost_count = 1000;
-    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, NULL, NULL);
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, sizeof shape, NULL, NULL);
     first_lost = -1;
     RANK_CHECK(status == IMBREX_UNSUPPORTED, "%s: %s", imbrex_status_name(status), imbrex_error());
     RANK_CHECK(strstr(imbrex_error(), "imbrex_tune: no algorithm of ag_gemm could be made here: "),
@@ -376,8 +375,8 @@ static void leave(void *ctx, const imbrex_tune_step *step)
 static int run_fails(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    imbrex_status status =
-        imbrex_tune(group, "ag_gemm", &shape, imbrex_group_rank(group) == 2 ? leave : NULL, group);
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, sizeof shape,
+                                       imbrex_group_rank(group) == 2 ? leave : NULL, group);
     RANK_CHECK(status == IMBREX_PEER, "%s: %s", imbrex_status_name(status), imbrex_error());
     RANK_CHECK(strstr(imbrex_error(), "failed while it was timed, and the group with it: ") &&
                    strstr(imbrex_error(), "imbrex_group_abort"),
@@ -485,7 +484,7 @@ static int nowhere_to_write(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     view v = { .calls = 0 };
-    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, note, &v);
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, sizeof shape, note, &v);
     bool first = imbrex_group_rank(group) == 0;
     RANK_CHECK(status == (first ? IMBREX_SYSTEM : IMBREX_PEER), "%s: %s",
                imbrex_status_name(status), imbrex_error());
@@ -509,7 +508,7 @@ enum { LOCKED_MS = 4000 }; /* the group's limit: half of it is waited for the fo
 static int locked_out(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, NULL, NULL);
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, sizeof shape, NULL, NULL);
     bool first = imbrex_group_rank(group) == 0;
     RANK_CHECK(status == (first ? IMBREX_SYSTEM : IMBREX_PEER), "%s: %s",
                imbrex_status_name(status), imbrex_error());

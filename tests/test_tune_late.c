@@ -65,7 +65,7 @@ static int one_hangs(imbrex_group *group, void *ctx)
     const int *slow = ctx;
     hang h = { .slow = imbrex_group_rank(group) == *slow, .steps = 2, .times = 1 };
     char text[600], figure[40];
-    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, note, &h));
+    RANK_OK(imbrex_tune(group, "ag_gemm", &shape, sizeof shape, note, &h));
     RANK_CHECK(h.late == 1 && h.done == 1, "%d were late, done is %g", h.late, h.done);
     RANK_CHECK(strstr(h.why, "waited ") && strstr(h.why, " imbrex_barrier"), "%s", h.why);
     RANK_OK(plan_text(group, text));
@@ -80,7 +80,7 @@ static int all_hang(imbrex_group *group, void *ctx)
     (void)ctx;
     hang h = { .slow = imbrex_group_rank(group) == 1, .times = 1000 };
     char text[600];
-    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, note, &h);
+    imbrex_status status = imbrex_tune(group, "ag_gemm", &shape, sizeof shape, note, &h);
     RANK_CHECK(status == IMBREX_TIMEOUT, "%s", imbrex_status_name(status));
     RANK_CHECK(strstr(imbrex_error(), "no algorithm of ag_gemm could be timed here: "), "%s",
                imbrex_error());

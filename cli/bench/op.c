@@ -50,6 +50,18 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
     };
 }
 
+static imbrex_coll_desc coll_desc(const bench_shape *s, const char *algorithm)
+{
+    return (imbrex_coll_desc){
+        .m = s->m,
+        .n = s->n,
+        .dtype = s->dtype,
+        .algorithm = algorithm,
+        .chunk_rows = s->chunk_rows,
+        .sms = s->sms,
+    };
+}
+
 imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const char *algorithm,
                             imbrex_plan **plan)
 {
@@ -62,15 +74,20 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
         }
         return s->op->gemm(group, &desc, plan);
     }
-    imbrex_coll_desc desc = {
-        .m = for_more ? s->plan_m : s->m,
-        .n = s->n,
-        .dtype = s->dtype,
-        .algorithm = algorithm,
-        .chunk_rows = s->chunk_rows,
-        .sms = s->sms,
-    };
+    imbrex_coll_desc desc = coll_desc(s, algorithm);
+    if (for_more)
+        desc.m = s->plan_m;
     return s->op->coll(group, &desc, plan);
+}
+
+imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
+                            imbrex_tune_progress progress, void *ctx)
+{
+    const imbrex_gemm_desc gemm = bench_op_desc(s, NULL);
+    const imbrex_coll_desc coll = coll_desc(s, NULL);
+    const void *desc = s->op->product ? (const void *)&gemm : &coll;
+    return imbrex_tune(group, s->op->name, desc, s->op->product ? sizeof gemm : sizeof coll,
+                       progress, ctx);
 }
 
 imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, imbrex_plan **plan)

@@ -45,6 +45,10 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *shape, const char *algorithm);
 IMBREX_TRY bench_op_plan(imbrex_group *group, const bench_shape *shape, const char *algorithm,
                          imbrex_plan **plan);
 
+/* Collective. */
+IMBREX_TRY bench_op_tune(imbrex_group *group, const bench_shape *shape,
+                         imbrex_tune_progress progress, void *ctx);
+
 /* Collective.  The product of one rank alone: for a group of one rank. */
 IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, imbrex_plan **plan);
 

@@ -311,10 +311,9 @@ static void print(const table *t, const bench_shape *s)
 /* Collective.  bar: NULL on ranks that say nothing.  shown: print the candidates. */
 static imbrex_status tune(imbrex_group *group, const bench_shape *s, progress *bar, bool shown)
 {
-    const imbrex_gemm_desc desc = bench_op_desc(s, NULL);
     table t = { .bar = bar };
     progress_begin(bar, "tune", STEPS);
-    imbrex_status status = imbrex_tune(group, s->op->name, &desc, note, &t);
+    imbrex_status status = bench_op_tune(group, s, note, &t);
     progress_end(bar);
     if (status == IMBREX_OK && bar && shown)
         print(&t, s);

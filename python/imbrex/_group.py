@@ -198,11 +198,12 @@ class Group:
             except BaseException as failed:  # must not cross C: raised below
                 failures[:] = [failed]
 
-        desc = library.GemmDesc(m=m, n=n, k=k, dtype=DTYPES[dtype_name(dtype)],
-                                layout=choice("layout", layout, LAYOUTS), chunk_rows=chunk_rows,
-                                sms=sms)
+        options = dict(m=m, n=n, dtype=DTYPES[dtype_name(dtype)], chunk_rows=chunk_rows, sms=sms)
+        layout = choice("layout", layout, LAYOUTS)
+        desc = library.GemmDesc(k=k, layout=layout, **options) if k else \
+            library.CollDesc(**options)
         check(self._life.call(lib.imbrex_tune, self._open(), text("op", op), ctypes.byref(desc),
-                              library.TUNE_PROGRESS(note), None), failures)
+                              ctypes.sizeof(desc), library.TUNE_PROGRESS(note), None), failures)
         if failures:
             raise failures.pop()
         return found

@@ -123,7 +123,7 @@ def _open():
         for function in functions:
             getattr(lib, "imbrex_plan_" + function).argtypes = [
                 ctypes.c_void_p, ctypes.POINTER(desc), ctypes.POINTER(ctypes.c_void_p)]
-    lib.imbrex_tune.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(GemmDesc),
+    lib.imbrex_tune.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
                                 TUNE_PROGRESS, ctypes.c_void_p]
     for function in "imbrex_group_describe", "imbrex_plan_describe":
         getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]

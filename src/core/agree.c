@@ -44,10 +44,11 @@ static bool is_own(int32_t status)
 
 static imbrex_status differs(const imx_field *field, int64_t first, int64_t other, int rank)
 {
+    const char *of = field->of ? field->of : "", *dot = field->of ? "." : "";
     if (field->hash)
         return imx_fail(IMBREX_PEER,
-                        "%s differs between rank 0 and rank %d; all ranks must pass the same",
-                        field->name, rank);
+                        "%s%s%s differs between rank 0 and rank %d; all ranks must pass the same",
+                        of, dot, field->name, rank);
     char numbers[2][24];
     const char *values[2] = { numbers[0], numbers[1] };
     const int64_t given[2] = { first, other };
@@ -58,9 +59,9 @@ static imbrex_status differs(const imx_field *field, int64_t first, int64_t othe
             snprintf(numbers[i], sizeof numbers[i], "%lld", (long long)given[i]);
     }
     return imx_fail(IMBREX_PEER,
-                    "%s differs between ranks: %s on rank 0, %s on rank %d; all ranks must pass "
-                    "the same",
-                    field->name, values[0], values[1], rank);
+                    "%s%s%s differs between ranks: %s on rank 0, %s on rank %d; all ranks must "
+                    "pass the same",
+                    of, dot, field->name, values[0], values[1], rank);
 }
 
 /* said: the whole of what this rank's detail begins with. */
@@ -68,14 +69,14 @@ static imbrex_status compare(const imbrex_group *group, const proposal *all,
                              const imx_field *fields, const char *said)
 {
     const proposal *mine = &all[group->rank];
+    if (is_own(mine->status))
+        return imx_fail(mine->status, "%s", said);
     for (int r = 0; r < group->size; r++) {
         if (strcmp(all[r].call, all[0].call) != 0)
             return imx_fail(IMBREX_PEER,
                             "ranks are in different collective calls: %s on rank 0, %s on rank %d",
                             all[0].call, all[r].call, r);
     }
-    if (is_own(mine->status))
-        return imx_fail(mine->status, "%s", said);
     for (int r = 0; r < group->size; r++) {
         if (is_own(all[r].status))
             return imx_fail(IMBREX_PEER, "rank %d failed: %s", r, all[r].detail);

@@ -72,6 +72,14 @@ static void describe_memory(const imx_plan_facts *facts, imx_text *out)
         imx_text_add(out, "; symmetric memory: %s", facts->memory);
 }
 
+size_t imbrex_plan_memory(const imbrex_plan *plan)
+{
+    if (!imx_live_is(IMX_LIVE_PLAN, plan))
+        return 0;
+    const imx_plan_facts facts = imx_describe_facts(plan);
+    return facts.symmetric_bytes + facts.local_bytes;
+}
+
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };
@@ -81,7 +89,7 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     }
     const imx_shape *s = &plan->shape;
     const imx_plan_facts facts = imx_describe_facts(plan);
-    imx_text_add(&out, "%s m=%lld n=%lld", plan->op->name, (long long)s->m, (long long)s->n);
+    imx_text_add(&out, "%s m=%lld n=%lld", plan->op->info.name, (long long)s->m, (long long)s->n);
     if (plan->op->product)
         imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
                      s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");

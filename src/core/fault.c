@@ -12,10 +12,10 @@ static void describe_plan(const imbrex_group *group, int number, imx_text *text)
 {
     const imbrex_plan *plan = imx_plan_by_number(group, number);
     if (plan && plan->whole)
-        imx_text_add(text, "%s (plan %d, of up to %lld rows)", plan->op->name, plan->whole->number,
-                     (long long)plan->shape.m);
+        imx_text_add(text, "%s (plan %d, of up to %lld rows)", plan->op->info.name,
+                     plan->whole->number, (long long)plan->shape.m);
     else
-        imx_text_add(text, "%s (plan %d)", plan ? plan->op->name : "a destroyed plan", number);
+        imx_text_add(text, "%s (plan %d)", plan ? plan->op->info.name : "a destroyed plan", number);
 }
 
 /* In a kernel of the caller's. */

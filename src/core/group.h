@@ -125,6 +125,7 @@ imbrex_status imx_group_create_child(const imbrex_group *parent, imx_bootstrap *
 
 /* One number that all ranks must give alike, with the name that the caller knows it by. */
 typedef struct imx_field {
+    const char *of; /* the struct it is in; NULL: none */
     const char *name;
     int64_t value;
     const char *const *words; /* [words_count], what a value means; NULL: the number says it */
@@ -132,7 +133,7 @@ typedef struct imx_field {
     bool hash; /* the number says nothing */
 } imx_field;
 
-enum { IMX_AGREE_FIELDS = 20, IMX_AGREE_NOTE = 256 };
+enum { IMX_AGREE_FIELDS = 24, IMX_AGREE_NOTE = 256 };
 
 /* Collective: swaps bytes through the bootstrap.  If that fails: why the group has, or PEER or
  * TIMEOUT. */

@@ -68,8 +68,7 @@ static void add_links(const imbrex_group *group, imx_text *key)
     imx_text_add(key, "%s", words);
 }
 
-static void add_key(const imbrex_group *group, const imx_op *op, const imx_request *r,
-                    imx_text *key)
+static void add_key(const imbrex_group *group, const imx_request *r, imx_text *key)
 {
     const imx_shape *s = &r->shape;
     imx_text_add(key, "%s | %s: %s | ", imbrex_version(), group->backend->name,
@@ -77,9 +76,9 @@ static void add_key(const imbrex_group *group, const imx_op *op, const imx_reque
     add_links(group, key);
     imx_text_add(key, " | ranks ");
     imx_nodes_sizes(&group->nodes, key);
-    imx_text_add(key, ", %d a device | %s m=%lld n=%lld", group->sharers, op->name, (long long)s->m,
-                 (long long)s->n);
-    if (op->product)
+    imx_text_add(key, ", %d a device | %s m=%lld n=%lld", group->sharers, r->op->info.name,
+                 (long long)s->m, (long long)s->n);
+    if (r->op->product)
         imx_text_add(key, " k=%lld b=%s", (long long)s->k,
                      s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
     imx_text_add(key, " %s", imx_dtype_name(s->dtype));
@@ -155,8 +154,7 @@ static const char *open_file(const imx_folder *folder, char **file, imx_text *wh
     return NULL;
 }
 
-void imx_measured_recall(const imbrex_group *group, const imx_op *op, const imx_request *request,
-                         imx_measured *out)
+void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out)
 {
     imx_folder folder;
     char key[KEY_MOST] = "", *file = NULL;
@@ -167,11 +165,11 @@ void imx_measured_recall(const imbrex_group *group, const imx_op *op, const imx_
     const char *rest = imx_backend_runs(group->backend) ? open_file(&folder, &file, &why) : NULL;
     if (!rest)
         return;
-    add_key(group, op, request, &key_text);
+    add_key(group, request, &key_text);
     for (line l; next_line(&rest, &l);) {
         if (!starts(&l, key))
             continue;
-        if (!is_whole(&l) || !read_columns(&l, key, op, out))
+        if (!is_whole(&l) || !read_columns(&l, key, request->op, out))
             imx_text_add(&why, "the line of %s/%s is damaged", folder.path, file_name);
         break;
     }
@@ -259,9 +257,8 @@ static imbrex_status replace(const imx_folder *folder, const char *key, const im
     return status;
 }
 
-imbrex_status imx_measured_keep(const imbrex_group *group, const imx_op *op,
-                                const imx_request *request, const char *algorithm, int chunk_rows,
-                                const char *figures)
+imbrex_status imx_measured_keep(const imbrex_group *group, const imx_request *request,
+                                const char *algorithm, int chunk_rows, const char *figures)
 {
     char key[KEY_MOST] = "", added[LINE_MOST + KEY_MOST], digest[DIGEST + 1], date[16];
     imx_text key_text = { .at = key, .size = sizeof key };
@@ -269,7 +266,7 @@ imbrex_status imx_measured_keep(const imbrex_group *group, const imx_op *op,
     time_t now = time(NULL);
     struct tm day;
     strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &day));
-    add_key(group, op, request, &key_text);
+    add_key(group, request, &key_text);
     imx_text_add(&text, "%s%s, chunk_rows=%d | %.*s | %s | ", key, algorithm, chunk_rows,
                  FIGURES_MOST - 2, figures, date);
     digest_of(added, text.length, digest);

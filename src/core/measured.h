@@ -21,15 +21,14 @@ typedef struct imx_measured {
 } imx_measured;
 
 /* Local: what is known of a case, if anything. */
-void imx_measured_recall(const imbrex_group *group, const imx_op *op, const imx_request *request,
-                         imx_measured *out);
+void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out);
 
 /* Whether imx_measured_keep would find a folder to write to; SYSTEM and why not. */
 imbrex_status imx_measured_check(const imbrex_group *group) IMX_MUST_CHECK;
 
 /* Puts a case's line in the place of the one before.  figures: what was measured, in words. */
-imbrex_status imx_measured_keep(const imbrex_group *group, const imx_op *op,
-                                const imx_request *request, const char *algorithm, int chunk_rows,
+imbrex_status imx_measured_keep(const imbrex_group *group, const imx_request *request,
+                                const char *algorithm, int chunk_rows,
                                 const char *figures) IMX_MUST_CHECK;
 
 /* Adds the line of `imbrex info`. */

@@ -65,20 +65,27 @@ static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype)
     return status == IMBREX_OK ? drained : status;
 }
 
-imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const imx_shape *shape,
-                                  imx_operands *out)
+static bool is_wanted(const imbrex_field *row)
 {
-    size_t element = imx_dtype_bytes(shape->dtype);
-    imx_operands o = { .group = group, .op = op };
-    for (int i = 0; i < IMX_OPERANDS && op->operands[i].name; i++) {
-        int64_t elements = imx_args_elements(group, &op->operands[i], shape, shape->m);
+    return imx_args_is_operand(row) && !(row->flags & IMBREX_FIELD_OPTIONAL);
+}
+
+imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx_operands *out)
+{
+    const imx_asked asked = { group, r->op, &r->shape, r->desc };
+    imx_operands o = { .group = group, .op = r->op };
+    for (int i = 0; i < o.op->info.args_fields; i++) {
+        const imbrex_field *row = &o.op->info.args[i];
         o.at[i] = o.set_bytes;
-        if (!(op->operands[i].flags & IMX_OPTIONAL))
-            o.set_bytes = imx_align(o.set_bytes + (size_t)elements * element, ALIGNMENT);
+        if (is_wanted(row))
+            o.set_bytes =
+                imx_align(o.set_bytes + (size_t)imx_args_elements(&asked, row, r->shape.m) *
+                                            imx_args_element_bytes(row, r->shape.dtype),
+                          ALIGNMENT);
     }
     o.sets = 1 + (int)imx_min((int64_t)(group->target->cache_bytes / o.set_bytes), SETS_MOST - 1);
     IMX_TRY(group->backend->memory_create(group->device, (size_t)o.sets * o.set_bytes, &o.memory));
-    imbrex_status status = fill(&o, shape->dtype);
+    imbrex_status status = fill(&o, r->shape.dtype);
     if (status != IMBREX_OK)
         imx_operands_destroy(&o);
     else
@@ -97,10 +104,10 @@ imbrex_args imx_operands_args(const imx_operands *o, int i)
 {
     char *set = (char *)o->memory->base + (size_t)(i % o->sets) * o->set_bytes;
     imbrex_args args = { 0 };
-    for (int j = 0; j < IMX_OPERANDS && o->op->operands[j].name; j++) {
+    for (int j = 0; j < o->op->info.args_fields; j++) {
         void *at = set + o->at[j];
-        if (!(o->op->operands[j].flags & IMX_OPTIONAL))
-            memcpy((char *)&args + o->op->operands[j].at, &at, sizeof at);
+        if (is_wanted(&o->op->info.args[j]))
+            memcpy((char *)&args + o->op->info.args[j].offset, &at, sizeof at);
     }
     return args;
 }

@@ -9,13 +9,13 @@ typedef struct imx_operands {
     imbrex_group *group;
     imx_memory *memory;
     const imx_op *op;
-    size_t at[IMX_OPERANDS]; /* in a set; of those that are not optional */
+    size_t at[IMX_OPERANDS]; /* in a set, by row of the args; of those that are not optional */
     size_t set_bytes;
     int sets;
 } imx_operands;
 
 /* Local.  Values are as from N(0, 1): a GPU computes faster on zeros. */
-imbrex_status imx_operands_create(imbrex_group *group, const imx_op *op, const imx_shape *shape,
+imbrex_status imx_operands_create(imbrex_group *group, const imx_request *request,
                                   imx_operands *operands) IMX_MUST_CHECK;
 void imx_operands_destroy(imx_operands *operands);
 

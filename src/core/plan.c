@@ -10,9 +10,6 @@
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
-const imx_op *const imx_plan_ops[IMX_PLAN_OPS] = { &imx_op_all_gather, &imx_op_reduce_scatter,
-                                                   &imx_op_ag_gemm, &imx_op_gemm_rs };
-
 /* The first of that name from `a` on; NULL: there is none. */
 static const imx_algorithm *named(const imx_algorithm *a, const char *name)
 {
@@ -53,11 +50,13 @@ static imbrex_status fail_unknown(const imbrex_plan *plan, const char *source, c
     imbrex_status status = IMBREX_INVALID;
     for (int i = 0; (known = imx_plan_algorithm(plan->group, plan->op, i)); i++)
         imx_text_add(&text, "%s\"%s\"", i ? ", " : "", known);
-    for (int i = 0; i < IMX_PLAN_OPS; i++) {
-        if (named(imx_plan_ops[i]->algorithms, name))
+    const imx_op *op;
+    for (int i = 0; (op = imx_op_at(i)); i++) {
+        if (named(op->algorithms, name))
             status = IMBREX_UNSUPPORTED;
     }
-    return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name, plan->op->name, list);
+    return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name, plan->op->info.name,
+                    list);
 }
 
 /* The algorithm is there, but not for how the ranks are spread. */
@@ -84,7 +83,7 @@ static imbrex_status check_nodes(const imbrex_plan *plan)
     imx_nodes_sizes(nodes, &text);
     return imx_fail(IMBREX_UNSUPPORTED,
                     "the nodes have %s ranks: %s wants as many on each of several nodes", sizes,
-                    plan->op->name);
+                    plan->op->info.name);
 }
 
 static imbrex_status check_kernel(const imbrex_plan *plan, const char *source, const char *name)
@@ -147,9 +146,10 @@ static imbrex_status choose(imbrex_plan *plan, const imx_request *r, const imx_t
 static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 {
     const imbrex_group *group = plan->group;
-    IMX_TRY(imx_request_check(group, plan->op, r, "desc", 0));
-    const imx_tune_input input = imx_request_input(group, plan->op, r);
+    IMX_TRY(imx_request_check(group, r, "desc", 0));
+    const imx_tune_input input = imx_request_input(group, r);
     plan->shape = r->shape;
+    memcpy(plan->desc, r->desc, sizeof plan->desc);
     plan->config = imx_tune_config(&input);
     return choose(plan, r, &input);
 }
@@ -159,20 +159,20 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r)
 static const int64_t fewer_steps[IMX_FEWER] = { 64, 128, 256, 384, 512, 768, 1024, 2048 };
 
 /* The rows of plan number i for fewer of what is asked for; 0: there is none. */
-static int64_t fewer_rows(const imbrex_group *group, const imx_op *op, const imx_request *r, int i)
+static int64_t fewer_rows(const imbrex_group *group, const imx_request *r, int i)
 {
     int64_t rows = fewer_steps[i];
     bool chooses = !r->algorithm && !group->env.algorithm[0] && !r->chunk_rows;
     bool gpus = group->target->arch && group->nodes.count == 1;
     bool fits = rows >= r->m_least && rows <= r->shape.m * 3 / 4;
-    return op->product && chooses && gpus && fits ? rows : 0;
+    return r->op->product && chooses && gpus && fits ? rows : 0;
 }
 
-static bool has_fewer(const imbrex_group *group, const imx_op *op, const imx_request *r)
+static bool has_fewer(const imbrex_group *group, const imx_request *r)
 {
     bool has = false;
     for (int i = 0; i < IMX_FEWER; i++)
-        has = has || fewer_rows(group, op, r, i) > 0;
+        has = has || fewer_rows(group, r, i) > 0;
     return has;
 }
 
@@ -192,11 +192,12 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
             asked = count;
         algorithms[count++] = a->name;
     }
-    imx_field fields[IMX_AGREE_FIELDS] = {
-        [IMX_REQUEST_FIELDS] = { .name = "desc.algorithm",
-                                 .value = asked,
-                                 .words = algorithms,
-                                 .words_count = count },
+    const imx_field more[] = {
+        { .of = "desc",
+          .name = "algorithm",
+          .value = asked,
+          .words = algorithms,
+          .words_count = count },
         { .name = "the algorithm (chosen, or IMBREX_ALGORITHM)",
           .value = plan->algorithm ? plan->algorithm - plan->op->algorithms + 1 : 0,
           .words = algorithms,
@@ -209,10 +210,15 @@ static imbrex_status agree(imbrex_plan *plan, const char *call, const imx_reques
         { .name = "the columns that are read at a time",
           .value = reads_columns(plan) ? plan->config.part_cols : 0 },
         { .name = "whether IMBREX_ALGORITHM leaves room for plans for fewer rows (0 or 1)",
-          .value = mine == IMBREX_OK && !plan->whole && has_fewer(plan->group, plan->op, r) },
+          .value = mine == IMBREX_OK && !plan->whole && has_fewer(plan->group, r) },
     };
-    imx_request_fields(r, false, fields);
-    return imx_agree_noted(plan->group, call, mine, fields, IMX_REQUEST_FIELDS + 8, note);
+    imx_field fields[IMX_AGREE_FIELDS];
+    _Static_assert(IMX_REQUEST_FIELDS + sizeof more / sizeof *more <= IMX_AGREE_FIELDS,
+                   "ranks do not tell so much");
+    int given = imx_request_fields(r, "desc", fields);
+    memcpy(fields + given, more, sizeof more);
+    return imx_agree_noted(plan->group, call, mine, fields,
+                           given + (int)(sizeof more / sizeof *more), note);
 }
 
 /* Settles what the plan is, alike on all ranks.  Where nobody names an algorithm, what has been
@@ -228,7 +234,7 @@ static imbrex_status settle(imbrex_plan *plan, const char *call, const imx_reque
         mine = decide(plan, r);
     if (mine == IMBREX_OK && group->rank == 0 && group->size > 1 && !r->algorithm &&
         !group->env.algorithm[0])
-        imx_measured_recall(group, plan->op, r, &known);
+        imx_measured_recall(group, r, &known);
     IMX_TRY(agree(plan, call, r, mine, &known));
     if (known.algorithm[0]) {
         imx_request measured = *r;
@@ -405,8 +411,8 @@ static void destroy(imbrex_plan *plan)
 }
 
 /* whole: whose fewer rows the plan is for, or NULL. */
-static imbrex_status make(imbrex_group *group, const char *call, const imx_op *op,
-                          const imx_request *r, imbrex_plan *whole, imbrex_plan **out)
+static imbrex_status make(imbrex_group *group, const char *call, const imx_request *r,
+                          imbrex_plan *whole, imbrex_plan **out)
 {
     imbrex_plan *plan = NULL;
     imbrex_status status = imx_sys_alloc(1, sizeof *plan, &plan);
@@ -417,7 +423,7 @@ static imbrex_status make(imbrex_group *group, const char *call, const imx_op *o
         return imx_agree(group, call, status, NULL, 0);
     }
     plan->group = group;
-    plan->op = op;
+    plan->op = r->op;
     plan->whole = whole;
     plan->next = group->plans;
     group->plans = plan;
@@ -436,10 +442,10 @@ static imbrex_status make_fewer(imbrex_plan *plan, const char *call, const imx_r
     imx_request fewer = *r;
     fewer.m_least = 0;
     for (int i = 0; i < IMX_FEWER; i++) {
-        fewer.shape.m = fewer_rows(plan->group, plan->op, r, i);
+        fewer.shape.m = fewer_rows(plan->group, r, i);
         if (!fewer.shape.m)
             continue;
-        imbrex_status status = make(plan->group, call, plan->op, &fewer, plan, &plan->fewer[i]);
+        imbrex_status status = make(plan->group, call, &fewer, plan, &plan->fewer[i]);
         if (status != IMBREX_OK)
             return imx_fail(status,
                             "%s (the plan in it for up to %lld rows; desc.m_least = desc.m "
@@ -449,21 +455,28 @@ static imbrex_status make_fewer(imbrex_plan *plan, const char *call, const imx_r
     return IMBREX_OK;
 }
 
-imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
-                              const imx_request *r, imbrex_plan **out)
+imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const imx_request *r,
+                                    imbrex_plan **out)
 {
     imx_status_enter(call);
     IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_plan *plan = NULL;
     imbrex_status status;
-    IMX_TRY(make(group, call, op, r, NULL, out ? &plan : NULL));
+    IMX_TRY(make(group, call, r, NULL, out ? &plan : NULL));
     IMX_GOTO(make_fewer(plan, call, r));
     *out = plan;
     return IMBREX_OK;
 fail:
     destroy(plan);
     return status;
+}
+
+imbrex_status imx_plan_create(imbrex_group *group, const imx_op *op, const void *desc,
+                              imbrex_plan **plan)
+{
+    const imx_request r = imx_request_of(op, desc);
+    return imx_plan_create_asked(group, op->call, &r, plan);
 }
 
 void imbrex_plan_destroy(imbrex_plan *plan)
@@ -529,34 +542,4 @@ const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number)
     while (plan && plan->number != number)
         plan = plan->next;
     return plan;
-}
-
-/* ---- the constructors ------------------------------------------------------------------------ */
-
-imbrex_status imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
-                                     imbrex_plan **plan)
-{
-    imx_request r = imx_request_of_coll(desc);
-    return imx_plan_create(group, __func__, &imx_op_all_gather, &r, plan);
-}
-
-imbrex_status imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
-                                         imbrex_plan **plan)
-{
-    imx_request r = imx_request_of_coll(desc);
-    return imx_plan_create(group, __func__, &imx_op_reduce_scatter, &r, plan);
-}
-
-imbrex_status imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
-                                  imbrex_plan **plan)
-{
-    imx_request r = imx_request_of_gemm(desc);
-    return imx_plan_create(group, __func__, &imx_op_ag_gemm, &r, plan);
-}
-
-imbrex_status imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
-                                  imbrex_plan **plan)
-{
-    imx_request r = imx_request_of_gemm(desc);
-    return imx_plan_create(group, __func__, &imx_op_gemm_rs, &r, plan);
 }

@@ -21,89 +21,19 @@
 #include "../kernels/gemm/args.h"
 #include "../kernels/push/args.h"
 #include "../kernels/reduce/args.h"
-#include "cost.h"
-#include "group.h"
+#include "op.h"
 
-typedef struct imx_run imx_run;
-
-typedef struct imx_needs imx_needs;
-
-/* One way to do what an operator does: a block of its file, from `can` to `run`.  Several of one
- * name do it for plans of several kinds: a plan has the first that can. */
-typedef struct imx_algorithm {
-    const char *name;
-    bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
-    bool over_nodes; /* for ranks on several nodes; else for those of one */
-    bool on_request; /* runs where it is named, and is not chosen */
-    bool (*can)(const imx_problem *p, imx_text *why_not); /* NULL: always.  why_not ends a sentence
-                                                             that begins "X is the algorithm, " */
-    double (*cost)(const imx_problem *p, const imx_rates *rates); /* on GPUs of one node, beyond the
-                                                                     product; NULL: not chosen */
-    void (*layout)(const imbrex_plan *plan, imx_needs *needs);
-    imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
-    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
-} imx_algorithm;
-
-enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4 };
-
-/* What is asked of a plan: imbrex_gemm_desc and imbrex_coll_desc in one form. */
-typedef struct imx_request {
-    imx_shape shape;
+/* What is asked of a plan: what descs have in common, 0 where the operator's has none such, and the
+ * desc itself, for what is the operator's own. */
+struct imx_request {
+    const imx_op *op;
+    imx_shape shape; /* m: the rows of a run, however the desc calls them */
     const char *algorithm;
     int chunk_rows, sms;
     int64_t m_least;
-    const uint32_t *reserved; /* NULL: there was no desc */
-    size_t reserved_bytes;
-} imx_request;
-
-/* How much of each an algorithm needs in one half. */
-struct imx_needs {
-    size_t data_bytes; /* shared */
-    size_t signals;    /* shared */
-    size_t local_bytes;
-    size_t done;                  /* local signals; as many counters, and one more */
-    size_t lines_at, lines_bytes; /* of data: lines, which carry their signals in them */
+    bool given;                                     /* else the desc was NULL */
+    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* a copy */
 };
-
-/* How far a matrix of a run of m rows reaches. */
-typedef enum imx_extent { IMX_ONE, IMX_ROWS, IMX_OWN_ROWS, IMX_N, IMX_K } imx_extent;
-
-enum {
-    IMX_IN = 1,
-    IMX_OUT = 2,
-    IMX_OPTIONAL = 4, /* NULL: there is none */
-    IMX_WIDE = 8      /* aligned as the device's kernels load and store at once */
-};
-
-/* A matrix [rows, cols] of the plan's dtype in imbrex_args. */
-typedef struct imx_operand {
-    const char *name;
-    size_t at; /* of its pointer in imbrex_args */
-    imx_extent rows, cols;
-    int flags;
-} imx_operand;
-
-#define IMX_OPERAND(field, rows_, cols_, flags_)                         \
-    {                                                                    \
-#field, offsetof(imbrex_args, field), (rows_), (cols_), (flags_) \
-    }
-
-enum { IMX_OPERANDS = 6 };
-
-typedef struct imx_op {
-    const char *name;
-    bool product;                       /* multiplies */
-    bool scatters;                      /* c goes to its rows' owners; else a comes from them */
-    imx_operand operands[IMX_OPERANDS]; /* ends at the first without a name */
-    /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
-     * "sequential", whichever is named: there is no peer to send to. */
-    imx_algorithm algorithms[IMX_ALGORITHMS];
-} imx_op;
-
-extern const imx_op imx_op_all_gather, imx_op_reduce_scatter, imx_op_ag_gemm, imx_op_gemm_rs;
-
-enum { IMX_PLAN_OPS = 4 };
-extern const imx_op *const imx_plan_ops[IMX_PLAN_OPS];
 
 /* Where things lie in one half, in bytes from its start. */
 typedef struct imx_offsets {
@@ -137,8 +67,9 @@ struct imbrex_plan {
     int number;    /* in its group, from 1 */
     bool measured; /* the algorithm, not only expected */
     const imx_op *op;
-    const imx_algorithm *algorithm; /* what runs do */
-    const char *called;             /* the algorithm that was named or chosen */
+    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* as it was given */
+    const imx_algorithm *algorithm;                 /* what runs do */
+    const char *called;                             /* the algorithm that was named or chosen */
     imx_shape shape;
     imx_config config;
     imx_offsets offsets;
@@ -167,9 +98,13 @@ struct imx_run {
     uint64_t *use; /* this half's, in local memory */
 };
 
+/* Collective; desc: the operator's, NULL is INVALID. */
+imbrex_status imx_plan_create(imbrex_group *group, const imx_op *op, const void *desc,
+                              imbrex_plan **plan) IMX_MUST_CHECK;
+
 /* Collective; call: the public function, for the sentences. */
-imbrex_status imx_plan_create(imbrex_group *group, const char *call, const imx_op *op,
-                              const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
+imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call,
+                                    const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
 
 void imx_plan_destroy_all(imbrex_group *group);
 
@@ -203,7 +138,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan); /* describe.c */
 
 const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
 
-/* For imx_op.prepare: makes kernel number i of the plan ready. */
+/* For imx_algorithm.prepare: makes kernel number i of the plan ready. */
 imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
                                const void *largest) IMX_MUST_CHECK;
 
@@ -235,35 +170,43 @@ imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, in
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
-imx_request imx_request_of_gemm(const imbrex_gemm_desc *desc); /* NULL is fine */
-imx_request imx_request_of_coll(const imbrex_coll_desc *desc);
+imx_request imx_request_of(const imx_op *op, const void *desc); /* NULL is fine */
 
 /* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
- * that m, n and k may be. */
-imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op,
-                                const imx_request *request, const char *desc,
-                                int least) IMX_MUST_CHECK;
+ * that sizes which must be given may be. */
+imbrex_status imx_request_check(const imbrex_group *group, const imx_request *request,
+                                const char *desc, int least) IMX_MUST_CHECK;
 
 /* Local: whether a matrix of the caller's, which it knows as of.name, lies as its elements have to,
  * else INVALID; wide: and as the device's kernels load and store at once, else UNSUPPORTED. */
 imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
-                                  const void *at, imbrex_dtype dtype, bool wide) IMX_MUST_CHECK;
+                                  const void *at, size_t element, bool wide) IMX_MUST_CHECK;
 
 /* What tune.h chooses tiles and algorithm by. */
-imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op,
-                                 const imx_request *request);
+imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *request);
 
-/* What ranks must have alike, for imx_agree: m to m_least of imbrex_gemm_desc, but for the
- * algorithm.  nested: it is another desc's `gemm`. */
-enum { IMX_REQUEST_FIELDS = 8 };
-void imx_request_fields(const imx_request *request, bool nested,
-                        imx_field fields[IMX_REQUEST_FIELDS]);
+/* What ranks must have alike, for imx_agree: the desc's numbers.  desc: as above, kept.  Returns
+ * how many. */
+enum { IMX_REQUEST_FIELDS = 12 };
+int imx_request_fields(const imx_request *request, const char *desc,
+                       imx_field fields[IMX_REQUEST_FIELDS]);
 
 /* ---- args.c: the operands of a run ----------------------------------------------------------- */
 
-/* How many elements the operand has on this rank in a run of m rows. */
-int64_t imx_args_elements(const imbrex_group *group, const imx_operand *operand,
-                          const imx_shape *shape, int64_t m);
+static inline bool imx_args_is_operand(const imbrex_field *field)
+{
+    return field->own[IMX_FIELD_KIND] >= IMX_MATRIX;
+}
+
+/* Bytes of an element of an operand. */
+size_t imx_args_element_bytes(const imbrex_field *operand, imbrex_dtype dtype);
+
+/* The shape that an operand has on this rank in a run of m rows: returns how many dimensions. */
+int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m,
+                  int64_t dims[IMX_DIMS]);
+
+/* How many elements those are. */
+int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m);
 
 /* Local: what is wrong with what a run of m rows is given. */
 imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args,

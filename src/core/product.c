@@ -5,13 +5,18 @@
 #include <stdlib.h>
 
 #include "../kernels/gemm/tiling.h"
+#include "descs.h"
 #include "plan.h"
 
 /* Rows of a chunk if none are asked for; tiles then have rows of one rank only. */
 enum { CHUNK_ROWS = 2048 };
 
 /* What a kernel of the caller's is cut as: its rows come from all ranks, and go to their owners. */
-static const imx_op kernel_op = { .name = "kernel", .product = true, .scatters = true };
+static const imx_op kernel_op = {
+    IMX_OP(kernel, "a caller's product", imbrex_gemm_desc, imx_gemm_desc, imx_gemm_desc),
+    .product = true,
+    .scatters = true,
+};
 
 _Static_assert(sizeof(imx_gemm_user_args) <= IMX_ARGS_BYTES, "a launch has no room for them");
 
@@ -20,8 +25,8 @@ _Static_assert(sizeof(imx_gemm_user_args) <= IMX_ARGS_BYTES, "a launch has no ro
 static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_desc *d,
                                 const char *name)
 {
-    const imx_request request = imx_request_of_gemm(d);
-    IMX_TRY(imx_request_check(group, &kernel_op, &request, "desc.gemm", 1));
+    const imx_request request = imx_request_of(&kernel_op, d);
+    IMX_TRY(imx_request_check(group, &request, "desc.gemm", 1));
     if (d->algorithm)
         return imx_fail(IMBREX_INVALID,
                         "desc.gemm's algorithm is \"%s\": kernel %s's hooks are the algorithm; "
@@ -42,8 +47,8 @@ static imbrex_status check_desc(const imbrex_group *group, const imbrex_gemm_des
 
 static imx_config cut(const imbrex_group *group, const imbrex_gemm_desc *d)
 {
-    const imx_request request = imx_request_of_gemm(d);
-    imx_tune_input input = imx_request_input(group, &kernel_op, &request);
+    const imx_request request = imx_request_of(&kernel_op, d);
+    imx_tune_input input = imx_request_input(group, &request);
     input.hooks = true;
     if (!input.chunk_rows)
         input.chunk_rows = CHUNK_ROWS;
@@ -114,13 +119,12 @@ int imx_product_fields(const imx_product *p, imx_field fields[IMX_PRODUCT_FIELDS
 {
     if (!p)
         return 0;
-    const imx_request request = imx_request_of_gemm(&p->desc);
+    const imx_request request = imx_request_of(&kernel_op, &p->desc);
     const imx_schedule *schedule = &p->args.schedule;
-    imx_request_fields(&request, true, fields);
-    fields += IMX_REQUEST_FIELDS;
-    fields[0] = (imx_field){ .name = "the rows of a chunk", .value = schedule->chunk_rows };
-    fields[1] = (imx_field){ .name = "the rows of a tile", .value = schedule->tile_rows };
-    return IMX_PRODUCT_FIELDS;
+    int count = imx_request_fields(&request, "desc.gemm", fields);
+    fields[count++] = (imx_field){ .name = "the rows of a chunk", .value = schedule->chunk_rows };
+    fields[count++] = (imx_field){ .name = "the rows of a tile", .value = schedule->tile_rows };
+    return count;
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
@@ -133,7 +137,7 @@ static imbrex_status check_pointer(const imx_product *p, const imbrex_group *gro
     imx_text_add(&what, rank < 0 ? "%s" : "%s[%d]", name, rank);
     if (!at)
         return imx_fail(IMBREX_INVALID, "operands.%s is NULL", word);
-    return imx_request_aligned(group, "operands", word, at, p->desc.dtype, true);
+    return imx_request_aligned(group, "operands", word, at, imx_dtype_bytes(p->desc.dtype), true);
 }
 
 static imbrex_status check_operands(const imx_product *p, const imbrex_group *group,

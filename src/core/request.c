@@ -1,40 +1,112 @@
-/* request.c - what is asked of a plan: one form of both descs, and what is wrong with it. */
+/* request.c - what is asked of a plan, read from a desc by its rows, and what is wrong with it. */
 #include <string.h>
 
 #include "plan.h"
 
-imx_request imx_request_of_gemm(const imbrex_gemm_desc *d)
+enum { LAYOUTS = 2 };
+static const char *const layouts[LAYOUTS] = { "[n, k]", "[k, n]" };
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int kind_of(const imbrex_field *field)
 {
-    if (!d)
-        return (imx_request){ .reserved = NULL };
-    return (imx_request){ .shape = { d->m, d->n, d->k, d->dtype, d->layout },
-                          .algorithm = d->algorithm,
-                          .chunk_rows = d->chunk_rows,
-                          .sms = d->sms,
-                          .m_least = d->m_least,
-                          .reserved = d->reserved,
-                          .reserved_bytes = sizeof d->reserved };
+    return field->own[IMX_FIELD_KIND];
 }
 
-imx_request imx_request_of_coll(const imbrex_coll_desc *d)
+static int64_t number_at(const void *desc, const imbrex_field *field)
 {
-    if (!d)
-        return (imx_request){ .reserved = NULL };
-    return (imx_request){ .shape = { d->m, d->n, 0, d->dtype, IMBREX_NK },
-                          .algorithm = d->algorithm,
-                          .chunk_rows = d->chunk_rows,
-                          .sms = d->sms,
-                          .reserved = d->reserved,
-                          .reserved_bytes = sizeof d->reserved };
+    int64_t wide;
+    int narrow;
+    if (kind_of(field) == IMX_SIZE) {
+        memcpy(&wide, (const char *)desc + field->offset, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, (const char *)desc + field->offset, sizeof narrow);
+    return narrow;
 }
 
-static imbrex_status check_size(const char *desc, const char *name, int64_t value, int least,
-                                int most)
+/* 0 where the operator's desc has none of that name. */
+static int64_t number_named(const imx_op *op, const void *desc, const char *name)
+{
+    for (int i = 0; i < op->info.desc_fields; i++) {
+        if (strcmp(op->info.desc[i].name, name) == 0)
+            return number_at(desc, &op->info.desc[i]);
+    }
+    return 0;
+}
+
+static int64_t rows_of(const imx_op *op, const void *desc)
+{
+    const imbrex_field *field = op->info.desc;
+    while (!(field->flags & IMBREX_FIELD_RUN))
+        field++;
+    return number_at(desc, field);
+}
+
+static const char *algorithm_of(const imx_op *op, const void *desc)
+{
+    const char *name = NULL;
+    for (int i = 0; i < op->info.desc_fields; i++) {
+        if (kind_of(&op->info.desc[i]) == IMX_NAME)
+            memcpy(&name, (const char *)desc + op->info.desc[i].offset, sizeof name);
+    }
+    return name;
+}
+
+imx_request imx_request_of(const imx_op *op, const void *desc)
+{
+    imx_request r = { .op = op, .given = desc != NULL };
+    if (!desc)
+        return r;
+    r.shape = (imx_shape){
+        .m = rows_of(op, desc),
+        .n = number_named(op, desc, "n"),
+        .k = number_named(op, desc, "k"),
+        .dtype = (imbrex_dtype)number_named(op, desc, "dtype"),
+        .layout = (imbrex_layout)number_named(op, desc, "layout"),
+    };
+    r.algorithm = algorithm_of(op, desc);
+    r.chunk_rows = (int)number_named(op, desc, "chunk_rows");
+    r.sms = (int)number_named(op, desc, "sms");
+    r.m_least = number_named(op, desc, "m_least");
+    memcpy(r.desc, desc, op->info.desc_bytes);
+    return r;
+}
+
+/* ---- what is wrong --------------------------------------------------------------------------- */
+
+static imbrex_status check_range(const char *desc, const char *name, int64_t value, int64_t least,
+                                 int64_t most)
 {
     if (value < least || value > most)
-        return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %d to %d", desc, name,
-                        (long long)value, least, most);
+        return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %lld to %lld", desc, name,
+                        (long long)value, (long long)least, (long long)most);
     return IMBREX_OK;
+}
+
+static imbrex_status check_field(const imx_request *r, const char *desc, const imbrex_field *field,
+                                 int least)
+{
+    int64_t value = number_at(r->desc, field);
+    switch (kind_of(field)) {
+    case IMX_SIZE:
+        return check_range(desc, field->name, value,
+                           field->flags & IMBREX_FIELD_REQUIRED ? least : 0, IMX_SIZE_MOST);
+    case IMX_COUNT:
+        return check_range(desc, field->name, value, 0, INT32_MAX);
+    case IMX_DTYPE:
+        if ((uint64_t)value > IMBREX_F32)
+            return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16 or F32", desc,
+                            field->name, (int)value);
+        return IMBREX_OK;
+    case IMX_LAYOUT:
+        if ((uint64_t)value > IMBREX_KN)
+            return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_NK or IMBREX_KN", desc,
+                            field->name, (int)value);
+        return IMBREX_OK;
+    default:
+        return IMBREX_OK;
+    }
 }
 
 static imbrex_status check_matrix(const char *desc, const char *name, int64_t rows, int64_t cols)
@@ -47,40 +119,31 @@ static imbrex_status check_matrix(const char *desc, const char *name, int64_t ro
     return IMBREX_OK;
 }
 
-imbrex_status imx_request_check(const imbrex_group *group, const imx_op *op, const imx_request *r,
-                                const char *desc, int least)
+imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r, const char *desc,
+                                int least)
 {
-    IMX_TRY(imx_status_need(r->reserved, desc, "want the shape of the plan"));
-    IMX_TRY(check_size(desc, "m", r->shape.m, least, IMX_SIZE_MOST));
-    IMX_TRY(check_size(desc, "n", r->shape.n, least, IMX_SIZE_MOST));
-    IMX_TRY(check_size(desc, "k", r->shape.k, least, IMX_SIZE_MOST));
+    const imx_op *op = r->op;
+    IMX_TRY(imx_status_need(r->given ? r : NULL, desc, "want the shape of the plan"));
+    for (int i = 0; i < op->info.desc_fields; i++)
+        IMX_TRY(check_field(r, desc, &op->info.desc[i], least));
     IMX_TRY(check_matrix(desc, "m x n", r->shape.m, r->shape.n));
     IMX_TRY(check_matrix(desc, "m x k", r->shape.m, r->shape.k));
     IMX_TRY(check_matrix(desc, "n x k", r->shape.n, r->shape.k));
-    IMX_TRY(check_size(desc, "chunk_rows", r->chunk_rows, 0, INT32_MAX));
-    if (r->sms < 0)
-        return imx_fail(IMBREX_INVALID, "%s.sms is %d: want how many, or 0 for all", desc,
-                        (int)r->sms);
-    if ((unsigned)r->shape.dtype > IMBREX_F32)
-        return imx_fail(IMBREX_INVALID, "%s.dtype is %d: want IMBREX_BF16, F16 or F32", desc,
-                        (int)r->shape.dtype);
-    if (op->product && (unsigned)r->shape.layout > IMBREX_KN)
-        return imx_fail(IMBREX_INVALID, "%s.layout is %d: want IMBREX_NK or IMBREX_KN", desc,
-                        (int)r->shape.layout);
-    if (r->m_least < 0 || r->m_least > r->shape.m)
+    if (r->m_least > r->shape.m)
         return imx_fail(IMBREX_INVALID, "%s.m_least is %lld: want from 0 to %s.m, %lld", desc,
                         (long long)r->m_least, desc, (long long)r->shape.m);
-    IMX_TRY(imx_status_need_zero(r->reserved, r->reserved_bytes, desc));
+    if (op->check)
+        IMX_TRY(op->check(group, r));
+    IMX_TRY(imx_status_need_zero(r->desc + op->reserved_at, op->reserved_bytes, desc));
     if (r->sms > group->target->units_most)
-        return imx_fail(IMBREX_UNSUPPORTED, "%s.sms is %d: %s has at most %d", desc, (int)r->sms,
+        return imx_fail(IMBREX_UNSUPPORTED, "%s.sms is %d: %s has at most %d", desc, r->sms,
                         group->device_name, group->target->units_most);
     return IMBREX_OK;
 }
 
 imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
-                                  const void *at, imbrex_dtype dtype, bool wide)
+                                  const void *at, size_t element, bool wide)
 {
-    size_t element = imx_dtype_bytes(dtype);
     int alignment = group->target->alignment;
     if ((uintptr_t)at % element)
         return imx_fail(IMBREX_INVALID, "%s.%s, %p, is not %zu-byte aligned", of, name, at,
@@ -91,12 +154,14 @@ imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, con
     return IMBREX_OK;
 }
 
-imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op, const imx_request *r)
+/* ---- what follows ---------------------------------------------------------------------------- */
+
+imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r)
 {
     return (imx_tune_input){
         .shape = r->shape,
-        .product = op->product,
-        .scatters = op->scatters,
+        .product = r->op->product,
+        .scatters = r->op->scatters,
         .ranks = group->size,
         .nodes = group->nodes.count,
         .net_units = group->net_facts.units,
@@ -112,28 +177,24 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_op *op, co
     };
 }
 
-void imx_request_fields(const imx_request *r, bool nested, imx_field fields[IMX_REQUEST_FIELDS])
+int imx_request_fields(const imx_request *r, const char *desc, imx_field fields[IMX_REQUEST_FIELDS])
 {
-    static const char *const both[2][IMX_REQUEST_FIELDS] = {
-        { "desc.m", "desc.n", "desc.k", "desc.dtype", "desc.layout", "desc.chunk_rows", "desc.sms",
-          "desc.m_least" },
-        { "desc.gemm.m", "desc.gemm.n", "desc.gemm.k", "desc.gemm.dtype", "desc.gemm.layout",
-          "desc.gemm.chunk_rows", "desc.gemm.sms", "desc.gemm.m_least" },
-    };
-    static const char *const layouts[] = { "[n, k]", "[k, n]" };
-    const char *const *names = both[nested];
-    const imx_field all[IMX_REQUEST_FIELDS] = {
-        { .name = names[0], .value = r->shape.m },
-        { .name = names[1], .value = r->shape.n },
-        { .name = names[2], .value = r->shape.k },
-        { .name = names[3],
-          .value = r->shape.dtype,
-          .words = imx_dtype_names,
-          .words_count = IMX_DTYPES },
-        { .name = names[4], .value = r->shape.layout, .words = layouts, .words_count = 2 },
-        { .name = names[5], .value = r->chunk_rows },
-        { .name = names[6], .value = r->sms },
-        { .name = names[7], .value = r->m_least },
-    };
-    memcpy(fields, all, sizeof all);
+    int count = 0;
+    for (int i = 0; i < r->op->info.desc_fields; i++) {
+        const imbrex_field *field = &r->op->info.desc[i];
+        imx_field *f = &fields[count];
+        if (kind_of(field) == IMX_NAME)
+            continue;
+        *f = (imx_field){ .of = desc, .name = field->name };
+        if (kind_of(field) == IMX_DTYPE) {
+            f->words = imx_dtype_names;
+            f->words_count = IMX_DTYPES;
+        } else if (kind_of(field) == IMX_LAYOUT) {
+            f->words = layouts;
+            f->words_count = LAYOUTS;
+        }
+        f->value = number_at(r->desc, field);
+        count++;
+    }
+    return count;
 }

@@ -96,7 +96,7 @@ static imbrex_status open_trial(tuning *t)
     };
     imbrex_status mine = take_over(imbrex_group_create(&desc, &t->trial));
     if (mine == IMBREX_OK)
-        mine = imx_operands_create(t->trial, t->op, &t->request.shape, &t->operands);
+        mine = imx_operands_create(t->trial, &t->request, &t->operands);
     return imx_agree(t->group, call, mine, NULL, 0);
 }
 
@@ -210,7 +210,7 @@ static imbrex_status make(tuning *t, candidate *c)
     request.algorithm = c->algorithm;
     if (c->chunk_rows)
         request.chunk_rows = c->chunk_rows;
-    imbrex_status status = imx_plan_create(t->trial, call, t->op, &request, &c->plan);
+    imbrex_status status = imx_plan_create_asked(t->trial, call, &request, &c->plan);
     if (status == IMBREX_OK)
         return status;
     snprintf(t->dropped, sizeof t->dropped, "%s", imx_status_detail());
@@ -314,7 +314,7 @@ static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *conf
     const candidate *found = fastest(t, 0);
     if (!found)
         return imx_fail(t->late ? IMBREX_TIMEOUT : IMBREX_UNSUPPORTED,
-                        "no algorithm of %s could be %s here: %s", t->op->name,
+                        "no algorithm of %s could be %s here: %s", t->op->info.name,
                         t->late ? "timed" : "made", t->dropped);
     note_figures(t, found);
     *best = *found;
@@ -359,8 +359,7 @@ static imbrex_status tune(tuning *t)
     imx_text_add(&text, "%.1f us%s", median(&best), t->figures);
     imbrex_status mine = IMBREX_OK;
     if (t->group->rank == 0)
-        mine = imx_measured_keep(t->group, t->op, &t->request, best.algorithm, best.chunk_rows,
-                                 figures);
+        mine = imx_measured_keep(t->group, &t->request, best.algorithm, best.chunk_rows, figures);
     IMX_TRY(imx_agree(t->group, call, mine, NULL, 0));
     tell(t, &best, NULL, 1);
     return IMBREX_OK;
@@ -368,36 +367,21 @@ static imbrex_status tune(tuning *t)
 
 /* ---- what is asked --------------------------------------------------------------------------- */
 
-static int find_op(const char *name)
+static imbrex_status check(const imbrex_group *group, tuning *t)
 {
-    int i = 0;
-    while (i < IMX_PLAN_OPS && strcmp(imx_plan_ops[i]->name, name) != 0)
-        i++;
-    return i;
-}
-
-static imbrex_status check(const imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
-                           tuning *t)
-{
-    IMX_TRY(imx_status_need(op, "op", "want \"ag_gemm\" or the like"));
-    IMX_TRY(imx_status_need(desc, "desc", "want the shape to tune for"));
-    if (find_op(op) == IMX_PLAN_OPS)
-        return imx_fail(IMBREX_INVALID,
-                        "op is \"%s\": want \"all_gather\", \"reduce_scatter\", \"ag_gemm\" or "
-                        "\"gemm_rs\"",
-                        op);
-    t->op = imx_plan_ops[find_op(op)];
-    t->request = imx_request_of_gemm(desc);
-    IMX_TRY(imx_request_check(t->group, t->op, &t->request, "desc", 0));
-    if (desc->algorithm)
+    const imx_op *op = t->op;
+    IMX_TRY(imx_request_check(group, &t->request, "desc", 0));
+    if (t->request.algorithm)
         return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
-                        desc->algorithm);
-    if (!desc->m || !desc->n || !desc->k == t->op->product)
-        return imx_fail(IMBREX_INVALID, "m, n, k are %lld, %lld, %lld: %s", (long long)desc->m,
-                        (long long)desc->n, (long long)desc->k,
-                        t->op->product ? "none may be 0" : "want k 0 and the others not");
-    if (!t->op->product)
-        t->request.shape.layout = IMBREX_NK;
+                        t->request.algorithm);
+    for (int i = 0; i < op->info.desc_fields; i++) {
+        const imbrex_field *field = &op->info.desc[i];
+        bool size = field->flags & IMBREX_FIELD_REQUIRED && field->own[IMX_FIELD_KIND] == IMX_SIZE;
+        int64_t value;
+        memcpy(&value, t->request.desc + field->offset, size ? sizeof value : 0);
+        if (size && value == 0)
+            return imx_fail(IMBREX_INVALID, "desc.%s is 0: there is nothing to time", field->name);
+    }
     if (!imx_backend_runs(group->backend))
         return imx_fail(IMBREX_UNSUPPORTED, "nothing can be timed on %s", group->device_name);
     if (group->size == 1)
@@ -405,32 +389,38 @@ static imbrex_status check(const imbrex_group *group, const char *op, const imbr
     return group->rank == 0 ? imx_measured_check(group) : IMBREX_OK;
 }
 
-static imbrex_status meet(tuning *t, const char *op, imbrex_status mine)
+static imbrex_status meet(tuning *t, imbrex_status mine)
 {
-    const char *names[IMX_PLAN_OPS];
-    for (int i = 0; i < IMX_PLAN_OPS; i++)
-        names[i] = imx_plan_ops[i]->name;
-    imx_field fields[IMX_REQUEST_FIELDS + 1];
-    imx_request_fields(&t->request, false, fields);
-    fields[IMX_REQUEST_FIELDS] = (imx_field){ .name = "op",
-                                              .value = mine == IMBREX_OK ? find_op(op) : 0,
-                                              .words = names,
-                                              .words_count = IMX_PLAN_OPS };
-    IMX_TRY(imx_agree(t->group, call, mine, fields, IMX_REQUEST_FIELDS + 1));
+    const char *names[IMX_OPS_MOST];
+    const imx_op *op;
+    int ops = 0, own = 0;
+    for (; (op = imx_op_at(ops)); ops++) {
+        names[ops] = op->info.name;
+        own = op == t->op ? ops : own;
+    }
+    imx_field fields[IMX_REQUEST_FIELDS + 1] = {
+        { .name = "op", .value = own, .words = names, .words_count = ops },
+    };
+    int count = t->op ? 1 + imx_request_fields(&t->request, "desc", fields + 1) : 1;
+    IMX_TRY(imx_agree(t->group, call, mine, fields, count));
     mine = imx_sys_alloc((size_t)t->group->size, sizeof *t->each, &t->each);
     IMX_TRY(imx_agree(t->group, call, mine, NULL, 0));
     return open_trial(t);
 }
 
-imbrex_status imbrex_tune(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
+imbrex_status imbrex_tune(imbrex_group *group, const char *op, const void *desc, size_t desc_bytes,
                           imbrex_tune_progress progress, void *ctx)
 {
     imx_status_enter(call);
     IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     tuning t = { .group = group, .progress = progress, .ctx = ctx };
-    imbrex_status status = check(group, op, desc, &t);
-    status = meet(&t, op, status);
+    imbrex_status status = imx_op_find(op, desc_bytes, &t.op);
+    if (status == IMBREX_OK) {
+        t.request = imx_request_of(t.op, desc);
+        status = check(group, &t);
+    }
+    status = meet(&t, status);
     if (status == IMBREX_OK)
         status = tune(&t);
     close_trial(&t);

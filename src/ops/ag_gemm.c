@@ -24,6 +24,7 @@
  * merged it has one chunk, for which all ranks' rows must be here, its own too: "copy" and
  * "sequential" copy them there before the product starts.
  */
+#include "../core/descs.h"
 #include "across.h"
 
 enum { GEMM, LL }; /* kernels */
@@ -384,16 +385,20 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     return imx_run_end(run);
 }
 
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "own rows", IMX_OWN_ROWS, IMX_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "weights", IMX_B_ROWS, IMX_B_COLS),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "of the columns of c",
+                  IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "all rows", IMX_ROWS, IMX_N),
+    IMX_MATRIX_OF(gathered, IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, true, "a of all ranks",
+                  IMX_ROWS, IMX_K),
+    IMX_ARGS_M,
+};
+
 const imx_op imx_op_ag_gemm = {
-    .name = "ag_gemm",
+    IMX_OP(ag_gemm, "c = all_gather(a) * b + bias", imbrex_gemm_desc, imx_gemm_desc, args),
     .product = true,
-    .operands = {
-        IMX_OPERAND(a, IMX_OWN_ROWS, IMX_K, IMX_IN | IMX_WIDE),
-        IMX_OPERAND(b, IMX_N, IMX_K, IMX_IN | IMX_WIDE),
-        IMX_OPERAND(bias, IMX_ONE, IMX_N, IMX_IN | IMX_OPTIONAL),
-        IMX_OPERAND(c, IMX_ROWS, IMX_N, IMX_OUT | IMX_WIDE),
-        IMX_OPERAND(gathered, IMX_ROWS, IMX_K, IMX_OUT | IMX_OPTIONAL | IMX_WIDE),
-    },
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,
@@ -442,3 +447,9 @@ const imx_op imx_op_ag_gemm = {
           .run = run_ring },
     },
 };
+
+imbrex_status imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
+                                  imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_ag_gemm, desc, plan);
+}

@@ -13,6 +13,7 @@
  * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
  *                        peers and looks for theirs until they are here |
  */
+#include "../core/descs.h"
 #include "across.h"
 
 enum { KERNEL };
@@ -128,12 +129,14 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     return imx_run_end(run);
 }
 
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "own rows", IMX_OWN_ROWS, IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "all rows", IMX_ROWS, IMX_N),
+    IMX_ARGS_M,
+};
+
 const imx_op imx_op_all_gather = {
-    .name = "all_gather",
-    .operands = {
-        IMX_OPERAND(a, IMX_OWN_ROWS, IMX_N, IMX_IN),
-        IMX_OPERAND(c, IMX_ROWS, IMX_N, IMX_OUT),
-    },
+    IMX_OP(all_gather, "c = a of all ranks", imbrex_coll_desc, imx_coll_desc, args),
     .algorithms = {
         { .name = "copy", .cost = copy_cost, .layout = layout, .run = run_copy },
         { .name = "sequential", .cost = sequential_cost, .layout = layout, .run = run_sequential },
@@ -153,3 +156,9 @@ const imx_op imx_op_all_gather = {
         { .name = "hierarchical", .over_nodes = true, .layout = layout, .run = run_hierarchical },
     },
 };
+
+imbrex_status imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
+                                     imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_all_gather, desc, plan);
+}

@@ -20,6 +20,7 @@
  * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
  * too, so that it does not matter whose they are.
  */
+#include "../core/descs.h"
 #include "across.h"
 
 enum { GEMM, REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there */
@@ -360,16 +361,19 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     return imx_run_end(run);
 }
 
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "all rows", IMX_ROWS, IMX_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "weights", IMX_B_ROWS, IMX_B_COLS),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "of the columns of c",
+                  IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "own rows of the sum", IMX_OWN_ROWS, IMX_N),
+    IMX_ARGS_M,
+};
+
 const imx_op imx_op_gemm_rs = {
-    .name = "gemm_rs",
+    IMX_OP(gemm_rs, "c = reduce_scatter(a * b) + bias", imbrex_gemm_desc, imx_gemm_desc, args),
     .product = true,
     .scatters = true,
-    .operands = {
-        IMX_OPERAND(a, IMX_ROWS, IMX_K, IMX_IN | IMX_WIDE),
-        IMX_OPERAND(b, IMX_N, IMX_K, IMX_IN | IMX_WIDE),
-        IMX_OPERAND(bias, IMX_ONE, IMX_N, IMX_IN | IMX_OPTIONAL),
-        IMX_OPERAND(c, IMX_OWN_ROWS, IMX_N, IMX_OUT | IMX_WIDE),
-    },
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,
@@ -420,3 +424,9 @@ const imx_op imx_op_gemm_rs = {
           .run = run_hierarchical },
     },
 };
+
+imbrex_status imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
+                                  imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_gemm_rs, desc, plan);
+}

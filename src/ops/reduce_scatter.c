@@ -10,6 +10,7 @@
  * store       caller   | one kernel: half of its threads store parts at their owners, the others
  *                        add what arrives |
  */
+#include "../core/descs.h"
 #include "across.h"
 
 enum { REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
@@ -99,13 +100,15 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     return imx_run_end(run);
 }
 
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "all rows", IMX_ROWS, IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "own rows of the sum", IMX_OWN_ROWS, IMX_N),
+    IMX_ARGS_M,
+};
+
 const imx_op imx_op_reduce_scatter = {
-    .name = "reduce_scatter",
+    IMX_OP(reduce_scatter, "c = own rows of the sum of a", imbrex_coll_desc, imx_coll_desc, args),
     .scatters = true,
-    .operands = {
-        IMX_OPERAND(a, IMX_ROWS, IMX_N, IMX_IN),
-        IMX_OPERAND(c, IMX_OWN_ROWS, IMX_N, IMX_OUT),
-    },
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,
@@ -135,3 +138,9 @@ const imx_op imx_op_reduce_scatter = {
           .run = run_hierarchical },
     },
 };
+
+imbrex_status imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
+                                         imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_reduce_scatter, desc, plan);
+}
