@@ -22,7 +22,7 @@
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "launch.h"
-#include "mlp_rank.h"
+#include "mlp/mlp.h"
 
 /* ---- The clock ------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "mlp_layer.h"
+#include "mlp/mlp.h"
 #include "scratch.h"
 
 static st_error error;

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "mlp_check.h"
+#include "mlp/mlp.h"
 
 enum { HIDDEN = 40, FFN = 100, TOKENS = 300, ELEMENTS = HIDDEN * TOKENS };
 

@@ -11,9 +11,8 @@
 
 #include <cmocka.h>
 
-#include "mlp_config.h"
-#include "mlp_layer.h"
-#include "mlp_reference.h"
+#include "mlp/mlp.h"
+#include "mlp/model.h"
 #include "scratch.h"
 
 enum { HIDDEN = 4, FFN = 6, TENSORS = 10 };

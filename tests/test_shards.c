@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "shard.h"
+#include "mlp/mlp.h"
 
 /* Memory of exactly this size, so that a sanitizer sees the first byte beyond it. */
 static void *room(int64_t elements, imbrex_dtype dtype)

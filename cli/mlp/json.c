@@ -1,5 +1,5 @@
-/* st_json.c - the JSON of safetensors, through jansson. */
-#include "st_json.h"
+/* json.c - the JSON of safetensors, through jansson. */
+#include "safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ void st_json_free_index(st_place *places, size_t count)
 
 #ifdef IMX_HAVE_JANSSON
 
-#include "st_json_load.h"
+#include <jansson.h>
 
 bool st_has_json(void)
 {

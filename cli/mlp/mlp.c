@@ -5,7 +5,7 @@
 
 #include "cli.h"
 #include "launch.h"
-#include "mlp_rank.h"
+#include "mlp.h"
 #include "options.h"
 #include "output.h"
 #include "text.h"

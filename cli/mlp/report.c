@@ -1,4 +1,4 @@
-/* mlp_report.c - the result of `imbrex mlp` as a table, as JSON and as a picture. */
+/* report.c - the result of `imbrex mlp` as a table, as JSON and as a picture. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

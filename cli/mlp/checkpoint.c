@@ -1,6 +1,6 @@
 /* checkpoint.c - opens the files of a checkpoint when their tensors are asked for. */
 #define _GNU_SOURCE
-#include "checkpoint.h"
+#include "safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 
 #include "output.h"
-#include "st_json.h"
 
 enum { MAX_JSON_BYTES = 100000000, NAME_BYTES = 96 };
 

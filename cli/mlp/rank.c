@@ -1,15 +1,12 @@
-/* mlp_rank.c - one rank: load, make the blocks, time them, check, trace, report. */
-#include "mlp_rank.h"
+/* rank.c - one rank: load, make the blocks, time them, check, trace, report. */
+#include "mlp.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
 #include "measure.h"
-#include "mlp.h"
-#include "mlp_config.h"
 #include "text.h"
 
 enum { SPANS = 20000, WARM = 2, TRACED = 7 };

@@ -117,4 +117,90 @@ bool st_vector(const st_file *file, const st_tensor *tensor, matrix *out,
 bool st_write(const char *path, const st_tensor *tensors, size_t count, const char *const *metadata,
               st_error *error) ST_MUST_CHECK;
 
+/* ---- json.c: the JSON of all these files ----------------------------------------------------- */
+
+/* All use of the JSON library is behind these functions.  A build without it has them too, but for
+ * st_json_load and st_json_show, and they say what to install. */
+
+struct json_t; /* jansson's */
+
+/* A tensor as the header describes it: well-formed, its numbers not yet compared with each other or
+ * with the file. */
+typedef struct st_record {
+    st_tensor tensor;   /* data and bytes not set; name is the record's own */
+    int64_t begin, end; /* 0 or more, counted from the end of the header */
+} st_record;
+
+bool st_json_parse_header(const char *path, const char *text, size_t bytes, st_record **records,
+                          size_t *count, st_error *error) ST_MUST_CHECK;
+void st_json_free_header(st_record *records, size_t count);
+
+/* The header's text for tensors that lie one after the other, bytes set; free with free(). */
+bool st_json_write_header(const char *path, const st_tensor *tensors, size_t count,
+                          const char *const *metadata, char **text, st_error *error) ST_MUST_CHECK;
+
+/* One line of an index: this tensor is in that file, a path below the index's directory. */
+typedef struct st_place {
+    char *tensor, *file;
+} st_place;
+
+bool st_json_parse_index(const char *path, const char *text, size_t bytes, st_place **places,
+                         size_t *count, st_error *error) ST_MUST_CHECK;
+void st_json_free_index(st_place *places, size_t count);
+
+/* The text as an object, to be released with json_decref; NULL with the error set.  depth: how deep
+ * it may nest. */
+struct json_t *st_json_load(const char *path, const char *text, size_t bytes, int depth,
+                            st_error *error);
+
+/* A value for an error message, cut to fit. */
+typedef struct st_json_shown {
+    char text[49];
+} st_json_shown;
+
+st_json_shown st_json_show(const struct json_t *value);
+
+/* ---- checkpoint.c: tensors by name in one safetensors file or many --------------------------- */
+
+/* A checkpoint is named by one of
+ *     x.safetensors                     one file
+ *     model.safetensors.index.json      an index: which tensor is in which file beside it
+ *     a directory                       with model.safetensors, or else that index, or else exactly
+ *                                       one *.safetensors.index.json, or else one *.safetensors
+ * Of many files only those are opened whose tensors are asked for. */
+typedef struct checkpoint checkpoint;
+
+bool checkpoint_open(const char *path, checkpoint **out, st_error *error) ST_MUST_CHECK;
+void checkpoint_close(checkpoint *from); /* takes NULL; what was found in it goes with it */
+
+/* Whether a file written to path would take the place of the checkpoint's file, of its index (as a
+ * model.safetensors beside it would), of its config.json, or of a file that the index names, opened
+ * or not.  False if from is NULL. */
+bool checkpoint_has_file(const checkpoint *from, const char *path);
+
+const char *checkpoint_path(const checkpoint *from); /* of the file or the index */
+
+/* The config.json beside that, or else beside what a link there points to: its path and its text,
+ * both to be freed, also on failure; no text: there is none. */
+bool checkpoint_config(const checkpoint *from, char **path, char **text, size_t *bytes,
+                       st_error *error) ST_MUST_CHECK;
+
+/* The names of its tensors. */
+size_t checkpoint_count(const checkpoint *from);
+const char *checkpoint_name(const checkpoint *from, size_t index);
+bool checkpoint_has(const checkpoint *from, const char *name);
+
+/* Says that the name is not there and what is, and returns false. */
+bool checkpoint_fail_missing(const checkpoint *from, const char *name, st_error *error);
+
+/* The tensor as a matrix that points into its file; a vector is one of one row. */
+bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out,
+                       st_error *error) ST_MUST_CHECK;
+bool checkpoint_vector(checkpoint *from, const char *name, matrix *out,
+                       st_error *error) ST_MUST_CHECK;
+
+/* A name with this prefix in one of the files that are open, which the index does not have: others
+ * read it.  NULL: none. */
+const char *checkpoint_unlisted(const checkpoint *from, const char *prefix);
+
 #endif /* CLI_SAFETENSORS_H */

@@ -1,6 +1,6 @@
-/* mlp_config.c - reads config.json, and refuses what it does not understand of an MLP: a number
+/* config.c - reads config.json, and refuses what it does not understand of an MLP: a number
  * that is left out makes another model. */
-#include "mlp_config.h"
+#include "model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static imbrex_activation_kind asked_kind(const char *asked)
 
 #ifdef IMX_HAVE_JANSSON
 
-#include "st_json_load.h"
+#include <jansson.h>
 
 enum { DEPTH = 64 };
 

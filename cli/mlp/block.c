@@ -1,29 +1,11 @@
-/* shard.c - cuts a rank's part out of the weights of an MLP. */
-#include "shard.h"
+/* block.c - cuts a rank's part out of the weights of an MLP, and makes and runs its two plans. */
+#include "mlp.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { SEED_GATE = 1, SEED_UP, SEED_DOWN, SEED_INPUT };
+#include "matrix.h"
 
-static matrix random_weight(uint64_t seed, int64_t rows, int64_t cols)
-{
-    return matrix_random(seed, rows, cols, cols ? 1 / sqrt((double)cols) : 1);
-}
-
-mlp_weights shard_random_weights(int64_t hidden, int64_t ffn)
-{
-    return (mlp_weights){ .hidden = hidden,
-                          .ffn = ffn,
-                          .gate = random_weight(SEED_GATE, ffn, hidden),
-                          .up = random_weight(SEED_UP, ffn, hidden),
-                          .down = random_weight(SEED_DOWN, hidden, ffn) };
-}
-
-matrix shard_random_input(int64_t tokens, int64_t hidden)
-{
-    return matrix_random(SEED_INPUT, tokens, hidden, 1);
-}
+/* ---- The rank's part of the weights ---------------------------------------------------------- */
 
 int64_t shard_width(int64_t ffn, int ranks)
 {
@@ -108,4 +90,77 @@ void shard_rows(const matrix *x, int rank, int ranks, imbrex_dtype to, void *out
 {
     matrix_copy(x, shard_first_row(x->rows, rank, ranks), shard_first_row(x->rows, rank + 1, ranks),
                 0, x->cols, to, out, x->cols);
+}
+
+/* ---- The block ------------------------------------------------------------------------------- */
+
+static imbrex_status take(imbrex_group *group, const mlp_shape *s, int64_t columns, void **out)
+{
+    size_t bytes = (size_t)(s->tokens * columns * matrix_dtype_bytes(s->dtype));
+    return imbrex_mem_alloc(group, bytes ? bytes : 1, out);
+}
+
+imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const char *algorithm,
+                               int products, const mlp_operands *on, mlp_block *out)
+{
+    int64_t up = (s->ungated ? 1 : 2) * s->width;
+    imbrex_gemm_desc first = {
+        .m = s->tokens,
+        .n = up,
+        .k = s->hidden,
+        .dtype = s->dtype,
+        .algorithm = algorithm,
+        .m_least = s->tokens,
+    };
+    imbrex_gemm_desc second = {
+        .m = s->tokens,
+        .n = s->hidden,
+        .k = s->width,
+        .dtype = s->dtype,
+        .algorithm = algorithm,
+        .m_least = s->tokens,
+    };
+    mlp_block block = { .group = group, .shape = *s, .on = *on };
+    imbrex_status status = imbrex_plan_ag_gemm(group, &first, &block.gate_up);
+    if (status == IMBREX_OK)
+        status = products ? imbrex_plan_ag_gemm(group, &second, &block.down)
+                          : imbrex_plan_gemm_rs(group, &second, &block.down);
+    if (status == IMBREX_OK)
+        status = take(group, s, up, &block.up);
+    if (status == IMBREX_OK)
+        status = take(group, s, s->width, &block.act);
+    if (status == IMBREX_OK)
+        *out = block;
+    else
+        mlp_block_destroy(&block);
+    return status;
+}
+
+void mlp_block_destroy(mlp_block *block)
+{
+    imbrex_plan_destroy(block->gate_up);
+    imbrex_plan_destroy(block->down);
+    if (block->group) {
+        imbrex_mem_free(block->group, block->up);
+        imbrex_mem_free(block->group, block->act);
+    }
+    memset(block, 0, sizeof *block);
+}
+
+imbrex_status mlp_block_run(void *ctx)
+{
+    const mlp_block *b = ctx;
+    const mlp_shape *s = &b->shape;
+    imbrex_args first = { .a = b->on.x, .b = b->on.gate_up, .bias = b->on.up_bias, .c = b->up };
+    imbrex_args second = { .a = b->act, .b = b->on.down, .bias = b->on.bias, .c = b->on.y };
+    imbrex_activation activation = { .kind = s->activation,
+                                     .gated = !s->ungated,
+                                     .dtype = s->dtype };
+    imbrex_status status = imbrex_plan_run(b->gate_up, &first, b->on.stream);
+    if (status == IMBREX_OK)
+        status = imbrex_activate(b->group, &activation, s->tokens, s->width, b->up, b->act, NULL,
+                                 NULL, b->on.stream);
+    if (status == IMBREX_OK)
+        status = imbrex_plan_run(b->down, &second, b->on.stream);
+    return status;
 }

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "output.h"
-#include "st_json.h"
 #include "text.h"
 
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000 };
