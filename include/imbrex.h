@@ -122,6 +122,12 @@ typedef struct imbrex_bootstrap {
     void *ctx;
 } imbrex_bootstrap;
 
+/* The launcher that has started this process as one of its ranks, by the rules of a group without a
+ * bootstrap: "torchrun" (imbrex run too), "mpirun", "mpiexec", "srun"; NULL: none.  *rank and *size
+ * get what it says, -1 and 0 where that is missing or no number, which imbrex_group_create refuses.
+ * Local, and never fails. */
+IMBREX_API const char *imbrex_launcher(int *rank, int *size);
+
 typedef struct imbrex_group_desc {
     const imbrex_bootstrap
         *bootstrap;     /* NULL: what torchrun, mpirun or srun put in the environment */

@@ -210,6 +210,42 @@ static void test_parse(void **state)
                  want->one_host ? "one host" : "hosts", want->address, want->port, want->job);
         if (strcmp(a, b))
             fail_msg("\"%s\" gives %s, want %s", want->environment, a, b);
+        int rank, size; /* who asks only that hears the same, without what must fit */
+        const char *name =
+            imx_launch_env_name(find_word, (void *)(uintptr_t)want->environment, &rank, &size);
+        if (strcmp(name ? name : "none", want->launcher) || (name && rank != want->rank) ||
+            (name && size != want->size))
+            fail_msg("\"%s\" is of %s, %d of %d", want->environment, name, rank, size);
+    }
+}
+
+/* What no group can be made of is said as it is. */
+static void test_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *name;
+        int rank, size;
+    } cases[] = {
+        { "", NULL, -1, 0 },
+        { "WORLD_SIZE=2", "torchrun", -1, 2 },
+        { "RANK=1", "torchrun", 1, 0 },
+        { "RANK=x WORLD_SIZE=-2", "torchrun", -1, 0 },
+        { "RANK=-1 WORLD_SIZE=99999999999", "torchrun", -1, 0 },
+        { "IMBREX_LAUNCHER=torchrun", NULL, -1, 0 },
+        { "IMBREX_LAUNCHER=nobody RANK=1 WORLD_SIZE=2", NULL, -1, 0 },
+        { "IMBREX_LAUNCHER=none RANK=1 WORLD_SIZE=2", NULL, -1, 0 },
+        { "IMBREX_LAUNCHER=srun RANK=1 WORLD_SIZE=2 SLURM_NTASKS=3", "srun", -1, 3 },
+        { "RANK=1 WORLD_SIZE=3 PMI_RANK=0 PMI_SIZE=2", "torchrun", 1, 3 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int rank = 7, size = 7;
+        const char *name =
+            imx_launch_env_name(find_word, (void *)(uintptr_t)cases[i].environment, &rank, &size);
+        if (rank != cases[i].rank || size != cases[i].size || !name != !cases[i].name ||
+            (name && strcmp(name, cases[i].name)))
+            fail_msg("\"%s\" is of %s, %d of %d", cases[i].environment, name ? name : "none", rank,
+                     size);
     }
 }
 
@@ -270,6 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_name),
         cmocka_unit_test(test_identified),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -210,6 +210,11 @@ class Layout(unittest.TestCase):
         allowed = ["src/core/env.c", "src/core/bootstrap.c", "src/backends/cuda/cuda.c"]
         self.none(["%s calls getenv" % path for path in tracked("src/**.c")
                    if path not in allowed and re.search(r"\bgetenv\(", read(path))])
+        launchers = re.findall(r'\.(?:rank|size) = "(\w+)"', read("src/core/launch_env.c"))
+        self.assertIn("SLURM_PROCID", launchers)
+        self.none(["%s reads %s: imbrex_launcher does that" % (path, name)
+                   for path in tracked("cli/**") for name in launchers
+                   if '"%s"' % name in re.sub(r"\bset(?:env|_number)\([^;]*;", "", read(path))])
 
     def test_numbers(self):
         """Texts with fractions are written by imx_text_add and imx_fail: no locale changes them."""

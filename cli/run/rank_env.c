@@ -3,9 +3,6 @@
 #include "run.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "imbrex.h"
 #include "launch.h"
 
 bool rank_env_choose(rank_env *at)
@@ -35,13 +33,6 @@ bool rank_env_choose(rank_env *at)
     return true;
 }
 
-/* An empty variable is as good as none. */
-static const char *look_up(const char *variable)
-{
-    const char *value = getenv(variable);
-    return value && *value ? value : NULL;
-}
-
 static void set_number(const char *name, int value)
 {
     char text[16];
@@ -60,8 +51,8 @@ void rank_env_set(const rank_env *at, int rank, int ranks)
     char copy[32]; /* by which the library sees that RANK or WORLD_SIZE were edited */
     snprintf(copy, sizeof copy, "%d/%d", rank, ranks);
     setenv("IMBREX_LAUNCHED", copy, 1);
-    const char *named = look_up("IMBREX_LAUNCHER"); /* a launcher around ours counts no more */
-    if (named && strcmp(named, "torchrun") != 0)
+    const char *named = getenv("IMBREX_LAUNCHER"); /* a launcher around ours counts no more */
+    if (named && *named && strcmp(named, "torchrun") != 0)
         unsetenv("IMBREX_LAUNCHER");
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", at->port, 1);
@@ -72,51 +63,10 @@ void rank_env_set(const rank_env *at, int rank, int ranks)
     is_ours = true;
 }
 
-/* Not one of Slurm's reserved steps at the top of 32 bits, which are no tasks: salloc's shell runs
- * in one. */
-static bool is_step(const char *step)
-{
-    char *end;
-    errno = 0;
-    long long number = strtoll(step, &end, 10);
-    return isdigit((unsigned char)*step) && !*end && !errno && number < 0xfffffff0;
-}
-
-/* A launcher's two variables; NULL: not set. */
-typedef struct sign {
-    const char *rank, *size;
-} sign;
-
-static bool is_there(sign found)
-{
-    return found.rank || found.size;
-}
-
-/* What the launcher of this process has set; neither: there is none.  The library has the same
- * rules, in launch_env.c, and says what is missing where half a pair is set, and who disagrees. */
-static sign find_sign(void)
-{
-    static const struct {
-        const char *name, *rank, *size;
-    } launchers[] = { { "torchrun", "RANK", "WORLD_SIZE" },
-                      { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-                      { "mpiexec", "PMI_RANK", "PMI_SIZE" },
-                      { "srun", "SLURM_PROCID", "SLURM_NTASKS" } };
-    enum { LAUNCHERS = sizeof launchers / sizeof launchers[0], SRUN = LAUNCHERS - 1 };
-    const char *named = look_up("IMBREX_LAUNCHER"), *step = look_up("SLURM_STEP_ID");
-    for (int i = 0; i < LAUNCHERS; i++) {
-        sign found = { look_up(launchers[i].rank), look_up(launchers[i].size) };
-        /* A batch script has SLURM_PROCID, but is no step. */
-        bool set = i == SRUN ? step && is_step(step) && found.rank : is_there(found);
-        if (named ? strcmp(named, launchers[i].name) == 0 : set)
-            return found;
-    }
-    return (sign){ NULL, NULL };
-}
-
 bool launch_is_rank(void)
 {
-    return is_there(find_sign());
+    int rank, size;
+    return imbrex_launcher(&rank, &size) != NULL;
 }
 
 bool launch_is_ours(void)
@@ -126,13 +76,12 @@ bool launch_is_ours(void)
 
 bool launch_is_first(void)
 {
-    const char *rank = find_sign().rank;
-    return !rank || strcmp(rank, "0") == 0;
+    int rank, size;
+    return !imbrex_launcher(&rank, &size) || rank <= 0;
 }
 
 int launch_size(void)
 {
-    const char *size = find_sign().size;
-    long long number = size ? strtoll(size, NULL, 10) : 0;
-    return number > 0 && number <= INT_MAX ? (int)number : 0;
+    int rank, size;
+    return imbrex_launcher(&rank, &size) ? size : 0;
 }

@@ -52,6 +52,11 @@ static const char *get_variable(void *ctx, const char *variable)
     return getenv(variable);
 }
 
+const char *imbrex_launcher(int *rank, int *size)
+{
+    return imx_launch_env_name(get_variable, NULL, rank, size);
+}
+
 imbrex_status imx_bootstrap_from_env(const imx_env *env, int64_t timeout_ms, imx_bootstrap **out)
 {
     /* Relaxed: the number alone matters; groups made at once by several threads only need

@@ -3,6 +3,7 @@
 #include "launch_env.h"
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,17 +83,20 @@ static bool is_set(const reader *in, const launcher *row)
     return row->step ? is_task(in, row) : look_up(in, row->rank) || look_up(in, row->size);
 }
 
-/* The launcher that IMBREX_LAUNCHER names, else the first that is set; NULL: none. */
+/* The launcher that is named, else the first that is set; NULL: none. */
+static const launcher *look_for(const reader *in, const char *named)
+{
+    for (int i = 0; i < LAUNCHERS; i++)
+        if (named ? strcmp(named, launchers[i].name) == 0 : is_set(in, &launchers[i]))
+            return &launchers[i];
+    return NULL;
+}
+
+/* named: by IMBREX_LAUNCHER. */
 static imbrex_status find_launcher(const reader *in, const char *named, const launcher **found)
 {
-    *found = NULL;
-    if (named && strcmp(named, "none") == 0)
-        return IMBREX_OK;
-    for (int i = 0; i < LAUNCHERS && !*found; i++) {
-        if (named ? strcmp(named, launchers[i].name) == 0 : is_set(in, &launchers[i]))
-            *found = &launchers[i];
-    }
-    if (!named || *found)
+    *found = look_for(in, named);
+    if (!named || *found || strcmp(named, "none") == 0)
         return IMBREX_OK;
     return imx_fail(IMBREX_INVALID,
                     "IMBREX_LAUNCHER=%.64s: want torchrun (which stands for imbrex run and for "
@@ -371,4 +375,23 @@ imbrex_status imx_launch_env_parse(imx_launch_get *get, void *ctx, imx_launch_en
         IMX_TRY(read_row(&in, row, named != NULL, &env));
     *out = env;
     return IMBREX_OK;
+}
+
+/* `otherwise` where there is no such number. */
+static int number_of(const char *text, int64_t least, int otherwise)
+{
+    int64_t number;
+    bool good = text && imx_env_parse_int(text, &number) && number >= least && number <= INT_MAX;
+    return good ? (int)number : otherwise;
+}
+
+const char *imx_launch_env_name(imx_launch_get *get, void *ctx, int *rank, int *size)
+{
+    const reader in = { get, ctx };
+    const launcher *row = look_for(&in, look_up(&in, "IMBREX_LAUNCHER"));
+    const char *ranks = row ? look_up(&in, row->rank) : NULL;
+    const char *sizes = row ? look_up(&in, row->size) : NULL;
+    *rank = number_of(ranks, 0, -1);
+    *size = number_of(sizes, 1, 0);
+    return ranks || sizes ? row->name : NULL;
 }

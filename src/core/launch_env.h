@@ -29,4 +29,7 @@ typedef const char *imx_launch_get(void *ctx, const char *variable);
 imbrex_status imx_launch_env_parse(imx_launch_get *get, void *ctx,
                                    imx_launch_env *out) IMX_MUST_CHECK;
 
+/* See imbrex_launcher. */
+const char *imx_launch_env_name(imx_launch_get *get, void *ctx, int *rank, int *size);
+
 #endif /* IMX_LAUNCH_ENV_H */
