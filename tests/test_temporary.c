@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "folder.h"
 #include "imx.h"
 #include "patience.h"
 #include "scratch.h"
@@ -145,6 +146,29 @@ static void folders_of_others(void **state)
     compiles_in("theirs/ours", "cache");
 }
 
+/* A home that another user has, and one that others may write, gets no folder of ours in it: its
+ * owner could not use a .cache that is root's. */
+static void homes_of_others(void **state)
+{
+    (void)state;
+    imx_folder cache;
+    static const char *const homes[] = { "home", "home/missing", "shared" };
+    char path[256];
+    make_folder("home", 0755);
+    make_folder("shared", 0777);
+    if (geteuid() == 0)
+        assert_int_equal(chown(scratch_path("home"), 65534, 65534), 0);
+    for (int i = geteuid() == 0 ? 0 : 2; i < 3; i++) {
+        const char *home = scratch_path(homes[i]);
+        snprintf(path, sizeof path, "%s/.cache/imbrex", home);
+        imx_folder_find(path, &cache);
+        assert_string_equal(cache.path, "");
+        assert_non_null(strstr(cache.why, i == 2 ? "others may write" : "belongs to user 65534"));
+    }
+    assert_int_equal(rmdir(scratch_path("home")), 0); /* it is empty */
+    assert_int_equal(rmdir(scratch_path("shared")), 0);
+}
+
 /* A cache folder that is the user's own, but lies where it can be exchanged, is none. */
 static void nowhere(void **state)
 {
@@ -232,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_that_others_may_write),
         cmocka_unit_test(folders_of_others),
+        cmocka_unit_test(homes_of_others),
         cmocka_unit_test(nowhere),
         cmocka_unit_test(folders_that_are_exchanged),
         cmocka_unit_test(proc_of_other_processes),

@@ -118,9 +118,29 @@ void imx_folder_name(const char *wanted, imx_folder *folder)
     folder->path[0] = '\0';
 }
 
+/* What is missing is made only in a folder that can hold a cache: HOME may be somebody else's, as
+ * after some ways to become root, and that user could not write a .cache of ours in it. */
+static bool may_make(const imx_folder *folder, imx_text *why)
+{
+    char part[sizeof folder->path + 2], there[PATH_MAX];
+    struct stat found;
+    snprintf(part, sizeof part, "%s%s", folder->path[0] == '/' ? "" : "./", folder->path);
+    while (!realpath(part, there)) {
+        char *end = strrchr(part, '/');
+        if (!end || !part[1])
+            return true; /* what is wrong shows when it is made */
+        end[end == part] = '\0';
+    }
+    bool none_missing = stat(folder->path, &found) == 0;
+    bool no_folder = stat(there, &found) != 0 || !S_ISDIR(found.st_mode);
+    return none_missing || no_folder || imx_folder_is_firm(there, why);
+}
+
 /* Made, opened and writable; false: why not. */
 static bool is_usable(const imx_folder *folder, imx_text *why)
 {
+    if (!may_make(folder, why))
+        return false;
     int unmade = make_folders(folder->path), fd = open_folder(folder);
     int error = fd >= 0 ? 0 : errno;
     if (fd >= 0 && faccessat(fd, ".", W_OK, AT_EACCESS) != 0)
