@@ -142,6 +142,49 @@ static void a_rank_that_is_late_is_named(void **state)
     imx_sys.dup = real.dup;
 }
 
+/* ---- users ----------------------------------------------------------------------------------- */
+
+static bool is_other;
+
+/* From the first socket of its own on, by which memory passes: the ranks have met then. */
+static int socket_of_another_user(int domain, int type, int protocol)
+{
+    if (is_other && (type & 0xf) == SOCK_SEQPACKET && seteuid(65534) != 0)
+        return -1;
+    return real.socket(domain, type, protocol);
+}
+
+static int hears_of_another_user(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const bool *late_one = ctx;
+    is_other = rank == 2 && *late_one;
+    if (rank == 2 && !*late_one && seteuid(65534) != 0)
+        return 1;
+    imbrex_group *group = NULL;
+    const imbrex_group_desc desc = { .bootstrap = bootstrap,
+                                     .device = "cpu",
+                                     .timeout_ms = patient(TIMEOUT_MS) };
+    imbrex_status status = imbrex_group_create(&desc, &group);
+    RANK_CHECK((status == IMBREX_PEER || status == IMBREX_TIMEOUT) && !group, "%s",
+               imbrex_status_name(status));
+    RANK_CHECK(strstr(imbrex_error(), "user 65534") &&
+                   strstr(imbrex_error(), "run all ranks as one user"),
+               "rank %d: %s", rank, imbrex_error());
+    return 0;
+}
+
+static void ranks_of_two_users_hear_it(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    ranks_desc desc = { .size = RANKS, .processes = true };
+    imx_sys.socket = socket_of_another_user;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ranks_run_bare(&desc, hears_of_another_user, &(bool){ i == 0 }), 0);
+    imx_sys.socket = real.socket;
+}
+
 /* ---- sockets --------------------------------------------------------------------------------- */
 
 static int listens_no_more(imbrex_group *group, void *ctx)
@@ -174,6 +217,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_guessed_key_is_of_no_use),
         cmocka_unit_test(a_rank_that_is_late_is_named),
+        cmocka_unit_test(ranks_of_two_users_hear_it),
         cmocka_unit_test(nobody_listens_once_all_are_there),
     };
     alarm((unsigned)patient(120));

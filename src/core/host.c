@@ -35,8 +35,9 @@ struct imx_host {
     int port;
     int64_t timeout_ms;
     int64_t deadline;
-    int listener;  /* -1: none */
-    bool borrowed; /* the listener is the caller's */
+    int listener;       /* -1: none */
+    bool borrowed;      /* the listener is the caller's */
+    int64_t other_user; /* who was sent away from a unix socket; -1: nobody */
     imx_socket_address address;
     int present; /* ranks, this one included */
     imx_handshake_guest *guests;
@@ -93,6 +94,7 @@ static imbrex_status accept_guests(imx_host *host)
         if (fd < 0)
             return imx_fail_errno("rank 0 cannot accept connections at %s", host->address.text);
         if (!imx_socket_same_user(fd)) {
+            host->other_user = imx_socket_user(fd);
             close(fd);
             continue;
         }
@@ -189,7 +191,7 @@ static bool is_missing(const imx_star_link *link)
 static imbrex_status fail_missing(const imx_host *host)
 {
     const imx_launch_env *launch = host->desc->launch;
-    char ranks[160], stays[320] = "";
+    char ranks[160], stays[320] = "", other[96] = "";
     imx_text text = { .at = ranks, .size = sizeof ranks };
     imx_star_name_ranks(host->star, is_missing, &text);
     if (launch->guessed)
@@ -197,8 +199,13 @@ static imbrex_status fail_missing(const imx_host *host)
                  ", where only ranks of this host find it, as MASTER_ADDR=%.64s says: on all ranks "
                  "set the name by which other hosts know this one",
                  launch->address);
-    return imx_fail(IMBREX_TIMEOUT, "%s of %d did not come within %lld ms (rank 0 listens at %s%s)",
-                    ranks, host->id.size, (long long)host->timeout_ms, host->address.text, stays);
+    if (host->other_user >= 0)
+        snprintf(other, sizeof other,
+                 "; a process of user %lld was sent away: run all ranks as one user",
+                 (long long)host->other_user);
+    return imx_fail(IMBREX_TIMEOUT,
+                    "%s of %d did not come within %lld ms (rank 0 listens at %s%s)%s", ranks,
+                    host->id.size, (long long)host->timeout_ms, host->address.text, stays, other);
 }
 
 /* The listener and the guests; returns how many. */
@@ -490,6 +497,7 @@ imbrex_status imx_host_meet(const imx_rendezvous_desc *desc, const imx_handshake
                         .timeout_ms = desc->timeout_ms,
                         .deadline = deadline,
                         .listener = -1,
+                        .other_user = -1,
                         .borrowed = desc->place_count > 0,
                         .present = 1 };
     imbrex_status status = gather(host, settles);

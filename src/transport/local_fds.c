@@ -50,6 +50,7 @@ struct imx_transport {
     address own;
     address *addresses; /* [size] */
     uint64_t swaps;     /* so far */
+    int64_t other_user; /* who was sent away, if not for his greeting; -1: nobody */
     int stop;           /* eventfd that ends the watching thread */
     unsigned long watcher;
     bool watching;
@@ -211,9 +212,22 @@ static imbrex_status connect_to(imx_transport *t, int rank, int64_t deadline)
         if (imx_socket_poll(NULL, 0, now + NAP_MS, NULL) == IMX_SOCKET_BROKEN)
             return imx_fail_errno("cannot wait for rank %d to take a connection", rank);
     }
+    if (!imx_socket_same_user(fd))
+        return IMBREX_OK; /* it is sent away, and check_user says why */
     hello greeting = { .rank = t->desc.rank };
     memcpy(greeting.key, theirs->key, sizeof greeting.key);
     return send_message(fd, &greeting, sizeof greeting, -1, rank);
+}
+
+/* Once all of them have seen who this is. */
+static imbrex_status check_user(const imx_transport *t, int rank)
+{
+    if (imx_socket_same_user(t->sockets[rank]))
+        return IMBREX_OK;
+    return imx_fail(IMBREX_PEER,
+                    "rank %d is a process of user %lld, and this rank is one of user %u: run all "
+                    "ranks as one user",
+                    rank, (long long)imx_socket_user(t->sockets[rank]), (unsigned)geteuid());
 }
 
 static bool is_expected(const imx_transport *t, const hello *greeting)
@@ -227,11 +241,11 @@ static bool is_expected(const imx_transport *t, const hello *greeting)
  * reasons. */
 static imbrex_status greet(imx_transport *t, int fd, int64_t deadline)
 {
-    struct ucred who;
-    socklen_t size = sizeof who;
     hello greeting = { 0 };
     imbrex_status heard = IMBREX_PEER;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid())
+    if (!imx_socket_same_user(fd))
+        t->other_user = imx_socket_user(fd);
+    else
         heard = await(t, fd, imx_min(deadline, imx_socket_deadline(GREETING_MS)), "say hello", -1);
     if (heard == IMBREX_OK)
         heard = receive_message(fd, &greeting, sizeof greeting, NULL, -1);
@@ -252,6 +266,18 @@ static int missing(const imx_transport *t)
     return -1;
 }
 
+/* A rank of another user is a stranger like any: that there was one is only said. */
+static imbrex_status await_rank(const imx_transport *t, int rank, int64_t deadline)
+{
+    imbrex_status status = await(t, t->listener, deadline, "connect", rank);
+    if (status == IMBREX_TIMEOUT && t->other_user >= 0)
+        return imx_fail(status,
+                        "rank %d did not connect in time, but a process of user %lld did, and this "
+                        "rank is one of user %u: run all ranks as one user",
+                        rank, (long long)t->other_user, (unsigned)geteuid());
+    return status;
+}
+
 /* Lower ranks are connected to, higher ones connect: each pair has one socket.  All listen before
  * anyone connects, with room for all in the queue: only strangers make a connect wait. */
 static imbrex_status connect_all(imx_transport *t, int64_t deadline)
@@ -260,8 +286,12 @@ static imbrex_status connect_all(imx_transport *t, int64_t deadline)
         if (t->peers[r])
             IMX_TRY(connect_to(t, r, deadline));
     }
+    for (int r = 0; r < t->desc.rank; r++) {
+        if (t->peers[r])
+            IMX_TRY(check_user(t, r));
+    }
     for (int r; (r = missing(t)) >= 0;) {
-        IMX_TRY(await(t, t->listener, deadline, "connect", r));
+        IMX_TRY(await_rank(t, r, deadline));
         int fd = imx_sys.accept(t->listener, NULL, NULL);
         if (fd >= 0)
             IMX_TRY(greet(t, fd, deadline));
@@ -291,6 +321,7 @@ static imbrex_status fds_create(const imx_transport_desc *desc, const bool *peer
     t->process = imx_process_now();
     t->peers = peers;
     t->listener = t->stop = -1;
+    t->other_user = -1;
     imbrex_status status;
     IMX_GOTO(take_tables(t));
     IMX_GOTO(listen_anywhere(t));
