@@ -64,7 +64,7 @@ const imx_kernel imx_cuda_signals_kernel = {
 /* ---- what nobody uses any more --------------------------------------------------------------- */
 
 /* cuModuleLoadData and cuModuleUnload wait for all kernels of the context, and some calls of other
- * threads for them (tests/test_gpu_waits.c).  Where ranks share a context, one that has no rows of
+ * threads for them (test_gpu_waits.c).  Where ranks share a context, one that has no rows of
  * its own would unload what it needs no more while a second rank's kernel waits for what a third
  * one is about to enqueue.  So nothing is unloaded there before the device is closed, which may
  * wait.  imbrex's own kernels are found again by the next plan that wants the same, there and where

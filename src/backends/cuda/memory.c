@@ -33,7 +33,7 @@ typedef struct cuda_memory {
 
 /* Held around all calls that map memory or take mappings away.  Threads that do so beside each
  * other, each on a GPU of its own, made driver 580 free memory of its own twice.  None of these
- * calls waits for a kernel (tests/test_gpu_waits.c). */
+ * calls waits for a kernel (test_gpu_waits.c). */
 static pthread_mutex_t mapping = PTHREAD_MUTEX_INITIALIZER;
 
 /* Calls that only undo: their results tell nothing that anybody could act on. */

@@ -11,8 +11,8 @@ import tempfile
 import unittest
 from unittest import mock
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
 MERGE = os.path.join(SOURCE, "bench", "peers", "merge.py")
 
 BENCH = {"op": "ag_gemm", "ranks": 4, "m": 4096, "n": 4096, "k": 1024, "dtype": "bf16",

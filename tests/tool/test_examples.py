@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 
 # Of each, how it begins.  Not here: those that another one makes up for, at least on one node (what

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import unittest
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 MAX_LINES = 600
 CODE = ["**.c", "**.h", "**.cu", "**.cuh"]
@@ -134,7 +134,7 @@ class Layout(unittest.TestCase):
     def test_there_is_something_to_check(self):
         for pattern in ("include/*.h", "src/core/*.c", "src/ops/*.c", "src/backends/*/*.c",
                         "src/transport/*.c", "src/kernels/*/*.c", "cli/*.c", "cli/*/*.c",
-                        "tests/*.c", "script/*", "cmake/*"):
+                        "tests/*/*.c", "script/*", "cmake/*"):
             self.assertTrue(tracked(pattern), "no file is called " + pattern)
 
     def test_rules_find_faults(self):
@@ -314,7 +314,7 @@ class Layout(unittest.TestCase):
     def test_helpers_without_cmocka(self):
         """Where there is no cmocka the tests for GPUs are built, with what they link."""
         left_out = re.search(r'EXCLUDE REGEX\s+"/\(([a-z_|]*)\)', read("tests/CMakeLists.txt"))
-        self.none([path for path in tracked("tests/*.c")
+        self.none([path for path in tracked("tests/**.c")
                    if not os.path.basename(path).startswith("test_")
                    and "#include <cmocka.h>" in read(path)
                    and os.path.basename(path)[:-2] not in left_out.group(1).split("|")])

@@ -8,8 +8,8 @@ import sys
 import tempfile
 import unittest
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
 PROGRAMS = ("imbrex", "bench/kernels", "tests/test_gpu_device")
 
 

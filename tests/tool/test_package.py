@@ -8,8 +8,8 @@ import sys
 import tempfile
 import unittest
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 OUTSIDE = os.path.join(SOURCE, "tests", "package")
 

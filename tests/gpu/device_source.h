@@ -6,7 +6,7 @@
  * tests/.  NULL, and why was printed: one cannot be read.  Free it with free(). */
 char *device_source(const char *first, const char *const *files, int count);
 
-/* The same with all kernels of tests/device_*.h. */
+/* The same with all kernels of tests/gpu/device_*.h. */
 char *device_source_all(const char *first);
 
 #endif /* DEVICE_SOURCE_H */

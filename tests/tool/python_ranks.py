@@ -9,8 +9,8 @@ except ImportError:
     print("skipped: needs NumPy")
     sys.exit(77)
 
-SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 PACKAGE = os.path.join(SOURCE, "python")
 os.environ.setdefault("IMBREX_LIBRARY", os.path.join(BUILD, "libimbrex.so"))

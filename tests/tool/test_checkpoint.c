@@ -1,6 +1,6 @@
 /* test_checkpoint.c - an MLP's weights, found in any kind of checkpoint, or the reason why not.
  *
- * With arguments it is a tool for tests/test_safetensors_python.py:
+ * With arguments it is a tool for tests/tool/test_safetensors_python.py:
  *     test_checkpoint copy IN OUT                        a file read and written again
  *     test_checkpoint shard CHECKPOINT LAYER R DTYPE OUT gate_up.<r> and down.<r> of all ranks
  */
@@ -360,7 +360,7 @@ static int run_tool(int argc, char **argv)
         for (int to = ST_BF16; to <= ST_F32; to++)
             if (strcmp(argv[5], st_dtype_name((st_dtype)to)) == 0)
                 return write_shards(argv[2], atoi(argv[3]), atoi(argv[4]), (st_dtype)to, argv[6]);
-    fprintf(stderr, "usage: see the head of tests/test_checkpoint.c\n");
+    fprintf(stderr, "usage: see the head of tests/tool/test_checkpoint.c\n");
     return 2;
 }
 

@@ -16,7 +16,7 @@ except ImportError as missing:
     print("skipped: %s" % missing)
     sys.exit(77)
 
-SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 TOOL = os.environ.get("IMBREX_CHECKPOINT_TOOL") or os.path.join(BUILD, "tests", "test_checkpoint")
 

@@ -17,7 +17,7 @@ static int add_file(imx_text *text, const char *name)
 {
     const char *root = getenv("IMBREX_SOURCE_DIR");
     char path[1024], line[256];
-    snprintf(path, sizeof path, "%s/tests/%s", root ? root : ".", name);
+    snprintf(path, sizeof path, "%s/tests/gpu/%s", root ? root : ".", name);
     FILE *file = fopen(path, "r");
     if (!file) {
         fprintf(stderr, "%s: %s; IMBREX_SOURCE_DIR names the source folder\n", path,

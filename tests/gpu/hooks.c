@@ -14,7 +14,7 @@ const char *hooks_file(void)
 {
     static _Thread_local char path[1024];
     const char *source = getenv("IMBREX_SOURCE_DIR");
-    snprintf(path, sizeof path, "%s/tests/hooks_kernel.h", source ? source : ".");
+    snprintf(path, sizeof path, "%s/tests/gpu/hooks_kernel.h", source ? source : ".");
     return path;
 }
 
