@@ -58,8 +58,16 @@ static bool join(const char *directory, size_t length, const char *name, char **
     return out_of_memory(directory, error);
 }
 
-/* The directory's only file of this ending, or NULL if it has none.  A name with a dot in front is
- * none of the checkpoint's: macOS leaves ._x.safetensors beside x.safetensors. */
+/* A name with a dot in front is none of the checkpoint's: macOS leaves ._x.safetensors beside
+ * x.safetensors.  Nor is a directory; a link to nowhere may be a file that is not downloaded. */
+static bool may_be_ours(DIR *listing, const char *name, const char *ending)
+{
+    struct stat info;
+    return name[0] != '.' && ends_with(name, ending) &&
+           (fstatat(dirfd(listing), name, &info, 0) != 0 || !S_ISDIR(info.st_mode));
+}
+
+/* The directory's only file of this ending, or NULL if it has none. */
 static bool only_file(const char *directory, const char *ending, char **found, st_error *error)
 {
     DIR *listing = opendir(directory);
@@ -68,7 +76,7 @@ static bool only_file(const char *directory, const char *ending, char **found, s
     if (!listing)
         return st_fail(error, "%s: cannot be listed: %s", st_path_tail(directory), strerror(errno));
     for (struct dirent *entry; good && (entry = readdir(listing));)
-        if (entry->d_name[0] != '.' && ends_with(entry->d_name, ending) && count++ == 0)
+        if (may_be_ours(listing, entry->d_name, ending) && count++ == 0)
             good = join(directory, strlen(directory), entry->d_name, found, error);
     closedir(listing);
     if (good && count > 1)

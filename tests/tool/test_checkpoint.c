@@ -202,6 +202,7 @@ static void test_other_index(void **state)
     assert_int_equal(rename(from, scratch_path(other)), 0);
     find_mlp("", 3, NULL);
     write_text("._x.safetensors.index.json", "macOS leaves such a file");
+    scratch_directory("x.safetensors.index.json");
     find_mlp("", 3, NULL);
     write_text("v.safetensors.index.json", "{}");
     find_mlp("", 3, "holds 2 *.safetensors.index.json: name one file");
