@@ -147,11 +147,13 @@ static bool read_namings(const mlp_config *config, naming *out, int *count, st_e
     return true;
 }
 
-/* Gemma's first configs say gelu, which its code reads as the other form, or does not. */
+/* Gemma's first configs say gelu, which its code reads as the other form, or does not.  The code of
+ * later ones reads hidden_activation alone, and takes that form where it is missing. */
 static bool is_doubtful(const mlp_config *config, const naming *names, int count)
 {
     const char *model = json_string_value(value_of(config, "model_type"));
-    return model && strncmp(model, "gemma", 5) == 0 && count && names[0].kind == IMBREX_GELU;
+    return model && strncmp(model, "gemma", 5) == 0 && count && names[0].kind != IMBREX_GELU_TANH &&
+           (names[0].kind == IMBREX_GELU || strcmp(names[0].key, "hidden_act") == 0);
 }
 
 static bool find_activation(const mlp_config *config, const char *asked,
@@ -181,9 +183,9 @@ static bool find_activation(const mlp_config *config, const char *asked,
                        names[0].name, names[other].key, names[other].name);
     if (doubtful)
         return st_fail(error,
-                       "%s: %s is gelu, which Gemma's code may take for gelu_pytorch_tanh: say "
+                       "%s: %s is %s, which Gemma's code may take for gelu_pytorch_tanh: say "
                        "--activation",
-                       path, names[0].key);
+                       path, names[0].key, names[0].name);
     *out = names[0].kind;
     return true;
 }
@@ -271,6 +273,15 @@ static bool check_size(const mlp_config *config, const char *key, int layer, int
         st_path_tail(config->path), key, st_json_show(value).text, layer, (long long)have);
 }
 
+/* What a config says of a part of the MLP, "yes" and 1 being what Python's code takes for true. */
+static bool check_boolean(const mlp_config *config, const char *key, const json_t *value,
+                          st_error *error)
+{
+    return !value || json_is_boolean(value) ||
+           st_fail(error, "%s: %s is %s: want true or false", st_path_tail(config->path), key,
+                   st_json_show(value).text);
+}
+
 static bool check_biases(const mlp_config *config, int layer, const mlp_weights *mlp,
                          st_error *error)
 {
@@ -283,6 +294,8 @@ static bool check_biases(const mlp_config *config, int layer, const mlp_weights 
         const char *key = keys[i / 3];
         const json_t *value = value_of(config, key);
         bool there = biases[i % 3]->rows > 0, needed = !(i % 3 == 0 && mlp->ungated);
+        if (i / 3 < 2 && !check_boolean(config, key, value, error))
+            return false;
         if (json_is_false(value) && there)
             return st_fail(error, "%s: %s is false, but layer %d has %s_proj.bias",
                            st_path_tail(config->path), key, layer, names[i % 3]);
@@ -303,7 +316,9 @@ static bool check_gate(const mlp_config *config, int layer, const mlp_weights *m
                                         "is_gated_act" };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *value = value_of(config, keys[i]);
-        if (json_is_boolean(value) && json_is_true(value) == mlp->ungated)
+        if (!check_boolean(config, keys[i], value, error))
+            return false;
+        if (value && json_is_true(value) == mlp->ungated)
             return st_fail(error, "%s: %s is %s, but layer %d has %s gate_proj.weight",
                            st_path_tail(config->path), keys[i], st_json_show(value).text, layer,
                            mlp->ungated ? "no" : "a");

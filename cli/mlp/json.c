@@ -82,14 +82,23 @@ json_t *st_json_load(const char *path, const char *text, size_t bytes, int depth
     return root;
 }
 
+/* A part of a value's text: as much as there is room for. */
+static int show_part(const char *part, size_t bytes, void *ctx)
+{
+    st_json_shown *out = ctx;
+    size_t length = strlen(out->text), room = sizeof out->text - 1 - length;
+    memcpy(out->text + length, part, bytes < room ? bytes : room);
+    return 0;
+}
+
 st_json_shown st_json_show(const json_t *value)
 {
-    st_json_shown out = { "nothing" };
-    if (value) {
-        size_t length =
-            json_dumpb(value, out.text, sizeof out.text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
-        out.text[length < sizeof out.text ? length : sizeof out.text - 1] = '\0';
-    }
+    st_json_shown out = { "" };
+    if (!value)
+        return (st_json_shown){ "nothing" };
+    json_dump_callback(value, show_part, &out, JSON_ENCODE_ANY | JSON_COMPACT);
+    if (strlen(out.text) == sizeof out.text - 1)
+        memcpy(out.text + sizeof out.text - 4, "...", 3);
     return out;
 }
 

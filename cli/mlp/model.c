@@ -20,6 +20,8 @@ enum { MODELS = sizeof models / sizeof *models };
 
 static const char experts[] = "a mixture of experts is not computed";
 static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
+static const char others[] =
+    "only weights and biases of gate_proj, up_proj and down_proj are computed";
 
 /* Words of names, and what they say of the layer; the first that a name has counts. */
 static const struct {
@@ -28,6 +30,7 @@ static const struct {
     { "expert", experts },
     { "router", experts },
     { "gate.", experts },
+    { "layer_scale", others },
     { "qweight", quantised },
     { "qzeros", quantised },
     { "g_idx", quantised },
@@ -43,20 +46,17 @@ static const struct {
     { "norm", "a norm inside the MLP is not computed" },
 };
 
-/* NULL: nothing of its own. */
 static const char *find_strange(const char *name)
 {
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++)
         if (strstr(name, strange[i].word))
             return strange[i].says;
-    return NULL;
+    return others;
 }
 
 static bool refuse(const checkpoint *from, int layer, const char *name, const char *says,
                    st_error *error)
 {
-    if (!says)
-        says = "only weights and biases of gate_proj, up_proj and down_proj are computed";
     return st_fail(error, "%s: layer %d has the tensor %.120s: %s",
                    st_path_tail(checkpoint_path(from)), layer, name, says);
 }

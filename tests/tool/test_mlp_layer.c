@@ -116,6 +116,7 @@ static void whatever_else_is_there_is_named(void **state)
     } others[] = {
         { "ffn_sub_norm.weight", "a norm inside the MLP" },
         { "act_fn.beta", "only weights and biases" },
+        { "layer_scale", "only weights and biases" },
         { "gate_proj.weight_scale", "the layer is quantised" },
         { "gate_proj.weight_scale_inv", "the layer is quantised" },
         { "down_proj.input_scale", "the layer is quantised" },
@@ -241,6 +242,8 @@ static const struct {
       "hidden_act is gelu, but hidden_act is silu" },
     { GATED, "{\"model_type\": \"gemma\", \"hidden_act\": \"gelu\"}",
       "Gemma's code may take for gelu_pytorch_tanh: say --activation" },
+    { GATED, "{\"model_type\": \"gemma2\", \"hidden_act\": \"silu\"}",
+      "hidden_act is silu, which Gemma's code may take for gelu_pytorch_tanh: say --activation" },
     { GATED, "{\"model_type\": \"gemma3_text\"}", "names no activation (hidden_act)" },
     { GATED, "{}", "names no activation (hidden_act): say --activation" },
     { GATED, "{\"vision_config\": {\"hidden_act\": \"gelu\"}}", "names no activation" },
@@ -256,6 +259,17 @@ static const struct {
       "mlp_bias is false, but layer 0 has gate_proj.bias" },
     { GATED "down_proj.bias", "{\"hidden_act\": \"silu\", \"use_bias\": false}",
       "use_bias is false, but layer 0 has down_proj.bias" },
+    { GATED, "{\"hidden_act\": \"silu\", \"mlp_bias\": 1}", "mlp_bias is 1: want true or false" },
+    { GATED, "{\"hidden_act\": \"silu\", \"use_mlp_bias\": \"yes\"}",
+      "use_mlp_bias is \"yes\": want" },
+    { GATED, "{\"hidden_act\": \"silu\", \"gated_mlp\": 0}", "gated_mlp is 0: want true or false" },
+    { GATED,
+      "{\"hidden_act\": \"silu\", \"swiglu_limits\": [7.5, 7.5, 7.5, 7.5, 7.5, 7.5, 7.5, 7.5, 7.5, "
+      "7.5, 7.5, 7.5, 7.5]}",
+      "swiglu_limits is [7.5,7.5,7.5,7.5,7.5,7.5,7.5,7.5,7.5,7.5,7.5,...: that is not computed" },
+    { GATED,
+      "{\"hidden_act\": \"a name that is longer than what a sentence shows of such values\"}",
+      "hidden_act is \"a name that is longer than what a sentence s...: computed are" },
     { GATED, "{\"hidden_act\": \"silu\", \"hidden_size\": 8}",
       "hidden_size is 8, but layer 0 has 4" },
     { GATED, "{\"hidden_act\": \"silu\", \"intermediate_size\": 8}",
@@ -356,6 +370,9 @@ static void what_is_asked_for_fills_gaps_only(void **state)
     accepts("gelu_tanh", IMBREX_GELU_TANH, "Gemma");
     accepts("gelu", IMBREX_GELU, "Gemma");
     refuses("relu", "but --activation is relu", "Gemma");
+    write_layer(MODEL, GATED, "{\"model_type\": \"gemma2\", \"hidden_act\": \"silu\"}");
+    accepts("silu", IMBREX_SILU, "Gemma 2");
+    accepts("gelu_tanh", IMBREX_GELU_TANH, "Gemma 2");
     write_layer(MODEL, GATED, "{\"hidden_act\": \"silu\", \"hidden_activation\": \"gelu\"}");
     accepts("gelu", IMBREX_GELU, "one of two");
     refuses("relu", "but --activation is relu", "neither of two");
