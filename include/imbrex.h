@@ -380,8 +380,8 @@ typedef struct imbrex_op_info {
 
 IMBREX_API const imbrex_op_info *imbrex_op(int i); /* from 0; NULL behind the last */
 
-/* Collective: what imbrex_plan_X(group, desc, plan) does for operator "X".  desc_bytes: sizeof
- * *desc, which must be desc_bytes of its imbrex_op_info. */
+/* Collective: what imbrex_plan_X does for operator "X".  desc_bytes: sizeof *desc, which must be
+ * desc_bytes of its imbrex_op_info. */
 IMBREX_TRY imbrex_plan_create(imbrex_group *group, const char *op, const void *desc,
                               size_t desc_bytes, imbrex_plan **plan);
 
