@@ -1,7 +1,12 @@
 /* main.c - the tool `imbrex`: a table of commands. */
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "imbrex.h"
@@ -63,8 +68,27 @@ static int unknown(const char *name)
     return CLI_USAGE;
 }
 
+static bool is_limited(int resource)
+{
+    struct rlimit limit;
+    return getrlimit((__rlimit_resource_t)resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+/* OpenBLAS starts threads as it is loaded.  Under a limit on addresses these may look for memory
+ * without end, and a fork or the end of the process waits for them: begins anew without them.
+ * Where that cannot be, or the user has chosen, all stays as it is.  With more rights than the
+ * caller's nothing is executed that the caller names. */
+static void do_without_blas_threads(char **argv)
+{
+    const char *self = (const char *)getauxval(AT_EXECFN);
+    if (self && !getauxval(AT_SECURE) && (is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA)) &&
+        !getenv("OPENBLAS_NUM_THREADS") && setenv("OPENBLAS_NUM_THREADS", "1", 1) == 0)
+        execv(self, argv);
+}
+
 int main(int argc, char **argv)
 {
+    do_without_blas_threads(argv);
     if (argc < 2) {
         fputs("imbrex: which command?\nTry 'imbrex --help'.\n", stderr);
         return CLI_USAGE;

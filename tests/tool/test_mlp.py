@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -461,6 +463,22 @@ class Mlp(unittest.TestCase):
                            env={"IMBREX_CPU_LINK": link})
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(json.loads(done.stdout)["emulated_link_gb_s"], emulated)
+
+    def test_under_a_limit_on_addresses(self):
+        """The limit is named, though OpenBLAS has threads that look for memory without end."""
+        with open(TOOL, "rb") as file:
+            if re.search(rb"__[at]san_init", file.read()):
+                self.skipTest("a sanitizer wants more addresses")
+        env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+        for kind, name in ((resource.RLIMIT_AS, "RLIMIT_AS (ulimit -v) is 150000 kB"),
+                           (resource.RLIMIT_DATA, "RLIMIT_DATA (ulimit -d) is 100000 kB")):
+            most = int(name.split()[-2]) * 1024
+            done = subprocess.run([TOOL, "mlp", "--random", "8,8,8", "--ranks", "2"], env=env,
+                                  capture_output=True, text=True, timeout=60,
+                                  preexec_fn=lambda: resource.setrlimit(kind, (most, most)))
+            if "OpenBLAS" in run("info").stdout:
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(name, done.stderr)
 
     def test_what_all_ranks_refuse_is_said_once(self):
         for words in (["--device", "abacus"], ["--device", "cpu", "--graph"],
