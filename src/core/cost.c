@@ -20,6 +20,7 @@ static const double SLICE_MARGIN = 0.65;      /* or in so much of a tile's time,
 static const double SLICE_MARGIN_WAVES = 0.9; /* or of one that is not the only one */
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
 static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
+static const double BLOCK_RATE = 3.03e6;      /* multiplications of one block in wide tiles */
 
 static double most(double a, double b)
 {
@@ -53,6 +54,28 @@ imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)
         p.covering = p.product * (ranks - 1) / ranks;
     }
     return p;
+}
+
+double imx_cost_made(const imx_tune_input *in, double elements)
+{
+    return elements * (double)in->shape.k / BLOCK_RATE;
+}
+
+/* What is stored leaves beneath other ranks' tiles, but for a part; the last ones are added behind
+ * all products. */
+double imx_cost_stored(const imx_tune_input *in, double made)
+{
+    static const double ends = 10, share = 0.2;
+    double sending = imx_cost_problem(in, NULL).sent / imx_cost_rates.store;
+    double covering = made * (in->ranks - 1) / in->ranks;
+    return made + ends + share * sending + imx_cost_left(sending, covering);
+}
+
+/* Each tile leaves at once, so that nothing is left over where products are short. */
+double imx_cost_summed(const imx_tune_input *in, double made)
+{
+    static const double ends = 4, share = 0.35;
+    return made + ends + share * imx_cost_problem(in, NULL).sent / imx_cost_rates.store;
 }
 
 /* Clock cycles for 64 KB at a rate; 0: they can hardly come too fast. */

@@ -36,9 +36,10 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     MERGED_ROWS_CUDA = 1024,
-    MERGED_SHARE_CUDA = 224,       /* of a rank; with more its own tiles may hide what is sent */
-    MERGED_SHARE_READ = 256,       /* where b is read again from memory, or, */
-    MERGED_GATHERED = 1120000,     /* if that is slow, so many, by its GB/s */
+    SUMMED_ROWS_CUDA = 8192,   /* or, where that is expected to be sooner, of what is added up */
+    MERGED_SHARE_CUDA = 224,   /* of a rank; with more its own tiles may hide what is sent */
+    MERGED_SHARE_READ = 256,   /* where b is read again from memory, or, */
+    MERGED_GATHERED = 1120000, /* if that is slow, so many, by its GB/s */
     A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
     MERGED_ROWS_CPU = 8,           /* of a rank */
     PARTS_MOST = 8,                /* of c's columns that are read one by one */
@@ -212,6 +213,13 @@ static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
     return waves * t->tile_rows * t->tile_cols / t->sm90.cluster;
 }
 
+/* How long that takes, in microseconds. */
+static double made_in(const imx_tune_input *in, const imx_tiling *t, int64_t tiles, int blocks)
+{
+    double elements = (double)elements_of_waves(t, tiles, blocks);
+    return imx_cost_made(in, elements * t->sm90.column_cost / 1000);
+}
+
 /* Where all tiles are there at once, or warps make them in turns: one that adds up waits for the
  * peers, and does nothing else meanwhile. */
 static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks)
@@ -250,13 +258,28 @@ static bool reads_b_again(const imx_tune_input *in)
     return in->nodes <= 1 && s->n * s->k * (int64_t)imx_dtype_bytes(s->dtype) > B_BYTES_CACHED;
 }
 
+/* The same of more rows, where tiles of one rank's rows waste less of them, but what they send has
+ * to wait for the next tile's products, which are short where k is. */
+static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
+{
+    int64_t m = in->shape.m, n = in->shape.n;
+    if (!in->scatters || !is_merged(in, m, SUMMED_ROWS_CUDA))
+        return false;
+    imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
+    if (!sums_tiles(in, &together, blocks) || !together.sm90.pingpong)
+        return false;
+    double stored = made_in(in, &apart, tiles_in(&apart, rows, n) * in->ranks, blocks);
+    double summed = made_in(in, &together, tiles_in(&together, m, n), blocks);
+    return imx_cost_summed(in, summed) < imx_cost_stored(in, stored);
+}
+
 static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
     bool by_memory = !in->scatters && in->memory_gb_s > 0 && reads_b_again(in);
     int share = by_memory ? (int)imx_max(MERGED_SHARE_READ, MERGED_GATHERED / in->memory_gb_s)
                           : MERGED_SHARE_CUDA;
     if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
-        return false;
+        return is_better_summed(in, rows, blocks);
     if (rows > share && is_better_apart(in, rows, blocks))
         return false;
     return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_MERGED;

@@ -459,9 +459,9 @@ static void few_rows_are_merged(void **state)
         { 1024, 8192, 14336, 1, 2, 90, 0 },
         { 512, 4096, 7168, 1, 2, 90, 1 },
         { 640, 4096, 7168, 1, 2, 90, 1 },
-        { 1024, 8192, 7168, 1, 4, 90, 1 }, /* apart, a rank's are half a wave */
-        { 1025, 8192, 14336, 1, 2, 90, 0 },
-        { 640, 8192, 14336, 1, 2, 80, 0 }, /* not for Hopper's form */
+        { 1024, 8192, 7168, 1, 4, 90, 1 },  /* apart, a rank's are half a wave */
+        { 1025, 8192, 14336, 1, 2, 90, 1 }, /* 513 rows of a rank would be as many as 768 */
+        { 640, 8192, 14336, 1, 2, 80, 0 },  /* not for Hopper's form */
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
     imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .units = SMS };

@@ -211,7 +211,8 @@ static imx_sm90_config large(const imx_sm90_input *in)
                               .pingpong = best->pingpong,
                               .stages = STAGES_MOST,
                               .cluster_m = best->cluster_m,
-                              .split = best->split };
+                              .split = best->split,
+                              .column_cost = best->cost };
 }
 
 /* What the busiest block reads, in quarters of 64 elements of b: b comes from memory, a from the
@@ -234,7 +235,8 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
                              .wg_m = 64,
                              .stages = STAGES_MOST,
                              .cluster_m = 1,
-                             .split = 1 };
+                             .split = 1,
+                             .column_cost = 1000 };
     bool splits = may_split(in);
     int widest = in->scatters && !splits ? COLS_SMALL : COLS_SMALL_MOST;
     for (int split = 1; split <= (splits ? 2 : 1); split++) {

@@ -34,6 +34,7 @@ typedef struct imx_sm90_config {
     int cluster;              /* blocks of a cluster in all */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
     int tile_rows, tile_cols; /* of a cluster: imx_schedule's */
+    int column_cost;          /* of a column of the tile, in thousandths of a wide one's */
     int blocks, threads;
     size_t shared_bytes;
 } imx_sm90_config;

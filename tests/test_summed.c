@@ -1,0 +1,66 @@
+/* test_summed.c - where a gemm_rs of many rows is made in tiles of several ranks' rows, which its
+ * kernel adds up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tuned.h"
+
+enum { SMS = 132 };
+
+/* As measured on two and four H200s: tiles of one rank's rows, whose last ones leave late, where k
+ * is long and they waste little, as in most rows of docs/performance.md. */
+static void many_rows_are_summed_where_k_is_short(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int scatters, ranks, arch, summed;
+    } rows[] = {
+        { 1100, 8192, 1280, 1, 4, 90, 1 },  { 1483, 8192, 1280, 1, 4, 90, 1 },
+        { 2111, 8192, 1280, 1, 4, 90, 1 },  { 4096, 8192, 1280, 1, 4, 90, 1 },
+        { 8192, 8192, 1280, 1, 4, 90, 1 },  { 1300, 8192, 2560, 1, 4, 90, 1 },
+        { 2111, 8192, 3584, 1, 4, 90, 1 },  { 1300, 8192, 7168, 1, 4, 90, 1 },
+        { 1300, 4096, 1792, 1, 4, 90, 1 },  { 2048, 8192, 7168, 1, 4, 90, 0 },
+        { 4096, 8192, 3584, 1, 4, 90, 0 },  { 8192, 4096, 3584, 1, 4, 90, 0 },
+        { 4096, 8192, 7168, 1, 4, 90, 0 },  { 8192, 8192, 7168, 1, 4, 90, 0 },
+        { 1300, 8192, 1280, 1, 2, 90, 1 },  { 2111, 8192, 2560, 1, 2, 90, 1 },
+        { 1300, 8192, 3584, 1, 2, 90, 0 },  { 2048, 8192, 3584, 1, 2, 90, 0 },
+        { 1500, 8192, 14336, 1, 2, 90, 0 }, { 2048, 8192, 14336, 1, 2, 90, 0 },
+        { 8192, 4096, 7168, 1, 2, 90, 0 },  { 16384, 12288, 12288, 1, 4, 90, 0 },
+        { 8193, 8192, 1280, 1, 4, 90, 0 }, /* not tried */
+        { 2111, 8192, 1280, 0, 4, 90, 0 },  { 2111, 8192, 1280, 1, 17, 90, 0 },
+        { 2111, 8192, 1280, 1, 4, 80, 0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imx_config c = tuned_on(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters, rows[i].ranks,
+                                rows[i].arch, SMS);
+        imx_choice chosen = tuned_choice(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters,
+                                         rows[i].ranks, rows[i].arch, SMS);
+        if (c.sums != rows[i].summed || (c.sums && strcmp(chosen.algorithm, "store") != 0))
+            fail_msg("row %zu: %s, summed %d (%s)", i, chosen.algorithm, c.sums, chosen.why);
+    }
+    imx_tune_input in = { .shape = { 2111, 8192, 1280, IMBREX_BF16, IMBREX_NK },
+                          .product = true,
+                          .scatters = true,
+                          .ranks = 4,
+                          .arch = 90,
+                          .units = SMS,
+                          .alike = true };
+    assert_true(imx_tune_config(&in).sums);
+    in.chunk_rows = 512; /* as asked for: of one rank's rows */
+    assert_false(imx_tune_config(&in).merged);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_rows_are_summed_where_k_is_short),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
