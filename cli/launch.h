@@ -28,7 +28,7 @@ enum { LAUNCH_GRACE_S = 5, LAUNCH_TIMED_OUT = 124 };
  * error.
  *
  * Environment  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, a random
- *              IMBREX_TOKEN, and IMBREX_LAUNCHED, a copy of the first two as "3/4"; unless set,
+ *              IMBREX_TOKEN, and IMBREX_LAUNCHED, a copy of the first two as "3/4,"; unless set,
  *              OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1, CUDA_DEVICE_MAX_CONNECTIONS is 32.
  * Input        Rank 0 has ours, other ranks none.  Ranks have no terminal, so that /dev/tty fails
  *              with ENXIO: what a program asks there must reach it by a file or by that input.

@@ -40,20 +40,38 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* The launchers that this process is in, "srun=0/2,": by them the library knows one that a rank has
+ * started. */
+static void say_outer(char *at, size_t size)
+{
+    static const char *const names[] = { "mpirun", "mpiexec", "srun" };
+    for (int i = 0, rank, ranks; i < 3; i++) {
+        setenv("IMBREX_LAUNCHER", names[i], 1);
+        if (!imbrex_launcher(&rank, &ranks))
+            continue;
+        int length = snprintf(at, size, "%s=%d/%d,", names[i], rank, ranks);
+        at += length;
+        size -= (size_t)length;
+    }
+}
+
 static bool is_ours; /* see launch_is_ours */
 
 void rank_env_set(const rank_env *at, int rank, int ranks)
 {
+    const char *named = getenv("IMBREX_LAUNCHER"); /* a launcher around ours counts no more */
+    bool kept = named && strcmp(named, "torchrun") == 0;
+    char copy[160]; /* by which the library sees that RANK or WORLD_SIZE were edited */
+    int length = snprintf(copy, sizeof copy, "%d/%d,", rank, ranks);
+    say_outer(copy + length, sizeof copy - (size_t)length);
+    setenv("IMBREX_LAUNCHED", copy, 1);
+    unsetenv("IMBREX_LAUNCHER");
+    if (kept)
+        setenv("IMBREX_LAUNCHER", "torchrun", 1);
     set_number("RANK", rank);
     set_number("LOCAL_RANK", rank);
     set_number("WORLD_SIZE", ranks);
     set_number("LOCAL_WORLD_SIZE", ranks);
-    char copy[32]; /* by which the library sees that RANK or WORLD_SIZE were edited */
-    snprintf(copy, sizeof copy, "%d/%d", rank, ranks);
-    setenv("IMBREX_LAUNCHED", copy, 1);
-    const char *named = getenv("IMBREX_LAUNCHER"); /* a launcher around ours counts no more */
-    if (named && *named && strcmp(named, "torchrun") != 0)
-        unsetenv("IMBREX_LAUNCHER");
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", at->port, 1);
     setenv("IMBREX_TOKEN", at->token, 1);

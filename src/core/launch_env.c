@@ -83,9 +83,33 @@ static bool is_set(const reader *in, const launcher *row)
     return row->step ? is_task(in, row) : look_up(in, row->rank) || look_up(in, row->size);
 }
 
-/* The launcher that is named, else the first that is set; NULL: none. */
+/* What a row says of this rank; false: not all of it, or nonsense. */
+static bool read_claim(const reader *in, const launcher *row, int64_t *rank, int64_t *size)
+{
+    const char *rank_text = look_up(in, row->rank), *size_text = look_up(in, row->size);
+    return is_set(in, row) && rank_text && size_text && imx_env_parse_int(rank_text, rank) &&
+           imx_env_parse_int(size_text, size) && *rank >= 0 && *rank < *size;
+}
+
+/* Whether a rank of imbrex run has started row's launcher: IMBREX_LAUNCHED, "3/4,srun=0/2,", says
+ * which launchers that rank was in, "3/4," none. */
+static bool is_started_within(const reader *in, const launcher *row)
+{
+    const char *copy = look_up(in, "IMBREX_LAUNCHED"), *outer = copy ? strchr(copy, ',') : NULL;
+    int64_t rank, size;
+    char said[80];
+    if (!outer || row == &launchers[0] || !read_claim(in, row, &rank, &size))
+        return false;
+    snprintf(said, sizeof said, ",%s=%lld/%lld,", row->name, (long long)rank, (long long)size);
+    return !strstr(outer, said);
+}
+
+/* Who is named, else a launcher within imbrex run, else the first that is set; NULL: none. */
 static const launcher *look_for(const reader *in, const char *named)
 {
+    for (int i = 0; i < LAUNCHERS && !named; i++)
+        if (is_started_within(in, &launchers[i]))
+            return &launchers[i];
     for (int i = 0; i < LAUNCHERS; i++)
         if (named ? strcmp(named, launchers[i].name) == 0 : is_set(in, &launchers[i]))
             return &launchers[i];
@@ -211,15 +235,7 @@ static bool read_job(const reader *in, const launcher *row, bool one_host, imx_t
 
 /* ---- Launchers that disagree ----------------------------------------------------------------- */
 
-/* What a row says of this rank; false: not all of it, or nonsense. */
-static bool read_claim(const reader *in, const launcher *row, int64_t *rank, int64_t *size)
-{
-    const char *rank_text = look_up(in, row->rank), *size_text = look_up(in, row->size);
-    return is_set(in, row) && rank_text && size_text && imx_env_parse_int(rank_text, rank) &&
-           imx_env_parse_int(size_text, size) && *rank >= 0 && *rank < *size;
-}
-
-/* "3/4": as imbrex run left it beside RANK and WORLD_SIZE. */
+/* "3/4", and more behind a comma: as imbrex run left it beside RANK and WORLD_SIZE. */
 static bool read_copy(const char *text, int64_t *rank, int64_t *size)
 {
     char number[24];
@@ -227,7 +243,10 @@ static bool read_copy(const char *text, int64_t *rank, int64_t *size)
     if (!digits || digits >= sizeof number || text[digits] != '/')
         return false;
     snprintf(number, sizeof number, "%.*s", (int)digits, text);
-    return imx_env_parse_int(number, rank) && imx_env_parse_int(text + digits + 1, size);
+    bool good = imx_env_parse_int(number, rank);
+    text += digits + 1;
+    snprintf(number, sizeof number, "%.*s", (int)strcspn(text, ","), text);
+    return good && imx_env_parse_int(number, size);
 }
 
 /* Whether RANK and WORLD_SIZE are what imbrex run or torchrun set: both leave copies that nobody

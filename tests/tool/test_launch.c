@@ -123,14 +123,16 @@ static void function_result_is_the_exit_code(void **state)
 static void ranks_see_their_environment(void **state)
 {
     (void)state;
+    setenv("OMPI_COMM_WORLD_RANK", "5", 1); /* as in a rank of mpirun's */
+    setenv("OMPI_COMM_WORLD_SIZE", "6", 1);
     launched l = launched_shell(2, 5,
                                 "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
                                 "$IMBREX_LAUNCHED; "
                                 "echo $MASTER_PORT:$IMBREX_TOKEN >&2; test -n \"$OMP_NUM_THREADS\"",
                                 "");
     assert_int_equal(l.status, 0);
-    launched_says(l.out, "[0] 0 2 0 2 127.0.0.1 0/2\n");
-    launched_says(l.out, "[1] 1 2 1 2 127.0.0.1 1/2\n");
+    launched_says(l.out, "[0] 0 2 0 2 127.0.0.1 0/2,mpirun=5/6,\n");
+    launched_says(l.out, "[1] 1 2 1 2 127.0.0.1 1/2,mpirun=5/6,\n");
     int port[2];
     char token[2][64];
     assert_int_equal(sscanf(strstr(l.err, "[0] "), "[0] %d:%63s", &port[0], token[0]), 2);
@@ -140,7 +142,10 @@ static void ranks_see_their_environment(void **state)
     assert_int_equal(strlen(token[0]), 32);
     assert_string_equal(token[0], token[1]);
 
-    launched other = launched_shell(1, 5, "echo x:$IMBREX_TOKEN", "");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    launched other = launched_shell(1, 5, "echo x:$IMBREX_TOKEN $IMBREX_LAUNCHED", "");
+    launched_says(other.out, " 0/1,\n");
     assert_null(strstr(other.out, token[0]));
     launched_forget(&other);
     launched_forget(&l);

@@ -43,6 +43,10 @@ typedef struct parse_case {
     const char *job;
 } parse_case;
 
+/* In rank 0 of imbrex run's two. */
+#define WITHIN(launched) \
+    "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 IMBREX_LAUNCHED=" launched
+
 /* What torchrun sets beside the numbers of a host. */
 #define TORCHRUN(rank, size)                                                         \
     "RANK=" #rank " WORLD_SIZE=" #size " ROLE_RANK=" #rank " ROLE_WORLD_SIZE=" #size \
@@ -122,6 +126,18 @@ static const parse_case parse_cases[] = {
     { "RANK=3 WORLD_SIZE=4 ROLE_RANK=1 ROLE_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=abc", "torchrun", 3, 4,
       -1, -1, true, "", 29500, "abc" }, /* of two roles */
 
+    /* what a rank of imbrex run has started, which is the inner one on every rank of it, also where
+     * the numbers agree; imbrex run in a rank of mpirun's, in a step */
+    { WITHIN("0/2,") " PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2 PMI_JOBID=x",
+      "mpiexec", 0, 2, 0, 2, true, "", 29500, "x" },
+    { WITHIN("0/2,") " PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_JOBID=x",
+      "mpiexec", 1, 2, 1, 2, true, "", 29500, "x" },
+    { WITHIN("0/2,srun=0/20,") " SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_STEP_ID=1",
+      "srun", 0, 2, 0, -1, true, "", 29500, "1" },
+    { WITHIN("0/2,mpirun=1/2,srun=0/4,") " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "
+                                         "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=0",
+      "torchrun", 0, 2, 0, 2, true, "", 29500, "" },
+
     /* one launcher is named */
     { "IMBREX_LAUNCHER=mpirun RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2",
       "mpirun", 1, 2, -1, -1, true, "", 29500, "" },
@@ -155,6 +171,9 @@ static const parse_case parse_cases[] = {
       .job = "RANK=1 WORLD_SIZE=2, but imbrex run has set IMBREX_LAUNCHED=3/4: make a group of "
              "some of a launch's ranks with imbrex_group_split" },
     { .environment = "RANK=1 WORLD_SIZE=4 IMBREX_LAUNCHED=3/4", .job = "IMBREX_LAUNCHED=3/4" },
+    { .environment = "RANK=1 WORLD_SIZE=2 IMBREX_LAUNCHED=3/4,", .job = "IMBREX_LAUNCHED=3/4" },
+    { .environment = WITHIN("0/2,") " PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0",
+      .job = "PMI_RANK=0 PMI_SIZE=1 (mpiexec) and RANK=0 WORLD_SIZE=2 (torchrun) disagree" },
     { .environment = "RANK=1 WORLD_SIZE=2 ROLE_RANK=3 ROLE_WORLD_SIZE=4 TORCHELASTIC_RUN_ID=abc",
       .job = "torchrun has set ROLE_RANK=3 ROLE_WORLD_SIZE=4" },
     { .environment = "RANK=0 WORLD_SIZE=4 ROLE_RANK=3 ROLE_WORLD_SIZE=4 TORCHELASTIC_RUN_ID=abc",
