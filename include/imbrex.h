@@ -101,7 +101,8 @@ IMBREX_API const char *imbrex_status_name(imbrex_status status); /* "IMBREX_PEER
 
 /* What went wrong in this thread's last call that returns a status, in a sentence that names the
  * function, the argument and the rank; "" if nothing did.  Never NULL; valid until its next call
- * that returns one: what destroys or frees leaves it alone. */
+ * that returns one: what destroys or frees leaves it alone.  Control characters in it, but for ends
+ * of lines and tabs, are '?'. */
 IMBREX_API const char *imbrex_error(void);
 
 IMBREX_API const char *imbrex_version(void); /* "0.1.0", of the library that is loaded */

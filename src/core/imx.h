@@ -79,6 +79,10 @@ typedef struct imx_text {
 
 void imx_text_add(imx_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Bytes of the control character at text, which terminals obey: below a blank, DEL, or U+0080 to
+ * U+009F in UTF-8; 0: it is none. */
+size_t imx_status_control(const char *text);
+
 /* ---- sys.c ---------------------------------------------------------------------------------- */
 
 /* Every call that can fail for want of something goes through one table, so that a test can make

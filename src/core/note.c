@@ -4,21 +4,11 @@
 
 #include <string.h>
 
-/* Bytes of the control character at text, 0 if there is another: below a blank, DEL, or U+0080 to
- * U+009F in UTF-8, which terminals obey too. */
-static size_t control_bytes(const char *text)
-{
-    const unsigned char *at = (const unsigned char *)text;
-    if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0)
-        return 2;
-    return at[0] < ' ' || at[0] == 0x7f;
-}
-
 void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES])
 {
     size_t length = 0;
     while (*text && length < IMX_NOTE_BYTES - 1) {
-        size_t control = control_bytes(text);
+        size_t control = imx_status_control(text);
         clean[length++] = control ? '?' : *text;
         text += control ? control : 1;
     }

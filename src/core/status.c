@@ -50,12 +50,33 @@ static int print(char *at, size_t size, const char *format, va_list args)
     return length;
 }
 
+size_t imx_status_control(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0)
+        return 2;
+    return (at[0] && at[0] < ' ') || at[0] == 0x7f;
+}
+
+/* A sentence has values of variables, names of files, and what other ranks said in it, and programs
+ * print it to terminals.  A compiler's lines stay lines. */
+static void clean(char *text)
+{
+    char *to = text;
+    for (size_t control; *text; text += control ? control : 1) {
+        control = *text == '\n' || *text == '\t' ? 0 : imx_status_control(text);
+        *to++ = control ? '?' : *text;
+    }
+    *to = '\0';
+}
+
 static void note(const char *format, va_list args, int error)
 {
     int at = last.muted > 0;
     imx_text text = { .at = last.said[at].text, .size = IMX_STATUS_BYTES };
     char sentence[IMX_STATUS_BYTES];
     print(sentence, sizeof sentence, format, args);
+    clean(sentence);
     if (last.function && !at)
         imx_text_add(&text, "%s: ", last.function);
     last.said[at].detail = text.length;

@@ -120,6 +120,22 @@ static void a_runs_plan_is_the_nearest(void **state)
     }
 }
 
+/* Whatever a variable, a file's name or another rank has put into it. */
+static void no_sentence_talks_to_a_terminal(void **state)
+{
+    (void)state;
+    const char *name = "a\x1b[31m b\xc2\x9b c\x7f\r d\ne\tf \xc3\x9b\xc2\xa0";
+    assert_int_equal(imx_fail(IMBREX_INVALID, "RANK=%s", name), IMBREX_INVALID);
+    assert_string_equal(imx_status_detail(), "RANK=a?[31m b? c?? d\ne\tf \xc3\x9b\xc2\xa0");
+    imbrex_group *group;
+    setenv("RANK", name, 1);
+    setenv("WORLD_SIZE", "2", 1);
+    assert_int_equal(imbrex_group_create(&(imbrex_group_desc){ 0 }, &group), IMBREX_INVALID);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    assert_non_null(strstr(imbrex_error(), "RANK=a?[31m b? c?? d\ne\tf"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +143,7 @@ int main(void)
         cmocka_unit_test(guesses_nothing_on_devices),
         cmocka_unit_test(tells_opening_from_barriers),
         cmocka_unit_test(names_the_rank_of_this_node),
+        cmocka_unit_test(no_sentence_talks_to_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
