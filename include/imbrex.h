@@ -45,7 +45,8 @@
  *               r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
  *               they may time out.  A product with m > 128 may take two SMs on a GPU of compute
- *               capability 9.0 where its budget is one.
+ *               capability 9.0 where its budget is one, and leaves none of two: where ranks share a
+ *               GPU, and copy by its SMs, give each at least three.
  *   Threads     A group, and all that was made from it, belongs to one thread at a time: a call
  *               while another thread is in one gets INVALID, which says so; one that returns no
  *               status waits for the other.  Any thread may call imbrex_group_abort, what says who
