@@ -63,7 +63,7 @@ class Group:
 
     def _begin(self, handle, blobs):
         self._life = Life(handle, blobs)
-        self._end = weakref.finalize(self, self._life.end)
+        self._end = weakref.finalize(self, self._life.drop)
         self._end.atexit = False  # Life has its own
 
     def _open(self):

@@ -1,9 +1,12 @@
 """How a group waits and ends, with or without the Group that it was made for."""
+import _thread
 import atexit
 import os
 import queue
 import sys
 import threading
+import time
+import weakref
 
 from ._library import Error, failure, lib
 from ._streams import Lanes
@@ -54,6 +57,22 @@ class _Waiter:
 
 
 os.register_at_fork(after_in_child=_Waiter.idle.clear)
+
+def _interrupt_again():
+    """Ctrl-C once more, as soon as the main thread has left the finalizer in which it came, and in
+    which it would be lost: nobody can catch what a finalizer raises."""
+    main, finalizer = threading.main_thread().ident, weakref.finalize.__call__.__code__
+
+    def wait():
+        frame = True
+        while frame is not None:
+            time.sleep(0.01)
+            frame = sys._current_frames().get(main)
+            while frame is not None and frame.f_code is not finalizer:
+                frame = frame.f_back
+        _thread.interrupt_main()
+    threading.Thread(target=wait, daemon=True).start()
+
 
 _alive = {}  # lives, in the order in which they began
 
@@ -128,6 +147,14 @@ class Life:
         if self.handle is not None:
             self.wait(None)  # what failed is for a sync to say
         self.end()
+
+    def drop(self):
+        """As close(), in a finalizer."""
+        try:
+            self.close()
+        except KeyboardInterrupt:  # by which the group is aborted: the rest is short
+            self.end()
+            _interrupt_again()
 
     def end(self):
         """Waits for what is enqueued, as imbrex_group_destroy does, then lets go of it."""

@@ -217,6 +217,22 @@ class Programs(unittest.TestCase):
         self.assertEqual(code, -signal.SIGINT, said)
         self.assertIn("KeyboardInterrupt", said)
 
+    def test_ctrl_c_as_a_group_is_dropped(self):
+        """It ends the wait, and comes out behind it: a finalizer's exceptions are lost."""
+        code, said = self.interrupted(self.LONELY + """
+        def drop():
+            g = group(rank=0, size=2, allgather=lambda blob: swap(0, blob))
+            run(g, 300)
+            print("waits", flush=True)
+        drop()
+        print("went on", flush=True)
+        time.sleep(5)
+        print("to its end")
+        """)
+        self.assertEqual(code, -signal.SIGINT, said)
+        self.assertNotIn("to its end", said)
+        self.assertNotIn("Exception ignored", said)
+
     def test_ctrl_c_at_the_end(self):
         self.interrupted(self.LONELY + """
         g = group(rank=0, size=2, allgather=lambda blob: swap(0, blob))
