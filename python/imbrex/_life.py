@@ -58,6 +58,7 @@ class _Waiter:
 
 os.register_at_fork(after_in_child=_Waiter.idle.clear)
 
+
 def _interrupt_again():
     """Ctrl-C once more, as soon as the main thread has left the finalizer in which it came, and in
     which it would be lost: nobody can catch what a finalizer raises."""
