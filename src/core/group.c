@@ -335,11 +335,13 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
         mine = check_desc(desc, out);
     char why[256];
     snprintf(why, sizeof why, "%s", imx_status_detail());
-    IMX_TRY(meet(group, desc));
+    imbrex_status met = meet(group, desc);
 
     int backend = 0, index = -1;
     if (mine != IMBREX_OK)
-        mine = imx_fail(mine, "%s", why);
+        mine = imx_fail(mine, "%s", why); /* also the reason why they did not meet, perhaps */
+    if (met != IMBREX_OK)
+        return mine != IMBREX_OK ? mine : met;
     if (mine == IMBREX_OK)
         mine = choose_device(desc->device, &backend, &index);
     return begin(group, mine, backend, index);

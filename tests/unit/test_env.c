@@ -170,6 +170,25 @@ static void info_says_where_kernels_are_kept(void **state)
     assert_non_null(strstr(info, "kernel cache: none, every start compiles: "));
 }
 
+/* A token that is refused is none, so that others look elsewhere: the rank says what it knows. */
+static void a_refused_token_is_said_though_nobody_comes(void **state)
+{
+    (void)state;
+    char token[500] = "";
+    memset(token, 'x', sizeof token - 1);
+    setenv("IMBREX_TOKEN", token, 1);
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    imbrex_group *group;
+    const imbrex_group_desc desc = { .device = "cpu", .timeout_ms = 50 };
+    assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_INVALID);
+    assert_non_null(strstr(imbrex_error(), "IMBREX_TOKEN has 499 characters: at most"));
+    unsetenv("IMBREX_TOKEN");
+    assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_TIMEOUT);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+}
+
 /* ---- set-user-ID ----------------------------------------------------------------------------- */
 
 /* This program, when it runs so: 0, or which of them it took; 50: it has no other rights. */
@@ -239,6 +258,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(info_says_what_is_refused),
         cmocka_unit_test(info_says_what_is_misspelt),
         cmocka_unit_test(info_says_where_kernels_are_kept),
+        cmocka_unit_test(a_refused_token_is_said_though_nobody_comes),
         cmocka_unit_test(more_rights_than_the_caller),
         cmocka_unit_test(a_comma_locale_changes_nothing),
     };
