@@ -268,19 +268,20 @@ typedef enum imbrex_layout {
 } imbrex_layout; /* how b lies: [n, k] or [k, n] */
 
 /* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
- * "sequential" communicates, then computes (or the other way round); "store" lets the kernels store
- * into the peers' memory themselves, on up to 16 ranks; "ll", on as many, stores data together with
- * flags, for small shares: of all_gather (it takes 4 to 8 times the whole matrix in memory), of
- * ag_gemm before the product (as much of a, and a twice more), and of gemm_rs behind it (up to
- * 16 MB more than "copy"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given,
- * parts go under signals);
- * "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as first tiles read them,
- * with chunk_rows given (on "cuda" also for m above 1024, and below where each rank's rows are
- * tiles enough for all SMs, and only on compute capability 9.0, in bf16 or f16 with aligned rows;
- * else UNSUPPORTED); "pull", of ag_gemm, meets and lets each rank fetch what it wants next;
- * "hierarchical" is for several nodes.  Unless imbrex_tune found them fastest, "ll" is chosen on
- * "cuda" only and "ring" never.  All cut the product into the same tiles and give the same bits,
- * but for runs of fewer rows by plans that have others for those (m_least). */
+ * "sequential" communicates, then computes (or the other way round); "store" lets the kernels
+ * store into the peers' memory themselves, on up to 16 ranks; "ll", on as many, stores data
+ * together with flags, for small shares: of all_gather (it takes 4 to 8 times the whole matrix
+ * in memory), of all_reduce (4 to 8 times the whole matrix for each rank), of ag_gemm before
+ * the product (4 to 8 times a, and a twice more), and of gemm_rs behind it (up to 16 MB more
+ * than "copy"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given, parts go
+ * under signals); "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as
+ * first tiles read them, with chunk_rows given (on "cuda" also for m above 1024, and below
+ * where each rank's rows are tiles enough for all SMs, and only on compute capability 9.0, in
+ * bf16 or f16 with aligned rows; else UNSUPPORTED); "pull", of ag_gemm, meets and lets each
+ * rank fetch what it wants next; "hierarchical" is for several nodes.  Unless imbrex_tune
+ * found them fastest, "ll" is chosen on "cuda" only, but in all_reduce, and "ring" never.  All
+ * cut the product into the same tiles and give the same bits, but for runs of fewer rows by
+ * plans that have others for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -326,11 +327,15 @@ typedef struct imbrex_args {
 /* Collective.      a            b                   c
  *   all_gather      [rows, n]    -                   [m, n]      c = a of all ranks
  *   reduce_scatter  [m, n]       -                   [rows, n]   c = my rows of the sum of a
+ *   all_reduce      [m, n]       -                   [m, n]      c = the sum of a; may be a itself
+ *   all_to_all      [m, n]       -                   [R*rows, n] c = all ranks' blocks for me
  *   ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]      c = all_gather(a) * b + bias
  *   gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]   c = reduce_scatter(a * b) + bias
  *
- * rows: this rank's share of the run's m.  * b: with b as [n, k], times its transpose.  Any size
- * may be 0.  Inputs and outputs are ordinary memory of the group's device and must not overlap.
+ * rows: this rank's share of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
+ * all_to_all: rank r's block of a, the rows that r owns, goes to r, whose c has the blocks in rank
+ * order; for ranks of one node.  Any size may be 0.  Inputs and outputs are ordinary memory of the
+ * group's device and must not overlap, but for c = a in all_reduce.
  * They need the alignment of their element, else INVALID; those of a product on "cuda", but for
  * bias, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie anywhere.
  *
@@ -346,6 +351,10 @@ IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *d
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,
                                       imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_all_reduce(imbrex_group *group, const imbrex_coll_desc *desc,
+                                  imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_all_to_all(imbrex_group *group, const imbrex_coll_desc *desc,
+                                  imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,

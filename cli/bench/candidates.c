@@ -80,7 +80,8 @@ imbrex_status bench_data_open(imbrex_group *group, const bench_shape *s, bench_d
     data.own = s->op->a_is_share ? matrix_bytes(s, row, width) : 0;
     data.b = place(&end, s->op->product ? matrix_bytes(s, s->k, s->n) : 0);
     data.bias = place(&end, s->op->product ? matrix_bytes(s, 1, s->n) : 0);
-    data.c = place(&end, matrix_bytes(s, s->m, s->n));
+    /* In all_to_all a rank may have a row more of every rank. */
+    data.c = place(&end, matrix_bytes(s, s->m + imbrex_group_size(group), s->n));
     data.set_bytes = end;
     bool gpu = strncmp(imbrex_group_device(group), "cuda", 4) == 0;
     size_t wanted = gpu ? BYTES_WANTED_CUDA : BYTES_WANTED, count = (wanted + end - 1) / end;

@@ -6,11 +6,13 @@
 #include "matrix.h"
 
 static const bench_op ops[] = {
-    { .name = "ag_gemm", .product = true, .a_is_share = true, .gemm = imbrex_plan_ag_gemm },
-    { .name = "gemm_rs", .product = true, .gemm = imbrex_plan_gemm_rs },
+    { .name = "ag_gemm", .product = true, .a_is_share = true, .moves = 1 },
+    { .name = "gemm_rs", .product = true, .moves = 1 },
     { .name = "gemm", .product = true, .alone = true },
-    { .name = "all_gather", .a_is_share = true, .coll = imbrex_plan_all_gather },
-    { .name = "reduce_scatter", .coll = imbrex_plan_reduce_scatter },
+    { .name = "all_gather", .a_is_share = true, .moves = 1 },
+    { .name = "reduce_scatter", .moves = 1 },
+    { .name = "all_reduce", .moves = 2 },
+    { .name = "all_to_all", .moves = 1 },
     { .name = "barrier", .meets = true },
 };
 
@@ -30,7 +32,7 @@ void bench_op_names(bool plans, char *text, size_t size)
 {
     size_t length = 0;
     for (int i = 0; i < OPS && length < size; i++)
-        if (!plans || ops[i].gemm || ops[i].coll)
+        if (!plans || ops[i].moves)
             length += (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : "",
                                        ops[i].name);
 }
@@ -72,12 +74,12 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
             desc.m = s->plan_m;
             desc.m_least = 0;
         }
-        return s->op->gemm(group, &desc, plan);
+        return imbrex_plan_create(group, s->op->name, &desc, sizeof desc, plan);
     }
     imbrex_coll_desc desc = coll_desc(s, algorithm);
     if (for_more)
         desc.m = s->plan_m;
-    return s->op->coll(group, &desc, plan);
+    return imbrex_plan_create(group, s->op->name, &desc, sizeof desc, plan);
 }
 
 imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
@@ -106,8 +108,6 @@ double bench_op_flop(const bench_shape *s)
 double bench_op_bytes(const bench_shape *s, int ranks)
 {
     int64_t width = s->op->product && s->op->a_is_share ? s->k : s->n;
-    if (s->op->alone)
-        return 0;
-    return (double)s->m * (double)width * (double)matrix_dtype_bytes(s->dtype) * (ranks - 1) /
-           ranks;
+    return s->op->moves * (double)s->m * (double)width * (double)matrix_dtype_bytes(s->dtype) *
+           (ranks - 1) / ranks;
 }

@@ -14,8 +14,7 @@ typedef struct bench_op {
     bool a_is_share; /* a rank's a holds its own rows only */
     bool alone;      /* nothing travels: only the product of one rank, as its own group */
     bool meets;      /* ranks meet and no more: there is no shape, and no plan */
-    imbrex_status (*coll)(imbrex_group *, const imbrex_coll_desc *, imbrex_plan **);
-    imbrex_status (*gemm)(imbrex_group *, const imbrex_gemm_desc *, imbrex_plan **);
+    int moves;       /* how often a matrix must travel: its bytes, but for a rank's own share */
 } bench_op;
 
 /* NULL if there is none of that name. */

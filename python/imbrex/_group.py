@@ -248,6 +248,18 @@ class Group:
         return self._collective("reduce_scatter", dtype, algorithm, m=m, n=n,
                                 chunk_rows=chunk_rows, sms=sms)
 
+    def all_reduce(self, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
+        """A Plan of c[m, n] = the sum of all ranks' a[m, n], on every rank the same bits; c may be
+        a: run(a, c=c)."""
+        return self._collective("all_reduce", dtype, algorithm, m=m, n=n, chunk_rows=chunk_rows,
+                                sms=sms)
+
+    def all_to_all(self, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
+        """A Plan of c[size * rows, n] = the rows of this rank in all ranks' a[m, n], one rank's
+        after the other's: run(a, c=c)."""
+        return self._collective("all_to_all", dtype, algorithm, m=m, n=n, chunk_rows=chunk_rows,
+                                sms=sms)
+
 
 def _share(m, rank, size):
     return (rank + 1) * m // size - rank * m // size
@@ -297,7 +309,7 @@ class Plan:
             self._wants, self._bytes = (ANY,) * 5, 0
             return
         rows = _share(m, self._life.rank, self._life.size)
-        self._wants = plan_wants(self._op, self._desc, m, rows, more)
+        self._wants = plan_wants(self._op, self._desc, m, rows, self._life.size, more)
         self._bytes = BYTES[self._dtype] * sum(math.prod(want.shape)
                                                for want in self._wants if want)
 
@@ -307,6 +319,8 @@ class Plan:
                             a            b                   c
             all_gather      [rows, n]    -                   [m, n]
             reduce_scatter  [m, n]       -                   [rows, n]
+            all_reduce      [m, n]       -                   [m, n]       c may be a
+            all_to_all      [m, n]       -                   [size * rows, n]
             ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]       gathered[m, k] or None
             gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]
 

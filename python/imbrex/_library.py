@@ -118,8 +118,8 @@ def _open():
     lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
                                 ctypes.c_void_p]
-    for desc, functions in (GemmDesc, ("ag_gemm", "gemm_rs")), (CollDesc, ("all_gather",
-                                                                           "reduce_scatter")):
+    for desc, functions in (GemmDesc, ("ag_gemm", "gemm_rs")), (
+            CollDesc, ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")):
         for function in functions:
             getattr(lib, "imbrex_plan_" + function).argtypes = [
                 ctypes.c_void_p, ctypes.POINTER(desc), ctypes.POINTER(ctypes.c_void_p)]

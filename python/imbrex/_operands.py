@@ -74,7 +74,7 @@ class Want:
                                     "more, give m"
 
 
-def plan_wants(op, desc, m, rows, more):
+def plan_wants(op, desc, m, rows, ranks, more):
     """Of a run's a, b, bias, c and gathered, as imbrex.h has them beside the makers of plans; None:
     there is no such operand."""
     def matrix(every, cols, letter):
@@ -83,6 +83,11 @@ def plan_wants(op, desc, m, rows, more):
 
     gathers = op in ("all_gather", "ag_gemm")
     c = matrix(gathers, desc.n, "n")
+    if op == "all_reduce":
+        return matrix(True, desc.n, "n"), None, None, matrix(True, desc.n, "n"), None
+    if op == "all_to_all":
+        c = Want((rows * ranks, desc.n), "[size * rows, n]", more, True, rows * ranks, m)
+        return matrix(True, desc.n, "n"), None, None, c, None
     if op in ("all_gather", "reduce_scatter"):
         return matrix(not gathers, desc.n, "n"), None, None, c, None
     n, k = desc.n, desc.k

@@ -1,4 +1,6 @@
 /* choose.c - which algorithm a plan takes if nobody names one: a pure function. */
+#include <string.h>
+
 #include "plan.h"
 
 /* A shard that travels faster than a thread wakes up. */
@@ -42,20 +44,33 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
     return choice;
 }
 
+static bool has(const imx_op *op, const char *algorithm)
+{
+    const imx_algorithm *a = op->algorithms;
+    while (a->name && strcmp(a->name, algorithm) != 0)
+        a++;
+    return a->name != NULL;
+}
+
 /* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
-static imx_choice on_cpus(const imx_tune_input *in)
+static imx_choice on_cpus(const imx_op *op, const imx_tune_input *in)
 {
     const imx_shape *shape = &in->shape;
     int64_t rows = imx_max(1, imx_ceil_div(shape->m, in->ranks));
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
-    bool may_store = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
-    if (may_store && in->scatters)
+    bool by_kernel = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
+    bool large = shard_bytes >= OVERLAP_BYTES_LEAST;
+    if (by_kernel && in->scatters && has(op, "store"))
         return because("store", "parts are made in their owners' memory");
-    if (shard_bytes >= OVERLAP_BYTES_LEAST)
+    if (large && has(op, "copy"))
         return because("copy", "sending runs beside the rest");
-    return because(may_store ? "store" : "sequential",
-                   "a shard is sent sooner than a second stream starts");
+    if (by_kernel && has(op, "store"))
+        return because("store", "a shard is sent sooner than a second stream starts");
+    if (by_kernel && !large && has(op, "ll"))
+        return because("ll", "few bytes go to all at once");
+    return because("sequential", large ? "there is nothing to send beside"
+                                       : "a shard is sent sooner than a second stream starts");
 }
 
 imx_choice imx_choose(const imx_op *op, const imx_tune_input *in, const imx_config *config)
@@ -65,7 +80,7 @@ imx_choice imx_choose(const imx_op *op, const imx_tune_input *in, const imx_conf
     if (in->ranks == 1)
         return because("sequential", "there is no peer to send to");
     if (!in->arch)
-        return on_cpus(in);
+        return on_cpus(op, in);
     const imx_problem problem = imx_cost_problem(in, config);
     return by_cost(op, &problem);
 }

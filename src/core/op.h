@@ -132,7 +132,8 @@ typedef struct imx_op {
 #define IMX_OP_ROWS(rows) ((int)(sizeof(rows) / sizeof(rows)[0]))
 
 /* All of them, in the order of imbrex_op. */
-extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter;
+extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
+    imx_op_all_reduce, imx_op_all_to_all;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* INVALID if there is none of that name, or its desc has not so many bytes. */

@@ -76,7 +76,12 @@ static imbrex_status fail_spread(const imbrex_plan *plan, const char *source, co
 static imbrex_status check_nodes(const imbrex_plan *plan)
 {
     const imx_nodes *nodes = &plan->group->nodes;
-    if (nodes->count == 1 || nodes->equal)
+    if (nodes->count == 1)
+        return IMBREX_OK;
+    if (!imx_plan_algorithm(plan->group, plan->op, 0))
+        return imx_fail(IMBREX_UNSUPPORTED, "%s is for ranks of one node, and these are on %d",
+                        plan->op->info.name, nodes->count);
+    if (nodes->equal)
         return IMBREX_OK;
     char sizes[128];
     imx_text text = { .at = sizes, .size = sizeof sizes };
@@ -107,6 +112,8 @@ static imbrex_status find_algorithm(imbrex_plan *plan, const imx_tune_input *inp
     const imx_algorithm *all = plan->op->algorithms, *a = named(all, name);
     char why_not[256] = "";
     imx_text text = { .at = why_not, .size = sizeof why_not };
+    if (!imx_plan_algorithm(group, plan->op, 0))
+        return check_nodes(plan);
     if (!a)
         return fail_unknown(plan, source, name);
     plan->called = a->name;

@@ -95,7 +95,8 @@ struct imx_run {
     int64_t m;
     int rank, ranks;
     int half;
-    uint64_t *use; /* this half's, in local memory */
+    uint64_t *use;              /* this half's, in local memory */
+    size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
 };
 
 /* Collective; desc: the operator's, NULL is INVALID. */

@@ -40,12 +40,12 @@ static void *local_at(const imx_run *run, size_t offset)
 
 void *imx_run_data(const imx_run *run, int rank)
 {
-    return shared_at(run, rank, run->plan->offsets.data);
+    return shared_at(run, rank, run->plan->offsets.data + run->data_at);
 }
 
 uint64_t *imx_run_signal(const imx_run *run, int rank)
 {
-    return shared_at(run, rank, run->plan->offsets.signals);
+    return (uint64_t *)shared_at(run, rank, run->plan->offsets.signals) + run->signals_at;
 }
 
 void *imx_run_local(const imx_run *run)

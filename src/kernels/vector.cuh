@@ -103,6 +103,25 @@ IMX_VECTOR_FN void imx_vector_store_word(char *at, uint64_t word, int64_t left)
     }
 }
 
+/* sum[4] = or += the elements of a word: four, or, of f32, the two that stand at 0 and 2. */
+IMX_VECTOR_FN void imx_vector_add_word(int dtype, float *sum, uint64_t word, bool first)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t bits = (uint32_t)(word >> 32 * half);
+        float low = imx_vector_low(dtype, bits), high = imx_vector_high(dtype, bits);
+        sum[2 * half] = first ? low : sum[2 * half] + low;
+        sum[2 * half + 1] = first ? high : sum[2 * half + 1] + high;
+    }
+}
+
+/* The same number of sums, each rounded once. */
+IMX_VECTOR_FN uint64_t imx_vector_round_word(int dtype, const float *sum)
+{
+    return imx_vector_word(dtype, sum[0], sum[1]) |
+           (uint64_t)imx_vector_word(dtype, sum[2], sum[3]) << 32;
+}
+
 /* ---- 16 bytes -------------------------------------------------------------------------------- */
 
 /* Coherent, in program order: the memory may have been written by another agent while this kernel

@@ -323,20 +323,20 @@ static imbrex_status run_ring(const imx_run *run)
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double sent_most = 2 << 20; /* of a rank, before a product */
-    return imx_exchange_ll_cost(p, rates, sent_most);
+    return imx_exchange_ll_cost(rates, p->sent, sent_most);
 }
 
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
     const imx_shape *s = &plan->shape;
-    imx_exchange_ll_needs(plan, s->k, n);
+    imx_exchange_ll_needs(plan, s->k, false, n);
     n->local_bytes = (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
 }
 
 static imbrex_status prepare_ll(imbrex_plan *plan)
 {
     IMX_TRY(prepare_sequential(plan));
-    return imx_exchange_ll_prepare(plan, LL, plan->shape.k);
+    return imx_exchange_ll_prepare(plan, LL, plan->shape.k, false);
 }
 
 /* The product finds all rows in one place, its own too. */
@@ -346,7 +346,7 @@ static imbrex_status run_ll(const imx_run *run)
     bind(run, NULL, &args);
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
-    IMX_TRY(imx_exchange_ll(run, LL, run->plan->shape.k, all));
+    IMX_TRY(imx_exchange_ll(run, LL, run->plan->shape.k, false, all));
     return imx_run_multiply(run, GEMM, &args);
 }
 

@@ -27,7 +27,7 @@ static void layout(const imbrex_plan *plan, imx_needs *n)
 
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 35 + p->sent / rates->copy;
+    return imx_exchange_copy_cost(rates, p->sent);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -45,7 +45,7 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 50 + p->sent / rates->copy;
+    return imx_exchange_sequential_cost(rates, p->sent);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -67,39 +67,39 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
 
 static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, false, n);
+    imx_exchange_push_needs(plan, IMX_PUSH_GATHERS, n);
 }
 
 static imbrex_status prepare_store(imbrex_plan *plan)
 {
-    return imx_exchange_push_prepare(plan, KERNEL, false);
+    return imx_exchange_push_prepare(plan, KERNEL, IMX_PUSH_GATHERS);
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return imx_exchange_push(run, KERNEL, false, run->args->a, NULL);
+    return imx_exchange_push(run, KERNEL, IMX_PUSH_GATHERS, run->args->a, NULL);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_ll_cost(p, rates, IMX_EXCHANGE_LL_SENT(p));
+    return imx_exchange_ll_cost(rates, p->sent, IMX_EXCHANGE_LL_SENT(p));
 }
 
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
-    imx_exchange_ll_needs(plan, plan->shape.n, n);
+    imx_exchange_ll_needs(plan, plan->shape.n, false, n);
 }
 
 static imbrex_status prepare_ll(imbrex_plan *plan)
 {
-    return imx_exchange_ll_prepare(plan, KERNEL, plan->shape.n);
+    return imx_exchange_ll_prepare(plan, KERNEL, plan->shape.n, false);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_exchange_ll(run, KERNEL, run->plan->shape.n, run->args->c);
+    return imx_exchange_ll(run, KERNEL, run->plan->shape.n, false, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

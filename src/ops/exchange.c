@@ -3,6 +3,32 @@
 
 #include "../kernels/ll/args.h"
 
+imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second)
+{
+    imx_needs both = *first;
+    both.data_bytes = imx_align(first->data_bytes, 256) + second->data_bytes;
+    both.signals += second->signals;
+    return both;
+}
+
+imx_run imx_exchange_second(const imx_run *run, const imx_needs *first)
+{
+    imx_run second = *run;
+    second.data_at = imx_align(first->data_bytes, 256);
+    second.signals_at = first->signals;
+    return second;
+}
+
+double imx_exchange_copy_cost(const imx_rates *rates, double sent)
+{
+    return 35 + sent / rates->copy;
+}
+
+double imx_exchange_sequential_cost(const imx_rates *rates, double sent)
+{
+    return 50 + sent / rates->copy;
+}
+
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
@@ -71,7 +97,8 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
 {
     size_t own = imx_exchange_rank_at(run, run->rank, width);
     size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
-    IMX_TRY(imx_run_copy(run, stream, (char *)out + own, shard, own_bytes, run->rank));
+    if (shard != (char *)out + own)
+        IMX_TRY(imx_run_copy(run, stream, (char *)out + own, shard, own_bytes, run->rank));
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
@@ -113,48 +140,50 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
     return IMBREX_OK;
 }
 
-/* ---- gather of small shares ------------------------------------------------------------------ */
+/* ---- small shares ---------------------------------------------------------------------------- */
 
-static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m, int64_t width)
+static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m, int64_t width, bool reduces)
 {
-    int ranks = plan->group->size;
+    int ranks = plan->group->size, shares = reduces ? 1 : ranks;
     int64_t row_bytes = width * (int64_t)imx_dtype_bytes(plan->shape.dtype);
-    int64_t most = imx_ceil_div(plan->shape.m, ranks) * row_bytes;
+    int64_t most = imx_ceil_div(plan->shape.m, shares) * row_bytes;
     bool lines = plan->group->whole_lines && most >= plan->config.ll_line_bytes;
     return (imx_ll_args){
         .m = m,
         .row_bytes = row_bytes,
-        .most = imx_ceil_div(m, ranks) * row_bytes,
+        .most = imx_ceil_div(m, shares) * row_bytes,
         .ranks = ranks,
         .lines = lines,
+        .reduces = reduces,
+        .dtype = (int)plan->shape.dtype,
         .plan = plan->number,
         .part_bytes = imx_ll_part_bytes(lines, most),
     };
 }
 
-double imx_exchange_ll_cost(const imx_problem *p, const imx_rates *rates, double sent_most)
+double imx_exchange_ll_cost(const imx_rates *rates, double sent, double sent_most)
 {
     static const double begins = 2.2; /* between two ranks */
-    return p->sent <= sent_most ? begins + 2 * p->sent / rates->store : IMX_COST_NEVER;
+    return sent <= sent_most ? begins + 2 * sent / rates->store : IMX_COST_NEVER;
 }
 
-void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
+void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, bool reduces, imx_needs *needs)
 {
-    imx_ll_args largest = ll_args(plan, plan->shape.m, width);
+    imx_ll_args largest = ll_args(plan, plan->shape.m, width, reduces);
     needs->data_bytes = 2 * (size_t)plan->group->size * (size_t)largest.part_bytes;
     needs->lines_bytes = needs->data_bytes;
     needs->done = (size_t)plan->config.blocks;
 }
 
-imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width)
+imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width, bool reduces)
 {
-    imx_ll_args largest = ll_args(plan, plan->shape.m, width);
+    imx_ll_args largest = ll_args(plan, plan->shape.m, width, reduces);
     return imx_plan_prepare(plan, kernel, &imx_kernel_ll, &largest);
 }
 
-imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, void *to)
+imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, bool reduces, void *to)
 {
-    imx_ll_args args = ll_args(run->plan, run->m, width);
+    imx_ll_args args = ll_args(run->plan, run->m, width, reduces);
     args.from = run->args->a;
     args.to = to;
     args.uses = imx_run_done(run);
@@ -212,6 +241,29 @@ imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream
         int from = (run->rank + run->ranks - i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
             IMX_TRY(wait_chunk(run, stream, IMX_SITE_PART, from, q));
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
+                                       void *out, bool all_here)
+{
+    int64_t width = run->plan->shape.n;
+    size_t block = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
+    const char *own = (const char *)matrix + imx_exchange_rank_at(run, run->rank, width);
+    char *to = out;
+    IMX_TRY(imx_run_copy(run, stream, to + (size_t)run->rank * block, own, block, run->rank));
+    for (int i = 1; i < run->ranks; i++) {
+        int from = (run->rank + run->ranks - i) % run->ranks;
+        const char *slot = (const char *)imx_run_data(run, run->rank) +
+                           (size_t)from * imx_exchange_slot_bytes(run->plan);
+        for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
+            size_t at = imx_exchange_chunk_at(run, q, width);
+            if (!all_here)
+                IMX_TRY(wait_chunk(run, stream, IMX_SITE_PART, from, q));
+            IMX_TRY(imx_run_copy(run, stream, to + (size_t)from * block + at, slot + at,
+                                 imx_exchange_chunk_bytes(run, run->rank, q, width), run->rank));
+        }
     }
     return IMBREX_OK;
 }
@@ -296,10 +348,10 @@ typedef struct push_room {
     size_t lines_at;
 } push_room;
 
-static push_room push_room_of(const imbrex_plan *plan, bool reduces)
+static push_room push_room_of(const imbrex_plan *plan, imx_push_how how)
 {
     push_room room = { .lines_at = 0 };
-    if (reduces)
+    if (how != IMX_PUSH_GATHERS)
         imx_exchange_scatter_needs(plan, &room.matrix);
     else
         imx_exchange_gather_needs(plan, plan->shape.n, &room.matrix);
@@ -307,10 +359,10 @@ static push_room push_room_of(const imbrex_plan *plan, bool reduces)
     return room;
 }
 
-void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *needs)
+void imx_exchange_push_needs(const imbrex_plan *plan, imx_push_how how, imx_needs *needs)
 {
     size_t ranks = (size_t)plan->group->size;
-    push_room room = push_room_of(plan, reduces);
+    push_room room = push_room_of(plan, how);
     *needs = room.matrix;
     needs->signals = ranks * (size_t)push_chunks(plan);
     needs->lines_at = room.lines_at;
@@ -318,7 +370,7 @@ void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *n
     needs->data_bytes = needs->lines_at + needs->lines_bytes;
 }
 
-static imx_push_args push_args(const imbrex_plan *plan, int64_t m, bool reduces)
+static imx_push_args push_args(const imbrex_plan *plan, int64_t m, imx_push_how how)
 {
     int64_t most = share_bytes(plan, m);
     return (imx_push_args){
@@ -327,27 +379,27 @@ static imx_push_args push_args(const imbrex_plan *plan, int64_t m, bool reduces)
         .most = most,
         .dtype = (int)plan->shape.dtype,
         .ranks = plan->group->size,
-        .reduces = reduces,
+        .how = how,
         .lines = most <= lines_share(plan),
         .chunks = push_chunks(plan),
         .chunk_bytes = push_chunk_bytes(plan, most),
         .plan = plan->number,
         .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
-        .lines_at = (int64_t)push_room_of(plan, reduces).lines_at,
+        .lines_at = (int64_t)push_room_of(plan, how).lines_at,
         .line_bytes = line_bytes(plan),
     };
 }
 
-imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool reduces)
+imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, imx_push_how how)
 {
-    imx_push_args largest = push_args(plan, plan->shape.m, reduces);
+    imx_push_args largest = push_args(plan, plan->shape.m, how);
     return imx_plan_prepare(plan, kernel, &imx_kernel_push, &largest);
 }
 
-imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces, const void *from,
+imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias)
 {
-    imx_push_args args = push_args(run->plan, run->m, reduces);
+    imx_push_args args = push_args(run->plan, run->m, how);
     args.from = from;
     args.bias = bias;
     args.to = run->args->c;

@@ -47,6 +47,17 @@ static inline int imx_exchange_chunk_number(const imx_run *run, int rank, int q)
     return rank * run->plan->config.chunks + q;
 }
 
+/* What two movements need that follow each other in a run: the second's data and signals lie
+ * behind the first's, where a run from imx_exchange_second has them. */
+imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second);
+imx_run imx_exchange_second(const imx_run *run, const imx_needs *first);
+
+/* ---- what copies take, of collectives -------------------------------------------------------- */
+
+/* Microseconds, beside a second stream's work and on one alone. */
+double imx_exchange_copy_cost(const imx_rates *rates, double sent);
+double imx_exchange_sequential_cost(const imx_rates *rates, double sent);
+
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
@@ -78,32 +89,40 @@ imbrex_status imx_exchange_offer(const imx_run *run, const void *shard,
 imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here) IMX_MUST_CHECK;
 
-/* ---- gather of small shares ------------------------------------------------------------------ */
+/* ---- small shares ---------------------------------------------------------------------------- */
 
-/* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs. */
-void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
-imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width) IMX_MUST_CHECK;
+/* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs.
+ * reduces: not a gather of rows but the sum of whole matrices. */
+void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, bool reduces, imx_needs *needs);
+imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width,
+                                      bool reduces) IMX_MUST_CHECK;
 
-/* As words, the longer ones of its two forms, which nothing hides.  NEVER where a rank sends more
- * than sent_most bytes. */
-double imx_exchange_ll_cost(const imx_problem *p, const imx_rates *rates, double sent_most);
+/* As words, the longer ones of its two forms, which nothing hides; sent: bytes of a rank.  NEVER
+ * where it sends more than sent_most. */
+double imx_exchange_ll_cost(const imx_rates *rates, double sent, double sent_most);
 
 /* The most that was measured, of a rank: 64 KB to each peer. */
 #define IMX_EXCHANGE_LL_SENT(problem) (65536.0 * ((problem)->in->ranks - 1))
 
-/* to[m, width] = the rows of all ranks, each from args.a. */
-imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width,
+/* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a. */
+imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, bool reduces,
                               void *to) IMX_MUST_CHECK;
 
 /* ---- both, by one kernel --------------------------------------------------------------------- */
 
-/* Instead of the gather's needs or, with reduces, the scatter's. */
-void imx_exchange_push_needs(const imbrex_plan *plan, bool reduces, imx_needs *needs);
-imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, bool reduces) IMX_MUST_CHECK;
+/* Instead of the gather's needs or, of what goes to owners, the scatter's. */
+void imx_exchange_push_needs(const imbrex_plan *plan, imx_push_how how, imx_needs *needs);
+imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel,
+                                        imx_push_how how) IMX_MUST_CHECK;
 
 /* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL. */
-imbrex_status imx_exchange_push(const imx_run *run, int kernel, bool reduces, const void *from,
+imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias) IMX_MUST_CHECK;
+
+/* Puts all ranks' blocks of own rows together in out[ranks * rows, n], in rank order: own ones from
+ * matrix, others as they arrive, or, with all_here, at once. */
+imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
+                                       void *out, bool all_here) IMX_MUST_CHECK;
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 

@@ -298,19 +298,19 @@ static imbrex_status run_collect(const imx_run *run)
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_ll_cost(p, rates, IMX_EXCHANGE_LL_SENT(p));
+    return imx_exchange_ll_cost(rates, p->sent, IMX_EXCHANGE_LL_SENT(p));
 }
 
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, true, n);
+    imx_exchange_push_needs(plan, IMX_PUSH_REDUCES, n);
     add_product(plan, n);
 }
 
 static imbrex_status prepare_ll(imbrex_plan *plan)
 {
     IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
-    return imx_exchange_push_prepare(plan, PUSH, true);
+    return imx_exchange_push_prepare(plan, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
@@ -318,7 +318,7 @@ static imbrex_status run_ll(const imx_run *run)
     imx_gemm_args args = gemm_args(run->plan, run->m, 0);
     bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    return imx_exchange_push(run, PUSH, true, imx_run_local(run), run->args->bias);
+    return imx_exchange_push(run, PUSH, IMX_PUSH_REDUCES, imx_run_local(run), run->args->bias);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

@@ -24,7 +24,7 @@ static imbrex_status prepare(imbrex_plan *plan)
 
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 35 + p->sent / rates->copy;
+    return imx_exchange_copy_cost(rates, p->sent);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -41,7 +41,7 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 50 + p->sent / rates->copy;
+    return imx_exchange_sequential_cost(rates, p->sent);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -62,17 +62,17 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
 
 static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, true, n);
+    imx_exchange_push_needs(plan, IMX_PUSH_REDUCES, n);
 }
 
 static imbrex_status prepare_store(imbrex_plan *plan)
 {
-    return imx_exchange_push_prepare(plan, PUSH, true);
+    return imx_exchange_push_prepare(plan, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return imx_exchange_push(run, PUSH, true, run->args->a, NULL);
+    return imx_exchange_push(run, PUSH, IMX_PUSH_REDUCES, run->args->a, NULL);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

@@ -11,9 +11,10 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 11, M = 45 };
+enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 18, M = 45 };
 
-static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm",
+                                   "gemm_rs",    "all_reduce",     "all_to_all" };
 
 /* Operator by operator, "copy" before "sequential"; then what kernels do by themselves.  Of one
  * row most ranks have nothing to send: credits alone hold back the one that has. */
@@ -25,16 +26,22 @@ static op_case case_of(int i)
         int64_t m, n;
         int chunk_rows;
     } others[CASES - PAIRS] = {
-        { 2, "store", M, 24, 12 }, { 3, "store", M, 24, 12 }, { 2, "ring", M, 24, 12 },
-        { 0, "store", M, 24, 12 }, { 1, "store", M, 24, 12 }, { 0, "store", 1, 4, 0 }, /* lines */
-        { 1, "store", 1, 4, 0 },   { 0, "ll", M, 24, 0 },     { 0, "ll", M, 400, 0 },  /* lines */
-        { 2, "ll", M, 24, 0 },     { 3, "ll", M, 24, 0 },
+        { 2, "store", M, 24, 12 },      { 3, "store", M, 24, 12 },
+        { 2, "ring", M, 24, 12 },       { 0, "store", M, 24, 12 },
+        { 1, "store", M, 24, 12 },      { 0, "store", 1, 4, 0 }, /* lines */
+        { 1, "store", 1, 4, 0 },        { 0, "ll", M, 24, 0 },
+        { 0, "ll", M, 400, 0 }, /* lines */
+        { 2, "ll", M, 24, 0 },          { 3, "ll", M, 24, 0 },
+        { 4, "ll", M, 24, 0 },          { 4, "ll", M, 400, 0 },
+        { 4, "sequential", M, 24, 12 }, { 5, "store", M, 24, 12 },
+        { 5, "store", 1, 4, 0 },        { 5, "copy", M, 24, 12 },
+        { 5, "sequential", M, 24, 12 },
     };
     int op = i < PAIRS ? i / 2 : others[i - PAIRS].op;
     return (op_case){ .op = ops[op],
                       .m = i < PAIRS ? M : others[i - PAIRS].m,
                       .n = i < PAIRS ? 24 : others[i - PAIRS].n,
-                      .k = op < 2 ? 0 : 16,
+                      .k = op == 2 || op == 3 ? 16 : 0,
                       .dtype = i % 3 ? IMBREX_BF16 : IMBREX_F32,
                       .algorithm = i >= PAIRS ? others[i - PAIRS].algorithm
                                    : i % 2    ? "sequential"

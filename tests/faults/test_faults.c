@@ -134,19 +134,21 @@ static const imx_sys_table failing = { fail_calloc,    fail_aligned_alloc, fail_
 
 static imbrex_status run_all(imbrex_group *group, float *a, float *b, float *c)
 {
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm",
+                                       "gemm_rs",    "all_to_all",     "all_reduce" };
+    for (int i = 0; i < 6; i++) {
+        bool product = strstr(ops[i], "gemm") != NULL;
         op_case shape = { .op = ops[i],
                           .m = 16,
                           .n = 8,
-                          .k = i < 2 ? 0 : 4,
+                          .k = product ? 4 : 0,
                           .dtype = IMBREX_F32,
                           .algorithm = i % 2 ? "sequential" : "copy",
                           .sms = 2 };
         imbrex_plan *plan;
         IMX_TRY(case_plan(group, &shape, &plan));
         IMX_TRY(
-            imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = i < 2 ? NULL : b, .c = c }, NULL));
+            imbrex_plan_run(plan, &(imbrex_args){ .a = a, .b = product ? b : NULL, .c = c }, NULL));
     }
     return imbrex_stream_sync(group, NULL);
 }

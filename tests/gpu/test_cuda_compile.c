@@ -162,13 +162,13 @@ static void push(void **state)
     static const int ranks[] = { 2, 3, 4, 5, 8, 16 };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
-            for (int form = 0; form < 4; form++) {
+            for (int form = 0; form < 6; form++) {
                 imx_push_args args = {
-                    .dtype = dtype, .ranks = ranks[i], .reduces = form & 1, .lines = form >> 1
+                    .dtype = dtype, .ranks = ranks[i], .how = form % 3, .lines = form / 3
                 };
                 bool whole = dtype == IMBREX_BF16 || ranks[i] % 8 == 0; /* others are between */
-                if (whole && (args.reduces || dtype == IMBREX_BF16))
-                    try_either(&imx_kernel_push, &args, i + (size_t)(dtype + form / 2));
+                if (whole && (args.how == IMX_PUSH_REDUCES || dtype == IMBREX_BF16))
+                    try_either(&imx_kernel_push, &args, i + (size_t)(dtype + form / 3));
             }
         }
     }
@@ -183,6 +183,9 @@ static void ll(void **state)
         for (int lines = 0; lines < 2; lines++) {
             imx_ll_args args = { .ranks = ranks[i], .lines = lines, .most = 64 << 20 };
             try(&imx_kernel_ll, &args);
+            args.reduces = 1;
+            for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++)
+                try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
         }
     }
     imx_ll_args small = { .ranks = 4, .most = 64 << 10 };
@@ -410,7 +413,7 @@ static void traces(void **state)
         try_gemm(shapes[0], IMBREX_BF16, i ? IMBREX_NK : IMBREX_KN, sides[i], 0, 1);
     imx_reduce_args sum = { .rows = 1000, .n = 1000, .dtype = IMBREX_BF16, .ranks = 4 };
     try_on(&imx_kernel_reduce, &sum, &targets[1]);
-    imx_push_args shares = { .dtype = IMBREX_BF16, .ranks = 4, .reduces = 1 };
+    imx_push_args shares = { .dtype = IMBREX_BF16, .ranks = 4, .how = IMX_PUSH_REDUCES };
     try_on(&imx_kernel_push, &shares, &targets[1]);
     traced = false;
     imx_cuda_config config;

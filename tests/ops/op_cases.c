@@ -11,23 +11,29 @@
 #include "op_image.h"
 #include "ranks.h"
 
-enum { OPS = 4, DTYPES = 3, ALGORITHMS = 6 };
-static const char *const ops[OPS] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-static const char *const algorithms[] = { "copy", "sequential", "store" };
-static const char *const more[OPS][ALGORITHMS - 3] = {
-    [0] = { "ll" }, [2] = { "pull", "ring", "ll" }, [3] = { "ll" }
+enum { OPS = 6, COLLECTIVES = 4, AG_GEMM = COLLECTIVES, DTYPES = 3, ALGORITHMS = 6 };
+
+/* Those without a product first. */
+static const struct {
+    const char *name, *algorithms[ALGORITHMS];
+} ops[OPS] = {
+    { "all_gather", { "copy", "sequential", "store", "ll" } },
+    { "reduce_scatter", { "copy", "sequential", "store" } },
+    { "all_reduce", { "sequential", "ll" } },
+    { "all_to_all", { "copy", "sequential", "store" } },
+    [AG_GEMM] = { "ag_gemm", { "copy", "sequential", "store", "pull", "ring", "ll" } },
+    { "gemm_rs", { "copy", "sequential", "store", "ll" } },
 };
 
 const char *op_cases_algorithm(const op_case *c, int i)
 {
     static const char *const over_nodes[] = { "hierarchical", "sequential" };
     if (c->nodes > 1)
-        return i < 2 ? over_nodes[i] : NULL;
-    for (int op = 0; op < OPS && i >= 3 && i < ALGORITHMS; op++) {
-        if (strcmp(c->op, ops[op]) == 0)
-            return more[op][i - 3];
-    }
-    return i < 3 ? algorithms[i] : NULL;
+        return i < 2 && strcmp(c->op, "all_to_all") != 0 ? over_nodes[i] : NULL;
+    int op = 0;
+    while (strcmp(c->op, ops[op].name) != 0)
+        op++;
+    return i < ALGORITHMS ? ops[op].algorithms[i] : NULL;
 }
 
 /* Whether tiles have rows of several ranks: a plan by another algorithm says so. */
@@ -253,8 +259,7 @@ bool op_walk_resume(op_walk *walk, int ranks)
     walk->given_up |= bit_of(last->op, last->algorithm);
     walk->from = last->number;
     fprintf(stderr, "    the group failed at case %d: without %s's \"%s\" from here on\n",
-            last->number, ops[last->op],
-            op_cases_algorithm(&(op_case){ .op = ops[last->op] }, last->algorithm));
+            last->number, ops[last->op].name, ops[last->op].algorithms[last->algorithm]);
     return true;
 }
 
@@ -286,16 +291,16 @@ bool op_cases_get(int number, op_case *c)
         return false;
     const shape *x = &shapes[s];
     *c = (op_case){
-        .op = ops[o],
+        .op = ops[o].name,
         .m = x->m,
         .n = x->n,
-        .k = o >= 2 ? x->k : 0,
+        .k = o >= COLLECTIVES ? x->k : 0,
         .dtype = (imbrex_dtype)d,
         .layout = (s + d) % 2 ? IMBREX_KN : IMBREX_NK,
         .chunk_rows = x->chunk_rows,
         .sms = x->sms,
-        .bias = x->bias && o >= 2,
-        .gathered = x->gathered && o == 2,
+        .bias = x->bias && o >= COLLECTIVES,
+        .gathered = x->gathered && o == AG_GEMM,
     };
     return true;
 }
@@ -348,7 +353,7 @@ bool op_cases_get_large(int number, op_case *c)
     if (number >= 2 * (int)(sizeof large / sizeof large[0]))
         return false;
     *c = large[number / 2];
-    c->op = ops[2 + number % 2];
+    c->op = ops[COLLECTIVES + number % 2].name;
     c->gathered = c->gathered && number % 2 == 0;
     c->whole = 1;
     return true;
@@ -388,6 +393,8 @@ static const op_case long_ones[] = {
     { .op = "gemm_rs", .m = 3000, .n = 7168, .k = 264, .bias = 1, .whole = 1 },
     { .op = "reduce_scatter", .m = 3000, .n = 7168, .whole = 1 },
     { .op = "all_gather", .m = 3000, .n = 7168, .whole = 1 },
+    { .op = "all_reduce", .m = 3000, .n = 7168, .whole = 1 },
+    { .op = "all_to_all", .m = 3000, .n = 7168, .whole = 1 },
 };
 
 bool op_cases_get_long(int number, op_case *c)
@@ -417,7 +424,7 @@ void op_walk_short(op_walk *walk)
 
 static int large_op(int number)
 {
-    return 2 + number % 2;
+    return COLLECTIVES + number % 2;
 }
 
 void op_walk_large(op_walk *walk)
@@ -506,7 +513,7 @@ int op_cases_over_nodes(imbrex_group *group, void *ctx)
 int op_cases_collectives(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    return check_all(group, 2, 1, NULL, NULL);
+    return check_all(group, COLLECTIVES, 1, NULL, NULL);
 }
 
 static int check_on_device(imbrex_group *group, int nodes, op_walk *walk)

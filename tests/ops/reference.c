@@ -96,6 +96,10 @@ op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r)
         return (op_sizes){ .a = rows * c->n, .c = m * c->n };
     if (strcmp(c->op, "reduce_scatter") == 0)
         return (op_sizes){ .a = m * c->n, .c = rows * c->n };
+    if (strcmp(c->op, "all_reduce") == 0)
+        return (op_sizes){ .a = m * c->n, .c = m * c->n };
+    if (strcmp(c->op, "all_to_all") == 0)
+        return (op_sizes){ .a = m * c->n, .c = ranks * rows * c->n };
     op_sizes s = { .b = c->n * c->k, .bias = c->n };
     bool gathers = strcmp(c->op, "ag_gemm") == 0;
     s.a = (gathers ? rows : m) * c->k;
@@ -172,11 +176,24 @@ static void gather(const op_case *c, int64_t m, int ranks, int r, double *b, dou
     }
 }
 
+/* The blocks of all ranks for rank r. */
+static void exchange(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+                     const elements *x)
+{
+    int64_t first = rank_row(m, ranks, r) * c->n, count = rank_row(m, ranks, r + 1) * c->n - first;
+    (void)b;
+    (void)part;
+    for (int q = 0; q < ranks; q++)
+        for (int64_t i = 0; i < count; i++)
+            x->value[q * count + i] = input_value(c->dtype, q, first + i);
+}
+
 static void scatter(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
                     const elements *x)
 {
-    bool multiplies = strcmp(c->op, "gemm_rs") == 0;
-    int64_t first = rank_row(m, ranks, r), rows = rank_row(m, ranks, r + 1) - first;
+    bool multiplies = strcmp(c->op, "gemm_rs") == 0, all = strcmp(c->op, "all_reduce") == 0;
+    int64_t first = all ? 0 : rank_row(m, ranks, r);
+    int64_t rows = (all ? m : rank_row(m, ranks, r + 1)) - first;
     for (int q = 0; q < ranks; q++) {
         if (multiplies)
             fill_b(c, q, b);
@@ -212,13 +229,14 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
         abort();
     elements x = { room, room + count, room + 2 * count };
     double *part = room + 3 * count, *b = part + c->n;
-    bool exact = strcmp(c->op, "all_gather") == 0;
+    bool exchanges = strcmp(c->op, "all_to_all") == 0;
+    bool exact = exchanges || strcmp(c->op, "all_gather") == 0;
     bool gathers = exact || strcmp(c->op, "ag_gemm") == 0;
     for (int64_t i = 0; c->bias && i < count; i++) {
         x.value[i] = input_value(c->dtype, INPUT_BIAS + r, i % c->n);
         x.magnitude[i] = fabs(x.value[i]);
     }
-    (gathers ? gather : scatter)(c, m, ranks, r, b, part, &x);
+    (exchanges ? exchange : gathers ? gather : scatter)(c, m, ranks, r, b, part, &x);
     for (int64_t i = 0; i < count && wrong < 0; i++) {
         double is = element_get(c->dtype, have, i);
         double within = exact ? 0 : tolerance(c, ranks, &x, i);
@@ -251,11 +269,7 @@ imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **pla
         .chunk_rows = c->chunk_rows,
         .sms = c->sms,
     };
-    if (strcmp(c->op, "all_gather") == 0)
-        return imbrex_plan_all_gather(group, &coll, plan);
-    if (strcmp(c->op, "reduce_scatter") == 0)
-        return imbrex_plan_reduce_scatter(group, &coll, plan);
-    if (strcmp(c->op, "ag_gemm") == 0)
-        return imbrex_plan_ag_gemm(group, &gemm, plan);
-    return imbrex_plan_gemm_rs(group, &gemm, plan);
+    bool product = strstr(c->op, "gemm") != NULL;
+    return imbrex_plan_create(group, c->op, product ? (void *)&gemm : &coll,
+                              product ? sizeof gemm : sizeof coll, plan);
 }

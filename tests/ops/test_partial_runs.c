@@ -74,12 +74,13 @@ static int half_a_run(imbrex_group *group, void *ctx)
 static void nothing_goes_on(void **state)
 {
     (void)state;
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce", "ag_gemm",
+                                       "gemm_rs" };
+    for (int i = 0; i < 5; i++) {
         op_case c = { .op = ops[i],
                       .m = M,
                       .n = M,
-                      .k = i > 1 ? M : 0,
+                      .k = i > 2 ? M : 0,
                       .dtype = IMBREX_F32,
                       .algorithm = "hierarchical",
                       .chunk_rows = 8 };

@@ -83,6 +83,24 @@ class Python(unittest.TestCase):
             numpy.testing.assert_array_equal(c, whole[:30])
             self.near(mine, RANKS * whole[rows_of(rank, m)])
 
+    def test_all_reduce_in_place_and_all_to_all(self):
+        m, n = 17, 5
+        given = [random(rank, m, n) for rank in range(RANKS)]
+
+        def work(group, rank):
+            c, mine = given[rank].copy(), rows_of(rank, m)
+            blocks = numpy.zeros((RANKS * (mine.stop - mine.start), n), "f")
+            group.all_reduce(m, n, dtype="f32").run(c, c=c)
+            group.all_to_all(m, n, dtype="f32").run(given[rank], c=blocks)
+            group.sync()
+            return c, blocks
+        results = on_ranks(work)
+        for rank, (c, blocks) in enumerate(results):
+            self.near(c, sum(a.astype("d") for a in given))
+            numpy.testing.assert_array_equal(c, results[0][0])
+            numpy.testing.assert_array_equal(
+                blocks, numpy.concatenate([a[rows_of(rank, m)] for a in given]))
+
     def test_silu_mul(self):
         pair, out = random(5, 7, 6), numpy.full((7, 3), numpy.nan, "f")
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:

@@ -170,7 +170,7 @@ class Shapes(unittest.TestCase):
     M, N, K = 8, 5, 4
 
     def plans(self, group):
-        for op in "all_gather", "reduce_scatter":
+        for op in "all_gather", "reduce_scatter", "all_reduce", "all_to_all":
             yield op, "", getattr(group, op)(self.M, self.N, dtype="f32")
         for op in "ag_gemm", "gemm_rs":
             for layout in "nk", "kn":
@@ -182,6 +182,8 @@ class Shapes(unittest.TestCase):
         b = (k, n) if layout == "kn" else (n, k)
         return {"all_gather": {"a": (own, n), "c": (m, n)},
                 "reduce_scatter": {"a": (m, n), "c": (own, n)},
+                "all_reduce": {"a": (m, n), "c": (m, n)},
+                "all_to_all": {"a": (m, n), "c": (3 * own, n)},
                 "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (m, n), "gathered": (m, k)},
                 "gemm_rs": {"a": (m, k), "b": b, "bias": (n,), "c": (own, n)}}[op]
 

@@ -1,8 +1,12 @@
-/* args.h - the contract of the ll kernel: one launch is a whole all_gather of small shares, or what
- * comes before the product of an ag_gemm, where data carries its own flag.  from[rows, row_bytes],
- * this rank's rows, go to all peers; to[m, row_bytes] becomes the rows of all ranks.
+/* args.h - the contract of the ll kernel: one launch is a whole all_gather of small shares, what
+ * comes before the product of an ag_gemm, or a whole all_reduce, where data carries its own flag.
  *
- * A share travels in units of 16 bytes, in one of two forms:
+ *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
+ *             the rows of all ranks
+ *   reduces   from[m, row_bytes] goes to all peers; to[m, row_bytes] becomes the sum of all ranks'
+ *             from, in rank order in float32, rounded once.  It may be `from` itself
+ *
+ * A share, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
  *
  *   words   4 bytes and a flag, the low half of the run's use, come together: only what is stored
  *           as one 8-byte word must arrive as one.  A unit is two of them; twice the bytes
@@ -36,9 +40,11 @@
 typedef struct imx_ll_args {
     int64_t m, row_bytes;
     int64_t most; /* bytes of the longest share */
-    int ranks;    /* these two are fixed when the kernel is made, and so is the grid */
+    int ranks;    /* these four are fixed when the kernel is made, and so is the grid */
     int lines;    /* else words */
-    int plan;     /* for the site of a wait */
+    int reduces;
+    int dtype; /* imbrex_dtype, of what is added */
+    int plan;  /* for the site of a wait */
     int64_t part_bytes;
     const void *from;
     void *to;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "kernels/dtype.h"
 
 void imx_ll_cpu(const void *args, const imbrexd_block *block);
 
@@ -21,6 +22,12 @@ static int64_t first_byte(const ll *p, int rank)
 static int64_t share_bytes(const ll *p, int rank)
 {
     return first_byte(p, rank + 1) - first_byte(p, rank);
+}
+
+/* What rank sends to each peer. */
+static int64_t sent_bytes(const ll *p, int rank)
+{
+    return p->args->reduces ? p->args->most : share_bytes(p, rank);
 }
 
 static imbrexd_site site_of(const ll *p, int rank)
@@ -65,7 +72,7 @@ static int64_t words(int64_t bytes)
 static void send_words(const ll *p, int to)
 {
     uint64_t *word = &imx_ll_part(p->args, to, p->rank, p->use)->first;
-    int64_t bytes = share_bytes(p, p->rank);
+    int64_t bytes = sent_bytes(p, p->rank);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data = 0;
         load(p, bytes, i * HALF, HALF, &data);
@@ -104,7 +111,7 @@ static int64_t lines(int64_t bytes)
 static void send_lines(const ll *p, int to)
 {
     line *at = (line *)imx_ll_part(p->args, to, p->rank, p->use);
-    int64_t bytes = share_bytes(p, p->rank), count = lines(bytes);
+    int64_t bytes = sent_bytes(p, p->rank), count = lines(bytes);
     imbrexd_check_write(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     for (int64_t i = 0; i < count; i++) {
         load(p, bytes, i * IMX_LL_LINE, IMX_LL_LINE, at[i].data);
@@ -127,6 +134,70 @@ static int take_lines(const ll *p, int from)
     return 1;
 }
 
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+enum { PIECE = IMX_LL_LINE }; /* of a sum at a time: a line, or 30 words */
+
+/* Whether the lines of rank are here. */
+static int wait_lines(const ll *p, int rank)
+{
+    const line *at = (const line *)imx_ll_part(p->args, p->rank, rank, p->use);
+    int64_t count = lines(p->args->most);
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].use, p->use, site_of(p, rank)))
+        return 0;
+    imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
+    return 1;
+}
+
+/* Piece number i of what rank sent. */
+static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
+{
+    const imx_ll_unit *part = imx_ll_part(p->args, p->rank, rank, p->use);
+    size_t bytes = piece(p->args->most, i * PIECE, PIECE);
+    if (p->args->lines) {
+        memcpy(to, ((const line *)part)[i].data, bytes);
+        return 1;
+    }
+    const uint64_t *word = &part->first + i * (PIECE / HALF);
+    for (size_t at = 0; at < bytes; at += HALF, word++) {
+        uint32_t data;
+        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->use, site_of(p, rank), &data))
+            return 0;
+        memcpy(to + at, &data, sizeof data);
+    }
+    return 1;
+}
+
+/* Own numbers are read before the sum takes their place: it may be the same memory. */
+static int add_up(const ll *p)
+{
+    const imx_ll_args *args = p->args;
+    int64_t size = imx_dtype_size(args->dtype);
+    for (int r = 0; r < p->ranks && args->lines; r++) {
+        if (r != p->rank && !wait_lines(p, r))
+            return 0;
+    }
+    imbrexd_check_read(args->from, (size_t)args->most, 0, 1);
+    imbrexd_check_write(args->to, (size_t)args->most, 0, 1);
+    for (int64_t i = 0; i * PIECE < args->most; i++) {
+        float sum[PIECE / 2];
+        int64_t count = (int64_t)piece(args->most, i * PIECE, PIECE) / size;
+        for (int r = 0; r < p->ranks; r++) {
+            _Alignas(8) char room[PIECE];
+            if (r == p->rank)
+                load(p, args->most, i * PIECE, PIECE, room);
+            else if (!take_piece(p, r, i, room))
+                return 0;
+            if (r == 0)
+                imx_dtype_widen(args->dtype, room, sum, count);
+            else
+                imx_dtype_add(args->dtype, room, sum, count);
+        }
+        imx_dtype_narrow(args->dtype, sum, (char *)args->to + i * PIECE, count);
+    }
+    return 1;
+}
+
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
@@ -143,6 +214,10 @@ void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
     };
     for (int i = 1; i < p.ranks; i++)
         (args->lines ? send_lines : send_words)(&p, (p.rank + i) % p.ranks);
+    if (args->reduces) {
+        add_up(&p);
+        return;
+    }
     if (share_bytes(&p, p.rank)) {
         imbrexd_check_read(args->from, (size_t)share_bytes(&p, p.rank), 0, 1);
         memcpy(place(&p, p.rank), args->from, (size_t)share_bytes(&p, p.rank));

@@ -1,11 +1,12 @@
 /* sm80.cu - the ll kernel on NVIDIA GPUs.
  *
  *     IMX_RANKS   ranks of the team        IMX_LINES   1: lines, 0: words
- *     IMX_THREADS of a block
+ *     IMX_THREADS of a block           IMX_REDUCES 1: adds, 0: gathers
+ *     IMX_DTYPE   of what is added
  *
  * A thread stores its unit of this rank's share at all peers, then looks at the same unit of every
- * peer's share here until it has come, and puts it into its place: one way between GPUs, and no
- * block waits for another.
+ * peer's share here until it has come, and puts it into its place, or adds it up: one way between
+ * GPUs, and no block waits for another.
  */
 #include "../grid.cuh"
 #include "../trace.cuh"
@@ -15,7 +16,8 @@
 #define LL_FN static __device__ __forceinline__
 
 enum {
-    AT_ONCE = IMX_RANKS <= 6 ? IMX_RANKS - 1 : 5, /* peers, whose units are looked at */
+    /* Peers, or ranks, whose units are looked at. */
+    AT_ONCE = IMX_RANKS <= 6 ? (IMX_REDUCES ? IMX_RANKS : IMX_RANKS - 1) : 5,
     SHORT = 256 << 10, /* bytes of a share, up to which the kernel after had best come at once */
 };
 
@@ -28,6 +30,12 @@ LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
 LL_FN int64_t share_bytes(const imx_ll_args &args, int rank)
 {
     return first_byte(args, rank + 1) - first_byte(args, rank);
+}
+
+/* What rank sends to each peer. */
+LL_FN int64_t sent_bytes(const imx_ll_args &args, int rank)
+{
+    return IMX_REDUCES ? args.most : share_bytes(args, rank);
 }
 
 /* i = 1, 2, ...: each rank begins with another one. */
@@ -116,18 +124,27 @@ LL_FN int together(int mine)
     return IMX_LINES ? __all_sync(0xffffffffu, mine) : mine;
 }
 
-/* Whether the share of peer p has a unit i. */
+/* Whose units are looked at as number p: the peers', or, to be added in order, all ranks'. */
+enum { FROM = IMX_REDUCES ? 0 : 1 };
+
+LL_FN int sender(const imx_ll_args &args, int p)
+{
+    return IMX_REDUCES ? p : peer(args, p);
+}
+
+/* Whether the share of number p has a unit i. */
 LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
 {
-    return p < IMX_RANKS && i < imx_ll_units(IMX_LINES, share_bytes(args, peer(args, p)));
+    return p < IMX_RANKS && sender(args, p) != args.team.rank &&
+           i < imx_ll_units(IMX_LINES, sent_bytes(args, sender(args, p)));
 }
 
 LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, int64_t i, uint64_t use)
 {
-    return imx_ll_part(&args, args.team.rank, peer(args, p), use) + i;
+    return imx_ll_part(&args, args.team.rank, sender(args, p), use) + i;
 }
 
-/* Units i of AT_ONCE peers from `first` on; 0: not all that come are there yet. */
+/* Units i of AT_ONCE numbers from `first` on; 0: not all that come are there yet. */
 LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t use, int first, imx_ll_unit *unit)
 {
     int there = 1;
@@ -151,7 +168,7 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
     int there = 1;
 #pragma unroll 1
     for (int p = first; p < first + AT_ONCE && there; p++) {
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, p < IMX_RANKS ? peer(args, p) : -1, -1 };
+        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, p < IMX_RANKS ? sender(args, p) : -1, -1 };
         uint32_t data;
         if (!comes(args, p, i))
             continue;
@@ -177,25 +194,66 @@ LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, u
     return 1;
 }
 
+#if IMX_REDUCES
+
+enum { ELEMENTS = 8 }; /* of a unit, at most: f32 takes every other place */
+
+/* sum = or += the elements of a unit. */
+LL_FN void add_unit(float *sum, imx_ll_unit data, bool first)
+{
+    imx_vector_add_word(IMX_DTYPE, sum, data.first, first);
+    if (IMX_LINES)
+        imx_vector_add_word(IMX_DTYPE, sum + ELEMENTS / 2, data.second, first);
+}
+
+LL_FN imx_ll_unit rounded(const float *sum)
+{
+    return imx_ll_unit{ imx_vector_round_word(IMX_DTYPE, sum),
+                        IMX_LINES ? imx_vector_round_word(IMX_DTYPE, sum + ELEMENTS / 2) : 0 };
+}
+
+/* Units i of all ranks, added in their order; 0: gave up. */
+LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use)
+{
+    imx_ll_unit unit[AT_ONCE], own = load_data((const char *)args.from, args.most, i);
+    float sum[ELEMENTS];
+#pragma unroll 1
+    for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
+        if (!take(args, watch, i, use, first, unit))
+            return 0;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (first + j < IMX_RANKS)
+                add_unit(sum, first + j == args.team.rank ? own : unpack(unit[j]), first + j == 0);
+        }
+    }
+    store_data((char *)args.to, args.most, i, rounded(sum));
+    return 1;
+}
+
+#else
+
 /* Units i of all peers, each to its place; 0: gave up. */
 LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use)
 {
     imx_ll_unit unit[AT_ONCE];
 #pragma unroll 1
-    for (int first = 1; first < IMX_RANKS; first += AT_ONCE) {
+    for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
         if (!take(args, watch, i, use, first, unit))
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             if (!comes(args, first + j, i))
                 continue;
-            int from = peer(args, first + j);
+            int from = sender(args, first + j);
             store_data((char *)args.to + first_byte(args, from), share_bytes(args, from), i,
                        unpack(unit[j]));
         }
     }
     return 1;
 }
+
+#endif
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
@@ -205,17 +263,18 @@ LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t use, imx_ll_unit da
 #pragma unroll
     for (int p = 1; p < IMX_RANKS; p++)
         store_unit(imx_ll_part(&args, peer(args, p), args.team.rank, use) + i, unit);
-    store_data((char *)args.to + first_byte(args, args.team.rank),
-               share_bytes(args, args.team.rank), i, data);
+    if (!IMX_REDUCES)
+        store_data((char *)args.to + first_byte(args, args.team.rank),
+                   share_bytes(args, args.team.rank), i, data);
 }
 
 /* The first unit and the use are under way together.  Whole warps go round: in lines their threads
  * store, load and vote together. */
-LL_FN void gather(const imx_ll_args &args, const imbrexd_watch &watch)
+LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
 {
     int64_t step = (int64_t)gridDim.x * IMX_THREADS, lane = threadIdx.x % 32;
     int64_t first = (int64_t)blockIdx.x * IMX_THREADS + threadIdx.x;
-    int64_t bytes = share_bytes(args, args.team.rank), units = imx_ll_units(IMX_LINES, bytes);
+    int64_t bytes = sent_bytes(args, args.team.rank), units = imx_ll_units(IMX_LINES, bytes);
     imx_ll_unit data = load_data((const char *)args.from, bytes, first);
     uint64_t *at = &args.uses[blockIdx.x];
     uint64_t use = *(volatile uint64_t *)at + 1;
@@ -249,6 +308,6 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
     if (!is_short)
         imx_grid_let_go();
     imx_trace_open();
-    gather(args, watch);
+    exchange(args, watch);
     imx_trace_close();
 }

@@ -1,17 +1,19 @@
-/* args.h - the contract of the push kernel: one launch is a whole all_gather or reduce_scatter, or
- * what comes after the product of a gemm_rs.  It stores shares into the peers' memory, says so, and
- * puts together what the peers stored here.
+/* args.h - the contract of the push kernel: one launch is a whole all_gather, reduce_scatter or
+ * all_to_all, or what comes after the product of a gemm_rs.  It stores shares into the peers'
+ * memory, says so, and puts together what the peers stored here.
  *
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
  *             the rows of all ranks
  *   reduces   from[m, row_bytes] goes to its rows' owners; to[rows, row_bytes] becomes the sum of
  *             all ranks' parts of this rank's rows, one's own too, in rank order in float32, then
  *             bias of a row's length if there is one, with one rounding
+ *   exchanges from[m, row_bytes] goes to its rows' owners; to[ranks * rows, row_bytes] becomes all
+ *             ranks' parts of this rank's rows, one's own too, in rank order
  *
  * A share is what one rank sends to another.  It travels in one of two forms:
  *
- *   chunks    into the peer's data, at the rows' place (gathers) or in slot `rank` (reduces, slots
- *             of slot_bytes); a chunk of chunk_bytes is one block's and raises signal
+ *   chunks    into the peer's data, at the rows' place (gathers) or in slot `rank` (else; slots of
+ *             slot_bytes); a chunk of chunk_bytes is one block's and raises signal
  *             rank * chunks + number of the peer.  A peer's credit for the previous use comes first
  *   lines     8 bytes and the use of the run, stored as one: no fence, no signal, the receiver
  *             looks at the line itself.  Twice the bytes.  From byte lines_at of the data on, line
@@ -28,12 +30,14 @@
 #include "../team.h"
 #include "imbrex_device.h"
 
+typedef enum imx_push_how { IMX_PUSH_GATHERS, IMX_PUSH_REDUCES, IMX_PUSH_EXCHANGES } imx_push_how;
+
 typedef struct imx_push_args {
     int64_t m, row_bytes;
     int64_t most; /* bytes of the longest share */
     int dtype;    /* imbrex_dtype; this and the next two are fixed when the kernel is made */
     int ranks;
-    int reduces;
+    int how;             /* imx_push_how */
     int lines;           /* of this run: few rows go in lines, more in chunks */
     int chunks;          /* stride of signals */
     int plan;            /* for the site of a wait */

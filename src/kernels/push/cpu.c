@@ -15,6 +15,17 @@ typedef struct push {
     uint64_t use;
 } push;
 
+/* Each owner gets its own rows. */
+static int to_owners(const push *p)
+{
+    return p->args->how != IMX_PUSH_GATHERS;
+}
+
+static int adds(const push *p)
+{
+    return p->args->how == IMX_PUSH_REDUCES;
+}
+
 /* Of rank's rows, from the first of all. */
 static int64_t first_byte(const push *p, int rank)
 {
@@ -29,19 +40,19 @@ static int64_t share_bytes(const push *p, int rank)
 /* The rows that `from` sends to `to`: the sender's own, or the receiver's. */
 static int64_t sent_bytes(const push *p, int from, int to)
 {
-    return share_bytes(p, p->args->reduces ? to : from);
+    return share_bytes(p, to_owners(p) ? to : from);
 }
 
 static const char *sent(const push *p, int to)
 {
-    return (const char *)p->args->from + (p->args->reduces ? first_byte(p, to) : 0);
+    return (const char *)p->args->from + (to_owners(p) ? first_byte(p, to) : 0);
 }
 
 /* i = 1, 2, ...: peers in the order in which they need this rank's rows, the rank before first, or
  * make theirs, the rank after first. */
 static int peer(const push *p, int i)
 {
-    return (p->args->reduces ? p->rank + i : p->rank + p->ranks - i) % p->ranks;
+    return (to_owners(p) ? p->rank + i : p->rank + p->ranks - i) % p->ranks;
 }
 
 static int wait(const push *p, const uint64_t *signal, uint64_t value, int what, int rank,
@@ -55,7 +66,7 @@ static int wait(const push *p, const uint64_t *signal, uint64_t value, int what,
 
 static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t index)
 {
-    return wait(p, signal, p->use, p->args->reduces ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
+    return wait(p, signal, p->use, to_owners(p) ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
 }
 
 /* ---- what arrived ---------------------------------------------------------------------------- */
@@ -63,7 +74,7 @@ static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t i
 /* Where rank's share lies at its holder, in chunks. */
 static char *place(const push *p, int holder, int rank)
 {
-    int64_t at = p->args->reduces ? rank * p->args->slot_bytes : first_byte(p, rank);
+    int64_t at = to_owners(p) ? rank * p->args->slot_bytes : first_byte(p, rank);
     return imx_team_data(&p->args->team, holder) + at;
 }
 
@@ -120,10 +131,11 @@ static void add(const push *p, int64_t at, int64_t bytes)
     }
 }
 
-/* The same of one rank's rows, as they are. */
+/* The same of what one rank sent, as it is. */
 static void take(const push *p, int rank, int64_t at, int64_t bytes)
 {
-    char *to = (char *)p->args->to + first_byte(p, rank) + at;
+    int64_t place = to_owners(p) ? rank * share_bytes(p, p->rank) : first_byte(p, rank);
+    char *to = (char *)p->args->to + place + at;
     imbrexd_check_write(to, (size_t)bytes, 0, 1);
     const void *from = part(p, rank, at, bytes, to);
     if (from != to)
@@ -169,10 +181,10 @@ static int receive_chunk(const push *p, int64_t q)
             return 0;
         if (bytes > 0 && from != p->rank)
             imbrexd_check_read(place(p, p->rank, from) + at, (size_t)bytes, 0, 1);
-        if (bytes > 0 && !args->reduces)
+        if (bytes > 0 && !adds(p))
             take(p, from, at, bytes);
     }
-    if (args->reduces && own > 0)
+    if (adds(p) && own > 0)
         add(p, at, own);
     return 1;
 }
@@ -221,10 +233,10 @@ static void by_lines(const push *p)
             return;
         if (from != p->rank)
             imbrexd_check_read(lines, (size_t)words(bytes) * sizeof *lines, 0, 1);
-        if (bytes && !p->args->reduces)
+        if (bytes && !adds(p))
             take(p, from, 0, bytes);
     }
-    if (p->args->reduces)
+    if (adds(p))
         add(p, 0, share_bytes(p, p->rank));
 }
 

@@ -25,8 +25,9 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         .traces = true,
     };
     snprintf(config->options, sizeof config->options,
-             "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_REDUCES=%d -DIMX_WORKERS=%d",
-             args->reduces ? args->dtype : IMBREX_BF16, args->ranks, args->reduces, workers);
+             "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_HOW=%d -DIMX_WORKERS=%d",
+             args->how == IMX_PUSH_REDUCES ? args->dtype : IMBREX_BF16, args->ranks, args->how,
+             workers);
 }
 
 /* Blocks only as long as each thread finds a word to do, or each block a chunk. */

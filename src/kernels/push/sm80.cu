@@ -1,7 +1,7 @@
 /* sm80.cu - the push kernel on NVIDIA GPUs.
  *
  *     IMX_DTYPE   imbrex_dtype          IMX_RANKS     ranks of the team
- *     IMX_REDUCES 0 or 1                IMX_WORKERS   threads of a block but for its last warp
+ *     IMX_HOW     imx_push_how          IMX_WORKERS   threads of a block but for its last warp
  *
  * In lines every worker sends its words to all peers, then takes the same words of what they send.
  * In chunks one half of a block's workers sends and the other one receives, so that both go on at
@@ -13,6 +13,10 @@
 #include "args.h"
 
 #define PUSH_FN static __device__ __forceinline__
+
+/* Of what is sent each owner gets its own rows; and these are added up there. */
+#define TO_OWNERS (IMX_HOW != 0 /* IMX_PUSH_GATHERS */)
+#define ADDS      (IMX_HOW == 1 /* IMX_PUSH_REDUCES */)
 
 enum { SENDERS = IMX_WORKERS / 2 };
 enum { AT_ONCE = 4 }; /* units of a thread, or ranks, that are under way */
@@ -31,18 +35,18 @@ PUSH_FN int64_t share_bytes(const imx_push_args &args, int rank)
 /* What `from` sends to `to`: the sender's own rows, or the receiver's. */
 PUSH_FN int64_t sent_bytes(const imx_push_args &args, int from, int to)
 {
-    return share_bytes(args, IMX_REDUCES ? to : from);
+    return share_bytes(args, TO_OWNERS ? to : from);
 }
 
 PUSH_FN const char *sent(const imx_push_args &args, int to)
 {
-    return (const char *)args.from + (IMX_REDUCES ? first_byte(args, to) : 0);
+    return (const char *)args.from + (TO_OWNERS ? first_byte(args, to) : 0);
 }
 
 /* i = 1, 2, ...: peers in the order in which they need this rank's rows, or make theirs. */
 PUSH_FN int peer(const imx_push_args &args, int i)
 {
-    int r = args.team.rank + (IMX_REDUCES ? i : IMX_RANKS - i);
+    int r = args.team.rank + (TO_OWNERS ? i : IMX_RANKS - i);
     return r < IMX_RANKS ? r : r - IMX_RANKS;
 }
 
@@ -53,7 +57,7 @@ PUSH_FN int wait_for(const imx_push_args &args, const imbrexd_watch &watch, cons
     return imbrexd_signal_wait(&watch, signal, value, site);
 }
 
-enum { SHARE = IMX_REDUCES ? IMX_SITE_PART : IMX_SITE_CHUNK };
+enum { SHARE = TO_OWNERS ? IMX_SITE_PART : IMX_SITE_CHUNK };
 
 PUSH_FN bool has_peer(const imx_push_args &args, int lane)
 {
@@ -98,7 +102,7 @@ PUSH_FN imx_push_line load_line(const imx_push_line *at)
 }
 
 /* What a thread loads before it stores: its word for all, or for so many ranks. */
-enum { SHARES = IMX_REDUCES ? IMX_RANKS : 1, WORDS = SHARES <= 8 ? SHARES : 4 };
+enum { SHARES = TO_OWNERS ? IMX_RANKS : 1, WORDS = SHARES <= 8 ? SHARES : 4 };
 
 /* This rank's words number i, of WORDS shares from `first` on. */
 PUSH_FN void load_words(const imx_push_args &args, int64_t i, int first, uint64_t *word)
@@ -116,14 +120,14 @@ PUSH_FN void store_words(const imx_push_args &args, int64_t i, int first, const 
 {
     int64_t at = i * IMX_PUSH_WORD;
 #pragma unroll
-    for (int j = 0; j < (IMX_REDUCES ? WORDS : IMX_RANKS); j++) {
+    for (int j = 0; j < (TO_OWNERS ? WORDS : IMX_RANKS); j++) {
         int to = first + j;
         if (to < IMX_RANKS && to != args.team.rank && at < sent_bytes(args, args.team.rank, to))
-            store_line(imx_push_lines(&args, to, args.team.rank, use) + i,
-                       word[IMX_REDUCES ? j : 0], use);
+            store_line(imx_push_lines(&args, to, args.team.rank, use) + i, word[TO_OWNERS ? j : 0],
+                       use);
     }
     int64_t left = share_bytes(args, args.team.rank) - at;
-    if (!IMX_REDUCES && left > 0)
+    if (!TO_OWNERS && left > 0)
         imx_vector_store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0],
                               left);
 }
@@ -182,7 +186,7 @@ PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, in
     return 1;
 }
 
-#if IMX_REDUCES
+#if ADDS
 
 /* sum[0], sum[apart], ... of count += the bias of the elements from byte `at` of the share on. */
 template <int apart, int count>
@@ -196,18 +200,6 @@ PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count]
     for (int i = 0; i < count; i += apart) {
         sum[i] += imx_vector_get(IMX_DTYPE, args.bias, column);
         column = column + 1 < columns ? column + 1 : 0;
-    }
-}
-
-/* sum[4] = or += the elements of a word: four, or, of f32, the two that stand at 0 and 2. */
-PUSH_FN void add_word(float *sum, uint64_t word, bool first)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t bits = (uint32_t)(word >> 32 * half);
-        float low = imx_vector_low(IMX_DTYPE, bits), high = imx_vector_high(IMX_DTYPE, bits);
-        sum[2 * half] = first ? low : sum[2 * half] + low;
-        sum[2 * half + 1] = first ? high : sum[2 * half + 1] + high;
     }
 }
 
@@ -227,19 +219,26 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             if (first + j < IMX_RANKS)
-                add_word(sum, first + j == args.team.rank ? own : word[j], first + j == 0);
+                imx_vector_add_word(IMX_DTYPE, sum, first + j == args.team.rank ? own : word[j],
+                                    first + j == 0);
         }
     }
     add_bias<IMX_DTYPE == 2 /* f32 */ ? 2 : 1>(args, at, sum);
-    uint64_t rounded = imx_vector_word(IMX_DTYPE, sum[0], sum[1]) |
-                       (uint64_t)imx_vector_word(IMX_DTYPE, sum[2], sum[3]) << 32;
-    imx_vector_store_word((char *)args.to + at, rounded, left);
+    imx_vector_store_word((char *)args.to + at, imx_vector_round_word(IMX_DTYPE, sum), left);
     return 1;
 }
 
 #else
 
-/* The peers' words number i, each at its place; 0: gave up. */
+/* Where the bytes of rank's share go. */
+PUSH_FN char *put_at(const imx_push_args &args, int rank)
+{
+    int64_t at = TO_OWNERS ? rank * share_bytes(args, args.team.rank) : first_byte(args, rank);
+    return (char *)args.to + at;
+}
+
+/* The words number i that come, and own ones that are not there yet, each at its place; 0: gave
+ * up. */
 PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
                       uint64_t use)
 {
@@ -251,9 +250,16 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            if (comes(args, first + j, i))
-                imx_vector_store_word((char *)args.to + first_byte(args, first + j) + at, word[j],
-                                      share_bytes(args, first + j) - at);
+            int from = first + j;
+            bool own = from == args.team.rank;
+            if (TO_OWNERS && own && at < share_bytes(args, from))
+                imx_vector_store_word(
+                    put_at(args, from) + at,
+                    imx_vector_load_word(sent(args, from) + at, share_bytes(args, from) - at),
+                    share_bytes(args, from) - at);
+            if (comes(args, from, i))
+                imx_vector_store_word(put_at(args, from) + at, word[j],
+                                      sent_bytes(args, from, args.team.rank) - at);
         }
     }
     return 1;
@@ -338,7 +344,7 @@ PUSH_FN int64_t chunk_bytes(const imx_push_args &args, int64_t bytes, int64_t q)
 PUSH_FN char *place(const imx_push_args &args, int holder, int rank)
 {
     return imx_team_data(&args.team, holder) +
-           (IMX_REDUCES ? rank * args.slot_bytes : first_byte(args, rank));
+           (TO_OWNERS ? rank * args.slot_bytes : first_byte(args, rank));
 }
 
 /* Parts of chunk q, one owner after the other; or this rank's rows, read once, to all peers and to
@@ -347,7 +353,7 @@ template <typename unit>
 PUSH_FN void send_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 {
     int64_t at = q * args.chunk_bytes;
-#if IMX_REDUCES
+#if TO_OWNERS
 #pragma unroll 1
     for (int i = 1; i < IMX_RANKS; i++) {
         int to = peer(args, i);
@@ -410,7 +416,7 @@ PUSH_FN const char *part(const imx_push_args &args, int rank, int64_t at)
     return (rank == args.team.rank ? sent(args, rank) : place(args, args.team.rank, rank)) + at;
 }
 
-#if IMX_REDUCES
+#if ADDS
 
 /* 16 bytes of the sum. */
 PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
@@ -461,18 +467,17 @@ PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 
 #else
 
-/* The peers' chunks number q. */
+/* The chunks number q that come, and own ones that are not there yet. */
 template <typename unit>
 PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 {
     int64_t at = q * args.chunk_bytes;
 #pragma unroll 1
-    for (int i = 1; i < IMX_RANKS; i++) {
+    for (int i = TO_OWNERS ? 0 : 1; i < IMX_RANKS; i++) {
         int from = peer(args, i);
-        int64_t bytes = chunk_bytes(args, share_bytes(args, from), q);
+        int64_t bytes = chunk_bytes(args, sent_bytes(args, from, args.team.rank), q);
         if (bytes > 0)
-            copy<unit>((char *)args.to + first_byte(args, from) + at, part(args, from, at), bytes,
-                       thread);
+            copy<unit>(put_at(args, from) + at, part(args, from, at), bytes, thread);
     }
 }
 
