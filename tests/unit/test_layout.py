@@ -240,7 +240,7 @@ class Layout(unittest.TestCase):
     def test_links(self):
         """Links in the documents lead to files of this repository, or elsewhere."""
         faults, seen = [], 0
-        for path in tracked("README.md", "docs/*.md"):
+        for path in tracked("*.md", "docs/**.md"):
             for link in re.findall(r"\]\(([^)\s]+)\)", read(path)):
                 file = link.split("#")[0]
                 if not file or re.match(r"[a-z]+:", link):
