@@ -135,8 +135,8 @@ imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args, i
     int count = 0;
     if (m < 0 || m > plan->shape.m)
         return imx_fail(IMBREX_INVALID,
-                        "args.m is %lld: want at most desc.m, %lld, or 0 for all of it",
-                        (long long)m, (long long)plan->shape.m);
+                        "args.m is %lld: want at most desc.%s, %lld, or 0 for all of it",
+                        (long long)m, imx_request_of_run(op)->name, (long long)plan->shape.m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     IMX_TRY(check_unlisted(op, args));
     for (int i = 0; i < op->info.args_fields; i++) {

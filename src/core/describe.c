@@ -93,6 +93,7 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     if (plan->op->product)
         imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
                      s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
+    imx_request_add_own(plan->op, plan->desc, &out);
     imx_text_add(&out, " %s, %d rank%s on %s: %s (%s); chunks of %lld row%s",
                  imx_dtype_name(s->dtype), plan->group->size, plan->group->size == 1 ? "" : "s",
                  plan->group->backend->name, facts.algorithm, plan->why,

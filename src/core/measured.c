@@ -81,6 +81,7 @@ static void add_key(const imbrex_group *group, const imx_request *r, imx_text *k
     if (r->op->product)
         imx_text_add(key, " k=%lld b=%s", (long long)s->k,
                      s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
+    imx_request_add_own(r->op, r->desc, key);
     imx_text_add(key, " %s", imx_dtype_name(s->dtype));
     if (r->chunk_rows)
         imx_text_add(key, " chunk_rows=%d", r->chunk_rows);

@@ -105,6 +105,7 @@ typedef struct imx_op {
     size_t reserved_at, reserved_bytes; /* of the desc */
     bool product;                       /* multiplies */
     bool scatters;                      /* c goes to its rows' owners; else a comes from them */
+    bool own_rows;                      /* a run's rows are this rank's: ranks may differ in them */
 
     /* Beyond what all descs are checked for; NULL: nothing. */
     imbrex_status (*check)(const imbrex_group *group, const imx_request *request);

@@ -173,6 +173,9 @@ imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, in
 
 imx_request imx_request_of(const imx_op *op, const void *desc); /* NULL is fine */
 
+/* The size of a desc that a run may have less of. */
+const imbrex_field *imx_request_of_run(const imx_op *op);
+
 /* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
  * that sizes which must be given may be. */
 imbrex_status imx_request_check(const imbrex_group *group, const imx_request *request,
@@ -185,6 +188,9 @@ imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, con
 
 /* What tune.h chooses tiles and algorithm by. */
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *request);
+
+/* Adds " experts=8 top_k=2": the sizes that the operator alone has. */
+void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text);
 
 /* What ranks must have alike, for imx_agree: the desc's numbers.  desc: as above, kept.  Returns
  * how many. */

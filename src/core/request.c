@@ -35,12 +35,12 @@ static int64_t number_named(const imx_op *op, const void *desc, const char *name
     return 0;
 }
 
-static int64_t rows_of(const imx_op *op, const void *desc)
+const imbrex_field *imx_request_of_run(const imx_op *op)
 {
     const imbrex_field *field = op->info.desc;
     while (!(field->flags & IMBREX_FIELD_RUN))
         field++;
-    return number_at(desc, field);
+    return field;
 }
 
 static const char *algorithm_of(const imx_op *op, const void *desc)
@@ -59,7 +59,7 @@ imx_request imx_request_of(const imx_op *op, const void *desc)
     if (!desc)
         return r;
     r.shape = (imx_shape){
-        .m = rows_of(op, desc),
+        .m = number_at(desc, imx_request_of_run(op)),
         .n = number_named(op, desc, "n"),
         .k = number_named(op, desc, "k"),
         .dtype = (imbrex_dtype)number_named(op, desc, "dtype"),
@@ -175,6 +175,25 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .alike = group->alike,
         .slow_wire = group->env.cpu_link > 0,
     };
+}
+
+/* Those that every sentence has words for. */
+static bool is_common(const imbrex_field *field)
+{
+    static const char *const names[] = { "n", "k", "chunk_rows", "sms", "m_least" };
+    bool common = field->flags & IMBREX_FIELD_RUN;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        common = common || strcmp(field->name, names[i]) == 0;
+    return common;
+}
+
+void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
+{
+    for (int i = 0; i < op->info.desc_fields; i++) {
+        const imbrex_field *field = &op->info.desc[i];
+        if ((kind_of(field) == IMX_SIZE || kind_of(field) == IMX_COUNT) && !is_common(field))
+            imx_text_add(text, " %s=%lld", field->name, (long long)number_at(desc, field));
+    }
 }
 
 int imx_request_fields(const imx_request *r, const char *desc, imx_field fields[IMX_REQUEST_FIELDS])

@@ -321,7 +321,8 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_args_check(plan, args, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
-    IMX_TRY(imx_agree_run(plan->group, plan->number, m)); /* ranks know it by the caller's plan */
+    int64_t alike = plan->op->own_rows ? 0 : m;
+    IMX_TRY(imx_agree_run(plan->group, plan->number, alike)); /* by the caller's plan */
     plan = plan_of(plan, m);
     imx_run run = {
         .plan = plan,

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "imbrex.h"
+#include "plan.h"
 #include "ranks.h"
 
 static const imbrex_op_info *op_of(const char *name)
@@ -55,6 +55,8 @@ static void rows_are_whole(void **state)
             assert_int_equal(of_run, 1);
         }
         assert_ptr_equal(op_of(info->name), info);
+        assert_true(info->desc_fields <= IMX_REQUEST_FIELDS && info->desc_bytes <= IMX_DESC_BYTES);
+        assert_true(info->args_fields <= IMX_OPERANDS);
         assert_true(*info->text);
     }
     assert_true(count >= 4);
