@@ -377,6 +377,7 @@ typedef struct imbrex_field {
     const char *type; /* "int64", "int", "dtype", "layout", "string"; of an operand what lies there:
                          "matrix" (of the plan's dtype), "int32" */
     const char *text; /* what it is, in words */
+    const char *shape; /* of an operand: "[rows, k]", by layout "[n, k] or [k, n]"; else NULL */
     size_t offset, bytes;
     int flags;
     signed char own[12]; /* the library's: imbrex_plan_operand says what it means */

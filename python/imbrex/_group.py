@@ -1,12 +1,14 @@
 """Groups and plans, as imbrex.h has them."""
 import ctypes
+import inspect
 import math
 import weakref
 
 from . import _library as library
-from ._library import DTYPES, LAYOUTS, check, choice, described, failure, fits, integer, lib, text
+from ._library import (DTYPES, LAYOUTS, OPS, Field, check, choice, described, failure, fits,
+                       integer, lib, text)
 from ._life import Life, in_words
-from ._operands import ANY, BYTES, Operands, Want, dtype_name, plan_wants
+from ._operands import ANY, BYTES, Operands, Want, dtype_name, plan_want
 from ._streams import stream_number
 
 
@@ -185,80 +187,83 @@ class Group:
             self.abort("left by " + in_words(exception))
         self.close()
 
-    def tune(self, op, m, n, k=0, dtype="bf16", layout="nk", chunk_rows=0, sms=0):
+    def tune(self, op, *sizes, **options):
         """Measures the ways to do op ("ag_gemm"), keeps the best on disk for later plans of this
         shape, and returns {(algorithm, chunk_rows): microseconds, or why it could not be}.
-        Collective."""
-        found, failures = {}, self._failures
+        Collective.  sizes, options: as the plan's maker takes them, of all ranks alike."""
+        found, failures, name = {}, self._failures, text("op", op)
 
         def note(_, step):
             try:
-                name, chunk = step[0].algorithm.decode(), step[0].chunk_rows
-                found[name, chunk] = step[0].dropped.decode() if step[0].dropped else step[0].us
+                key = step[0].algorithm.decode(), step[0].chunk_rows
+                found[key] = step[0].dropped.decode() if step[0].dropped else step[0].us
             except BaseException as failed:  # must not cross C: raised below
                 failures[:] = [failed]
 
-        options = dict(m=m, n=n, dtype=DTYPES[dtype_name(dtype)], chunk_rows=chunk_rows, sms=sms)
-        layout = choice("layout", layout, LAYOUTS)
-        desc = library.GemmDesc(k=k, layout=layout, **options) if k else \
-            library.CollDesc(**options)
-        check(self._life.call(lib.imbrex_tune, self._open(), text("op", op), ctypes.byref(desc),
-                              ctypes.sizeof(desc), library.TUNE_PROGRESS(note), None), failures)
+        desc, size = None, 0  # of what is no operator: the library has a sentence for it
+        if op in OPS:
+            desc = _desc(OPS[op], sizes, options)[0]
+            desc, size = ctypes.byref(desc), ctypes.sizeof(desc)
+        check(self._life.call(lib.imbrex_tune, self._open(), name, desc, size,
+                              library.TUNE_PROGRESS(note), None), failures)
         if failures:
             raise failures.pop()
         return found
 
-    # The makers of plans are collective.  Their options are imbrex.h's, where desc.dtype is "bf16",
-    # "f16" or "f32" (or PyTorch's or NumPy's name of it) and desc.layout is how b lies, "nk" or
-    # "kn".  rows: this rank's share of m.
 
-    def _gemm(self, op, dtype, layout, algorithm, **sizes):
-        dtype = dtype_name(dtype)
-        desc = library.GemmDesc(dtype=DTYPES[dtype], layout=choice("layout", layout, LAYOUTS),
-                                algorithm=text("algorithm", algorithm), **sizes)
-        return Plan(self, op, desc, dtype)
+# ---- makers of plans, one an operator ------------------------------------------------------------
 
-    def _collective(self, op, dtype, algorithm, **sizes):
-        dtype = dtype_name(dtype)
-        desc = library.CollDesc(dtype=DTYPES[dtype], algorithm=text("algorithm", algorithm),
-                                **sizes)
-        return Plan(self, op, desc, dtype)
+_DEFAULTS = {"dtype": "bf16", "layout": "nk", "string": None}
 
-    def ag_gemm(self, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0,
-                m_least=0):
-        """A Plan of c[m, n] = all_gather(a[rows, k]) * b + bias[n]; gathered[m, k] gets all of a.
 
-        b[n, k], of which the transpose is taken, or with layout="kn" b[k, n]."""
-        return self._gemm("ag_gemm", dtype, layout, algorithm, m=m, n=n, k=k,
-                          chunk_rows=chunk_rows, sms=sms, m_least=m_least)
+def _signature(op):
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([
+        inspect.Parameter(field.name, kind, default=inspect.Parameter.empty
+                          if field.flags & Field.REQUIRED else _DEFAULTS.get(field.type, 0))
+        for field in op.desc])
 
-    def gemm_rs(self, m, n, k, dtype="bf16", layout="nk", algorithm=None, chunk_rows=0, sms=0,
-                m_least=0):
-        """A Plan of c[rows, n] = reduce_scatter(a[m, k] * b) + bias[n]; b as for ag_gemm."""
-        return self._gemm("gemm_rs", dtype, layout, algorithm, m=m, n=n, k=k,
-                          chunk_rows=chunk_rows, sms=sms, m_least=m_least)
 
-    def all_gather(self, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
-        """A Plan of c[m, n] = a[rows, n] of all ranks: run(a, c=c)."""
-        return self._collective("all_gather", dtype, algorithm, m=m, n=n, chunk_rows=chunk_rows,
-                                sms=sms)
+def _desc(op, values, fields):
+    """The operator's desc, with the names of its dtype and its layout."""
+    try:
+        given = op.signature.bind(*values, **fields)
+    except TypeError as error:
+        raise TypeError("Group.%s() %s" % (op.name, error)) from None
+    given.apply_defaults()
+    given, names = given.arguments, {"dtype": "bf16", "layout": "nk"}
+    for field in op.desc:
+        value = given[field.name]
+        if field.type == "dtype":
+            names["dtype"] = dtype_name(value)
+            given[field.name] = DTYPES[names["dtype"]]
+        elif field.type == "layout":
+            given[field.name] = choice(field.name, value, LAYOUTS)
+            names["layout"] = value
+        elif field.type == "string":
+            given[field.name] = text(field.name, value)
+    return op.Desc(**given), names["dtype"], names["layout"]
 
-    def reduce_scatter(self, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
-        """A Plan of c[rows, n] = this rank's rows of the sum of all ranks' a[m, n]: run(a, c=c)."""
-        return self._collective("reduce_scatter", dtype, algorithm, m=m, n=n,
-                                chunk_rows=chunk_rows, sms=sms)
 
-    def all_reduce(self, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
-        """A Plan of c[m, n] = the sum of all ranks' a[m, n], on every rank the same bits; c may be
-        a: run(a, c=c)."""
-        return self._collective("all_reduce", dtype, algorithm, m=m, n=n, chunk_rows=chunk_rows,
-                                sms=sms)
+def _maker(op):
+    """The method of Group that makes plans of the operator."""
+    op.signature = _signature(op)
 
-    def all_to_all(self, m, n, dtype="bf16", algorithm=None, chunk_rows=0, sms=0):
-        """A Plan of c[size * rows, n] = the rows of this rank in all ranks' a[m, n], one rank's
-        after the other's: run(a, c=c)."""
-        return self._collective("all_to_all", dtype, algorithm, m=m, n=n, chunk_rows=chunk_rows,
-                                sms=sms)
+    def make(self, *values, **fields):
+        return Plan(self, op, *_desc(op, values, fields))
+
+    runs = ", ".join(field.name + (field.shape or "") for field in op.args)
+    make.__name__, make.__qualname__ = op.name, "Group." + op.name
+    make.__doc__ = "A Plan of %s: run(%s).  Collective.\n\n%s" % (
+        op.text, runs, "\n".join("        %s: %s" % (field.name, field.text) for field in op.desc))
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    make.__signature__ = op.signature.replace(
+        parameters=[own, *op.signature.parameters.values()])
+    return make
+
+
+for _op in OPS.values():
+    setattr(Group, _op.name, _maker(_op))
 
 
 def _share(m, rank, size):
@@ -274,22 +279,27 @@ class Plan:
     """An operator of a fixed shape; made by a group, collectively.  It lives until it is closed or
     its group is: close what is made often.  A group lives as long as one of its plans is held."""
 
-    def __init__(self, group, op, desc, dtype):
+    def __init__(self, group, op, desc, dtype, layout):
         self._group, self._life, self._handle = group, group._life, None
-        self._op, self._desc, self._dtype = op, desc, dtype
-        self._rows, self._wants, self._bytes = None, None, 0
+        self._op, self._desc, self._dtype, self._layout = op, desc, dtype, layout
+        self._rows, self._takes, self._bytes = None, {}, 0
         life, handle = self._life, ctypes.c_void_p()
-        self._operands = Operands(op, dtype, life.device, life.rank)
-        create = getattr(lib, "imbrex_plan_" + op)
-        check(life.call(create, group._open(), ctypes.byref(desc), ctypes.byref(handle)),
+        self._most = getattr(desc, op.run)
+        self._operands = {field.name: Operands(op.name, dtype if field.type == "matrix"
+                                               else field.type, life.device, life.rank)
+                          for field in op.args if field.shape}
+        self._written = {field.name for field in op.args if field.flags & Field.OUTPUT}
+        self._takes_none = Operands(op.name, dtype, life.device, life.rank).address, None, False
+        check(life.call(lib.imbrex_plan_create, group._open(), op.name.encode(),
+                        ctypes.byref(desc), ctypes.sizeof(desc), ctypes.byref(handle)),
               group._failures)
         self._handle = handle.value
 
     def __repr__(self):
-        desc = self._desc
-        k = " k=%d" % desc.k if isinstance(desc, library.GemmDesc) else ""
-        return "<imbrex.Plan, %s m=%d n=%d%s %s%s>" % (
-            self._op, desc.m, desc.n, k, self._dtype, "" if self.is_open else ", closed")
+        sizes = "".join(" %s=%d" % (field.name, getattr(self._desc, field.name))
+                        for field in self._op.desc if field.flags & Field.REQUIRED)
+        return "<imbrex.Plan, %s%s %s%s>" % (self._op.name, sizes, self._dtype,
+                                             "" if self.is_open else ", closed")
 
     @property
     def is_open(self):
@@ -302,18 +312,24 @@ class Plan:
                                 "the plan is closed, by itself or with its group")
         return self._handle
 
+    def _want(self, number, field, m, more):
+        shape, dtype = (ctypes.c_int64 * 4)(), ctypes.c_int()
+        check(lib.imbrex_plan_operand(self._handle, number, m, shape, ctypes.byref(dtype)))
+        shape = tuple(size for size in shape if size >= 0)
+        return plan_want(field, self._layout, shape, _share(m, self._life.rank, self._life.size), m,
+                         more)
+
     def _expect(self, m, more):
         """What runs of m rows take."""
         fits("m", m, ctypes.c_int64(m).value)
-        if not 0 <= m <= self._desc.m:  # the library has a sentence for it
-            self._wants, self._bytes = (ANY,) * 5, 0
-            return
-        rows = _share(m, self._life.rank, self._life.size)
-        self._wants = plan_wants(self._op, self._desc, m, rows, self._life.size, more)
-        self._bytes = BYTES[self._dtype] * sum(math.prod(want.shape)
-                                               for want in self._wants if want)
+        fine = 0 <= m <= self._most  # else the library has a sentence for it
+        wants = {field.name: self._want(i, field, m, more) if fine else ANY
+                 for i, field in enumerate(self._op.args) if field.shape}
+        self._bytes = sum(4 * math.prod(want.shape) for want in wants.values()) if fine else 0
+        self._takes = {name: (self._operands[name].address, want, name in self._written)
+                       for name, want in wants.items()}
 
-    def run(self, a, b=None, c=None, bias=None, gathered=None, m=None, stream=None):
+    def run(self, a=None, b=None, c=None, bias=None, gathered=None, m=None, stream=None, **more):
         """Enqueues one run.  The operands are kept until the stream has used them.
 
                             a            b                   c
@@ -325,25 +341,28 @@ class Plan:
             gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]
 
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
+        more: other operands, by the names that imbrex.h has for them.
 
         m: rows of this run, of all ranks together, the same on all; None: the plan's m.  Given, a,
         c and gathered may have more rows than it takes.  0: no rows, so that the operands are
         checked and nothing is enqueued; only in C is an args.m of 0 the plan's m."""
         handle, life = self._open(), self._life
         number = None if stream is None else stream_number(life.device, stream)
-        rows = (self._desc.m, False) if m is None else (integer("m", m), True)
+        rows = (self._most, False) if m is None else (integer("m", m), True)
         if rows != self._rows:  # else the latest run's: runs are many
             self._expect(*rows)
             self._rows = rows
-        address, want, held = self._operands.address, self._wants, []
-        args = library.Args(address("a", a, want[0], held), address("b", b, want[1], held),
-                            address("bias", bias, want[2], held),
-                            address("c", c, want[3], held, True),
-                            address("gathered", gathered, want[4], held, True), rows[0])
+        takes, held, at = self._takes, [], {"m": rows[0]}
+        for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c), ("gathered", gathered),
+                              *more.items()):
+            if operand is not None:
+                address, want, written = takes.get(name, self._takes_none)
+                at[name] = address(name, operand, want, held, written)
+        args = self._op.Args(**at)
         if m is not None and rows[0] == 0:
             return
         life.lanes.hold(number, stream, held, self._bytes)
-        status = life.call(lib.imbrex_plan_run, handle, args, number)
+        status = life.call(lib.imbrex_plan_run, handle, ctypes.byref(args), number)
         if status:
             raise failure(status)
         _settle(life, number)

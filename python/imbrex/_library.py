@@ -51,22 +51,54 @@ class GroupDesc(Struct):
                 ("timeout_ms", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 4)]
 
 
-class GemmDesc(Struct):
-    _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
-                ("dtype", ctypes.c_int), ("layout", ctypes.c_int), ("algorithm", ctypes.c_char_p),
-                ("chunk_rows", ctypes.c_int), ("sms", ctypes.c_int),
-                ("m_least", ctypes.c_int64), ("reserved", ctypes.c_uint32 * 6)]
+class _Field(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("type", ctypes.c_char_p), ("text", ctypes.c_char_p),
+                ("shape", ctypes.c_char_p), ("offset", ctypes.c_size_t),
+                ("bytes", ctypes.c_size_t), ("flags", ctypes.c_int), ("own", ctypes.c_byte * 12)]
 
 
-class CollDesc(Struct):
-    _fields_ = [("m", ctypes.c_int64), ("n", ctypes.c_int64), ("dtype", ctypes.c_int),
-                ("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
-                ("sms", ctypes.c_int), ("reserved", ctypes.c_uint32 * 8)]
+class _OpInfo(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("text", ctypes.c_char_p),
+                ("desc", ctypes.POINTER(_Field)), ("args", ctypes.POINTER(_Field)),
+                ("desc_fields", ctypes.c_int), ("args_fields", ctypes.c_int),
+                ("desc_bytes", ctypes.c_size_t), ("args_bytes", ctypes.c_size_t)]
 
 
-class Args(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("a", "b", "bias", "c", "gathered")] + [
-        ("m", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 6)]
+class Field:
+    """A field of an operator's desc or args."""
+    REQUIRED, OUTPUT, OPTIONAL, RUN = 1, 4, 8, 16  # imbrex.h: IMBREX_FIELD_...
+    KINDS = {"int64": ctypes.c_int64, "int": ctypes.c_int, "dtype": ctypes.c_int,
+             "layout": ctypes.c_int, "string": ctypes.c_char_p}
+
+    def __init__(self, raw):
+        self.name, self.type, self.text = raw.name.decode(), raw.type.decode(), raw.text.decode()
+        self.shape = raw.shape.decode() if raw.shape else None
+        self.offset, self.bytes, self.flags = raw.offset, raw.bytes, raw.flags
+        self.kind = self.KINDS.get(self.type, ctypes.c_void_p)
+
+
+def _structure(base, name, fields, size):
+    """A class of those fields at their places."""
+    laid, end = [], 0
+    for field in sorted(fields, key=lambda field: field.offset):
+        if field.offset > end:
+            laid.append(("_before_" + field.name, ctypes.c_char * (field.offset - end)))
+        laid.append((field.name, field.kind))
+        end = field.offset + field.bytes
+    return type(name, (base,), {"_fields_": laid + [("_rest", ctypes.c_char * (size - end))]})
+
+
+class Op:
+    """An operator, as the library says of it."""
+
+    def __init__(self, info):
+        self.name, self.text = info.name.decode(), info.text.decode()
+        self.desc = [Field(info.desc[i]) for i in range(info.desc_fields)]
+        self.args = [Field(info.args[i]) for i in range(info.args_fields)]
+        self.Desc = _structure(Struct, self.name + "_desc", self.desc, info.desc_bytes)
+        self.Args = _structure(ctypes.Structure, self.name + "_args", self.args,
+                               info.args_bytes)
+        self.run = next(field.name for field in self.desc if field.flags & Field.RUN)
 
 
 class TuneStep(ctypes.Structure):
@@ -111,18 +143,18 @@ def _open():
     lib.imbrex_group_abort_because.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     lib.imbrex_group_abort_because.restype = None
     lib.imbrex_group_destroy.restype = lib.imbrex_plan_destroy.restype = None
-    lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(Args), ctypes.c_void_p]
+    lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_silu_mul.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64,
                                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
                                 ctypes.c_void_p]
-    for desc, functions in (GemmDesc, ("ag_gemm", "gemm_rs")), (
-            CollDesc, ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")):
-        for function in functions:
-            getattr(lib, "imbrex_plan_" + function).argtypes = [
-                ctypes.c_void_p, ctypes.POINTER(desc), ctypes.POINTER(ctypes.c_void_p)]
+    lib.imbrex_op.argtypes, lib.imbrex_op.restype = [ctypes.c_int], ctypes.POINTER(_OpInfo)
+    lib.imbrex_plan_create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p,
+                                       ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]
+    lib.imbrex_plan_operand.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64,
+                                        ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_tune.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
                                 TUNE_PROGRESS, ctypes.c_void_p]
     for function in "imbrex_group_describe", "imbrex_plan_describe":
@@ -131,7 +163,16 @@ def _open():
     return lib
 
 
+def _ops():
+    ops, i = {}, 0
+    while lib.imbrex_op(i):
+        op = Op(lib.imbrex_op(i).contents)
+        ops[op.name], i = op, i + 1
+    return ops
+
+
 lib = _open()
+OPS = _ops()
 
 
 def version():

@@ -5,7 +5,7 @@ import sys
 
 from ._library import DTYPES, LAYOUTS
 
-BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "int32": 4}
 
 # What PyTorch and NumPy call them.
 _LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"}
@@ -13,7 +13,7 @@ _LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"}
 # Of which types an operand may be.  Integers are bits; of 32 bits they are rather numbers that
 # somebody forgot to convert.
 _TAKEN = {"bf16": ("bfloat16", "int16", "uint16"), "f16": ("float16", "int16", "uint16"),
-          "f32": ("float32",)}
+          "f32": ("float32",), "int32": ("int32",)}
 
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
 
@@ -74,26 +74,15 @@ class Want:
                                     "more, give m"
 
 
-def plan_wants(op, desc, m, rows, ranks, more):
-    """Of a run's a, b, bias, c and gathered, as imbrex.h has them beside the makers of plans; None:
-    there is no such operand."""
-    def matrix(every, cols, letter):
-        count, name = (m, "m") if every else (rows, "rows")
-        return Want((count, cols), "[%s, %s]" % (name, letter), more, True, rows, m)
-
-    gathers = op in ("all_gather", "ag_gemm")
-    c = matrix(gathers, desc.n, "n")
-    if op == "all_reduce":
-        return matrix(True, desc.n, "n"), None, None, matrix(True, desc.n, "n"), None
-    if op == "all_to_all":
-        c = Want((rows * ranks, desc.n), "[size * rows, n]", more, True, rows * ranks, m)
-        return matrix(True, desc.n, "n"), None, None, c, None
-    if op in ("all_gather", "reduce_scatter"):
-        return matrix(not gathers, desc.n, "n"), None, None, c, None
-    n, k = desc.n, desc.k
-    b = Want((k, n), "[k, n]") if desc.layout == LAYOUTS["kn"] else Want((n, k), "[n, k]")
-    return (matrix(not gathers, k, "k"), b, Want((n,), "[n]"), c,
-            matrix(True, k, "k") if gathers else None)
+def plan_want(field, layout, shape, rows, m, more):
+    """Of a run of m rows, of which this rank has so many.  shape: as the library has it."""
+    letters = (field.shape.split(" or ") * 2)[LAYOUTS[layout]]
+    first = letters[1:-1].split(",")[0]
+    if first not in ("m", "rows", "size * rows"):
+        return Want(shape, letters)
+    if m == 0:
+        shape = (0,) + shape[1:]
+    return Want(shape, letters, more, True, shape[0] if first != "m" else rows, m)
 
 
 ANY = Want((), "")  # a size is wrong, for which the library has a sentence
@@ -123,7 +112,7 @@ class Operands:
         self._need(byte_order in ("|", "=", native), name, "is of the other byte order",
                    "what .astype(dtype.newbyteorder('=')) returns")
         self._need(kind in _TAKEN[self._dtype], name, "is of " + kind,
-                   self._dtype if self._dtype == "f32" else
+                   self._dtype if BYTES[self._dtype] == 4 else
                    self._dtype + ", or int16 or uint16 as its bits")
 
     def _check_shape(self, name, shape, want):

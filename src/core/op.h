@@ -67,27 +67,27 @@ enum { IMX_FIELD_KIND, IMX_FIELD_WIDE, IMX_FIELD_MAY_BE, IMX_FIELD_DIMS, IMX_DIM
 enum { IMX_APART = 0, IMX_MAY_BE_A = 1 };
 
 /* A field of a desc or args of the type `of`. */
-#define IMX_FIELD(of, field, kind, type, flags, text)                             \
-    {                                                                             \
-#field, type, text, offsetof(of, field), sizeof(((of *)0)->field), flags, \
-        {                                                                         \
-            kind                                                                  \
-        }                                                                         \
+#define IMX_FIELD(of, field, kind, type, flags, text)                                   \
+    {                                                                                   \
+#field, type, text, NULL, offsetof(of, field), sizeof(((of *)0)->field), flags, \
+        {                                                                               \
+            kind                                                                        \
+        }                                                                               \
     }
 
 /* An operand in imbrex_args.  wide: aligned as the device's kernels load and store at once; may_be:
  * an output that may be an input's memory; then its dimensions. */
-#define IMX_OPERAND(field, kind, type, flags, wide, may_be, text, ...)           \
-    {                                                                            \
-#field, type, text, offsetof(imbrex_args, field), sizeof(void *), flags, \
-        {                                                                        \
-            kind, wide, may_be, __VA_ARGS__                                      \
-        }                                                                        \
+#define IMX_OPERAND(field, kind, type, flags, wide, may_be, shape, text, ...)           \
+    {                                                                                   \
+#field, type, text, shape, offsetof(imbrex_args, field), sizeof(void *), flags, \
+        {                                                                               \
+            kind, wide, may_be, __VA_ARGS__                                             \
+        }                                                                               \
     }
 
 /* A matrix of the plan's dtype. */
-#define IMX_MATRIX_OF(field, flags, wide, text, ...) \
-    IMX_OPERAND(field, IMX_MATRIX, "matrix", flags, wide, IMX_APART, text, __VA_ARGS__)
+#define IMX_MATRIX_OF(field, flags, wide, shape, text, ...) \
+    IMX_OPERAND(field, IMX_MATRIX, "matrix", flags, wide, IMX_APART, shape, text, __VA_ARGS__)
 
 /* ---- operators ------------------------------------------------------------------------------- */
 

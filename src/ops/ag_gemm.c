@@ -386,13 +386,14 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 }
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "own rows", IMX_OWN_ROWS, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "weights", IMX_B_ROWS, IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "of the columns of c",
-                  IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "all rows", IMX_ROWS, IMX_N),
-    IMX_MATRIX_OF(gathered, IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, true, "a of all ranks",
-                  IMX_ROWS, IMX_K),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[rows, k]", "own rows", IMX_OWN_ROWS, IMX_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
+                  IMX_B_COLS),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
+                  "of the columns of c", IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[m, n]", "all rows", IMX_ROWS, IMX_N),
+    IMX_MATRIX_OF(gathered, IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, true, "[m, k]",
+                  "a of all ranks", IMX_ROWS, IMX_K),
     IMX_ARGS_M,
 };
 

@@ -130,8 +130,8 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 }
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "own rows", IMX_OWN_ROWS, IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "all rows", IMX_ROWS, IMX_N),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[rows, n]", "own rows", IMX_OWN_ROWS, IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[m, n]", "all rows", IMX_ROWS, IMX_N),
     IMX_ARGS_M,
 };
 

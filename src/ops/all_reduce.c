@@ -152,8 +152,8 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 }
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "this rank's numbers", IMX_ROWS, IMX_N),
-    IMX_OPERAND(c, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT, false, IMX_MAY_BE_A,
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[m, n]", "this rank's numbers", IMX_ROWS, IMX_N),
+    IMX_OPERAND(c, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT, false, IMX_MAY_BE_A, "[m, n]",
                 "their sum over ranks; may be a", IMX_ROWS, IMX_N),
     IMX_ARGS_M,
 };

@@ -80,9 +80,9 @@ static int64_t rows_of_all(const imx_asked *asked, int64_t m, int which)
 }
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "a block for each rank", IMX_ROWS, IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "the blocks of all ranks for this one", IMX_OF_OP,
-                  IMX_N),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[m, n]", "a block for each rank", IMX_ROWS, IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[size * rows, n]",
+                  "the blocks of all ranks for this one", IMX_OF_OP, IMX_N),
     IMX_ARGS_M,
 };
 

@@ -362,11 +362,13 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 }
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "all rows", IMX_ROWS, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "weights", IMX_B_ROWS, IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "of the columns of c",
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[m, k]", "all rows", IMX_ROWS, IMX_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
+                  IMX_B_COLS),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
+                  "of the columns of c", IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[rows, n]", "own rows of the sum", IMX_OWN_ROWS,
                   IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "own rows of the sum", IMX_OWN_ROWS, IMX_N),
     IMX_ARGS_M,
 };
 

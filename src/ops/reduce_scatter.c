@@ -101,8 +101,9 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 }
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "all rows", IMX_ROWS, IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "own rows of the sum", IMX_OWN_ROWS, IMX_N),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[m, n]", "all rows", IMX_ROWS, IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own rows of the sum", IMX_OWN_ROWS,
+                  IMX_N),
     IMX_ARGS_M,
 };
 

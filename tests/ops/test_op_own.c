@@ -1,9 +1,9 @@
-/* test_op_own.c - an operator that is no product and no collective of a matrix, declared as any other:
- * sizes such as tokens, experts and top_k, operands of int32, an output whose capacity the desc gives,
- * and runs in which each rank has its own number of rows.
+/* test_op_own.c - an operator that is no product and no collective of a matrix, declared as any
+ * other: sizes such as tokens, experts and top_k, operands of int32, an output whose capacity the
+ * desc gives, and runs in which each rank has its own number of rows.
  *
- * It groups this rank's tokens by expert: c = a[token of each pair], pairs ascending within an expert;
- * gathered = the first row of each expert, and behind all rows.  b: the expert of each pair.
+ * It groups this rank's tokens by expert: c = a[token of each pair], pairs ascending within an
+ * expert; gathered = the first row of each expert, and behind all rows.  b: the expert of a pair.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,11 +118,11 @@ static const imbrex_field desc_rows[] = {
 };
 
 static const imbrex_field args_rows[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "tokens", IMX_ROWS, IMX_N),
-    IMX_OPERAND(b, IMX_I32, "int32", IMBREX_FIELD_INPUT, false, IMX_APART,
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[m, n]", "tokens", IMX_ROWS, IMX_N),
+    IMX_OPERAND(b, IMX_I32, "int32", IMBREX_FIELD_INPUT, false, IMX_APART, "[m, top_k]",
                 "the expert of each pair", IMX_ROWS, TOP_K),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "pairs, by expert", CAPACITY, IMX_N),
-    IMX_OPERAND(gathered, IMX_I32, "int32", IMBREX_FIELD_OUTPUT, false, IMX_APART,
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "pairs, by expert", CAPACITY, IMX_N),
+    IMX_OPERAND(gathered, IMX_I32, "int32", IMBREX_FIELD_OUTPUT, false, IMX_APART, "[experts + 1]",
                 "first row of each expert", BEGINS),
     IMX_FIELD(imbrex_args, m, IMX_SIZE, "int64", IMBREX_FIELD_RUN, "tokens of this run"),
 };

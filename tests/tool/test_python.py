@@ -174,7 +174,8 @@ class Python(unittest.TestCase):
                      lambda: group.ag_gemm(8, 8, 8, dtype="f64")),
                     ("dtype is 'f64'", lambda: group.all_gather(8, 8, dtype="f64")),
                     ("dtype is 'f64'", lambda: group.silu_mul(8, 8, 64, 64, dtype="f64")),
-                    ("dtype is .'f32'.: want", lambda: group.tune("ag_gemm", 8, 8, dtype=["f32"])),
+                    ("dtype is .'f32'.: want",
+                     lambda: group.tune("ag_gemm", 8, 8, 8, dtype=["f32"])),
                     ("layout is 'kk': want one of 'nk', 'kn'",
                      lambda: group.gemm_rs(8, 8, 8, layout="kk")),
                     ("algorithm is 3: want a string", lambda: group.ag_gemm(8, 8, 8, algorithm=3)),
@@ -321,9 +322,15 @@ class Python(unittest.TestCase):
 
     def test_structures_are_the_headers(self):
         library = imbrex._library
-        sizes = [ctypes.sizeof(s) for s in (library.Bootstrap, library.GroupDesc, library.GemmDesc,
-                                            library.CollDesc, library.Args, library.TuneStep)]
-        self.assertEqual(sizes, [24, 56, 80, 72, 96, 40])
+        sizes = [ctypes.sizeof(s) for s in (library.Bootstrap, library.GroupDesc, library.TuneStep)]
+        self.assertEqual(sizes, [24, 56, 40])
+        sizes = {op.name: (ctypes.sizeof(op.Desc), ctypes.sizeof(op.Args))
+                 for op in library.OPS.values()}
+        gemm, coll = (80, 96), (72, 96)
+        self.assertEqual(sizes, {
+            "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
+            "all_reduce": coll, "all_to_all": coll})
+        self.assertEqual(library.OPS["ag_gemm"].Desc.m_least.offset, 48)
 
 
 class TorchPeers(unittest.TestCase):
