@@ -20,10 +20,10 @@
  *   Status      Functions return IMBREX_OK or say who must act; outputs are written only on OK.
  *   Desc        Zero-initialise it.  Zero means "the library chooses".  Reserved fields must stay
  *               zero: else UNSUPPORTED.
- *   Collective  imbrex_group_create, imbrex_group_split, imbrex_mem_alloc, the four makers of
- *               plans, imbrex_tune and imbrex_kernel_create: every rank calls, in the same order,
- *               with an equal desc, and the call returns when all have.  A mismatch is an error on
- *               every rank, which names the field and the rank; it is never a deadlock.
+ *   Collective  imbrex_group_create, imbrex_group_split, imbrex_mem_alloc, what makes plans,
+ *               imbrex_tune and imbrex_kernel_create: every rank calls, in the same order, with an
+ *               equal desc, and the call returns when all have.  A mismatch is an error on every
+ *               rank, which names the field and the rank; it is never a deadlock.
  *   Stream      A function that takes a stream only enqueues.  NULL is the group's default stream.
  *               On "cuda" a stream is a CUstream, and NULL is not CUDA's default stream: the
  *               group's own is ordered with nothing else.  CUDA's is (imbrex_stream)1, which is
@@ -38,8 +38,8 @@
  *               example by one stream for both.
  *   Node        The ranks that reach each other's memory: those of one host, or of one IMBREX_NODE
  *               on it, which follow each other in rank order.  Over several nodes, plans are
- *               "hierarchical" or "sequential", want as many ranks on each, and an engine carries
- *               the data from node to node: docs/nodes.md.
+ *               "hierarchical" or "sequential" (all_to_all: none), want as many ranks on each, and
+ *               an engine carries the data from node to node: docs/nodes.md.
  *   Matrix      Dense and row-major; name[rows, cols].  Sizes are in elements unless the name says
  *               bytes.  A plan's m, n and k are at most 2^31 - 4097.  R ranks; rank r owns rows
  *               r*m/R up to (r+1)*m/R, rounded down: maybe none.
@@ -279,9 +279,10 @@ typedef enum imbrex_layout {
  * where each rank's rows are tiles enough for all SMs, and only on compute capability 9.0, in
  * bf16 or f16 with aligned rows; else UNSUPPORTED); "pull", of ag_gemm, meets and lets each
  * rank fetch what it wants next; "hierarchical" is for several nodes.  Unless imbrex_tune
- * found them fastest, "ll" is chosen on "cuda" only, but in all_reduce, and "ring" never.  All
- * cut the product into the same tiles and give the same bits, but for runs of fewer rows by
- * plans that have others for those (m_least). */
+ * found them fastest, "ll" is chosen on "cuda", in all_reduce on "cpu", too, and "ring" never.
+ * all_reduce has "sequential" and "ll" alone, all_to_all "copy", "sequential" and "store".
+ * All cut the product into the same tiles and give the same bits, but for runs of fewer rows
+ * by plans that have others for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -306,7 +307,7 @@ typedef struct imbrex_gemm_desc {
 } imbrex_gemm_desc;
 
 typedef struct imbrex_coll_desc {
-    int64_t m, n; /* the whole matrix, [m, n]; m: the most that a run may ask for */
+    int64_t m, n; /* the matrix [m, n] of the table below; m: the most that a run may ask for */
     imbrex_dtype dtype;
     const char *algorithm;
     int chunk_rows, sms;

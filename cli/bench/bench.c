@@ -143,7 +143,8 @@ int cli_bench(int argc, char **argv)
     };
     const options_page page = {
         .command = "bench",
-        .synopsis = "{ag_gemm | gemm_rs | gemm | all_gather | reduce_scatter | barrier}[,...] "
+        .synopsis = "{ag_gemm | gemm_rs | gemm | all_gather | reduce_scatter | all_reduce |\n"
+                    "                    all_to_all | barrier}[,...] "
                     "[options]",
         .about =
             "Times an operator on R ranks, in turn with\n\n"
@@ -155,7 +156,7 @@ int cli_bench(int argc, char **argv)
         .options = bench_words_options(w, options),
         .notes =
             "m, n, k are one rank's product: c[m, n] = all_gather(a)[m, k] b, or a[m, k] b before "
-            "it\nis scattered.  all_gather and reduce_scatter have no k: [m, n] is the whole "
+            "it\nis scattered.  The others have no k: [m, n] is the whole "
             "matrix.\nA figure is the median over rounds of the slowest rank, on a GPU by its own "
             "clock; \"host us\"\nis what the call of imbrex_plan_run takes, \"plan ms\" what "
             "making "

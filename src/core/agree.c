@@ -72,6 +72,10 @@ static imbrex_status compare(const imbrex_group *group, const proposal *all,
     if (is_own(mine->status))
         return imx_fail(mine->status, "%s", said);
     for (int r = 0; r < group->size; r++) {
+        if (strcmp(all[r].call, all[0].call) != 0 && is_own(all[r].status))
+            return imx_fail(IMBREX_PEER, "rank %d failed: %s", r, all[r].detail);
+        if (strcmp(all[r].call, all[0].call) != 0 && is_own(all[0].status))
+            return imx_fail(IMBREX_PEER, "rank 0 failed: %s", all[0].detail);
         if (strcmp(all[r].call, all[0].call) != 0)
             return imx_fail(IMBREX_PEER,
                             "ranks are in different collective calls: %s on rank 0, %s on rank %d",

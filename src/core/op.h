@@ -104,7 +104,7 @@ typedef struct imx_op {
     const char *call;                   /* the public function that makes its plans */
     size_t reserved_at, reserved_bytes; /* of the desc */
     bool product;                       /* multiplies */
-    bool scatters;                      /* c goes to its rows' owners; else a comes from them */
+    bool scatters;                      /* rows of c's width go to owners; else a's to all */
     bool own_rows;                      /* a run's rows are this rank's: ranks may differ in them */
 
     /* Beyond what all descs are checked for; NULL: nothing. */

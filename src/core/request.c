@@ -173,6 +173,7 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .units = group->units,
         .sharers = group->sharers,
         .alike = group->alike,
+        .whole_lines = group->whole_lines,
         .slow_wire = group->env.cpu_link > 0,
     };
 }

@@ -27,6 +27,7 @@ typedef struct imx_tune_input {
     int units;           /* blocks that the device has room for, of this rank's */
     int sharers;         /* ranks on the device */
     bool alike;          /* all ranks have as many units */
+    bool whole_lines;    /* lines arrive as they were stored (ll/args.h) */
     bool slow_wire;      /* ranks are far apart for what they compute */
 } imx_tune_input;
 

@@ -382,6 +382,9 @@ static imbrex_status check(const imbrex_group *group, tuning *t)
         if (size && value == 0)
             return imx_fail(IMBREX_INVALID, "desc.%s is 0: there is nothing to time", field->name);
     }
+    if (!imx_plan_algorithm(group, op, 0))
+        return imx_fail(IMBREX_UNSUPPORTED, "%s is for ranks of one node, and these are on %d",
+                        op->info.name, group->nodes.count);
     if (!imx_backend_runs(group->backend))
         return imx_fail(IMBREX_UNSUPPORTED, "nothing can be timed on %s", group->device_name);
     if (group->size == 1)

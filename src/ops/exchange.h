@@ -119,11 +119,6 @@ imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel,
 imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias) IMX_MUST_CHECK;
 
-/* Puts all ranks' blocks of own rows together in out[ranks * rows, n], in rank order: own ones from
- * matrix, others as they arrive, or, with all_here, at once. */
-imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
-                                       void *out, bool all_here) IMX_MUST_CHECK;
-
 /* ---- scatter --------------------------------------------------------------------------------- */
 
 void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
@@ -133,6 +128,11 @@ imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel) IMX_MU
  * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
 imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done) IMX_MUST_CHECK;
+
+/* Puts all ranks' blocks of own rows together in out[ranks * rows, n], in rank order: own ones from
+ * matrix, others as they arrive, or, with all_here, at once. */
+imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
+                                       void *out, bool all_here) IMX_MUST_CHECK;
 
 /* Holds the stream until all peers' parts are here. */
 imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;

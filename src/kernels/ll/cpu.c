@@ -32,8 +32,8 @@ static int64_t sent_bytes(const ll *p, int rank)
 
 static imbrexd_site site_of(const ll *p, int rank)
 {
-    return (
-        imbrexd_site){ .plan = p->args->plan, .what = IMX_SITE_CHUNK, .rank = rank, .index = -1 };
+    int what = p->args->reduces ? IMX_SITE_PART : IMX_SITE_CHUNK;
+    return (imbrexd_site){ .plan = p->args->plan, .what = what, .rank = rank, .index = -1 };
 }
 
 /* Bytes of a share's piece at `at`, where pieces have `each`; 0: there are none. */

@@ -168,7 +168,8 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
     int there = 1;
 #pragma unroll 1
     for (int p = first; p < first + AT_ONCE && there; p++) {
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, p < IMX_RANKS ? sender(args, p) : -1, -1 };
+        imbrexd_site site = { args.plan, IMX_REDUCES ? IMX_SITE_PART : IMX_SITE_CHUNK,
+                              p < IMX_RANKS ? sender(args, p) : -1, -1 };
         uint32_t data;
         if (!comes(args, p, i))
             continue;

@@ -66,7 +66,7 @@ static int wait(const push *p, const uint64_t *signal, uint64_t value, int what,
 
 static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t index)
 {
-    return wait(p, signal, p->use, to_owners(p) ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
+    return wait(p, signal, p->use, adds(p) ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
 }
 
 /* ---- what arrived ---------------------------------------------------------------------------- */

@@ -57,7 +57,7 @@ PUSH_FN int wait_for(const imx_push_args &args, const imbrexd_watch &watch, cons
     return imbrexd_signal_wait(&watch, signal, value, site);
 }
 
-enum { SHARE = TO_OWNERS ? IMX_SITE_PART : IMX_SITE_CHUNK };
+enum { SHARE = ADDS ? IMX_SITE_PART : IMX_SITE_CHUNK };
 
 PUSH_FN bool has_peer(const imx_push_args &args, int lane)
 {
