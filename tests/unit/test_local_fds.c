@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -170,7 +171,8 @@ static int hears_of_another_user(int rank, const imbrex_bootstrap *bootstrap, vo
     RANK_CHECK(strstr(imbrex_error(), "user 65534") &&
                    strstr(imbrex_error(), "run all ranks as one user"),
                "rank %d: %s", rank, imbrex_error());
-    return 0;
+    /* As it was: what looks for leaks at the end has to look into this process. */
+    return rank == 2 && (seteuid(0) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0);
 }
 
 static void ranks_of_two_users_hear_it(void **state)
