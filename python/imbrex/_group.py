@@ -288,6 +288,8 @@ class Plan:
         self._operands = {field.name: Operands(op.name, dtype if field.type == "matrix"
                                                else field.type, life.device, life.rank)
                           for field in op.args if field.shape}
+        self._sizes = {field.name: BYTES[dtype if field.type == "matrix" else field.type]
+                       for field in op.args if field.shape}
         self._written = {field.name for field in op.args if field.flags & Field.OUTPUT}
         self._takes_none = Operands(op.name, dtype, life.device, life.rank).address, None, False
         check(life.call(lib.imbrex_plan_create, group._open(), op.name.encode(),
@@ -325,7 +327,8 @@ class Plan:
         fine = 0 <= m <= self._most  # else the library has a sentence for it
         wants = {field.name: self._want(i, field, m, more) if fine else ANY
                  for i, field in enumerate(self._op.args) if field.shape}
-        self._bytes = sum(4 * math.prod(want.shape) for want in wants.values()) if fine else 0
+        self._bytes = sum(self._sizes[name] * math.prod(want.shape)
+                          for name, want in wants.items()) if fine else 0
         self._takes = {name: (self._operands[name].address, want, name in self._written)
                        for name, want in wants.items()}
 
