@@ -289,6 +289,8 @@ static int dies(imbrex_group *group, void *ctx)
     if (ranks_meet(group))
         return 1;
     if (imbrex_group_rank(group) == 1) {
+        RANK_OK(imbrex_signal_wait(group, word, 1, NULL)); /* rank 0 has met, too */
+        RANK_OK(imbrex_stream_sync(group, NULL));
         int gone[2];
         if (pipe(gone))
             return 1;
@@ -305,8 +307,11 @@ static int dies(imbrex_group *group, void *ctx)
             return 1;
         _exit(0);
     }
+    imbrex_stream beside;
+    RANK_OK(imbrex_stream_create(group, &beside));
     int64_t begin_ns = imbrexd_now_ns();
     RANK_OK(imbrex_signal_wait(group, word, 1, NULL));
+    RANK_OK(imbrex_signal_post(group, word, 1, 1, beside)); /* and from here on it may die */
     int failed = ranks_expect(group, "rank 1 ended without leaving the group");
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;
     RANK_CHECK(took_ms < patient(5000), "it was heard of after %lld ms", (long long)took_ms);
