@@ -1,6 +1,4 @@
 /* choose.c - which algorithm a plan takes if nobody names one: a pure function. */
-#include <string.h>
-
 #include "plan.h"
 
 /* A shard that travels faster than a thread wakes up. */
@@ -46,10 +44,7 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
 
 static bool has(const imx_op *op, const char *algorithm)
 {
-    const imx_algorithm *a = op->algorithms;
-    while (a->name && strcmp(a->name, algorithm) != 0)
-        a++;
-    return a->name != NULL;
+    return imx_op_algorithm(op->algorithms, algorithm) != NULL;
 }
 
 /* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */

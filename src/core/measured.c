@@ -122,12 +122,10 @@ static bool read_columns(const line *l, const char *key, const imx_op *op, imx_m
         return false;
     imx_text why = { .at = m.why, .size = sizeof m.why };
     imx_text_add(&why, "measured: %.*s; tuned %s", (int)strlen(figures) - 1, figures, date);
-    const imx_algorithm *a = op->algorithms;
-    while (a->name && strcmp(a->name, m.algorithm) != 0)
-        a++;
-    if (a->name)
-        *out = m;
-    return a->name != NULL;
+    if (!imx_op_algorithm(op->algorithms, m.algorithm))
+        return false;
+    *out = m;
+    return true;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

@@ -19,6 +19,13 @@ const imx_op *imx_op_at(int i)
     return i >= 0 && i < OPS ? ops[i] : NULL;
 }
 
+const imx_algorithm *imx_op_algorithm(const imx_algorithm *a, const char *name)
+{
+    while (a->name && strcmp(a->name, name) != 0)
+        a++;
+    return a->name ? a : NULL;
+}
+
 imbrex_status imx_op_find(const char *name, size_t desc_bytes, const imx_op **op)
 {
     char list[256] = "";

@@ -137,6 +137,9 @@ extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_re
     imx_op_all_reduce, imx_op_all_to_all;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
+/* The first of that name from `a` on; NULL: there is none. */
+const imx_algorithm *imx_op_algorithm(const imx_algorithm *a, const char *name);
+
 /* INVALID if there is none of that name, or its desc has not so many bytes. */
 imbrex_status imx_op_find(const char *name, size_t desc_bytes, const imx_op **op) IMX_MUST_CHECK;
 

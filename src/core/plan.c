@@ -10,20 +10,12 @@
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
-/* The first of that name from `a` on; NULL: there is none. */
-static const imx_algorithm *named(const imx_algorithm *a, const char *name)
-{
-    while (a->name && strcmp(a->name, name) != 0)
-        a++;
-    return a->name ? a : NULL;
-}
-
-/* Likewise, and for how the ranks are spread. */
+/* As imx_op_algorithm, and for how the ranks are spread. */
 static const imx_algorithm *fitting(const imbrex_group *group, const imx_algorithm *a,
                                     const char *name)
 {
     bool over_nodes = group->nodes.count > 1;
-    while ((a = named(a, name)) && a->over_nodes != over_nodes)
+    while ((a = imx_op_algorithm(a, name)) && a->over_nodes != over_nodes)
         a++;
     return a;
 }
@@ -52,7 +44,7 @@ static imbrex_status fail_unknown(const imbrex_plan *plan, const char *source, c
         imx_text_add(&text, "%s\"%s\"", i ? ", " : "", known);
     const imx_op *op;
     for (int i = 0; (op = imx_op_at(i)); i++) {
-        if (named(op->algorithms, name))
+        if (imx_op_algorithm(op->algorithms, name))
             status = IMBREX_UNSUPPORTED;
     }
     return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name, plan->op->info.name,
@@ -109,7 +101,7 @@ static imbrex_status find_algorithm(imbrex_plan *plan, const imx_tune_input *inp
                                     const char *source, const char *name)
 {
     const imbrex_group *group = plan->group;
-    const imx_algorithm *all = plan->op->algorithms, *a = named(all, name);
+    const imx_algorithm *all = plan->op->algorithms, *a = imx_op_algorithm(all, name);
     char why_not[256] = "";
     imx_text text = { .at = why_not, .size = sizeof why_not };
     if (!imx_plan_algorithm(group, plan->op, 0))

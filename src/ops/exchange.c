@@ -390,6 +390,11 @@ static imx_push_args push_args(const imbrex_plan *plan, int64_t m, imx_push_how 
     };
 }
 
+double imx_exchange_push_cost(const imx_rates *rates, double sent)
+{
+    return 6 + sent / rates->store;
+}
+
 imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, imx_push_how how)
 {
     imx_push_args largest = push_args(plan, plan->shape.m, how);

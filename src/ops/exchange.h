@@ -112,6 +112,7 @@ imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, boo
 
 /* Instead of the gather's needs or, of what goes to owners, the scatter's. */
 void imx_exchange_push_needs(const imbrex_plan *plan, imx_push_how how, imx_needs *needs);
+double imx_exchange_push_cost(const imx_rates *rates, double sent); /* microseconds */
 imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel,
                                         imx_push_how how) IMX_MUST_CHECK;
 

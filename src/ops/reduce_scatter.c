@@ -57,7 +57,7 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 6 + p->sent / rates->store;
+    return imx_exchange_push_cost(rates, p->sent);
 }
 
 static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
