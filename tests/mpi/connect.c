@@ -71,6 +71,14 @@ int MPI_Comm_set_attr(MPI_Comm comm, int key, void *value)
 
 static int last_tag, largest_tag; /* last: 0: MPI's own; largest that was sent: atomic */
 static int sends;                 /* atomic */
+static pthread_t of_main;
+static bool loses; /* atomic: itself, in a call of another thread's than main's */
+
+static void lose_itself(void)
+{
+    while (__atomic_load_n(&loses, __ATOMIC_SEQ_CST) && !pthread_equal(pthread_self(), of_main))
+        usleep(1000);
+}
 
 int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found)
 {
@@ -88,16 +96,13 @@ int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI
     while (tag > before && !__atomic_compare_exchange_n(&largest_tag, &before, tag, 0,
                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         continue;
+    lose_itself();
     return PMPI_Isend(at, count, type, to, tag, comm, request);
 }
 
-static pthread_t of_main;
-static bool loses; /* atomic: itself, in a call of another thread's than main's */
-
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {
-    while (__atomic_load_n(&loses, __ATOMIC_SEQ_CST) && !pthread_equal(pthread_self(), of_main))
-        usleep(1000);
+    lose_itself();
     return PMPI_Test(request, done, status);
 }
 
