@@ -22,59 +22,19 @@
  */
 #include "../core/descs.h"
 #include "across.h"
+#include "partials.h"
 
 enum { GEMM, REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there */
-
-/* ---- the product ----------------------------------------------------------------------------- */
-
-/* The next rank of the next node; on one node that is the next rank. */
-static int first_rank(const imx_nodes *nodes)
-{
-    return nodes->first[(nodes->own + 1) % nodes->count] + (nodes->local + 1) % nodes->ranks;
-}
-
-/* leave: of the device, for what runs beside the product. */
-static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m, int leave)
-{
-    return (imx_gemm_args){
-        .schedule =
-            imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1),
-        .k = plan->shape.k,
-        .dtype = (int)plan->shape.dtype,
-        .layout = (int)plan->shape.layout,
-        .leave = leave,
-        .sides = IMX_GEMM_SCATTERS | (plan->config.merged ? IMX_GEMM_MERGED : 0) |
-                 (plan->config.summable ? IMX_GEMM_SUMMABLE : 0),
-        .plan = plan->number,
-    };
-}
 
 static imbrex_status prepare_gemm(imbrex_plan *plan, imx_gemm_args largest)
 {
     return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
 }
 
-static void bind(const imx_run *run, void *c, imx_gemm_args *args)
-{
-    args->a = run->args->a;
-    args->b = run->args->b;
-    args->c = c;
-    args->use = run->use;
-    args->counters = imx_run_counters(run);
-}
-
-/* The product lies in local data, and is counted by chunks. */
-static void add_product(const imbrex_plan *plan, imx_needs *n)
-{
-    const imx_shape *s = &plan->shape;
-    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
-    n->local_bytes = (size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype);
-}
-
 static void layout(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_scatter_needs(plan, n);
-    add_product(plan, n);
+    imx_partials_needs(plan, n);
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
@@ -91,21 +51,15 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 /* Beside the product run kernels that wait for its chunks. */
 static imbrex_status prepare_copy(imbrex_plan *plan)
 {
-    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave)));
+    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, plan->config.leave)));
     return imx_exchange_scatter_prepare(plan, REDUCE);
-}
-
-/* Without rows or columns there are no tiles, and nobody would post done. */
-static uint64_t *done_of(const imx_run *run)
-{
-    return run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
-    bind(run, imx_run_local(run), &args);
-    args.done = done_of(run);
+    imx_gemm_args args = imx_partials_args(run->plan, run->m, run->plan->config.leave);
+    imx_partials_bind(run, imx_run_local(run), &args);
+    args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
@@ -124,14 +78,14 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 
 static imbrex_status prepare_sequential(imbrex_plan *plan)
 {
-    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
+    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, 0)));
     return imx_exchange_scatter_prepare(plan, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
-    bind(run, imx_run_local(run), &args);
+    imx_gemm_args args = imx_partials_args(run->plan, run->m, 0);
+    imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_exchange_scatter(run, run->stream, imx_run_local(run), NULL));
@@ -146,7 +100,7 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t 
 {
     if (!run->m || !run->plan->shape.n)
         return IMBREX_OK; /* no rank has anything to do */
-    bind(run, run->args->c, &args);
+    imx_partials_bind(run, run->args->c, &args);
     args.bias = run->args->bias;
     args.slot_bytes = slot_bytes;
     args.team = imx_run_team(run);
@@ -173,7 +127,7 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
 
 static imx_gemm_args store_args(const imbrex_plan *plan, int64_t m)
 {
-    imx_gemm_args args = gemm_args(plan, m, 0);
+    imx_gemm_args args = imx_partials_args(plan, m, 0);
     args.sides |= IMX_GEMM_STORES;
     return args;
 }
@@ -220,7 +174,7 @@ static double sum_cost(const imx_problem *p, const imx_rates *rates)
 /* A column of tiles is added up when the last of them is made. */
 static imx_gemm_args sum_args(const imbrex_plan *plan, int64_t m)
 {
-    imx_gemm_args args = gemm_args(plan, m, 0);
+    imx_gemm_args args = imx_partials_args(plan, m, 0);
     args.schedule.group = (int)imx_max(1, imx_ceil_div(plan->shape.m, args.schedule.tile_rows));
     args.sides |= IMX_GEMM_SUMS;
     args.team.size = plan->group->size;
@@ -268,7 +222,7 @@ static double collect_cost(const imx_problem *p, const imx_rates *rates)
 
 static imx_gemm_args collect_args(const imbrex_plan *plan, int64_t m)
 {
-    imx_gemm_args args = gemm_args(plan, m, 0);
+    imx_gemm_args args = imx_partials_args(plan, m, 0);
     args.schedule.chunk_cols = plan->config.part_cols;
     args.schedule.chunks = plan->config.parts;
     args.sides |= IMX_GEMM_COLLECTS;
@@ -304,19 +258,19 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
 static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_push_needs(plan, IMX_PUSH_REDUCES, n);
-    add_product(plan, n);
+    imx_partials_needs(plan, n);
 }
 
 static imbrex_status prepare_ll(imbrex_plan *plan)
 {
-    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
+    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, 0)));
     return imx_exchange_push_prepare(plan, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
-    bind(run, imx_run_local(run), &args);
+    imx_gemm_args args = imx_partials_args(run->plan, run->m, 0);
+    imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     return imx_exchange_push(run, PUSH, IMX_PUSH_REDUCES, imx_run_local(run), run->args->bias);
 }
@@ -326,16 +280,16 @@ static imbrex_status run_ll(const imx_run *run)
 /* Beside the product run kernels that wait, add up and send. */
 static imbrex_status prepare_hierarchical(imbrex_plan *plan)
 {
-    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave)));
+    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, plan->config.leave)));
     return imx_across_scatter_prepare(plan, ACROSS);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, true);
-    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
-    bind(run, imx_run_local(run), &args);
-    args.done = done_of(run);
+    imx_gemm_args args = imx_partials_args(run->plan, run->m, run->plan->config.leave);
+    imx_partials_bind(run, imx_run_local(run), &args);
+    args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
@@ -346,15 +300,15 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static imbrex_status prepare_sequential_nodes(imbrex_plan *plan)
 {
-    IMX_TRY(prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0)));
+    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, 0)));
     return imx_across_scatter_prepare(plan, ACROSS);
 }
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, false);
-    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
-    bind(run, imx_run_local(run), &args);
+    imx_gemm_args args = imx_partials_args(run->plan, run->m, 0);
+    imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), NULL));
