@@ -15,12 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/group.h"
+#include "group/group.h"
 #include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/reduce/args.h"
 #include "measure.h"
-#include "tune.h"
+#include "tune/tune.h"
 
 enum { COPY, REDUCE_BF16, REDUCE_F32, SILU_BF16, SILU_F32, CANDIDATES, COLUMNS = 4096 };
 enum { PLAIN, WAITS, POSTS, PRODUCTS };

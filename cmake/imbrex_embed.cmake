@@ -47,7 +47,7 @@ foreach(file ${files})
 endforeach()
 file(WRITE ${OUT}.new
      "/* Generated: the sources that are compiled at run time. */\n"
-     "#include \"core/source.h\"\n\n"
+     "#include \"base/source.h\"\n\n"
      "${arrays}"
      "const imx_source_file imx_source_files[] = {\n${rows}};\n"
      "const size_t imx_source_file_count = ${number};\n")

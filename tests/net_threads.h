@@ -3,7 +3,7 @@
 #ifndef NET_THREADS_H
 #define NET_THREADS_H
 
-#include "net.h"
+#include "group/net.h"
 
 enum { NET_THREADS_RANKS = 64 };
 

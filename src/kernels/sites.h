@@ -1,5 +1,5 @@
 /* sites.h - what the library's own waits wait for: imbrexd_site.what.  The words for them are in
- * core/fault.c. */
+ * group/fault.c. */
 #ifndef IMX_SITES_H
 #define IMX_SITES_H
 

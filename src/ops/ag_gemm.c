@@ -24,8 +24,8 @@
  * merged it has one chunk, for which all ranks' rows must be here, its own too: "copy" and
  * "sequential" copy them there before the product starts.
  */
-#include "../core/descs.h"
 #include "across.h"
+#include "plan/descs.h"
 
 enum { GEMM, LL }; /* kernels */
 

@@ -13,8 +13,8 @@
  * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
  *                        peers and looks for theirs until they are here |
  */
-#include "../core/descs.h"
 #include "across.h"
+#include "plan/descs.h"
 
 enum { KERNEL };
 

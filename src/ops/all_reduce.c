@@ -11,8 +11,8 @@
  *
  * All add the ranks' numbers in the same order, and round once: on one node the bits are the same.
  */
-#include "../core/descs.h"
 #include "across.h"
+#include "plan/descs.h"
 
 enum { REDUCE, LL = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
 

@@ -9,8 +9,8 @@
  * store       caller   | one kernel: half of its threads store blocks at their owners, the others
  *                        put what arrives into c |
  */
-#include "../core/descs.h"
 #include "exchange.h"
+#include "plan/descs.h"
 
 enum { PUSH };
 

@@ -1,7 +1,7 @@
 /* exchange.c - gather and scatter in chunks under signals; see exchange.h for where things lie. */
 #include "exchange.h"
 
-#include "../kernels/ll/args.h"
+#include "kernels/ll/args.h"
 
 imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second)
 {

@@ -13,7 +13,7 @@
 #ifndef IMX_EXCHANGE_H
 #define IMX_EXCHANGE_H
 
-#include "../core/plan.h"
+#include "plan/plan.h"
 
 /* ---- where things lie ------------------------------------------------------------------------ */
 

@@ -20,9 +20,9 @@
  * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
  * too, so that it does not matter whose they are.
  */
-#include "../core/descs.h"
 #include "across.h"
 #include "partials.h"
+#include "plan/descs.h"
 
 enum { GEMM, REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there */
 

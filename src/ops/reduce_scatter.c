@@ -10,8 +10,8 @@
  * store       caller   | one kernel: half of its threads store parts at their owners, the others
  *                        add what arrives |
  */
-#include "../core/descs.h"
 #include "across.h"
+#include "plan/descs.h"
 
 enum { REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
 

@@ -18,9 +18,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "../core/process.h"
-#include "../core/socket.h"
-#include "../core/transport.h"
+#include "base/process.h"
+#include "bootstrap/socket.h"
+#include "group/transport.h"
 
 enum { NAP_MS = 1, GREETING_MS = 1000 };
 

@@ -6,8 +6,8 @@
  */
 #include <stdlib.h>
 
-#include "../core/process.h"
-#include "../core/transport.h"
+#include "base/process.h"
+#include "group/transport.h"
 
 struct imx_transport {
     imx_transport_desc desc;

@@ -10,8 +10,8 @@
 #ifndef IMX_MPI_CARRIER_H
 #define IMX_MPI_CARRIER_H
 
-#include "../core/limit.h"
-#include "../core/net.h"
+#include "base/limit.h"
+#include "group/net.h"
 #include "imbrex_mpi.h"
 #include "mpi_nap.h"
 

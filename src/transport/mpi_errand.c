@@ -3,8 +3,8 @@
 
 #include <pthread.h>
 
-#include "../core/limit.h"
-#include "../core/signals.h"
+#include "base/limit.h"
+#include "base/signals.h"
 #include "mpi_nap.h"
 
 int imx_mpi_errand_thread(void *(*run)(void *arg), void *arg)

@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "../core/imx.h"
+#include "base/imx.h"
 
 /* So many looks with a yield between them, then naps that double every NAPS.  Bytes go on their way
  * meanwhile, from one kernel's buffer to the other's, which hold what a nap takes. */

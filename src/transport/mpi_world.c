@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../core/limit.h"
+#include "base/limit.h"
 #include "mpi_errand.h"
 
 enum { TAGS = 32768 }; /* what every MPI allows */

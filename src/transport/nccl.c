@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../core/wheels.h"
+#include "base/wheels.h"
 
 #define LIBRARY  "libnccl.so.2"
 #define IN_WHEEL "/nvidia/nccl/lib/" LIBRARY

@@ -7,7 +7,7 @@
 #ifndef IMX_NCCL_H
 #define IMX_NCCL_H
 
-#include "../core/imx.h"
+#include "base/imx.h"
 
 typedef struct ncclComm *ncclComm_t;
 

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/limit.h"
-#include "../kernels/sites.h"
+#include "base/limit.h"
+#include "kernels/sites.h"
 #include "mpi_carrier.h"
 #include "mpi_world.h"
 

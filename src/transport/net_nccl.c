@@ -27,9 +27,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "../core/limit.h"
-#include "../core/net.h"
-#include "../kernels/sites.h"
+#include "base/limit.h"
+#include "group/net.h"
+#include "kernels/sites.h"
 #include "nccl.h"
 
 /* UNITS: NCCL's kernels get as many blocks; the two small kernels have room beside any other. */

@@ -2,8 +2,8 @@
 #ifndef FAKE_FUNCTION_H
 #define FAKE_FUNCTION_H
 
+#include "backends/backend.h"
 #include "backends/cuda/driver.h"
-#include "core/backend.h"
 #include "kernels/trace.h"
 
 struct CUfunc_st {

@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "host.h"
-#include "socket.h"
+#include "bootstrap/host.h"
+#include "bootstrap/socket.h"
 
 enum { MOST_RANKS = 16 };
 

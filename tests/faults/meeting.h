@@ -2,7 +2,7 @@
 #ifndef TESTS_MEETING_H
 #define TESTS_MEETING_H
 
-#include "bootstrap.h"
+#include "bootstrap/bootstrap.h"
 #include "patience.h"
 
 /* What a rank does once it is in; the default swaps rank numbers and checks them. */

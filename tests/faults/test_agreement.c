@@ -10,8 +10,8 @@
 #include <cmocka.h>
 #include <unistd.h>
 
+#include "base/imx.h"
 #include "imbrex_device.h"
-#include "imx.h"
 #include "ranks.h"
 #include "reference.h"
 

@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "host.h"
+#include "base/siphash.h"
+#include "bootstrap/host.h"
 #include "meeting.h"
-#include "siphash.h"
 
 /* The reference vectors: key 00 01 .. 0f, message 00 01 .. of the index's length. */
 static void test_siphash(void **state)

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "op_cases.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks.h"
 
 enum { RUNS = 5, RANKS_MOST = 8 };

@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/imx.h"
 #include "imbrex_device.h"
-#include "imx.h"
 #include "pause.h"
 #include "ranks.h"
 

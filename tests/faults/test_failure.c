@@ -15,7 +15,7 @@
 #include "imbrex_device.h"
 #include "meeting.h"
 #include "pause.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks.h"
 #include "reference.h"
 

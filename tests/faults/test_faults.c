@@ -13,9 +13,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "host.h"
+#include "base/imx.h"
+#include "bootstrap/host.h"
 #include "imbrex_device.h"
-#include "imx.h"
 #include "meeting.h"
 #include "ranks.h"
 #include "reference.h"

@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "host.h"
+#include "bootstrap/host.h"
+#include "bootstrap/socket.h"
 #include "meeting.h"
-#include "socket.h"
 
 enum { ACTORS = 8 };
 

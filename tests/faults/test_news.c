@@ -16,9 +16,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "door.h"
+#include "base/imx.h"
+#include "bootstrap/door.h"
 #include "imbrex_device.h"
-#include "imx.h"
 #include "net_threads.h"
 #include "ranks.h"
 

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
+#include "bootstrap/socket.h"
 #include "meeting.h"
-#include "socket.h"
 
 static meeting_rank ranks[2]; /* processes are forked with them */
 

@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "handshake.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/socket.h"
 #include "meeting.h"
-#include "socket.h"
 
 static void test_sizes(void **state)
 {

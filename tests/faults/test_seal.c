@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "handshake.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/star.h"
 #include "meeting.h"
-#include "star.h"
 
 /* Each message verifies once, at its place, on its side. */
 static void test_seal(void **state)

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
-#include "group.h"
+#include "group/group.h"
 #include "kernels/sites.h"
 #include "ranks.h"
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "group.h"
+#include "group/group.h"
 #include "ranks.h"
 
 #include "device_arena.h"

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "imx.h"
-#include "source.h"
+#include "base/imx.h"
+#include "base/source.h"
 
 enum { TEXT_MOST = 1 << 18 };
 

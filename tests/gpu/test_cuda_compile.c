@@ -14,14 +14,14 @@
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/nvrtc.h"
-#include "core/source.h"
-#include "core/tune.h"
+#include "base/source.h"
 #include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/ll/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 #include "limit.h"
+#include "tune/tune.h"
 
 enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM86 = 101376, SHARED_SM90 = 232448 };
 

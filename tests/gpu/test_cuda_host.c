@@ -10,8 +10,8 @@
 #include <cmocka.h>
 #include <dlfcn.h>
 
+#include "backends/backend.h"
 #include "backends/cuda/nvrtc.h"
-#include "core/backend.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "fake_stream.h"

@@ -13,7 +13,7 @@
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "op_cases.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 static imbrex_status create(const imbrex_bootstrap *bootstrap, imbrex_group **group)
 {

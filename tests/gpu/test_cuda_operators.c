@@ -15,7 +15,7 @@
 #include "fewer_cases.h"
 #include "kernels/kernels.h"
 #include "op_cases.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 static void run(int size, bool processes, int gpus)
 {

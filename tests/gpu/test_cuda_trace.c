@@ -10,7 +10,7 @@
 
 #include "fake_driver.h"
 #include "fake_ranks.h"
-#include "group.h"
+#include "group/group.h"
 #include "imbrex_device.h"
 
 enum { SPANS = 20000, SIZE = 2, M = 64, N = 32, K = 16, EACH = 1024 };

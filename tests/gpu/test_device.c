@@ -11,7 +11,7 @@
 
 #include "backends/cuda/nvrtc.h"
 #include "device_source.h"
-#include "group.h"
+#include "group/group.h"
 #include "ranks.h"
 
 /* ---- between ranks --------------------------------------------------------------------------- */

@@ -12,7 +12,7 @@
 
 #include "backends/cuda/nvrtc.h"
 #include "callers.h"
-#include "group.h"
+#include "group/group.h"
 #include "hooks.h"
 #include "sanitized.h"
 

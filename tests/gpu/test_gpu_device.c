@@ -9,7 +9,7 @@
 #include "backends/cuda/nvrtc.h"
 #include "device_source.h"
 #include "gpu.h"
-#include "group.h"
+#include "group/group.h"
 
 #include "device_cases.h"
 #include "device_cost.h"

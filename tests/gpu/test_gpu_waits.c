@@ -13,7 +13,7 @@
 #include "backends/cuda/nvrtc.h"
 #include "backends/cuda/signals.h"
 #include "gpu.h"
-#include "group.h"
+#include "group/group.h"
 
 enum { LIMIT_S = 100, PATIENCE_MS = 300, LATER_MS = 20, PAGE = 2 << 20, LINE = 16 /* words */ };
 

@@ -23,7 +23,7 @@
 #include "imbrex_device.h"
 #include "kernels/kernels.h"
 #include "op_cases.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "scratch.h"
 #include "transport/nccl.h"
 

@@ -10,7 +10,7 @@
 
 #include "fake_ranks.h"
 #include "kernels/kernels.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 /* Without a compiler there are kernels for collectives alone. */
 static imbrex_status tune_what_compiles(imbrex_group *group, imbrex_tune_progress note, void *ctx)

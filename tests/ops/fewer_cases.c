@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "core/plan.h"
 #include "op_image.h"
+#include "plan/plan.h"
 #include "ranks.h"
 
 enum { M = 300, ROUNDS = 2, STREAMS = 2 };

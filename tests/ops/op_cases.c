@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/plan.h"
 #include "imbrex_device.h"
 #include "op_image.h"
+#include "plan/plan.h"
 #include "ranks.h"
 
 enum { OPS = 6, COLLECTIVES = 4, AG_GEMM = COLLECTIVES, DTYPES = 3, ALGORITHMS = 6 };

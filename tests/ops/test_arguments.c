@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "imx.h"
+#include "base/imx.h"
 #include "ranks.h"
 #include "reference.h"
 

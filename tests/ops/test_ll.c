@@ -11,7 +11,7 @@
 #include <poll.h>
 #include <sched.h>
 
-#include "group.h"
+#include "group/group.h"
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
 #include "ranks.h"

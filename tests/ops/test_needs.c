@@ -11,7 +11,7 @@
 
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "tuned.h"
 
 static imx_gemm_args told; /* the product's kernel, at most */

@@ -12,10 +12,10 @@
 #include <cmocka.h>
 
 #include "exchange_cases.h"
+#include "group/nodes.h"
 #include "net_threads.h"
-#include "nodes.h"
 #include "op_cases.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks.h"
 
 /* ---- the map --------------------------------------------------------------------------------- */

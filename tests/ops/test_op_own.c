@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks.h"
 
 typedef struct group_desc {

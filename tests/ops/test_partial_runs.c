@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
-#include "group.h"
+#include "group/group.h"
 #include "net_threads.h"
 #include "ranks.h"
 #include "reference.h"

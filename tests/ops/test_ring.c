@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "core/tune.h"
 #include "kernels/gemm/ring.h"
+#include "tune/tune.h"
 
 enum { MOST_RANKS = 8, MOST_BLOCKS = 7, MOST_STRIPS = 4096, SLICES = 16 };
 

@@ -11,8 +11,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/imx.h"
 #include "imbrex_device.h"
-#include "imx.h"
 #include "ranks.h"
 #include "reference.h"
 #include "sanitized.h"

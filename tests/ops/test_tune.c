@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "imx.h"
-#include "plan.h"
+#include "base/imx.h"
+#include "base/siphash.h"
+#include "plan/plan.h"
 #include "ranks.h"
 #include "scratch.h"
-#include "siphash.h"
 
 enum { RANKS = 3, M = 96, N = 16, K = 8 };
 

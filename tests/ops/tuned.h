@@ -2,7 +2,7 @@
 #ifndef TUNED_H
 #define TUNED_H
 
-#include "core/plan.h"
+#include "plan/plan.h"
 
 /* Of a product in bf16, b as [n, k], that scatters or gathers, by ranks of one node with so many
  * multiprocessors each. */

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
+#include "bootstrap/launch_env.h"
 #include "launch.h"
-#include "launch_env.h"
 
 static const char *get_variable(void *ctx, const char *variable)
 {

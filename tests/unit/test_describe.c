@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "live.h"
-#include "plan.h"
+#include "base/live.h"
+#include "plan/plan.h"
 
 static const char *kernel_says(const imx_prepared *p)
 {

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "backends/cpu/compiler.h"
-#include "imx.h"
+#include "base/imx.h"
 #include "scratch.h"
 
 static void link_is(const char *text, double want)

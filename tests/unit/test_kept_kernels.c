@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "backends/cpu/compiler.h"
-#include "cache.h"
+#include "base/cache.h"
+#include "custom/user_source.h"
 #include "scratch.h"
-#include "user_source.h"
 
 /* ---- a compiler that notes each of its runs -------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "launch_env.h"
+#include "bootstrap/launch_env.h"
 
 /* Looks "name=value" up in words separated by spaces.  Of its answers the last few hold. */
 static const char *find_word(void *ctx, const char *variable)

@@ -20,15 +20,29 @@ PUBLIC = ["include/*.h"]
 CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
              "src/kernels/kernels.h", "src/kernels/team.h", "src/kernels/user.h"]
 TRACE = ["src/kernels/trace.h"]  # what traced kernels write and a backend reads
+BASE = PUBLIC + ["src/base/*"]
+SEAM = BASE + CONTRACTS + ["src/backends/backend.h"]
+TILING = ["src/kernels/*/tiling.h"]  # which tiles a product takes: asked by whoever cuts it, too
 RULES = [
-    # file, sees, but never
-    ("src/ops/**", PUBLIC + CONTRACTS + ["src/core/*", "src/ops/*"], "**/transport.h"),
-    # tiling.h: which tiles a product takes is asked by whoever cuts it, too
-    ("src/core/**", PUBLIC + CONTRACTS + ["src/core/*", "src/kernels/*/tiling.h"], None),
-    ("src/backends/**", PUBLIC + TRACE + ["src/core/*", "src/kernels/kernels.h",
-                                          "src/kernels/sites.h", "{own}/*"], "**/transport.h"),
-    ("src/transport/**", PUBLIC + ["include/imbrex_mpi.h", "src/core/*", "src/transport/*",
-                                   "src/kernels/sites.h"], None),
+    # file, sees, but never.  A room sees those above it in this list, and never one below.
+    ("src/base/*", BASE, None),
+    ("src/bootstrap/*", BASE + ["src/bootstrap/*"], None),
+    # what a group ends with it: its plans, and whether there are choices to read
+    ("src/group/group.c", SEAM + ["src/bootstrap/*", "src/group/*", "src/plan/plan.h",
+                                  "src/plan/measured.h"], None),
+    ("src/group/fault.c", SEAM + ["src/group/*", "src/plan/plan.h"], None),
+    ("src/group/*", SEAM + ["src/bootstrap/*", "src/group/*"], None),
+    ("src/tune/*", BASE + CONTRACTS + TILING + ["src/tune/*"], None),
+    ("src/plan/*", SEAM + ["src/group/*", "src/tune/*", "src/plan/*"], "**/transport.h"),
+    ("src/custom/*", SEAM + TILING + ["src/group/*", "src/plan/*", "src/custom/*"],
+     "**/transport.h"),
+    ("src/ops/**", BASE + CONTRACTS + ["src/plan/*", "src/ops/*"], None),
+    ("src/backends/*/*", BASE + TRACE + ["src/kernels/kernels.h", "src/kernels/sites.h",
+                                         "src/backends/backend.h", "{own}/*"], None),
+    ("src/backends/*", BASE + ["src/kernels/kernels.h"], None),
+    ("src/transport/**", BASE + ["include/imbrex_mpi.h", "src/bootstrap/socket.h",
+                                 "src/group/net.h", "src/group/transport.h", "src/transport/*",
+                                 "src/kernels/sites.h"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "src/kernels/team.h",
                                        "src/kernels/user.h", "{own}/*.h"], None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
@@ -42,7 +56,7 @@ RULES = [
     ("examples/**", PUBLIC + ["examples/*.h"], None),
     ("include/**", PUBLIC, None),
 ]
-SEARCH = ["include", "src/core", "src", "cli", "tests"]
+SEARCH = ["include", "src", "cli", "tests"]
 
 # An operator is written over the seams alone: no system header that talks to a system.
 OPS_SYSTEM = {"inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h",
@@ -53,13 +67,13 @@ PLACES = {"cblas.h": ["src/kernels/*/blas.c", "cli/bench/candidates.c", "bench/*
 
 # Names with external linkage: what file X may define besides imbrex_*.
 NAMES = [
-    ("src/core/sys.c",        r"imx_sys(_\w+)?"),
-    ("src/core/status.c",     r"imx_(status_\w+|fail|fail_errno|text_add|dtype_names?)"),
-    ("src/core/**",           r"imx_{file}(_\w+)?"),
+    ("src/base/sys.c",        r"imx_sys(_\w+)?"),
+    ("src/base/status.c",     r"imx_(status_\w+|fail|fail_errno|text_add|dtype_names?)"),
     ("src/ops/**",            r"imx_(op_)?{file}(_\w+)?"),
     ("src/kernels/**",        r"imx_(kernel_)?({folder}|{file})(_\w+)?"),
     ("src/backends/**",       r"imx_(backend_)?({folder}|{file})(_\w+)?"),
     ("src/transport/**",      r"imx_(transport_)?{file}(_\w+)?"),
+    ("src/**",                r"imx_{file}(_\w+)?"),
 ]
 
 
@@ -109,7 +123,7 @@ def include_fault(path, target):
             if not any(match(target, s) for s in sees) or (never and match(target, never)):
                 return "%s must not include %s" % (path, target)
             return None
-    return None
+    return "%s is in no room" % path if path.startswith("src/") else None
 
 
 def name_fault(path, name):
@@ -132,21 +146,28 @@ class Layout(unittest.TestCase):
         self.assertFalse(faults, "\n" + "\n".join(faults))
 
     def test_there_is_something_to_check(self):
-        for pattern in ("include/*.h", "src/core/*.c", "src/ops/*.c", "src/backends/*/*.c",
-                        "src/transport/*.c", "src/kernels/*/*.c", "cli/*.c", "cli/*/*.c",
-                        "tests/*/*.c", "script/*", "cmake/*"):
+        for pattern in ("include/*.h", "src/base/*.c", "src/bootstrap/*.c", "src/group/*.c",
+                        "src/tune/*.c", "src/plan/*.c", "src/custom/*.c", "src/ops/*.c",
+                        "src/backends/*/*.c", "src/transport/*.c", "src/kernels/*/*.c",
+                        "cli/*.c", "cli/*/*.c", "tests/*/*.c", "script/*", "cmake/*"):
             self.assertTrue(tracked(pattern), "no file is called " + pattern)
 
     def test_rules_find_faults(self):
         for path, target in (("src/ops/x.c", "src/backends/cpu/cpu.h"),
-                             ("src/ops/x.c", "src/core/transport.h"),
-                             ("src/core/x.c", "src/backends/cpu/cpu.h"),
+                             ("src/ops/x.c", "src/group/transport.h"),
+                             ("src/base/x.c", "src/group/group.h"),
+                             ("src/bootstrap/x.c", "src/group/group.h"),
+                             ("src/group/x.c", "src/plan/plan.h"),
+                             ("src/tune/x.c", "src/plan/plan.h"),
+                             ("src/plan/x.c", "src/ops/exchange.h"),
+                             ("src/lost/x.c", "src/base/imx.h"),
+                             ("src/plan/x.c", "src/backends/cpu/cpu.h"),
                              ("src/backends/cpu/x.c", "src/backends/cuda/cuda.h"),
                              ("src/backends/cpu/x.c", "src/kernels/gemm/args.h"),
-                             ("src/backends/cpu/x.c", "src/core/transport.h"),
-                             ("src/kernels/gemm/cpu.c", "src/core/imx.h"),
+                             ("src/backends/cpu/x.c", "src/group/transport.h"),
+                             ("src/kernels/gemm/cpu.c", "src/base/imx.h"),
                              ("src/kernels/gemm/cpu.c", "src/kernels/reduce/args.h"),
-                             ("cli/x.c", "src/core/imx.h"),
+                             ("cli/x.c", "src/base/imx.h"),
                              ("cli/x.c", "cli/run/run.h"),
                              ("cli/mlp/x.c", "cli/run/run.h")):
             self.assertIsNotNone(include_fault(path, target), (path, target))
@@ -154,9 +175,9 @@ class Layout(unittest.TestCase):
         self.assertIsNone(include_fault("src/backends/cpu/x.c", "src/backends/cpu/cpu.h"))
         self.assertIsNone(include_fault("cli/run/x.c", "cli/run/run.h"))
         self.assertIsNone(include_fault("cli/run/x.c", "cli/options.h"))
-        self.assertIsNotNone(name_fault("src/core/group.c", "imx_memory_create"))
-        self.assertIsNotNone(name_fault("src/core/group.c", "helper"))
-        self.assertIsNone(name_fault("src/core/group.c", "imx_group_fault"))
+        self.assertIsNotNone(name_fault("src/group/group.c", "imx_memory_create"))
+        self.assertIsNotNone(name_fault("src/group/group.c", "helper"))
+        self.assertIsNone(name_fault("src/group/group.c", "imx_group_fault"))
 
     def test_includes(self):
         faults = []
@@ -207,10 +228,10 @@ class Layout(unittest.TestCase):
 
     def test_environment(self):
         """Variables are read by imx_env_get, but for launchers' and the driver's own."""
-        allowed = ["src/core/env.c", "src/core/bootstrap.c", "src/backends/cuda/cuda.c"]
+        allowed = ["src/base/env.c", "src/bootstrap/bootstrap.c", "src/backends/cuda/cuda.c"]
         self.none(["%s calls getenv" % path for path in tracked("src/**.c")
                    if path not in allowed and re.search(r"\bgetenv\(", read(path))])
-        launchers = re.findall(r'\.(?:rank|size) = "(\w+)"', read("src/core/launch_env.c"))
+        launchers = re.findall(r'\.(?:rank|size) = "(\w+)"', read("src/bootstrap/launch_env.c"))
         self.assertIn("SLURM_PROCID", launchers)
         self.none(["%s reads %s: imbrex_launcher does that" % (path, name)
                    for path in tracked("cli/**") for name in launchers
@@ -253,7 +274,7 @@ class Layout(unittest.TestCase):
         self.none(faults)
 
     def test_every_variable_is_in_the_manual(self):
-        variables = re.findall(r'\bROW\(\w+, "(\w+)"', read("src/core/imx.h"))
+        variables = re.findall(r'\bROW\(\w+, "(\w+)"', read("src/base/imx.h"))
         self.assertIn("IMBREX_CPU_LINK", variables)
         manual = read("docs/environment.md")
         rows = re.findall(r"^\| `(\w+)` \|", manual, re.MULTILINE)
@@ -266,7 +287,7 @@ class Layout(unittest.TestCase):
     def variables_named(self):
         """Every "IMBREX_..." that a program names, as getenv and the like want it, but for the
         names of codes."""
-        codes = re.findall(r'\[(\w+)\] = "\1"', read("src/core/status.c"))
+        codes = re.findall(r'\[(\w+)\] = "\1"', read("src/base/status.c"))
         self.assertIn("IMBREX_OK", codes)
         names = set()
         for path in tracked("src/**", "cli/**", "python/**"):

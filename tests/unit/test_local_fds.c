@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "imx.h"
+#include "base/imx.h"
 #include "ranks.h"
 
 enum { RANKS = 3, TIMEOUT_MS = 1600, LATE_MS = 1200, BYTES = 1 << 16 };

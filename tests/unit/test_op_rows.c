@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks.h"
 
 static const imbrex_op_info *op_of(const char *name)

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "folder.h"
-#include "imx.h"
+#include "base/folder.h"
+#include "base/imx.h"
 #include "patience.h"
 #include "scratch.h"
 

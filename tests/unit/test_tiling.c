@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "core/tune.h"
 #include "kernels/gemm/args.h"
 #include "kernels/gemm/sm90_tile.h"
 #include "kernels/gemm/sm90_tune.h"
 #include "kernels/gemm/tiling.h"
 #include "kernels/kernels.h"
+#include "tune/tune.h"
 #include "tuned.h"
 
 enum { SMS = 132, SHARED_MOST = 231424 };

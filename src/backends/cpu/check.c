@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../core/process.h"
+#include "base/process.h"
 #include "cpu.h"
 
 imx_cpu_check_state imx_cpu_check;

@@ -18,7 +18,7 @@
 #ifndef IMX_CPU_CHECK_H
 #define IMX_CPU_CHECK_H
 
-#include "../../core/backend.h"
+#include "backends/backend.h"
 
 enum { IMX_CHECK_THREADS = 256 }; /* that live at once, in a process */
 

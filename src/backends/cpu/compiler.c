@@ -26,9 +26,9 @@
 #include <gnu/libc-version.h>
 #endif
 
-#include "../../core/limit.h"
-#include "../../core/source.h"
-#include "../../core/temporary.h"
+#include "base/limit.h"
+#include "base/source.h"
+#include "base/temporary.h"
 
 extern char **environ;
 

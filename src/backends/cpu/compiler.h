@@ -2,7 +2,7 @@
 #ifndef IMX_CPU_COMPILER_H
 #define IMX_CPU_COMPILER_H
 
-#include "../../core/backend.h"
+#include "backends/backend.h"
 
 /* Compiles the text into a shared object: image, for free().  compiler: IMBREX_CC, or "" to look
  * for one.  kept: where to compile if TMPDIR is not fit for it.  INVALID with what the compiler

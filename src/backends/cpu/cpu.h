@@ -2,7 +2,7 @@
 #ifndef IMX_CPU_H
 #define IMX_CPU_H
 
-#include "../../core/backend.h"
+#include "backends/backend.h"
 #include "check.h"
 
 typedef struct imx_cpu_stream imx_cpu_stream;

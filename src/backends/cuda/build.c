@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "../../core/source.h"
+#include "base/source.h"
 #include "cuda.h"
 #include "nvrtc.h"
 

@@ -2,8 +2,8 @@
 #ifndef IMX_CUDA_H
 #define IMX_CUDA_H
 
-#include "../../core/backend.h"
-#include "../../core/cache.h"
+#include "backends/backend.h"
+#include "base/cache.h"
 #include "driver.h"
 
 typedef struct imx_cuda_stream imx_cuda_stream;

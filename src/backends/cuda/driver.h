@@ -7,7 +7,7 @@
 #ifndef IMX_DRIVER_H
 #define IMX_DRIVER_H
 
-#include "../../core/imx.h"
+#include "base/imx.h"
 
 /* ---- types ----------------------------------------------------------------------------------- */
 

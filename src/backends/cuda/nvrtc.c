@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../core/source.h"
-#include "../../core/wheels.h"
+#include "base/source.h"
+#include "base/wheels.h"
 
 const imx_nvrtc_calls *imx_nvrtc;
 

@@ -3,7 +3,7 @@
 #ifndef IMX_NVRTC_H
 #define IMX_NVRTC_H
 
-#include "../../core/backend.h"
+#include "backends/backend.h"
 
 typedef struct nvrtc_program *nvrtcProgram;
 

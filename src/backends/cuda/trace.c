@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/trace.h"
 #include "cuda.h"
+#include "kernels/trace.h"
 
 enum {
     EACH = 1024, /* records of a block */

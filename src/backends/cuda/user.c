@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../core/source.h"
+#include "base/source.h"
 #include "cuda.h"
 #include "nvrtc.h"
 

@@ -40,7 +40,7 @@ enum {
     /* Bytes of a that arrive, by 350 GB/s, while a block makes a column of a tile, of k = 1000. */
     ARRIVE_BYTES = 14600,
     ARRIVE_ROWS = 1024,  /* up to so many come slice by slice of k, or had tiles chosen by what was
-                          * measured: core/tune.c's MERGED_ROWS_CUDA */
+                          * measured: tune/tune.c's MERGED_ROWS_CUDA */
     ARRIVE_CHUNK = 2048, /* more of a rank in chunks: its CHUNK_ROWS_CUDA */
     ARRIVE_COLS = 96,    /* of narrower tiles what arrives stands in the way, */
     ARRIVE_TURNS = 128,  /* or of those in turns */

@@ -1,0 +1,584 @@
+/* fault.c - why a group has failed, in words: which wait, and which rank holds up all the others.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/live.h"
+#include "group.h"
+#include "plan/plan.h"
+
+static void describe_plan(const imbrex_group *group, int number, imx_text *text)
+{
+    const imbrex_plan *plan = imx_plan_by_number(group, number);
+    if (plan && plan->whole)
+        imx_text_add(text, "%s (plan %d, of up to %lld rows)", plan->op->info.name,
+                     plan->whole->number, (long long)plan->shape.m);
+    else
+        imx_text_add(text, "%s (plan %d)", plan ? plan->op->info.name : "a destroyed plan", number);
+}
+
+/* In a kernel of the caller's. */
+static void describe_kernel_site(const imbrex_group *group, const imbrexd_site *site,
+                                 imx_text *text)
+{
+    if (site->what == IMBREXD_SITE_BARRIER) {
+        imx_text_add(text, "rank %d to come to a barrier", site->rank);
+    } else if (site->what == IMBREXD_SITE_LOOP) {
+        imx_text_add(text, site->rank >= 0 ? "rank %d" : "another rank", site->rank);
+        imx_text_add(text, ", in a loop of its own (imbrexd_go_on)");
+    } else {
+        imx_text_add(text, site->what == IMBREXD_SITE_SIGNAL ? "a signal" : "data");
+        if (site->what == IMBREXD_SITE_SIGNAL && site->index >= 0)
+            imx_text_add(text, ", number %d,", site->index);
+        if (site->rank >= 0)
+            imx_text_add(text, " of rank %d", site->rank);
+    }
+    imx_text_add(text, " in kernel %s", imx_kernel_name(group, site->plan));
+}
+
+/* The nodes were being connected, which has half of the limit. */
+static bool is_opening(const imbrexd_site *site)
+{
+    return site->what == IMX_SITE_NET && site->plan == IMX_NET_OPENING;
+}
+
+static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
+{
+    if (site->what >= IMBREXD_SITE_SIGNAL) {
+        describe_kernel_site(group, site, text);
+        return;
+    }
+    switch (site->what) {
+    case IMX_SITE_USER:
+        imx_text_add(text, "a signal (imbrex_signal_wait)");
+        return;
+    case IMX_SITE_BARRIER:
+        imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
+        return;
+    case IMX_SITE_CREDIT:
+        imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
+        break;
+    case IMX_SITE_CHUNK:
+        if (site->index >= 0)
+            imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
+        else
+            imx_text_add(text, "the rows of rank %d", site->rank);
+        break;
+    case IMX_SITE_PART:
+        imx_text_add(text, "rank %d's part of ", site->rank);
+        imx_text_add(text, site->index >= 0 ? "chunk %d" : "the sum", site->index);
+        break;
+    case IMX_SITE_NET:
+        imx_text_add(text, "the network to or from rank %d", site->rank);
+        break;
+    case IMX_SITE_PASS:
+        imx_text_add(text, "row %d of a by way of rank %d", site->index, site->rank);
+        break;
+    default:
+        imx_text_add(text, "its own product of chunk %d", site->index);
+    }
+    if (is_opening(site)) {
+        imx_text_add(text, " as the group was made");
+        return;
+    }
+    imx_text_add(text, " in ");
+    if (site->what == IMX_SITE_NET && site->plan == IMX_NET_EXCHANGES)
+        imx_text_add(text, "imbrex_exchange");
+    else if (site->plan)
+        describe_plan(group, site->plan, text);
+    else
+        imx_text_add(text, "imbrex_barrier");
+}
+
+/* What a kernel asked for that is not there. */
+static void describe_outside(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    bool signal = fault->site.what == IMBREXD_SITE_SIGNAL;
+    imx_text_add(text, "kernel %s calls %s ", imx_kernel_name(group, fault->site.plan),
+                 signal                                     ? "imbrexd_signal"
+                 : fault->site.what == IMBREXD_SITE_BARRIER ? "imbrexd_broadcast"
+                                                            : "imbrexd_peer");
+    if (fault->site.rank < 0 || fault->site.rank >= group->size)
+        imx_text_add(text, "for rank %d of %d", fault->site.rank, group->size);
+    else if (signal)
+        imx_text_add(text, "for signal %d, and desc.signals is %llu", fault->site.index,
+                     (unsigned long long)fault->want);
+    else if (!fault->want)
+        imx_text_add(text, "and was made without desc.memory");
+    else
+        imx_text_add(text,
+                     "for an address %lld bytes from where desc.memory's piece begins, which has "
+                     "%llu: one kernel reaches one piece of imbrex_mem_alloc",
+                     (long long)fault->have, (unsigned long long)fault->want);
+}
+
+/* What a kernel wanted of a rank on another node. */
+static void describe_unreachable(const imbrex_group *group, const imbrexd_site *site,
+                                 imx_text *text)
+{
+    static const char reach[] = "kernels reach their own node, and imbrex_exchange the others";
+    imx_text_add(text, "kernel %s ", imx_kernel_name(group, site->plan));
+    if (site->what == IMBREXD_SITE_BARRIER)
+        imx_text_add(text,
+                     "meets all ranks, but rank %d is on another node: use "
+                     "imbrexd_barrier_node and the like",
+                     site->rank);
+    else if (site->what == IMBREXD_SITE_SIGNAL)
+        imx_text_add(text, "calls imbrexd_signal, but rank %d is on another node: %s", site->rank,
+                     reach);
+    else
+        imx_text_add(text,
+                     "uses NULL, either one of its own or what imbrexd_peer returned for "
+                     "rank %d, which is on another node: %s",
+                     site->rank, reach);
+}
+
+/* ", on node 1 (c05)", if it is another node than this rank's. */
+static void describe_node(const imbrex_group *group, int rank, imx_text *text)
+{
+    const imx_nodes *nodes = &group->nodes;
+    if (rank >= 0 && rank < group->size && !imx_nodes_here(nodes, rank))
+        imx_text_add(text, ", on node %d (%s)", nodes->of[rank], nodes->name[nodes->of[rank]]);
+}
+
+/* What imx_agree_run or imx_agree_launch found: have is the other rank's run, want that of the rank
+ * that noticed. */
+static void describe_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int plan = fault->site.plan, other = imx_agree_run_plan(fault->have, plan);
+    if (fault->site.what >= IMBREXD_SITE_SIGNAL) {
+        imx_text_add(text, "operands.m differs between ranks in a launch of kernel %s",
+                     imx_kernel_name(group, plan));
+    } else if (other == plan) {
+        imx_text_add(text, "args.m differs between ranks in a run of ");
+        describe_plan(group, plan, text);
+    } else {
+        imx_text_add(text, "ranks run different plans: ");
+        describe_plan(group, other, text);
+        imx_text_add(text, " on rank %d, ", fault->site.rank);
+        describe_plan(group, plan, text);
+        imx_text_add(text, " on rank %d; all ranks must run the same plans in the same order",
+                     fault->rank);
+        return;
+    }
+    imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
+                 (long long)imx_agree_run_m(fault->have), fault->site.rank,
+                 (long long)imx_agree_run_m(fault->want), fault->rank);
+}
+
+/* Two sides of the network that differ: where, and what they have to do alike. */
+static void describe_sizes(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int rank = fault->site.rank;
+    imx_text_add(text, "what came from rank %d", rank);
+    describe_node(group, rank, text);
+    imx_text_add(text, "%s in ", imx_nodes_here(&group->nodes, rank) ? "" : ",");
+    if (fault->site.plan == IMX_NET_EXCHANGES) {
+        imx_text_add(text, "imbrex_exchange has not the size that it has here: the n-th send to a "
+                           "rank and its n-th receive want the same bytes");
+        return;
+    }
+    describe_plan(group, fault->site.plan, text);
+    imx_text_add(text, " has not the size that it has here: all ranks must pass the same args.m, "
+                       "and run the same plans in the same order");
+}
+
+/* ---- who holds up whom ----------------------------------------------------------------------- */
+
+enum { NOBODY = -1, RANKS_MOST = 1024 };
+
+typedef struct search {
+    const imbrex_group *group;
+    int64_t since_ns; /* a wait noted after this was still on at the time of the fault */
+    uint64_t seen[RANKS_MOST / 64];
+} search;
+
+/* A waiting thread notes the time every 10 ms, a busy machine may make it 100. */
+static int64_t freshness_ns(const imbrex_group *group)
+{
+    return imx_max(30, imx_min(group->timeout_ms / 4, 1000)) * 1000000;
+}
+
+static bool waits_for(const search *s, int rank, int other)
+{
+    const int64_t *waiting = imx_control_of(s->group, rank)->waiting;
+    return __atomic_load_n(&waiting[other], __ATOMIC_RELAXED) >= s->since_ns;
+}
+
+static bool see(search *s, int rank)
+{
+    if (rank >= RANKS_MOST || s->seen[rank / 64] >> rank % 64 & 1)
+        return false;
+    s->seen[rank / 64] |= (uint64_t)1 << rank % 64;
+    return true;
+}
+
+/* From rank along its waits to one that waits for nobody, or that is on another node, whose waits
+ * nobody sees here; NOBODY: all wait. */
+static int find_idle(search *s, int rank)
+{
+    if (!imx_nodes_here(&s->group->nodes, rank))
+        return rank;
+    bool waits = waits_for(s, rank, s->group->size);
+    for (int r = 0; r < s->group->size; r++) {
+        if (r == rank || !waits_for(s, rank, r))
+            continue;
+        waits = true;
+        int idle = see(s, r) ? find_idle(s, r) : NOBODY;
+        if (idle != NOBODY)
+            return idle;
+    }
+    return waits ? NOBODY : rank;
+}
+
+/* Whose post it is that was waited for.  A chunk of a rank on another node comes by way of the rank
+ * here that has its number there. */
+static int poster_of(const imbrex_group *group, const imbrexd_fault *fault)
+{
+    const imx_nodes *nodes = &group->nodes;
+    int rank = fault->site.rank;
+    if (fault->site.what != IMX_SITE_CHUNK || rank < 0 || rank >= group->size || !nodes->equal ||
+        !imx_nodes_here(nodes, fault->rank) || imx_nodes_here(nodes, rank))
+        return rank;
+    int mate = imx_nodes_leader(nodes) + rank % nodes->ranks;
+    return mate == fault->rank ? rank : mate;
+}
+
+/* Whether it is known why a rank of this node does not come: then says so. */
+static bool describe_refusal(const imbrex_group *group, int rank, imx_text *text)
+{
+    char refused[IMX_NOTE_BYTES];
+    if (!imx_note_read(&imx_control_of(group, rank)->refused, refused))
+        return false;
+    imx_text_add(text, ": a call was refused there, and not made again: %s", refused);
+    return true;
+}
+
+/* Whoever is waited for may itself wait, and so on: who is at the end of the chain? */
+static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int first = poster_of(group, fault);
+    if (first < 0)
+        return;
+    if (first >= group->size) {
+        imx_text_add(text, ": there are ranks 0 to %d", group->size - 1);
+        return;
+    }
+    if (!imx_nodes_here(&group->nodes, fault->rank)) { /* who can look at the waits there */
+        describe_node(group, first, text);
+        return;
+    }
+    if (!imx_nodes_here(&group->nodes, first)) {
+        describe_node(group, first, text);
+        imx_text_add(text, ": is it stopped, busy, in another call or cut off?");
+        return;
+    }
+    if (!fault->when_ns) { /* noticed by a device, and devices keep no times of their waits */
+        if (first == fault->rank) /* a block waits for other blocks of its kernel */
+            imx_text_add(text, ": did other kernels keep part of this one from running (imbrex.h, "
+                               "Budget)?");
+        else if (!describe_refusal(group, first, text))
+            imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
+        return;
+    }
+    search s = { .group = group, .since_ns = fault->when_ns - freshness_ns(group) };
+    see(&s, first);
+    int idle = find_idle(&s, first);
+    if (idle == NOBODY) {
+        imx_text_add(text, ", which waits too: do all ranks make the same calls?");
+        return;
+    }
+    if (idle == fault->rank) /* it waits for itself */
+        return;
+    if (idle != first)
+        imx_text_add(text, ", which waits too, in the end for rank %d", idle);
+    if (!imx_nodes_here(&group->nodes, idle)) {
+        describe_node(group, idle, text);
+        return;
+    }
+    /* relaxed: a time by itself.  Whoever left later did so because of this fault. */
+    int64_t left_ns = __atomic_load_n(&imx_control_of(group, idle)->left_ns, __ATOMIC_RELAXED);
+    bool left = left_ns && left_ns < fault->when_ns;
+    if (left)
+        imx_text_add(text, ", which has destroyed its group");
+    else
+        imx_text_add(text, ", which waits for nobody");
+    if (!describe_refusal(group, idle, text) && !left)
+        imx_text_add(text, ": is it stopped, busy or in another call?");
+}
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+/* Whether the rank's fault can be read: another thread of it may be writing it this moment. */
+static bool is_written(const imbrexd_fault *fault)
+{
+    uint32_t state; /* acquire: pairs with the writer's release of state 2 */
+    for (int i = 0; (state = __atomic_load_n(&fault->state, __ATOMIC_ACQUIRE)) == 1 && i < 1000;
+         i++)
+        sched_yield();
+    return state == 2;
+}
+
+const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank)
+{
+    const imx_nodes *nodes = &group->nodes;
+    return imx_nodes_here(nodes, rank) ? &imx_control_of(group, rank)->fault
+                                       : &imx_control_of(group, imx_nodes_leader(nodes))->foreign;
+}
+
+const imx_note *imx_fault_why(const imbrex_group *group, int rank)
+{
+    const imx_nodes *nodes = &group->nodes;
+    return imx_nodes_here(nodes, rank)
+               ? &imx_control_of(group, rank)->why
+               : &imx_control_of(group, imx_nodes_leader(nodes))->foreign_why;
+}
+
+/* What there is to say: who noticed it, with " (this rank), on node 1 (c05)," as it fits. */
+typedef struct report {
+    const imbrex_group *group;
+    const imbrexd_fault *fault;
+    int by;
+    bool own;
+    char self[128];
+    char words[800];
+    imx_text text; /* over words */
+} report;
+
+static imbrex_status say_abort(report *r)
+{
+    char why[IMX_NOTE_BYTES];
+    bool said = imx_note_read(imx_fault_why(r->group, r->by), why);
+    return imx_fail(IMBREX_PEER, "rank %d%s called imbrex_group_abort%s%s", r->by, r->self,
+                    said ? ": " : "", said ? why : "");
+}
+
+static imbrex_status say_death(report *r)
+{
+    int rank = r->fault->site.rank;
+    describe_node(r->group, rank, &r->text);
+    return imx_fail(IMBREX_PEER, "rank %d%s ended without leaving the group, as rank %d%s saw",
+                    rank, r->words, r->by, r->self);
+}
+
+static imbrex_status say_unreachable(report *r)
+{
+    describe_unreachable(r->group, &r->fault->site, &r->text);
+    return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
+}
+
+static imbrex_status say_outside(report *r)
+{
+    describe_outside(r->group, r->fault, &r->text);
+    return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
+}
+
+static imbrex_status say_shared(report *r)
+{
+    const imbrexd_fault *fault = r->fault;
+    return imx_fail(IMBREX_INVALID,
+                    "rank %d%s: kernel %s wrote beyond its %llu bytes of shared memory "
+                    "(desc.shared_bytes) in block %d: ask for more",
+                    r->by, r->self, imx_kernel_name(r->group, fault->site.plan),
+                    (unsigned long long)fault->want, fault->site.index);
+}
+
+static const char *hook_name(int32_t hook)
+{
+    switch (hook) {
+    case IMBREXD_HOOK_ORDER:
+        return "ORDER";
+    case IMBREXD_HOOK_BEGIN:
+        return "BEGIN";
+    case IMBREXD_HOOK_WAIT:
+        return "WAIT";
+    case IMBREXD_HOOK_DONE:
+        return "DONE";
+    case IMBREXD_HOOK_BESIDE:
+        return "BESIDE";
+    case IMBREXD_HOOK_END:
+        return "END";
+    default:
+        return "a hook";
+    }
+}
+
+/* What it did, other than to name a tile; callers: of what it called. */
+static const char *hook_mistake(uint64_t callers)
+{
+    switch (callers) {
+    case IMBREXD_CALLED_BY_BLOCK:
+        return "called what is for whole blocks (a function that ends in _block, a barrier, sync "
+               "or broadcast, or imbrexd_shared), and no hook is called by one";
+    case IMBREXD_CALLED_BY_WARP:
+        return "called what is for whole warps (a function that ends in _warp), and single threads "
+               "of GPUs call this hook: want its _thread form";
+    default:
+        return "returned 0, but no wait gave up: want 1";
+    }
+}
+
+static imbrex_status say_hook(report *r)
+{
+    const imbrexd_fault *fault = r->fault;
+    const char *hook = hook_name(fault->site.index);
+    const char *kernel = imx_kernel_name(r->group, fault->site.plan);
+    if (fault->want)
+        return imx_fail(IMBREX_INVALID,
+                        "rank %d%s: %s of kernel %s returned %llu, and there are %llu tiles", r->by,
+                        r->self, hook, kernel, (unsigned long long)fault->have,
+                        (unsigned long long)fault->want);
+    return imx_fail(IMBREX_INVALID, "rank %d%s: %s of kernel %s %s", r->by, r->self, hook, kernel,
+                    hook_mistake(fault->have));
+}
+
+static imbrex_status say_net(report *r)
+{
+    if (r->fault->want == IMX_NET_SIZES_DIFFER) {
+        describe_sizes(r->group, r->fault, &r->text);
+        return imx_fail(IMBREX_INVALID, "rank %d%s found that %s", r->by, r->self, r->words);
+    }
+    describe_node(r->group, r->fault->site.rank, &r->text);
+    if (r->fault->want == IMX_NET_FORGED)
+        return imx_fail(IMBREX_PEER,
+                        "what came to rank %d%s as rank %d's news%s is not what that rank sent: "
+                        "something between them alters, repeats, reorders or forges it",
+                        r->by, r->self, r->fault->site.rank, r->words);
+    return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
+                    r->by, r->self, r->group->net_facts.text, r->fault->site.rank, r->words,
+                    (int)r->fault->have);
+}
+
+static imbrex_status say_mismatch(report *r)
+{
+    describe_mismatch(r->group, r->fault, &r->text);
+    return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", r->words, r->by, r->self);
+}
+
+static imbrex_status say_gave_up(report *r)
+{
+    imbrex_status why = (imbrex_status)r->fault->have;
+    int plan = r->fault->site.plan;
+    imx_text_add(&r->text, plan ? "its run of " : "imbrex_barrier");
+    if (plan)
+        describe_plan(r->group, plan, &r->text);
+    return imx_fail(r->own ? why : IMBREX_PEER,
+                    "rank %d%s could enqueue only a part of %s: %s there", r->by, r->self, r->words,
+                    imbrex_status_name(why));
+}
+
+static imbrex_status say_protocol(report *r)
+{
+    const imbrexd_site *site = &r->fault->site;
+    const char *sentence = r->group->backend->sentence(r->group->device, r->fault);
+    bool ours = site->plan && site->what < IMBREXD_SITE_SIGNAL;
+    if (ours)
+        describe_plan(r->group, site->plan, &r->text);
+    else if (site->plan)
+        imx_text_add(&r->text, "kernel %s", imx_kernel_name(r->group, site->plan));
+    return imx_fail(
+        ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
+        sentence ? sentence : "a mistake", r->words[0] ? ", in " : "", r->words, r->by, r->self);
+}
+
+static imbrex_status say_deadline(report *r)
+{
+    describe_site(r->group, &r->fault->site, &r->text);
+    int poster = poster_of(r->group, r->fault);
+    if (poster != r->fault->site.rank)
+        imx_text_add(&r->text, ", by way of rank %d", poster);
+    bool value = r->fault->site.what != IMX_SITE_NET && r->fault->site.what != IMBREXD_SITE_LOOP;
+    if (value)
+        imx_text_add(&r->text, " (the signal is %llu, not yet %llu",
+                     (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);
+    imx_user_describe_late(value ? "; " : " (", r->fault->late, &r->text);
+    if (value || r->fault->late)
+        imx_text_add(&r->text, ")");
+    describe_chain(r->group, r->fault, &r->text);
+    bool opening = is_opening(&r->fault->site);
+    return imx_fail(r->own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms%s for %s",
+                    r->by, r->self, (long long)r->group->timeout_ms / (opening ? 2 : 1),
+                    opening ? ", half of the timeout," : "", r->words);
+}
+
+static imbrex_status say(const imbrex_group *group, int noticed_by)
+{
+    static imbrex_status (*const sayings[])(report *) = {
+        [IMBREXD_FAULT_ABORT] = say_abort,       [IMBREXD_FAULT_DEATH] = say_death,
+        [IMBREXD_FAULT_OUTSIDE] = say_outside,   [IMBREXD_FAULT_UNREACHABLE] = say_unreachable,
+        [IMBREXD_FAULT_NET] = say_net,           [IMBREXD_FAULT_MISMATCH] = say_mismatch,
+        [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
+        [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_shared,
+        [IMBREXD_FAULT_HOOK] = say_hook,
+    };
+    report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
+    unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;
+    if (kind >= sizeof sayings / sizeof sayings[0] || !sayings[kind])
+        return imx_fail(IMBREX_PEER, "rank %d ended all waits", noticed_by);
+    r.own = noticed_by == group->rank;
+    r.text = (imx_text){ .at = r.words, .size = sizeof r.words };
+    imx_text whose = { .at = r.self, .size = sizeof r.self };
+    if (r.own)
+        imx_text_add(&whose, " (this rank)");
+    describe_node(group, noticed_by, &whose);
+    if (!imx_nodes_here(&group->nodes, noticed_by))
+        imx_text_add(&whose, ",");
+    return sayings[kind](&r);
+}
+
+imbrex_status imx_fault_check(const imbrex_group *group)
+{
+    /* acquire: the fault was written before the word */
+    uint64_t abort = __atomic_load_n(group->abort[group->rank], __ATOMIC_ACQUIRE);
+    return abort ? say(group, (int)(abort - 1)) : IMBREX_OK;
+}
+
+imbrex_status imbrex_group_status(const imbrex_group *group)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_call_allow(group)); /* from any thread */
+    return imx_fault_check(group);
+}
+
+void imbrex_group_abort(imbrex_group *group)
+{
+    imbrex_group_abort_because(group, NULL);
+}
+
+void imbrex_group_abort_because(imbrex_group *group, const char *why)
+{
+    if (!imx_call_may(group))
+        return;
+    if (why) /* before the fault: who sees that may read this */
+        imx_note_write_once(&imx_control_of(group, group->rank)->why, why);
+    imbrexd_site site = { .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
+}
+
+/* A call in which the group was found failed is no news. */
+void imx_fault_note_refusal(imbrex_group *group)
+{
+    imx_note *refused = &imx_control_of(group, group->rank)->refused;
+    const char *sentence = imbrex_error(), *function = imx_status_function();
+    char before[IMX_NOTE_BYTES];
+    if (sentence[0] && !__atomic_load_n(group->abort[group->rank], __ATOMIC_RELAXED))
+        imx_note_write(refused, sentence);
+    else if (!sentence[0] && imx_note_read(refused, before) &&
+             strncmp(before, function, strlen(function)) == 0)
+        imx_note_write(refused, "");
+}
+
+imbrex_status imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why,
+                                const imbrex_stream *streams, int count)
+{
+    char sentence[400];
+    snprintf(sentence, sizeof sentence, "%s", imx_status_detail());
+    imbrexd_site site = { .plan = plan, .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_GAVE_UP, site, (uint64_t)why, 0);
+    for (int i = 0; i < count; i++) {
+        imbrex_status drained = group->backend->stream_sync(group->device, streams[i]);
+        (void)drained;
+    }
+    return imx_fail(why, "%s", sentence);
+}

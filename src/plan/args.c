@@ -1,0 +1,182 @@
+/* args.c - the operands of a run, as its operator's rows have them, and what is wrong with them. */
+#include <string.h>
+
+#include "base/live.h"
+#include "plan.h"
+
+/* Every operand that some operator has. */
+static const struct {
+    const char *name;
+    size_t at;
+} fields[] = {
+    { "a", offsetof(imbrex_args, a) },
+    { "b", offsetof(imbrex_args, b) },
+    { "bias", offsetof(imbrex_args, bias) },
+    { "c", offsetof(imbrex_args, c) },
+    { "gathered", offsetof(imbrex_args, gathered) },
+};
+
+static const void *pointer_at(const imbrex_args *args, size_t at)
+{
+    const void *pointer;
+    memcpy(&pointer, (const char *)args + at, sizeof pointer);
+    return pointer;
+}
+
+static int64_t extent_of(const imx_asked *asked, int64_t m, int which)
+{
+    const imx_shape *s = asked->shape;
+    int rank = asked->group->rank, ranks = asked->group->size;
+    switch (which) {
+    case IMX_ROWS:
+        return m;
+    case IMX_OWN_ROWS:
+        return imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank);
+    case IMX_N:
+        return s->n;
+    case IMX_K:
+        return s->k;
+    case IMX_B_ROWS:
+        return s->layout == IMBREX_NK ? s->n : s->k;
+    case IMX_B_COLS:
+        return s->layout == IMBREX_NK ? s->k : s->n;
+    default:
+        return asked->op->extent(asked, m, which);
+    }
+}
+
+int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m,
+                  int64_t dims[IMX_DIMS])
+{
+    int count = 0;
+    const signed char *extents = operand->own + IMX_FIELD_DIMS;
+    for (; count < IMX_DIMS && extents[count] != IMX_END; count++)
+        dims[count] = extent_of(asked, m, extents[count]);
+    return count;
+}
+
+int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m)
+{
+    int64_t dims[IMX_DIMS], elements = 1;
+    int count = imx_args_dims(asked, operand, m, dims);
+    for (int i = 0; i < count; i++)
+        elements *= dims[i];
+    return elements;
+}
+
+size_t imx_args_element_bytes(const imbrex_field *operand, imbrex_dtype dtype)
+{
+    return operand->own[IMX_FIELD_KIND] == IMX_I32 ? sizeof(int32_t) : imx_dtype_bytes(dtype);
+}
+
+/* An operand of a run: where it lies, and how far it reaches. */
+typedef struct extent {
+    const imbrex_field *operand;
+    const void *at;
+    int64_t elements;
+    size_t element_bytes;
+} extent;
+
+static bool overlap(const extent *x, const extent *y)
+{
+    return imx_overlap(x->at, (size_t)x->elements * x->element_bytes, y->at,
+                       (size_t)y->elements * y->element_bytes);
+}
+
+static imbrex_status check_unlisted(const imx_op *op, const imbrex_args *args)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const imbrex_field *row = op->info.args, *end = row + op->info.args_fields;
+        while (row < end && row->offset != fields[i].at)
+            row++;
+        if (row == end && pointer_at(args, fields[i].at))
+            return imx_fail(IMBREX_INVALID, "args.%s must be NULL for %s", fields[i].name,
+                            op->info.name);
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status check_there(const extent *x)
+{
+    if (x->at || !x->elements || x->operand->flags & IMBREX_FIELD_OPTIONAL)
+        return IMBREX_OK;
+    return imx_fail(IMBREX_INVALID, "args.%s is NULL: want %lld elements", x->operand->name,
+                    (long long)x->elements);
+}
+
+/* Whether both are the same memory, and the operator allows that. */
+static bool is_in_place(const extent *x, const extent *out)
+{
+    return out->operand->own[IMX_FIELD_MAY_BE] && x->at == out->at &&
+           x->operand->offset == offsetof(imbrex_args, a);
+}
+
+/* Of an output and what comes before it in the operator's row, or an input behind it. */
+static imbrex_status check_apart(const extent *all, int count)
+{
+    for (int o = 0; o < count; o++) {
+        if (!(all[o].operand->flags & IMBREX_FIELD_OUTPUT))
+            continue;
+        for (int i = 0; i < count; i++) {
+            bool pair = i < o || (i > o && !(all[i].operand->flags & IMBREX_FIELD_OUTPUT));
+            if (pair && overlap(&all[i], &all[o]) && !is_in_place(&all[i], &all[o]))
+                return imx_fail(IMBREX_INVALID, "args.%s overlaps args.%s", all[o].operand->name,
+                                all[i].operand->name);
+        }
+    }
+    return IMBREX_OK;
+}
+
+imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
+{
+    const imx_op *op = plan->op;
+    const imx_asked asked = { plan->group, op, &plan->shape, plan->desc };
+    extent all[IMX_OPERANDS];
+    int count = 0;
+    if (m < 0 || m > plan->shape.m)
+        return imx_fail(IMBREX_INVALID,
+                        "args.m is %lld: want at most desc.%s, %lld, or 0 for all of it",
+                        (long long)m, imx_request_of_run(op)->name, (long long)plan->shape.m);
+    IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
+    IMX_TRY(check_unlisted(op, args));
+    for (int i = 0; i < op->info.args_fields; i++) {
+        const imbrex_field *row = &op->info.args[i];
+        if (!imx_args_is_operand(row))
+            continue;
+        extent *x = &all[count++];
+        *x = (extent){ row, pointer_at(args, row->offset), imx_args_elements(&asked, row, m),
+                       imx_args_element_bytes(row, plan->shape.dtype) };
+        IMX_TRY(check_there(x));
+    }
+    IMX_TRY(check_apart(all, count));
+    for (int i = 0; i < count; i++) {
+        const extent *x = &all[i];
+        if (x->elements)
+            IMX_TRY(imx_request_aligned(plan->group, "args", x->operand->name, x->at,
+                                        x->element_bytes, x->operand->own[IMX_FIELD_WIDE]));
+    }
+    return IMBREX_OK;
+}
+
+/* ---- for whoever treats all operators alike -------------------------------------------------- */
+
+imbrex_status imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int64_t shape[4],
+                                  imbrex_dtype *dtype)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_live_need(IMX_LIVE_PLAN, plan));
+    IMX_TRY(imx_status_need(shape, "shape", "want where to put four sizes"));
+    IMX_TRY(imx_status_need(dtype, "dtype", "want where to put it"));
+    const imx_op *op = plan->op;
+    const imx_asked asked = { plan->group, op, &plan->shape, plan->desc };
+    if (i < 0 || i >= op->info.args_fields || !imx_args_is_operand(&op->info.args[i]))
+        return imx_fail(IMBREX_INVALID, "field %d of %s's args is no operand", i, op->info.name);
+    if (m < 0 || m > plan->shape.m)
+        return imx_fail(IMBREX_INVALID, "m is %lld: want from 0 to %lld", (long long)m,
+                        (long long)plan->shape.m);
+    int count = imx_args_dims(&asked, &op->info.args[i], m ? m : plan->shape.m, shape);
+    while (count < IMX_DIMS)
+        shape[count++] = -1;
+    *dtype = plan->shape.dtype;
+    return IMBREX_OK;
+}

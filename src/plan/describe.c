@@ -1,0 +1,113 @@
+/* describe.c - what came of a plan: as facts, and in one line for people. */
+#include "base/live.h"
+#include "plan.h"
+
+imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
+{
+    const imbrex_group *group = plan->group;
+    imx_plan_facts facts = {
+        .algorithm = plan->called,
+        .measured = plan->measured,
+        .chunk_rows = imx_plan_chunk_rows(plan, plan->shape.m),
+        .tile_rows = plan->config.tile_rows,
+        .tile_cols = plan->config.tile_cols,
+        .blocks = plan->config.blocks,
+        .spanning = plan->config.merged,
+        .parts = plan->config.parts,
+        .slices = plan->config.slices,
+        .sent_inside = plan->sent_inside,
+        .sent_between = plan->sent_between,
+        .symmetric_bytes = 2 * plan->offsets.half_bytes, /* two halves of each */
+        .local_bytes = 2 * plan->offsets.local_bytes,
+        .net = group->nodes.count > 1 ? group->net_facts.text : NULL,
+        .memory = group->target->memory,
+    };
+    for (int i = 0; i < IMX_FEWER; i++) {
+        const imbrex_plan *fewer = plan->fewer[i];
+        if (!fewer)
+            continue;
+        facts.symmetric_bytes += 2 * fewer->offsets.half_bytes;
+        facts.local_bytes += 2 * fewer->offsets.local_bytes;
+        facts.fewer[facts.fewer_count++] = (imx_plan_fewer){
+            .rows = fewer->shape.m,
+            .algorithm = fewer->called,
+            .measured = fewer->measured,
+            .tile_rows = fewer->config.tile_rows,
+            .tile_cols = fewer->config.tile_cols,
+        };
+    }
+    return facts;
+}
+
+static void describe_nodes(const imbrex_plan *plan, const imx_plan_facts *facts, imx_text *out)
+{
+    if (!facts->net)
+        return;
+    imx_text_add(out, "; nodes of ");
+    imx_nodes_sizes(&plan->group->nodes, out);
+    imx_text_add(out, " ranks over %s", facts->net);
+    if (plan->runs)
+        imx_text_add(out, "; the latest run sent %llu bytes within the node, %llu to others",
+                     (unsigned long long)facts->sent_inside,
+                     (unsigned long long)facts->sent_between);
+}
+
+static void describe_fewer(const imx_plan_facts *facts, imx_text *out)
+{
+    for (int i = 0; i < facts->fewer_count; i++) {
+        const imx_plan_fewer *fewer = &facts->fewer[i];
+        imx_text_add(out, "%s%lld rows: %s%s %dx%d", i ? ", " : "; runs of up to ",
+                     (long long)fewer->rows, fewer->algorithm, fewer->measured ? " (measured)" : "",
+                     fewer->tile_rows, fewer->tile_cols);
+    }
+}
+
+/* What the plan takes of this rank. */
+static void describe_memory(const imx_plan_facts *facts, imx_text *out)
+{
+    const double mib = 1 << 20;
+    imx_text_add(out, "; %.2f MiB symmetric, %.2f MiB local", (double)facts->symmetric_bytes / mib,
+                 (double)facts->local_bytes / mib);
+    if (facts->memory)
+        imx_text_add(out, "; symmetric memory: %s", facts->memory);
+}
+
+size_t imbrex_plan_memory(const imbrex_plan *plan)
+{
+    if (!imx_live_is(IMX_LIVE_PLAN, plan))
+        return 0;
+    const imx_plan_facts facts = imx_describe_facts(plan);
+    return facts.symmetric_bytes + facts.local_bytes;
+}
+
+size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
+{
+    imx_text out = { .at = text, .size = size };
+    if (!imx_live_is(IMX_LIVE_PLAN, plan)) {
+        imx_text_add(&out, "no plan");
+        return out.length;
+    }
+    const imx_shape *s = &plan->shape;
+    const imx_plan_facts facts = imx_describe_facts(plan);
+    imx_text_add(&out, "%s m=%lld n=%lld", plan->op->info.name, (long long)s->m, (long long)s->n);
+    if (plan->op->product)
+        imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
+                     s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
+    imx_request_add_own(plan->op, plan->desc, &out);
+    imx_text_add(&out, " %s, %d rank%s on %s: %s (%s); chunks of %lld row%s",
+                 imx_dtype_name(s->dtype), plan->group->size, plan->group->size == 1 ? "" : "s",
+                 plan->group->backend->name, facts.algorithm, plan->why,
+                 (long long)facts.chunk_rows, facts.chunk_rows == 1 ? "" : "s");
+    if (plan->op->product)
+        imx_text_add(&out, ", tiles of %dx%d, %d block%s", facts.tile_rows, facts.tile_cols,
+                     facts.blocks, facts.blocks == 1 ? "" : "s");
+    describe_nodes(plan, &facts, &out);
+    for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
+        const imx_prepared *kernel = plan->kernels[i];
+        if (kernel)
+            imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
+    }
+    describe_fewer(&facts, &out);
+    describe_memory(&facts, &out);
+    return out.length;
+}

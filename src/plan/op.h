@@ -1,0 +1,148 @@
+/* op.h - what an operator declares: the fields of its desc and args, as rows, and the ways to
+ * do it.  All that is said of operators elsewhere is said of these rows.
+ */
+#ifndef IMX_OP_H
+#define IMX_OP_H
+
+#include "group/group.h"
+#include "tune/cost.h"
+
+typedef struct imx_run imx_run;
+typedef struct imx_request imx_request;
+
+/* How much of each an algorithm needs in one half. */
+typedef struct imx_needs {
+    size_t data_bytes; /* shared */
+    size_t signals;    /* shared */
+    size_t local_bytes;
+    size_t done;                  /* local signals; as many counters, and one more */
+    size_t lines_at, lines_bytes; /* of data: lines, which carry their signals in them */
+} imx_needs;
+
+/* One way to do what an operator does: a block of its file, from `can` to `run`.  Several of one
+ * name do it for plans of several kinds: a plan has the first that can. */
+typedef struct imx_algorithm {
+    const char *name;
+    bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
+    bool over_nodes; /* for ranks on several nodes; else for those of one */
+    bool on_request; /* runs where it is named, and is not chosen */
+    bool (*can)(const imx_problem *p, imx_text *why_not); /* NULL: always.  why_not ends a sentence
+                                                             that begins "X is the algorithm, " */
+    double (*cost)(const imx_problem *p, const imx_rates *rates); /* on GPUs of one node, beyond the
+                                                                     product; NULL: not chosen */
+    void (*layout)(const imbrex_plan *plan, imx_needs *needs);
+    imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
+    imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
+} imx_algorithm;
+
+enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4, IMX_OPERANDS = 8, IMX_DESC_BYTES = 256 };
+
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+/* imbrex_field.own[0]: what a field is to the library. */
+typedef enum imx_kind {
+    IMX_SIZE = 1, /* int64_t */
+    IMX_COUNT,    /* int, from 0 */
+    IMX_DTYPE,
+    IMX_LAYOUT,
+    IMX_NAME,   /* const char * */
+    IMX_MATRIX, /* void *: elements of the plan's dtype */
+    IMX_I32     /* int32_t * */
+} imx_kind;
+
+/* own[IMX_FIELD_DIMS + i]: how far dimension i of an operand reaches in a run of m rows. */
+typedef enum imx_extent {
+    IMX_END, /* there is no such dimension */
+    IMX_ROWS,
+    IMX_OWN_ROWS,
+    IMX_N,
+    IMX_K,
+    IMX_B_ROWS, /* n or k, as b lies */
+    IMX_B_COLS,
+    IMX_OF_OP /* from here on: imx_op.extent knows */
+} imx_extent;
+
+/* What is in imbrex_field.own. */
+enum { IMX_FIELD_KIND, IMX_FIELD_WIDE, IMX_FIELD_MAY_BE, IMX_FIELD_DIMS, IMX_DIMS = 4 };
+enum { IMX_APART = 0, IMX_MAY_BE_A = 1 };
+
+/* A field of a desc or args of the type `of`. */
+#define IMX_FIELD(of, field, kind, type, flags, text)                                   \
+    {                                                                                   \
+#field, type, text, NULL, offsetof(of, field), sizeof(((of *)0)->field), flags, \
+        {                                                                               \
+            kind                                                                        \
+        }                                                                               \
+    }
+
+/* An operand in imbrex_args.  wide: aligned as the device's kernels load and store at once; may_be:
+ * an output that may be an input's memory; then its dimensions. */
+#define IMX_OPERAND(field, kind, type, flags, wide, may_be, shape, text, ...)           \
+    {                                                                                   \
+#field, type, text, shape, offsetof(imbrex_args, field), sizeof(void *), flags, \
+        {                                                                               \
+            kind, wide, may_be, __VA_ARGS__                                             \
+        }                                                                               \
+    }
+
+/* A matrix of the plan's dtype. */
+#define IMX_MATRIX_OF(field, flags, wide, shape, text, ...) \
+    IMX_OPERAND(field, IMX_MATRIX, "matrix", flags, wide, IMX_APART, shape, text, __VA_ARGS__)
+
+/* ---- operators ------------------------------------------------------------------------------- */
+
+/* What an operand's shape follows from. */
+typedef struct imx_asked {
+    const imbrex_group *group;
+    const struct imx_op *op;
+    const imx_shape *shape;
+    const void *desc; /* the operator's */
+} imx_asked;
+
+typedef struct imx_op {
+    imbrex_op_info info;
+    const char *call;                   /* the public function that makes its plans */
+    size_t reserved_at, reserved_bytes; /* of the desc */
+    bool product;                       /* multiplies */
+    bool scatters;                      /* rows of c's width go to owners; else a's to all */
+    bool own_rows;                      /* a run's rows are this rank's: ranks may differ in them */
+
+    /* Beyond what all descs are checked for; NULL: nothing. */
+    imbrex_status (*check)(const imbrex_group *group, const imx_request *request);
+
+    /* Of a dimension from IMX_OF_OP on, on this rank; NULL: there is none. */
+    int64_t (*extent)(const imx_asked *asked, int64_t m, int which);
+
+    /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
+     * "sequential", whichever is named: there is no peer to send to. */
+    imx_algorithm algorithms[IMX_ALGORITHMS];
+} imx_op;
+
+/* The part of an imx_op that follows from its name, the type of its desc and its rows. */
+#define IMX_OP(name_, text_, desc_type, desc_rows, args_rows)                    \
+    .info = { .name = #name_,                                                    \
+              .text = (text_),                                                   \
+              .desc = (desc_rows),                                               \
+              .args = (args_rows),                                               \
+              .desc_fields = IMX_OP_ROWS(desc_rows),                             \
+              .args_fields = IMX_OP_ROWS(args_rows),                             \
+              .desc_bytes = sizeof(desc_type),                                   \
+              .args_bytes = sizeof(imbrex_args) },                               \
+    .call = "imbrex_plan_" #name_, .reserved_at = offsetof(desc_type, reserved), \
+    .reserved_bytes = sizeof(((desc_type *)0)->reserved)
+#define IMX_OP_ROWS(rows) ((int)(sizeof(rows) / sizeof(rows)[0]))
+
+/* All of them, in the order of imbrex_op. */
+extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
+    imx_op_all_reduce, imx_op_all_to_all;
+const imx_op *imx_op_at(int i); /* NULL behind the last */
+
+/* The first of that name from `a` on; NULL: there is none. */
+const imx_algorithm *imx_op_algorithm(const imx_algorithm *a, const char *name);
+
+/* INVALID if there is none of that name, or its desc has not so many bytes. */
+imbrex_status imx_op_find(const char *name, size_t desc_bytes, const imx_op **op) IMX_MUST_CHECK;
+
+enum { IMX_OPS_MOST = 32 };
+
+#endif /* IMX_OP_H */

@@ -1,0 +1,293 @@
+/* plan.h - an operator with its shape fixed, and what an operator file may do in a run.
+ *
+ * An operator is one file under ops/ with one imx_op row.  Its algorithms enqueue copies, posts,
+ * waits and kernels through the functions below; they never see a backend or a transport.
+ *
+ * Memory of a plan: two halves, used in turn, so that a run may start sending while peers still
+ * read the one before.
+ *
+ *     shared, symmetric    half: | credits [R] | signals [needs.signals] | data [data_bytes] |
+ *     local, this rank's   half: | use | done [..] | counters [..] | ended | data [local_bytes] |
+ *
+ * A run: use is raised by one on the caller's stream; all posts of the run carry *use; at the end
+ * each rank gives every peer its credit for this use.  A writer waits for the reader's credit for
+ * the use before (*use - 1) and then may overwrite the half.  imx_run_begin and imx_run_end do
+ * this, or a kernel that is the whole run does (imx_gemm_args.ended), maybe as its next run begins
+ * (push/args.h).
+ */
+#ifndef IMX_PLAN_H
+#define IMX_PLAN_H
+
+#include "kernels/gemm/args.h"
+#include "kernels/push/args.h"
+#include "kernels/reduce/args.h"
+#include "op.h"
+
+/* What is asked of a plan: what descs have in common, 0 where the operator's has none such, and the
+ * desc itself, for what is the operator's own. */
+struct imx_request {
+    const imx_op *op;
+    imx_shape shape; /* m: the rows of a run, however the desc calls them */
+    const char *algorithm;
+    int chunk_rows, sms;
+    int64_t m_least;
+    bool given;                                     /* else the desc was NULL */
+    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* a copy */
+};
+
+/* Where things lie in one half, in bytes from its start. */
+typedef struct imx_offsets {
+    size_t signals, data, half_bytes;                 /* shared; credits lie at 0 */
+    size_t done, counters, ended, local, local_bytes; /* local; use lies at 0 */
+    size_t lines, lines_bytes;                        /* in data */
+    size_t signal_count, done_count;
+} imx_offsets;
+
+/* One more stream, and an event that only this stream records.  On several nodes a plan has one
+ * that adds parts up, and one for each of the engine's lanes. */
+typedef struct imx_side {
+    imbrex_stream stream;
+    imx_event *event;
+} imx_side;
+
+enum { IMX_SIDE_ADD, IMX_SIDE_NET, IMX_SIDES = IMX_SIDE_NET + IMX_NET_LANES };
+
+enum {
+    IMX_FEWER = 8,               /* plans for fewer rows that a plan of many may have, */
+    IMX_FEWER_NUMBERS = 1 << 30, /* whose numbers begin here: callers count their own */
+};
+
+/* A plan for fewer rows of another, its whole, has the same streams, events and turn: runs of both
+ * follow each other. */
+struct imbrex_plan {
+    imbrex_plan *next;
+    imbrex_plan *whole;            /* NULL: it is the caller's */
+    imbrex_plan *fewer[IMX_FEWER]; /* by their rows; NULL: none */
+    imbrex_group *group;
+    int number;    /* in its group, from 1 */
+    bool measured; /* the algorithm, not only expected */
+    const imx_op *op;
+    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* as it was given */
+    const imx_algorithm *algorithm;                 /* what runs do */
+    const char *called;                             /* the algorithm that was named or chosen */
+    imx_shape shape;
+    imx_config config;
+    imx_offsets offsets;
+    imx_symmetric *shared;
+    imx_memory *local;
+    imbrex_stream comm; /* the second stream */
+    imx_event *fork, *join;
+    imx_side sides[IMX_SIDES];
+    int side_count; /* 0 on one node */
+    imx_turn turn;  /* of runs */
+    imx_prepared *kernels[IMX_KERNELS];
+    uint64_t runs;                      /* enqueued so far: its parity picks the half */
+    uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
+                                           to other nodes by the engine */
+    char why[256];                      /* of the algorithm, in words */
+};
+
+/* One run being enqueued. */
+struct imx_run {
+    imbrex_plan *plan;
+    const imbrex_args *args;
+    imbrex_stream stream; /* the caller's */
+    int64_t m;
+    int rank, ranks;
+    int half;
+    uint64_t *use;              /* this half's, in local memory */
+    size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
+};
+
+/* Collective; desc: the operator's, NULL is INVALID. */
+imbrex_status imx_plan_create(imbrex_group *group, const imx_op *op, const void *desc,
+                              imbrex_plan **plan) IMX_MUST_CHECK;
+
+/* Collective; call: the public function, for the sentences. */
+imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call,
+                                    const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
+
+void imx_plan_destroy_all(imbrex_group *group);
+
+/* In a child of fork, which has none of their threads: gives back memory that it can. */
+void imx_plan_forsake_all(imbrex_group *group);
+
+/* What came of a plan: imbrex_plan_describe says it, tests ask it. */
+typedef struct imx_plan_fewer {
+    int64_t rows; /* at most */
+    const char *algorithm;
+    bool measured;
+    int tile_rows, tile_cols;
+} imx_plan_fewer;
+
+typedef struct imx_plan_facts {
+    const char *algorithm;
+    bool measured;      /* the algorithm, not only expected */
+    int64_t chunk_rows; /* of a run of all rows, but for a rank's last */
+    int tile_rows, tile_cols, blocks;
+    bool spanning;                       /* tiles have rows of several ranks: no rank has its own */
+    int parts, slices;                   /* as in imx_config */
+    uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
+    size_t symmetric_bytes, local_bytes; /* with those of plans for fewer rows */
+    const char *net;                     /* the engine between nodes; NULL: one node */
+    const char *memory;                  /* the kind of symmetric memory; NULL: the usual one */
+    imx_plan_fewer fewer[IMX_FEWER];
+    int fewer_count;
+} imx_plan_facts;
+
+imx_plan_facts imx_describe_facts(const imbrex_plan *plan); /* describe.c */
+
+const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
+
+/* For imx_algorithm.prepare: makes kernel number i of the plan ready. */
+imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
+                               const void *largest) IMX_MUST_CHECK;
+
+/* The same for a kernel that has so many blocks at most. */
+imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
+                                      const void *largest, int blocks) IMX_MUST_CHECK;
+
+static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
+{
+    return plan->group->nodes.count > 1;
+}
+
+/* What a plan takes if nobody names an algorithm, and why, in words. */
+typedef struct imx_choice {
+    const char *algorithm;
+    char why[100];
+} imx_choice;
+
+/* choose.c: from the input and how it is cut. */
+imx_choice imx_choose(const imx_op *op, const imx_tune_input *input, const imx_config *config);
+
+/* Name i of the algorithms that the group's ranks may take, from 0 on; NULL: there are no more. */
+const char *imx_plan_algorithm(const imbrex_group *group, const imx_op *op, int i);
+
+/* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
+ * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
+ * rows are one chunk of one rank. */
+imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, int solo);
+
+/* ---- request.c ------------------------------------------------------------------------------- */
+
+imx_request imx_request_of(const imx_op *op, const void *desc); /* NULL is fine */
+
+/* The size of a desc that a run may have less of. */
+const imbrex_field *imx_request_of_run(const imx_op *op);
+
+/* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
+ * that sizes which must be given may be. */
+imbrex_status imx_request_check(const imbrex_group *group, const imx_request *request,
+                                const char *desc, int least) IMX_MUST_CHECK;
+
+/* Local: whether a matrix of the caller's, which it knows as of.name, lies as its elements have to,
+ * else INVALID; wide: and as the device's kernels load and store at once, else UNSUPPORTED. */
+imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
+                                  const void *at, size_t element, bool wide) IMX_MUST_CHECK;
+
+/* What tune.h chooses tiles and algorithm by. */
+imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *request);
+
+/* Adds " experts=8 top_k=2": the sizes that the operator alone has. */
+void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text);
+
+/* What ranks must have alike, for imx_agree: the desc's numbers.  desc: as above, kept.  Returns
+ * how many. */
+enum { IMX_REQUEST_FIELDS = 12 };
+int imx_request_fields(const imx_request *request, const char *desc,
+                       imx_field fields[IMX_REQUEST_FIELDS]);
+
+/* ---- args.c: the operands of a run ----------------------------------------------------------- */
+
+static inline bool imx_args_is_operand(const imbrex_field *field)
+{
+    return field->own[IMX_FIELD_KIND] >= IMX_MATRIX;
+}
+
+/* Bytes of an element of an operand. */
+size_t imx_args_element_bytes(const imbrex_field *operand, imbrex_dtype dtype);
+
+/* The shape that an operand has on this rank in a run of m rows: returns how many dimensions. */
+int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m,
+                  int64_t dims[IMX_DIMS]);
+
+/* How many elements those are. */
+int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m);
+
+/* Local: what is wrong with what a run of m rows is given. */
+imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args,
+                             int64_t m) IMX_MUST_CHECK;
+
+/* ---- run.c: addresses in the run's half ------------------------------------------------------ */
+
+int64_t imx_run_row(const imx_run *run, int rank);  /* first row of rank */
+int64_t imx_run_rows(const imx_run *run, int rank); /* how many rows rank owns */
+int imx_run_chunks(const imx_run *run, int rank);   /* how many chunks those are */
+int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q);
+
+/* Of a run of m rows, but for a rank's last. */
+static inline int64_t imx_plan_chunk_rows(const imbrex_plan *plan, int64_t m)
+{
+    return imx_tune_chunk_rows(&plan->config, imx_ceil_div(m, plan->group->size));
+}
+
+void *imx_run_data(const imx_run *run, int rank);       /* rank's shared data, as mapped here */
+uint64_t *imx_run_signal(const imx_run *run, int rank); /* rank's shared signals, likewise */
+void *imx_run_local(const imx_run *run);                /* local data */
+uint64_t *imx_run_done(const imx_run *run);             /* local signals */
+uint32_t *imx_run_counters(const imx_run *run);
+uint32_t *imx_run_ended(const imx_run *run); /* the last counter */
+imx_team imx_run_team(const imx_run *run);   /* for a kernel; up to IMX_TEAM_MOST ranks */
+
+/* ---- run.c: work on a stream ----------------------------------------------------------------- */
+
+/* fork: the plan's other streams go on from here; join: the caller's stream waits for them. */
+imbrex_status imx_run_fork(const imx_run *run) IMX_MUST_CHECK;
+imbrex_status imx_run_join(const imx_run *run) IMX_MUST_CHECK;
+
+/* `to` goes on when side is done with all that it has so far. */
+imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side,
+                                imbrex_stream to) IMX_MUST_CHECK;
+
+/* Into rank's memory, or out of it. */
+imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,
+                           size_t bytes, int rank) IMX_MUST_CHECK;
+
+/* Raises a signal, in any rank's memory, to *use. */
+imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *signal,
+                           int rank) IMX_MUST_CHECK;
+
+/* Holds the stream until one's own signal is at *use. */
+imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *signal, int what,
+                           int rank, int index) IMX_MUST_CHECK;
+
+/* One step of the engine between nodes, in one of its lanes: when it is over, raises the signals,
+ * one's own, to *use.  A transfer without bytes or without signal leaves that out; all of them
+ * together: nothing. */
+typedef struct imx_transfer {
+    imx_net_op op;
+    uint64_t *signal; /* NULL: none */
+} imx_transfer;
+
+imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
+                           const imx_transfer *transfers, int count) IMX_MUST_CHECK;
+
+imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
+                             size_t args_bytes) IMX_MUST_CHECK;
+
+/* On the caller's stream; nothing where c is empty. */
+imbrex_status imx_run_multiply(const imx_run *run, int kernel,
+                               const imx_gemm_args *args) IMX_MUST_CHECK;
+
+/* On the caller's stream: raises signal `mine` of every peer of this node, then waits until every
+ * such peer r has raised one's own signal r * stride: all have come this far. */
+imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what) IMX_MUST_CHECK;
+
+/* What a run begins and ends with, on the caller's stream.  begin: advances use and waits
+ * until all peers of this node have read this half's previous use: then it may be overwritten.
+ * end: gives them this rank's credit. */
+imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
+imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;
+
+#endif /* IMX_PLAN_H */

@@ -1,0 +1,342 @@
+/* run.c - what an operator may do while it enqueues a run: addresses, copies, posts, waits; and the
+ * call that starts one. */
+#include "base/live.h"
+#include "plan.h"
+
+int64_t imx_run_row(const imx_run *run, int rank)
+{
+    return imx_team_row(run->m, run->ranks, rank);
+}
+
+int64_t imx_run_rows(const imx_run *run, int rank)
+{
+    return imx_run_row(run, rank + 1) - imx_run_row(run, rank);
+}
+
+int imx_run_chunks(const imx_run *run, int rank)
+{
+    if (run->plan->config.merged)
+        return 1; /* also where there are no rows: whoever waits, waits for all */
+    return (int)imx_ceil_div(imx_run_rows(run, rank), imx_plan_chunk_rows(run->plan, run->m));
+}
+
+int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q)
+{
+    int64_t chunk = imx_plan_chunk_rows(run->plan, run->m);
+    return imx_min(chunk, imx_run_rows(run, rank) - q * chunk);
+}
+
+static void *shared_at(const imx_run *run, int rank, size_t offset)
+{
+    const imbrex_plan *plan = run->plan;
+    return imx_memory_at(plan->shared, rank, (size_t)run->half * plan->offsets.half_bytes + offset);
+}
+
+static void *local_at(const imx_run *run, size_t offset)
+{
+    const imbrex_plan *plan = run->plan;
+    return (char *)plan->local->base + (size_t)run->half * plan->offsets.local_bytes + offset;
+}
+
+void *imx_run_data(const imx_run *run, int rank)
+{
+    return shared_at(run, rank, run->plan->offsets.data + run->data_at);
+}
+
+uint64_t *imx_run_signal(const imx_run *run, int rank)
+{
+    return (uint64_t *)shared_at(run, rank, run->plan->offsets.signals) + run->signals_at;
+}
+
+void *imx_run_local(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.local);
+}
+
+uint64_t *imx_run_done(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.done);
+}
+
+uint32_t *imx_run_counters(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.counters);
+}
+
+uint32_t *imx_run_ended(const imx_run *run)
+{
+    return local_at(run, run->plan->offsets.ended);
+}
+
+imx_team imx_run_team(const imx_run *run)
+{
+    const imx_offsets *o = &run->plan->offsets;
+    imx_team team = {
+        .rank = run->rank,
+        .size = run->ranks,
+        .signals = (int64_t)o->signals,
+        .data = (int64_t)o->data,
+    };
+    for (int r = 0; r < run->ranks && r < IMX_TEAM_MOST; r++)
+        team.base[r] = shared_at(run, r, 0);
+    return team;
+}
+
+static imbrex_status hand_over(const imx_run *run, imx_event *event, imbrex_stream from,
+                               imbrex_stream to)
+{
+    const imbrex_group *group = run->plan->group;
+    IMX_TRY(group->backend->event_record(group->device, event, from));
+    return group->backend->event_wait(group->device, event, to);
+}
+
+imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side, imbrex_stream to)
+{
+    return hand_over(run, side->event, side->stream, to);
+}
+
+imbrex_status imx_run_fork(const imx_run *run)
+{
+    const imbrex_plan *plan = run->plan;
+    IMX_TRY(hand_over(run, plan->fork, run->stream, plan->comm));
+    for (int i = 0; i < plan->side_count; i++)
+        IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->fork,
+                                                 plan->sides[i].stream));
+    return IMBREX_OK;
+}
+
+imbrex_status imx_run_join(const imx_run *run)
+{
+    const imbrex_plan *plan = run->plan;
+    for (int i = 0; i < plan->side_count; i++)
+        IMX_TRY(imx_run_hand_over(run, &plan->sides[i], run->stream));
+    return hand_over(run, plan->join, plan->comm, run->stream);
+}
+
+imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,
+                           size_t bytes, int rank)
+{
+    const imbrex_group *group = run->plan->group;
+    run->plan->sent_inside += rank == run->rank ? 0 : bytes;
+    return bytes ? group->backend->copy(group->device, dst, src, bytes, rank, stream) : IMBREX_OK;
+}
+
+static imbrex_status signals(const imx_run *run, imbrex_stream stream, const imx_signal_op *ops,
+                             int count)
+{
+    const imbrex_group *group = run->plan->group;
+    return group->backend->signals(group->device, ops, count, stream);
+}
+
+static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
+{
+    return (imx_signal_op){
+        .kind = IMX_POST,
+        .signal = at,
+        .word = run->use,
+        .site = { .plan = run->plan->number, .rank = peer, .index = -1 },
+    };
+}
+
+imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *at, int rank)
+{
+    const imx_signal_op op = post_to(run, rank, at);
+    return signals(run, stream, &op, 1);
+}
+
+static imx_signal_op wait_for(const imx_run *run, uint64_t *at, int what, int rank, int index)
+{
+    return (imx_signal_op){
+        .kind = IMX_WAIT,
+        .signal = at,
+        .word = run->use,
+        .site = { .plan = run->plan->number, .what = what, .rank = rank, .index = index },
+    };
+}
+
+imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *at, int what,
+                           int rank, int index)
+{
+    const imx_signal_op op = wait_for(run, at, what, rank, index);
+    return signals(run, stream, &op, 1);
+}
+
+static uint64_t *credit(const imx_run *run, int holder, int giver)
+{
+    return (uint64_t *)shared_at(run, holder, 0) + giver;
+}
+
+imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
+                           const imx_transfer *transfers, int count)
+{
+    const imbrex_group *group = run->plan->group;
+    imx_net_op ops[IMX_NET_OPS];
+    imx_signal_op posts[IMX_NET_OPS];
+    int moved = 0, raised = 0;
+    for (int i = 0; i < count; i++) {
+        const imx_transfer *t = &transfers[i];
+        if (t->op.bytes)
+            ops[moved++] = t->op;
+        if (t->signal)
+            posts[raised++] = post_to(run, run->rank, t->signal);
+        run->plan->sent_between += t->op.receives ? 0 : t->op.bytes;
+    }
+    if (moved)
+        IMX_TRY(group->net_kind->step(group->net, run->plan->number, lane, ops, moved, stream));
+    return raised ? signals(run, stream, posts, raised) : IMBREX_OK;
+}
+
+imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kernel, const void *args,
+                             size_t args_bytes)
+{
+    const imbrex_group *group = run->plan->group;
+    return group->backend->launch(group->device, run->plan->kernels[kernel], args, args_bytes,
+                                  stream);
+}
+
+imbrex_status imx_run_multiply(const imx_run *run, int kernel, const imx_gemm_args *args)
+{
+    if (!run->m || !run->plan->shape.n)
+        return IMBREX_OK;
+    return imx_run_launch(run, run->stream, kernel, args, sizeof *args);
+}
+
+/* Signals of one call, which on some devices is a kernel's launch. */
+typedef struct batch {
+    imx_signal_op ops[IMX_SIGNALS_MOST];
+    int count;
+} batch;
+
+static imbrex_status flush(const imx_run *run, batch *b)
+{
+    int count = b->count;
+    b->count = 0;
+    return count ? signals(run, run->stream, b->ops, count) : IMBREX_OK;
+}
+
+static imbrex_status add(const imx_run *run, batch *b, imx_signal_op op)
+{
+    b->ops[b->count++] = op;
+    return b->count == (int)(sizeof b->ops / sizeof b->ops[0]) ? flush(run, b) : IMBREX_OK;
+}
+
+/* The ranks of this node, which write each other's memory; 0: oneself, 1: the next one. */
+static int mates(const imx_run *run)
+{
+    return run->plan->group->nodes.ranks;
+}
+
+static int mate(const imx_run *run, int i)
+{
+    return imx_nodes_mate(&run->plan->group->nodes, i);
+}
+
+imbrex_status imx_run_begin(const imx_run *run)
+{
+    batch b = { 0 };
+    if (run->ranks == 1)
+        return IMBREX_OK; /* nobody compares use with anything */
+    imx_signal_op advance = post_to(run, run->rank, run->use);
+    advance.add = 1;
+    IMX_TRY(add(run, &b, advance));
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
+        imx_signal_op wait = wait_for(run, credit(run, run->rank, peer), IMX_SITE_CREDIT, peer, -1);
+        wait.add = UINT64_MAX; /* -1: the use before this one */
+        wait.beside = true;
+        IMX_TRY(add(run, &b, wait));
+    }
+    return flush(run, &b);
+}
+
+imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
+{
+    batch b = { 0 };
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
+        IMX_TRY(add(run, &b, post_to(run, peer, imx_run_signal(run, peer) + mine)));
+    }
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
+        uint64_t *at = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride;
+        imx_signal_op wait = wait_for(run, at, what, peer, 0);
+        wait.beside = i > 1;
+        IMX_TRY(add(run, &b, wait));
+    }
+    return flush(run, &b);
+}
+
+imbrex_status imx_run_end(const imx_run *run)
+{
+    batch b = { 0 };
+    for (int i = 1; i < mates(run); i++) {
+        int peer = mate(run, i);
+        IMX_TRY(add(run, &b, post_to(run, peer, credit(run, peer, run->rank))));
+    }
+    return flush(run, &b);
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static imbrex_status enqueue(const imx_run *run)
+{
+    imbrex_plan *plan = run->plan;
+    imx_turn *turn = plan->whole ? &plan->whole->turn : &plan->turn;
+    /* Runs follow each other also when they are on different streams: a plan's kernels and second
+     * stream are there once. */
+    IMX_TRY(imx_turn_take(plan->group, turn, run->stream));
+    IMX_TRY(plan->algorithm->run(run));
+    return imx_turn_end(plan->group, turn, run->stream);
+}
+
+/* No event says when the part that is enqueued is done with the plan's memory. */
+static imbrex_status give_up(const imx_run *run, imbrex_status status)
+{
+    const imbrex_plan *plan = run->plan;
+    imbrex_stream streams[2 + IMX_SIDES] = { run->stream, plan->comm };
+    for (int i = 0; i < plan->side_count; i++)
+        streams[2 + i] = plan->sides[i].stream;
+    return imx_fault_give_up(plan->group, plan->number, status, streams, 2 + plan->side_count);
+}
+
+/* Whose kernels and memory a run of m rows takes: the plan's own, or of one for fewer. */
+static imbrex_plan *plan_of(imbrex_plan *plan, int64_t m)
+{
+    for (int i = 0; i < IMX_FEWER; i++) {
+        if (plan->fewer[i] && m <= plan->fewer[i]->shape.m)
+            return plan->fewer[i];
+    }
+    return plan;
+}
+
+imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_live_need(IMX_LIVE_PLAN, plan));
+    IMX_ENTER_WORK(plan->group);
+    IMX_TRY(imx_fault_check(plan->group));
+    IMX_TRY(imx_group_runs(plan->group));
+    IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
+    int64_t m = args->m ? args->m : plan->shape.m;
+    IMX_TRY(imx_args_check(plan, args, m));
+    IMX_TRY(imx_stream_find(plan->group, &stream));
+    IMX_TRY(imx_net_check_stream(plan->group, stream));
+    int64_t alike = plan->op->own_rows ? 0 : m;
+    IMX_TRY(imx_agree_run(plan->group, plan->number, alike)); /* by the caller's plan */
+    plan = plan_of(plan, m);
+    imx_run run = {
+        .plan = plan,
+        .args = args,
+        .stream = stream,
+        .m = m,
+        .rank = plan->group->rank,
+        .ranks = plan->group->size,
+        .half = (int)(plan->runs % 2),
+    };
+    run.use =
+        (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
+    plan->runs++;
+    plan->sent_inside = plan->sent_between = 0;
+    imbrex_status status = enqueue(&run);
+    return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
+}

@@ -1,0 +1,68 @@
+/* tune.h - from what is asked (shape) to how it is done (config): a pure function. */
+#ifndef IMX_TUNE_H
+#define IMX_TUNE_H
+
+#include "base/imx.h"
+
+typedef struct imx_shape {
+    int64_t m, n, k; /* k is 0 where there is no product */
+    imbrex_dtype dtype;
+    imbrex_layout layout;
+} imx_shape;
+
+/* What the choice depends on beside the shape. */
+typedef struct imx_tune_input {
+    imx_shape shape;
+    bool product;  /* the operator multiplies */
+    bool scatters; /* c goes to its rows' owners; else a comes from them */
+    bool hooks;    /* the product is of a caller's kernel */
+    int ranks;
+    int nodes;           /* that they are on */
+    int net_units;       /* of the device, that the engine between nodes takes */
+    int64_t chunk_rows;  /* asked for; 0: choose */
+    int64_t sms;         /* likewise */
+    int arch;            /* of the GPU; 0: the CPU */
+    size_t shared_bytes; /* see imx_target */
+    int memory_gb_s;     /* likewise, of the slowest */
+    int units;           /* blocks that the device has room for, of this rank's */
+    int sharers;         /* ranks on the device */
+    bool alike;          /* all ranks have as many units */
+    bool whole_lines;    /* lines arrive as they were stored (ll/args.h) */
+    bool slow_wire;      /* ranks are far apart for what they compute */
+} imx_tune_input;
+
+typedef struct imx_config {
+    int chunk_rows; /* the most; of a run: imx_tune_chunk_rows */
+    int tile_rows, tile_cols, group;
+    int chunks;        /* most chunks of any rank */
+    bool merged;       /* ranks have so few rows that tiles have rows of several: one chunk each */
+    bool summable;     /* merged: the kernel of a product that scatters may add it up, */
+    bool sums;         /* and does (IMX_GEMM_SUMS) */
+    int64_t part_cols; /* merged: columns of c that travel, or that others come to read, while the
+                          next ones are made, */
+    int parts;         /* and how many times; if the kernel adds up: waves of tiles */
+    int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
+    int band;            /* ranks that are walked together */
+    int leave_copies;    /* of the blocks, where copies must run beside a product */
+    int tiles_at_once;   /* of a product on a GPU */
+    bool pushes_beside;  /* the kernel that multiplies pushes rows beneath its products; else all
+                            its warps do, before the first tile */
+    int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
+                          peer that needs them first and to the others; merged: [0] between the
+                          begins of slices; 0: any */
+    int64_t piece_bytes; /* where a kernel only moves rows: what travels under one signal */
+    int64_t line_bytes;  /* and the most, to all peers, that travels in lines (push/args.h) */
+    int64_t ll_line_bytes; /* where data carries its flags: shares from here on do so in lines, if
+                              these arrive whole (ll/args.h) */
+    int leave; /* of the blocks, where kernels of a second stream must run beside a product */
+    int blocks;
+} imx_config;
+
+/* Chunk and tile sizes do not depend on the algorithm, so that all of them give the same bits. */
+imx_config imx_tune_config(const imx_tune_input *input);
+
+/* How many rows a chunk of a run has in which no rank has more than so many: as evenly as whole
+ * tiles allow, and no more chunks than of config->chunk_rows. */
+int64_t imx_tune_chunk_rows(const imx_config *config, int64_t rows);
+
+#endif /* IMX_TUNE_H */
