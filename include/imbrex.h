@@ -374,10 +374,10 @@ enum {
 
 /* A field of an operator's desc or args. */
 typedef struct imbrex_field {
-    const char *name; /* "experts" */
-    const char *type; /* "int64", "int", "dtype", "layout", "string"; of an operand what lies there:
-                         "matrix" (of the plan's dtype), "int32" */
-    const char *text; /* what it is, in words */
+    const char *name;  /* "experts"; of a struct in it "norm.eps" */
+    const char *type;  /* "int64", "int", "float", "dtype", "layout", "string"; of an operand what
+                         lies there: "matrix" (of the plan's dtype), "int32" */
+    const char *text;  /* what it is, in words */
     const char *shape; /* of an operand: "[rows, k]", by layout "[n, k] or [k, n]"; else NULL */
     size_t offset, bytes;
     int flags;

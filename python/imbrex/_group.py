@@ -1,4 +1,5 @@
 """Groups and plans, as imbrex.h has them."""
+import collections.abc
 import ctypes
 import inspect
 import math
@@ -216,12 +217,39 @@ class Group:
 _DEFAULTS = {"dtype": "bf16", "layout": "nk", "string": None}
 
 
+def _default(field):
+    return _DEFAULTS.get(field.type, 0)
+
+
 def _signature(op):
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([
-        inspect.Parameter(field.name, kind, default=inspect.Parameter.empty
-                          if field.flags & Field.REQUIRED else _DEFAULTS.get(field.type, 0))
-        for field in op.desc])
+    """A struct in the desc is one parameter, a dict."""
+    kind, defaults = inspect.Parameter.POSITIONAL_OR_KEYWORD, {}
+    for field in op.desc:
+        struct, dot, _ = field.name.partition(".")
+        defaults[struct] = {} if dot else inspect.Parameter.empty \
+            if field.flags & Field.REQUIRED else _default(field)
+    return inspect.Signature([inspect.Parameter(name, kind, default=default)
+                              for name, default in defaults.items()])
+
+
+def _fields(op, given):
+    """Its fields by their whole names, "norm.eps", of what the maker was given."""
+    flat = {}
+    for field in op.desc:
+        struct, dot, name = field.name.partition(".")
+        if not dot:
+            flat[field.name] = given[field.name]
+            continue
+        values = given[struct]
+        if not isinstance(values, collections.abc.Mapping):
+            raise TypeError("%s is %r: want a dict of its fields" % (struct, values))
+        flat[field.name] = values.get(name, _default(field))
+    for struct, values in given.items():
+        for name in values if struct not in flat else ():
+            if "%s.%s" % (struct, name) not in flat:
+                raise TypeError("%s has no %r: it has %s" % (struct, name, ", ".join(
+                    whole.partition(".")[2] for whole in flat if whole.startswith(struct + "."))))
+    return flat
 
 
 def _desc(op, values, fields):
@@ -231,7 +259,7 @@ def _desc(op, values, fields):
     except TypeError as error:
         raise TypeError("Group.%s() %s" % (op.name, error)) from None
     given.apply_defaults()
-    given, names = given.arguments, {"dtype": "bf16", "layout": "nk"}
+    given, names = _fields(op, given.arguments), {"dtype": "bf16", "layout": "nk"}
     for field in op.desc:
         value = given[field.name]
         if field.type == "dtype":

@@ -29,6 +29,15 @@ def integer(name, value):
     raise TypeError("%s is %r: want an integer" % (name, value))
 
 
+def real(name, value):
+    """As Python's own number, which any of NumPy may be given for."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    raise TypeError("%s is %r: want a number" % (name, value))
+
+
 class Struct(ctypes.Structure):
     """Refuses an integer that its field cannot hold."""
 
@@ -36,6 +45,8 @@ class Struct(ctypes.Structure):
         for name, kind in self._fields_:
             if kind in (ctypes.c_int, ctypes.c_int64) and name in fields:
                 fields[name] = integer(name, fields[name])
+            elif kind is ctypes.c_float and name in fields:
+                fields[name] = real(name, fields[name])
         super().__init__(**fields)
         for name, value in fields.items():
             fits(name, value, getattr(self, name))
@@ -65,10 +76,10 @@ class _OpInfo(ctypes.Structure):
 
 
 class Field:
-    """A field of an operator's desc or args."""
+    """A field of an operator's desc or args; "norm.eps" is one of a struct in it."""
     REQUIRED, OUTPUT, OPTIONAL, RUN = 1, 4, 8, 16  # imbrex.h: IMBREX_FIELD_...
-    KINDS = {"int64": ctypes.c_int64, "int": ctypes.c_int, "dtype": ctypes.c_int,
-             "layout": ctypes.c_int, "string": ctypes.c_char_p}
+    KINDS = {"int64": ctypes.c_int64, "int": ctypes.c_int, "float": ctypes.c_float,
+             "dtype": ctypes.c_int, "layout": ctypes.c_int, "string": ctypes.c_char_p}
 
     def __init__(self, raw):
         self.name, self.type, self.text = raw.name.decode(), raw.type.decode(), raw.text.decode()

@@ -57,7 +57,8 @@ imbrex_status imx_fail_errno(const char *format, ...) __attribute__((format(prin
 imbrex_status imx_status_need(const void *argument, const char *name,
                               const char *hint) IMX_MUST_CHECK;
 
-/* UNSUPPORTED if a byte is not 0: name is the struct's. */
+/* UNSUPPORTED if a byte is not 0: name is the struct's.  reserved: says so of of.name. */
+imbrex_status imx_status_reserved(const char *of, const char *name) IMX_MUST_CHECK;
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes,
                                    const char *name) IMX_MUST_CHECK;
 

@@ -109,15 +109,20 @@ imbrex_status imx_status_need(const void *argument, const char *name, const char
     return argument ? IMBREX_OK : imx_fail(IMBREX_INVALID, "%s is NULL: %s", name, hint);
 }
 
+imbrex_status imx_status_reserved(const char *of, const char *name)
+{
+    return imx_fail(IMBREX_UNSUPPORTED,
+                    "%s.%s is not 0: zero-initialise the struct, and use the library that its "
+                    "header came with",
+                    of, name);
+}
+
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes, const char *name)
 {
     const char *at = reserved;
     for (size_t i = 0; i < bytes; i++) {
         if (at[i])
-            return imx_fail(IMBREX_UNSUPPORTED,
-                            "%s.reserved is not 0: zero-initialise the struct, and use the library "
-                            "that its header came with",
-                            name);
+            return imx_status_reserved(name, "reserved");
     }
     return IMBREX_OK;
 }

@@ -42,6 +42,17 @@ static bool is_own(int32_t status)
     return status != IMBREX_OK && status != IMBREX_PEER && status != IMBREX_TIMEOUT;
 }
 
+static void write_value(const imx_field *field, int64_t value, imx_text *to)
+{
+    float real;
+    int32_t bits = (int32_t)value;
+    memcpy(&real, &bits, sizeof real);
+    if (field->real)
+        imx_text_add(to, "%.9g", (double)real);
+    else
+        imx_text_add(to, "%lld", (long long)value);
+}
+
 static imbrex_status differs(const imx_field *field, int64_t first, int64_t other, int rank)
 {
     const char *of = field->of ? field->of : "", *dot = field->of ? "." : "";
@@ -56,7 +67,8 @@ static imbrex_status differs(const imx_field *field, int64_t first, int64_t othe
         if (field->words && (uint64_t)given[i] < (uint64_t)field->words_count)
             values[i] = field->words[given[i]];
         else
-            snprintf(numbers[i], sizeof numbers[i], "%lld", (long long)given[i]);
+            write_value(field, given[i],
+                        &(imx_text){ .at = numbers[i], .size = sizeof numbers[i] });
     }
     return imx_fail(IMBREX_PEER,
                     "%s%s%s differs between ranks: %s on rank 0, %s on rank %d; all ranks must "

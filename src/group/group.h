@@ -131,9 +131,10 @@ typedef struct imx_field {
     const char *const *words; /* [words_count], what a value means; NULL: the number says it */
     int words_count;
     bool hash; /* the number says nothing */
+    bool real; /* it is a float's bits */
 } imx_field;
 
-enum { IMX_AGREE_FIELDS = 24, IMX_AGREE_NOTE = 256 };
+enum { IMX_AGREE_FIELDS = 36, IMX_AGREE_NOTE = 256 };
 
 /* Collective: swaps bytes through the bootstrap.  If that fails: why the group has, or PEER or
  * TIMEOUT. */

@@ -43,6 +43,8 @@ enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4, IMX_OPERANDS = 8, IMX_DESC_BYTES = 
 typedef enum imx_kind {
     IMX_SIZE = 1, /* int64_t */
     IMX_COUNT,    /* int, from 0 */
+    IMX_FLAG,     /* int, 0 or 1 */
+    IMX_REAL,     /* float */
     IMX_DTYPE,
     IMX_LAYOUT,
     IMX_NAME,   /* const char * */
@@ -66,7 +68,7 @@ typedef enum imx_extent {
 enum { IMX_FIELD_KIND, IMX_FIELD_WIDE, IMX_FIELD_MAY_BE, IMX_FIELD_DIMS, IMX_DIMS = 4 };
 enum { IMX_APART = 0, IMX_MAY_BE_A = 1 };
 
-/* A field of a desc or args of the type `of`. */
+/* A field of a desc or args of the type `of`; also one of a struct in it: norm.eps. */
 #define IMX_FIELD(of, field, kind, type, flags, text)                                   \
     {                                                                                   \
 #field, type, text, NULL, offsetof(of, field), sizeof(((of *)0)->field), flags, \
@@ -91,6 +93,24 @@ enum { IMX_APART = 0, IMX_MAY_BE_A = 1 };
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
+/* Bytes of a desc that must be 0. */
+typedef struct imx_blank {
+    const char *name; /* "reserved", "norm.reserved" */
+    size_t at, bytes;
+    bool of_others; /* no reserved words, but fields that other operators have */
+} imx_blank;
+
+#define IMX_BLANK(of, field)                                         \
+    {                                                                \
+#field, offsetof(of, field), sizeof(((of *)0)->field), false \
+    }
+#define IMX_BLANK_OF_OTHERS(of, field)                              \
+    {                                                               \
+#field, offsetof(of, field), sizeof(((of *)0)->field), true \
+    }
+
+enum { IMX_BLANKS = 3 };
+
 /* What an operand's shape follows from. */
 typedef struct imx_asked {
     const imbrex_group *group;
@@ -101,11 +121,11 @@ typedef struct imx_asked {
 
 typedef struct imx_op {
     imbrex_op_info info;
-    const char *call;                   /* the public function that makes its plans */
-    size_t reserved_at, reserved_bytes; /* of the desc */
-    bool product;                       /* multiplies */
-    bool scatters;                      /* rows of c's width go to owners; else a's to all */
-    bool own_rows;                      /* a run's rows are this rank's: ranks may differ in them */
+    const char *call;             /* the public function that makes its plans */
+    imx_blank blanks[IMX_BLANKS]; /* of the desc; its own reserved words first */
+    bool product;                 /* multiplies */
+    bool scatters;                /* rows of c's width go to owners; else a's to all */
+    bool own_rows;                /* a run's rows are this rank's: ranks may differ in them */
 
     /* Beyond what all descs are checked for; NULL: nothing. */
     imbrex_status (*check)(const imbrex_group *group, const imx_request *request);
@@ -119,17 +139,16 @@ typedef struct imx_op {
 } imx_op;
 
 /* The part of an imx_op that follows from its name, the type of its desc and its rows. */
-#define IMX_OP(name_, text_, desc_type, desc_rows, args_rows)                    \
-    .info = { .name = #name_,                                                    \
-              .text = (text_),                                                   \
-              .desc = (desc_rows),                                               \
-              .args = (args_rows),                                               \
-              .desc_fields = IMX_OP_ROWS(desc_rows),                             \
-              .args_fields = IMX_OP_ROWS(args_rows),                             \
-              .desc_bytes = sizeof(desc_type),                                   \
-              .args_bytes = sizeof(imbrex_args) },                               \
-    .call = "imbrex_plan_" #name_, .reserved_at = offsetof(desc_type, reserved), \
-    .reserved_bytes = sizeof(((desc_type *)0)->reserved)
+#define IMX_OP(name_, text_, desc_type, desc_rows, args_rows) \
+    .info = { .name = #name_,                                 \
+              .text = (text_),                                \
+              .desc = (desc_rows),                            \
+              .args = (args_rows),                            \
+              .desc_fields = IMX_OP_ROWS(desc_rows),          \
+              .args_fields = IMX_OP_ROWS(args_rows),          \
+              .desc_bytes = sizeof(desc_type),                \
+              .args_bytes = sizeof(imbrex_args) },            \
+    .call = "imbrex_plan_" #name_, .blanks[0] = IMX_BLANK(desc_type, reserved)
 #define IMX_OP_ROWS(rows) ((int)(sizeof(rows) / sizeof(rows)[0]))
 
 /* All of them, in the order of imbrex_op. */

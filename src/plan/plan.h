@@ -194,7 +194,7 @@ void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text);
 
 /* What ranks must have alike, for imx_agree: the desc's numbers.  desc: as above, kept.  Returns
  * how many. */
-enum { IMX_REQUEST_FIELDS = 12 };
+enum { IMX_REQUEST_FIELDS = 20 };
 int imx_request_fields(const imx_request *request, const char *desc,
                        imx_field fields[IMX_REQUEST_FIELDS]);
 

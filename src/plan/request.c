@@ -1,4 +1,5 @@
 /* request.c - what is asked of a plan, read from a desc by its rows, and what is wrong with it. */
+#include <math.h>
 #include <string.h>
 
 #include "plan.h"
@@ -13,6 +14,7 @@ static int kind_of(const imbrex_field *field)
     return field->own[IMX_FIELD_KIND];
 }
 
+/* Of a float: its bits. */
 static int64_t number_at(const void *desc, const imbrex_field *field)
 {
     int64_t wide;
@@ -23,6 +25,13 @@ static int64_t number_at(const void *desc, const imbrex_field *field)
     }
     memcpy(&narrow, (const char *)desc + field->offset, sizeof narrow);
     return narrow;
+}
+
+static double real_at(const void *desc, const imbrex_field *field)
+{
+    float value;
+    memcpy(&value, (const char *)desc + field->offset, sizeof value);
+    return (double)value;
 }
 
 /* 0 where the operator's desc has none of that name. */
@@ -94,6 +103,13 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
                            field->flags & IMBREX_FIELD_REQUIRED ? least : 0, IMX_SIZE_MOST);
     case IMX_COUNT:
         return check_range(desc, field->name, value, 0, INT32_MAX);
+    case IMX_FLAG:
+        return check_range(desc, field->name, value, 0, 1);
+    case IMX_REAL:
+        if (!isfinite(real_at(r->desc, field)))
+            return imx_fail(IMBREX_INVALID, "%s.%s is %g: want a finite number", desc, field->name,
+                            real_at(r->desc, field));
+        return IMBREX_OK;
     case IMX_DTYPE:
         if ((uint64_t)value > IMBREX_F32)
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16 or F32", desc,
@@ -119,6 +135,20 @@ static imbrex_status check_matrix(const char *desc, const char *name, int64_t ro
     return IMBREX_OK;
 }
 
+/* Reserved words come last: what is wrong in a field says more. */
+static imbrex_status check_blank(const imx_request *r, const char *desc, const imx_blank *blank)
+{
+    for (size_t i = 0; i < blank->bytes; i++) {
+        if (!r->desc[blank->at + i])
+            continue;
+        if (blank->of_others)
+            return imx_fail(IMBREX_INVALID, "%s.%s must be 0 for %s", desc, blank->name,
+                            r->op->info.name);
+        return imx_status_reserved(desc, blank->name);
+    }
+    return IMBREX_OK;
+}
+
 imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r, const char *desc,
                                 int least)
 {
@@ -134,7 +164,8 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r,
                         (long long)r->m_least, desc, (long long)r->shape.m);
     if (op->check)
         IMX_TRY(op->check(group, r));
-    IMX_TRY(imx_status_need_zero(r->desc + op->reserved_at, op->reserved_bytes, desc));
+    for (int i = 0; i < IMX_BLANKS; i++)
+        IMX_TRY(check_blank(r, desc, &op->blanks[i]));
     if (r->sms > group->target->units_most)
         return imx_fail(IMBREX_UNSUPPORTED, "%s.sms is %d: %s has at most %d", desc, r->sms,
                         group->device_name, group->target->units_most);
@@ -188,12 +219,26 @@ static bool is_common(const imbrex_field *field)
     return common;
 }
 
+/* What need not be given is left out where it is 0. */
 void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
 {
     for (int i = 0; i < op->info.desc_fields; i++) {
         const imbrex_field *field = &op->info.desc[i];
-        if ((kind_of(field) == IMX_SIZE || kind_of(field) == IMX_COUNT) && !is_common(field))
-            imx_text_add(text, " %s=%lld", field->name, (long long)number_at(desc, field));
+        int64_t value = number_at(desc, field);
+        if (is_common(field) || (!value && !(field->flags & IMBREX_FIELD_REQUIRED)))
+            continue;
+        switch (kind_of(field)) {
+        case IMX_SIZE:
+        case IMX_COUNT:
+        case IMX_FLAG:
+            imx_text_add(text, " %s=%lld", field->name, (long long)value);
+            break;
+        case IMX_REAL:
+            imx_text_add(text, " %s=%.9g", field->name, real_at(desc, field));
+            break;
+        default:
+            break;
+        }
     }
 }
 
@@ -214,6 +259,7 @@ int imx_request_fields(const imx_request *r, const char *desc, imx_field fields[
             f->words_count = LAYOUTS;
         }
         f->value = number_at(r->desc, field);
+        f->real = kind_of(field) == IMX_REAL;
         count++;
     }
     return count;

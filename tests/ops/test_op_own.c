@@ -1,10 +1,12 @@
 /* test_op_own.c - an operator that is no product and no collective of a matrix, declared as any
  * other: sizes such as tokens, experts and top_k, operands of int32, an output whose capacity the
- * desc gives, and runs in which each rank has its own number of rows.
+ * desc gives, a struct in the desc, and runs in which each rank has its own number of rows.
  *
  * It groups this rank's tokens by expert: c = a[token of each pair], pairs ascending within an
  * expert; gathered = the first row of each expert, and behind all rows.  b: the expert of a pair.
+ * scale.on multiplies c by scale.by.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,10 +19,18 @@
 #include "plan/plan.h"
 #include "ranks.h"
 
+typedef struct scale {
+    int on;
+    float by;
+    uint32_t reserved[2];
+} scale;
+
 typedef struct group_desc {
     int64_t tokens, n, rows;
     int experts, top_k;
     imbrex_dtype dtype;
+    scale scale;
+    int other; /* what some other operator has */
     const char *algorithm;
     uint32_t reserved[4];
 } group_desc;
@@ -28,11 +38,12 @@ typedef struct group_desc {
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 typedef struct kernel_args {
-    int64_t tokens, row_bytes;
+    int64_t tokens, width;
     int experts, top_k;
-    const char *from;
+    float by;
+    const float *from;
     const int32_t *ids;
-    char *to;
+    float *to;
     int32_t *begin;
 } kernel_args;
 
@@ -43,9 +54,10 @@ static void group_tokens(const void *untyped, const imbrexd_block *block)
     for (int32_t e = 0; e < x->experts && block->index == 0; e++) {
         x->begin[e] = row;
         for (int64_t pair = 0; pair < x->tokens * x->top_k; pair++) {
-            if (x->ids[pair] == e)
-                memcpy(x->to + row++ * x->row_bytes, x->from + pair / x->top_k * x->row_bytes,
-                       (size_t)x->row_bytes);
+            const float *from = x->from + pair / x->top_k * x->width;
+            for (int64_t i = 0; i < x->width && x->ids[pair] == e; i++)
+                x->to[row * x->width + i] = from[i] * x->by;
+            row += x->ids[pair] == e;
         }
     }
     if (block->index == 0)
@@ -58,8 +70,9 @@ static kernel_args args_of(const imbrex_plan *plan, int64_t m)
 {
     const group_desc *desc = (const void *)plan->desc;
     return (kernel_args){ .tokens = m,
-                          .row_bytes = desc->n * (int64_t)imx_dtype_bytes(desc->dtype),
+                          .width = desc->n,
                           .experts = desc->experts,
+                          .by = desc->scale.on ? desc->scale.by : 1,
                           .top_k = desc->top_k };
 }
 
@@ -113,7 +126,9 @@ static const imbrex_field desc_rows[] = {
     IMX_FIELD(group_desc, rows, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED, "capacity of c"),
     IMX_FIELD(group_desc, experts, IMX_COUNT, "int", IMBREX_FIELD_REQUIRED, "of all ranks"),
     IMX_FIELD(group_desc, top_k, IMX_COUNT, "int", IMBREX_FIELD_REQUIRED, "experts of a token"),
-    IMX_FIELD(group_desc, dtype, IMX_DTYPE, "dtype", 0, "of tokens"),
+    IMX_FIELD(group_desc, dtype, IMX_DTYPE, "dtype", 0, "of tokens: float32"),
+    IMX_FIELD(group_desc, scale.on, IMX_FLAG, "int", 0, "whether c is multiplied"),
+    IMX_FIELD(group_desc, scale.by, IMX_REAL, "float", 0, "by so much"),
     IMX_FIELD(group_desc, algorithm, IMX_NAME, "string", 0, "how"),
 };
 
@@ -129,6 +144,8 @@ static const imbrex_field args_rows[] = {
 
 static const imx_op op = {
     IMX_OP(group_tokens, "c = tokens by expert", group_desc, desc_rows, args_rows),
+    .blanks[1] = IMX_BLANK(group_desc, scale.reserved),
+    .blanks[2] = IMX_BLANK_OF_OTHERS(group_desc, other),
     .own_rows = true,
     .check = check,
     .extent = extent,
@@ -147,7 +164,8 @@ static const group_desc shape = { .tokens = TOKENS,
                                   .rows = ROWS,
                                   .experts = EXPERTS,
                                   .top_k = TOP,
-                                  .dtype = IMBREX_F32 };
+                                  .dtype = IMBREX_F32,
+                                  .scale = { .on = 1, .by = -0.5f } };
 
 static int check_run(imbrex_group *group, imbrex_plan *plan, int64_t m)
 {
@@ -169,8 +187,9 @@ static int check_run(imbrex_group *group, imbrex_plan *plan, int64_t m)
         do
             pair++;
         while (ids[pair] != e);
-        RANK_CHECK(memcmp(c + row * WIDTH, a + pair / TOP * WIDTH, WIDTH * sizeof *a) == 0,
-                   "row %d is not pair %d", row, (int)pair);
+        for (int i = 0; i < WIDTH; i++)
+            RANK_CHECK(c[row * WIDTH + i] == a[pair / TOP * WIDTH + i] * shape.scale.by,
+                       "row %d is not pair %d", row, (int)pair);
     }
     return 0;
 }
@@ -195,8 +214,15 @@ static int runs(imbrex_group *group, void *ctx)
                (int)dims[1]);
     char line[400];
     imbrex_plan_describe(plan, line, sizeof line);
-    RANK_CHECK(strstr(line, "group_tokens m=9 n=3 rows=20 experts=4 top_k=2 f32, 3 ranks"), "%s",
-               line);
+    RANK_CHECK(strstr(line, "group_tokens m=9 n=3 rows=20 experts=4 top_k=2 scale.on=1 "
+                            "scale.by=-0.5 f32, 3 ranks"),
+               "%s", line);
+    imbrex_plan_destroy(plan);
+    group_desc plain = shape; /* what is 0 and need not be given goes without saying */
+    plain.scale = (scale){ 0 };
+    RANK_OK(imx_plan_create(group, &op, &plain, &plan));
+    imbrex_plan_describe(plan, line, sizeof line);
+    RANK_CHECK(strstr(line, "top_k=2 f32, 3 ranks"), "%s", line);
     imbrex_plan_destroy(plan);
     return 0;
 }
@@ -225,6 +251,32 @@ static int mistakes(imbrex_group *group, void *ctx)
     bad.tokens = odd ? 8 : 9;
     RANK_CHECK(imx_plan_create(group, &op, &bad, &plan) == IMBREX_PEER &&
                    strstr(imbrex_error(), "desc.tokens differs between ranks: 9 on rank 0, 8 on"),
+               "%s", imbrex_error());
+    bad = shape;
+    bad.scale.on = 2;
+    RANK_CHECK(imx_plan_create(group, &op, &bad, &plan) == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "desc.scale.on is 2: want from 0 to 1"),
+               "%s", imbrex_error());
+    bad = shape;
+    bad.scale.by = INFINITY;
+    RANK_CHECK(imx_plan_create(group, &op, &bad, &plan) == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "desc.scale.by is inf: want a finite number"),
+               "%s", imbrex_error());
+    bad = shape;
+    bad.scale.by = odd ? -0.25f : -0.5f;
+    RANK_CHECK(
+        imx_plan_create(group, &op, &bad, &plan) == IMBREX_PEER &&
+            strstr(imbrex_error(), "desc.scale.by differs between ranks: -0.5 on rank 0, -0.25 on"),
+        "%s", imbrex_error());
+    bad = shape;
+    bad.scale.reserved[1] = 1;
+    RANK_CHECK(imx_plan_create(group, &op, &bad, &plan) == IMBREX_UNSUPPORTED &&
+                   strstr(imbrex_error(), "desc.scale.reserved is not 0"),
+               "%s", imbrex_error());
+    bad = shape;
+    bad.other = 1;
+    RANK_CHECK(imx_plan_create(group, &op, &bad, &plan) == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "desc.other must be 0 for group_tokens"),
                "%s", imbrex_error());
     bad = shape;
     bad.reserved[1] = 1;

@@ -1,4 +1,5 @@
 """What python/imbrex takes as operands: types, shapes, empty ones; and how long it keeps them."""
+import struct
 import sys
 import threading
 import time
@@ -10,6 +11,8 @@ from unittest import mock
 import numpy
 
 from python_ranks import RANKS, Meeting, alone, imbrex, on_ranks, random, rows_of
+from imbrex import _group  # behind python_ranks, which says where it is
+from imbrex import _library as library
 
 REFUSED = (ValueError, TypeError, OverflowError)
 
@@ -476,6 +479,43 @@ class Gpu(unittest.TestCase):
         self.assertEqual(runs, 254)
         self.lanes.passed(None)
         self.assertEqual(self.lanes.count(), 0)
+
+
+class Structs(unittest.TestCase):
+    """A struct within a desc, as an operator's rows may have one."""
+
+    def setUp(self):
+        rows = (("m", "int64", 0, 8, library.Field.REQUIRED), ("norm.rms", "int", 8, 4, 0),
+                ("norm.eps", "float", 12, 4, 0), ("chunk_rows", "int", 24, 4, 0))
+        fields = [library._Field(name=name.encode(), type=type_.encode(), text=b"", offset=offset,
+                                 bytes=size, flags=flags)
+                  for name, type_, offset, size, flags in rows]
+        self.op = types.SimpleNamespace(name="op", desc=list(map(library.Field, fields)))
+        self.op.Desc = library._structure(library.Struct, "op_desc", self.op.desc, 32)
+        self.op.signature = _group._signature(self.op)
+
+    def desc(self, *values, **fields):
+        return bytes(_group._desc(self.op, values, fields)[0])
+
+    def test_are_dicts(self):
+        self.assertEqual(str(self.op.signature), "(m, norm={}, chunk_rows=0)")
+        self.assertEqual(self.desc(5), struct.pack("<q6i", 5, 0, 0, 0, 0, 0, 0))
+        self.assertEqual(self.desc(5, {"eps": numpy.float32(0.5)}, 7),
+                         struct.pack("<qifiiii", 5, 0, 0.5, 0, 0, 7, 0))
+        self.assertEqual(self.desc(5, norm={"rms": numpy.int8(1), "eps": 2}),
+                         struct.pack("<qifiiii", 5, 1, 2, 0, 0, 0, 0))
+
+    def test_say_what_is_wrong(self):
+        for says, norm in (("norm is 1: want a dict", 1), ("norm.rms is '1': want an int",
+                                                          {"rms": "1"}),
+                           ("norm has no 'gamma': it has rms, eps", {"gamma": 1}),
+                           ("norm.eps is '1': want a number", {"eps": "1"}),
+                           ("norm.eps is True: want a number", {"eps": True}),
+                           ("norm.rms is 4294967296, which is more", {"rms": 1 << 32}),
+                           ("norm.eps is 16777217, which is more", {"eps": (1 << 24) + 1})):
+            with self.assertRaises((TypeError, OverflowError)) as caught:
+                self.desc(5, norm=norm)
+            self.assertIn(says, str(caught.exception))
 
 
 if __name__ == "__main__":
