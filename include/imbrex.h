@@ -267,22 +267,10 @@ typedef enum imbrex_layout {
     IMBREX_KN
 } imbrex_layout; /* how b lies: [n, k] or [k, n] */
 
-/* Algorithms: "copy" sends chunks under signals on a second stream while the product runs;
- * "sequential" communicates, then computes (or the other way round); "store" lets the kernels
- * store into the peers' memory themselves, on up to 16 ranks; "ll", on as many, stores data
- * together with flags, for small shares: of all_gather (it takes 4 to 8 times the whole matrix
- * in memory), of all_reduce (4 to 8 times the whole matrix for each rank), of ag_gemm before
- * the product (4 to 8 times a, and a twice more), and of gemm_rs behind it (up to 16 MB more
- * than "copy"; where a rank sends over 1 MB in all on "cuda", or chunk_rows is given, parts go
- * under signals); "ring", of ag_gemm, on as many, passes a's rows on from rank to rank as
- * first tiles read them, with chunk_rows given (on "cuda" also for m above 1024, and below
- * where each rank's rows are tiles enough for all SMs, and only on compute capability 9.0, in
- * bf16 or f16 with aligned rows; else UNSUPPORTED); "pull", of ag_gemm, meets and lets each
- * rank fetch what it wants next; "hierarchical" is for several nodes.  Unless imbrex_tune
- * found them fastest, "ll" is chosen on "cuda", in all_reduce on "cpu", too, and "ring" never.
- * all_reduce has "sequential" and "ll" alone, all_to_all "copy", "sequential" and "store".
- * All cut the product into the same tiles and give the same bits, but for runs of fewer rows
- * by plans that have others for those (m_least). */
+/* Algorithms: "sequential", "copy", "store", "ll", "pull", "ring", "hierarchical"; of gemm_rs, in
+ * place of "store", "scatter_push", "reduce_push", "reduce_pull".  docs/algorithms.md has what each
+ * moves, what it needs, and which operators have it.  All cut the product into the same tiles and
+ * give the same bits, but for runs of fewer rows by plans that have others for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */

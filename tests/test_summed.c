@@ -42,7 +42,7 @@ static void many_rows_are_summed_where_k_is_short(void **state)
                                 rows[i].arch, SMS);
         imx_choice chosen = tuned_choice(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters,
                                          rows[i].ranks, rows[i].arch, SMS);
-        if (c.sums != rows[i].summed || (c.sums && strcmp(chosen.algorithm, "store") != 0))
+        if (c.sums != rows[i].summed || c.sums != (strcmp(chosen.algorithm, "reduce_push") == 0))
             fail_msg("row %zu: %s, summed %d (%s)", i, chosen.algorithm, c.sums, chosen.why);
     }
     imx_tune_input in = { .shape = { 2111, 8192, 1280, IMBREX_BF16, IMBREX_NK },

@@ -29,9 +29,12 @@ static int read_algorithms(const options_page *page, asked *a, bench_request *re
         return 0;
     }
     int wrong = options_split(page, "algorithm", a->algorithm, BENCH_ALGORITHMS, &a->algorithms);
-    for (int i = 0; i < a->algorithms.count; i++)
-        if (strcmp(a->algorithms.words[i], "sequential") != 0)
-            request->algorithms[request->algorithm_count++] = a->algorithms.words[i];
+    for (int i = 0; i < a->algorithms.count; i++) {
+        const char *word = a->algorithms.words[i];
+        if (strcmp(word, "sequential") != 0)
+            request->algorithms[request->algorithm_count++] =
+                strcmp(word, "chosen") == 0 ? NULL : word;
+    }
     return wrong;
 }
 
@@ -121,7 +124,7 @@ int cli_bench(int argc, char **argv)
           .help = "the chosen plan is for up to M rows, as a server's, and runs a\n"
                   "shape's by others in it; the other plans are for just those" },
         { "algorithm", 0, .text = &a.algorithm, .metavar = "LIST",
-          .help = "time these, such as copy,store,ll (the one that is\nchosen)" },
+          .help = "time these, such as copy,ll,chosen (chosen, the one that\nimbrex chooses)" },
         { "tune", 0, .flag = &request.tune,
           .help = "first measure every algorithm and some chunk sizes, and keep the\n"
                   "best on disk for later plans" },

@@ -175,7 +175,7 @@ int cli_compile(int argc, char **argv)
         { "ranks", 'n', .integer = &q.words.ranks, .metavar = "R", .min = 1, .max = 64,
           .help = "ranks of the group that will run it (2)" },
         { "algorithm", 0, .text = &q.algorithm, .metavar = "LIST",
-          .help = "of each of these, such as copy,store, which every operator\n"
+          .help = "of each of these, such as copy,ll, which every operator\n"
                   "must have (the one that is chosen)" },
         { 0 },
     };

@@ -105,8 +105,8 @@ int cli_mlp(int argc, char **argv)
         { "device", 0, .text = &request.device, .metavar = "NAME",
           .help = "what to compute on (the best here)" },
         { "algorithm", 0, .text = &request.algorithm, .metavar = "NAME",
-          .choices = "copy|sequential|store|ll|hierarchical",
-          .help = "force one that both operators have: copy, sequential, store, ll;\nor "
+          .choices = "copy|sequential|ll|hierarchical",
+          .help = "force one that both operators have: copy, sequential, ll; or\n"
                   "hierarchical, over several nodes" },
         { "check", 'c', .flag = &request.check,
           .help = "compare y with a float64 reference, see below" },

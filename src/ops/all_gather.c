@@ -143,6 +143,7 @@ const imx_op imx_op_all_gather = {
         { .name = "sequential", .over_nodes = true, .layout = layout, .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
+          .stores = true,
           .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,

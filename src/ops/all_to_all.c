@@ -101,6 +101,7 @@ const imx_op imx_op_all_to_all = {
           .run = run_sequential },
         { .name = "store",
           .by_kernel = true,
+          .stores = true,
           .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,

@@ -1,9 +1,10 @@
 /* gemm_rs.c - c[rows, n] = this rank's rows of the sum over ranks of a[m, k] * b, plus bias.
  *
- * store       caller   | tiles of next rank's rows, into its slot | ... | own rows, plus slots |
+ * scatter_push  caller | tiles of next rank's rows, into its slot | ... | own rows, plus slots |
  *
- *  (sums)     caller   | tiles of all rows, each rank's to it; own rows, plus what comes |
- *  (collects) caller   | tiles of all rows, columns by columns, a flag to all behind each part |
+ * reduce_push   caller | tiles of all rows, each rank's to it; own rows, plus what comes |
+ *
+ * reduce_pull   caller | tiles of all rows, columns by columns, a flag to all behind each part |
  *                              | read own rows of all ranks' part 0, add | of part 1 | ...
  *
  * copy        caller   | tiles of next rank's rows | ... | own rows | reduce, as parts arrive
@@ -20,6 +21,8 @@
  * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
  * too, so that it does not matter whose they are.
  */
+#include <string.h>
+
 #include "across.h"
 #include "partials.h"
 #include "plan/descs.h"
@@ -94,7 +97,22 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
-/* ---- store: one kernel is the whole run, in one of three ways -------------------------------- */
+/* ---- one kernel is the whole run, in one of three ways --------------------------------------- */
+
+/* The tiles decide: each way is for tiles that the others cannot take. */
+static const char *way_of(const imx_config *config)
+{
+    return !config->merged ? "scatter_push" : config->sums ? "reduce_push" : "reduce_pull";
+}
+
+static bool is_way(const imx_problem *p, const char *name, const char *wants, imx_text *why_not)
+{
+    const char *way = way_of(p->config);
+    if (strcmp(way, name) == 0)
+        return true;
+    imx_text_add(why_not, "which is for %s: choose \"%s\"", wants, way);
+    return false;
+}
 
 static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t slot_bytes)
 {
@@ -109,15 +127,15 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t 
     return imx_run_multiply(run, GEMM, &args);
 }
 
-/* ---- store: tiles of one rank's rows, into its slot ------------------------------------------ */
+/* ---- scatter_push: tiles of one rank's rows, into its slot ----------------------------------- */
 
-static bool can_store(const imx_problem *p, imx_text *why_not)
+static bool can_scatter_push(const imx_problem *p, imx_text *why_not)
 {
-    (void)why_not; /* one of the three can */
-    return !p->config->merged;
+    return is_way(p, "scatter_push", "tiles of one rank's rows, and these have several ranks'",
+                  why_not);
 }
 
-static double store_cost(const imx_problem *p, const imx_rates *rates)
+static double scatter_push_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->store;
     if (!p->config->pushes_beside) /* those that multiply send */
@@ -125,36 +143,37 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return 10 + 0.2 * sending + imx_cost_left(sending, p->covering);
 }
 
-static imx_gemm_args store_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args scatter_push_args(const imbrex_plan *plan, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(plan, m, 0);
     args.sides |= IMX_GEMM_STORES;
     return args;
 }
 
-static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_scatter_push(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_scatter_needs(plan, n);
     n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
 }
 
-static imbrex_status prepare_store(imbrex_plan *plan)
+static imbrex_status prepare_scatter_push(imbrex_plan *plan)
 {
-    return prepare_gemm(plan, store_args(plan, plan->shape.m));
+    return prepare_gemm(plan, scatter_push_args(plan, plan->shape.m));
 }
 
-static imbrex_status run_store(const imx_run *run)
+static imbrex_status run_scatter_push(const imx_run *run)
 {
-    return run_kernel(run, store_args(run->plan, run->m),
+    return run_kernel(run, scatter_push_args(run->plan, run->m),
                       (int64_t)imx_exchange_slot_bytes(run->plan));
 }
 
-/* ---- store: rows of a tile go to their owners, who add them up as they come ------------------ */
+/* ---- reduce_push: rows of a tile go to their owners, who add them up as they come ------------ */
 
-static bool can_sum(const imx_problem *p, imx_text *why_not)
+static bool can_reduce_push(const imx_problem *p, imx_text *why_not)
 {
-    (void)why_not;
-    return p->config->sums;
+    return is_way(p, "reduce_push",
+                  "tiles of several ranks' rows, of which a GPU makes all at once, or in turns",
+                  why_not);
 }
 
 /* All parts but the last go beneath the next. */
@@ -164,7 +183,7 @@ static double left_at_end(const imx_problem *p, const imx_rates *rates)
     return fmax(sending / parts, sending - p->product * (1 - 1 / parts));
 }
 
-static double sum_cost(const imx_problem *p, const imx_rates *rates)
+static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 1.8; /* what tells itself that it came, out of registers */
     static const double share = 1.2;  /* and its bytes, of the time that stores take */
@@ -172,7 +191,7 @@ static double sum_cost(const imx_problem *p, const imx_rates *rates)
 }
 
 /* A column of tiles is added up when the last of them is made. */
-static imx_gemm_args sum_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args reduce_push_args(const imbrex_plan *plan, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(plan, m, 0);
     args.schedule.group = (int)imx_max(1, imx_ceil_div(plan->shape.m, args.schedule.tile_rows));
@@ -181,7 +200,7 @@ static imx_gemm_args sum_args(const imbrex_plan *plan, int64_t m)
     return args;
 }
 
-static int64_t sum_slot_bytes(const imbrex_plan *plan)
+static int64_t reduce_push_slot_bytes(const imbrex_plan *plan)
 {
     const imx_shape *s = &plan->shape;
     return imx_sum_slot_bytes(s->m, s->n, plan->group->size, plan->config.tile_cols,
@@ -189,38 +208,38 @@ static int64_t sum_slot_bytes(const imbrex_plan *plan)
 }
 
 /* Signals are of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
-static void lay_out_sum(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_reduce_push(const imbrex_plan *plan, imx_needs *n)
 {
     size_t ranks = (size_t)plan->group->size;
-    n->data_bytes = ranks * (size_t)sum_slot_bytes(plan);
+    n->data_bytes = ranks * (size_t)reduce_push_slot_bytes(plan);
     n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.m, plan->shape.n, plan->config.tile_rows,
                                                plan->config.tile_cols);
 }
 
-static imbrex_status prepare_sum(imbrex_plan *plan)
+static imbrex_status prepare_reduce_push(imbrex_plan *plan)
 {
-    return prepare_gemm(plan, sum_args(plan, plan->shape.m));
+    return prepare_gemm(plan, reduce_push_args(plan, plan->shape.m));
 }
 
-static imbrex_status run_sum(const imx_run *run)
+static imbrex_status run_reduce_push(const imx_run *run)
 {
-    return run_kernel(run, sum_args(run->plan, run->m), sum_slot_bytes(run->plan));
+    return run_kernel(run, reduce_push_args(run->plan, run->m), reduce_push_slot_bytes(run->plan));
 }
 
-/* ---- store: every rank keeps its tiles, and owners come to read their rows, part by part ----- */
+/* ---- reduce_pull: every rank keeps its tiles, and owners read their rows of them, by parts --- */
 
-static bool can_collect(const imx_problem *p, imx_text *why_not)
+static bool can_reduce_pull(const imx_problem *p, imx_text *why_not)
 {
-    (void)why_not;
-    return p->config->merged && !p->config->sums;
+    return is_way(p, "reduce_pull",
+                  "tiles of several ranks' rows that do not go by \"reduce_push\"", why_not);
 }
 
-static double collect_cost(const imx_problem *p, const imx_rates *rates)
+static double reduce_pull_cost(const imx_problem *p, const imx_rates *rates)
 {
     return 10 + left_at_end(p, rates);
 }
 
-static imx_gemm_args collect_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args reduce_pull_args(const imbrex_plan *plan, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(plan, m, 0);
     args.schedule.chunk_cols = plan->config.part_cols;
@@ -230,21 +249,21 @@ static imx_gemm_args collect_args(const imbrex_plan *plan, int64_t m)
     return args;
 }
 
-static void lay_out_collect(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_reduce_pull(const imbrex_plan *plan, imx_needs *n)
 {
     imx_exchange_scatter_needs(plan, n);
     n->signals = (size_t)plan->group->size * (size_t)plan->config.parts;
     n->done = (size_t)plan->config.parts; /* counters */
 }
 
-static imbrex_status prepare_collect(imbrex_plan *plan)
+static imbrex_status prepare_reduce_pull(imbrex_plan *plan)
 {
-    return prepare_gemm(plan, collect_args(plan, plan->shape.m));
+    return prepare_gemm(plan, reduce_pull_args(plan, plan->shape.m));
 }
 
-static imbrex_status run_collect(const imx_run *run)
+static imbrex_status run_reduce_pull(const imx_run *run)
 {
-    return run_kernel(run, collect_args(run->plan, run->m),
+    return run_kernel(run, reduce_pull_args(run->plan, run->m),
                       (int64_t)imx_exchange_slot_bytes(run->plan));
 }
 
@@ -346,27 +365,30 @@ const imx_op imx_op_gemm_rs = {
           .layout = imx_across_scatter_needs,
           .prepare = prepare_sequential_nodes,
           .run = run_sequential_nodes },
-        { .name = "store",
+        { .name = "scatter_push",
           .by_kernel = true,
-          .can = can_store,
-          .cost = store_cost,
-          .layout = lay_out_store,
-          .prepare = prepare_store,
-          .run = run_store },
-        { .name = "store",
+          .stores = true,
+          .can = can_scatter_push,
+          .cost = scatter_push_cost,
+          .layout = lay_out_scatter_push,
+          .prepare = prepare_scatter_push,
+          .run = run_scatter_push },
+        { .name = "reduce_push",
           .by_kernel = true,
-          .can = can_sum,
-          .cost = sum_cost,
-          .layout = lay_out_sum,
-          .prepare = prepare_sum,
-          .run = run_sum },
-        { .name = "store",
+          .stores = true,
+          .can = can_reduce_push,
+          .cost = reduce_push_cost,
+          .layout = lay_out_reduce_push,
+          .prepare = prepare_reduce_push,
+          .run = run_reduce_push },
+        { .name = "reduce_pull",
           .by_kernel = true,
-          .can = can_collect,
-          .cost = collect_cost,
-          .layout = lay_out_collect,
-          .prepare = prepare_collect,
-          .run = run_collect },
+          .stores = true,
+          .can = can_reduce_pull,
+          .cost = reduce_pull_cost,
+          .layout = lay_out_reduce_pull,
+          .prepare = prepare_reduce_pull,
+          .run = run_reduce_pull },
         { .name = "ll",
           .by_kernel = true,
           .cost = ll_cost,

@@ -128,6 +128,7 @@ const imx_op imx_op_reduce_scatter = {
           .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
+          .stores = true,
           .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,

@@ -17,7 +17,7 @@ static bool may_take(const imx_algorithm *a, const imx_problem *p)
 {
     char reason[256];
     imx_text why_not = { .at = reason, .size = sizeof reason };
-    if (a->over_nodes || !a->cost || (a->by_kernel && p->in->ranks > IMX_TEAM_MOST))
+    if (a->over_nodes || (a->by_kernel && p->in->ranks > IMX_TEAM_MOST))
         return false;
     return !a->can || a->can(p, &why_not);
 }
@@ -30,7 +30,8 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
     double best = IMX_COST_NEVER;
     imx_text_add(&why, "expected us:");
     for (const imx_algorithm *a = op->algorithms; a->name; a++) {
-        double us = may_take(a, p) ? p->product + a->cost(p, &imx_cost_rates) : IMX_COST_NEVER;
+        double us =
+            a->cost && may_take(a, p) ? p->product + a->cost(p, &imx_cost_rates) : IMX_COST_NEVER;
         if (us == IMX_COST_NEVER)
             continue;
         imx_text_add(&why, a->on_request ? "; if asked for, %s %.0f" : " %s %.0f", a->name, us);
@@ -47,21 +48,33 @@ static bool has(const imx_op *op, const char *algorithm)
     return imx_op_algorithm(op->algorithms, algorithm) != NULL;
 }
 
-/* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
-static imx_choice on_cpus(const imx_op *op, const imx_tune_input *in)
+/* The algorithm whose kernel stores into peers' memory under signals; NULL: there is none here. */
+static const char *storing(const imx_op *op, const imx_problem *p)
 {
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        if (a->stores && may_take(a, p))
+            return a->name;
+    }
+    return NULL;
+}
+
+/* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
+static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
+{
+    const imx_tune_input *in = p->in;
     const imx_shape *shape = &in->shape;
     int64_t rows = imx_max(1, imx_ceil_div(shape->m, in->ranks));
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
     bool by_kernel = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
     bool large = shard_bytes >= OVERLAP_BYTES_LEAST;
-    if (by_kernel && in->scatters && has(op, "store"))
-        return because("store", "parts are made in their owners' memory");
+    const char *store = by_kernel ? storing(op, p) : NULL;
+    if (store && in->scatters)
+        return because(store, "the kernel that makes or has a part moves it");
     if (large && has(op, "copy"))
         return because("copy", "sending runs beside the rest");
-    if (by_kernel && has(op, "store"))
-        return because("store", "a shard is sent sooner than a second stream starts");
+    if (store)
+        return because(store, "a shard is sent sooner than a second stream starts");
     if (by_kernel && !large && has(op, "ll"))
         return because("ll", "few bytes go to all at once");
     return because("sequential", large ? "there is nothing to send beside"
@@ -74,8 +87,6 @@ imx_choice imx_choose(const imx_op *op, const imx_tune_input *in, const imx_conf
         return because("hierarchical", "over nodes");
     if (in->ranks == 1)
         return because("sequential", "there is no peer to send to");
-    if (!in->arch)
-        return on_cpus(op, in);
     const imx_problem problem = imx_cost_problem(in, config);
-    return by_cost(op, &problem);
+    return in->arch ? by_cost(op, &problem) : on_cpus(op, &problem);
 }

@@ -24,6 +24,7 @@ typedef struct imx_needs {
 typedef struct imx_algorithm {
     const char *name;
     bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
+    bool stores;     /* and stores into their memory under signals: what CPU ranks choose */
     bool over_nodes; /* for ranks on several nodes; else for those of one */
     bool on_request; /* runs where it is named, and is not chosen */
     bool (*can)(const imx_problem *p, imx_text *why_not); /* NULL: always.  why_not ends a sentence

@@ -26,7 +26,7 @@ static op_case case_of(int i)
         int64_t m, n;
         int chunk_rows;
     } others[CASES - PAIRS] = {
-        { 2, "store", M, 24, 12 },      { 3, "store", M, 24, 12 },
+        { 2, "store", M, 24, 12 },      { 3, BY_TILES, M, 24, 12 },
         { 2, "ring", M, 24, 12 },       { 0, "store", M, 24, 12 },
         { 1, "store", M, 24, 12 },      { 0, "store", 1, 4, 0 }, /* lines */
         { 1, "store", 1, 4, 0 },        { 0, "ll", M, 24, 0 },

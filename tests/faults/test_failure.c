@@ -300,7 +300,8 @@ static void where_kernels_store(void **state)
     static const fate hows[] = { KILLED, STOPPED, KILLED, STOPPED };
     unsetenv("IMBREX_CPU_LINK");
     for (int i = 0; i < 4; i++) {
-        set_stage(ops[i], "store", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
+        const char *algorithm = strcmp(ops[i], "gemm_rs") == 0 ? BY_TILES : "store";
+        set_stage(ops[i], algorithm, RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
         play_all(shared->fate, RANKS_PROCESSES);
     }
     /* Ranks wait for one that waits for the next, and so on to the victim. */

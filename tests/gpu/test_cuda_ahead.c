@@ -140,7 +140,7 @@ static void each_form_has_its_choice(void **state)
     static const struct {
         const char *device, *op, *chosen;
     } rows[] = {
-        { "compile:90", "gemm_rs", "store" },
+        { "compile:90", "gemm_rs", "scatter_push" },
         { "compile:90", "ag_gemm", "store" },
         { "compile:80", "gemm_rs", "copy" },
         { "compile:80", "ag_gemm", "copy" },

@@ -172,7 +172,7 @@ static void products_leave_room(void **state)
 static int take_no_room(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    const char *algorithms[] = { "copy", "store" };
+    const char *algorithms[] = { "copy", "scatter_push" };
     imbrex_plan *plans[2];
     for (int i = 0; i < 2; i++) {
         imbrex_gemm_desc desc = {
@@ -182,8 +182,8 @@ static int take_no_room(imbrex_group *group, void *ctx)
     }
     size_t product = 1024 * 256 * 2;
     size_t with = plans[0]->offsets.local_bytes, without = plans[1]->offsets.local_bytes;
-    RANK_CHECK(with >= product && without <= with - product, "%zu bytes, and %zu with \"store\"",
-               with, without);
+    RANK_CHECK(with >= product && without <= with - product,
+               "%zu bytes, and %zu with \"scatter_push\"", with, without);
     RANK_CHECK(plans[0]->kernels[1] && !plans[1]->kernels[1], "a kernel that nobody launches");
     return 0;
 }

@@ -22,7 +22,7 @@ static const struct {
     { "all_reduce", { "sequential", "ll" } },
     { "all_to_all", { "copy", "sequential", "store" } },
     [AG_GEMM] = { "ag_gemm", { "copy", "sequential", "store", "pull", "ring", "ll" } },
-    { "gemm_rs", { "copy", "sequential", "store", "ll" } },
+    { "gemm_rs", { "copy", "sequential", "scatter_push", "reduce_push", "reduce_pull", "ll" } },
 };
 
 const char *op_cases_algorithm(const op_case *c, int i)
@@ -48,11 +48,24 @@ static bool is_spanning(imbrex_group *group, op_case c)
     return facts.spanning;
 }
 
-/* "ring" is not for tiles with rows of several ranks, and on GPUs not for what their copy engine
- * cannot take: then it has to be refused. */
+/* "ring" and "scatter_push" are not for tiles with rows of several ranks, "reduce_push" and
+ * "reduce_pull" for no others, and "ring" on GPUs not for what their copy engine cannot take: then
+ * they have to be refused. */
 static bool is_refused(imbrex_group *group, const op_case *c)
 {
     int ranks = imbrex_group_size(group);
+    if (ranks > 1 && strcmp(c->algorithm, "scatter_push") == 0)
+        return is_spanning(group, *c);
+    if (ranks > 1 && strncmp(c->algorithm, "reduce_pu", 9) == 0) {
+        op_case by_tiles = *c;
+        imbrex_plan *plan;
+        by_tiles.algorithm = BY_TILES;
+        if (case_plan(group, &by_tiles, &plan) != IMBREX_OK)
+            return false;
+        const char *fits = imx_describe_facts(plan).algorithm;
+        imbrex_plan_destroy(plan);
+        return strcmp(fits, c->algorithm) != 0;
+    }
     if (strcmp(c->algorithm, "ring") != 0 || ranks == 1)
         return false;
     if (strncmp(imbrex_group_device(group), "cpu", 3) == 0)
@@ -161,7 +174,7 @@ int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
     imbrex_status status = case_plan(group, c, plan);
     if (status == IMBREX_OK && !refused)
         return FINE;
-    if (status == IMBREX_UNSUPPORTED && refused && strstr(imbrex_error(), "choose \"store\""))
+    if (status == IMBREX_UNSUPPORTED && refused && strstr(imbrex_error(), ": choose \""))
         return FINE;
     op_image_complain("rank %d of %d: %s%s %s", imbrex_group_rank(group), imbrex_group_size(group),
                       refused ? "want UNSUPPORTED, have " : "", imbrex_status_name(status),

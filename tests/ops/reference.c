@@ -249,8 +249,21 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
     return wrong;
 }
 
+static imbrex_status plan_by_tiles(imbrex_group *group, op_case c, imbrex_plan **plan)
+{
+    static const char *const names[] = { "scatter_push", "reduce_push", "reduce_pull" };
+    imbrex_status status = IMBREX_UNSUPPORTED;
+    for (int i = 0; i < 3 && status == IMBREX_UNSUPPORTED; i++) {
+        c.algorithm = names[i];
+        status = case_plan(group, &c, plan);
+    }
+    return status;
+}
+
 imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
 {
+    if (c->algorithm && strcmp(c->algorithm, BY_TILES) == 0)
+        return plan_by_tiles(group, *c, plan);
     imbrex_coll_desc coll = {
         .m = c->m,
         .n = c->n,

@@ -10,7 +10,7 @@ typedef struct op_case {
     int64_t m, n, k;
     imbrex_dtype dtype;
     imbrex_layout layout;
-    const char *algorithm;
+    const char *algorithm; /* or BY_TILES */
     int chunk_rows, sms;
     int64_t run_m; /* 0: m */
     int bias, gathered;
@@ -18,6 +18,9 @@ typedef struct op_case {
     int nodes; /* 2 or more: sums of nodes are rounded too */
     int whole; /* small whole numbers: every sum is exact, so that its order does not matter */
 } op_case;
+
+/* Of gemm_rs: scatter_push, reduce_push or reduce_pull, whichever its tiles are for. */
+#define BY_TILES "by tiles"
 
 size_t element_bytes(imbrex_dtype dtype);
 double element_get(imbrex_dtype dtype, const void *matrix, int64_t i);
@@ -50,7 +53,7 @@ typedef struct reference_error {
 int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const void *have,
                         reference_error *error);
 
-/* Makes the plan that a case describes. */
+/* Makes the plan that a case describes.  Collective; by BY_TILES it may meet three times. */
 imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
 
 #endif /* REFERENCE_H */

@@ -73,9 +73,14 @@ static int plans(imbrex_group *group, void *ctx)
             &p);
     INVALID("desc.algorithm is \"\"", imbrex_plan_reduce_scatter, group, COLL(algorithm, ""), &p);
     UNSUPPORTED(
-        "desc.algorithm is \"ring\": gemm_rs has \"copy\", \"sequential\", \"store\", \"ll\" "
-        "here",
-        imbrex_plan_gemm_rs, group, GEMM(algorithm, "ring"), &p);
+        "desc.algorithm is \"store\": gemm_rs has \"copy\", \"sequential\", \"scatter_push\", "
+        "\"reduce_push\", \"reduce_pull\", \"ll\" here",
+        imbrex_plan_gemm_rs, group, GEMM(algorithm, "store"), &p);
+    if (imbrex_group_size(group) > 1)
+        UNSUPPORTED(
+            "which is for tiles of several ranks' rows, of which a GPU makes all at once, or in "
+            "turns: choose \"reduce_pull\"",
+            imbrex_plan_gemm_rs, group, GEMM(algorithm, "reduce_push"), &p);
     UNSUPPORTED("desc.sms is 1025: cpu:0 has at most 1024", imbrex_plan_ag_gemm, group,
                 GEMM(sms, 1025), &p);
     UNSUPPORTED("desc.sms is 2147483647", imbrex_plan_all_gather, group, COLL(sms, INT32_MAX), &p);

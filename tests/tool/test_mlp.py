@@ -152,7 +152,7 @@ class Mlp(unittest.TestCase):
                     self.check(dtype, ranks)
 
     def test_algorithms(self):
-        for algorithm in ("copy", "sequential", "store", "ll"):
+        for algorithm in ("copy", "sequential", "ll"):
             with self.subTest(algorithm=algorithm):
                 self.check("f32", 3, "--algorithm", algorithm)
 
@@ -232,7 +232,7 @@ class Mlp(unittest.TestCase):
 
     def test_biases_by_every_algorithm(self):
         self.biases("gate", "up", "down")
-        for algorithm in ("copy", "sequential", "store", "ll"):
+        for algorithm in ("copy", "sequential", "ll"):
             with self.subTest(algorithm=algorithm):
                 self.check("f32", 3, "--algorithm", algorithm)
 
@@ -506,7 +506,7 @@ class Mlp(unittest.TestCase):
             (2, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
             (2, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
             (2, ["mlp", "--random", "8,8,8", "--algorithm", "pull"],
-             "'pull': want one of copy|sequential|store|ll|hierarchical"),
+             "'pull': want one of copy|sequential|ll|hierarchical"),
             (2, ["mlp", "--random", "8,8,8", "--algorithm", "hierarchical"], "several nodes"),
             (2, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
             (2, ["mlp", "--random", "8,8,8", "--device", "cpu:7"], "cpu:7"),
