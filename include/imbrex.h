@@ -187,6 +187,15 @@ IMBREX_API void imbrex_group_abort(imbrex_group *group);
  * and control characters become '?'.  The first text of a rank counts.  NULL: none. */
 IMBREX_API void imbrex_group_abort_because(imbrex_group *group, const char *why);
 
+/* For wrappers with checks of their own, in the place of a call that they refuse.  call: its name,
+ * "imbrex_plan_run", of those that other ranks may wait for, "imbrex_plan_create" for all that make
+ * plans.  INVALID, and imbrex_error() says why; or why the group has failed.
+ *
+ * Of what enqueues: local, and nothing has failed; who waits for this rank in vain hears why, as of
+ * a refusal of the library's own (imbrex_plan_run), until that call is made and not refused.
+ * Collective calls: this takes part, and the others' end at once: PEER with why. */
+IMBREX_TRY imbrex_group_refuse(imbrex_group *group, const char *call, const char *why);
+
 /* ---- Streams, symmetric memory, one-sided operations ----------------------------------------- */
 
 /* Work on one stream runs in order; different streams run at once. */

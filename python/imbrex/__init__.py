@@ -28,7 +28,9 @@ How a group ends.  By close() or `with`; who leaves `with` by an exception tells
 which then end at once and say why.  A group that is dropped, or still there when Python ends, is
 closed then: that waits for what it has enqueued, at most for its timeout_ms.
 
-What fails raises imbrex.Error with the library's own sentence.  A group, and what was made from it,
+What fails raises imbrex.Error with the library's own sentence.  What is refused here, by ValueError
+and the like, other ranks hear of: at once where they make a plan, tune or split, and where a run or
+a barrier is not made again, with their TIMEOUT.  A group, and what was made from it,
 is one thread's at a time.  IMBREX_LIBRARY names the library's file; else it is looked for in this
 repository's build/release, or where this package is installed with it, then where the loader looks.
 """

@@ -1,5 +1,6 @@
 """Groups and plans, as imbrex.h has them."""
 import collections.abc
+import contextlib
 import ctypes
 import inspect
 import math
@@ -72,6 +73,18 @@ class Group:
     def _open(self):
         return self._life.open()
 
+    @contextlib.contextmanager
+    def _refusing(self, call):
+        """What is checked before a call that other ranks may wait for."""
+        try:
+            yield
+        except Exception as refused:
+            self._life.refuse(call, refused)
+            interruption = self._failures.pop() if self._failures else None
+            if interruption is not None and not isinstance(interruption, Exception):
+                raise interruption  # Ctrl-C in the caller's allgather
+            raise
+
     def __repr__(self):
         life = self._life
         if life is None or life.handle is None:
@@ -118,8 +131,9 @@ class Group:
         """A Group of the ranks that give this color, numbered in the order of their keys, or of
         their ranks where keys are equal; None where color is negative.  Collective over this
         group, which may be closed before its children."""
-        for name, value in ("color", color), ("key", key):
-            fits(name, value, ctypes.c_int(integer(name, value)).value)
+        with self._refusing("imbrex_group_split"):
+            for name, value in ("color", color), ("key", key):
+                fits(name, value, ctypes.c_int(integer(name, value)).value)
         handle = ctypes.c_void_p()
         check(self._life.call(lib.imbrex_group_split, self._open(), int(color), int(key),
                               ctypes.byref(handle)), self._failures)
@@ -144,7 +158,9 @@ class Group:
 
     def barrier(self, stream=None):
         """Enqueues: the stream is held until every rank's stream has come to its barrier."""
-        handle, number = self._open(), stream_number(self._life.device, stream)
+        handle = self._open()
+        with self._refusing("imbrex_barrier"):
+            number = stream_number(self._life.device, stream)
         self._life.lanes.used.add(number)
         check(lib.imbrex_barrier(handle, number))
 
@@ -192,7 +208,7 @@ class Group:
         """Measures the ways to do op ("ag_gemm"), keeps the best on disk for later plans of this
         shape, and returns {(algorithm, chunk_rows): microseconds, or why it could not be}.
         Collective.  sizes, options: as the plan's maker takes them, of all ranks alike."""
-        found, failures, name = {}, self._failures, text("op", op)
+        found, failures = {}, self._failures
 
         def note(_, step):
             try:
@@ -202,9 +218,11 @@ class Group:
                 failures[:] = [failed]
 
         desc, size = None, 0  # of what is no operator: the library has a sentence for it
-        if op in OPS:
-            desc = _desc(OPS[op], sizes, options)[0]
-            desc, size = ctypes.byref(desc), ctypes.sizeof(desc)
+        with self._refusing("imbrex_tune"):
+            name = text("op", op)
+            if op in OPS:
+                desc = _desc(OPS[op], sizes, options)[0]
+                desc, size = ctypes.byref(desc), ctypes.sizeof(desc)
         check(self._life.call(lib.imbrex_tune, self._open(), name, desc, size,
                               library.TUNE_PROGRESS(note), None), failures)
         if failures:
@@ -278,7 +296,9 @@ def _maker(op):
     op.signature = _signature(op)
 
     def make(self, *values, **fields):
-        return Plan(self, op, *_desc(op, values, fields))
+        with self._refusing("imbrex_plan_create"):
+            desc = _desc(op, values, fields)
+        return Plan(self, op, *desc)
 
     runs = ", ".join(field.name + (field.shape or "") for field in op.args)
     make.__name__, make.__qualname__ = op.name, "Group." + op.name
@@ -377,22 +397,27 @@ class Plan:
         m: rows of this run, of all ranks together, the same on all; None: the plan's m.  Given, a,
         c and gathered may have more rows than it takes.  0: no rows, so that the operands are
         checked and nothing is enqueued; only in C is an args.m of 0 the plan's m."""
-        handle, life = self._open(), self._life
-        number = None if stream is None else stream_number(life.device, stream)
-        rows = (self._most, False) if m is None else (integer("m", m), True)
-        if rows != self._rows:  # else the latest run's: runs are many
-            self._expect(*rows)
-            self._rows = rows
-        takes, held, at = self._takes, [], {"m": rows[0]}
-        for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c), ("gathered", gathered),
-                              *more.items()):
-            if operand is not None:
-                address, want, written = takes.get(name, self._takes_none)
-                at[name] = address(name, operand, want, held, written)
-        args = self._op.Args(**at)
-        if m is not None and rows[0] == 0:
-            return
-        life.lanes.hold(number, stream, held, self._bytes)
+        life = self._life
+        try:
+            handle = self._open()
+            number = None if stream is None else stream_number(life.device, stream)
+            rows = (self._most, False) if m is None else (integer("m", m), True)
+            if rows != self._rows:  # else the latest run's: runs are many
+                self._expect(*rows)
+                self._rows = rows
+            takes, held, at = self._takes, [], {"m": rows[0]}
+            for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
+                                  ("gathered", gathered), *more.items()):
+                if operand is not None:
+                    address, want, written = takes.get(name, self._takes_none)
+                    at[name] = address(name, operand, want, held, written)
+            args = self._op.Args(**at)
+            if m is not None and rows[0] == 0:
+                return
+            life.lanes.hold(number, stream, held, self._bytes)
+        except Exception as refused:  # without a context of its own: runs are many
+            life.refuse("imbrex_plan_run", refused)
+            raise
         status = life.call(lib.imbrex_plan_run, handle, ctypes.byref(args), number)
         if status:
             raise failure(status)

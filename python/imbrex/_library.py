@@ -152,6 +152,7 @@ def _open():
     lib.imbrex_group_split.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int,
                                        ctypes.POINTER(ctypes.c_void_p)]
     lib.imbrex_group_abort_because.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    lib.imbrex_group_refuse.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
     lib.imbrex_group_abort_because.restype = None
     lib.imbrex_group_destroy.restype = lib.imbrex_plan_destroy.restype = None
     lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]

@@ -112,6 +112,12 @@ class Life:
         if self.handle is not None:
             lib.imbrex_group_abort_because(self.handle, why and why.encode(errors="replace"))
 
+    def refuse(self, call, exception):
+        """For the ranks that wait for a call of this one, which a check here refuses."""
+        if self.handle is not None:
+            self.call(lib.imbrex_group_refuse, self.handle, call.encode(),
+                      in_words(exception).encode(errors="replace"))
+
     def _sync(self, number):
         try:
             return self.call(lambda: failure(lib.imbrex_stream_sync(self.handle, number)))

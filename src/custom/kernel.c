@@ -221,6 +221,7 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     };
     int count = FIELDS + imx_product_fields(k->product, fields + FIELDS);
     IMX_TRY(imx_agree(group, call, mine, fields, count));
+    k->team.kernel = ++group->kernel_count; /* only now: a failure is one on all ranks */
     if (!imx_backend_runs(group->backend))
         return IMBREX_OK;
     size_t words = IMBREXD_TEAM_WORDS(group->size) + (size_t)d->signals;
@@ -254,7 +255,6 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     IMX_ENTER(group);
     IMX_TRY(imx_fault_check(group)); /* a rank that is gone would not come to the meeting */
     imbrex_kernel *k = NULL;
-    int number = ++group->kernel_count; /* alike on all ranks, also where one has no memory */
     imx_agree_forget_launches(group);
     imbrex_status mine = imx_sys_alloc(1, sizeof *k, &k);
     if (mine == IMBREX_OK)
@@ -264,7 +264,6 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
         return imx_agree(group, __func__, mine, NULL, 0);
     }
     k->group = group;
-    k->team.kernel = number;
     mine = check_desc(desc, out);
     if (mine == IMBREX_OK)
         strcpy(k->name, desc->name);

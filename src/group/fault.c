@@ -562,10 +562,11 @@ void imx_fault_note_refusal(imbrex_group *group)
     imx_note *refused = &imx_control_of(group, group->rank)->refused;
     const char *sentence = imbrex_error(), *function = imx_status_function();
     char before[IMX_NOTE_BYTES];
+    size_t name = strlen(function);
     if (sentence[0] && !__atomic_load_n(group->abort[group->rank], __ATOMIC_RELAXED))
         imx_note_write(refused, sentence);
     else if (!sentence[0] && imx_note_read(refused, before) &&
-             strncmp(before, function, strlen(function)) == 0)
+             strncmp(before, function, name) == 0 && before[name] == ':')
         imx_note_write(refused, "");
 }
 
