@@ -48,13 +48,11 @@ static void *hold(void *ctx)
     return NULL;
 }
 
+/* By a call that can be refused at any time: one that destroys would wait for the held one. */
 static void await_hold(pair *x)
 {
-    imbrex_stream none = NULL;
-    while (imbrex_stream_create(x->group, &none) == IMBREX_OK) {
-        imbrex_stream_destroy(x->group, none);
+    while (imbrex_stream_sync(x->group, NULL) == IMBREX_OK)
         usleep(1000);
-    }
 }
 
 static int all_are_refused(pair *x)
