@@ -279,7 +279,7 @@ typedef enum imbrex_layout {
 /* Algorithms: "sequential", "copy", "store", "ll", "pull", "ring", "hierarchical"; of gemm_rs, in
  * place of "store", "scatter_push", "reduce_push", "reduce_pull".  docs/algorithms.md has what each
  * moves, what it needs, and which operators have it.  All cut the product into the same tiles and
- * give the same bits, but for runs of fewer rows by plans that have others for those (m_least). */
+ * give the same bits, but for runs of fewer rows by plans with variants for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
@@ -294,7 +294,7 @@ typedef struct imbrex_gemm_desc {
     int sms;
     /* The fewest rows of a run that is to be fast.  What is best for many rows takes several times
      * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and
-     * chunk_rows are the library's choice, has others in it for up to 64, 128, 256, 384, 512, 768,
+     * chunk_rows are the library's choice, has variants for up to 64, 128, 256, 384, 512, 768,
      * 1024 and 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits
      * in.  All of them together take about the memory of 5000 to 9000 rows, of up to 16000 the more
      * of them are "ll", and time when the plan is made; m_least = m makes none.  In
@@ -418,8 +418,8 @@ typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
  * of its own, by every algorithm and then with several chunk sizes (unless desc gives one, or
  * tiles have rows of several ranks), all ranks in lockstep, and keeps the fastest on disk: from
  * then on plans of that shape, dtype, layout, budget (desc.sms) and number of ranks, whose desc
- * names no algorithm, take it on such devices and links, those for fewer rows in another plan,
- * too.  No size may be 0.  desc, desc_bytes: as in imbrex_plan_create.
+ * names no algorithm, take it on such devices and links, and so do variants of other
+ * plans.  No size may be 0.  desc, desc_bytes: as in imbrex_plan_create.
  * desc.algorithm must be NULL, and IMBREX_ALGORITHM still comes first.  UNSUPPORTED: the group has
  * one rank, or its device only compiles.  SYSTEM on rank 0, PEER on the others: the folder cannot
  * be written (IMBREX_CACHE_DIR).
@@ -442,8 +442,8 @@ IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const void *desc, si
  * why the call was refused, if they are on its node. */
 IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
 
-/* One line for people: shape, algorithm and why, tiles, the plans in it for fewer rows, and how
- * much memory all take of this rank.  Writes and returns as snprintf does. */
+/* One line for people: shape, algorithm and why, tiles, its variants for fewer rows, and how much
+ * memory all take of this rank.  Writes and returns as snprintf does. */
 IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size);
 
 /* Local.  Waits until this rank's runs of the plan are done, but for replays of graphs, which the

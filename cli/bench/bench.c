@@ -122,7 +122,7 @@ int cli_bench(int argc, char **argv)
           .help = "what to compute on (the best here)" },
         { "plan-m", 0, .integer = &w->plan_m, .metavar = "M", .min = 1, .max = 1 << 24,
           .help = "the chosen plan is for up to M rows, as a server's, and runs a\n"
-                  "shape's by others in it; the other plans are for just those" },
+                  "shape's by its variants; the other plans are for just those" },
         { "algorithm", 0, .text = &a.algorithm, .metavar = "LIST",
           .help = "time these, such as copy,ll,chosen (chosen, the one that\nimbrex chooses)" },
         { "tune", 0, .flag = &request.tune,

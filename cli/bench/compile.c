@@ -193,8 +193,8 @@ int cli_compile(int argc, char **argv)
         .options = bench_words_options(&q.words, options),
         .notes =
             "Prints a line a plan, with its kernels: compiled now, or in the cache; or what the\n"
-            "compiler says of a kernel.  Without --algorithm those of the plans in it for few\n"
-            "rows are compiled, too.\n"
+            "compiler says of a kernel.  Without --algorithm those of the plan's variants\n"
+            "for few rows are compiled, too.\n"
             "Exit codes: 0 all are there, 1 something failed, 2 wrong usage or no such form.",
         .most = 1,
     };

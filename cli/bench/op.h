@@ -31,7 +31,7 @@ typedef struct bench_shape {
     imbrex_layout layout;
     int chunk_rows, sms; /* 0: chosen */
     int64_t m_least;     /* as in imbrex_gemm_desc */
-    int64_t plan_m;      /* the chosen plan is for so many rows, with others for fewer; 0: for m */
+    int64_t plan_m;      /* the chosen plan is for so many rows, and has variants; 0: for m */
     bool bias;
 } bench_shape;
 

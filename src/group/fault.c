@@ -8,14 +8,14 @@
 #include "group.h"
 #include "plan/plan.h"
 
-static void describe_plan(const imbrex_group *group, int number, imx_text *text)
+static void describe_plan(const imbrex_group *group, int site, imx_text *text)
 {
-    const imbrex_plan *plan = imx_plan_by_number(group, number);
-    if (plan && plan->whole)
-        imx_text_add(text, "%s (plan %d, of up to %lld rows)", plan->op->info.name,
-                     plan->whole->number, (long long)plan->shape.m);
-    else
-        imx_text_add(text, "%s (plan %d)", plan ? plan->op->info.name : "a destroyed plan", number);
+    const imx_variant *variant = imx_variant_by_site(group, site);
+    imx_text_add(text, "%s (plan %d", variant ? variant->plan->op->info.name : "a destroyed plan",
+                 imx_variant_plan_number(site));
+    if (variant && variant != variant->plan->variants)
+        imx_text_add(text, ", of up to %lld rows", (long long)variant->shape.m);
+    imx_text_add(text, ")");
 }
 
 /* In a kernel of the caller's. */

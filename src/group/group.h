@@ -92,7 +92,6 @@ struct imbrex_group {
     imbrex_stream stream;        /* the default one */
     imbrex_plan *plans;          /* all that live, newest first */
     int plan_count;              /* made so far: numbers them */
-    int fewer_count;             /* the same of those for fewer rows in others */
     uint64_t runs;               /* of all plans, enqueued so far: numbers them */
     imbrex_kernel *kernels;      /* of the caller's: all that live, newest first */
     int kernel_count;            /* made so far: numbers them */

@@ -49,7 +49,7 @@ imx_lanes imx_across_lanes(const imx_run *run, bool overlapped)
 /* The lane of chunk q of whoever sends to the node i further on, alike at both ends. */
 static int lane_of(const imx_run *run, const imx_lanes *lanes, int i, int q)
 {
-    return (i * run->plan->config.chunks + q) % lanes->nets;
+    return (i * run->variant->config.chunks + q) % lanes->nets;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -119,18 +119,18 @@ imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, cons
 /* ---- scatter --------------------------------------------------------------------------------- */
 
 /* Where the sums begin in local data: after the product's c. */
-static size_t sums_at(const imbrex_plan *plan)
+static size_t sums_at(const imx_variant *variant)
 {
-    const imx_shape *s = &plan->shape;
-    return plan->op->product
+    const imx_shape *s = &variant->shape;
+    return variant->plan->op->product
                ? imx_align((size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype), 256)
                : 0;
 }
 
 static char *sum(const imx_run *run, int node)
 {
-    return (char *)imx_run_local(run) + sums_at(run->plan) +
-           (size_t)node * imx_exchange_slot_bytes(run->plan);
+    return (char *)imx_run_local(run) + sums_at(run->variant) +
+           (size_t)node * imx_exchange_slot_bytes(run->variant);
 }
 
 /* What has come from other nodes lies after the sums. */
@@ -139,44 +139,44 @@ static char *incoming(const imx_run *run, int node)
     return sum(run, nodes_of(run)->count + node);
 }
 
-void imx_across_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
+void imx_across_scatter_needs(const imx_variant *variant, imx_needs *needs)
 {
-    size_t nodes = (size_t)plan->group->nodes.count;
-    imx_exchange_scatter_needs(plan, needs);
-    needs->local_bytes = sums_at(plan) + 2 * nodes * imx_exchange_slot_bytes(plan);
-    needs->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    size_t nodes = (size_t)variant->plan->group->nodes.count;
+    imx_exchange_scatter_needs(variant, needs);
+    needs->local_bytes = sums_at(variant) + 2 * nodes * imx_exchange_slot_bytes(variant);
+    needs->done = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
-static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t m, int kernel)
+static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int kernel)
 {
-    const imx_nodes *nodes = &plan->group->nodes;
+    const imx_nodes *nodes = &variant->plan->group->nodes;
     bool over = kernel == NODES;
     return (imx_reduce_args){
-        .rows = imx_ceil_div(m, plan->group->size),
-        .n = plan->shape.n,
-        .dtype = (int)plan->shape.dtype,
+        .rows = imx_ceil_div(m, variant->plan->group->size),
+        .n = variant->shape.n,
+        .dtype = (int)variant->shape.dtype,
         .ranks = over ? nodes->count : nodes->ranks,
         .own = over ? nodes->own : nodes->local,
-        .chunk_rows = (int)imx_plan_chunk_rows(plan, m),
-        .chunks = plan->config.chunks,
-        .plan = plan->number,
+        .chunk_rows = (int)imx_variant_chunk_rows(variant, m),
+        .chunks = variant->config.chunks,
+        .plan = imx_variant_site(variant),
         .from = over ? nodes->local : imx_nodes_leader(nodes),
         .every = over ? nodes->ranks : 1,
-        .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
+        .slot_bytes = (int64_t)imx_exchange_slot_bytes(variant),
     };
 }
 
 /* What adds up beside a product takes no more than was left free for it, and the engine keeps its
  * part of that; the rest is alone. */
-imbrex_status imx_across_scatter_prepare(imbrex_plan *plan, int first)
+imbrex_status imx_across_scatter_prepare(imx_variant *variant, int first)
 {
-    const imx_config *config = &plan->config;
-    int left = (int)imx_max(1, config->leave - plan->group->net_facts.units);
+    const imx_config *config = &variant->config;
+    int left = (int)imx_max(1, config->leave - variant->plan->group->net_facts.units);
     for (int kernel = PARTS; kernel <= NODES; kernel++) {
-        imx_reduce_args largest = reduce_args(plan, plan->shape.m, kernel);
-        bool beside = kernel == PARTS && plan->op->product && config->leave > 0;
-        IMX_TRY(imx_plan_prepare_blocks(plan, first + kernel, &imx_kernel_reduce, &largest,
-                                        beside ? left : config->blocks));
+        imx_reduce_args largest = reduce_args(variant, variant->shape.m, kernel);
+        bool beside = kernel == PARTS && variant->plan->op->product && config->leave > 0;
+        IMX_TRY(imx_variant_prepare_blocks(variant, first + kernel, &imx_kernel_reduce, &largest,
+                                           beside ? left : config->blocks));
     }
     return IMBREX_OK;
 }
@@ -186,7 +186,7 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int t
                           const char *matrix, uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     int owner = nodes->first[t] + to, rank = imx_nodes_leader(nodes) + to;
     int slot = t * nodes->ranks + nodes->local;
     if (q >= imx_run_chunks(run, owner))
@@ -195,7 +195,7 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int t
     if (done)
         IMX_TRY(imx_run_wait(run, stream, done + number, IMX_SITE_DONE, run->rank, number));
     char *theirs = (char *)imx_run_data(run, rank) +
-                   (size_t)slot * imx_exchange_slot_bytes(run->plan) +
+                   (size_t)slot * imx_exchange_slot_bytes(run->variant) +
                    imx_exchange_chunk_at(run, q, width);
     IMX_TRY(imx_run_copy(run, stream, theirs, matrix + matrix_at(run, owner, q, width),
                          chunk_bytes(run, owner, q, width), rank));
@@ -209,7 +209,7 @@ static imbrex_status push_all(const imx_run *run, imbrex_stream stream, int t, c
                               uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
-    int chunks = run->plan->config.chunks, mates = nodes->ranks - 1;
+    int chunks = run->variant->config.chunks, mates = nodes->ranks - 1;
     for (int i = 0; i < chunks * mates; i++) {
         bool by_chunk = t != nodes->own;
         int q = by_chunk ? i / mates : i % chunks;
@@ -224,13 +224,13 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
                             int q, int64_t rows, const char *matrix)
 {
     const imx_nodes *nodes = nodes_of(run);
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     int owner = nodes->first[t] + nodes->local, slot = t * nodes->ranks;
-    imx_reduce_args args = reduce_args(run->plan, run->m, kernel);
+    imx_reduce_args args = reduce_args(run->variant, run->m, kernel);
     args.rows = rows;
     args.chunk = q;
     args.slots = (char *)imx_run_data(run, run->rank) +
-                 (size_t)slot * imx_exchange_slot_bytes(run->plan) +
+                 (size_t)slot * imx_exchange_slot_bytes(run->variant) +
                  imx_exchange_chunk_at(run, q, width);
     args.own_part = matrix + matrix_at(run, owner, q, width);
     args.c = sum(run, t) + imx_exchange_chunk_at(run, q, width);
@@ -247,7 +247,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
                                const char *matrix, uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     int to = counterpart(nodes, i), from = counterpart(nodes, -i);
     int t = nodes->of[to], u = nodes->of[from];
     for (int q = 0; q < most_chunks(run, to, run->rank); q++) {
@@ -282,7 +282,7 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
 {
     for (int i = 0; i < lanes->nets && lanes->net[i] != run->stream; i++)
         IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_NET + i], run->stream));
-    imx_reduce_args args = reduce_args(run->plan, run->m, NODES);
+    imx_reduce_args args = reduce_args(run->variant, run->m, NODES);
     args.rows = imx_run_rows(run, run->rank);
     args.slots = incoming(run, 0);
     args.own_part = sum(run, nodes_of(run)->own);

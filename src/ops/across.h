@@ -16,7 +16,7 @@
  *     net     |                                            | chunk 1 | chunk 3 | ...
  *     caller                                            own node's rows added up, then all nodes' |
  *
- * In the plan's shared data, per half, gather is as in exchange.h.  Scatter has
+ * In a variant's shared data, per half, gather is as in exchange.h.  Scatter has
  *
  *     [nodes][ranks of a node][most rows, n]   slot t * L + l: this node's l-th rank's part of the
  *                                              rows that the rank of this number has on node t
@@ -44,10 +44,10 @@ imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, cons
                                 int64_t width) IMX_MUST_CHECK;
 
 /* After the operator's own local data and signals. */
-void imx_across_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
+void imx_across_scatter_needs(const imx_variant *variant, imx_needs *needs);
 
 /* Makes the kernels ready, from number `first` on. */
-imbrex_status imx_across_scatter_prepare(imbrex_plan *plan, int first) IMX_MUST_CHECK;
+imbrex_status imx_across_scatter_prepare(imx_variant *variant, int first) IMX_MUST_CHECK;
 
 /* args.c becomes this rank's rows of the sum of all ranks' matrix[m, n]: within each node by rank,
  * rounded, then by node, then bias.  With done, chunk q of rank's rows is there only once done[rank

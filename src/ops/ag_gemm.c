@@ -32,28 +32,28 @@ enum { GEMM, LL }; /* kernels */
 /* ---- the product ----------------------------------------------------------------------------- */
 
 /* Others' rows come rank by rank.  leave: of the device, for what runs beside the product. */
-static imx_gemm_args gemm_args(const imbrex_plan *plan, int64_t m, int leave)
+static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int leave)
 {
     imx_gemm_args args = {
-        .schedule = imx_plan_schedule(plan, m, plan->group->rank, 0),
-        .k = plan->shape.k,
-        .dtype = (int)plan->shape.dtype,
-        .layout = (int)plan->shape.layout,
+        .schedule = imx_variant_schedule(variant, m, variant->plan->group->rank, 0),
+        .k = variant->shape.k,
+        .dtype = (int)variant->shape.dtype,
+        .layout = (int)variant->shape.layout,
         .leave = leave,
         .sides = IMX_GEMM_GATHERS,
-        .own = plan->config.merged ? -1 : plan->group->rank,
+        .own = variant->config.merged ? -1 : variant->plan->group->rank,
         .slices = 1,
-        .slice_k = (int)plan->shape.k,
-        .push_pace = { plan->config.push_pace[0], plan->config.push_pace[1] },
-        .plan = plan->number,
+        .slice_k = (int)variant->shape.k,
+        .push_pace = { variant->config.push_pace[0], variant->config.push_pace[1] },
+        .plan = imx_variant_site(variant),
     };
     args.schedule.band = 0;
     return args;
 }
 
-static imbrex_status prepare_gemm(imbrex_plan *plan, imx_gemm_args largest)
+static imbrex_status prepare_gemm(imx_variant *variant, imx_gemm_args largest)
 {
-    return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
+    return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
 }
 
 /* ready: signals of the rows that come; NULL: all are here. */
@@ -70,11 +70,11 @@ static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
 }
 
 /* Signals for chunks, or for slices where ranks are merged. */
-static void layout(const imbrex_plan *plan, imx_needs *n)
+static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_gather_needs(plan, plan->shape.k, n);
-    size_t parts = (size_t)imx_max(plan->config.chunks, plan->config.slices);
-    n->done = (size_t)plan->group->size * parts;
+    imx_exchange_gather_needs(variant, variant->shape.k, n);
+    size_t parts = (size_t)imx_max(variant->config.chunks, variant->config.slices);
+    n->done = (size_t)variant->plan->group->size * parts;
     if (n->signals)
         n->signals = n->done;
 }
@@ -83,7 +83,7 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 {
     if (!run->args->gathered)
         return IMBREX_OK;
-    return imx_exchange_gather_out(run, stream, run->args->a, run->plan->shape.k,
+    return imx_exchange_gather_out(run, stream, run->args->a, run->variant->shape.k,
                                    run->args->gathered, all_here);
 }
 
@@ -99,20 +99,21 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 }
 
 /* Between ranks on one GPU it is multiprocessors that copy. */
-static imbrex_status prepare_copy(imbrex_plan *plan)
+static imbrex_status prepare_copy(imx_variant *variant)
 {
-    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave_copies));
+    return prepare_gemm(variant,
+                        gemm_args(variant, variant->shape.m, variant->config.leave_copies));
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave_copies);
+    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave_copies);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -125,18 +126,18 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
     return 55 + 0.8 * p->sent / rates->copy;
 }
 
-static imbrex_status prepare_sequential(imbrex_plan *plan)
+static imbrex_status prepare_sequential(imx_variant *variant)
 {
-    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, 0));
+    return prepare_gemm(variant, gemm_args(variant, variant->shape.m, 0));
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->plan->shape.k));
-    IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream, true));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
@@ -152,22 +153,22 @@ static double pull_cost(const imx_problem *p, const imx_rates *rates)
 }
 
 /* Beside the product flags are copied within the device, by multiprocessors. */
-static imbrex_status prepare_pull(imbrex_plan *plan)
+static imbrex_status prepare_pull(imx_variant *variant)
 {
-    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave));
+    return prepare_gemm(variant, gemm_args(variant, variant->shape.m, variant->config.leave));
 }
 
 /* The ranks meet before the product starts, not beneath it: a kernel that waits beneath a product
  * which fills the device might never start. */
 static imbrex_status run_pull(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
+    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave);
     bind(run, imx_run_done(run), &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_offer(run, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_exchange_offer(run, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_fetch(run, run->plan->comm, run->plan->shape.k, imx_run_done(run)));
+    IMX_TRY(imx_exchange_fetch(run, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
     IMX_TRY(gathered(run, run->plan->comm, true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -179,7 +180,7 @@ static imbrex_status run_pull(const imx_run *run)
  * no credit to a peer whose caller wants `gathered`, and who waits. */
 static bool has_kernel(const imx_run *run)
 {
-    return run->m && run->plan->shape.n;
+    return run->m && run->variant->shape.n;
 }
 
 /* A gathered output is copied after the kernel, before peers get credit. */
@@ -213,53 +214,53 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
 }
 
 /* Behind the gathered rows, where merged ones come in. */
-static int64_t inbox_at(const imbrex_plan *plan)
+static int64_t inbox_at(const imx_variant *variant)
 {
-    const imx_shape *s = &plan->shape;
+    const imx_shape *s = &variant->shape;
     return (int64_t)imx_align((size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype), 256);
 }
 
-static bool has_inbox(const imbrex_plan *plan)
+static bool has_inbox(const imx_variant *variant)
 {
-    return plan->config.merged && plan->config.pushes_beside;
+    return variant->config.merged && variant->config.pushes_beside;
 }
 
 /* The first peer's rows are here soonest, and are not walked with others'. */
-static imx_gemm_args store_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args store_args(const imx_variant *variant, int64_t m)
 {
-    imx_gemm_args args = gemm_args(plan, m, 0);
-    args.schedule = imx_plan_schedule(plan, m, plan->group->rank, 1);
+    imx_gemm_args args = gemm_args(variant, m, 0);
+    args.schedule = imx_variant_schedule(variant, m, variant->plan->group->rank, 1);
     args.sides |= IMX_GEMM_PUSHES;
-    args.slices = plan->config.slices;
-    args.slice_k = plan->config.slice_k;
-    args.inbox = has_inbox(plan) ? inbox_at(plan) : 0;
+    args.slices = variant->config.slices;
+    args.slice_k = variant->config.slice_k;
+    args.inbox = has_inbox(variant) ? inbox_at(variant) : 0;
     return args;
 }
 
-static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    layout(plan, n);
-    if (has_inbox(plan)) {
-        n->data_bytes += (size_t)inbox_at(plan);
-        n->done = (size_t)plan->config.slices * imx_align((size_t)plan->config.blocks, 2);
+    layout(variant, n);
+    if (has_inbox(variant)) {
+        n->data_bytes += (size_t)inbox_at(variant);
+        n->done = (size_t)variant->config.slices * imx_align((size_t)variant->config.blocks, 2);
     }
 }
 
-static imbrex_status prepare_store(imbrex_plan *plan)
+static imbrex_status prepare_store(imx_variant *variant)
 {
-    return prepare_gemm(plan, store_args(plan, plan->shape.m));
+    return prepare_gemm(variant, store_args(variant, variant->shape.m));
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
     if (!has_kernel(run))
         return run_sequential(run);
-    imx_gemm_args args = store_args(run->plan, run->m);
+    imx_gemm_args args = store_args(run->variant, run->m);
     bind(run, imx_run_signal(run, run->rank), &args);
     args.push_first = imx_run_row(run, run->rank);
     args.push_rows = imx_run_rows(run, run->rank);
     args.counters = imx_run_counters(run);
-    if (has_inbox(run->plan))
+    if (has_inbox(run->variant))
         args.done = imx_run_done(run);
     return run_kernel(run, &args);
 }
@@ -286,34 +287,34 @@ static double ring_cost(const imx_problem *p, const imx_rates *rates)
     return 4 * (p->in->ranks - 1) + 0.35 * sending + imx_cost_left(sending, p->covering);
 }
 
-static imx_gemm_args ring_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args ring_args(const imx_variant *variant, int64_t m)
 {
-    imx_gemm_args args = gemm_args(plan, m, 0);
+    imx_gemm_args args = gemm_args(variant, m, 0);
     args.sides |= IMX_GEMM_FORWARDS;
     args.slices = imx_ring_slices(args.k);
     args.slice_k = imx_ring_slice_k(args.k);
     return args;
 }
 
-static void lay_out_ring(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_ring(const imx_variant *variant, imx_needs *n)
 {
-    imx_gemm_args args = ring_args(plan, plan->shape.m);
-    layout(plan, n);
-    args.schedule.chunk_rows = plan->config.chunk_rows; /* the most, of runs of any m */
+    imx_gemm_args args = ring_args(variant, variant->shape.m);
+    layout(variant, n);
+    args.schedule.chunk_rows = variant->config.chunk_rows; /* the most, of runs of any m */
     n->signals =
         (size_t)args.schedule.ranks * (size_t)imx_ring_strips(&args.schedule) * (size_t)args.slices;
 }
 
-static imbrex_status prepare_ring(imbrex_plan *plan)
+static imbrex_status prepare_ring(imx_variant *variant)
 {
-    return prepare_gemm(plan, ring_args(plan, plan->shape.m));
+    return prepare_gemm(variant, ring_args(variant, variant->shape.m));
 }
 
 static imbrex_status run_ring(const imx_run *run)
 {
     if (!has_kernel(run))
         return run_sequential(run);
-    imx_gemm_args args = ring_args(run->plan, run->m);
+    imx_gemm_args args = ring_args(run->variant, run->m);
     bind(run, imx_run_signal(run, run->rank), &args);
     return run_kernel(run, &args);
 }
@@ -326,47 +327,47 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
     return imx_exchange_ll_cost(rates, p->sent, sent_most);
 }
 
-static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    const imx_shape *s = &plan->shape;
-    imx_exchange_ll_needs(plan, s->k, false, n);
+    const imx_shape *s = &variant->shape;
+    imx_exchange_ll_needs(variant, s->k, false, n);
     n->local_bytes = (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
 }
 
-static imbrex_status prepare_ll(imbrex_plan *plan)
+static imbrex_status prepare_ll(imx_variant *variant)
 {
-    IMX_TRY(prepare_sequential(plan));
-    return imx_exchange_ll_prepare(plan, LL, plan->shape.k, false);
+    IMX_TRY(prepare_sequential(variant));
+    return imx_exchange_ll_prepare(variant, LL, variant->shape.k, false);
 }
 
 /* The product finds all rows in one place, its own too. */
 static imbrex_status run_ll(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
-    IMX_TRY(imx_exchange_ll(run, LL, run->plan->shape.k, false, all));
+    IMX_TRY(imx_exchange_ll(run, LL, run->variant->shape.k, false, all));
     return imx_run_multiply(run, GEMM, &args);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
 /* Beside the product run kernels of the engine. */
-static imbrex_status prepare_hierarchical(imbrex_plan *plan)
+static imbrex_status prepare_hierarchical(imx_variant *variant)
 {
-    return prepare_gemm(plan, gemm_args(plan, plan->shape.m, plan->config.leave));
+    return prepare_gemm(variant, gemm_args(variant, variant->shape.m, variant->config.leave));
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, true);
-    imx_gemm_args args = gemm_args(run->plan, run->m, run->plan->config.leave);
+    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -375,10 +376,10 @@ static imbrex_status run_hierarchical(const imx_run *run)
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, false);
-    imx_gemm_args args = gemm_args(run->plan, run->m, 0);
+    imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->plan->shape.k));
+    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));

@@ -18,9 +18,9 @@
 
 enum { KERNEL };
 
-static void layout(const imbrex_plan *plan, imx_needs *n)
+static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_gather_needs(plan, plan->shape.n, n);
+    imx_exchange_gather_needs(variant, variant->shape.n, n);
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
@@ -32,7 +32,7 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, width));
@@ -50,7 +50,7 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, width));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
@@ -65,14 +65,14 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_exchange_push_cost(rates, p->sent);
 }
 
-static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, IMX_PUSH_GATHERS, n);
+    imx_exchange_push_needs(variant, IMX_PUSH_GATHERS, n);
 }
 
-static imbrex_status prepare_store(imbrex_plan *plan)
+static imbrex_status prepare_store(imx_variant *variant)
 {
-    return imx_exchange_push_prepare(plan, KERNEL, IMX_PUSH_GATHERS);
+    return imx_exchange_push_prepare(variant, KERNEL, IMX_PUSH_GATHERS);
 }
 
 static imbrex_status run_store(const imx_run *run)
@@ -87,26 +87,26 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
     return imx_exchange_ll_cost(rates, p->sent, IMX_EXCHANGE_LL_SENT(p));
 }
 
-static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_ll_needs(plan, plan->shape.n, false, n);
+    imx_exchange_ll_needs(variant, variant->shape.n, false, n);
 }
 
-static imbrex_status prepare_ll(imbrex_plan *plan)
+static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_exchange_ll_prepare(plan, KERNEL, plan->shape.n, false);
+    return imx_exchange_ll_prepare(variant, KERNEL, variant->shape.n, false);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_exchange_ll(run, KERNEL, run->plan->shape.n, false, run->args->c);
+    return imx_exchange_ll(run, KERNEL, run->variant->shape.n, false, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
 static imbrex_status gather_across(const imx_run *run, const imx_lanes *lanes)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     IMX_TRY(imx_across_gather(run, lanes, run->args->a, width));
     return imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false);
 }

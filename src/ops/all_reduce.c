@@ -21,7 +21,7 @@ enum { REDUCE, LL = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, f
 /* This rank's rows of c. */
 static void *own_rows(const imx_run *run)
 {
-    return (char *)run->args->c + imx_exchange_rank_at(run, run->rank, run->plan->shape.n);
+    return (char *)run->args->c + imx_exchange_rank_at(run, run->rank, run->variant->shape.n);
 }
 
 /* The run of the first movement, whose output is own rows. */
@@ -41,25 +41,25 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
     return 2 * imx_exchange_sequential_cost(rates, p->sent);
 }
 
-static void lay_out_sequential(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_sequential(const imx_variant *variant, imx_needs *n)
 {
     imx_needs scatter = { 0 }, gather = { 0 };
-    imx_exchange_scatter_needs(plan, &scatter);
-    imx_exchange_gather_needs(plan, plan->shape.n, &gather);
+    imx_exchange_scatter_needs(variant, &scatter);
+    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
     *n = imx_exchange_both(&scatter, &gather);
 }
 
-static imbrex_status prepare_sequential(imbrex_plan *plan)
+static imbrex_status prepare_sequential(imx_variant *variant)
 {
-    return imx_exchange_scatter_prepare(plan, REDUCE);
+    return imx_exchange_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     imx_needs scatter = { 0 };
     imbrex_args args;
-    imx_exchange_scatter_needs(run->plan, &scatter);
+    imx_exchange_scatter_needs(run->variant, &scatter);
     const imx_run first = scatter_run(run, &args), second = imx_exchange_second(run, &scatter);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_exchange_scatter(&first, run->stream, args.a, NULL));
@@ -85,34 +85,34 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
     return begins + share * p->sent * p->in->ranks / rates->store;
 }
 
-static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_ll_needs(plan, plan->shape.n, true, n);
+    imx_exchange_ll_needs(variant, variant->shape.n, true, n);
 }
 
-static imbrex_status prepare_ll(imbrex_plan *plan)
+static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_exchange_ll_prepare(plan, LL, plan->shape.n, true);
+    return imx_exchange_ll_prepare(variant, LL, variant->shape.n, true);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_exchange_ll(run, LL, run->plan->shape.n, true, run->args->c);
+    return imx_exchange_ll(run, LL, run->variant->shape.n, true, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static void lay_out_nodes(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_nodes(const imx_variant *variant, imx_needs *n)
 {
     imx_needs scatter = { 0 }, gather = { 0 };
-    imx_across_scatter_needs(plan, &scatter);
-    imx_exchange_gather_needs(plan, plan->shape.n, &gather);
+    imx_across_scatter_needs(variant, &scatter);
+    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
     *n = imx_exchange_both(&scatter, &gather);
 }
 
-static imbrex_status prepare_nodes(imbrex_plan *plan)
+static imbrex_status prepare_nodes(imx_variant *variant)
 {
-    return imx_across_scatter_prepare(plan, ACROSS);
+    return imx_across_scatter_prepare(variant, ACROSS);
 }
 
 static imbrex_status scatter_across(const imx_run *run, const imx_lanes *lanes)
@@ -124,9 +124,9 @@ static imbrex_status scatter_across(const imx_run *run, const imx_lanes *lanes)
 
 static imbrex_status gather_across(const imx_run *run, const imx_lanes *lanes)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     imx_needs scatter = { 0 };
-    imx_across_scatter_needs(run->plan, &scatter);
+    imx_across_scatter_needs(run->variant, &scatter);
     const imx_run second = imx_exchange_second(run, &scatter);
     IMX_TRY(imx_across_gather(&second, lanes, own_rows(run), width));
     return imx_exchange_gather_out(&second, run->stream, own_rows(run), width, run->args->c, false);

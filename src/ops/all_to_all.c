@@ -54,14 +54,14 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_exchange_push_cost(rates, p->sent);
 }
 
-static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, IMX_PUSH_EXCHANGES, n);
+    imx_exchange_push_needs(variant, IMX_PUSH_EXCHANGES, n);
 }
 
-static imbrex_status prepare_store(imbrex_plan *plan)
+static imbrex_status prepare_store(imx_variant *variant)
 {
-    return imx_exchange_push_prepare(plan, PUSH, IMX_PUSH_EXCHANGES);
+    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_EXCHANGES);
 }
 
 static imbrex_status run_store(const imx_run *run)

@@ -31,12 +31,13 @@ double imx_exchange_sequential_cost(const imx_rates *rates, double sent)
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs)
+void imx_exchange_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs)
 {
-    if (plan->group->size == 1)
+    if (variant->plan->group->size == 1)
         return;
-    needs->data_bytes = (size_t)plan->shape.m * (size_t)width * imx_dtype_bytes(plan->shape.dtype);
-    needs->signals = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    needs->data_bytes =
+        (size_t)variant->shape.m * (size_t)width * imx_dtype_bytes(variant->shape.dtype);
+    needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
 imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
@@ -69,7 +70,7 @@ static imbrex_status copy_own(const imx_run *run, imbrex_stream stream, const vo
 imbrex_status imx_exchange_keep(const imx_run *run, imbrex_stream stream, const void *shard,
                                 int64_t width)
 {
-    if (!run->plan->config.merged || run->ranks == 1)
+    if (!run->variant->config.merged || run->ranks == 1)
         return IMBREX_OK;
     int number = imx_exchange_chunk_number(run, run->rank, 0);
     IMX_TRY(copy_own(run, stream, shard, width));
@@ -117,14 +118,14 @@ imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, 
 imbrex_status imx_exchange_offer(const imx_run *run, const void *shard, int64_t width)
 {
     IMX_TRY(copy_own(run, run->stream, shard, width));
-    return imx_run_meet(run, imx_exchange_chunk_number(run, run->rank, 0), run->plan->config.chunks,
-                        IMX_SITE_CHUNK);
+    return imx_run_meet(run, imx_exchange_chunk_number(run, run->rank, 0),
+                        run->variant->config.chunks, IMX_SITE_CHUNK);
 }
 
 imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here)
 {
-    int first = run->plan->config.merged ? 0 : 1; /* oneself: here already */
+    int first = run->variant->config.merged ? 0 : 1; /* oneself: here already */
     for (int i = first; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
@@ -142,12 +143,12 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
 
 /* ---- small shares ---------------------------------------------------------------------------- */
 
-static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m, int64_t width, bool reduces)
+static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width, bool reduces)
 {
-    int ranks = plan->group->size, shares = reduces ? 1 : ranks;
-    int64_t row_bytes = width * (int64_t)imx_dtype_bytes(plan->shape.dtype);
-    int64_t most = imx_ceil_div(plan->shape.m, shares) * row_bytes;
-    bool lines = plan->group->whole_lines && most >= plan->config.ll_line_bytes;
+    int ranks = variant->plan->group->size, shares = reduces ? 1 : ranks;
+    int64_t row_bytes = width * (int64_t)imx_dtype_bytes(variant->shape.dtype);
+    int64_t most = imx_ceil_div(variant->shape.m, shares) * row_bytes;
+    bool lines = variant->plan->group->whole_lines && most >= variant->config.ll_line_bytes;
     return (imx_ll_args){
         .m = m,
         .row_bytes = row_bytes,
@@ -155,8 +156,8 @@ static imx_ll_args ll_args(const imbrex_plan *plan, int64_t m, int64_t width, bo
         .ranks = ranks,
         .lines = lines,
         .reduces = reduces,
-        .dtype = (int)plan->shape.dtype,
-        .plan = plan->number,
+        .dtype = (int)variant->shape.dtype,
+        .plan = imx_variant_site(variant),
         .part_bytes = imx_ll_part_bytes(lines, most),
     };
 }
@@ -167,23 +168,24 @@ double imx_exchange_ll_cost(const imx_rates *rates, double sent, double sent_mos
     return sent <= sent_most ? begins + 2 * sent / rates->store : IMX_COST_NEVER;
 }
 
-void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, bool reduces, imx_needs *needs)
+void imx_exchange_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
+                           imx_needs *needs)
 {
-    imx_ll_args largest = ll_args(plan, plan->shape.m, width, reduces);
-    needs->data_bytes = 2 * (size_t)plan->group->size * (size_t)largest.part_bytes;
+    imx_ll_args largest = ll_args(variant, variant->shape.m, width, reduces);
+    needs->data_bytes = 2 * (size_t)variant->plan->group->size * (size_t)largest.part_bytes;
     needs->lines_bytes = needs->data_bytes;
-    needs->done = (size_t)plan->config.blocks;
+    needs->done = (size_t)variant->config.blocks;
 }
 
-imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width, bool reduces)
+imbrex_status imx_exchange_ll_prepare(imx_variant *variant, int kernel, int64_t width, bool reduces)
 {
-    imx_ll_args largest = ll_args(plan, plan->shape.m, width, reduces);
-    return imx_plan_prepare(plan, kernel, &imx_kernel_ll, &largest);
+    imx_ll_args largest = ll_args(variant, variant->shape.m, width, reduces);
+    return imx_variant_prepare(variant, kernel, &imx_kernel_ll, &largest);
 }
 
 imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, bool reduces, void *to)
 {
-    imx_ll_args args = ll_args(run->plan, run->m, width, reduces);
+    imx_ll_args args = ll_args(run->variant, run->m, width, reduces);
     args.from = run->args->a;
     args.to = to;
     args.uses = imx_run_done(run);
@@ -195,33 +197,33 @@ imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, boo
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-size_t imx_exchange_slot_bytes(const imbrex_plan *plan)
+size_t imx_exchange_slot_bytes(const imx_variant *variant)
 {
-    int64_t rows = imx_ceil_div(plan->shape.m, plan->group->size);
-    size_t bytes = (size_t)rows * (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
+    int64_t rows = imx_ceil_div(variant->shape.m, variant->plan->group->size);
+    size_t bytes = (size_t)rows * (size_t)variant->shape.n * imx_dtype_bytes(variant->shape.dtype);
     return imx_align(bytes, 256);
 }
 
-void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs)
+void imx_exchange_scatter_needs(const imx_variant *variant, imx_needs *needs)
 {
-    if (plan->group->size == 1)
+    if (variant->plan->group->size == 1)
         return;
-    needs->data_bytes = (size_t)plan->group->size * imx_exchange_slot_bytes(plan);
-    needs->signals = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    needs->data_bytes = (size_t)variant->plan->group->size * imx_exchange_slot_bytes(variant);
+    needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
 imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + i) % run->ranks;
         const char *block = (const char *)matrix + imx_exchange_rank_at(run, to, width);
-        char *slot =
-            (char *)imx_run_data(run, to) + (size_t)run->rank * imx_exchange_slot_bytes(run->plan);
+        char *slot = (char *)imx_run_data(run, to) +
+                     (size_t)run->rank * imx_exchange_slot_bytes(run->variant);
         for (int q = 0; q < imx_run_chunks(run, to); q++) {
             size_t at = imx_exchange_chunk_at(run, q, width);
-            int product = run->plan->config.merged ? 0 : imx_exchange_chunk_number(run, to, q);
+            int product = run->variant->config.merged ? 0 : imx_exchange_chunk_number(run, to, q);
             if (done)
                 IMX_TRY(
                     imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product));
@@ -248,7 +250,7 @@ imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream
 imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
                                        void *out, bool all_here)
 {
-    int64_t width = run->plan->shape.n;
+    int64_t width = run->variant->shape.n;
     size_t block = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
     const char *own = (const char *)matrix + imx_exchange_rank_at(run, run->rank, width);
     char *to = out;
@@ -256,7 +258,7 @@ imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream,
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + run->ranks - i) % run->ranks;
         const char *slot = (const char *)imx_run_data(run, run->rank) +
-                           (size_t)from * imx_exchange_slot_bytes(run->plan);
+                           (size_t)from * imx_exchange_slot_bytes(run->variant);
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
             size_t at = imx_exchange_chunk_at(run, q, width);
             if (!all_here)
@@ -268,35 +270,36 @@ imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream,
     return IMBREX_OK;
 }
 
-static imx_reduce_args reduce_args(const imbrex_plan *plan, int64_t m, int64_t rows)
+static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int64_t rows)
 {
     return (imx_reduce_args){
         .rows = rows,
-        .n = plan->shape.n,
-        .dtype = (int)plan->shape.dtype,
-        .ranks = plan->group->size,
-        .own = plan->group->rank,
-        .chunk_rows = (int)imx_plan_chunk_rows(plan, m),
-        .chunks = plan->config.chunks,
-        .plan = plan->number,
+        .n = variant->shape.n,
+        .dtype = (int)variant->shape.dtype,
+        .ranks = variant->plan->group->size,
+        .own = variant->plan->group->rank,
+        .chunk_rows = (int)imx_variant_chunk_rows(variant, m),
+        .chunks = variant->config.chunks,
+        .plan = imx_variant_site(variant),
         .every = 1,
-        .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
+        .slot_bytes = (int64_t)imx_exchange_slot_bytes(variant),
     };
 }
 
-imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel)
+imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel)
 {
-    int64_t m = plan->shape.m;
-    imx_reduce_args largest = reduce_args(plan, m, imx_ceil_div(m, plan->group->size));
-    return imx_plan_prepare(plan, kernel, &imx_kernel_reduce, &largest);
+    int64_t m = variant->shape.m;
+    imx_reduce_args largest = reduce_args(variant, m, imx_ceil_div(m, variant->plan->group->size));
+    return imx_variant_prepare(variant, kernel, &imx_kernel_reduce, &largest);
 }
 
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving)
 {
-    imx_reduce_args args = reduce_args(run->plan, run->m, imx_run_rows(run, run->rank));
+    imx_reduce_args args = reduce_args(run->variant, run->m, imx_run_rows(run, run->rank));
     args.slots = imx_run_data(run, run->rank);
-    args.own_part = (const char *)matrix + imx_exchange_rank_at(run, run->rank, run->plan->shape.n);
+    args.own_part =
+        (const char *)matrix + imx_exchange_rank_at(run, run->rank, run->variant->shape.n);
     args.bias = run->args->bias;
     args.c = run->args->c;
     args.use = run->use;
@@ -312,34 +315,35 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
  * many, chunks grow. */
 enum { PUSH_CHUNKS_MOST = 2048 };
 
-static int64_t share_bytes(const imbrex_plan *plan, int64_t m)
+static int64_t share_bytes(const imx_variant *variant, int64_t m)
 {
-    return imx_ceil_div(m, plan->group->size) * plan->shape.n *
-           (int64_t)imx_dtype_bytes(plan->shape.dtype);
+    return imx_ceil_div(m, variant->plan->group->size) * variant->shape.n *
+           (int64_t)imx_dtype_bytes(variant->shape.dtype);
 }
 
-static int push_chunks(const imbrex_plan *plan)
+static int push_chunks(const imx_variant *variant)
 {
-    int64_t pieces = imx_ceil_div(share_bytes(plan, plan->shape.m), plan->config.piece_bytes);
+    int64_t pieces =
+        imx_ceil_div(share_bytes(variant, variant->shape.m), variant->config.piece_bytes);
     return (int)imx_min(pieces, PUSH_CHUNKS_MOST);
 }
 
-static int64_t push_chunk_bytes(const imbrex_plan *plan, int64_t share)
+static int64_t push_chunk_bytes(const imx_variant *variant, int64_t share)
 {
     int64_t least = imx_ceil_div(share, PUSH_CHUNKS_MOST);
-    return imx_max(plan->config.piece_bytes, imx_ceil_div(least, 16) * 16);
+    return imx_max(variant->config.piece_bytes, imx_ceil_div(least, 16) * 16);
 }
 
 /* The longest share that goes in lines. */
-static int64_t lines_share(const imbrex_plan *plan)
+static int64_t lines_share(const imx_variant *variant)
 {
-    return imx_min(plan->config.line_bytes / (plan->group->size - 1),
-                   share_bytes(plan, plan->shape.m));
+    return imx_min(variant->config.line_bytes / (variant->plan->group->size - 1),
+                   share_bytes(variant, variant->shape.m));
 }
 
-static int64_t line_bytes(const imbrex_plan *plan)
+static int64_t line_bytes(const imx_variant *variant)
 {
-    return imx_ceil_div(lines_share(plan), IMX_PUSH_WORD) * (int64_t)sizeof(imx_push_line);
+    return imx_ceil_div(lines_share(variant), IMX_PUSH_WORD) * (int64_t)sizeof(imx_push_line);
 }
 
 /* What the gather or the scatter needs, and behind its data lines, [2][R][line_bytes]. */
@@ -348,45 +352,45 @@ typedef struct push_room {
     size_t lines_at;
 } push_room;
 
-static push_room push_room_of(const imbrex_plan *plan, imx_push_how how)
+static push_room push_room_of(const imx_variant *variant, imx_push_how how)
 {
     push_room room = { .lines_at = 0 };
     if (how != IMX_PUSH_GATHERS)
-        imx_exchange_scatter_needs(plan, &room.matrix);
+        imx_exchange_scatter_needs(variant, &room.matrix);
     else
-        imx_exchange_gather_needs(plan, plan->shape.n, &room.matrix);
+        imx_exchange_gather_needs(variant, variant->shape.n, &room.matrix);
     room.lines_at = imx_align(room.matrix.data_bytes, 256);
     return room;
 }
 
-void imx_exchange_push_needs(const imbrex_plan *plan, imx_push_how how, imx_needs *needs)
+void imx_exchange_push_needs(const imx_variant *variant, imx_push_how how, imx_needs *needs)
 {
-    size_t ranks = (size_t)plan->group->size;
-    push_room room = push_room_of(plan, how);
+    size_t ranks = (size_t)variant->plan->group->size;
+    push_room room = push_room_of(variant, how);
     *needs = room.matrix;
-    needs->signals = ranks * (size_t)push_chunks(plan);
+    needs->signals = ranks * (size_t)push_chunks(variant);
     needs->lines_at = room.lines_at;
-    needs->lines_bytes = 2 * ranks * (size_t)line_bytes(plan);
+    needs->lines_bytes = 2 * ranks * (size_t)line_bytes(variant);
     needs->data_bytes = needs->lines_at + needs->lines_bytes;
 }
 
-static imx_push_args push_args(const imbrex_plan *plan, int64_t m, imx_push_how how)
+static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_how how)
 {
-    int64_t most = share_bytes(plan, m);
+    int64_t most = share_bytes(variant, m);
     return (imx_push_args){
         .m = m,
-        .row_bytes = plan->shape.n * (int64_t)imx_dtype_bytes(plan->shape.dtype),
+        .row_bytes = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.dtype),
         .most = most,
-        .dtype = (int)plan->shape.dtype,
-        .ranks = plan->group->size,
+        .dtype = (int)variant->shape.dtype,
+        .ranks = variant->plan->group->size,
         .how = how,
-        .lines = most <= lines_share(plan),
-        .chunks = push_chunks(plan),
-        .chunk_bytes = push_chunk_bytes(plan, most),
-        .plan = plan->number,
-        .slot_bytes = (int64_t)imx_exchange_slot_bytes(plan),
-        .lines_at = (int64_t)push_room_of(plan, how).lines_at,
-        .line_bytes = line_bytes(plan),
+        .lines = most <= lines_share(variant),
+        .chunks = push_chunks(variant),
+        .chunk_bytes = push_chunk_bytes(variant, most),
+        .plan = imx_variant_site(variant),
+        .slot_bytes = (int64_t)imx_exchange_slot_bytes(variant),
+        .lines_at = (int64_t)push_room_of(variant, how).lines_at,
+        .line_bytes = line_bytes(variant),
     };
 }
 
@@ -395,16 +399,16 @@ double imx_exchange_push_cost(const imx_rates *rates, double sent)
     return 6 + sent / rates->store;
 }
 
-imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel, imx_push_how how)
+imbrex_status imx_exchange_push_prepare(imx_variant *variant, int kernel, imx_push_how how)
 {
-    imx_push_args largest = push_args(plan, plan->shape.m, how);
-    return imx_plan_prepare(plan, kernel, &imx_kernel_push, &largest);
+    imx_push_args largest = push_args(variant, variant->shape.m, how);
+    return imx_variant_prepare(variant, kernel, &imx_kernel_push, &largest);
 }
 
 imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias)
 {
-    imx_push_args args = push_args(run->plan, run->m, how);
+    imx_push_args args = push_args(run->variant, run->m, how);
     args.from = from;
     args.bias = bias;
     args.to = run->args->c;

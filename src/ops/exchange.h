@@ -1,7 +1,7 @@
 /* exchange.h - the two movements that all operators are made of: every rank's shard to everyone
  * (gather), and every rank's block to its owner (scatter), both in chunks under signals.
  *
- * In the plan's shared data, per half:
+ * In a variant's shared data, per half:
  *
  *     gather    [m, width]              rank r's shard lies at its own rows; signal r * chunks + q
  *                                       says that its chunk q is here.  One's own rows stay unused
@@ -19,13 +19,13 @@
 
 static inline size_t imx_exchange_row_bytes(const imx_run *run, int64_t width)
 {
-    return (size_t)width * imx_dtype_bytes(run->plan->shape.dtype);
+    return (size_t)width * imx_dtype_bytes(run->variant->shape.dtype);
 }
 
 /* Bytes from the start of a rank's rows, or of a slot, to those of its chunk q. */
 static inline size_t imx_exchange_chunk_at(const imx_run *run, int q, int64_t width)
 {
-    return (size_t)q * (size_t)imx_plan_chunk_rows(run->plan, run->m) *
+    return (size_t)q * (size_t)imx_variant_chunk_rows(run->variant, run->m) *
            imx_exchange_row_bytes(run, width);
 }
 
@@ -44,7 +44,7 @@ static inline size_t imx_exchange_chunk_bytes(const imx_run *run, int rank, int 
 /* Signal or counter of chunk q of rank. */
 static inline int imx_exchange_chunk_number(const imx_run *run, int rank, int q)
 {
-    return rank * run->plan->config.chunks + q;
+    return rank * run->variant->config.chunks + q;
 }
 
 /* What two movements need that follow each other in a run: the second's data and signals lie
@@ -60,7 +60,7 @@ double imx_exchange_sequential_cost(const imx_rates *rates, double sent);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-void imx_exchange_gather_needs(const imbrex_plan *plan, int64_t width, imx_needs *needs);
+void imx_exchange_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs);
 
 /* Sends shard[rows, width], this rank's, to all peers: first to the one that needs it first, that
  * is the rank before, which comes to these rows right after its own. */
@@ -93,8 +93,9 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
 
 /* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs.
  * reduces: not a gather of rows but the sum of whole matrices. */
-void imx_exchange_ll_needs(const imbrex_plan *plan, int64_t width, bool reduces, imx_needs *needs);
-imbrex_status imx_exchange_ll_prepare(imbrex_plan *plan, int kernel, int64_t width,
+void imx_exchange_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
+                           imx_needs *needs);
+imbrex_status imx_exchange_ll_prepare(imx_variant *variant, int kernel, int64_t width,
                                       bool reduces) IMX_MUST_CHECK;
 
 /* As words, the longer ones of its two forms, which nothing hides; sent: bytes of a rank.  NEVER
@@ -111,9 +112,9 @@ imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, boo
 /* ---- both, by one kernel --------------------------------------------------------------------- */
 
 /* Instead of the gather's needs or, of what goes to owners, the scatter's. */
-void imx_exchange_push_needs(const imbrex_plan *plan, imx_push_how how, imx_needs *needs);
+void imx_exchange_push_needs(const imx_variant *variant, imx_push_how how, imx_needs *needs);
 double imx_exchange_push_cost(const imx_rates *rates, double sent); /* microseconds */
-imbrex_status imx_exchange_push_prepare(imbrex_plan *plan, int kernel,
+imbrex_status imx_exchange_push_prepare(imx_variant *variant, int kernel,
                                         imx_push_how how) IMX_MUST_CHECK;
 
 /* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL. */
@@ -122,8 +123,8 @@ imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-void imx_exchange_scatter_needs(const imbrex_plan *plan, imx_needs *needs);
-imbrex_status imx_exchange_scatter_prepare(imbrex_plan *plan, int kernel) IMX_MUST_CHECK;
+void imx_exchange_scatter_needs(const imx_variant *variant, imx_needs *needs);
+imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel) IMX_MUST_CHECK;
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
  * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
@@ -138,7 +139,7 @@ imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream,
 /* Holds the stream until all peers' parts are here. */
 imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
 
-size_t imx_exchange_slot_bytes(const imbrex_plan *plan);
+size_t imx_exchange_slot_bytes(const imx_variant *variant);
 
 /* Adds the parts in rank order into args.c, this rank's own from matrix[m, n].  With arriving, each
  * chunk waits for its parts in the kernel; else all must be here. */

@@ -29,15 +29,15 @@
 
 enum { GEMM, REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there */
 
-static imbrex_status prepare_gemm(imbrex_plan *plan, imx_gemm_args largest)
+static imbrex_status prepare_gemm(imx_variant *variant, imx_gemm_args largest)
 {
-    return imx_plan_prepare(plan, GEMM, &imx_kernel_gemm, &largest);
+    return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
 }
 
-static void layout(const imbrex_plan *plan, imx_needs *n)
+static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_scatter_needs(plan, n);
-    imx_partials_needs(plan, n);
+    imx_exchange_scatter_needs(variant, n);
+    imx_partials_needs(variant, n);
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
@@ -52,15 +52,16 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 }
 
 /* Beside the product run kernels that wait for its chunks. */
-static imbrex_status prepare_copy(imbrex_plan *plan)
+static imbrex_status prepare_copy(imx_variant *variant)
 {
-    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, plan->config.leave)));
-    return imx_exchange_scatter_prepare(plan, REDUCE);
+    IMX_TRY(
+        prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, variant->config.leave)));
+    return imx_exchange_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    imx_gemm_args args = imx_partials_args(run->plan, run->m, run->plan->config.leave);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
@@ -79,15 +80,15 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
     return 45 + 1.05 * p->sent / rates->copy;
 }
 
-static imbrex_status prepare_sequential(imbrex_plan *plan)
+static imbrex_status prepare_sequential(imx_variant *variant)
 {
-    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, 0)));
-    return imx_exchange_scatter_prepare(plan, REDUCE);
+    IMX_TRY(prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, 0)));
+    return imx_exchange_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    imx_gemm_args args = imx_partials_args(run->plan, run->m, 0);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
@@ -116,7 +117,7 @@ static bool is_way(const imx_problem *p, const char *name, const char *wants, im
 
 static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t slot_bytes)
 {
-    if (!run->m || !run->plan->shape.n)
+    if (!run->m || !run->variant->shape.n)
         return IMBREX_OK; /* no rank has anything to do */
     imx_partials_bind(run, run->args->c, &args);
     args.bias = run->args->bias;
@@ -143,28 +144,28 @@ static double scatter_push_cost(const imx_problem *p, const imx_rates *rates)
     return 10 + 0.2 * sending + imx_cost_left(sending, p->covering);
 }
 
-static imx_gemm_args scatter_push_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args scatter_push_args(const imx_variant *variant, int64_t m)
 {
-    imx_gemm_args args = imx_partials_args(plan, m, 0);
+    imx_gemm_args args = imx_partials_args(variant, m, 0);
     args.sides |= IMX_GEMM_STORES;
     return args;
 }
 
-static void lay_out_scatter_push(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_scatter_push(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_scatter_needs(plan, n);
-    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    imx_exchange_scatter_needs(variant, n);
+    n->done = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
-static imbrex_status prepare_scatter_push(imbrex_plan *plan)
+static imbrex_status prepare_scatter_push(imx_variant *variant)
 {
-    return prepare_gemm(plan, scatter_push_args(plan, plan->shape.m));
+    return prepare_gemm(variant, scatter_push_args(variant, variant->shape.m));
 }
 
 static imbrex_status run_scatter_push(const imx_run *run)
 {
-    return run_kernel(run, scatter_push_args(run->plan, run->m),
-                      (int64_t)imx_exchange_slot_bytes(run->plan));
+    return run_kernel(run, scatter_push_args(run->variant, run->m),
+                      (int64_t)imx_exchange_slot_bytes(run->variant));
 }
 
 /* ---- reduce_push: rows of a tile go to their owners, who add them up as they come ------------ */
@@ -191,39 +192,41 @@ static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
 }
 
 /* A column of tiles is added up when the last of them is made. */
-static imx_gemm_args reduce_push_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args reduce_push_args(const imx_variant *variant, int64_t m)
 {
-    imx_gemm_args args = imx_partials_args(plan, m, 0);
-    args.schedule.group = (int)imx_max(1, imx_ceil_div(plan->shape.m, args.schedule.tile_rows));
+    imx_gemm_args args = imx_partials_args(variant, m, 0);
+    args.schedule.group = (int)imx_max(1, imx_ceil_div(variant->shape.m, args.schedule.tile_rows));
     args.sides |= IMX_GEMM_SUMS;
-    args.team.size = plan->group->size;
+    args.team.size = variant->plan->group->size;
     return args;
 }
 
-static int64_t reduce_push_slot_bytes(const imbrex_plan *plan)
+static int64_t reduce_push_slot_bytes(const imx_variant *variant)
 {
-    const imx_shape *s = &plan->shape;
-    return imx_sum_slot_bytes(s->m, s->n, plan->group->size, plan->config.tile_cols,
+    const imx_shape *s = &variant->shape;
+    return imx_sum_slot_bytes(s->m, s->n, variant->plan->group->size, variant->config.tile_cols,
                               (int)imx_dtype_bytes(s->dtype));
 }
 
 /* Signals are of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
-static void lay_out_reduce_push(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_reduce_push(const imx_variant *variant, imx_needs *n)
 {
-    size_t ranks = (size_t)plan->group->size;
-    n->data_bytes = ranks * (size_t)reduce_push_slot_bytes(plan);
-    n->signals = ranks * (size_t)imx_sum_tiles(plan->shape.m, plan->shape.n, plan->config.tile_rows,
-                                               plan->config.tile_cols);
+    size_t ranks = (size_t)variant->plan->group->size;
+    n->data_bytes = ranks * (size_t)reduce_push_slot_bytes(variant);
+    n->signals =
+        ranks * (size_t)imx_sum_tiles(variant->shape.m, variant->shape.n, variant->config.tile_rows,
+                                      variant->config.tile_cols);
 }
 
-static imbrex_status prepare_reduce_push(imbrex_plan *plan)
+static imbrex_status prepare_reduce_push(imx_variant *variant)
 {
-    return prepare_gemm(plan, reduce_push_args(plan, plan->shape.m));
+    return prepare_gemm(variant, reduce_push_args(variant, variant->shape.m));
 }
 
 static imbrex_status run_reduce_push(const imx_run *run)
 {
-    return run_kernel(run, reduce_push_args(run->plan, run->m), reduce_push_slot_bytes(run->plan));
+    return run_kernel(run, reduce_push_args(run->variant, run->m),
+                      reduce_push_slot_bytes(run->variant));
 }
 
 /* ---- reduce_pull: every rank keeps its tiles, and owners read their rows of them, by parts --- */
@@ -239,32 +242,32 @@ static double reduce_pull_cost(const imx_problem *p, const imx_rates *rates)
     return 10 + left_at_end(p, rates);
 }
 
-static imx_gemm_args reduce_pull_args(const imbrex_plan *plan, int64_t m)
+static imx_gemm_args reduce_pull_args(const imx_variant *variant, int64_t m)
 {
-    imx_gemm_args args = imx_partials_args(plan, m, 0);
-    args.schedule.chunk_cols = plan->config.part_cols;
-    args.schedule.chunks = plan->config.parts;
+    imx_gemm_args args = imx_partials_args(variant, m, 0);
+    args.schedule.chunk_cols = variant->config.part_cols;
+    args.schedule.chunks = variant->config.parts;
     args.sides |= IMX_GEMM_COLLECTS;
-    args.team.size = plan->group->size;
+    args.team.size = variant->plan->group->size;
     return args;
 }
 
-static void lay_out_reduce_pull(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_reduce_pull(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_scatter_needs(plan, n);
-    n->signals = (size_t)plan->group->size * (size_t)plan->config.parts;
-    n->done = (size_t)plan->config.parts; /* counters */
+    imx_exchange_scatter_needs(variant, n);
+    n->signals = (size_t)variant->plan->group->size * (size_t)variant->config.parts;
+    n->done = (size_t)variant->config.parts; /* counters */
 }
 
-static imbrex_status prepare_reduce_pull(imbrex_plan *plan)
+static imbrex_status prepare_reduce_pull(imx_variant *variant)
 {
-    return prepare_gemm(plan, reduce_pull_args(plan, plan->shape.m));
+    return prepare_gemm(variant, reduce_pull_args(variant, variant->shape.m));
 }
 
 static imbrex_status run_reduce_pull(const imx_run *run)
 {
-    return run_kernel(run, reduce_pull_args(run->plan, run->m),
-                      (int64_t)imx_exchange_slot_bytes(run->plan));
+    return run_kernel(run, reduce_pull_args(run->variant, run->m),
+                      (int64_t)imx_exchange_slot_bytes(run->variant));
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
@@ -274,21 +277,21 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
     return imx_exchange_ll_cost(rates, p->sent, IMX_EXCHANGE_LL_SENT(p));
 }
 
-static void lay_out_ll(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, IMX_PUSH_REDUCES, n);
-    imx_partials_needs(plan, n);
+    imx_exchange_push_needs(variant, IMX_PUSH_REDUCES, n);
+    imx_partials_needs(variant, n);
 }
 
-static imbrex_status prepare_ll(imbrex_plan *plan)
+static imbrex_status prepare_ll(imx_variant *variant)
 {
-    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, 0)));
-    return imx_exchange_push_prepare(plan, PUSH, IMX_PUSH_REDUCES);
+    IMX_TRY(prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, 0)));
+    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    imx_gemm_args args = imx_partials_args(run->plan, run->m, 0);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     return imx_exchange_push(run, PUSH, IMX_PUSH_REDUCES, imx_run_local(run), run->args->bias);
@@ -297,16 +300,17 @@ static imbrex_status run_ll(const imx_run *run)
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
 /* Beside the product run kernels that wait, add up and send. */
-static imbrex_status prepare_hierarchical(imbrex_plan *plan)
+static imbrex_status prepare_hierarchical(imx_variant *variant)
 {
-    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, plan->config.leave)));
-    return imx_across_scatter_prepare(plan, ACROSS);
+    IMX_TRY(
+        prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, variant->config.leave)));
+    return imx_across_scatter_prepare(variant, ACROSS);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, true);
-    imx_gemm_args args = imx_partials_args(run->plan, run->m, run->plan->config.leave);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
@@ -317,16 +321,16 @@ static imbrex_status run_hierarchical(const imx_run *run)
     return imx_run_end(run);
 }
 
-static imbrex_status prepare_sequential_nodes(imbrex_plan *plan)
+static imbrex_status prepare_sequential_nodes(imx_variant *variant)
 {
-    IMX_TRY(prepare_gemm(plan, imx_partials_args(plan, plan->shape.m, 0)));
-    return imx_across_scatter_prepare(plan, ACROSS);
+    IMX_TRY(prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, 0)));
+    return imx_across_scatter_prepare(variant, ACROSS);
 }
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, false);
-    imx_gemm_args args = imx_partials_args(run->plan, run->m, 0);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));

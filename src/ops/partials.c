@@ -7,18 +7,18 @@ static int first_rank(const imx_nodes *nodes)
     return nodes->first[(nodes->own + 1) % nodes->count] + (nodes->local + 1) % nodes->ranks;
 }
 
-imx_gemm_args imx_partials_args(const imbrex_plan *plan, int64_t m, int leave)
+imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int leave)
 {
     return (imx_gemm_args){
-        .schedule =
-            imx_plan_schedule(plan, m, first_rank(&plan->group->nodes), plan->group->size - 1),
-        .k = plan->shape.k,
-        .dtype = (int)plan->shape.dtype,
-        .layout = (int)plan->shape.layout,
+        .schedule = imx_variant_schedule(variant, m, first_rank(&variant->plan->group->nodes),
+                                         variant->plan->group->size - 1),
+        .k = variant->shape.k,
+        .dtype = (int)variant->shape.dtype,
+        .layout = (int)variant->shape.layout,
         .leave = leave,
-        .sides = IMX_GEMM_SCATTERS | (plan->config.merged ? IMX_GEMM_MERGED : 0) |
-                 (plan->config.summable ? IMX_GEMM_SUMMABLE : 0),
-        .plan = plan->number,
+        .sides = IMX_GEMM_SCATTERS | (variant->config.merged ? IMX_GEMM_MERGED : 0) |
+                 (variant->config.summable ? IMX_GEMM_SUMMABLE : 0),
+        .plan = imx_variant_site(variant),
     };
 }
 
@@ -31,14 +31,14 @@ void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args)
     args->counters = imx_run_counters(run);
 }
 
-void imx_partials_needs(const imbrex_plan *plan, imx_needs *n)
+void imx_partials_needs(const imx_variant *variant, imx_needs *n)
 {
-    const imx_shape *s = &plan->shape;
-    n->done = (size_t)plan->group->size * (size_t)plan->config.chunks;
+    const imx_shape *s = &variant->shape;
+    n->done = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
     n->local_bytes = (size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype);
 }
 
 uint64_t *imx_partials_done(const imx_run *run)
 {
-    return run->m && run->plan->shape.n ? imx_run_done(run) : NULL;
+    return run->m && run->variant->shape.n ? imx_run_done(run) : NULL;
 }

@@ -7,13 +7,13 @@
 #include "exchange.h"
 
 /* leave: of the device, for what runs beside the product. */
-imx_gemm_args imx_partials_args(const imbrex_plan *plan, int64_t m, int leave);
+imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int leave);
 
 /* Of a run: its operands, and c, where the product goes. */
 void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args);
 
 /* The product lies in local data, and is counted by chunks. */
-void imx_partials_needs(const imbrex_plan *plan, imx_needs *needs);
+void imx_partials_needs(const imx_variant *variant, imx_needs *needs);
 
 /* The chunks' signals: without rows or columns there are no tiles, nobody would post them, and this
  * is NULL. */

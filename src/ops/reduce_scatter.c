@@ -15,9 +15,9 @@
 
 enum { REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
 
-static imbrex_status prepare(imbrex_plan *plan)
+static imbrex_status prepare(imx_variant *variant)
 {
-    return imx_exchange_scatter_prepare(plan, REDUCE);
+    return imx_exchange_scatter_prepare(variant, REDUCE);
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
@@ -60,14 +60,14 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_exchange_push_cost(rates, p->sent);
 }
 
-static void lay_out_store(const imbrex_plan *plan, imx_needs *n)
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(plan, IMX_PUSH_REDUCES, n);
+    imx_exchange_push_needs(variant, IMX_PUSH_REDUCES, n);
 }
 
-static imbrex_status prepare_store(imbrex_plan *plan)
+static imbrex_status prepare_store(imx_variant *variant)
 {
-    return imx_exchange_push_prepare(plan, PUSH, IMX_PUSH_REDUCES);
+    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_store(const imx_run *run)
@@ -77,9 +77,9 @@ static imbrex_status run_store(const imx_run *run)
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static imbrex_status prepare_across(imbrex_plan *plan)
+static imbrex_status prepare_across(imx_variant *variant)
 {
-    return imx_across_scatter_prepare(plan, ACROSS);
+    return imx_across_scatter_prepare(variant, ACROSS);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)

@@ -5,30 +5,27 @@
 imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
 {
     const imbrex_group *group = plan->group;
+    const imx_variant *all = &plan->variants[0];
     imx_plan_facts facts = {
-        .algorithm = plan->called,
-        .measured = plan->measured,
-        .chunk_rows = imx_plan_chunk_rows(plan, plan->shape.m),
-        .tile_rows = plan->config.tile_rows,
-        .tile_cols = plan->config.tile_cols,
-        .blocks = plan->config.blocks,
-        .spanning = plan->config.merged,
-        .parts = plan->config.parts,
-        .slices = plan->config.slices,
+        .algorithm = all->called,
+        .measured = all->measured,
+        .chunk_rows = imx_variant_chunk_rows(all, plan->shape.m),
+        .tile_rows = all->config.tile_rows,
+        .tile_cols = all->config.tile_cols,
+        .blocks = all->config.blocks,
+        .spanning = all->config.merged,
+        .parts = all->config.parts,
+        .slices = all->config.slices,
         .sent_inside = plan->sent_inside,
         .sent_between = plan->sent_between,
-        .symmetric_bytes = 2 * plan->offsets.half_bytes, /* two halves of each */
-        .local_bytes = 2 * plan->offsets.local_bytes,
+        .symmetric_bytes = plan->shared_bytes,
+        .local_bytes = plan->local_bytes,
         .net = group->nodes.count > 1 ? group->net_facts.text : NULL,
         .memory = group->target->memory,
     };
-    for (int i = 0; i < IMX_FEWER; i++) {
-        const imbrex_plan *fewer = plan->fewer[i];
-        if (!fewer)
-            continue;
-        facts.symmetric_bytes += 2 * fewer->offsets.half_bytes;
-        facts.local_bytes += 2 * fewer->offsets.local_bytes;
-        facts.fewer[facts.fewer_count++] = (imx_plan_fewer){
+    for (int i = 1; i < plan->variant_count; i++) {
+        const imx_variant *fewer = &plan->variants[i];
+        facts.fewer[facts.fewer_count++] = (imx_variant_facts){
             .rows = fewer->shape.m,
             .algorithm = fewer->called,
             .measured = fewer->measured,
@@ -46,7 +43,7 @@ static void describe_nodes(const imbrex_plan *plan, const imx_plan_facts *facts,
     imx_text_add(out, "; nodes of ");
     imx_nodes_sizes(&plan->group->nodes, out);
     imx_text_add(out, " ranks over %s", facts->net);
-    if (plan->runs)
+    if (plan->variants[0].runs)
         imx_text_add(out, "; the latest run sent %llu bytes within the node, %llu to others",
                      (unsigned long long)facts->sent_inside,
                      (unsigned long long)facts->sent_between);
@@ -55,7 +52,7 @@ static void describe_nodes(const imbrex_plan *plan, const imx_plan_facts *facts,
 static void describe_fewer(const imx_plan_facts *facts, imx_text *out)
 {
     for (int i = 0; i < facts->fewer_count; i++) {
-        const imx_plan_fewer *fewer = &facts->fewer[i];
+        const imx_variant_facts *fewer = &facts->fewer[i];
         imx_text_add(out, "%s%lld rows: %s%s %dx%d", i ? ", " : "; runs of up to ",
                      (long long)fewer->rows, fewer->algorithm, fewer->measured ? " (measured)" : "",
                      fewer->tile_rows, fewer->tile_cols);
@@ -96,14 +93,14 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     imx_request_add_own(plan->op, plan->desc, &out);
     imx_text_add(&out, " %s, %d rank%s on %s: %s (%s); chunks of %lld row%s",
                  imx_dtype_name(s->dtype), plan->group->size, plan->group->size == 1 ? "" : "s",
-                 plan->group->backend->name, facts.algorithm, plan->why,
+                 plan->group->backend->name, facts.algorithm, plan->variants[0].why,
                  (long long)facts.chunk_rows, facts.chunk_rows == 1 ? "" : "s");
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d, %d block%s", facts.tile_rows, facts.tile_cols,
                      facts.blocks, facts.blocks == 1 ? "" : "s");
     describe_nodes(plan, &facts, &out);
     for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
-        const imx_prepared *kernel = plan->kernels[i];
+        const imx_prepared *kernel = plan->variants[0].kernels[i];
         if (kernel)
             imx_text_add(&out, "; %s", plan->group->backend->prepared_describe(kernel));
     }

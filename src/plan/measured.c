@@ -45,8 +45,6 @@ static bool starts(const line *l, const char *with)
     return l->length >= length && memcmp(l->at, with, length) == 0;
 }
 
-_Static_assert(sizeof(imx_measured) == IMX_AGREE_NOTE, "it is sent as a note");
-
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 /* All kinds of links to the peers of this node, in the order of ranks, and what leads beyond it. */
@@ -106,25 +104,25 @@ static bool is_whole(const line *l)
 }
 
 /* The columns behind the key, of a whole line; false: not in a form that this build writes. */
-static bool read_columns(const line *l, const char *key, const imx_op *op, imx_measured *out)
+static bool read_columns(const line *l, const char *key, const imx_op *op, imx_measured *out,
+                         imx_text *why)
 {
-    char text[LINE_MOST], figures[FIGURES_MOST] = "", date[16] = "";
+    char text[LINE_MOST], name[24] = "", figures[FIGURES_MOST] = "", date[16] = "";
     size_t behind = l->length - strlen(key);
     if (behind >= sizeof text)
         return false;
     memcpy(text, l->at + strlen(key), behind);
     text[behind] = '\0';
-    int end = 0;
-    imx_measured m = { .chunk_rows = 0 };
-    if (sscanf(text, "%23[^,], chunk_rows=%d | %159[^|] | %15[0-9-] | %n", m.algorithm,
-               &m.chunk_rows, figures, date, &end) != 4 ||
-        behind != (size_t)end + DIGEST || m.chunk_rows < 0)
+    int end = 0, chunk_rows = 0;
+    if (sscanf(text, "%23[^,], chunk_rows=%d | %159[^|] | %15[0-9-] | %n", name, &chunk_rows,
+               figures, date, &end) != 4 ||
+        behind != (size_t)end + DIGEST || chunk_rows < 0)
         return false;
-    imx_text why = { .at = m.why, .size = sizeof m.why };
-    imx_text_add(&why, "measured: %.*s; tuned %s", (int)strlen(figures) - 1, figures, date);
-    if (!imx_op_algorithm(op->algorithms, m.algorithm))
+    const imx_algorithm *algorithm = imx_op_algorithm(op->algorithms, name);
+    if (!algorithm)
         return false;
-    *out = m;
+    *out = (imx_measured){ algorithm, chunk_rows };
+    imx_text_add(why, "measured: %.*s; tuned %s", (int)strlen(figures) - 1, figures, date);
     return true;
 }
 
@@ -153,23 +151,23 @@ static const char *open_file(const imx_folder *folder, char **file, imx_text *wh
     return NULL;
 }
 
-void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out)
+void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out,
+                         imx_text *why)
 {
     imx_folder folder;
     char key[KEY_MOST] = "", *file = NULL;
     imx_text key_text = { .at = key, .size = sizeof key };
-    imx_text why = { .at = out->why, .size = sizeof out->why };
-    memset(out, 0, sizeof *out);
+    *out = (imx_measured){ .algorithm = NULL };
     imx_folder_name(group->env.cache_dir, &folder);
-    const char *rest = imx_backend_runs(group->backend) ? open_file(&folder, &file, &why) : NULL;
+    const char *rest = imx_backend_runs(group->backend) ? open_file(&folder, &file, why) : NULL;
     if (!rest)
         return;
     add_key(group, request, &key_text);
     for (line l; next_line(&rest, &l);) {
         if (!starts(&l, key))
             continue;
-        if (!is_whole(&l) || !read_columns(&l, key, request->op, out))
-            imx_text_add(&why, "the line of %s/%s is damaged", folder.path, file_name);
+        if (!is_whole(&l) || !read_columns(&l, key, request->op, out, why))
+            imx_text_add(why, "the line of %s/%s is damaged", folder.path, file_name);
         break;
     }
     free(file);

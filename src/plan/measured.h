@@ -12,16 +12,16 @@
 
 #include "plan.h"
 
-/* What a plan is to take; travels as a note. */
+/* What a variant is to take. */
 typedef struct imx_measured {
-    char algorithm[24];            /* "": nothing was measured */
-    int32_t chunk_rows;            /* 0: as the plan chooses */
-    char why[IMX_AGREE_NOTE - 28]; /* in words; without an algorithm: why a file that is there does
-                                      not count, or "" */
+    const imx_algorithm *algorithm; /* the first of its name; NULL: nothing was measured */
+    int chunk_rows;                 /* 0: as the variant chooses */
 } imx_measured;
 
-/* Local: what is known of a case, if anything. */
-void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out);
+/* Local: what is known of a case, if anything.  Adds to why, in words, that it was measured, or why
+ * a file that is there does not count. */
+void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out,
+                         imx_text *why);
 
 /* Whether imx_measured_keep would find a folder to write to; SYSTEM and why not. */
 imbrex_status imx_measured_check(const imbrex_group *group) IMX_MUST_CHECK;

@@ -9,6 +9,7 @@
 
 typedef struct imx_run imx_run;
 typedef struct imx_request imx_request;
+typedef struct imx_variant imx_variant;
 
 /* How much of each an algorithm needs in one half. */
 typedef struct imx_needs {
@@ -20,7 +21,7 @@ typedef struct imx_needs {
 } imx_needs;
 
 /* One way to do what an operator does: a block of its file, from `can` to `run`.  Several of one
- * name do it for plans of several kinds: a plan has the first that can. */
+ * name do it for variants of several kinds: a variant has the first that can. */
 typedef struct imx_algorithm {
     const char *name;
     bool by_kernel;  /* a kernel reaches the peers itself: at most IMX_TEAM_MOST ranks */
@@ -31,8 +32,8 @@ typedef struct imx_algorithm {
                                                              that begins "X is the algorithm, " */
     double (*cost)(const imx_problem *p, const imx_rates *rates); /* on GPUs of one node, beyond the
                                                                      product; NULL: not chosen */
-    void (*layout)(const imbrex_plan *plan, imx_needs *needs);
-    imbrex_status (*prepare)(imbrex_plan *plan); /* its kernels, into plan->kernels; NULL: none */
+    void (*layout)(const imx_variant *variant, imx_needs *needs);
+    imbrex_status (*prepare)(imx_variant *variant); /* its kernels; NULL: none */
     imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
 } imx_algorithm;
 

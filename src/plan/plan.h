@@ -3,7 +3,11 @@
  * An operator is one file under ops/ with one imx_op row.  Its algorithms enqueue copies, posts,
  * waits and kernels through the functions below; they never see a backend or a transport.
  *
- * Memory of a plan: two halves, used in turn, so that a run may start sending while peers still
+ * A plan has variants, each a way to do runs of up to so many rows.  They have the plan's number,
+ * streams and order; of its memory, which is taken at once, each has regions of its own, and with
+ * them its own uses, credits and whatever must be zero between runs.
+ *
+ * Memory of a variant: two halves, used in turn, so that a run may start sending while peers still
  * read the one before.
  *
  *     shared, symmetric    half: | credits [R] | signals [needs.signals] | data [data_bytes] |
@@ -52,49 +56,53 @@ typedef struct imx_side {
 
 enum { IMX_SIDE_ADD, IMX_SIDE_NET, IMX_SIDES = IMX_SIDE_NET + IMX_NET_LANES };
 
-enum {
-    IMX_FEWER = 8,               /* plans for fewer rows that a plan of many may have, */
-    IMX_FEWER_NUMBERS = 1 << 30, /* whose numbers begin here: callers count their own */
-};
-
-/* A plan for fewer rows of another, its whole, has the same streams, events and turn: runs of both
- * follow each other. */
-struct imbrex_plan {
-    imbrex_plan *next;
-    imbrex_plan *whole;            /* NULL: it is the caller's */
-    imbrex_plan *fewer[IMX_FEWER]; /* by their rows; NULL: none */
-    imbrex_group *group;
-    int number;    /* in its group, from 1 */
-    bool measured; /* the algorithm, not only expected */
-    const imx_op *op;
-    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* as it was given */
-    const imx_algorithm *algorithm;                 /* what runs do */
-    const char *called;                             /* the algorithm that was named or chosen */
-    imx_shape shape;
+/* One way to do a plan's runs: those of up to shape.m rows. */
+struct imx_variant {
+    imbrex_plan *plan;
+    imx_shape shape;                /* the plan's, but for m */
+    const imx_algorithm *algorithm; /* what runs do */
+    const char *called;             /* the algorithm that was named or chosen, */
+    bool measured;                  /* not only expected */
+    char why[256];                  /* in words */
     imx_config config;
     imx_offsets offsets;
+    size_t shared_at, local_at; /* its first half, in the plan's memory */
+    imx_prepared *kernels[IMX_KERNELS];
+    uint64_t runs; /* enqueued so far: its parity picks the half */
+};
+
+enum { IMX_VARIANTS = 9 };
+
+struct imbrex_plan {
+    imbrex_plan *next;
+    imbrex_group *group;
+    int number; /* in its group, from 1 */
+    const imx_op *op;
+    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* as it was given */
+    imx_shape shape;
+    imx_variant variants[IMX_VARIANTS]; /* of all rows; then of fewer, the fewest first */
+    int variant_count;
+    size_t shared_bytes, local_bytes; /* of all variants */
     imx_symmetric *shared;
     imx_memory *local;
     imbrex_stream comm; /* the second stream */
     imx_event *fork, *join;
     imx_side sides[IMX_SIDES];
-    int side_count; /* 0 on one node */
-    imx_turn turn;  /* of runs */
-    imx_prepared *kernels[IMX_KERNELS];
-    uint64_t runs;                      /* enqueued so far: its parity picks the half */
+    int side_count;                     /* 0 on one node */
+    imx_turn turn;                      /* of runs */
     uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
                                            to other nodes by the engine */
-    char why[256];                      /* of the algorithm, in words */
 };
 
 /* One run being enqueued. */
 struct imx_run {
     imbrex_plan *plan;
+    const imx_variant *variant;
     const imbrex_args *args;
     imbrex_stream stream; /* the caller's */
     int64_t m;
     int rank, ranks;
-    int half;
+    size_t shared_at, local_at; /* this half, in the plan's memory */
     uint64_t *use;              /* this half's, in local memory */
     size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
 };
@@ -113,12 +121,12 @@ void imx_plan_destroy_all(imbrex_group *group);
 void imx_plan_forsake_all(imbrex_group *group);
 
 /* What came of a plan: imbrex_plan_describe says it, tests ask it. */
-typedef struct imx_plan_fewer {
+typedef struct imx_variant_facts {
     int64_t rows; /* at most */
     const char *algorithm;
     bool measured;
     int tile_rows, tile_cols;
-} imx_plan_fewer;
+} imx_variant_facts;
 
 typedef struct imx_plan_facts {
     const char *algorithm;
@@ -128,46 +136,78 @@ typedef struct imx_plan_facts {
     bool spanning;                       /* tiles have rows of several ranks: no rank has its own */
     int parts, slices;                   /* as in imx_config */
     uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
-    size_t symmetric_bytes, local_bytes; /* with those of plans for fewer rows */
+    size_t symmetric_bytes, local_bytes; /* of all variants */
     const char *net;                     /* the engine between nodes; NULL: one node */
     const char *memory;                  /* the kind of symmetric memory; NULL: the usual one */
-    imx_plan_fewer fewer[IMX_FEWER];
+    imx_variant_facts fewer[IMX_VARIANTS - 1]; /* the variants of fewer rows */
     int fewer_count;
 } imx_plan_facts;
 
 imx_plan_facts imx_describe_facts(const imbrex_plan *plan); /* describe.c */
 
-const imbrex_plan *imx_plan_by_number(const imbrex_group *group, int number); /* NULL: gone */
+/* ---- variant.c ------------------------------------------------------------------------------- */
 
-/* For imx_algorithm.prepare: makes kernel number i of the plan ready. */
-imbrex_status imx_plan_prepare(imbrex_plan *plan, int i, const imx_kernel *kernel,
-                               const void *largest) IMX_MUST_CHECK;
+/* The rows of the variants that a plan is to have, as they are in it; returns how many. */
+int imx_variant_rows(const imbrex_group *group, const imx_request *request,
+                     int64_t rows[IMX_VARIANTS]);
+
+/* Name i of the algorithms that the group's ranks may take, from 0 on; NULL: there are no more. */
+const char *imx_variant_algorithm(const imbrex_group *group, const imx_op *op, int i);
+
+/* Settles what a variant does: algorithm and cuts, for runs of up to request->shape.m rows. */
+imbrex_status imx_variant_decide(imx_variant *variant, const imx_request *request) IMX_MUST_CHECK;
+
+/* Sets offsets. */
+void imx_variant_lay_out(imx_variant *variant);
+
+/* For imx_algorithm.prepare: makes kernel number i ready. */
+imbrex_status imx_variant_prepare(imx_variant *variant, int i, const imx_kernel *kernel,
+                                  const void *largest) IMX_MUST_CHECK;
 
 /* The same for a kernel that has so many blocks at most. */
-imbrex_status imx_plan_prepare_blocks(imbrex_plan *plan, int i, const imx_kernel *kernel,
-                                      const void *largest, int blocks) IMX_MUST_CHECK;
+imbrex_status imx_variant_prepare_blocks(imx_variant *variant, int i, const imx_kernel *kernel,
+                                         const void *largest, int blocks) IMX_MUST_CHECK;
 
-static inline bool imx_plan_over_nodes(const imbrex_plan *plan)
+/* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
+ * alone; m: variant->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
+ * rows are one chunk of one rank. */
+imx_schedule imx_variant_schedule(const imx_variant *variant, int64_t m, int first, int solo);
+
+/* The one that a run of m rows goes by. */
+imx_variant *imx_variant_of(imbrex_plan *plan, int64_t m);
+
+/* What the site of a wait has for a plan: the plan's number, and above it which variant's run. */
+enum { IMX_VARIANT_SHIFT = 27 };
+
+static inline int imx_variant_site(const imx_variant *variant)
 {
-    return plan->group->nodes.count > 1;
+    return variant->plan->number | (int)(variant - variant->plan->variants) << IMX_VARIANT_SHIFT;
 }
 
-/* What a plan takes if nobody names an algorithm, and why, in words. */
+static inline int imx_variant_plan_number(int site)
+{
+    return site & ((1 << IMX_VARIANT_SHIFT) - 1);
+}
+
+/* NULL: gone. */
+const imx_variant *imx_variant_by_site(const imbrex_group *group, int site);
+
+/* Rows of a chunk of a run of m rows, but for a rank's last. */
+static inline int64_t imx_variant_chunk_rows(const imx_variant *variant, int64_t m)
+{
+    return imx_tune_chunk_rows(&variant->config, imx_ceil_div(m, variant->plan->group->size));
+}
+
+/* ---- choose.c -------------------------------------------------------------------------------- */
+
+/* What a variant takes if nobody names an algorithm, and why, in words. */
 typedef struct imx_choice {
     const char *algorithm;
     char why[100];
 } imx_choice;
 
-/* choose.c: from the input and how it is cut. */
+/* From the input and how it is cut. */
 imx_choice imx_choose(const imx_op *op, const imx_tune_input *input, const imx_config *config);
-
-/* Name i of the algorithms that the group's ranks may take, from 0 on; NULL: there are no more. */
-const char *imx_plan_algorithm(const imbrex_group *group, const imx_op *op, int i);
-
-/* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
- * alone; m: plan->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
- * rows are one chunk of one rank. */
-imx_schedule imx_plan_schedule(const imbrex_plan *plan, int64_t m, int first, int solo);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 
@@ -225,12 +265,6 @@ int64_t imx_run_row(const imx_run *run, int rank);  /* first row of rank */
 int64_t imx_run_rows(const imx_run *run, int rank); /* how many rows rank owns */
 int imx_run_chunks(const imx_run *run, int rank);   /* how many chunks those are */
 int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q);
-
-/* Of a run of m rows, but for a rank's last. */
-static inline int64_t imx_plan_chunk_rows(const imbrex_plan *plan, int64_t m)
-{
-    return imx_tune_chunk_rows(&plan->config, imx_ceil_div(m, plan->group->size));
-}
 
 void *imx_run_data(const imx_run *run, int rank);       /* rank's shared data, as mapped here */
 uint64_t *imx_run_signal(const imx_run *run, int rank); /* rank's shared signals, likewise */

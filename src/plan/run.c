@@ -15,62 +15,60 @@ int64_t imx_run_rows(const imx_run *run, int rank)
 
 int imx_run_chunks(const imx_run *run, int rank)
 {
-    if (run->plan->config.merged)
+    if (run->variant->config.merged)
         return 1; /* also where there are no rows: whoever waits, waits for all */
-    return (int)imx_ceil_div(imx_run_rows(run, rank), imx_plan_chunk_rows(run->plan, run->m));
+    return (int)imx_ceil_div(imx_run_rows(run, rank), imx_variant_chunk_rows(run->variant, run->m));
 }
 
 int64_t imx_run_chunk_rows(const imx_run *run, int rank, int q)
 {
-    int64_t chunk = imx_plan_chunk_rows(run->plan, run->m);
+    int64_t chunk = imx_variant_chunk_rows(run->variant, run->m);
     return imx_min(chunk, imx_run_rows(run, rank) - q * chunk);
 }
 
 static void *shared_at(const imx_run *run, int rank, size_t offset)
 {
-    const imbrex_plan *plan = run->plan;
-    return imx_memory_at(plan->shared, rank, (size_t)run->half * plan->offsets.half_bytes + offset);
+    return imx_memory_at(run->plan->shared, rank, run->shared_at + offset);
 }
 
 static void *local_at(const imx_run *run, size_t offset)
 {
-    const imbrex_plan *plan = run->plan;
-    return (char *)plan->local->base + (size_t)run->half * plan->offsets.local_bytes + offset;
+    return (char *)run->plan->local->base + run->local_at + offset;
 }
 
 void *imx_run_data(const imx_run *run, int rank)
 {
-    return shared_at(run, rank, run->plan->offsets.data + run->data_at);
+    return shared_at(run, rank, run->variant->offsets.data + run->data_at);
 }
 
 uint64_t *imx_run_signal(const imx_run *run, int rank)
 {
-    return (uint64_t *)shared_at(run, rank, run->plan->offsets.signals) + run->signals_at;
+    return (uint64_t *)shared_at(run, rank, run->variant->offsets.signals) + run->signals_at;
 }
 
 void *imx_run_local(const imx_run *run)
 {
-    return local_at(run, run->plan->offsets.local);
+    return local_at(run, run->variant->offsets.local);
 }
 
 uint64_t *imx_run_done(const imx_run *run)
 {
-    return local_at(run, run->plan->offsets.done);
+    return local_at(run, run->variant->offsets.done);
 }
 
 uint32_t *imx_run_counters(const imx_run *run)
 {
-    return local_at(run, run->plan->offsets.counters);
+    return local_at(run, run->variant->offsets.counters);
 }
 
 uint32_t *imx_run_ended(const imx_run *run)
 {
-    return local_at(run, run->plan->offsets.ended);
+    return local_at(run, run->variant->offsets.ended);
 }
 
 imx_team imx_run_team(const imx_run *run)
 {
-    const imx_offsets *o = &run->plan->offsets;
+    const imx_offsets *o = &run->variant->offsets;
     imx_team team = {
         .rank = run->rank,
         .size = run->ranks,
@@ -134,7 +132,7 @@ static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
         .kind = IMX_POST,
         .signal = at,
         .word = run->use,
-        .site = { .plan = run->plan->number, .rank = peer, .index = -1 },
+        .site = { .plan = imx_variant_site(run->variant), .rank = peer, .index = -1 },
     };
 }
 
@@ -150,7 +148,10 @@ static imx_signal_op wait_for(const imx_run *run, uint64_t *at, int what, int ra
         .kind = IMX_WAIT,
         .signal = at,
         .word = run->use,
-        .site = { .plan = run->plan->number, .what = what, .rank = rank, .index = index },
+        .site = { .plan = imx_variant_site(run->variant),
+                  .what = what,
+                  .rank = rank,
+                  .index = index },
     };
 }
 
@@ -190,13 +191,13 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
                              size_t args_bytes)
 {
     const imbrex_group *group = run->plan->group;
-    return group->backend->launch(group->device, run->plan->kernels[kernel], args, args_bytes,
+    return group->backend->launch(group->device, run->variant->kernels[kernel], args, args_bytes,
                                   stream);
 }
 
 imbrex_status imx_run_multiply(const imx_run *run, int kernel, const imx_gemm_args *args)
 {
-    if (!run->m || !run->plan->shape.n)
+    if (!run->m || !run->variant->shape.n)
         return IMBREX_OK;
     return imx_run_launch(run, run->stream, kernel, args, sizeof *args);
 }
@@ -281,12 +282,11 @@ imbrex_status imx_run_end(const imx_run *run)
 static imbrex_status enqueue(const imx_run *run)
 {
     imbrex_plan *plan = run->plan;
-    imx_turn *turn = plan->whole ? &plan->whole->turn : &plan->turn;
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
-    IMX_TRY(imx_turn_take(plan->group, turn, run->stream));
-    IMX_TRY(plan->algorithm->run(run));
-    return imx_turn_end(plan->group, turn, run->stream);
+    IMX_TRY(imx_turn_take(plan->group, &plan->turn, run->stream));
+    IMX_TRY(run->variant->algorithm->run(run));
+    return imx_turn_end(plan->group, &plan->turn, run->stream);
 }
 
 /* No event says when the part that is enqueued is done with the plan's memory. */
@@ -296,17 +296,8 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
     imbrex_stream streams[2 + IMX_SIDES] = { run->stream, plan->comm };
     for (int i = 0; i < plan->side_count; i++)
         streams[2 + i] = plan->sides[i].stream;
-    return imx_fault_give_up(plan->group, plan->number, status, streams, 2 + plan->side_count);
-}
-
-/* Whose kernels and memory a run of m rows takes: the plan's own, or of one for fewer. */
-static imbrex_plan *plan_of(imbrex_plan *plan, int64_t m)
-{
-    for (int i = 0; i < IMX_FEWER; i++) {
-        if (plan->fewer[i] && m <= plan->fewer[i]->shape.m)
-            return plan->fewer[i];
-    }
-    return plan;
+    return imx_fault_give_up(plan->group, imx_variant_site(run->variant), status, streams,
+                             2 + plan->side_count);
 }
 
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
@@ -322,20 +313,21 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     int64_t alike = plan->op->own_rows ? 0 : m;
-    IMX_TRY(imx_agree_run(plan->group, plan->number, alike)); /* by the caller's plan */
-    plan = plan_of(plan, m);
+    IMX_TRY(imx_agree_run(plan->group, plan->number, alike));
+    imx_variant *variant = imx_variant_of(plan, m);
+    size_t half = variant->runs++ % 2;
     imx_run run = {
         .plan = plan,
+        .variant = variant,
         .args = args,
         .stream = stream,
         .m = m,
         .rank = plan->group->rank,
         .ranks = plan->group->size,
-        .half = (int)(plan->runs % 2),
+        .shared_at = variant->shared_at + half * variant->offsets.half_bytes,
+        .local_at = variant->local_at + half * variant->offsets.local_bytes,
     };
-    run.use =
-        (uint64_t *)((char *)plan->local->base + (size_t)run.half * plan->offsets.local_bytes);
-    plan->runs++;
+    run.use = local_at(&run, 0);
     plan->sent_inside = plan->sent_between = 0;
     imbrex_status status = enqueue(&run);
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);

@@ -308,7 +308,7 @@ static void note_figures(tuning *t, const candidate *best)
 static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *config)
 {
     const char *name;
-    for (int i = 0; (name = imx_plan_algorithm(t->group, t->op, i)); i++)
+    for (int i = 0; (name = imx_variant_algorithm(t->group, t->op, i)); i++)
         add(t, name, 0);
     IMX_TRY(time_field(t));
     const candidate *found = fastest(t, 0);
@@ -318,7 +318,7 @@ static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *conf
                         t->late ? "timed" : "made", t->dropped);
     note_figures(t, found);
     *best = *found;
-    *config = found->plan->config;
+    *config = found->plan->variants[0].config;
     clear(t);
     return IMBREX_OK;
 }
@@ -382,7 +382,7 @@ static imbrex_status check(const imbrex_group *group, tuning *t)
         if (size && value == 0)
             return imx_fail(IMBREX_INVALID, "desc.%s is 0: there is nothing to time", field->name);
     }
-    if (!imx_plan_algorithm(group, op, 0))
+    if (!imx_variant_algorithm(group, op, 0))
         return imx_fail(IMBREX_UNSUPPORTED, "%s is for ranks of one node, and these are on %d",
                         op->info.name, group->nodes.count);
     if (!imx_backend_runs(group->backend))

@@ -93,17 +93,23 @@ static imbrex_status plain(imx_device *device, imx_signal_op op, imbrex_stream s
     return imx_backend_cpu.signals(device, &op, 1, stream);
 }
 
+/* The only one of a plan on CPU ranks. */
+static const imx_variant *variant(void)
+{
+    return &here.plan->variants[0];
+}
+
 static uint64_t *credit_of(int holder, int giver)
 {
-    size_t half = (size_t)((here.plan->runs - 1) % 2) * here.plan->offsets.half_bytes;
+    size_t half = (size_t)((variant()->runs - 1) % 2) * variant()->offsets.half_bytes;
     return (uint64_t *)imx_memory_at(here.plan->shared, holder, half) + giver;
 }
 
 /* In the padding between signals and data, where it does no harm. */
 static uint64_t *behind_signals(int rank, bool own)
 {
-    const imx_offsets *o = &here.plan->offsets;
-    size_t half = (size_t)((here.plan->runs - 1) % 2) * o->half_bytes;
+    const imx_offsets *o = &variant()->offsets;
+    size_t half = (size_t)((variant()->runs - 1) % 2) * o->half_bytes;
     uint64_t *first =
         imx_memory_at(here.plan->shared, own ? here.plan->group->rank : rank, half + o->signals);
     return first + o->signal_count;
@@ -172,15 +178,17 @@ static imbrex_status signals(imx_device *device, const imx_signal_op *ops, int c
 static imbrex_status wait_first(imx_device *device, int rank, imbrex_stream stream)
 {
     const imbrex_plan *plan = here.plan;
-    int half = (int)((plan->runs - 1) % 2);
+    int half = (int)((variant()->runs - 1) % 2);
     imx_signal_op op = {
         .kind = IMX_WAIT,
         .signal = imx_memory_at(plan->shared, plan->group->rank,
-                                (size_t)half * plan->offsets.half_bytes + plan->offsets.signals),
-        .word = (uint64_t *)((char *)plan->local->base + (size_t)half * plan->offsets.local_bytes),
+                                (size_t)half * variant()->offsets.half_bytes +
+                                    variant()->offsets.signals),
+        .word =
+            (uint64_t *)((char *)plan->local->base + (size_t)half * variant()->offsets.local_bytes),
         .site = { .plan = plan->number, .what = IMX_SITE_CHUNK, .rank = rank, .index = 0 },
     };
-    op.signal += rank * plan->config.chunks;
+    op.signal += rank * variant()->config.chunks;
     return plain(device, op, stream);
 }
 
@@ -196,7 +204,7 @@ static imbrex_status copy(imx_device *device, void *dst, const void *src, size_t
     if (here.what == WRONG_CHUNK && number == 0)
         dst = (char *)dst + bytes;
     if (here.what == WRONG_HALF)
-        dst = (char *)dst + (int64_t)plan->offsets.half_bytes * (plan->runs % 2 ? 1 : -1);
+        dst = (char *)dst + (int64_t)variant()->offsets.half_bytes * (variant()->runs % 2 ? 1 : -1);
     if (here.what == SHORT_COPY)
         bytes -= 2;
     if (here.what == FLAG_FIRST) {
@@ -217,13 +225,13 @@ static imbrex_status launch(imx_device *device, imx_prepared *prepared, const vo
     static const uint32_t one = 1;
     const imx_gemm_args *gemm = args;
     bool product = bytes == sizeof *gemm;
-    if (here.what == (product ? NO_PRODUCT : NO_GATHER) && here.plan->runs == 2)
+    if (here.what == (product ? NO_PRODUCT : NO_GATHER) && variant()->runs == 2)
         return IMBREX_OK; /* of the other half than the first run's */
     if (here.what == STRAY_COUNTER && product && gemm->counters) {
         imx_gemm_args moved = *gemm;
         moved.counters =
             (uint32_t *)(void *)((char *)gemm->counters +
-                                 here.plan->offsets.done_count * sizeof *gemm->counters);
+                                 variant()->offsets.done_count * sizeof *gemm->counters);
         return imx_backend_cpu.launch(device, prepared, &moved, bytes, stream);
     }
     if (here.what == COUNTER_OFF && product && gemm->counters && here.copies == 0) {

@@ -456,7 +456,7 @@ static int half_a_run(imbrex_group *group, void *ctx)
     imbrex_plan *plan;
     RANK_OK(imbrex_plan_all_gather(group, &(imbrex_coll_desc){ .m = 2, .n = 4 }, &plan));
     if (first)
-        plan->algorithm = &broken;
+        plan->variants[0].algorithm = &broken;
     imbrex_status status = imbrex_plan_run(plan, &(imbrex_args){ .a = a, .c = c }, NULL);
     RANK_CHECK(!first || (status == IMBREX_DEVICE && strstr(imbrex_error(), "is on fire")), "%s",
                imbrex_error());

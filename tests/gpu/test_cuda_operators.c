@@ -181,10 +181,11 @@ static int take_no_room(imbrex_group *group, void *ctx)
         RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plans[i]));
     }
     size_t product = 1024 * 256 * 2;
-    size_t with = plans[0]->offsets.local_bytes, without = plans[1]->offsets.local_bytes;
+    size_t with = plans[0]->local_bytes, without = plans[1]->local_bytes;
     RANK_CHECK(with >= product && without <= with - product,
                "%zu bytes, and %zu with \"scatter_push\"", with, without);
-    RANK_CHECK(plans[0]->kernels[1] && !plans[1]->kernels[1], "a kernel that nobody launches");
+    RANK_CHECK(plans[0]->variants[0].kernels[1] && !plans[1]->variants[0].kernels[1],
+               "a kernel that nobody launches");
     return 0;
 }
 
@@ -199,7 +200,7 @@ static void stores_take_no_room(void **state)
 
 /* ---- runs of few rows ------------------------------------------------------------------------ */
 
-static void few_rows_have_plans_of_their_own(void **state)
+static void few_rows_have_variants_of_their_own(void **state)
 {
     (void)state;
     if (!imx_kernel_gemm.cuda_config)
@@ -228,7 +229,7 @@ static int named_on_one(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     imbrex_status status = imbrex_plan_ag_gemm(group, &desc, &plan);
     RANK_CHECK(status == IMBREX_PEER &&
                    strstr(imbrex_error(),
-                          "room for plans for fewer rows (0 or 1) differs between ranks: "
+                          "room for variants for fewer rows (0 or 1) differs between ranks: "
                           "1 on rank 0, 0 on rank 1"),
                "%s", imbrex_error());
     desc.m_least = desc.m; /* so they agree */
@@ -297,7 +298,7 @@ int main(void)
         cmocka_unit_test(products_leave_room),
         cmocka_unit_test(products_of_a_part_do_not_come_early),
         cmocka_unit_test(stores_take_no_room),
-        cmocka_unit_test(few_rows_have_plans_of_their_own),
+        cmocka_unit_test(few_rows_have_variants_of_their_own),
         cmocka_unit_test(few_rows_go_alike_on_all_ranks),
         cmocka_unit_test(few_rows_that_wait_in_vain_are_named),
     };

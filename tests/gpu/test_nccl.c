@@ -192,7 +192,7 @@ static int sums(imbrex_group *group, void *ctx)
     const imbrex_gemm_desc product = { .m = 300, .n = 24, .k = 16 };
     RANK_OK(imbrex_plan_gemm_rs(group, &product, &plan));
     int fewer = imx_describe_facts(plan).fewer_count;
-    RANK_CHECK(fewer == 0, "%d plans for fewer rows on several nodes", fewer);
+    RANK_CHECK(fewer == 0, "%d variants for fewer rows on several nodes", fewer);
     return 0;
 }
 

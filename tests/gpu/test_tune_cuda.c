@@ -41,10 +41,10 @@ static int tune(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
     facts = imx_describe_facts(plan);
     imbrex_plan_destroy(plan);
-    RANK_CHECK(!facts.measured && facts.fewer_count > 1, "measured %d, %d plans for fewer rows",
+    RANK_CHECK(!facts.measured && facts.fewer_count > 1, "measured %d, %d variants for fewer rows",
                facts.measured, facts.fewer_count);
     for (int i = 0; i < facts.fewer_count; i++) {
-        const imx_plan_fewer *fewer = &facts.fewer[i];
+        const imx_variant_facts *fewer = &facts.fewer[i];
         RANK_CHECK(fewer->measured == (fewer->rows == 1024), "that of %d rows: measured %d",
                    (int)fewer->rows, fewer->measured);
     }

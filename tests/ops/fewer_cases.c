@@ -1,5 +1,5 @@
-/* fewer_cases.c - a plan of many rows with others for fewer in it: each run's rows are right, and
- * runs of both kinds follow each other on whatever streams. */
+/* fewer_cases.c - a plan of many rows with variants for fewer: each run's rows are right, and runs
+ * of all of them follow each other on whatever streams. */
 #include "fewer_cases.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 #include "ranks.h"
 
-enum { M = 300, ROUNDS = 2, STREAMS = 2 };
+enum { M = 300, ROUNDS = 2, STREAMS = 2, FEWER = IMX_VARIANTS - 1 };
 
 static const op_case cases[] = {
     { .op = "ag_gemm", .m = M, .n = 72, .k = 64, .bias = 1, .gathered = 1 },
@@ -28,7 +28,7 @@ static const struct {
     int64_t m, m_least;
     const char *algorithm;
     int chunk_rows;
-    int64_t fewer[IMX_FEWER]; /* the rows of those in it */
+    int64_t fewer[FEWER]; /* the rows of its variants for fewer */
 } plans[] = {
     { 85, 0, NULL, 0, { 0 } },
     { 86, 0, NULL, 0, { 64 } },
@@ -43,13 +43,13 @@ static const struct {
     { 2731, 0, NULL, 64, { 0 } },
 };
 
-static int has_fewer(imbrex_plan *plan, const int64_t want[IMX_FEWER])
+static int has_fewer(imbrex_plan *plan, const int64_t want[FEWER])
 {
     imx_plan_facts facts = imx_describe_facts(plan);
     imbrex_plan_destroy(plan);
-    for (int i = 0; i < IMX_FEWER; i++) {
+    for (int i = 0; i < FEWER; i++) {
         int64_t have = i < facts.fewer_count ? facts.fewer[i].rows : 0;
-        RANK_CHECK(have == want[i], "plan %d for fewer rows is for %d, not %d", i, (int)have,
+        RANK_CHECK(have == want[i], "variant %d for fewer rows is for %d, not %d", i, (int)have,
                    (int)want[i]);
     }
     return 0;
@@ -73,7 +73,7 @@ static int there_are(imbrex_group *group, int sms)
     const imbrex_coll_desc coll = { .m = 2731, .n = 64 }; /* which needs none */
     imbrex_plan *plan;
     RANK_OK(imbrex_plan_all_gather(group, &coll, &plan));
-    return has_fewer(plan, (const int64_t[IMX_FEWER]){ 0 });
+    return has_fewer(plan, (const int64_t[FEWER]){ 0 });
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -94,19 +94,18 @@ static int enqueue(imbrex_group *group, imbrex_plan *plan, const op_case *c, con
     return 0;
 }
 
-/* Each run went by the first plan that it fits in. */
+/* Each run went by the variant of fewest rows that it fits in. */
 static int check_ways(const imbrex_plan *plan)
 {
     int64_t from = 0;
-    for (int i = 0; i <= IMX_FEWER; i++) {
-        const imbrex_plan *way = i < IMX_FEWER ? plan->fewer[i] : plan;
+    for (int i = 1; i <= plan->variant_count; i++) {
+        const imx_variant *way = &plan->variants[i % plan->variant_count];
         uint64_t count = 0;
-        for (int r = 0; r < RUNS && way; r++)
+        for (int r = 0; r < RUNS; r++)
             count += rows[r] > from && rows[r] <= way->shape.m ? ROUNDS : 0;
-        RANK_CHECK(!way || (count && way->runs == count),
-                   "%d runs by the plan of up to %d rows, want %d", (int)way->runs,
-                   (int)way->shape.m, (int)count);
-        from = way ? way->shape.m : from;
+        RANK_CHECK(count && way->runs == count, "%d runs by the variant of up to %d rows, want %d",
+                   (int)way->runs, (int)way->shape.m, (int)count);
+        from = way->shape.m;
     }
     return 0;
 }

@@ -5,7 +5,7 @@
 #include "imbrex.h"
 
 /* For ranks_run: of both operators, runs of few rows and of many in turn, on two streams, against a
- * float64 loop; and which plans for fewer rows there are. */
+ * float64 loop; and which variants there are. */
 int fewer_cases(imbrex_group *group, void *ctx);
 
 /* Makes those plans alone, of so many SMs (0: all), maybe on a device that only compiles. */

@@ -38,23 +38,24 @@ static int check(const imx_algorithm *a, int64_t m, int64_t n, int64_t k, int ra
         .target = &target,
         .nodes = { .count = 1, .ranks = ranks, .equal = true },
     };
-    imbrex_plan plan = {
-        .group = &group,
-        .op = &imx_op_ag_gemm,
+    imbrex_plan plan = { .group = &group, .op = &imx_op_ag_gemm };
+    imx_variant *variant = &plan.variants[0];
+    *variant = (imx_variant){
+        .plan = &plan,
         .algorithm = a,
         .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
         .config = tuned_on(m, n, k, 0, ranks, 90, SMS),
     };
-    const imx_tune_input in = { .shape = plan.shape, .ranks = ranks };
-    const imx_problem problem = { .in = &in, .config = &plan.config };
+    const imx_tune_input in = { .shape = variant->shape, .ranks = ranks };
+    const imx_problem problem = { .in = &in, .config = &variant->config };
     imx_needs needs = { 0 };
     char why[256] = "";
     if (a->can && !a->can(&problem, &(imx_text){ .at = why, .size = sizeof why }))
         return 0;
-    a->layout(&plan, &needs);
-    assert_int_equal(a->prepare(&plan), IMBREX_OK);
+    a->layout(variant, &needs);
+    assert_int_equal(a->prepare(variant), IMBREX_OK);
     size_t slices = (size_t)ranks * (size_t)told.slices;
-    size_t chunks = (size_t)ranks * (size_t)plan.config.chunks;
+    size_t chunks = (size_t)ranks * (size_t)variant->config.chunks;
     if (needs.signals && (needs.signals < slices || needs.signals < chunks))
         fail_msg("%s, m=%d n=%d k=%d, %d ranks: %zu signals for %zu slices, %zu chunks", a->name,
                  (int)m, (int)n, (int)k, ranks, needs.signals, slices, chunks);

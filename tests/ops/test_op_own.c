@@ -66,9 +66,9 @@ static void group_tokens(const void *untyped, const imbrexd_block *block)
 
 static const imx_kernel kernel = { .name = "group_tokens", .cpu = group_tokens };
 
-static kernel_args args_of(const imbrex_plan *plan, int64_t m)
+static kernel_args args_of(const imx_variant *variant, int64_t m)
 {
-    const group_desc *desc = (const void *)plan->desc;
+    const group_desc *desc = (const void *)variant->plan->desc;
     return (kernel_args){ .tokens = m,
                           .width = desc->n,
                           .experts = desc->experts,
@@ -76,21 +76,21 @@ static kernel_args args_of(const imbrex_plan *plan, int64_t m)
                           .top_k = desc->top_k };
 }
 
-static void layout(const imbrex_plan *plan, imx_needs *needs)
+static void layout(const imx_variant *variant, imx_needs *needs)
 {
-    (void)plan;
+    (void)variant;
     (void)needs;
 }
 
-static imbrex_status prepare(imbrex_plan *plan)
+static imbrex_status prepare(imx_variant *variant)
 {
-    kernel_args largest = args_of(plan, plan->shape.m);
-    return imx_plan_prepare(plan, 0, &kernel, &largest);
+    kernel_args largest = args_of(variant, variant->shape.m);
+    return imx_variant_prepare(variant, 0, &kernel, &largest);
 }
 
 static imbrex_status run_group(const imx_run *run)
 {
-    kernel_args args = args_of(run->plan, run->m);
+    kernel_args args = args_of(run->variant, run->m);
     args.from = run->args->a;
     args.ids = run->args->b;
     args.to = run->args->c;

@@ -44,45 +44,54 @@ static void a_collective(void **state)
     imbrex_plan plan = {
         .group = &group,
         .op = &imx_op_all_gather,
-        .called = "copy",
         .shape = { .m = 1, .n = 5, .dtype = IMBREX_BF16 },
-        .config = { .chunk_rows = 1, .tile_rows = 1, .tile_cols = 1, .blocks = 1 },
-        .why = "there is no peer to send to",
+        .variants[0] = { .plan = &plan,
+                         .called = "copy",
+                         .config = { .chunk_rows = 1, .tile_rows = 1, .tile_cols = 1, .blocks = 1 },
+                         .why = "there is no peer to send to" },
+        .variant_count = 1,
     };
     says(&plan, "all_gather m=1 n=5 bf16, 1 rank on cpu: copy (there is no peer to send to); "
                 "chunks of 1 row; 0.00 MiB symmetric, 0.00 MiB local");
 }
 
-static imbrex_plan product(imbrex_group *group)
+static void product(imbrex_group *group, imbrex_plan *plan)
 {
-    return (imbrex_plan){
+    *plan = (imbrex_plan){
         .group = group,
         .op = &imx_op_ag_gemm,
-        .called = "store",
         .shape = { .m = 400, .n = 48, .k = 24, .dtype = IMBREX_F16, .layout = IMBREX_KN },
+        .variant_count = 1,
+        .shared_bytes = 3 << 20,
+        .local_bytes = 1 << 19,
+    };
+    plan->variants[0] = (imx_variant){
+        .plan = plan,
+        .called = "store",
         .config = { .chunk_rows = 64, .tile_rows = 32, .tile_cols = 16, .blocks = 3 },
-        .offsets = { .half_bytes = 3 << 19, .local_bytes = 1 << 18 },
         .why = "desc.algorithm",
     };
 }
 
-static void a_product_with_plans_for_fewer_rows(void **state)
+static void a_product_with_variants(void **state)
 {
     (void)state;
     imbrex_group group = { .size = 4, .backend = &speaks, .target = &by_ipc, .nodes.count = 1 };
-    imbrex_plan few = product(&group), some = product(&group), plan = product(&group);
+    imbrex_plan plan;
+    product(&group, &plan);
+    imx_variant *few = &plan.variants[1], *some = &plan.variants[2];
     int prepared;
-    few.shape.m = 64;
-    few.measured = true;
-    some.shape.m = 128;
-    some.called = "copy";
-    plan.fewer[0] = &few;
-    plan.fewer[5] = &some;
-    plan.kernels[1] = (imx_prepared *)&prepared;
+    *few = *some = plan.variants[0];
+    few->shape.m = 64;
+    few->measured = true;
+    some->shape.m = 128;
+    some->called = "copy";
+    plan.variant_count = 3;
+    plan.variants[0].kernels[1] = (imx_prepared *)&prepared;
     says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cuda: store (desc.algorithm); "
                 "chunks of 64 rows, tiles of 32x16, 3 blocks; gemm: compiled; runs of up to "
-                "64 rows: store (measured) 32x16, 128 rows: copy 32x16; 9.00 MiB symmetric, "
-                "1.50 MiB local; symmetric memory: cudaIpc, because so");
+                "64 rows: store (measured) 32x16, 128 rows: copy 32x16; 3.00 MiB symmetric, "
+                "0.50 MiB local; symmetric memory: cudaIpc, because so");
     imx_plan_facts facts = imx_describe_facts(&plan);
     assert_int_equal(facts.fewer_count, 2);
     assert_int_equal(facts.fewer[1].rows, 128);
@@ -98,11 +107,12 @@ static void a_product_over_nodes(void **state)
                            .target = &usual,
                            .nodes = { .count = 2, .ranks = 2, .equal = true, .first = first },
                            .net_facts.text = "NCCL 2.28.3" };
-    imbrex_plan plan = product(&group);
+    imbrex_plan plan;
+    product(&group, &plan);
     says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cpu: store (desc.algorithm); "
                 "chunks of 64 rows, tiles of 32x16, 3 blocks; nodes of 2 x 2 ranks over "
                 "NCCL 2.28.3; 3.00 MiB symmetric, 0.50 MiB local");
-    plan.runs = 1;
+    plan.variants[0].runs = 1;
     plan.sent_inside = 17;
     plan.sent_between = (uint64_t)1 << 40;
     says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cpu: store (desc.algorithm); "
@@ -116,7 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_plan),
         cmocka_unit_test(a_collective),
-        cmocka_unit_test(a_product_with_plans_for_fewer_rows),
+        cmocka_unit_test(a_product_with_variants),
         cmocka_unit_test(a_product_over_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
