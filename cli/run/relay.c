@@ -52,6 +52,7 @@ struct relay {
     int typing;      /* to rank 0's standard input; -1: none */
     bytes typed;
     struct pollfd *polls; /* see relay_step */
+    char heard[1 << 16];  /* what one read gives, of any of them */
 };
 
 enum { POLL_FD, POLL_SINKS, POLL_TERMINAL = 3, POLL_TYPING, POLL_SOURCES };
@@ -201,16 +202,15 @@ void relay_deafen(relay *lines)
 
 static void hear(relay *lines, int s)
 {
-    char heard[1 << 16];
     source *from = &lines->sources[s];
-    ssize_t length = read(from->fd, heard, sizeof heard);
+    ssize_t length = read(from->fd, lines->heard, sizeof lines->heard);
     if (length < 0 && (errno == EINTR || errno == EAGAIN))
         return;
     if (length <= 0) {
         end_source(lines, s);
         return;
     }
-    const char *at = heard, *end = heard + length;
+    const char *at = lines->heard, *end = at + length;
     for (const char *newline; (newline = memchr(at, '\n', (size_t)(end - at))); at = newline + 1)
         queue_line(lines, s, at, (size_t)(newline - at));
     add(&from->line, at, (size_t)(end - at));

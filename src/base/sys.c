@@ -81,12 +81,29 @@ static int sys_eventfd(unsigned value, int flags)
     return eventfd(value, flags | EFD_CLOEXEC);
 }
 
+/* A thread's stack is as large as the program's may become (ulimit -s), or as a C library has it:
+ * for products and callers' kernels that may be too little. */
+static int set_stack(pthread_attr_t *attributes)
+{
+    enum { LEAST = 1 << 20 };
+    size_t bytes;
+    int error = pthread_attr_getstacksize(attributes, &bytes);
+    return error || bytes >= LEAST ? error : pthread_attr_setstacksize(attributes, LEAST);
+}
+
 static int sys_thread_create(unsigned long *thread, void *(*run)(void *), void *arg)
 {
     sigset_t others = imx_signals_of_others(), before;
+    pthread_attr_t attributes;
+    int error = pthread_attr_init(&attributes);
+    if (error)
+        return error;
+    error = set_stack(&attributes);
     pthread_sigmask(SIG_SETMASK, &others, &before);
-    int error = pthread_create(thread, NULL, run, arg);
+    if (!error)
+        error = pthread_create(thread, &attributes, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
     return error;
 }
 

@@ -480,6 +480,21 @@ class Mlp(unittest.TestCase):
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertIn(name, done.stderr)
 
+    def test_under_a_limit_on_the_stack(self):
+        """What asks for much of one has it elsewhere, and threads have their own."""
+        with open(TOOL, "rb") as file:
+            if re.search(rb"__[at]san_init", file.read()):
+                self.skipTest("a sanitizer wants more of a stack")
+        most, sizes = 64 * 1024, ["--m", "64", "--n", "64", "--k", "64", "--rounds", "1"]
+        for words in (["mlp", "--random", "8,8,8", "--ranks", "2"], ["info"], ["bench", "--help"],
+                      ["bench", "ag_gemm,gemm_rs", "--ranks", "2", "--device", "cpu", *sizes],
+                      ["compile", "--arch", "sm_none"], ["run", "-n", "2", "--", "echo", "heard"]):
+            with self.subTest(words=words):
+                done = subprocess.run([TOOL, *words], capture_output=True, text=True, timeout=60,
+                                      preexec_fn=lambda: resource.setrlimit(
+                                          resource.RLIMIT_STACK, (most, most)))
+                self.assertEqual(done.returncode, 2 if words[0] == "compile" else 0, done.stderr)
+
     def test_what_all_ranks_refuse_is_said_once(self):
         for words in (["--device", "abacus"], ["--device", "cpu", "--graph"],
                       ["--algorithm", "hierarchical"]):
