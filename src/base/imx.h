@@ -57,6 +57,10 @@ imbrex_status imx_fail_errno(const char *format, ...) __attribute__((format(prin
 imbrex_status imx_status_need(const void *argument, const char *name,
                               const char *hint) IMX_MUST_CHECK;
 
+/* INVALID if there is no memory to be read, bytes of it or with 0 a string, as where nobody has
+ * initialised a desc.  NULL is fine. */
+imbrex_status imx_status_need_place(const void *at, size_t bytes, const char *name) IMX_MUST_CHECK;
+
 /* UNSUPPORTED if a byte is not 0: name is the struct's.  reserved: says so of of.name. */
 imbrex_status imx_status_reserved(const char *of, const char *name) IMX_MUST_CHECK;
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes,
@@ -118,6 +122,10 @@ extern imx_sys_table imx_sys;
 
 /* Zeroed host memory at *(void **)out; never NULL on OK, also for 0 bytes.  Free with free(). */
 imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out) IMX_MUST_CHECK;
+
+/* Whether there is memory to be read, all the bytes, or all of a string.  The kernel is asked. */
+bool imx_sys_can_read(const void *at, size_t bytes);
+bool imx_sys_can_read_string(const char *text);
 
 /* false: errno says why not all of it. */
 bool imx_sys_write_all(int fd, const void *from, size_t bytes);

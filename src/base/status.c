@@ -117,6 +117,13 @@ imbrex_status imx_status_reserved(const char *of, const char *name)
                     of, name);
 }
 
+imbrex_status imx_status_need_place(const void *at, size_t bytes, const char *name)
+{
+    if (!at || (bytes ? imx_sys_can_read(at, bytes) : imx_sys_can_read_string(at)))
+        return IMBREX_OK;
+    return imx_fail(IMBREX_INVALID, "%s is %p, where none can be: is desc initialised?", name, at);
+}
+
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes, const char *name)
 {
     const char *at = reserved;

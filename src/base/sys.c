@@ -5,9 +5,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "imx.h"
@@ -137,6 +139,40 @@ imbrex_status imx_sys_alloc(size_t count, size_t bytes, void *out)
         return imx_fail(IMBREX_NO_MEMORY, "no host memory for %zu times %zu bytes", count, bytes);
     *(void **)out = memory;
     return IMBREX_OK;
+}
+
+/* rt_sigprocmask reads a mask there before it finds that it knows of nothing to do with it.  Where
+ * a sandbox forbids the call memory counts as there. */
+static bool can_read_mask(uintptr_t at)
+{
+    enum { NOTHING = -1, MASK_BYTES = 8 };
+    at &= ~(uintptr_t)(MASK_BYTES - 1);
+    return syscall(SYS_rt_sigprocmask, NOTHING, at, NULL, MASK_BYTES) == 0 || errno != EFAULT;
+}
+
+enum { PAGE = 4096 }; /* the least that there is */
+
+bool imx_sys_can_read(const void *at, size_t bytes)
+{
+    uintptr_t last, next = (uintptr_t)at;
+    if (__builtin_add_overflow(next, bytes - 1, &last))
+        return false;
+    for (; next < last; next = (next | (PAGE - 1)) + 1)
+        if (!can_read_mask(next))
+            return false;
+    return can_read_mask(last);
+}
+
+bool imx_sys_can_read_string(const char *text)
+{
+    for (;;) {
+        size_t rest = PAGE - (uintptr_t)text % PAGE;
+        if (!can_read_mask((uintptr_t)text))
+            return false;
+        if (strnlen(text, rest) < rest)
+            return true;
+        text += rest;
+    }
 }
 
 bool imx_sys_write_all(int fd, const void *from, size_t bytes)

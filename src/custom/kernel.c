@@ -67,6 +67,12 @@ static imbrex_status check_desc(const imbrex_kernel_desc *d, imbrex_kernel **out
     /* First: of a desc that nobody has initialised no pointer is to be followed. */
     IMX_TRY(imx_status_need_zero(d->reserved, sizeof d->reserved, "desc"));
     IMX_TRY(imx_status_need(d->name, "desc.name", "want the name in IMBREXD_KERNEL(name, ...)"));
+    IMX_TRY(imx_status_need_place(d->name, 0, "desc.name"));
+    IMX_TRY(imx_status_need_place(d->source, 0, "desc.source"));
+    IMX_TRY(imx_status_need_place(d->file, 0, "desc.file"));
+    IMX_TRY(imx_status_need_place(d->options, 0, "desc.options"));
+    IMX_TRY(imx_status_need_place(d->entry, sizeof(void *), "desc.entry"));
+    IMX_TRY(imx_status_need_place(d->gemm, sizeof *d->gemm, "desc.gemm"));
     size_t length = strlen(d->name);
     if (length < 1 || length >= sizeof((imbrex_kernel *)0)->name ||
         strspn(d->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") < length)

@@ -58,6 +58,7 @@ static imbrex_status choose_device(const char *device, int *backend, int *index)
 static imbrex_status check_desc(const imbrex_group_desc *desc, imbrex_group **out)
 {
     IMX_TRY(imx_status_need(out, "group", "want where to put it"));
+    IMX_TRY(imx_status_need_place(desc->device, 0, "desc.device"));
     if (desc->timeout_ms < 0 || desc->timeout_ms > IMX_TIMEOUT_MS_MOST)
         return imx_fail(IMBREX_INVALID, "desc.timeout_ms is %lld: want from 0 to %d",
                         (long long)desc->timeout_ms, IMX_TIMEOUT_MS_MOST);
@@ -444,11 +445,7 @@ imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **
 {
     imx_status_enter(__func__);
     IMX_TRY(imx_status_need(desc, "desc", "want one, at least with all zeros"));
-    if ((uintptr_t)desc->bootstrap % _Alignof(imbrex_bootstrap))
-        return imx_fail(IMBREX_INVALID,
-                        "desc.bootstrap is %p, where none can be: is desc "
-                        "initialised?",
-                        (const void *)desc->bootstrap);
+    IMX_TRY(imx_status_need_place(desc->bootstrap, sizeof *desc->bootstrap, "desc.bootstrap"));
     imbrex_group *group = NULL;
     IMX_TRY(imx_sys_alloc(1, sizeof *group, &group));
     imx_call_own(&group->owner);

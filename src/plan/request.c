@@ -1,5 +1,6 @@
 /* request.c - what is asked of a plan, read from a desc by its rows, and what is wrong with it. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "plan.h"
@@ -97,6 +98,8 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
                                  int least)
 {
     int64_t value = number_at(r->desc, field);
+    const char *text;
+    char name[80];
     switch (kind_of(field)) {
     case IMX_SIZE:
         return check_range(desc, field->name, value,
@@ -105,6 +108,10 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
         return check_range(desc, field->name, value, 0, INT32_MAX);
     case IMX_FLAG:
         return check_range(desc, field->name, value, 0, 1);
+    case IMX_NAME:
+        memcpy(&text, r->desc + field->offset, sizeof text);
+        snprintf(name, sizeof name, "%s.%s", desc, field->name);
+        return imx_status_need_place(text, 0, name);
     case IMX_REAL:
         if (!isfinite(real_at(r->desc, field)))
             return imx_fail(IMBREX_INVALID, "%s.%s is %g: want a finite number", desc, field->name,

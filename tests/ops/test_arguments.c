@@ -459,23 +459,10 @@ static int not_initialised(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static int group_not_initialised(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
-{
-    (void)rank, (void)ctx, (void)bootstrap;
-    imbrex_group *group = NULL;
-    imbrex_group_desc desc;
-    memset(&desc, 0xff, sizeof desc);
-    INVALID("where none can be: is desc initialised?", imbrex_group_create, &desc, &group);
-    RANK_CHECK(!group, "the output was written");
-    return 0;
-}
-
 static void of_what_nobody_initialised(void **state)
 {
     (void)state;
     on_all(not_initialised);
-    ranks_desc desc = { .size = 2 };
-    assert_int_equal(ranks_run_bare(&desc, group_not_initialised, NULL), 0);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
