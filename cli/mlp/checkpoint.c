@@ -298,6 +298,12 @@ static const st_place *find_place(const checkpoint *from, const char *name)
     return NULL;
 }
 
+const char *checkpoint_holder(const checkpoint *from, const char *name)
+{
+    const st_place *place = find_place(from, name);
+    return place ? place->file : from->path;
+}
+
 bool checkpoint_has(const checkpoint *from, const char *name)
 {
     return from->places ? find_place(from, name) != NULL

@@ -61,6 +61,38 @@ static bool too_deep(const char *text, size_t bytes, int limit)
     return false;
 }
 
+/* The word, ending at a byte, by which Python writes what is no number in JSON; NULL: none.  Of
+ * -Infinity the parser takes the sign alone. */
+static const char *python_number(const char *text, size_t bytes, size_t end)
+{
+    static const char *const words[] = { "NaN", "Infinity", "-Infinity" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t length = strlen(words[i]), taken = *words[i] == '-' ? 1 : length;
+        if (end >= taken && end - taken + length <= bytes &&
+            memcmp(text + end - taken, words[i], length) == 0)
+            return words[i];
+    }
+    return NULL;
+}
+
+static void fail_json(const char *path, const char *text, size_t bytes, const json_error_t *where,
+                      st_error *error)
+{
+    const char *number = python_number(text, bytes, (size_t)where->position);
+    path = st_path_tail(path);
+    if (number)
+        st_fail(error,
+                "%s: holds %s at byte %d, which JSON does not have, though Python writes it: put "
+                "a number or null there",
+                path, number, where->position);
+    else if (json_error_code(where) == json_error_numeric_overflow)
+        st_fail(error, "%s: holds a number at byte %d that 64 bits do not: %.160s", path,
+                where->position, where->text);
+    else
+        st_fail(error, "%s: its JSON is wrong at byte %d: %.160s: write or download the file again",
+                path, where->position, where->text);
+}
+
 json_t *st_json_load(const char *path, const char *text, size_t bytes, int depth, st_error *error)
 {
     json_error_t where;
@@ -71,8 +103,7 @@ json_t *st_json_load(const char *path, const char *text, size_t bytes, int depth
     }
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
     if (!root) {
-        st_fail(error, "%s: its JSON is wrong at byte %d: %.160s: write or download the file again",
-                st_path_tail(path), where.position, where.text);
+        fail_json(path, text, bytes, &where, error);
     } else if (!json_is_object(root)) {
         st_fail(error, "%s: its JSON is not an object: write or download the file again",
                 st_path_tail(path));

@@ -58,7 +58,7 @@ static bool refuse(const checkpoint *from, int layer, const char *name, const ch
                    st_error *error)
 {
     return st_fail(error, "%s: layer %d has the tensor %.120s: %s",
-                   st_path_tail(checkpoint_path(from)), layer, name, says);
+                   st_path_tail(checkpoint_holder(from, name)), layer, name, says);
 }
 
 /* ---- Which layer ----------------------------------------------------------------------------- */
@@ -159,8 +159,8 @@ static bool check_names(const checkpoint *from, int layer, const char *prefix, s
     return true;
 }
 
-/* The matrix must be [rows, cols], of gate's or up's dtype. */
-static bool check_one(const checkpoint *from, int layer, const mlp_weights *mlp, const matrix *one,
+/* The matrix, which is in that file, must be [rows, cols], of gate's or up's dtype. */
+static bool check_one(const char *file, int layer, const mlp_weights *mlp, const matrix *one,
                       const char *name, int64_t rows, int64_t cols, st_error *error)
 {
     const matrix *first = mlp->ungated ? &mlp->up : &mlp->gate;
@@ -170,17 +170,18 @@ static bool check_one(const checkpoint *from, int layer, const mlp_weights *mlp,
                        "%s: layer %d: %s_proj is [%" PRId64 ", %" PRId64 "], so %s must be "
                        "[%" PRId64 ", %" PRId64 "], but it is [%" PRId64 ", %" PRId64
                        "]: choose a layer with a plain MLP",
-                       st_path_tail(checkpoint_path(from)), layer, than, mlp->ffn, mlp->hidden,
-                       name, rows, cols, one->rows, one->cols);
+                       file, layer, than, mlp->ffn, mlp->hidden, name, rows, cols, one->rows,
+                       one->cols);
     if (one->dtype != first->dtype)
-        return st_fail(
-            error, "%s: layer %d: %s_proj is %s, but %s is %s: convert them to one dtype",
-            st_path_tail(checkpoint_path(from)), layer, than, st_dtype_name((st_dtype)first->dtype),
-            name, st_dtype_name((st_dtype)one->dtype));
+        return st_fail(error,
+                       "%s: layer %d: %s_proj is %s, but %s is %s: convert them to one dtype", file,
+                       layer, than, st_dtype_name((st_dtype)first->dtype), name,
+                       st_dtype_name((st_dtype)one->dtype));
     return true;
 }
 
-static bool check_all(const checkpoint *from, int layer, const mlp_weights *mlp, st_error *error)
+static bool check_all(const checkpoint *from, int layer, const char *prefix, const mlp_weights *mlp,
+                      st_error *error)
 {
     const struct {
         const matrix *one;
@@ -196,7 +197,11 @@ static bool check_all(const checkpoint *from, int layer, const mlp_weights *mlp,
     };
     for (int i = 0; i < 6; i++) {
         bool missing = i == GATE ? mlp->ungated : i >= PROJECTIONS && !parts[i].one->rows;
-        if (!missing && !check_one(from, layer, mlp, parts[i].one, parts[i].name, parts[i].rows,
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s%s", prefix, parts[i].name,
+                 i < PROJECTIONS ? ".weight" : "");
+        const char *file = st_path_tail(checkpoint_holder(from, name));
+        if (!missing && !check_one(file, layer, mlp, parts[i].one, parts[i].name, parts[i].rows,
                                    parts[i].cols, error))
             return false;
     }
@@ -241,7 +246,7 @@ bool mlp_layer_find(checkpoint *from, int layer, mlp_weights *weights, char *pre
         mlp.ffn = mlp.gate.rows;
         mlp.hidden = mlp.gate.cols;
     }
-    if (!check_all(from, layer, &mlp, error))
+    if (!check_all(from, layer, prefix, &mlp, error))
         return false;
     *weights = mlp;
     return true;

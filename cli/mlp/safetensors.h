@@ -190,6 +190,9 @@ size_t checkpoint_count(const checkpoint *from);
 const char *checkpoint_name(const checkpoint *from, size_t index);
 bool checkpoint_has(const checkpoint *from, const char *name);
 
+/* The file that a tensor is in, as the index names it. */
+const char *checkpoint_holder(const checkpoint *from, const char *name);
+
 /* Says that the name is not there and what is, and returns false. */
 bool checkpoint_fail_missing(const checkpoint *from, const char *name, st_error *error);
 

@@ -108,6 +108,36 @@ static void biases_are_found(void **state)
     refuses(NULL, "has the tensor " MODEL "down_proj.bias.weight", "a bias's weight");
 }
 
+/* Of several files the one that holds the tensor is named. */
+static void what_is_wrong_is_named_with_its_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *says;
+    } wrong[] = {
+        { "down_proj.bias", "two/b.safetensors: layer 0: gate_proj is [6, 4], so down_proj.bias" },
+        { "up_proj.bias", "two/b.safetensors: layer 0: gate_proj is F32, but up_proj.bias is" },
+        { "act_fn.beta", "two/b.safetensors: layer 0 has the tensor " MODEL "act_fn.beta: " },
+    };
+    for (int i = 0; i < 3; i++) {
+        char name[100], index[800];
+        snprintf(name, sizeof name, MODEL "%s", wrong[i].name);
+        st_tensor other = tensor(name);
+        other.shape[0] += i == 0;
+        other.dtype = i == 1 ? ST_F16 : ST_F32;
+        write_layer(MODEL, GATED, NULL);
+        assert_int_equal(rename(scratch_path("model.safetensors"), scratch_path("a")), 0);
+        scratch_directory("two");
+        assert_true(st_write(scratch_path("two/b.safetensors"), &other, 1, NULL, &error));
+        snprintf(index, sizeof index,
+                 "{\"weight_map\": {\"%sgate_proj.weight\": \"a\", \"%sup_proj.weight\": \"a\", "
+                 "\"%sdown_proj.weight\": \"a\", \"%s\": \"two/b.safetensors\"}}",
+                 MODEL, MODEL, MODEL, name);
+        scratch_write("model.safetensors.index.json", index, strlen(index));
+        refuses(NULL, wrong[i].says, wrong[i].name);
+    }
+}
+
 static void whatever_else_is_there_is_named(void **state)
 {
     (void)state;
@@ -249,6 +279,14 @@ static const struct {
     { GATED, "{\"vision_config\": {\"hidden_act\": \"gelu\"}}", "names no activation" },
     { GATED, "[]", "config.json: its JSON is not an object" },
     { GATED, "", "config.json: its JSON is wrong" },
+    { GATED, "{\"hidden_act\": \"silu\", \"a\": Infinity}",
+      "config.json: holds Infinity at byte 36, which JSON does not have, though Python writes it" },
+    { GATED, "{\"a\": -Infinity, \"hidden_act\": \"silu\"}", "holds -Infinity at byte 7, " },
+    { GATED, "{\"a\": [NaN]}", "holds NaN at byte 10, " },
+    { GATED, "{\"a\": Infinite}", "its JSON is wrong at byte 14" },
+    { GATED, "{\"a\": -}", "its JSON is wrong at byte 7" },
+    { GATED, "{\"hidden_act\": \"silu\", \"a\": -99999999999999999999}",
+      "config.json: holds a number at byte 49 that 64 bits do not: too big negative integer" },
     { GATED, "version https://git-lfs.github.com/spec/v1\n", "config.json: is only git-lfs's" },
     { GATED, "{\"hidden_act\": \"silu\", \"hidden_act\": \"gelu\"}", "duplicate object key" },
     { GATED, "{\"hidden_act\": \"silu\", \"mlp_bias\": true}",
@@ -434,6 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(biases_are_found),
+        cmocka_unit_test(what_is_wrong_is_named_with_its_file),
         cmocka_unit_test(whatever_else_is_there_is_named),
         cmocka_unit_test(what_is_beside_the_mlp_is_nobodys_matter),
         cmocka_unit_test(the_config_names_the_activation),
