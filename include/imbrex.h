@@ -314,7 +314,7 @@ typedef struct imbrex_coll_desc {
 /* What the operator does not list below must be NULL: else INVALID, naming it. */
 typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
-                                 of c, in gemm_rs once, to the sum */
+                                 of c, in gemm_rs and gemm_ar once, to the sum */
     void *c, *gathered; /* gathered[m, k]: all of a, ag_gemm only, or NULL; ranks may differ.  NaN
                            may come with other bits */
     int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m, not none:
@@ -329,6 +329,7 @@ typedef struct imbrex_args {
  *   all_to_all      [m, n]       -                   [R*rows, n] c = all ranks' blocks for me
  *   ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]      c = all_gather(a) * b + bias
  *   gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]   c = reduce_scatter(a * b) + bias
+ *   gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]      c = all_reduce(a * b) + bias
  *
  * rows: this rank's share of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
  * all_to_all: rank r's block of a, the rows that r owns, goes to r, whose c has the blocks in rank
@@ -338,7 +339,8 @@ typedef struct imbrex_args {
  * bias, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie anywhere.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
- * float32, then the bias, then one rounding: the same inputs give the same bits on every run.  Over
+ * float32, then the bias, then one rounding: the same inputs give the same bits on every run, and
+ * gemm_ar those of gemm_rs and an all_gather behind it.  Over
  * several nodes each node's sum is rounded to dtype, and these are added in the order of the nodes.
  *
  * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
@@ -356,6 +358,8 @@ IMBREX_TRY imbrex_plan_all_to_all(imbrex_group *group, const imbrex_coll_desc *d
 IMBREX_TRY imbrex_plan_ag_gemm(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc,
+                               imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_gemm_ar(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
 
 /* ---- What operators there are ---------------------------------------------------------------- */

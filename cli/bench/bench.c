@@ -146,8 +146,8 @@ int cli_bench(int argc, char **argv)
     };
     const options_page page = {
         .command = "bench",
-        .synopsis = "{ag_gemm | gemm_rs | gemm | all_gather | reduce_scatter | all_reduce |\n"
-                    "                    all_to_all | barrier}[,...] "
+        .synopsis = "{ag_gemm | gemm_rs | gemm_ar | gemm | all_gather | reduce_scatter |\n"
+                    "                    all_reduce | all_to_all | barrier}[,...] "
                     "[options]",
         .about =
             "Times an operator on R ranks, in turn with\n\n"

@@ -188,8 +188,8 @@ int cli_compile(int argc, char **argv)
         .about =
             "Compiles the kernels of plans into the kernel cache (IMBREX_CACHE_DIR), where the\n"
             "same plans on a GPU find them.  Needs NVIDIA's compiler library, and no GPU.\n"
-            "OPERATORS: ag_gemm,gemm_rs (both if nothing is said), all_gather, reduce_scatter,\n"
-            "all_reduce, all_to_all.\n"
+            "OPERATORS: ag_gemm,gemm_rs (both if nothing is said), gemm_ar, all_gather,\n"
+            "reduce_scatter, all_reduce, all_to_all.\n"
             "With --kernel: says whether that compiles, also for CPU ranks.\n\n"
             "Sizes, type and ranks that are not given are those of imbrex bench on GPUs.  A GPU\n"
             "with fewer SMs than the largest of its kind, or one that ranks share, wants --sms.",

@@ -8,6 +8,7 @@
 static const bench_op ops[] = {
     { .name = "ag_gemm", .product = true, .a_is_share = true, .moves = 1 },
     { .name = "gemm_rs", .product = true, .moves = 1 },
+    { .name = "gemm_ar", .product = true, .moves = 2 },
     { .name = "gemm", .product = true, .alone = true },
     { .name = "all_gather", .a_is_share = true, .moves = 1 },
     { .name = "reduce_scatter", .moves = 1 },

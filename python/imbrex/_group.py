@@ -390,6 +390,7 @@ class Plan:
             all_to_all      [m, n]       -                   [size * rows, n]
             ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]       gathered[m, k] or None
             gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]
+            gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]
 
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
         more: other operands, by the names that imbrex.h has for them.

@@ -1,6 +1,8 @@
 /* across.c - gather and scatter over nodes; see across.h for which stream does what. */
 #include "across.h"
 
+#include "sum_all.h"
+
 enum { PARTS, OWN, NODES }; /* kernels: parts of this node for another, for itself; sums of nodes */
 
 static const imx_nodes *nodes_of(const imx_run *run)
@@ -306,4 +308,39 @@ imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int
     IMX_TRY(
         add_up(run, run->stream, first, OWN, nodes->own, 0, imx_run_rows(run, run->rank), matrix));
     return add_nodes(run, lanes, first);
+}
+
+/* ---- sums on every rank ---------------------------------------------------------------------- */
+
+void imx_across_sum_needs(const imx_variant *variant, imx_needs *needs)
+{
+    imx_needs scatter = { 0 }, gather = { 0 };
+    imx_across_scatter_needs(variant, &scatter);
+    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
+    *needs = imx_exchange_both(&scatter, &gather);
+}
+
+static imbrex_status gather_sums(const imx_run *run, const imx_lanes *lanes)
+{
+    int64_t width = run->variant->shape.n;
+    const void *own = imx_sum_all_own_rows(run);
+    imx_needs scatter = { 0 };
+    imx_across_scatter_needs(run->variant, &scatter);
+    const imx_run second = imx_exchange_second(run, &scatter);
+    IMX_TRY(imx_across_gather(&second, lanes, own, width));
+    return imx_exchange_gather_out(&second, run->stream, own, width, run->args->c, false);
+}
+
+/* The sums are there when all that made them is done. */
+imbrex_status imx_across_sum(const imx_run *run, const imx_lanes *lanes, int first,
+                             const void *matrix, uint64_t *done)
+{
+    imbrex_args args;
+    const imx_run scatter = imx_sum_all_first(run, &args);
+    IMX_TRY(imx_across_scatter(&scatter, lanes, first, matrix, done));
+    if (lanes->inner != run->stream) {
+        IMX_TRY(imx_run_join(run));
+        IMX_TRY(imx_run_fork(run));
+    }
+    return gather_sums(run, lanes);
 }

@@ -55,4 +55,10 @@ imbrex_status imx_across_scatter_prepare(imx_variant *variant, int first) IMX_MU
 imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int first,
                                  const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
+/* args.c[m, n] becomes all rows of that sum: the scatter, by the same kernels, then the gather.  On
+ * streams of their own these meet in between, and the caller joins them behind it. */
+void imx_across_sum_needs(const imx_variant *variant, imx_needs *needs);
+imbrex_status imx_across_sum(const imx_run *run, const imx_lanes *lanes, int first,
+                             const void *matrix, uint64_t *done) IMX_MUST_CHECK;
+
 #endif /* IMX_ACROSS_H */

@@ -13,40 +13,15 @@
  */
 #include "across.h"
 #include "plan/descs.h"
+#include "sum_all.h"
 
 enum { REDUCE, LL = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
-
-/* ---- reduce_scatter, then all_gather of the sums --------------------------------------------- */
-
-/* This rank's rows of c. */
-static void *own_rows(const imx_run *run)
-{
-    return (char *)run->args->c + imx_exchange_rank_at(run, run->rank, run->variant->shape.n);
-}
-
-/* The run of the first movement, whose output is own rows. */
-static imx_run scatter_run(const imx_run *run, imbrex_args *args)
-{
-    imx_run first = *run;
-    *args = *run->args;
-    args->c = own_rows(run);
-    first.args = args;
-    return first;
-}
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 2 * imx_exchange_sequential_cost(rates, p->sent);
-}
-
-static void lay_out_sequential(const imx_variant *variant, imx_needs *n)
-{
-    imx_needs scatter = { 0 }, gather = { 0 };
-    imx_exchange_scatter_needs(variant, &scatter);
-    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
-    *n = imx_exchange_both(&scatter, &gather);
+    return imx_sum_all_cost(rates, p->sent);
 }
 
 static imbrex_status prepare_sequential(imx_variant *variant)
@@ -56,34 +31,12 @@ static imbrex_status prepare_sequential(imx_variant *variant)
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    int64_t width = run->variant->shape.n;
-    imx_needs scatter = { 0 };
-    imbrex_args args;
-    imx_exchange_scatter_needs(run->variant, &scatter);
-    const imx_run first = scatter_run(run, &args), second = imx_exchange_second(run, &scatter);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_scatter(&first, run->stream, args.a, NULL));
-    IMX_TRY(imx_exchange_scatter_wait(&first, run->stream));
-    IMX_TRY(imx_exchange_reduce(&first, run->stream, REDUCE, args.a, false));
-    IMX_TRY(imx_exchange_gather(&second, run->stream, args.c, width));
-    IMX_TRY(imx_exchange_gather_wait(&second, run->stream));
-    IMX_TRY(imx_exchange_gather_out(&second, run->stream, args.c, width, run->args->c, true));
+    IMX_TRY(imx_sum_all(run, REDUCE, run->args->a));
     return imx_run_end(run);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
-
-/* Every rank sends all of its rows to all.  NEVER beyond what was measured.  On 4 H200s, bf16, in
- * lines: 512 KB 7.7 us, 2 MB 24.4, 8 MB 88.8, 32 MB 363; sequential 81, 92, 125, 307. */
-static double ll_cost(const imx_problem *p, const imx_rates *rates)
-{
-    static const double begins = 2.2, in_lines = 1.23, in_words = 2.3; /* of what its bytes take */
-    static const double most = 24e6;                                   /* to each peer */
-    double share = p->in->whole_lines ? in_lines : in_words;
-    if (p->sent * p->in->ranks > most * (p->in->ranks - 1))
-        return IMX_COST_NEVER;
-    return begins + share * p->sent * p->in->ranks / rates->store;
-}
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
@@ -102,46 +55,17 @@ static imbrex_status run_ll(const imx_run *run)
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static void lay_out_nodes(const imx_variant *variant, imx_needs *n)
-{
-    imx_needs scatter = { 0 }, gather = { 0 };
-    imx_across_scatter_needs(variant, &scatter);
-    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
-    *n = imx_exchange_both(&scatter, &gather);
-}
-
 static imbrex_status prepare_nodes(imx_variant *variant)
 {
     return imx_across_scatter_prepare(variant, ACROSS);
 }
 
-static imbrex_status scatter_across(const imx_run *run, const imx_lanes *lanes)
-{
-    imbrex_args args;
-    const imx_run first = scatter_run(run, &args);
-    return imx_across_scatter(&first, lanes, ACROSS, args.a, NULL);
-}
-
-static imbrex_status gather_across(const imx_run *run, const imx_lanes *lanes)
-{
-    int64_t width = run->variant->shape.n;
-    imx_needs scatter = { 0 };
-    imx_across_scatter_needs(run->variant, &scatter);
-    const imx_run second = imx_exchange_second(run, &scatter);
-    IMX_TRY(imx_across_gather(&second, lanes, own_rows(run), width));
-    return imx_exchange_gather_out(&second, run->stream, own_rows(run), width, run->args->c, false);
-}
-
-/* The streams meet in between: the sums are there when all that made them is done. */
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(scatter_across(run, &lanes));
-    IMX_TRY(imx_run_join(run));
-    IMX_TRY(imx_run_fork(run));
-    IMX_TRY(gather_across(run, &lanes));
+    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, run->args->a, NULL));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -150,8 +74,7 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 {
     const imx_lanes lanes = imx_across_lanes(run, false);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(scatter_across(run, &lanes));
-    IMX_TRY(gather_across(run, &lanes));
+    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, run->args->a, NULL));
     return imx_run_end(run);
 }
 
@@ -168,23 +91,23 @@ const imx_op imx_op_all_reduce = {
     .algorithms = {
         { .name = "sequential",
           .cost = sequential_cost,
-          .layout = lay_out_sequential,
+          .layout = imx_sum_all_needs,
           .prepare = prepare_sequential,
           .run = run_sequential },
         { .name = "sequential",
           .over_nodes = true,
-          .layout = lay_out_nodes,
+          .layout = imx_across_sum_needs,
           .prepare = prepare_nodes,
           .run = run_sequential_nodes },
         { .name = "ll",
           .by_kernel = true,
-          .cost = ll_cost,
+          .cost = imx_sum_all_ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,
           .run = run_ll },
         { .name = "hierarchical",
           .over_nodes = true,
-          .layout = lay_out_nodes,
+          .layout = imx_across_sum_needs,
           .prepare = prepare_nodes,
           .run = run_hierarchical },
     },

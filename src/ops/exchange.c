@@ -19,6 +19,29 @@ imx_run imx_exchange_second(const imx_run *run, const imx_needs *first)
     return second;
 }
 
+imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *first,
+                                  const imx_needs *second)
+{
+    imx_needs both = imx_exchange_both(first, second);
+    both.signals += (size_t)variant->plan->group->size; /* credits */
+    both.done += 1 + second->done;                      /* the use */
+    if (second->lines_bytes) {
+        both.lines_at = imx_align(first->data_bytes, 256) + second->lines_at;
+        both.lines_bytes = second->lines_bytes;
+    }
+    return both;
+}
+
+imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first)
+{
+    imx_run second = imx_exchange_second(run, first);
+    second.use = imx_run_done(run) + first->done;
+    second.done_at = first->done + 1;
+    second.credits_at = run->variant->offsets.signals + first->signals * sizeof(uint64_t);
+    second.signals_at = first->signals + (size_t)run->ranks;
+    return second;
+}
+
 double imx_exchange_copy_cost(const imx_rates *rates, double sent)
 {
     return 35 + sent / rates->copy;
@@ -40,20 +63,24 @@ void imx_exchange_gather_needs(const imx_variant *variant, int64_t width, imx_ne
     needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
+imbrex_status imx_exchange_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
+                                        int64_t width, int to, int q)
+{
+    size_t at = imx_exchange_chunk_at(run, q, width);
+    char *theirs = (char *)imx_run_data(run, to) + imx_exchange_rank_at(run, run->rank, width);
+    IMX_TRY(imx_run_copy(run, stream, theirs + at, (const char *)shard + at,
+                         imx_exchange_chunk_bytes(run, run->rank, q, width), to));
+    return imx_run_post(run, stream,
+                        imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q), to);
+}
+
 imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width)
 {
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + run->ranks - i) % run->ranks;
-        char *theirs = (char *)imx_run_data(run, to) + imx_exchange_rank_at(run, run->rank, width);
-        for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
-            size_t at = imx_exchange_chunk_at(run, q, width);
-            IMX_TRY(imx_run_copy(run, stream, theirs + at, (const char *)shard + at,
-                                 imx_exchange_chunk_bytes(run, run->rank, q, width), to));
-            IMX_TRY(imx_run_post(
-                run, stream, imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q),
-                to));
-        }
+        for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
+            IMX_TRY(imx_exchange_gather_chunk(run, stream, shard, width, to, q));
     }
     return IMBREX_OK;
 }
@@ -187,6 +214,7 @@ imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, boo
 {
     imx_ll_args args = ll_args(run->variant, run->m, width, reduces);
     args.from = run->args->a;
+    args.bias = reduces ? run->args->bias : NULL;
     args.to = to;
     args.uses = imx_run_done(run);
     args.team = imx_run_team(run);
@@ -212,27 +240,37 @@ void imx_exchange_scatter_needs(const imx_variant *variant, imx_needs *needs)
     needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
+static imbrex_status wait_done(const imx_run *run, imbrex_stream stream, uint64_t *done, int owner,
+                               int q)
+{
+    int product = run->variant->config.merged ? 0 : imx_exchange_chunk_number(run, owner, q);
+    if (!done)
+        return IMBREX_OK;
+    return imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product);
+}
+
+imbrex_status imx_exchange_scatter_chunk(const imx_run *run, imbrex_stream stream,
+                                         const void *matrix, uint64_t *done, int to, int q)
+{
+    int64_t width = run->variant->shape.n;
+    size_t at = imx_exchange_chunk_at(run, q, width);
+    const char *block = (const char *)matrix + imx_exchange_rank_at(run, to, width);
+    char *slot =
+        (char *)imx_run_data(run, to) + (size_t)run->rank * imx_exchange_slot_bytes(run->variant);
+    IMX_TRY(wait_done(run, stream, done, to, q));
+    IMX_TRY(imx_run_copy(run, stream, slot + at, block + at,
+                         imx_exchange_chunk_bytes(run, to, q, width), to));
+    return imx_run_post(run, stream,
+                        imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q), to);
+}
+
 imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done)
 {
-    int64_t width = run->variant->shape.n;
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + i) % run->ranks;
-        const char *block = (const char *)matrix + imx_exchange_rank_at(run, to, width);
-        char *slot = (char *)imx_run_data(run, to) +
-                     (size_t)run->rank * imx_exchange_slot_bytes(run->variant);
-        for (int q = 0; q < imx_run_chunks(run, to); q++) {
-            size_t at = imx_exchange_chunk_at(run, q, width);
-            int product = run->variant->config.merged ? 0 : imx_exchange_chunk_number(run, to, q);
-            if (done)
-                IMX_TRY(
-                    imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product));
-            IMX_TRY(imx_run_copy(run, stream, slot + at, block + at,
-                                 imx_exchange_chunk_bytes(run, to, q, width), to));
-            IMX_TRY(imx_run_post(
-                run, stream, imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q),
-                to));
-        }
+        for (int q = 0; q < imx_run_chunks(run, to); q++)
+            IMX_TRY(imx_exchange_scatter_chunk(run, stream, matrix, done, to, q));
     }
     return IMBREX_OK;
 }
@@ -286,11 +324,16 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int64_
     };
 }
 
-imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel)
+imbrex_status imx_exchange_scatter_prepare_blocks(imx_variant *variant, int kernel, int blocks)
 {
     int64_t m = variant->shape.m;
     imx_reduce_args largest = reduce_args(variant, m, imx_ceil_div(m, variant->plan->group->size));
-    return imx_variant_prepare(variant, kernel, &imx_kernel_reduce, &largest);
+    return imx_variant_prepare_blocks(variant, kernel, &imx_kernel_reduce, &largest, blocks);
+}
+
+imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel)
+{
+    return imx_exchange_scatter_prepare_blocks(variant, kernel, variant->config.blocks);
 }
 
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
@@ -306,6 +349,25 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
     args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
     if (!args.rows || !args.n)
         return IMBREX_OK;
+    return imx_run_launch(run, stream, kernel, &args, sizeof args);
+}
+
+imbrex_status imx_exchange_reduce_chunk(const imx_run *run, imbrex_stream stream, int kernel,
+                                        const void *matrix, uint64_t *done, int q)
+{
+    int64_t width = run->variant->shape.n;
+    size_t at = imx_exchange_chunk_at(run, q, width);
+    imx_reduce_args args = reduce_args(run->variant, run->m, imx_run_chunk_rows(run, run->rank, q));
+    args.chunk = q;
+    args.slots = (char *)imx_run_data(run, run->rank) + at;
+    args.own_part = (const char *)matrix + imx_exchange_rank_at(run, run->rank, width) + at;
+    args.bias = run->args->bias;
+    args.c = (char *)run->args->c + at;
+    args.use = run->use;
+    args.arrived = imx_run_signal(run, run->rank) + q;
+    if (args.rows <= 0 || !args.n)
+        return IMBREX_OK;
+    IMX_TRY(wait_done(run, stream, done, run->rank, q));
     return imx_run_launch(run, stream, kernel, &args, sizeof args);
 }
 

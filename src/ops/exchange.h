@@ -52,6 +52,12 @@ static inline int imx_exchange_chunk_number(const imx_run *run, int rank, int q)
 imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second);
 imx_run imx_exchange_second(const imx_run *run, const imx_needs *first);
 
+/* The same where the second begins and ends by itself, as kernels do: it has a use and credits of
+ * its own, too. */
+imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *first,
+                                  const imx_needs *second);
+imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first);
+
 /* ---- what copies take, of collectives -------------------------------------------------------- */
 
 /* Microseconds, beside a second stream's work and on one alone. */
@@ -105,7 +111,8 @@ double imx_exchange_ll_cost(const imx_rates *rates, double sent, double sent_mos
 /* The most that was measured, of a rank: 64 KB to each peer. */
 #define IMX_EXCHANGE_LL_SENT(problem) (65536.0 * ((problem)->in->ranks - 1))
 
-/* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a. */
+/* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a, and
+ * args.bias. */
 imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, bool reduces,
                               void *to) IMX_MUST_CHECK;
 
@@ -125,6 +132,8 @@ imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how
 
 void imx_exchange_scatter_needs(const imx_variant *variant, imx_needs *needs);
 imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel) IMX_MUST_CHECK;
+imbrex_status imx_exchange_scatter_prepare_blocks(imx_variant *variant, int kernel,
+                                                  int blocks) IMX_MUST_CHECK;
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
  * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
@@ -145,5 +154,17 @@ size_t imx_exchange_slot_bytes(const imx_variant *variant);
  * chunk waits for its parts in the kernel; else all must be here. */
 imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving) IMX_MUST_CHECK;
+
+/* ---- one chunk ------------------------------------------------------------------------------- */
+
+/* What gather and scatter do for one rank's chunk q, and the reduction for own rows' one: it waits
+ * for its parts in the kernel, and ahead of it for done. */
+imbrex_status imx_exchange_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
+                                        int64_t width, int to, int q) IMX_MUST_CHECK;
+imbrex_status imx_exchange_scatter_chunk(const imx_run *run, imbrex_stream stream,
+                                         const void *matrix, uint64_t *done, int to,
+                                         int q) IMX_MUST_CHECK;
+imbrex_status imx_exchange_reduce_chunk(const imx_run *run, imbrex_stream stream, int kernel,
+                                        const void *matrix, uint64_t *done, int q) IMX_MUST_CHECK;
 
 #endif /* IMX_EXCHANGE_H */

@@ -155,7 +155,7 @@ typedef struct imx_op {
 
 /* All of them, in the order of imbrex_op. */
 extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
-    imx_op_all_reduce, imx_op_all_to_all;
+    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* The first of that name from `a` on; NULL: there is none. */

@@ -105,6 +105,8 @@ struct imx_run {
     size_t shared_at, local_at; /* this half, in the plan's memory */
     uint64_t *use;              /* this half's, in local memory */
     size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
+    size_t credits_at, done_at; /* likewise, of one with a use of its own (imx_exchange_apart):
+                                   bytes from the half's begin; local signals before its own */
 };
 
 /* Collective; desc: the operator's, NULL is INVALID. */

@@ -53,30 +53,33 @@ void *imx_run_local(const imx_run *run)
 
 uint64_t *imx_run_done(const imx_run *run)
 {
-    return local_at(run, run->variant->offsets.done);
+    return (uint64_t *)local_at(run, run->variant->offsets.done) + run->done_at;
 }
 
 uint32_t *imx_run_counters(const imx_run *run)
 {
-    return local_at(run, run->variant->offsets.counters);
+    return (uint32_t *)local_at(run, run->variant->offsets.counters) + run->done_at;
 }
 
 uint32_t *imx_run_ended(const imx_run *run)
 {
+    if (run->done_at) /* beside its use */
+        return imx_run_counters(run) - 1;
     return local_at(run, run->variant->offsets.ended);
 }
 
 imx_team imx_run_team(const imx_run *run)
 {
     const imx_offsets *o = &run->variant->offsets;
+    size_t signals = o->signals + run->signals_at * sizeof(uint64_t);
     imx_team team = {
         .rank = run->rank,
         .size = run->ranks,
-        .signals = (int64_t)o->signals,
-        .data = (int64_t)o->data,
+        .signals = (int64_t)(signals - run->credits_at),
+        .data = (int64_t)(o->data + run->data_at - run->credits_at),
     };
     for (int r = 0; r < run->ranks && r < IMX_TEAM_MOST; r++)
-        team.base[r] = shared_at(run, r, 0);
+        team.base[r] = shared_at(run, r, run->credits_at);
     return team;
 }
 
@@ -164,7 +167,7 @@ imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *a
 
 static uint64_t *credit(const imx_run *run, int holder, int giver)
 {
-    return (uint64_t *)shared_at(run, holder, 0) + giver;
+    return (uint64_t *)shared_at(run, holder, run->credits_at) + giver;
 }
 
 imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,

@@ -11,10 +11,10 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 18, M = 45 };
+enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 24, M = 45 };
 
-static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm",
-                                   "gemm_rs",    "all_reduce",     "all_to_all" };
+static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs",
+                                   "all_reduce", "all_to_all",     "gemm_ar" };
 
 /* Operator by operator, "copy" before "sequential"; then what kernels do by themselves.  Of one
  * row most ranks have nothing to send: credits alone hold back the one that has. */
@@ -35,13 +35,16 @@ static op_case case_of(int i)
         { 4, "ll", M, 24, 0 },          { 4, "ll", M, 400, 0 },
         { 4, "sequential", M, 24, 12 }, { 5, "store", M, 24, 12 },
         { 5, "store", 1, 4, 0 },        { 5, "copy", M, 24, 12 },
-        { 5, "sequential", M, 24, 12 },
+        { 5, "sequential", M, 24, 12 }, { 6, "copy", M, 24, 4 },
+        { 6, "sequential", M, 24, 12 }, { 6, "store", M, 24, 4 },
+        { 6, "store", 1, 4, 0 }, /* one row of sums, in lines */
+        { 6, "ll", M, 24, 0 },          { 6, "ll", M, 400, 0 },
     };
     int op = i < PAIRS ? i / 2 : others[i - PAIRS].op;
     return (op_case){ .op = ops[op],
                       .m = i < PAIRS ? M : others[i - PAIRS].m,
                       .n = i < PAIRS ? 24 : others[i - PAIRS].n,
-                      .k = op == 2 || op == 3 ? 16 : 0,
+                      .k = strstr(ops[op], "gemm") ? 16 : 0,
                       .dtype = i % 3 ? IMBREX_BF16 : IMBREX_F32,
                       .algorithm = i >= PAIRS ? others[i - PAIRS].algorithm
                                    : i % 2    ? "sequential"

@@ -300,9 +300,9 @@ typedef struct cut {
 static int silent(imbrex_group *group, void *ctx)
 {
     const cut *as = ctx;
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm",
-                                       "gemm_rs",    "all_reduce",     "all_to_all" };
-    for (int o = 0; o < 6; o++) {
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs",
+                                       "all_reduce", "all_to_all",     "gemm_ar" };
+    for (int o = 0; o < 7; o++) {
         op_case c = case_of(ops[o], NULL);
         c.gathered = c.gathered && imbrex_group_rank(group) % 2 == 0; /* each rank's own affair */
         for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {

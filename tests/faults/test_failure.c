@@ -254,7 +254,10 @@ static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs",
+                                   "gemm_ar" };
+
+enum { OPS = sizeof ops / sizeof *ops };
 
 static void set_stage(const char *op, const char *algorithm, fate how, bool processes)
 {
@@ -285,7 +288,7 @@ static void with_fate(fate how, bool processes)
     if (processes && !RANKS_PROCESSES)
         skip();
     static const char *const algorithms[] = { "copy", "sequential" };
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 2 * OPS; i++) {
         if (how > STOPPED && (i % 4 == 1 || i % 4 == 2))
             continue; /* every operator, one algorithm each */
         set_stage(ops[i / 2], algorithms[i % 2], how, processes);
@@ -297,9 +300,9 @@ static void with_fate(fate how, bool processes)
 static void where_kernels_store(void **state)
 {
     (void)state;
-    static const fate hows[] = { KILLED, STOPPED, KILLED, STOPPED };
+    static const fate hows[] = { KILLED, STOPPED, KILLED, STOPPED, KILLED };
     unsetenv("IMBREX_CPU_LINK");
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < OPS; i++) {
         const char *algorithm = strcmp(ops[i], "gemm_rs") == 0 ? BY_TILES : "store";
         set_stage(ops[i], algorithm, RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
         play_all(shared->fate, RANKS_PROCESSES);
@@ -309,7 +312,7 @@ static void where_kernels_store(void **state)
         set_stage("ag_gemm", "ring", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
         play_all(shared->fate, RANKS_PROCESSES);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         set_stage(ops[2 + i], "ll", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
         shared->c.m = 64; /* few enough for lines */
         shared->c.chunk_rows = 0;

@@ -134,9 +134,9 @@ static const imx_sys_table failing = { fail_calloc,    fail_aligned_alloc, fail_
 
 static imbrex_status run_all(imbrex_group *group, float *a, float *b, float *c)
 {
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm",
-                                       "gemm_rs",    "all_to_all",     "all_reduce" };
-    for (int i = 0; i < 6; i++) {
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs",
+                                       "all_to_all", "all_reduce",     "gemm_ar" };
+    for (int i = 0; i < 7; i++) {
         bool product = strstr(ops[i], "gemm") != NULL;
         op_case shape = { .op = ops[i],
                           .m = 16,

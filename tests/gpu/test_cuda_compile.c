@@ -201,6 +201,7 @@ static void activate(void **state)
 
 static int ranks = 4;
 
+/* nodes: 0 is one, whose ranks are walked chunk by chunk. */
 static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target, int nodes)
 {
     imx_tune_input input = {
@@ -234,7 +235,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
                       .tile_cols = tuned.tile_cols,
                       .group = tuned.group,
                       .chunks = tuned.chunks,
-                      .local = nodes > 1 ? ranks / nodes : 0 },
+                      .local = nodes == 1 || tuned.merged ? 0 : ranks / (nodes ? nodes : 1) },
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
@@ -271,6 +272,9 @@ static void gemm(void **state)
     }
     for (int i = 0; i < 2 * TARGETS * 2; i++) /* over nodes */
         try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, sides[i % 2 * 2], i / 2 % 2, 2);
+    for (int i = 0; i < SHAPES; i++) /* gemm_ar's copy */
+        try_gemm(shapes[i], i % 3 == 2 ? IMBREX_F16 : IMBREX_BF16, i % 2 ? IMBREX_KN : IMBREX_NK,
+                 IMX_GEMM_SCATTERS, i % TARGETS, 0);
     for (int i = 3; i < 7; i += 3)
         try_gemm(shapes[i], i > 3 ? IMBREX_F32 : IMBREX_BF16, IMBREX_NK, sides[0], LITTLE, 1);
 }

@@ -11,7 +11,14 @@
 #include "plan/plan.h"
 #include "ranks.h"
 
-enum { OPS = 6, COLLECTIVES = 4, AG_GEMM = COLLECTIVES, DTYPES = 3, ALGORITHMS = 6 };
+enum {
+    OPS = 7,
+    COLLECTIVES = 4,
+    PRODUCTS = OPS - COLLECTIVES,
+    AG_GEMM = COLLECTIVES,
+    DTYPES = 3,
+    ALGORITHMS = 6
+};
 
 /* Those without a product first. */
 static const struct {
@@ -23,6 +30,7 @@ static const struct {
     { "all_to_all", { "copy", "sequential", "store" } },
     [AG_GEMM] = { "ag_gemm", { "copy", "sequential", "store", "pull", "ring", "ll" } },
     { "gemm_rs", { "copy", "sequential", "scatter_push", "reduce_push", "reduce_pull", "ll" } },
+    { "gemm_ar", { "copy", "sequential", "store", "ll" } },
 };
 
 const char *op_cases_algorithm(const op_case *c, int i)
@@ -363,11 +371,11 @@ static const op_case large[] = {
 
 bool op_cases_get_large(int number, op_case *c)
 {
-    if (number >= 2 * (int)(sizeof large / sizeof large[0]))
+    if (number >= PRODUCTS * (int)(sizeof large / sizeof large[0]))
         return false;
-    *c = large[number / 2];
-    c->op = ops[COLLECTIVES + number % 2].name;
-    c->gathered = c->gathered && number % 2 == 0;
+    *c = large[number / PRODUCTS];
+    c->op = ops[COLLECTIVES + number % PRODUCTS].name;
+    c->gathered = c->gathered && number % PRODUCTS == 0;
     c->whole = 1;
     return true;
 }
@@ -383,6 +391,9 @@ static const op_case long_ones[] = {
     /* The rows of two ranks are three chunks, of which half as many in all make a longer one. */
     { .op = "ag_gemm", .m = 4097, .n = 520, .k = 264, .chunk_rows = 1024, .whole = 1 },
     { .op = "gemm_rs", .m = 4097, .n = 520, .k = 264, .chunk_rows = 1024, .whole = 1 },
+    { .op = "gemm_ar", .m = 4097, .n = 520, .k = 264, .chunk_rows = 512, .bias = 1, .whole = 1 },
+    { .op = "gemm_ar", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
+    { .op = "gemm_ar", .m = 3000, .n = 7168, .k = 264, .whole = 1 },
     { .op = "ag_gemm", .m = 250, .n = 1000, .k = 8200, .bias = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1000, .n = 4096, .k = 1544, .gathered = 1, .whole = 1 },
     { .op = "gemm_rs", .m = 250, .n = 4112, .k = 9000, .bias = 1, .whole = 1 },
@@ -437,7 +448,7 @@ void op_walk_short(op_walk *walk)
 
 static int large_op(int number)
 {
-    return COLLECTIVES + number % 2;
+    return COLLECTIVES + number % PRODUCTS;
 }
 
 void op_walk_large(op_walk *walk)

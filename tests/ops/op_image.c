@@ -50,7 +50,7 @@ op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *devi
     int input = c->input + r;
     input_fill(c->dtype, input, c->whole, x.host + x.a.at, n.a);
     input_fill(c->dtype, INPUT_B + input, c->whole, x.host + x.b.at, n.b);
-    input_fill(c->dtype, INPUT_BIAS + input, c->whole, x.host + x.bias.at, n.bias);
+    input_fill(c->dtype, c->input + input_bias(c, r), c->whole, x.host + x.bias.at, n.bias);
     return x;
 }
 

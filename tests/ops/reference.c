@@ -101,11 +101,22 @@ op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r)
     if (strcmp(c->op, "all_to_all") == 0)
         return (op_sizes){ .a = m * c->n, .c = ranks * rows * c->n };
     op_sizes s = { .b = c->n * c->k, .bias = c->n };
-    bool gathers = strcmp(c->op, "ag_gemm") == 0;
+    bool gathers = strcmp(c->op, "ag_gemm") == 0, all = strcmp(c->op, "gemm_ar") == 0;
     s.a = (gathers ? rows : m) * c->k;
-    s.c = (gathers ? m : rows) * c->n;
+    s.c = (gathers || all ? m : rows) * c->n;
     s.gathered = gathers ? m * c->k : 0;
     return s;
+}
+
+/* Every rank gets all rows of the sum. */
+static bool sums_all(const op_case *c)
+{
+    return strcmp(c->op, "all_reduce") == 0 || strcmp(c->op, "gemm_ar") == 0;
+}
+
+int input_bias(const op_case *c, int r)
+{
+    return INPUT_BIAS + (sums_all(c) ? 0 : r);
 }
 
 static int owner(int64_t m, int ranks, int64_t row)
@@ -191,7 +202,7 @@ static void exchange(const op_case *c, int64_t m, int ranks, int r, double *b, d
 static void scatter(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
                     const elements *x)
 {
-    bool multiplies = strcmp(c->op, "gemm_rs") == 0, all = strcmp(c->op, "all_reduce") == 0;
+    bool multiplies = strstr(c->op, "gemm") != NULL, all = sums_all(c);
     int64_t first = all ? 0 : rank_row(m, ranks, r);
     int64_t rows = (all ? m : rank_row(m, ranks, r + 1)) - first;
     for (int q = 0; q < ranks; q++) {
@@ -233,7 +244,7 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
     bool exact = exchanges || strcmp(c->op, "all_gather") == 0;
     bool gathers = exact || strcmp(c->op, "ag_gemm") == 0;
     for (int64_t i = 0; c->bias && i < count; i++) {
-        x.value[i] = input_value(c->dtype, INPUT_BIAS + r, i % c->n);
+        x.value[i] = input_value(c->dtype, input_bias(c, r), i % c->n);
         x.magnitude[i] = fabs(x.value[i]);
     }
     (exchanges ? exchange : gathers ? gather : scatter)(c, m, ranks, r, b, part, &x);

@@ -37,6 +37,10 @@ int64_t elements_differ(imbrex_dtype dtype, const void *x, const void *y, int64_
 
 enum { INPUT_B = 1000, INPUT_BIAS = 2000 }; /* + rank; a: rank alone */
 
+/* Rank r's bias.  Each adds its own to its rows of c, so that who adds it shows; where all get all
+ * rows, all have one. */
+int input_bias(const op_case *c, int r);
+
 int64_t rank_row(int64_t m, int ranks, int r);
 
 /* Elements of each matrix of rank r in a run with m rows. */

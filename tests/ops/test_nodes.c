@@ -144,11 +144,12 @@ static void a_step_begins_before_the_last_one_is_over(void **state)
         { .op = "reduce_scatter", .m = 64, .n = 16, .dtype = IMBREX_F32, .chunk_rows = 4 },
         { .op = "ag_gemm", .m = 64, .n = 16, .k = 8, .dtype = IMBREX_F32, .chunk_rows = 4 },
         { .op = "gemm_rs", .m = 64, .n = 16, .k = 8, .dtype = IMBREX_F32, .chunk_rows = 4 },
+        { .op = "gemm_ar", .m = 64, .n = 16, .k = 8, .dtype = IMBREX_F32, .chunk_rows = 4 },
         /* a chunk a rank: the next one is of the next node */
         { .op = "all_gather", .m = 6, .n = 16, .dtype = IMBREX_F32, .chunk_rows = 4 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        int nodes = i == 4 ? 3 : 2;
+        int nodes = cases[i].m < 8 ? 3 : 2;
         held = IMX_NET_LANES;
         assert_int_equal(run_with(2 * nodes, 2, 2000, steps_overlap, &cases[i]), 0);
     }
@@ -214,15 +215,17 @@ static void the_order_of_sums_is_fixed(void **state)
 enum { VOLUME_M = 72, VOLUME_N = 10, VOLUME_K = 6 };
 
 /* What a rank sends to other nodes: a gather, its rows to each of them; a scatter, the rows of its
- * counterpart on each. */
+ * counterpart on each; a sum that all get, both. */
 static uint64_t volume_of(const op_case *c, int ranks, int local, int rank)
 {
+    bool both = strcmp(c->op, "all_reduce") == 0 || strcmp(c->op, "gemm_ar") == 0;
     bool gathers = strcmp(c->op, "all_gather") == 0 || strcmp(c->op, "ag_gemm") == 0;
     int64_t width = strcmp(c->op, "ag_gemm") == 0 ? c->k : c->n, rows = 0;
     for (int other = rank % local; other < ranks; other += local) {
-        int owner = gathers ? rank : other;
-        if (other != rank)
-            rows += rank_row(c->m, ranks, owner + 1) - rank_row(c->m, ranks, owner);
+        if (other != rank && (gathers || both))
+            rows += rank_row(c->m, ranks, rank + 1) - rank_row(c->m, ranks, rank);
+        if (other != rank && !gathers)
+            rows += rank_row(c->m, ranks, other + 1) - rank_row(c->m, ranks, other);
     }
     return (uint64_t)(rows * width) * element_bytes(c->dtype);
 }
@@ -231,17 +234,18 @@ static int volume_is_the_formula(imbrex_group *group, void *ctx)
 {
     int local = *(const int *)ctx, ranks = imbrex_group_size(group);
     int rank = imbrex_group_rank(group);
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs" };
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce",
+                                       "ag_gemm",    "gemm_rs",        "gemm_ar" };
     char *memory = calloc(4, 4 * VOLUME_M * VOLUME_N);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 12; i++) {
         op_case c = { .op = ops[i / 2],
                       .m = VOLUME_M + 5 * (i % 2),
                       .n = VOLUME_N,
-                      .k = i / 2 > 1 ? VOLUME_K : 0,
+                      .k = i / 2 > 2 ? VOLUME_K : 0,
                       .dtype = i % 2 ? IMBREX_BF16 : IMBREX_F32,
                       .chunk_rows = 3 };
         imbrex_args args = { .a = memory, .c = memory + 8 * VOLUME_M * VOLUME_N };
-        if (i / 2 > 1)
+        if (i / 2 > 2)
             args.b = memory + 4 * VOLUME_M * VOLUME_N;
         imbrex_plan *plan;
         RANK_OK(case_plan(group, &c, &plan));

@@ -74,9 +74,9 @@ static int half_a_run(imbrex_group *group, void *ctx)
 static void nothing_goes_on(void **state)
 {
     (void)state;
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce", "ag_gemm",
-                                       "gemm_rs" };
-    for (int i = 0; i < 5; i++) {
+    static const char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce",
+                                       "ag_gemm",    "gemm_rs",        "gemm_ar" };
+    for (int i = 0; i < 6; i++) {
         op_case c = { .op = ops[i],
                       .m = M,
                       .n = M,

@@ -108,7 +108,8 @@ static void check_band(const imx_schedule *s, long long i, const imx_tile *befor
         CHECK(s, i, place > place_before);
 }
 
-/* Over nodes, in their order: another node's ranks chunk by chunk, one's own one by one. */
+/* Over nodes, in their order: another node's ranks chunk by chunk, one's own one by one, but where
+ * solo is of none. */
 static void check_nodes(const imx_schedule *s, long long i, const imx_tile *before,
                         const imx_tile *t)
 {
@@ -283,6 +284,8 @@ static void check_cut(const struct cut *cut, int ranks)
                 s.local = 1 + (int)(i + j) % (ranks - (ranks > 1));
                 if (ranks > 1 && ranks % s.local == 0)
                     check_schedule(&s);
+                s.local = s.solo = ranks;
+                check_schedule(&s);
             }
 }
 

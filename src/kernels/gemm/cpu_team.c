@@ -170,6 +170,8 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
     for (int r = 0; r < team->size; r++)
         imbrexd_check_read(part_at(args, tile, r), (size_t)tile->cols * element,
                            (size_t)n * element, (size_t)tile->rows);
+    imbrexd_check_write(tile_at(args, args->c, tile->rank_row, tile->col),
+                        (size_t)tile->cols * element, (size_t)n * element, (size_t)tile->rows);
     for (int64_t row = 0; row < tile->rows; row++) {
         for (int64_t col = 0; col < tile->cols; col += STRIP) {
             int64_t at = row * n + col, count = tile->cols - col < STRIP ? tile->cols - col : STRIP;

@@ -25,7 +25,7 @@
  *
  * All ranks of another node come with the same chunk at about the same time, and want it so: their
  * first chunks go before all second ones.  The ranks of one's own node, which `solo` is of, are
- * walked one by one.
+ * walked one by one.  With solo = local = ranks, all ranks of one node go chunk by chunk.
  */
 #ifndef IMX_SCHEDULE_H
 #define IMX_SCHEDULE_H

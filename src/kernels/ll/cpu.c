@@ -168,6 +168,18 @@ static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
     return 1;
 }
 
+/* sum[count] += the bias of the elements from number `first` on. */
+static void add_bias(const imx_ll_args *args, int64_t first, float *sum, int64_t count)
+{
+    int64_t columns = args->row_bytes / imx_dtype_size(args->dtype);
+    for (int64_t i = 0; i < count && args->bias;) {
+        int64_t column = (first + i) % columns;
+        int64_t here = columns - column < count - i ? columns - column : count - i;
+        imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, column), sum + i, here);
+        i += here;
+    }
+}
+
 /* Own numbers are read before the sum takes their place: it may be the same memory. */
 static int add_up(const ll *p)
 {
@@ -193,6 +205,7 @@ static int add_up(const ll *p)
             else
                 imx_dtype_add(args->dtype, room, sum, count);
         }
+        add_bias(args, i * PIECE / size, sum, count);
         imx_dtype_narrow(args->dtype, sum, (char *)args->to + i * PIECE, count);
     }
     return 1;

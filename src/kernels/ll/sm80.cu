@@ -207,6 +207,20 @@ LL_FN void add_unit(float *sum, imx_ll_unit data, bool first)
         imx_vector_add_word(IMX_DTYPE, sum + ELEMENTS / 2, data.second, first);
 }
 
+/* sum += the bias of the elements of unit i. */
+LL_FN void add_bias(const imx_ll_args &args, int64_t i, float *sum)
+{
+    const int apart = IMX_DTYPE == 2 /* f32 */ ? 2 : 1, element = 2 * apart;
+    if (!args.bias)
+        return;
+    int64_t column = data_at(i) % args.row_bytes / element, columns = args.row_bytes / element;
+#pragma unroll
+    for (int j = 0; j < (IMX_LINES ? ELEMENTS : ELEMENTS / 2); j += apart) {
+        sum[j] += imx_vector_get(IMX_DTYPE, args.bias, column);
+        column = column + 1 < columns ? column + 1 : 0;
+    }
+}
+
 LL_FN imx_ll_unit rounded(const float *sum)
 {
     return imx_ll_unit{ imx_vector_round_word(IMX_DTYPE, sum),
@@ -228,6 +242,7 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
                 add_unit(sum, first + j == args.team.rank ? own : unpack(unit[j]), first + j == 0);
         }
     }
+    add_bias(args, i, sum);
     store_data((char *)args.to, args.most, i, rounded(sum));
     return 1;
 }

@@ -1,0 +1,295 @@
+/* gemm_ar.c - c[m, n] = the sum over ranks of a[m, k] * b, plus bias, on every rank.
+ *
+ * sequential  caller   | all tiles | push all blocks, flags | wait for all parts | reduce, into own
+ *                        rows of c | push them | wait for all | copy all to c |
+ *
+ * copy        caller   | tiles of all ranks' chunk 0 | chunk 1 | ... | wait 0 | copy 0 to c | ...
+ *             second   | wait done 0 | push chunk 0 | chunk 1 | add up own chunk 0, push it | ...
+ *
+ * store       caller   | gemm_rs's kernel: own rows of the sum | one kernel: to all peers and to c,
+ *                        what arrives to c |
+ *
+ * ll          caller   | all tiles | one kernel: every rank sends all, adds all |: data with flags
+ *                                     where it is little
+ *
+ * hierarchical         over nodes: across.h, each chunk as the product makes it; then the sums
+ *
+ * Partials are rounded to dtype, added in rank order, then bias, one rounding, whoever does it: the
+ * bits are those of a gemm_rs and an all_gather behind it.
+ */
+#include "across.h"
+#include "partials.h"
+#include "plan/descs.h"
+#include "sum_all.h"
+
+/* Kernels; over nodes several, from there on. */
+enum { GEMM, REDUCE, BESIDE, PUSH = REDUCE, LL = REDUCE, ACROSS = REDUCE };
+
+static imbrex_status prepare_gemm(imx_variant *variant, int leave)
+{
+    imx_gemm_args largest = imx_partials_args(variant, variant->shape.m, leave);
+    return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
+}
+
+/* The product into local data, which nothing runs beside. */
+static imbrex_status multiply(const imx_run *run)
+{
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
+    imx_partials_bind(run, imx_run_local(run), &args);
+    return imx_run_multiply(run, GEMM, &args);
+}
+
+static void lay_out_sum(const imx_variant *variant, imx_needs *n)
+{
+    imx_sum_all_needs(variant, n);
+    imx_partials_needs(variant, n);
+}
+
+/* ---- sequential ------------------------------------------------------------------------------ */
+
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_sum_all_cost(rates, p->sent);
+}
+
+static imbrex_status prepare_sequential(imx_variant *variant)
+{
+    IMX_TRY(prepare_gemm(variant, 0));
+    return imx_exchange_scatter_prepare(variant, REDUCE);
+}
+
+static imbrex_status run_sequential(const imx_run *run)
+{
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run));
+    IMX_TRY(imx_sum_all(run, REDUCE, imx_run_local(run)));
+    return imx_run_end(run);
+}
+
+/* ---- copy ------------------------------------------------------------------------------------ */
+
+/* What goes out twice, and what of it the product hides: all but the last chunk's. */
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = 2 * p->sent / rates->copy, chunks = p->config->chunks;
+    if (p->config->merged)
+        return imx_sum_all_cost(rates, p->sent);
+    double left =
+        imx_cost_left(sending * (chunks - 1) / chunks, p->product * (chunks - 1) / chunks);
+    return 70 + 0.35 * sending * (chunks - 1) / chunks + left + sending / chunks;
+}
+
+/* Chunk 0 of all ranks' rows first, then all second ones: each rank's sums are spread over the run,
+ * and so is what it sends of them. */
+static imx_gemm_args copy_args(const imx_variant *variant, int64_t m)
+{
+    imx_gemm_args args = imx_partials_args(variant, m, variant->config.leave);
+    if (!variant->config.merged)
+        args.schedule.local = args.schedule.solo = variant->plan->group->size;
+    return args;
+}
+
+/* Beside the product run kernels that wait for its chunks, and those that add up, which take no
+ * more than is left free for them. */
+static imbrex_status prepare_copy(imx_variant *variant)
+{
+    imx_gemm_args largest = copy_args(variant, variant->shape.m);
+    int left = (int)imx_max(1, variant->config.leave);
+    IMX_TRY(imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest));
+    IMX_TRY(imx_exchange_scatter_prepare(variant, REDUCE));
+    return imx_exchange_scatter_prepare_blocks(variant, BESIDE, left);
+}
+
+static imbrex_status run_copy(const imx_run *run)
+{
+    imx_gemm_args args = copy_args(run->variant, run->m);
+    void *product = imx_run_local(run);
+    imx_partials_bind(run, product, &args);
+    args.done = imx_partials_done(run);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_sum_all_chunks(run, run->plan->comm, BESIDE, REDUCE, product, args.done));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+/* ---- store: gemm_rs's kernel, then the push kernel ------------------------------------------- */
+
+/* That of gemm_rs's kernels which is for a product that is cut this way: one of them is. */
+static const imx_algorithm *scatter_of(const imx_config *config)
+{
+    const imx_problem p = { .config = config };
+    char reason[256];
+    const imx_algorithm *a = imx_op_gemm_rs.algorithms;
+    for (;; a++) {
+        imx_text why_not = { .at = reason, .size = sizeof reason };
+        if (a->stores && (!a->can || a->can(&p, &why_not)))
+            return a;
+    }
+}
+
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return scatter_of(p->config)->cost(p, rates) + imx_exchange_push_cost(rates, p->sent);
+}
+
+/* Two kernels that begin and end by themselves; own rows of the sum are in local data between. */
+static imx_needs scatter_needs(const imx_variant *variant)
+{
+    imx_needs needs = { 0 };
+    scatter_of(&variant->config)->layout(variant, &needs);
+    needs.local_bytes = imx_align(needs.local_bytes, 256);
+    return needs;
+}
+
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs scatter = scatter_needs(variant), gather = { 0 };
+    imx_exchange_push_needs(variant, IMX_PUSH_GATHERS, &gather);
+    *n = imx_exchange_both_apart(variant, &scatter, &gather);
+    n->local_bytes += imx_exchange_slot_bytes(variant);
+}
+
+static imbrex_status prepare_store(imx_variant *variant)
+{
+    IMX_TRY(scatter_of(&variant->config)->prepare(variant));
+    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_GATHERS);
+}
+
+static imbrex_status run_store(const imx_run *run)
+{
+    imx_needs scatter = scatter_needs(run->variant);
+    imbrex_args args = *run->args;
+    imx_run first = *run, second = imx_exchange_apart(run, &scatter);
+    args.c = (char *)imx_run_local(run) + scatter.local_bytes;
+    first.args = &args;
+    IMX_TRY(scatter_of(&run->variant->config)->run(&first));
+    return imx_exchange_push(&second, PUSH, IMX_PUSH_GATHERS, args.c, NULL);
+}
+
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs product = { 0 };
+    imx_exchange_ll_needs(variant, variant->shape.n, true, n);
+    imx_partials_needs(variant, &product);
+    n->local_bytes = product.local_bytes;
+    n->done = imx_max(n->done, product.done);
+}
+
+static imbrex_status prepare_ll(imx_variant *variant)
+{
+    IMX_TRY(prepare_gemm(variant, 0));
+    return imx_exchange_ll_prepare(variant, LL, variant->shape.n, true);
+}
+
+static imbrex_status run_ll(const imx_run *run)
+{
+    imbrex_args args = *run->args;
+    imx_run sum = *run;
+    args.a = imx_run_local(run);
+    sum.args = &args;
+    IMX_TRY(multiply(run));
+    return imx_exchange_ll(&sum, LL, run->variant->shape.n, true, args.c);
+}
+
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+static imbrex_status prepare_nodes(imx_variant *variant, int leave)
+{
+    IMX_TRY(prepare_gemm(variant, leave));
+    return imx_across_scatter_prepare(variant, ACROSS);
+}
+
+/* Beside the product run kernels that wait, add up and send. */
+static imbrex_status prepare_hierarchical(imx_variant *variant)
+{
+    return prepare_nodes(variant, variant->config.leave);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, true);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
+    imx_partials_bind(run, imx_run_local(run), &args);
+    args.done = imx_partials_done(run);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, imx_run_local(run), args.done));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status prepare_sequential_nodes(imx_variant *variant)
+{
+    return prepare_nodes(variant, 0);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    const imx_lanes lanes = imx_across_lanes(run, false);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run));
+    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, imx_run_local(run), NULL));
+    return imx_run_end(run);
+}
+
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[m, k]", "all rows", IMX_ROWS, IMX_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
+                  IMX_B_COLS),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
+                  "of the columns of c", IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[m, n]", "all rows of the sum", IMX_ROWS, IMX_N),
+    IMX_ARGS_M,
+};
+
+const imx_op imx_op_gemm_ar = {
+    IMX_OP(gemm_ar, "c = all_reduce(a * b) + bias", imbrex_gemm_desc, imx_gemm_desc, args),
+    .product = true,
+    .scatters = true,
+    .algorithms = {
+        { .name = "copy",
+          .cost = copy_cost,
+          .layout = lay_out_sum,
+          .prepare = prepare_copy,
+          .run = run_copy },
+        { .name = "sequential",
+          .cost = sequential_cost,
+          .layout = lay_out_sum,
+          .prepare = prepare_sequential,
+          .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = imx_across_sum_needs,
+          .prepare = prepare_sequential_nodes,
+          .run = run_sequential_nodes },
+        { .name = "store",
+          .by_kernel = true,
+          .stores = true,
+          .cost = store_cost,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
+          .run = run_store },
+        { .name = "ll",
+          .by_kernel = true,
+          .cost = imx_sum_all_ll_cost,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = imx_across_sum_needs,
+          .prepare = prepare_hierarchical,
+          .run = run_hierarchical },
+    },
+};
+
+imbrex_status imbrex_plan_gemm_ar(imbrex_group *group, const imbrex_gemm_desc *desc,
+                                  imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_gemm_ar, desc, plan);
+}

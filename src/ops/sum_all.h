@@ -1,0 +1,34 @@
+/* sum_all.h - sums that every rank gets whole: every rank's blocks go to their owners, who add
+ * them up, and the sums to everybody.
+ */
+#ifndef IMX_SUM_ALL_H
+#define IMX_SUM_ALL_H
+
+#include "exchange.h"
+
+/* This rank's rows of args.c[m, n]. */
+void *imx_sum_all_own_rows(const imx_run *run);
+
+/* The run of the scatter, whose output is own rows; args: where its own may lie. */
+imx_run imx_sum_all_first(const imx_run *run, imbrex_args *args);
+
+/* args.c[m, n] = the sum of all ranks' matrix[m, n], in rank order, then bias; all on the caller's
+ * stream, by the scatter's kernel. */
+void imx_sum_all_needs(const imx_variant *variant, imx_needs *needs);
+double imx_sum_all_cost(const imx_rates *rates, double sent);
+imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix) IMX_MUST_CHECK;
+
+/* The same on a second stream, chunk by chunk as done[owner * chunks + q] is posted (done[0], where
+ * ranks are merged), what is here already being added and sent while the next chunk is made:
+ *
+ *     stream   | chunk 0 to its owners | chunk 1 | add up own chunk 0, to all | chunk 2 | ...
+ *     caller   | wait 0 | copy 0 | ...                                put together in args.c
+ *
+ * Kernels: one that is prepared to run beside others, and one for the last chunk. */
+imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int beside, int last,
+                                 const void *matrix, uint64_t *done) IMX_MUST_CHECK;
+
+/* Of sums by the ll kernel.  NEVER beyond what was measured. */
+double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates);
+
+#endif /* IMX_SUM_ALL_H */

@@ -1,0 +1,131 @@
+/* test_gemm_ar.c - what a product's sum on every rank promises beyond the table of cases: the bits
+ * of a gemm_rs and an all_gather behind it, by every algorithm, with runs of fewer rows between. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "op_cases.h"
+#include "ranks.h"
+#include "reference.h"
+
+/* Rows of several chunks of each rank, of one, fewer than ranks; what goes in lines, in words. */
+static const op_case shapes[] = {
+    { .m = 97, .n = 33, .k = 19, .chunk_rows = 4, .bias = 1 },
+    { .m = 40, .n = 48, .k = 16 },
+    { .m = 3, .n = 7, .k = 5, .bias = 1 },
+    { .m = 2, .n = 4099, .k = 3, .bias = 1 },
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes, RUNS = 4 };
+
+typedef struct matrices {
+    char *a, *b, *bias, *rows, *want, *c;
+} matrices;
+
+static matrices take(const op_case *c, int ranks, int r)
+{
+    op_sizes n = op_sizes_of(c, c->m, ranks, r);
+    size_t e = element_bytes(c->dtype);
+    matrices x = { malloc((size_t)n.a * e), malloc((size_t)n.b * e), malloc((size_t)n.bias * e),
+                   malloc((size_t)n.c * e), malloc((size_t)n.c * e), malloc((size_t)n.c * e) };
+    input_fill(c->dtype, r, 0, x.a, n.a);
+    input_fill(c->dtype, INPUT_B + r, 0, x.b, n.b);
+    input_fill(c->dtype, input_bias(c, r), 0, x.bias, n.bias);
+    return x;
+}
+
+static void drop(matrices *x)
+{
+    free(x->a);
+    free(x->b);
+    free(x->bias);
+    free(x->rows);
+    free(x->want);
+    free(x->c);
+}
+
+static imbrex_args args_of(const op_case *c, const matrices *x, char *to, int64_t m)
+{
+    return (imbrex_args){ .a = x->a, .b = x->b, .bias = c->bias ? x->bias : NULL, .c = to, .m = m };
+}
+
+/* x->want of m rows, by the two operators. */
+static int by_two(imbrex_group *group, op_case c, const matrices *x, int64_t m)
+{
+    imbrex_plan *scatter, *gather;
+    imbrex_coll_desc whole = { .m = m, .n = c.n, .dtype = c.dtype, .algorithm = "sequential" };
+    c.op = "gemm_rs";
+    c.algorithm = "sequential";
+    RANK_OK(case_plan(group, &c, &scatter));
+    RANK_OK(imbrex_plan_all_gather(group, &whole, &gather));
+    imbrex_args args = args_of(&c, x, x->rows, m);
+    RANK_OK(imbrex_plan_run(scatter, &args, NULL));
+    RANK_OK(imbrex_plan_run(gather, &(imbrex_args){ .a = x->rows, .c = x->want }, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    imbrex_plan_destroy(scatter);
+    imbrex_plan_destroy(gather);
+    return 0;
+}
+
+static int check(imbrex_group *group, op_case c)
+{
+    const int64_t rows[RUNS] = { c.m, (c.m + 1) / 2, 1, c.m };
+    matrices x = take(&c, imbrex_group_size(group), imbrex_group_rank(group));
+    for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {
+        imbrex_plan *plan;
+        RANK_OK(case_plan(group, &c, &plan));
+        for (int run = 0; run < RUNS; run++) {
+            size_t bytes = (size_t)(rows[run] * c.n) * element_bytes(c.dtype);
+            if (by_two(group, c, &x, rows[run]))
+                return 1;
+            memset(x.c, 0xff, bytes);
+            imbrex_args args = args_of(&c, &x, x.c, rows[run]);
+            RANK_OK(imbrex_plan_run(plan, &args, NULL));
+            RANK_OK(imbrex_stream_sync(group, NULL));
+            RANK_CHECK(memcmp(x.c, x.want, bytes) == 0, "%s, run %d of %d x %d: other bits",
+                       c.algorithm, run, (int)rows[run], (int)c.n);
+        }
+        imbrex_plan_destroy(plan);
+    }
+    drop(&x);
+    return 0;
+}
+
+static int check_all(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    for (int i = 0; i < SHAPES; i++)
+        for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+            op_case c = shapes[i];
+            c.op = "gemm_ar";
+            c.dtype = (imbrex_dtype)dtype;
+            c.layout = (i + dtype) % 2 ? IMBREX_KN : IMBREX_NK;
+            if (check(group, c))
+                return 1;
+        }
+    return 0;
+}
+
+static void has_the_bits_of_two_operators(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 1, 2, 3, 5, 8 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        ranks_desc desc = { .size = sizes[i] };
+        assert_int_equal(ranks_run(&desc, check_all, NULL), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_bits_of_two_operators),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
