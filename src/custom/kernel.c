@@ -11,13 +11,14 @@
 
 #include "base/live.h"
 #include "group/group.h"
+#include "kernel_waits.h"
 #include "product.h"
 #include "user_source.h"
 
 enum { SIGNALS_MOST = 1 << 20, RESIDENT_MOST = 1024, THREADS_MOST = 1024, SHARED_MOST = 232448 };
 
 struct imbrex_kernel {
-    imbrex_kernel *next; /* of the group */
+    imx_object object;
     imbrex_group *group;
     imx_product *product; /* NULL: it has none */
     imx_user *user;
@@ -32,22 +33,11 @@ struct imbrex_kernel {
     char name[64];
 };
 
-/* ---- all of a group -------------------------------------------------------------------------- */
-
 const char *imx_kernel_name(const imbrex_group *group, int number)
 {
-    const imbrex_kernel *kernel = group->kernels;
-    while (kernel && kernel->team.kernel != number)
-        kernel = kernel->next;
+    const imbrex_kernel *kernel =
+        (const imbrex_kernel *)imx_object_find(group, IMX_OF_CALLER, number);
     return kernel ? kernel->name : "a destroyed kernel";
-}
-
-static void take_out(imbrex_kernel *kernel)
-{
-    imbrex_kernel **at = &kernel->group->kernels;
-    while (*at != kernel)
-        at = &(*at)->next;
-    *at = kernel->next;
 }
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -227,7 +217,8 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     };
     int count = FIELDS + imx_product_fields(k->product, fields + FIELDS);
     IMX_TRY(imx_agree(group, call, mine, fields, count));
-    k->team.kernel = ++group->kernel_count; /* only now: a failure is one on all ranks */
+    imx_object_made(group, IMX_OF_CALLER, &k->object);
+    k->team.kernel = k->object.number;
     if (!imx_backend_runs(group->backend))
         return IMBREX_OK;
     size_t words = IMBREXD_TEAM_WORDS(group->size) + (size_t)d->signals;
@@ -242,7 +233,7 @@ static void destroy(imbrex_kernel *k)
     const imx_backend *backend = group->backend;
     imx_status_mute(true);
     imx_live_remove(IMX_LIVE_KERNEL, k);
-    take_out(k);
+    imx_object_remove(group, IMX_OF_CALLER, &k->object);
     imx_turn_destroy(group, &k->turn, group->kernel_stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
@@ -253,6 +244,28 @@ static void destroy(imbrex_kernel *k)
     free(k);
     imx_status_mute(false);
 }
+
+static void destroy_object(imx_object *object)
+{
+    destroy((imbrex_kernel *)object);
+}
+
+static void forsake_object(imx_object *object)
+{
+    imbrex_kernel *k = (imbrex_kernel *)object;
+    imx_live_remove(IMX_LIVE_KERNEL, k);
+    imx_object_remove(k->group, IMX_OF_CALLER, object);
+    free(k);
+}
+
+static const imx_object_kind kernels = {
+    .name = imx_kernel_waits_name,
+    .describe_wait = imx_kernel_waits_describe,
+    .describe_mismatch = imx_kernel_waits_mismatch,
+    .describe_mistake = imx_kernel_waits_mistake,
+    .destroy = destroy_object,
+    .forsake = forsake_object,
+};
 
 imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc *desc,
                                    imbrex_kernel **out)
@@ -273,8 +286,7 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     mine = check_desc(desc, out);
     if (mine == IMBREX_OK)
         strcpy(k->name, desc->name);
-    k->next = group->kernels;
-    group->kernels = k;
+    imx_object_add(group, IMX_OF_CALLER, &kernels, &k->object);
     imbrex_status status = create(k, desc, mine);
     if (status == IMBREX_OK)
         *out = k;
@@ -288,21 +300,6 @@ void imbrex_kernel_destroy(imbrex_kernel *k)
     IMX_CALL call = { 0 };
     if (imx_live_is(IMX_LIVE_KERNEL, k) && imx_call_await(&call, k->group))
         destroy(k);
-}
-
-void imx_kernel_destroy_all(imbrex_group *group)
-{
-    while (group->kernels)
-        destroy(group->kernels);
-}
-
-void imx_kernel_forsake_all(imbrex_group *group)
-{
-    for (imbrex_kernel *k; (k = group->kernels);) {
-        group->kernels = k->next;
-        imx_live_remove(IMX_LIVE_KERNEL, k);
-        free(k);
-    }
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */

@@ -192,6 +192,13 @@ imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number,
                 imx_agree_run_word(number, kernel, m), IMX_AGREE_PLAN_SHIFT, site);
 }
 
+void imx_agree_describe_rows(const imbrexd_fault *fault, imx_text *text)
+{
+    imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
+                 (long long)imx_agree_run_m(fault->have), fault->site.rank,
+                 (long long)imx_agree_run_m(fault->want), fault->rank);
+}
+
 void imx_agree_forget_launches(imbrex_group *group)
 {
     imx_control *own = imx_control_of(group, group->rank);

@@ -4,38 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/live.h"
 #include "group.h"
-#include "plan/plan.h"
-
-static void describe_plan(const imbrex_group *group, int site, imx_text *text)
-{
-    const imx_variant *variant = imx_variant_by_site(group, site);
-    imx_text_add(text, "%s (plan %d", variant ? variant->plan->op->info.name : "a destroyed plan",
-                 imx_variant_plan_number(site));
-    if (variant && variant != variant->plan->variants)
-        imx_text_add(text, ", of up to %lld rows", (long long)variant->shape.m);
-    imx_text_add(text, ")");
-}
-
-/* In a kernel of the caller's. */
-static void describe_kernel_site(const imbrex_group *group, const imbrexd_site *site,
-                                 imx_text *text)
-{
-    if (site->what == IMBREXD_SITE_BARRIER) {
-        imx_text_add(text, "rank %d to come to a barrier", site->rank);
-    } else if (site->what == IMBREXD_SITE_LOOP) {
-        imx_text_add(text, site->rank >= 0 ? "rank %d" : "another rank", site->rank);
-        imx_text_add(text, ", in a loop of its own (imbrexd_go_on)");
-    } else {
-        imx_text_add(text, site->what == IMBREXD_SITE_SIGNAL ? "a signal" : "data");
-        if (site->what == IMBREXD_SITE_SIGNAL && site->index >= 0)
-            imx_text_add(text, ", number %d,", site->index);
-        if (site->rank >= 0)
-            imx_text_add(text, " of rank %d", site->rank);
-    }
-    imx_text_add(text, " in kernel %s", imx_kernel_name(group, site->plan));
-}
+#include "kernels/sites.h"
 
 /* The nodes were being connected, which has half of the limit. */
 static bool is_opening(const imbrexd_site *site)
@@ -43,12 +13,44 @@ static bool is_opening(const imbrexd_site *site)
     return site->what == IMX_SITE_NET && site->plan == IMX_NET_OPENING;
 }
 
+/* Where this rank has begun none of a maker's. */
+static void name_unknown(const imbrex_group *group, int site, imx_text *text)
+{
+    (void)group;
+    imx_text_add(text, "what is not known here (number %d)", site);
+}
+
+static void describe_unknown_wait(const imbrexd_site *site, imx_text *text)
+{
+    imx_text_add(text, "something of rank %d", site->rank);
+}
+
+static void describe_unknown(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    name_unknown(group, fault->site.plan, text);
+    imx_text_add(text, " has failed");
+}
+
+static const imx_object_kind *kind_of(const imbrex_group *group, imx_maker maker)
+{
+    static const imx_object_kind unknown = {
+        .name = name_unknown,
+        .describe_wait = describe_unknown_wait,
+        .describe_mismatch = describe_unknown,
+        .describe_mistake = describe_unknown,
+    };
+    const imx_object_kind *kind = group->objects[maker].kind;
+    return kind ? kind : &unknown;
+}
+
+/* Whose wait it is, where it is not the group's own. */
+static const imx_object_kind *kind_at(const imbrex_group *group, const imbrexd_site *site)
+{
+    return kind_of(group, site->what >= IMBREXD_SITE_SIGNAL ? IMX_OF_CALLER : IMX_OF_LIBRARY);
+}
+
 static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
 {
-    if (site->what >= IMBREXD_SITE_SIGNAL) {
-        describe_kernel_site(group, site, text);
-        return;
-    }
     switch (site->what) {
     case IMX_SITE_USER:
         imx_text_add(text, "a signal (imbrex_signal_wait)");
@@ -56,27 +58,11 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     case IMX_SITE_BARRIER:
         imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
         return;
-    case IMX_SITE_CREDIT:
-        imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
-        break;
-    case IMX_SITE_CHUNK:
-        if (site->index >= 0)
-            imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
-        else
-            imx_text_add(text, "the rows of rank %d", site->rank);
-        break;
-    case IMX_SITE_PART:
-        imx_text_add(text, "rank %d's part of ", site->rank);
-        imx_text_add(text, site->index >= 0 ? "chunk %d" : "the sum", site->index);
-        break;
     case IMX_SITE_NET:
         imx_text_add(text, "the network to or from rank %d", site->rank);
         break;
-    case IMX_SITE_PASS:
-        imx_text_add(text, "row %d of a by way of rank %d", site->index, site->rank);
-        break;
     default:
-        imx_text_add(text, "its own product of chunk %d", site->index);
+        kind_at(group, site)->describe_wait(site, text);
     }
     if (is_opening(site)) {
         imx_text_add(text, " as the group was made");
@@ -86,52 +72,9 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     if (site->what == IMX_SITE_NET && site->plan == IMX_NET_EXCHANGES)
         imx_text_add(text, "imbrex_exchange");
     else if (site->plan)
-        describe_plan(group, site->plan, text);
+        kind_at(group, site)->name(group, site->plan, text);
     else
         imx_text_add(text, "imbrex_barrier");
-}
-
-/* What a kernel asked for that is not there. */
-static void describe_outside(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
-{
-    bool signal = fault->site.what == IMBREXD_SITE_SIGNAL;
-    imx_text_add(text, "kernel %s calls %s ", imx_kernel_name(group, fault->site.plan),
-                 signal                                     ? "imbrexd_signal"
-                 : fault->site.what == IMBREXD_SITE_BARRIER ? "imbrexd_broadcast"
-                                                            : "imbrexd_peer");
-    if (fault->site.rank < 0 || fault->site.rank >= group->size)
-        imx_text_add(text, "for rank %d of %d", fault->site.rank, group->size);
-    else if (signal)
-        imx_text_add(text, "for signal %d, and desc.signals is %llu", fault->site.index,
-                     (unsigned long long)fault->want);
-    else if (!fault->want)
-        imx_text_add(text, "and was made without desc.memory");
-    else
-        imx_text_add(text,
-                     "for an address %lld bytes from where desc.memory's piece begins, which has "
-                     "%llu: one kernel reaches one piece of imbrex_mem_alloc",
-                     (long long)fault->have, (unsigned long long)fault->want);
-}
-
-/* What a kernel wanted of a rank on another node. */
-static void describe_unreachable(const imbrex_group *group, const imbrexd_site *site,
-                                 imx_text *text)
-{
-    static const char reach[] = "kernels reach their own node, and imbrex_exchange the others";
-    imx_text_add(text, "kernel %s ", imx_kernel_name(group, site->plan));
-    if (site->what == IMBREXD_SITE_BARRIER)
-        imx_text_add(text,
-                     "meets all ranks, but rank %d is on another node: use "
-                     "imbrexd_barrier_node and the like",
-                     site->rank);
-    else if (site->what == IMBREXD_SITE_SIGNAL)
-        imx_text_add(text, "calls imbrexd_signal, but rank %d is on another node: %s", site->rank,
-                     reach);
-    else
-        imx_text_add(text,
-                     "uses NULL, either one of its own or what imbrexd_peer returned for "
-                     "rank %d, which is on another node: %s",
-                     site->rank, reach);
 }
 
 /* ", on node 1 (c05)", if it is another node than this rank's. */
@@ -140,31 +83,6 @@ static void describe_node(const imbrex_group *group, int rank, imx_text *text)
     const imx_nodes *nodes = &group->nodes;
     if (rank >= 0 && rank < group->size && !imx_nodes_here(nodes, rank))
         imx_text_add(text, ", on node %d (%s)", nodes->of[rank], nodes->name[nodes->of[rank]]);
-}
-
-/* What imx_agree_run or imx_agree_launch found: have is the other rank's run, want that of the rank
- * that noticed. */
-static void describe_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
-{
-    int plan = fault->site.plan, other = imx_agree_run_plan(fault->have, plan);
-    if (fault->site.what >= IMBREXD_SITE_SIGNAL) {
-        imx_text_add(text, "operands.m differs between ranks in a launch of kernel %s",
-                     imx_kernel_name(group, plan));
-    } else if (other == plan) {
-        imx_text_add(text, "args.m differs between ranks in a run of ");
-        describe_plan(group, plan, text);
-    } else {
-        imx_text_add(text, "ranks run different plans: ");
-        describe_plan(group, other, text);
-        imx_text_add(text, " on rank %d, ", fault->site.rank);
-        describe_plan(group, plan, text);
-        imx_text_add(text, " on rank %d; all ranks must run the same plans in the same order",
-                     fault->rank);
-        return;
-    }
-    imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
-                 (long long)imx_agree_run_m(fault->have), fault->site.rank,
-                 (long long)imx_agree_run_m(fault->want), fault->rank);
 }
 
 /* Two sides of the network that differ: where, and what they have to do alike. */
@@ -179,7 +97,7 @@ static void describe_sizes(const imbrex_group *group, const imbrexd_fault *fault
                            "rank and its n-th receive want the same bytes");
         return;
     }
-    describe_plan(group, fault->site.plan, text);
+    kind_of(group, IMX_OF_LIBRARY)->name(group, fault->site.plan, text);
     imx_text_add(text, " has not the size that it has here: all ranks must pass the same args.m, "
                        "and run the same plans in the same order");
 }
@@ -362,75 +280,11 @@ static imbrex_status say_death(report *r)
                     rank, r->words, r->by, r->self);
 }
 
-static imbrex_status say_unreachable(report *r)
+/* Of the kinds of fault that callers' code alone has. */
+static imbrex_status say_mistake(report *r)
 {
-    describe_unreachable(r->group, &r->fault->site, &r->text);
+    kind_of(r->group, IMX_OF_CALLER)->describe_mistake(r->group, r->fault, &r->text);
     return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
-}
-
-static imbrex_status say_outside(report *r)
-{
-    describe_outside(r->group, r->fault, &r->text);
-    return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
-}
-
-static imbrex_status say_shared(report *r)
-{
-    const imbrexd_fault *fault = r->fault;
-    return imx_fail(IMBREX_INVALID,
-                    "rank %d%s: kernel %s wrote beyond its %llu bytes of shared memory "
-                    "(desc.shared_bytes) in block %d: ask for more",
-                    r->by, r->self, imx_kernel_name(r->group, fault->site.plan),
-                    (unsigned long long)fault->want, fault->site.index);
-}
-
-static const char *hook_name(int32_t hook)
-{
-    switch (hook) {
-    case IMBREXD_HOOK_ORDER:
-        return "ORDER";
-    case IMBREXD_HOOK_BEGIN:
-        return "BEGIN";
-    case IMBREXD_HOOK_WAIT:
-        return "WAIT";
-    case IMBREXD_HOOK_DONE:
-        return "DONE";
-    case IMBREXD_HOOK_BESIDE:
-        return "BESIDE";
-    case IMBREXD_HOOK_END:
-        return "END";
-    default:
-        return "a hook";
-    }
-}
-
-/* What it did, other than to name a tile; callers: of what it called. */
-static const char *hook_mistake(uint64_t callers)
-{
-    switch (callers) {
-    case IMBREXD_CALLED_BY_BLOCK:
-        return "called what is for whole blocks (a function that ends in _block, a barrier, sync "
-               "or broadcast, or imbrexd_shared), and no hook is called by one";
-    case IMBREXD_CALLED_BY_WARP:
-        return "called what is for whole warps (a function that ends in _warp), and single threads "
-               "of GPUs call this hook: want its _thread form";
-    default:
-        return "returned 0, but no wait gave up: want 1";
-    }
-}
-
-static imbrex_status say_hook(report *r)
-{
-    const imbrexd_fault *fault = r->fault;
-    const char *hook = hook_name(fault->site.index);
-    const char *kernel = imx_kernel_name(r->group, fault->site.plan);
-    if (fault->want)
-        return imx_fail(IMBREX_INVALID,
-                        "rank %d%s: %s of kernel %s returned %llu, and there are %llu tiles", r->by,
-                        r->self, hook, kernel, (unsigned long long)fault->have,
-                        (unsigned long long)fault->want);
-    return imx_fail(IMBREX_INVALID, "rank %d%s: %s of kernel %s %s", r->by, r->self, hook, kernel,
-                    hook_mistake(fault->have));
 }
 
 static imbrex_status say_net(report *r)
@@ -452,7 +306,7 @@ static imbrex_status say_net(report *r)
 
 static imbrex_status say_mismatch(report *r)
 {
-    describe_mismatch(r->group, r->fault, &r->text);
+    kind_at(r->group, &r->fault->site)->describe_mismatch(r->group, r->fault, &r->text);
     return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", r->words, r->by, r->self);
 }
 
@@ -462,7 +316,7 @@ static imbrex_status say_gave_up(report *r)
     int plan = r->fault->site.plan;
     imx_text_add(&r->text, plan ? "its run of " : "imbrex_barrier");
     if (plan)
-        describe_plan(r->group, plan, &r->text);
+        kind_of(r->group, IMX_OF_LIBRARY)->name(r->group, plan, &r->text);
     return imx_fail(r->own ? why : IMBREX_PEER,
                     "rank %d%s could enqueue only a part of %s: %s there", r->by, r->self, r->words,
                     imbrex_status_name(why));
@@ -473,10 +327,8 @@ static imbrex_status say_protocol(report *r)
     const imbrexd_site *site = &r->fault->site;
     const char *sentence = r->group->backend->sentence(r->group->device, r->fault);
     bool ours = site->plan && site->what < IMBREXD_SITE_SIGNAL;
-    if (ours)
-        describe_plan(r->group, site->plan, &r->text);
-    else if (site->plan)
-        imx_text_add(&r->text, "kernel %s", imx_kernel_name(r->group, site->plan));
+    if (site->plan)
+        kind_at(r->group, site)->name(r->group, site->plan, &r->text);
     return imx_fail(
         ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
         sentence ? sentence : "a mistake", r->words[0] ? ", in " : "", r->words, r->by, r->self);
@@ -506,11 +358,11 @@ static imbrex_status say(const imbrex_group *group, int noticed_by)
 {
     static imbrex_status (*const sayings[])(report *) = {
         [IMBREXD_FAULT_ABORT] = say_abort,       [IMBREXD_FAULT_DEATH] = say_death,
-        [IMBREXD_FAULT_OUTSIDE] = say_outside,   [IMBREXD_FAULT_UNREACHABLE] = say_unreachable,
+        [IMBREXD_FAULT_OUTSIDE] = say_mistake,   [IMBREXD_FAULT_UNREACHABLE] = say_mistake,
         [IMBREXD_FAULT_NET] = say_net,           [IMBREXD_FAULT_MISMATCH] = say_mismatch,
         [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
-        [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_shared,
-        [IMBREXD_FAULT_HOOK] = say_hook,
+        [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_mistake,
+        [IMBREXD_FAULT_HOOK] = say_mistake,
     };
     report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
     unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;

@@ -8,8 +8,6 @@
 #include "base/process.h"
 #include "bootstrap/identity.h"
 #include "group.h"
-#include "plan/measured.h"
-#include "plan/plan.h"
 #include "trace.h"
 
 /* All devices that this build knows, best first. */
@@ -351,8 +349,7 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
 /* Ends what is under way, in an order in which each finds what it needs. */
 static void end_work(imbrex_group *group)
 {
-    imx_plan_destroy_all(group);
-    imx_kernel_destroy_all(group);
+    imx_object_destroy_all(group);
     imx_stream_end(group);
     if (group->device)
         group->backend->close(group->device);
@@ -365,8 +362,7 @@ static void end_work(imbrex_group *group)
  * touched. */
 static void forsake_work(imbrex_group *group)
 {
-    imx_plan_forsake_all(group);
-    imx_kernel_forsake_all(group);
+    imx_object_forsake_all(group);
     group->net = NULL;
     group->net_words = NULL;
 }
@@ -510,21 +506,8 @@ size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
     return out.length;
 }
 
-size_t imbrex_info(char *text, size_t size)
+void imx_group_info(imx_text *text)
 {
-    imx_env env;
-    imx_status_mute(true);
-    imbrex_status fell_back = imx_env_read(&env); /* then the default stands for what is wrong */
-    (void)fell_back;
-    imx_text out = { .at = text, .size = size };
-    imx_text_add(&out, "version: %s\n", imbrex_version());
     for (int i = 0; i < BACKENDS; i++)
-        backends[i]->info(&out);
-    imx_text_add(&out, "products on cpu: %s\n", imx_kernel_gemm.cpu_info());
-    imx_net_info(&out);
-    imx_folder_info(env.cache_dir, &out);
-    imx_measured_info(env.cache_dir, &out);
-    imx_env_info(&out);
-    imx_status_mute(false);
-    return out.length;
+        backends[i]->info(text);
 }

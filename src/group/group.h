@@ -9,6 +9,7 @@
 #include "news.h"
 #include "nodes.h"
 #include "note.h"
+#include "object.h"
 #include "transport.h"
 #include "turn.h"
 
@@ -89,12 +90,9 @@ struct imbrex_group {
     uint64_t **abort; /* [size]; for watch: one's own in the place of a rank on another node */
     imbrexd_watch watch;
 
-    imbrex_stream stream;        /* the default one */
-    imbrex_plan *plans;          /* all that live, newest first */
-    int plan_count;              /* made so far: numbers them */
+    imbrex_stream stream; /* the default one */
+    imx_objects objects[IMX_MAKERS];
     uint64_t runs;               /* of all plans, enqueued so far: numbers them */
-    imbrex_kernel *kernels;      /* of the caller's: all that live, newest first */
-    int kernel_count;            /* made so far: numbers them */
     int memory_count;            /* lent to the caller so far: numbers them */
     imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
                                     NULL: none was made */
@@ -114,6 +112,9 @@ static inline imbrex_status imx_group_runs(const imbrex_group *group)
 }
 
 /* ---- group.c --------------------------------------------------------------------------------- */
+
+/* Adds what each kind of device says of itself here. */
+void imx_group_info(imx_text *text);
 
 /* Collective over bootstrap, which the group takes, on failure too: on the parent's device, with
  * its environment and limit. */
@@ -167,6 +168,10 @@ imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m) IMX_MUST_C
  * which order kernels are launched, and how often, is the caller's. */
 imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number,
                                int64_t m) IMX_MUST_CHECK;
+
+/* Adds which rows the two ranks have of a fault of either: have is the other rank's run or launch,
+ * want that of the rank that noticed. */
+void imx_agree_describe_rows(const imbrexd_fault *fault, imx_text *text);
 
 /* This rank's words of launches so far, before all ranks meet to make a kernel: a kernel's number
  * is cut off in a word, and a later one's would be taken for it. */
@@ -290,16 +295,6 @@ static inline bool imx_net_stuck(const imbrex_group *group)
     return group->net_was_stuck ||
            (group->net && group->net_kind->stuck && group->net_kind->stuck(group->net));
 }
-
-/* ---- kernel.c -------------------------------------------------------------------------------- */
-
-/* What the caller calls kernel number so-and-so of the group; never NULL. */
-const char *imx_kernel_name(const imbrex_group *group, int number);
-
-void imx_kernel_destroy_all(imbrex_group *group);
-
-/* In a child of fork: as if there were none. */
-void imx_kernel_forsake_all(imbrex_group *group);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

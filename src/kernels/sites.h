@@ -1,5 +1,5 @@
 /* sites.h - what the library's own waits wait for: imbrexd_site.what.  The words for them are in
- * group/fault.c. */
+ * group/fault.c and plan/plan_waits.c. */
 #ifndef IMX_SITES_H
 #define IMX_SITES_H
 

@@ -274,7 +274,7 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
 {
     imbrex_status mine = imx_status_need(out, "plan", "want where to put it");
     if (mine == IMBREX_OK)
-        mine = imx_net_check_number(plan->group, plan->group->plan_count + 1);
+        mine = imx_net_check_number(plan->group, plan->group->objects[IMX_OF_LIBRARY].count + 1);
     IMX_TRY(settle(plan, call, r, mine));
     lay_out(plan);
     mine = take_local(plan);
@@ -304,15 +304,35 @@ static void destroy(imbrex_plan *plan)
     imx_memory_free(group, plan->shared);
     if (!imx_net_stuck(group))
         group->backend->memory_release(plan->local);
-    for (imbrex_plan **at = &group->plans; *at; at = &(*at)->next) {
-        if (*at == plan) {
-            *at = plan->next;
-            break;
-        }
-    }
+    imx_object_remove(group, IMX_OF_LIBRARY, &plan->object);
     free(plan);
     imx_status_mute(false);
 }
+
+static void destroy_object(imx_object *object)
+{
+    destroy((imbrex_plan *)object);
+}
+
+/* Gives back memory that it can. */
+static void forsake_object(imx_object *object)
+{
+    imbrex_plan *plan = (imbrex_plan *)object;
+    imbrex_group *group = plan->group;
+    imx_live_remove(IMX_LIVE_PLAN, plan);
+    if (group->backend->forked_release)
+        group->backend->memory_release(plan->local);
+    imx_object_remove(group, IMX_OF_LIBRARY, object);
+    free(plan);
+}
+
+static const imx_object_kind plans = {
+    .name = imx_plan_waits_name,
+    .describe_wait = imx_plan_waits_describe,
+    .describe_mismatch = imx_plan_waits_mismatch,
+    .destroy = destroy_object,
+    .forsake = forsake_object,
+};
 
 imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const imx_request *r,
                                     imbrex_plan **out)
@@ -330,10 +350,9 @@ imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const
     }
     plan->group = group;
     plan->op = r->op;
-    plan->next = group->plans;
-    group->plans = plan;
+    imx_object_add(group, IMX_OF_LIBRARY, &plans, &plan->object);
     IMX_GOTO(create(plan, call, r, out));
-    plan->number = ++group->plan_count; /* only now: so it is the same on all ranks */
+    imx_object_made(group, IMX_OF_LIBRARY, &plan->object);
     *out = plan;
     return IMBREX_OK;
 fail:
@@ -353,21 +372,4 @@ void imbrex_plan_destroy(imbrex_plan *plan)
     IMX_CALL call = { 0 };
     if (imx_live_is(IMX_LIVE_PLAN, plan) && imx_call_await(&call, plan->group))
         destroy(plan);
-}
-
-void imx_plan_destroy_all(imbrex_group *group)
-{
-    while (group->plans)
-        destroy(group->plans);
-}
-
-void imx_plan_forsake_all(imbrex_group *group)
-{
-    for (imbrex_plan *plan; (plan = group->plans);) {
-        group->plans = plan->next;
-        imx_live_remove(IMX_LIVE_PLAN, plan);
-        if (group->backend->forked_release)
-            group->backend->memory_release(plan->local);
-        free(plan);
-    }
 }

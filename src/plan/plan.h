@@ -74,9 +74,8 @@ struct imx_variant {
 enum { IMX_VARIANTS = 9 };
 
 struct imbrex_plan {
-    imbrex_plan *next;
+    imx_object object;
     imbrex_group *group;
-    int number; /* in its group, from 1 */
     const imx_op *op;
     _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* as it was given */
     imx_shape shape;
@@ -117,11 +116,6 @@ imbrex_status imx_plan_create(imbrex_group *group, const imx_op *op, const void 
 imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call,
                                     const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
 
-void imx_plan_destroy_all(imbrex_group *group);
-
-/* In a child of fork, which has none of their threads: gives back memory that it can. */
-void imx_plan_forsake_all(imbrex_group *group);
-
 /* What came of a plan: imbrex_plan_describe says it, tests ask it. */
 typedef struct imx_variant_facts {
     int64_t rows; /* at most */
@@ -146,6 +140,12 @@ typedef struct imx_plan_facts {
 } imx_plan_facts;
 
 imx_plan_facts imx_describe_facts(const imbrex_plan *plan); /* describe.c */
+
+/* ---- plan_waits.c: see imx_object_kind ------------------------------------------------------- */
+
+void imx_plan_waits_name(const imbrex_group *group, int site, imx_text *text);
+void imx_plan_waits_describe(const imbrexd_site *site, imx_text *text);
+void imx_plan_waits_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text);
 
 /* ---- variant.c ------------------------------------------------------------------------------- */
 
@@ -183,7 +183,8 @@ enum { IMX_VARIANT_SHIFT = 27 };
 
 static inline int imx_variant_site(const imx_variant *variant)
 {
-    return variant->plan->number | (int)(variant - variant->plan->variants) << IMX_VARIANT_SHIFT;
+    return variant->plan->object.number | (int)(variant - variant->plan->variants)
+                                              << IMX_VARIANT_SHIFT;
 }
 
 static inline int imx_variant_plan_number(int site)

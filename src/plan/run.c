@@ -186,7 +186,8 @@ imbrex_status imx_run_step(const imx_run *run, imbrex_stream stream, int lane,
         run->plan->sent_between += t->op.receives ? 0 : t->op.bytes;
     }
     if (moved)
-        IMX_TRY(group->net_kind->step(group->net, run->plan->number, lane, ops, moved, stream));
+        IMX_TRY(
+            group->net_kind->step(group->net, run->plan->object.number, lane, ops, moved, stream));
     return raised ? signals(run, stream, posts, raised) : IMBREX_OK;
 }
 
@@ -316,7 +317,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     int64_t alike = plan->op->own_rows ? 0 : m;
-    IMX_TRY(imx_agree_run(plan->group, plan->number, alike));
+    IMX_TRY(imx_agree_run(plan->group, plan->object.number, alike));
     imx_variant *variant = imx_variant_of(plan, m);
     size_t half = variant->runs++ % 2;
     imx_run run = {

@@ -176,9 +176,8 @@ imx_variant *imx_variant_of(imbrex_plan *plan, int64_t m)
 const imx_variant *imx_variant_by_site(const imbrex_group *group, int site)
 {
     int which = (int)((unsigned)site >> IMX_VARIANT_SHIFT);
-    const imbrex_plan *plan = group->plans;
-    while (plan && plan->number != imx_variant_plan_number(site))
-        plan = plan->next;
+    const imbrex_plan *plan =
+        (const imbrex_plan *)imx_object_find(group, IMX_OF_LIBRARY, imx_variant_plan_number(site));
     return plan && which < plan->variant_count ? &plan->variants[which] : NULL;
 }
 

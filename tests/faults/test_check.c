@@ -186,7 +186,7 @@ static imbrex_status wait_first(imx_device *device, int rank, imbrex_stream stre
                                     variant()->offsets.signals),
         .word =
             (uint64_t *)((char *)plan->local->base + (size_t)half * variant()->offsets.local_bytes),
-        .site = { .plan = plan->number, .what = IMX_SITE_CHUNK, .rank = rank, .index = 0 },
+        .site = { .plan = plan->object.number, .what = IMX_SITE_CHUNK, .rank = rank, .index = 0 },
     };
     op.signal += rank * variant()->config.chunks;
     return plain(device, op, stream);

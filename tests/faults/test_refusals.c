@@ -141,7 +141,8 @@ static int refused_meeting(imbrex_group *group, void *ctx)
         IS(IMBREX_INVALID, "a mistake of all",
            imbrex_group_refuse(group, calls[i], "a mistake of all"));
     }
-    RANK_CHECK(group->kernel_count == 0, "kernels are numbered from %d", group->kernel_count);
+    RANK_CHECK(group->objects[IMX_OF_CALLER].count == 0, "kernels are numbered from %d",
+               group->objects[IMX_OF_CALLER].count);
     RANK_OK(imbrex_group_status(group));
     float a[ROWS * COLS] = { 0 }, c[ROWS * COLS];
     imbrex_args args = { .a = a, .c = c };

@@ -78,23 +78,66 @@ static void guesses_nothing_on_devices(void **state)
                 "kernels keep part of this one from running (imbrex.h, Budget)?" });
 }
 
+/* Whose wait it is cannot be said where nothing of its kind was ever made. */
+static void what_was_never_made_has_no_words(void **state)
+{
+    (void)state;
+    const int sites[] = { IMX_SITE_CHUNK, IMBREXD_SITE_DATA };
+    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++)
+        expect_notice((wait_seen){
+            .site = { .plan = 7, .what = sites[i], .rank = 1, .index = 2 },
+            .of_limit = 1,
+            .said = " for something of rank 1 in what is not known here (number 7) (the signal is "
+                    "3, not yet 4): is rank 1 stopped, busy or in another call?" });
+}
+
+/* Those that live are found among each other, and what is gone is said to be. */
+static int names_of_plans(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_coll_desc coll = { .m = 8, .n = 8 };
+    imbrex_plan *plans[3];
+    RANK_OK(imbrex_plan_all_gather(group, &coll, &plans[0]));
+    RANK_OK(imbrex_plan_all_reduce(group, &coll, &plans[1]));
+    RANK_OK(imbrex_plan_reduce_scatter(group, &coll, &plans[2]));
+    imbrex_plan_destroy(plans[1]);
+    static const char *const said[] = { "all_gather (plan 1)", "a destroyed plan (plan 2)",
+                                        "reduce_scatter (plan 3)", "a destroyed plan (plan 4)" };
+    for (int i = 0; i < 4; i++) {
+        char words[100] = "";
+        imx_text text = { .at = words, .size = sizeof words };
+        group->objects[IMX_OF_LIBRARY].kind->name(group, i + 1, &text);
+        RANK_CHECK(strcmp(words, said[i]) == 0, "'%s', not '%s'", words, said[i]);
+    }
+    return 0;
+}
+
+static void plans_are_called_by_their_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(ranks_run(&(ranks_desc){ .size = 2 }, names_of_plans, NULL), 0);
+}
+
 /* Rank 0 takes four ranks for two nodes, and waits for a chunk of rank 3, which rank 1 brings. */
 static int chunk_of_another_node(imbrex_group *group, void *ctx)
 {
     int of[] = { 0, 0, 1, 1 }, first[] = { 0, 2, 4 };
     char names[2][IMX_NODES_NAME] = { "here", "there" };
     imx_nodes one = group->nodes;
+    imbrex_coll_desc coll = { .m = 8, .n = 8 };
+    imbrex_plan *plan;
     (void)ctx;
+    RANK_OK(imbrex_plan_all_gather(group, &coll, &plan));
     if (imbrex_group_rank(group) == 0) {
         group->nodes = (imx_nodes){
             .count = 2, .ranks = 2, .equal = true, .of = of, .first = first, .name = names
         };
-        leave_fault(group, (imbrexd_site){ .what = IMX_SITE_CHUNK, .rank = 3 });
+        leave_fault(group, (imbrexd_site){ .plan = 1, .what = IMX_SITE_CHUNK, .rank = 3 });
     }
     while (imbrex_group_status(group) == IMBREX_OK)
         usleep(1000);
-    const char *part = "chunk 0 of rank 3 in imbrex_barrier, by way of rank 1 (the signal is 3, "
-                       "not yet 4): is rank 1 stopped, busy or in another call?";
+    const char *part = "chunk 0 of rank 3 in all_gather (plan 1), by way of rank 1 (the signal "
+                       "is 3, not yet 4): is rank 1 stopped, busy or in another call?";
     int failed = imbrex_group_rank(group) == 0 && ranks_expect(group, part);
     group->nodes = one;
     return failed;
@@ -142,6 +185,8 @@ int main(void)
         cmocka_unit_test(a_runs_plan_is_the_nearest),
         cmocka_unit_test(guesses_nothing_on_devices),
         cmocka_unit_test(tells_opening_from_barriers),
+        cmocka_unit_test(what_was_never_made_has_no_words),
+        cmocka_unit_test(plans_are_called_by_their_numbers),
         cmocka_unit_test(names_the_rank_of_this_node),
         cmocka_unit_test(no_sentence_talks_to_a_terminal),
     };

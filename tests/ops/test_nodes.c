@@ -405,7 +405,7 @@ static int stays_apart(imbrex_group *group, imbrex_plan *first, int number, uint
                                { .rank = !rank, .recv = swapped, .bytes = 256 } };
     imbrex_stream stream;
     imbrex_plan *plan;
-    group->plan_count = number - 1;
+    group->objects[IMX_OF_LIBRARY].count = number - 1;
     if (make_plan(group, &plan))
         return 1;
     RANK_OK(imbrex_stream_create(group, &stream));

@@ -1,0 +1,55 @@
+/* plan_waits.c - a plan's waits in words, for whoever says why its group has failed. */
+#include "kernels/sites.h"
+#include "plan.h"
+
+void imx_plan_waits_name(const imbrex_group *group, int site, imx_text *text)
+{
+    const imx_variant *variant = imx_variant_by_site(group, site);
+    imx_text_add(text, "%s (plan %d", variant ? variant->plan->op->info.name : "a destroyed plan",
+                 imx_variant_plan_number(site));
+    if (variant && variant != variant->plan->variants)
+        imx_text_add(text, ", of up to %lld rows", (long long)variant->shape.m);
+    imx_text_add(text, ")");
+}
+
+void imx_plan_waits_describe(const imbrexd_site *site, imx_text *text)
+{
+    switch (site->what) {
+    case IMX_SITE_CREDIT:
+        imx_text_add(text, "rank %d to be done with an earlier run", site->rank);
+        return;
+    case IMX_SITE_CHUNK:
+        if (site->index >= 0)
+            imx_text_add(text, "chunk %d of rank %d", site->index, site->rank);
+        else
+            imx_text_add(text, "the rows of rank %d", site->rank);
+        return;
+    case IMX_SITE_PART:
+        imx_text_add(text, "rank %d's part of ", site->rank);
+        imx_text_add(text, site->index >= 0 ? "chunk %d" : "the sum", site->index);
+        return;
+    case IMX_SITE_PASS:
+        imx_text_add(text, "row %d of a by way of rank %d", site->index, site->rank);
+        return;
+    default:
+        imx_text_add(text, "its own product of chunk %d", site->index);
+    }
+}
+
+/* What imx_agree_run found. */
+void imx_plan_waits_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
+{
+    int plan = fault->site.plan, other = imx_agree_run_plan(fault->have, plan);
+    if (other == plan) {
+        imx_text_add(text, "args.m differs between ranks in a run of ");
+        imx_plan_waits_name(group, plan, text);
+        imx_agree_describe_rows(fault, text);
+        return;
+    }
+    imx_text_add(text, "ranks run different plans: ");
+    imx_plan_waits_name(group, other, text);
+    imx_text_add(text, " on rank %d, ", fault->site.rank);
+    imx_plan_waits_name(group, plan, text);
+    imx_text_add(text, " on rank %d; all ranks must run the same plans in the same order",
+                 fault->rank);
+}
