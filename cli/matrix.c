@@ -6,7 +6,7 @@
 
 enum { RUN = 1024 }; /* elements on the stack between two dtypes */
 
-const char *const matrix_dtype_names[MATRIX_DTYPES] = { "bf16", "f16", "f32" };
+const char *const matrix_dtype_names[MATRIX_DTYPES] = { "default", "bf16", "f16", "f32" };
 
 int64_t matrix_dtype_bytes(imbrex_dtype dtype)
 {

@@ -27,8 +27,9 @@ matrix matrix_random(uint64_t seed, int64_t rows, int64_t cols, double scale);
 void matrix_copy(const matrix *from, int64_t row0, int64_t row1, int64_t col0, int64_t col1,
                  imbrex_dtype to, void *out, int64_t stride);
 
-enum { MATRIX_DTYPES = 3 };
-extern const char *const matrix_dtype_names[MATRIX_DTYPES]; /* by imbrex_dtype */
+enum { MATRIX_DTYPES = 4 };
+/* By imbrex_dtype; nobody asks for the first. */
+extern const char *const matrix_dtype_names[MATRIX_DTYPES];
 
 int64_t matrix_dtype_bytes(imbrex_dtype dtype);
 

@@ -270,7 +270,13 @@ IMBREX_TRY imbrex_exchange(imbrex_group *group, const imbrex_transfer *transfers
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-typedef enum imbrex_dtype { IMBREX_BF16, IMBREX_F16, IMBREX_F32 } imbrex_dtype;
+/* DEFAULT: BF16 for what is called dtype; what dtype is for other types of one desc. */
+typedef enum imbrex_dtype {
+    IMBREX_DTYPE_DEFAULT,
+    IMBREX_BF16,
+    IMBREX_F16,
+    IMBREX_F32
+} imbrex_dtype;
 typedef enum imbrex_layout {
     IMBREX_NK,
     IMBREX_KN

@@ -175,8 +175,8 @@ static bool check_one(const char *file, int layer, const mlp_weights *mlp, const
     if (one->dtype != first->dtype)
         return st_fail(error,
                        "%s: layer %d: %s_proj is %s, but %s is %s: convert them to one dtype", file,
-                       layer, than, st_dtype_name((st_dtype)first->dtype), name,
-                       st_dtype_name((st_dtype)one->dtype));
+                       layer, than, st_dtype_name(st_dtype_of(first->dtype)), name,
+                       st_dtype_name(st_dtype_of(one->dtype)));
     return true;
 }
 

@@ -332,7 +332,7 @@ static int write_output(const rank_state *s, const void *y)
     st_error error;
     st_tensor tensor = {
         .name = "y",
-        .dtype = (st_dtype)s->shape.dtype,
+        .dtype = st_dtype_of(s->shape.dtype),
         .rank = 2,
         .shape = { s->shape.tokens, s->shape.hidden },
         .data = y,

@@ -289,7 +289,7 @@ bool st_matrix(const st_file *file, const st_tensor *tensor, matrix *out, st_err
         return false;
     *out = (matrix){ .rows = tensor->shape[0],
                      .cols = tensor->shape[1],
-                     .dtype = (imbrex_dtype)tensor->dtype,
+                     .dtype = st_dtype_imbrex(tensor->dtype),
                      .data = tensor->data };
     return true;
 }
@@ -300,7 +300,7 @@ bool st_vector(const st_file *file, const st_tensor *tensor, matrix *out, st_err
         return false;
     *out = (matrix){ .rows = 1,
                      .cols = tensor->shape[0],
-                     .dtype = (imbrex_dtype)tensor->dtype,
+                     .dtype = st_dtype_imbrex(tensor->dtype),
                      .data = tensor->data };
     return true;
 }

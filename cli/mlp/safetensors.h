@@ -70,9 +70,20 @@ typedef enum st_dtype {
         ST_DTYPE_COUNT
 } st_dtype;
 
-_Static_assert((int)ST_BF16 == (int)IMBREX_BF16 && (int)ST_F16 == (int)IMBREX_F16 &&
-                   (int)ST_F32 == (int)IMBREX_F32,
-               "the first three dtypes are imbrex's");
+/* Of those up to ST_F32, which are the three of imbrex. */
+static inline imbrex_dtype st_dtype_imbrex(st_dtype dtype)
+{
+    _Static_assert(ST_BF16 == 0 && ST_F16 == 1 && ST_F32 == 2 &&
+                       (int)IMBREX_F16 == (int)IMBREX_BF16 + 1 &&
+                       (int)IMBREX_F32 == (int)IMBREX_BF16 + 2,
+                   "the first three dtypes are imbrex's, in its order");
+    return (imbrex_dtype)((int)IMBREX_BF16 + (int)dtype);
+}
+
+static inline st_dtype st_dtype_of(imbrex_dtype dtype)
+{
+    return (st_dtype)((int)dtype - (int)IMBREX_BF16);
+}
 
 const char *st_dtype_name(st_dtype dtype); /* "BF16" */
 

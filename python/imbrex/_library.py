@@ -4,7 +4,7 @@ import numbers
 import operator
 import os
 
-DTYPES = {"bf16": 0, "f16": 1, "f32": 2}
+DTYPES = {"bf16": 1, "f16": 2, "f32": 3}
 LAYOUTS = {"nk": 0, "kn": 1}
 
 ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,

@@ -239,7 +239,13 @@ static inline size_t imx_dtype_bytes(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 4 : 2;
 }
-enum { IMX_DTYPES = 3 };
+/* DEFAULT stands for another one: a desc's dtype for BF16. */
+static inline imbrex_dtype imx_dtype_or(imbrex_dtype dtype, imbrex_dtype otherwise)
+{
+    return dtype == IMBREX_DTYPE_DEFAULT ? otherwise : dtype;
+}
+
+enum { IMX_DTYPES = 4 };
 extern const char *const imx_dtype_names[IMX_DTYPES]; /* by imbrex_dtype: "bf16" */
 const char *imx_dtype_name(imbrex_dtype dtype);       /* the same, of any number */
 

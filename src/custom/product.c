@@ -99,6 +99,7 @@ imbrex_status imx_product_create(imbrex_group *group, const imbrex_gemm_desc *de
     IMX_TRY(check_desc(group, desc, name));
     IMX_TRY(imx_sys_alloc(1, sizeof *p, &p));
     p->desc = *desc;
+    p->desc.dtype = imx_dtype_or(desc->dtype, IMBREX_BF16);
     imbrex_status status;
     IMX_GOTO(create(group, p, name));
     *out = p;

@@ -385,7 +385,7 @@ imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc
         .cols = cols,
         .kind = (int)desc->kind,
         .gated = desc->gated,
-        .dtype = (int)desc->dtype,
+        .dtype = (int)imx_dtype_or(desc->dtype, IMBREX_BF16),
         .in = in,
         .out = out,
         .rows_here = rows_here,
@@ -404,7 +404,7 @@ imbrex_status imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t r
         .cols = cols,
         .kind = IMBREX_SILU,
         .gated = 1,
-        .dtype = (int)dtype,
+        .dtype = (int)imx_dtype_or(dtype, IMBREX_BF16),
         .in = in,
         .out = out,
     };

@@ -6,6 +6,17 @@
 
 #include "imbrex_device.h"
 
+/* Which one IMX_DTYPE is: the preprocessor knows no enumerators. */
+#define IMX_IS_BF16 (IMX_DTYPE == 1)
+#define IMX_IS_F16  (IMX_DTYPE == 2)
+#define IMX_IS_F32  (IMX_DTYPE == 3)
+#ifdef IMX_DTYPE
+static_assert(IMX_IS_BF16 == (IMX_DTYPE == IMBREX_BF16) &&
+                  IMX_IS_F16 == (IMX_DTYPE == IMBREX_F16) &&
+                  IMX_IS_F32 == (IMX_DTYPE == IMBREX_F32) && IMX_DTYPE >= 1 && IMX_DTYPE <= 3,
+              "an imbrex_dtype");
+#endif
+
 #define IMX_VECTOR_FN static __device__ __forceinline__
 
 IMX_VECTOR_FN int imx_vector_bytes(int dtype)

@@ -63,11 +63,29 @@ static const char *algorithm_of(const imx_op *op, const void *desc)
     return name;
 }
 
+/* What DEFAULT stands for: ranks agree on that. */
+static void set_dtypes(imx_request *r)
+{
+    const imbrex_op_info *info = &r->op->info;
+    imbrex_dtype dtype = (imbrex_dtype)number_named(r->op, r->desc, "dtype");
+    dtype = imx_dtype_or(dtype, IMBREX_BF16);
+    for (int i = 0; i < info->desc_fields; i++) {
+        const imbrex_field *field = &info->desc[i];
+        imbrex_dtype is = (imbrex_dtype)number_at(r->desc, field);
+        is = imx_dtype_or(is, dtype);
+        if (kind_of(field) == IMX_DTYPE)
+            memcpy(r->desc + field->offset, &is, sizeof is);
+    }
+}
+
 imx_request imx_request_of(const imx_op *op, const void *desc)
 {
     imx_request r = { .op = op, .given = desc != NULL };
     if (!desc)
         return r;
+    memcpy(r.desc, desc, op->info.desc_bytes);
+    desc = r.desc;
+    set_dtypes(&r);
     r.shape = (imx_shape){
         .m = number_at(desc, imx_request_of_run(op)),
         .n = number_named(op, desc, "n"),
@@ -79,7 +97,6 @@ imx_request imx_request_of(const imx_op *op, const void *desc)
     r.chunk_rows = (int)number_named(op, desc, "chunk_rows");
     r.sms = (int)number_named(op, desc, "sms");
     r.m_least = number_named(op, desc, "m_least");
-    memcpy(r.desc, desc, op->info.desc_bytes);
     return r;
 }
 

@@ -134,7 +134,7 @@ static const op_case large[] = {
     { .op = "all_gather", .m = 4099, .n = 1024, .dtype = IMBREX_BF16 },
 };
 
-static const char *const dtype_names[] = { "bf16", "f16", "f32" };
+static const char *const dtype_names[] = { "default", "bf16", "f16", "f32" };
 
 static int run_queued(imbrex_group *group, const op_case *c, op_image *image)
 {

@@ -56,8 +56,8 @@ static double allowed(const bench *b, imbrex_activation_kind kind, double x)
     return kind == IMBREX_GELU_TANH && x < -1 ? 2e-5 : 1e-6;
 }
 
-static const double half_steps[] = { 0x1p-8, 0x1p-11, 0x1p-24 }; /* relative, by imbrex_dtype */
-static const double smallest[] = { 0x1p-133, 0x1p-24, 0x1p-140 };
+static const double half_steps[] = { 0, 0x1p-8, 0x1p-11, 0x1p-24 }; /* relative, by imbrex_dtype */
+static const double smallest[] = { 0, 0x1p-133, 0x1p-24, 0x1p-140 };
 
 static int run_case(bench *b, const activate_case *c)
 {
@@ -138,9 +138,10 @@ static int every_shape(bench *b)
     for (int i = 0; i < SHAPES * KINDS * 3 * 2 * 2; i++) {
         const int64_t *shape = shapes[i / (KINDS * 12)];
         activate_case c = { shape[0], shape[1], { 0 }, i % 2, NULL };
-        c.desc = (imbrex_activation){
-            (imbrex_activation_kind)(i / 12 % KINDS), i / 2 % 2, (imbrex_dtype)(i / 4 % 3), { 0 }
-        };
+        c.desc = (imbrex_activation){ (imbrex_activation_kind)(i / 12 % KINDS),
+                                      i / 2 % 2,
+                                      (imbrex_dtype)(IMBREX_BF16 + i / 4 % 3),
+                                      { 0 } };
         for (int64_t e = 0; e < 2 * c.rows * c.cols; e++)
             element_set(c.desc.dtype, b->host_in, e, 5 * input_value(IMBREX_F32, i, e));
         if (run_case(b, &c) || check_case(b, &c))

@@ -164,7 +164,7 @@ static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, i
     return check_values(group, c, m, x) ? WRONG : FINE;
 }
 
-static const char *const dtypes[] = { "bf16", "f16", "f32" };
+static const char *const dtypes[] = { "default", "bf16", "f16", "f32" };
 
 void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m)
 {
@@ -316,7 +316,7 @@ bool op_cases_get(int number, op_case *c)
         .m = x->m,
         .n = x->n,
         .k = o >= COLLECTIVES ? x->k : 0,
-        .dtype = (imbrex_dtype)d,
+        .dtype = (imbrex_dtype)((int)IMBREX_BF16 + d),
         .layout = (s + d) % 2 ? IMBREX_KN : IMBREX_NK,
         .chunk_rows = x->chunk_rows,
         .sms = x->sms,

@@ -8,6 +8,12 @@
 
 #include "kernels/dtype.h"
 
+/* A case that names none is of bf16. */
+static int number_of(imbrex_dtype dtype)
+{
+    return dtype == IMBREX_DTYPE_DEFAULT ? IMBREX_BF16 : (int)dtype;
+}
+
 size_t element_bytes(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 4 : 2;
@@ -16,14 +22,16 @@ size_t element_bytes(imbrex_dtype dtype)
 double element_get(imbrex_dtype dtype, const void *matrix, int64_t i)
 {
     float value;
-    imx_dtype_widen((int)dtype, (const char *)matrix + (size_t)i * element_bytes(dtype), &value, 1);
+    imx_dtype_widen(number_of(dtype), (const char *)matrix + (size_t)i * element_bytes(dtype),
+                    &value, 1);
     return (double)value;
 }
 
 void element_set(imbrex_dtype dtype, void *matrix, int64_t i, double value)
 {
     float narrow = (float)value;
-    imx_dtype_narrow((int)dtype, &narrow, (char *)matrix + (size_t)i * element_bytes(dtype), 1);
+    imx_dtype_narrow(number_of(dtype), &narrow, (char *)matrix + (size_t)i * element_bytes(dtype),
+                     1);
 }
 
 /* splitmix64's mixing step, over the input's number and the index. */
@@ -46,7 +54,7 @@ double input_value(imbrex_dtype dtype, int input, int64_t i)
     float value = (float)(int64_t)(bits >> 44) / (1 << 18) - 2; /* [-2, 2), exact */
     uint32_t word;
     memcpy(&word, &value, sizeof word);
-    word &= kept[dtype];
+    word &= kept[number_of(dtype)];
     memcpy(&value, &word, sizeof word);
     return (double)value;
 }
@@ -63,8 +71,8 @@ void input_fill(imbrex_dtype dtype, int input, int whole, void *matrix, int64_t 
             double value = input_value(dtype, input, at + i);
             values[i] = (float)(whole ? rint(value) : value);
         }
-        imx_dtype_narrow((int)dtype, values, (char *)matrix + (size_t)at * element_bytes(dtype),
-                         left);
+        imx_dtype_narrow(number_of(dtype), values,
+                         (char *)matrix + (size_t)at * element_bytes(dtype), left);
     }
 }
 
@@ -75,8 +83,8 @@ int64_t elements_differ(imbrex_dtype dtype, const void *x, const void *y, int64_
     for (int64_t at = from; at < count; at += BLOCK) {
         int64_t left = count - at < BLOCK ? count - at : BLOCK;
         size_t byte = (size_t)at * element_bytes(dtype);
-        imx_dtype_widen((int)dtype, (const char *)x + byte, a, left);
-        imx_dtype_widen((int)dtype, (const char *)y + byte, b, left);
+        imx_dtype_widen(number_of(dtype), (const char *)x + byte, a, left);
+        imx_dtype_widen(number_of(dtype), (const char *)y + byte, b, left);
         for (int64_t i = 0; i < left; i++)
             if (a[i] != b[i])
                 return at + i;

@@ -64,7 +64,7 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.k is 2147483647", imbrex_plan_gemm_rs, group, GEMM(k, INT32_MAX), &p);
     INVALID("desc.chunk_rows is -4", imbrex_plan_ag_gemm, group, GEMM(chunk_rows, -4), &p);
     INVALID("desc.sms is -5: want from 0", imbrex_plan_gemm_rs, group, GEMM(sms, -5), &p);
-    INVALID("desc.dtype is 3", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)3), &p);
+    INVALID("desc.dtype is 4", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)4), &p);
     INVALID("desc.layout is 2", imbrex_plan_ag_gemm, group, GEMM(layout, (imbrex_layout)2), &p);
     INVALID("desc.m is -1", imbrex_plan_all_gather, group, COLL(m, -1), &p);
     INVALID("desc.n is -1", imbrex_plan_reduce_scatter, group, COLL(n, -1), &p);
@@ -322,8 +322,8 @@ static int activate(imbrex_group *group, void *ctx)
     bad.kind = (imbrex_activation_kind)-1;
     INVALID("desc.kind is -1", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
     bad = desc;
-    bad.dtype = (imbrex_dtype)3;
-    INVALID("dtype is 3", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
+    bad.dtype = (imbrex_dtype)4;
+    INVALID("dtype is 4", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
     bad = desc;
     bad.reserved[5] = 1;
     UNSUPPORTED("desc.reserved is not 0", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL,

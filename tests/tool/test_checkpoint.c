@@ -336,9 +336,9 @@ static int write_shards(const char *path, int layer, int ranks, st_dtype to, con
         tensors[i] = (st_tensor){ .name = names[i], .dtype = to, .rank = 2, .data = data };
         snprintf(names[i], sizeof names[i], "%s.%d", i % 2 ? "down" : "gate_up", rank);
         if (i % 2)
-            shard_down(&mlp, rank, ranks, (imbrex_dtype)to, data);
+            shard_down(&mlp, rank, ranks, st_dtype_imbrex(to), data);
         else
-            shard_gate_up(&mlp, rank, ranks, (imbrex_dtype)to, data);
+            shard_gate_up(&mlp, rank, ranks, st_dtype_imbrex(to), data);
         tensors[i].shape[0] = i % 2 ? mlp.hidden : 2 * width;
         tensors[i].shape[1] = i % 2 ? width : mlp.hidden;
     }

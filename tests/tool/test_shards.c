@@ -236,7 +236,8 @@ static void test_shards(void **state)
     for (int r = 0; r < 5; r++) {
         for (int f = 0; f < 6; f++) {
             for (int pair = 0; pair < 9; pair++) {
-                imbrex_dtype from = (imbrex_dtype)(pair / 3), to = (imbrex_dtype)(pair % 3);
+                imbrex_dtype from = (imbrex_dtype)(IMBREX_BF16 + pair / 3);
+                imbrex_dtype to = (imbrex_dtype)(IMBREX_BF16 + pair % 3);
                 int64_t ffn = ffns[f], hidden = 7;
                 mlp_weights mlp = { .hidden = hidden,
                                     .ffn = ffn,

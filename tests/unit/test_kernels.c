@@ -18,8 +18,8 @@
 #include "kernels/reduce/args.h"
 
 static const int dtypes[] = { IMBREX_BF16, IMBREX_F16, IMBREX_F32 };
-static const char *const dtype_names[] = { "bf16", "f16", "f32" };
-static const double dtype_steps[] = { 0x1p-8, 0x1p-11, 0x1p-24 }; /* half a step, relative */
+static const char *const dtype_names[] = { "default", "bf16", "f16", "f32" };
+static const double dtype_steps[] = { 0, 0x1p-8, 0x1p-11, 0x1p-24 }; /* half a step, relative */
 
 /* ---- Memory with guards, random values ------------------------------------------------------- */
 

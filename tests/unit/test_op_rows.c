@@ -113,6 +113,42 @@ static void operands_have_shapes(void **state)
     assert_int_equal(ranks_run(&desc, shapes, NULL), 0);
 }
 
+/* To leave it 0 is to say bf16, also where another rank says so. */
+static int defaults(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool odd = imbrex_group_rank(group) == 1;
+    imbrex_coll_desc desc = { .m = 3, .n = 4, .dtype = odd ? IMBREX_BF16 : IMBREX_DTYPE_DEFAULT };
+    imbrex_activation silu = { .kind = IMBREX_SILU, .gated = 1 };
+    const uint16_t in[2] = { 0x4040, 0x3fc0 }; /* 3, 1.5 */
+    uint16_t out[3] = { 0 };
+    imbrex_plan *plan = NULL;
+    imbrex_dtype dtype;
+    int64_t shape[4];
+    RANK_OK(imbrex_plan_all_gather(group, &desc, &plan));
+    RANK_OK(imbrex_plan_operand(plan, 0, 0, shape, &dtype));
+    RANK_CHECK(dtype == IMBREX_BF16, "dtype %d", (int)dtype);
+    imbrex_plan_destroy(plan);
+    RANK_OK(imbrex_activate(group, &silu, 1, 1, in, &out[0], NULL, NULL, NULL));
+    RANK_OK(imbrex_silu_mul(group, IMBREX_DTYPE_DEFAULT, 1, 1, in, &out[1], NULL));
+    RANK_OK(imbrex_silu_mul(group, IMBREX_BF16, 1, 1, in, &out[2], NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(out[0] == 0x4089 && out[1] == out[0] && out[2] == out[0], "%x, %x, %x", out[0],
+               out[1], out[2]);
+    desc.dtype = odd ? IMBREX_F16 : IMBREX_DTYPE_DEFAULT;
+    RANK_CHECK(imbrex_plan_all_gather(group, &desc, &plan) == IMBREX_PEER &&
+                   strstr(imbrex_error(), "desc.dtype differs between ranks: bf16 on rank 0"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static void a_dtype_has_a_default(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, defaults, NULL), 0);
+}
+
 static int by_name(imbrex_group *group, void *ctx)
 {
     (void)ctx;
@@ -160,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_whole),
         cmocka_unit_test(operands_have_shapes),
+        cmocka_unit_test(a_dtype_has_a_default),
         cmocka_unit_test(plans_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

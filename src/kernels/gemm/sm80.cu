@@ -204,7 +204,7 @@ IMX_FN void load_fragments(fragments *f, const worker *w, uint32_t from, int ste
 #if !defined(IMX_B_KN)
         uint32_t two[4];
         load_matrices(two, from + (w->b_from ^ step << 5) + j * 8 * B_ROW);
-#elif IMX_DTYPE == 2
+#elif IMX_IS_F32
         uint32_t at = from + step * 8 * B_ROW;
         uint32_t two[] = { load_word(at + (w->b_from ^ j << 5)),
                            load_word(at + (w->b_from ^ j << 5) + 4 * B_ROW),
@@ -232,7 +232,7 @@ IMX_FN void multiply_row(float (&c)[PARTS_N][4], const uint32_t (&a)[4],
         mma(c[j], a, b[j]);
 }
 
-#if IMX_DTYPE == 2
+#if IMX_IS_F32
 
 /* The small products first. */
 IMX_FN void multiply(sums &c, const fragments *f)
@@ -279,7 +279,7 @@ IMX_FN void multiply(sums &c, const fragments *f)
 IMX_FN void multiply_tile(sums &sum, worker *w, int stages)
 {
     fragments f[2];
-#if IMX_DTYPE == 2
+#if IMX_IS_F32
     sums part = {};
 #else
     sums &part = sum;
@@ -311,7 +311,7 @@ IMX_FN void multiply_tile(sums &sum, worker *w, int stages)
                 load_ahead(w, before, left > AHEAD);
             multiply(part, &f[step % 2]);
         }
-#if IMX_DTYPE == 2
+#if IMX_IS_F32
         add_stage(sum, part);
 #endif
     }

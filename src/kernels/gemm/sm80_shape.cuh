@@ -17,7 +17,7 @@
 #define IMX_FN static __device__ __forceinline__
 
 enum {
-    ELEMENT = IMX_DTYPE == 2 /* f32 */ ? 4 : 2, /* bytes */
+    ELEMENT = IMX_IS_F32 ? 4 : 2, /* bytes */
     PER_UNIT = 16 / ELEMENT,
 
     WARPS_N = IMX_TILE_N / IMX_WARP_N,
@@ -64,7 +64,7 @@ static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
 static_assert(A_APART % 8 == 0 && B_APART % (ELEMENT == 2 ? 8 : 4) == 0,
               "a thread's rows have one swizzle and one shift");
 static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
-#if defined(IMX_B_KN) || defined(IMX_STORE) || IMX_DTYPE == 2
+#if defined(IMX_B_KN) || defined(IMX_STORE) || IMX_IS_F32
 static_assert(PARTS_N % 4 == 0, "fragments are loaded and folded by fours");
 #endif
 

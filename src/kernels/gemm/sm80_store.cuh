@@ -68,7 +68,7 @@ IMX_FN void store_elements(const sums &c, char *corner, int64_t n, const imx_til
     }
 }
 
-#if IMX_DTYPE == 2
+#if IMX_IS_F32
 
 /* Rows of c begin at multiples of 16 bytes: two elements at a time. */
 IMX_FN void store_vectors(const sums &c, char *corner, int64_t n, const imx_tile &tile)

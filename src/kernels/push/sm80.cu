@@ -192,7 +192,7 @@ PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, in
 template <int apart, int count>
 PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count])
 {
-    const int element = IMX_DTYPE == 2 /* f32 */ ? 4 : 2;
+    const int element = IMX_IS_F32 ? 4 : 2;
     if (!args.bias)
         return;
     int64_t column = at % args.row_bytes / element, columns = args.row_bytes / element;
@@ -223,7 +223,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
                                     first + j == 0);
         }
     }
-    add_bias<IMX_DTYPE == 2 /* f32 */ ? 2 : 1>(args, at, sum);
+    add_bias<IMX_IS_F32 ? 2 : 1>(args, at, sum);
     imx_vector_store_word((char *)args.to + at, imx_vector_round_word(IMX_DTYPE, sum), left);
     return 1;
 }
@@ -421,7 +421,7 @@ PUSH_FN const char *part(const imx_push_args &args, int rank, int64_t at)
 /* 16 bytes of the sum. */
 PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
 {
-    float sum[IMX_DTYPE == 2 /* f32 */ ? 4 : 8];
+    float sum[IMX_IS_F32 ? 4 : 8];
 #pragma unroll 1
     for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
         uint4 v[AT_ONCE];
@@ -454,7 +454,7 @@ PUSH_FN void add_one(const imx_push_args &args, int64_t at)
 template <typename unit>
 PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 {
-    enum { STEP = sizeof(unit) == sizeof(uint4) ? 16 : IMX_DTYPE == 2 /* f32 */ ? 4 : 2 };
+    enum { STEP = sizeof(unit) == sizeof(uint4) ? 16 : IMX_IS_F32 ? 4 : 2 };
     int64_t first = q * args.chunk_bytes;
     int64_t bytes = chunk_bytes(args, share_bytes(args, args.team.rank), q);
     for (int64_t at = (int64_t)thread * STEP; at < bytes; at += SENDERS * STEP) {

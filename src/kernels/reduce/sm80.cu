@@ -14,7 +14,7 @@
 /* 16 bytes of each of AT_ONCE parts, at SIDE places: up to 8 ranks 128 bytes of a thread are under
  * way, 64 KB of a multiprocessor, whose share of the memory's speed takes half of that at least. */
 enum { FEW = IMX_RANKS <= 8, AT_ONCE = FEW ? IMX_RANKS : 4, SIDE = FEW ? 8 / AT_ONCE : 1 };
-enum { VECTOR = IMX_DTYPE == 2 /* f32 */ ? 4 : 8 }; /* elements in 16 bytes */
+enum { VECTOR = IMX_IS_F32 ? 4 : 8 }; /* elements in 16 bytes */
 
 /* Until every rank's part of chunk q is there: one thread a rank looks, the barrier orders the
  * loads of all after what they saw.  0: give up. */
