@@ -317,14 +317,17 @@ typedef struct imbrex_coll_desc {
     uint32_t reserved[8];
 } imbrex_coll_desc;
 
+/* A count of a run: 0 is the plan's most, and this is none. */
+#define IMBREX_NONE (-1)
+
 /* What the operator does not list below must be NULL: else INVALID, naming it. */
 typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
                                  of c, in gemm_rs and gemm_ar once, to the sum */
     void *c, *gathered; /* gathered[m, k]: all of a, ag_gemm only, or NULL; ranks may differ.  NaN
                            may come with other bits */
-    int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m, not none:
-                           where there is nothing to do let no rank run */
+    int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m;
+                           IMBREX_NONE: none, and nothing is enqueued */
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -406,7 +409,8 @@ IMBREX_TRY imbrex_plan_create(imbrex_group *group, const char *op, const void *d
                               size_t desc_bytes, imbrex_plan **plan);
 
 /* Local: the shape and type that field number i of the operator's args has on this rank in a run of
- * m rows (0: of the plan's m).  Dimensions that it does not have are -1.  INVALID: no operand. */
+ * m rows (0: of the plan's m; IMBREX_NONE: of none).  Dimensions that it does not have are -1.
+ * INVALID: no operand. */
 IMBREX_TRY imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int64_t shape[4],
                                imbrex_dtype *dtype);
 
@@ -545,7 +549,7 @@ typedef struct imbrex_gemm_operands {
     const void *own; /* [rows, k]: this rank's rows of a lie here, and need no wait; NULL: in a */
     const void *b;   /* [n, k] or [k, n] */
     void *const *c;  /* [ranks]: c[r][rows of r, n], in this rank's memory or a peer's */
-    int64_t m;       /* rows of this launch, alike on all ranks; 0: the desc's m */
+    int64_t m;       /* rows of this launch, as imbrex_args.m; 0: the desc's m */
     int first;       /* rank whose rows come first; the next ranks' follow */
     uint32_t reserved[7];
 } imbrex_gemm_operands;

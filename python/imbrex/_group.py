@@ -323,6 +323,9 @@ def _settle(life, number):
         life.sync(number)
 
 
+NONE = -1  # IMBREX_NONE
+
+
 class Plan:
     """An operator of a fixed shape; made by a group, collectively.  It lives until it is closed or
     its group is: close what is made often.  A group lives as long as one of its plans is held."""
@@ -364,7 +367,7 @@ class Plan:
 
     def _want(self, number, field, m, more):
         shape, dtype = (ctypes.c_int64 * 4)(), ctypes.c_int()
-        check(lib.imbrex_plan_operand(self._handle, number, m, shape, ctypes.byref(dtype)))
+        check(lib.imbrex_plan_operand(self._handle, number, m or NONE, shape, ctypes.byref(dtype)))
         shape = tuple(size for size in shape if size >= 0)
         return plan_want(field, self._layout, shape, _share(m, self._life.rank, self._life.size), m,
                          more)
@@ -372,7 +375,9 @@ class Plan:
     def _expect(self, m, more):
         """What runs of m rows take."""
         fits("m", m, ctypes.c_int64(m).value)
-        fine = 0 <= m <= self._most  # else the library has a sentence for it
+        if m < 0:  # to the library -1 is none
+            raise ValueError("m is %d: want from 0 to the plan's, %d" % (m, self._most))
+        fine = m <= self._most  # else the library has a sentence for it
         wants = {field.name: self._want(i, field, m, more) if fine else ANY
                  for i, field in enumerate(self._op.args) if field.shape}
         self._bytes = sum(self._sizes[name] * math.prod(want.shape)
@@ -397,7 +402,7 @@ class Plan:
 
         m: rows of this run, of all ranks together, the same on all; None: the plan's m.  Given, a,
         c and gathered may have more rows than it takes.  0: no rows, so that the operands are
-        checked and nothing is enqueued; only in C is an args.m of 0 the plan's m."""
+        checked and nothing is enqueued; in C that is IMBREX_NONE, and 0 the plan's m."""
         life = self._life
         try:
             handle = self._open()
@@ -406,15 +411,13 @@ class Plan:
             if rows != self._rows:  # else the latest run's: runs are many
                 self._expect(*rows)
                 self._rows = rows
-            takes, held, at = self._takes, [], {"m": rows[0]}
+            takes, held, at = self._takes, [], {"m": rows[0] or NONE}
             for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
                                   ("gathered", gathered), *more.items()):
                 if operand is not None:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)
             args = self._op.Args(**at)
-            if m is not None and rows[0] == 0:
-                return
             life.lanes.hold(number, stream, held, self._bytes)
         except Exception as refused:  # without a context of its own: runs are many
             life.refuse("imbrex_plan_run", refused)

@@ -239,6 +239,12 @@ static inline size_t imx_dtype_bytes(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 4 : 2;
 }
+/* A count of a run, of which the plan allows `most`. */
+static inline int64_t imx_count(int64_t asked, int64_t most)
+{
+    return asked == 0 ? most : asked == IMBREX_NONE ? 0 : asked;
+}
+
 /* DEFAULT stands for another one: a desc's dtype for BF16. */
 static inline imbrex_dtype imx_dtype_or(imbrex_dtype dtype, imbrex_dtype otherwise)
 {

@@ -344,6 +344,8 @@ static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, int64_t 
 {
     imbrex_group *group = k->group;
     IMX_TRY(imx_stream_find(group, &stream));
+    if (k->product && m == 0)
+        return imx_agree_launch(group, k->team.kernel, ++k->launches, m);
     launch->team = &k->team;
     launch->after = imx_turn_begin(group, &k->turn, stream);
     IMX_TRY(group->backend->user_launch(group->device, k->user, launch, stream));

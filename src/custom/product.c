@@ -145,7 +145,8 @@ static imbrex_status check_operands(const imx_product *p, const imbrex_group *gr
                                     const imbrex_gemm_operands *o)
 {
     IMX_TRY(imx_status_need(o, "operands", "want a, b, and c of each rank"));
-    if (o->m < 0 || o->m > p->desc.m)
+    int64_t m = imx_count(o->m, p->desc.m);
+    if (m < 0 || m > p->desc.m)
         return imx_fail(IMBREX_INVALID, "operands.m is %lld: the kernel is for at most %lld",
                         (long long)o->m, (long long)p->desc.m);
     if (o->first < 0 || o->first >= group->size)
@@ -167,7 +168,7 @@ imbrex_status imx_product_args(const imx_product *p, const imbrex_group *group,
 {
     IMX_TRY(check_operands(p, group, o));
     *args = p->args;
-    args->schedule.m = o->m ? o->m : p->desc.m;
+    args->schedule.m = imx_count(o->m, p->desc.m);
     args->schedule.first = o->first;
     args->schedule.band = o->own ? 0 : p->band; /* who gathers wants one rank after the other */
     args->own = o->own ? group->rank : -1;

@@ -135,7 +135,8 @@ imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args, i
     int count = 0;
     if (m < 0 || m > plan->shape.m)
         return imx_fail(IMBREX_INVALID,
-                        "args.m is %lld: want at most desc.%s, %lld, or 0 for all of it",
+                        "args.m is %lld: want at most desc.%s, %lld, 0 for all of it or -1 "
+                        "(IMBREX_NONE)",
                         (long long)m, imx_request_of_run(op)->name, (long long)plan->shape.m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     IMX_TRY(check_unlisted(op, args));
@@ -171,10 +172,11 @@ imbrex_status imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int
     const imx_asked asked = { plan->group, op, &plan->shape, plan->desc };
     if (i < 0 || i >= op->info.args_fields || !imx_args_is_operand(&op->info.args[i]))
         return imx_fail(IMBREX_INVALID, "field %d of %s's args is no operand", i, op->info.name);
-    if (m < 0 || m > plan->shape.m)
-        return imx_fail(IMBREX_INVALID, "m is %lld: want from 0 to %lld", (long long)m,
-                        (long long)plan->shape.m);
-    int count = imx_args_dims(&asked, &op->info.args[i], m ? m : plan->shape.m, shape);
+    const int64_t rows = imx_count(m, plan->shape.m);
+    if (rows < 0 || rows > plan->shape.m)
+        return imx_fail(IMBREX_INVALID, "m is %lld: want at most %lld, 0 for that or IMBREX_NONE",
+                        (long long)m, (long long)plan->shape.m);
+    int count = imx_args_dims(&asked, &op->info.args[i], rows, shape);
     while (count < IMX_DIMS)
         shape[count++] = -1;
     *dtype = plan->shape.dtype;

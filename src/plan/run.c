@@ -312,12 +312,14 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_fault_check(plan->group));
     IMX_TRY(imx_group_runs(plan->group));
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
-    int64_t m = args->m ? args->m : plan->shape.m;
+    const int64_t m = imx_count(args->m, plan->shape.m);
     IMX_TRY(imx_args_check(plan, args, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     int64_t alike = plan->op->own_rows ? 0 : m;
     IMX_TRY(imx_agree_run(plan->group, plan->object.number, alike));
+    if (args->m == IMBREX_NONE && !plan->op->own_rows)
+        return IMBREX_OK; /* no rank has rows */
     imx_variant *variant = imx_variant_of(plan, m);
     size_t half = variant->runs++ % 2;
     imx_run run = {

@@ -221,6 +221,7 @@ static void wrong_launches(imbrex_group *group, const char *device)
         { { .a = room, .b = room, .c = none }, IMBREX_INVALID, "operands.c[0] is NULL" },
         { { .a = (char *)room + 1, .b = room, .c = c }, IMBREX_INVALID, "not 2-byte aligned" },
         { { .a = room, .b = room, .c = c, .m = 65 }, IMBREX_INVALID, "operands.m is 65" },
+        { { .a = room, .b = room, .c = c, .m = -2 }, IMBREX_INVALID, "operands.m is -2" },
         { { .a = room, .b = room, .c = c, .first = 1 }, IMBREX_INVALID, "operands.first is 1" },
         { { .a = room, .b = room, .c = c, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "reserved" },
     };
@@ -312,6 +313,8 @@ static int other_rows(imbrex_group *group, void *ctx)
     }
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
+    operands.m = IMBREX_NONE; /* which counts, and launches nothing */
+    RANK_OK(imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL));
     operands.m = DIM - rank;
     imbrex_status status =
         await_failure(group, imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL));

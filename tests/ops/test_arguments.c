@@ -120,9 +120,9 @@ static int gemm_runs(imbrex_group *group, void *ctx)
     INVALID("args.a is NULL", imbrex_plan_run, ag, BAD(a, NULL), NULL);
     INVALID("args.b is NULL", imbrex_plan_run, ag, BAD(b, NULL), NULL);
     INVALID("args.c is NULL", imbrex_plan_run, rs, BAD(c, NULL), NULL);
-    INVALID("args.m is 13: want at most desc.m, 12, or 0 for all", imbrex_plan_run, ag, BAD(m, 13),
+    INVALID("args.m is 13: want at most desc.m, 12, 0 for all", imbrex_plan_run, ag, BAD(m, 13),
             NULL);
-    INVALID("args.m is -1", imbrex_plan_run, rs, BAD(m, -1), NULL);
+    INVALID("args.m is -2", imbrex_plan_run, rs, BAD(m, -2), NULL);
     UNSUPPORTED("args.reserved", imbrex_plan_run, ag, BAD(reserved[5], 1), NULL);
     INVALID("args.gathered must be NULL for gemm_rs", imbrex_plan_run, rs,
             BAD(gathered, x.gathered), NULL);

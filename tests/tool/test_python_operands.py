@@ -225,7 +225,7 @@ class Shapes(unittest.TestCase):
         plan.run(**fit, m=m)
         bytes_of.append(fit)
         plan.run(**{name: x.ctypes.data for name, x in fit.items()}, m=m)
-        with self.assertRaisesRegex(imbrex.Error, "args.m is 9: want at most desc.m, 8, or 0 for "
+        with self.assertRaisesRegex(imbrex.Error, "args.m is 9: want at most desc.m, 8, 0 for "
                                                   "all"):
             plan.run(**fit, m=9)
         for name in {"b", "bias", "gathered"} - set(shapes):
@@ -236,7 +236,6 @@ class Shapes(unittest.TestCase):
     def test_shapes(self):
         def work(group, rank):
             kept = []  # what is given by address
-            # An empty run is none, so that a rank may have one more of those with deep operands.
             for op, layout, plan in self.plans(group):
                 for m in None, 8, 7, 0:
                     self.check(rank, op, layout, plan, m, kept)

@@ -149,6 +149,51 @@ static void a_dtype_has_a_default(void **state)
     assert_int_equal(ranks_run(&desc, defaults, NULL), 0);
 }
 
+/* A run of no rows: checked and counted, and nothing is written. */
+static int none(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_coll_desc desc = { .m = 3, .n = 1, .dtype = IMBREX_F32 };
+    float own[3] = { 1, 1, 1 }, sum[3] = { 7, 7, 7 };
+    imbrex_args args = { .a = own, .c = sum, .m = IMBREX_NONE };
+    imbrex_plan *plan = NULL;
+    imbrex_dtype dtype;
+    int64_t shape[4];
+    RANK_OK(imbrex_plan_all_reduce(group, &desc, &plan));
+    RANK_OK(imbrex_plan_operand(plan, 0, IMBREX_NONE, shape, &dtype));
+    RANK_CHECK(shape[0] == 0 && shape[1] == 1, "a is %d x %d", (int)shape[0], (int)shape[1]);
+    for (int i = 0; i < 3; i++)
+        RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(sum[0] == 7 && sum[2] == 7, "a run of no rows wrote %g", sum[0]);
+    args.m = 0; /* all of them, again */
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(sum[0] == 2 && sum[2] == 2, "the sum is %g", sum[0]);
+    args.m = IMBREX_NONE - 1;
+    RANK_CHECK(imbrex_plan_run(plan, &args, NULL) == IMBREX_INVALID, "m of -2");
+    RANK_CHECK(imbrex_plan_operand(plan, 0, IMBREX_NONE - 1, shape, &dtype) == IMBREX_INVALID,
+               "an operand in a run of -2 rows");
+    RANK_OK(imbrex_barrier(group, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    args.m = imbrex_group_rank(group) ? IMBREX_NONE : 0;
+    imbrex_status status = imbrex_plan_run(plan, &args, NULL);
+    if (status == IMBREX_OK) /* here before the other, which sees it */
+        status = imbrex_barrier(group, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "differ"), "%s: %s",
+               imbrex_status_name(status), imbrex_error());
+    return 0;
+}
+
+static void a_run_may_have_no_rows(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, none, NULL), 0);
+}
+
 static int by_name(imbrex_group *group, void *ctx)
 {
     (void)ctx;
@@ -194,9 +239,8 @@ static void plans_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_whole),
-        cmocka_unit_test(operands_have_shapes),
-        cmocka_unit_test(a_dtype_has_a_default),
+        cmocka_unit_test(rows_are_whole),        cmocka_unit_test(operands_have_shapes),
+        cmocka_unit_test(a_dtype_has_a_default), cmocka_unit_test(a_run_may_have_no_rows),
         cmocka_unit_test(plans_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
