@@ -1,5 +1,5 @@
 /* share.h - what the ranks of a command tell each other, through symmetric memory or, over nodes,
- * by an all_gather: small things, and what was traced on each of them. */
+ * by a gathering plan: small things, and what was traced on each of them. */
 #ifndef CLI_SHARE_H
 #define CLI_SHARE_H
 
@@ -10,7 +10,7 @@ typedef struct share {
     imbrex_group *group;
     size_t bytes;      /* room for one rank */
     char *room;        /* [size + 1][bytes], symmetric: the ranks', and what this one sends */
-    imbrex_plan *plan; /* over nodes: an all_gather; NULL: all ranks reach the room */
+    imbrex_plan *plan; /* over nodes; NULL: all ranks reach the room */
 } share;
 
 /* Collective: room for `bytes` of each rank. */

@@ -277,10 +277,8 @@ typedef enum imbrex_dtype {
     IMBREX_F16,
     IMBREX_F32
 } imbrex_dtype;
-typedef enum imbrex_layout {
-    IMBREX_NK,
-    IMBREX_KN
-} imbrex_layout; /* how b lies: [n, k] or [k, n] */
+/* How b lies: [n, k] or [k, n]. */
+typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
 
 /* Algorithms: "sequential", "copy", "store", "ll", "pull", "ring", "hierarchical"; of gemm_rs, in
  * place of "store", "scatter_push", "reduce_push", "reduce_pull".  docs/algorithms.md has what each

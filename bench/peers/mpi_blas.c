@@ -68,7 +68,7 @@ static imbrex_status run_mpi(void *ctx)
     imbrex_args args = bench_data_args(mpi->blas.data, s, mpi->blas.calls++, false);
     int rank, error;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (s->op->a_is_share) {
+    if (s->op->a_is_shard) {
         error = MPI_Allgatherv(args.a, mpi->counts[rank], MPI_FLOAT, mpi->whole, mpi->counts,
                                mpi->displacements, MPI_FLOAT, MPI_COMM_WORLD);
         bench_blas_product(s, mpi->blas.threads, mpi->whole, args.b, args.c);
@@ -108,7 +108,7 @@ static imbrex_status compare(peer *p)
 {
     const bench_shape *s = &p->shape;
     int64_t rows = (p->rank + 1) * s->m / p->ranks - p->rank * s->m / p->ranks;
-    int64_t count = (s->op->a_is_share ? s->m : rows) * s->n;
+    int64_t count = (s->op->a_is_shard ? s->m : rows) * s->n;
     float *ours = NULL, *theirs = NULL;
     double most = 0;
     imbrex_status status = result_of(p, run_mpi, &p->mpi, count, &theirs);
@@ -121,7 +121,7 @@ static imbrex_status compare(peer *p)
     free(ours);
     free(theirs);
     /* An element is the sum of so many products of N(0, 1) values, in another order each time. */
-    double terms = (double)s->k * (s->op->a_is_share ? 1 : p->ranks);
+    double terms = (double)s->k * (s->op->a_is_shard ? 1 : p->ranks);
     p->allowed = 0x1p-24 * 8 * terms;
     TRY(status);
     double bad = isnan(most) ? HUGE_VAL : most;
@@ -133,7 +133,7 @@ static imbrex_status compare(peer *p)
 static imbrex_status make(peer *p)
 {
     const bench_shape *s = &p->shape;
-    int64_t elements = s->op->a_is_share ? s->m * s->k : s->m * s->n;
+    int64_t elements = s->op->a_is_shard ? s->m * s->k : s->m * s->n;
     mpi_call *mpi = &p->mpi;
     mpi->blas = (bench_blas){ &p->data, s, bench_blas_threads(s), 0 };
     mpi->whole = calloc((size_t)elements, sizeof *mpi->whole);
@@ -141,7 +141,7 @@ static imbrex_status make(peer *p)
     mpi->displacements = calloc((size_t)p->ranks, sizeof *mpi->displacements);
     if (!mpi->whole || !mpi->counts || !mpi->displacements)
         return IMBREX_NO_MEMORY;
-    cut(mpi, s, p->ranks, s->op->a_is_share ? s->k : s->n);
+    cut(mpi, s, p->ranks, s->op->a_is_shard ? s->k : s->n);
     TRY(bench_data_open(p->group, s, &p->data));
     p->sequential = (bench_call){ .data = &p->data, .shape = s };
     p->overlapped = p->sequential;

@@ -73,9 +73,9 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
 
 static int check_shapes(const options_page *page, const char *ops, asked *a, bench_request *request)
 {
-    char names[128];
+    char names[BENCH_OPS_TEXT];
     bench_words *w = &a->words;
-    bench_op_names(false, names, sizeof names);
+    bench_op_names(BENCH_OPS_ALL, ", ", names, sizeof names);
     if (!ops && !w->sizes)
         return options_wrong(page, "which operator? One of %s", names);
     bool alone = ops && strcmp(ops, "gemm") == 0;
@@ -144,23 +144,27 @@ int cli_bench(int argc, char **argv)
           .help = "print a line of JSON a shape instead of tables" },
         { 0 },
     };
+    char names[BENCH_OPS_TEXT], about[1200];
+    bench_op_names(BENCH_OPS_ALL, ", ", names, sizeof names);
+    snprintf(about, sizeof about,
+             "Times an operator on R ranks, in turn with\n\n"
+             "  sequential  the same without overlap: communicate, then compute, or the other way\n"
+             "  products    one rank's product alone, by the same code\n"
+             "  blas        one rank's product alone, by one call of the BLAS (f32)\n"
+             "  cublas      the same on a GPU, by the fastest of 8 ways that cuBLASLt proposes\n\n"
+             "gemm is one rank's product alone; barrier is imbrex_barrier, and has no sizes."
+             "\nOperators: %s.",
+             names);
     const options_page page = {
         .command = "bench",
-        .synopsis = "{ag_gemm | gemm_rs | gemm_ar | gemm | all_gather | reduce_scatter |\n"
-                    "                    all_reduce | all_to_all | barrier}[,...] "
-                    "[options]",
-        .about =
-            "Times an operator on R ranks, in turn with\n\n"
-            "  sequential  the same without overlap: communicate, then compute, or the other way\n"
-            "  products    one rank's product alone, by the same code\n"
-            "  blas        one rank's product alone, by one call of the BLAS (f32)\n"
-            "  cublas      the same on a GPU, by the fastest of 8 ways that cuBLASLt proposes\n\n"
-            "gemm is one rank's product alone; barrier is imbrex_barrier, and has no sizes.",
+        .synopsis = "OPERATOR[,...] [options]",
+        .about = about,
         .options = bench_words_options(w, options),
         .notes =
-            "m, n, k are one rank's product: c[m, n] = all_gather(a)[m, k] b, or a[m, k] b before "
-            "it\nis scattered.  The others have no k: [m, n] is the whole "
-            "matrix.\nA figure is the median over rounds of the slowest rank, on a GPU by its own "
+            "m, n, k are one rank's product: of the rows of all ranks, or before it is summed "
+            "over\n"
+            "them.  The others have no k: [m, n] is the whole matrix.\nA figure is the median over "
+            "rounds of the slowest rank, on a GPU by its own "
             "clock; \"host us\"\nis what the call of imbrex_plan_run takes, \"plan ms\" what "
             "making "
             "the plan takes once its\nkernels are compiled.  IMBREX_CUBLASLT may name cuBLASLt's "

@@ -77,10 +77,10 @@ imbrex_status bench_data_open(imbrex_group *group, const bench_shape *s, bench_d
     int64_t row = imbrex_group_rank(group) * s->m / imbrex_group_size(group);
     size_t end = 0;
     place(&end, matrix_bytes(s, s->m, width));
-    data.own = s->op->a_is_share ? matrix_bytes(s, row, width) : 0;
+    data.own = s->op->a_is_shard ? matrix_bytes(s, row, width) : 0;
     data.b = place(&end, s->op->product ? matrix_bytes(s, s->k, s->n) : 0);
     data.bias = place(&end, s->op->product ? matrix_bytes(s, 1, s->n) : 0);
-    /* In all_to_all a rank may have a row more of every rank. */
+    /* Of blocks of all ranks it may have a row more of each. */
     data.c = place(&end, matrix_bytes(s, s->m + imbrex_group_size(group), s->n));
     data.set_bytes = end;
     bool gpu = strncmp(imbrex_group_device(group), "cuda", 4) == 0;

@@ -152,7 +152,7 @@ static int read_request(const options_page *page, const char *ops, request *q)
             wrong = options_wrong(page, "%s is no plan: there is nothing to compile", op->name);
         if (op->alone)
             wrong = options_wrong(
-                page, "%s is no plan of its own: ag_gemm with --ranks 1 has the same kernel",
+                page, "%s is no plan of its own: a product with --ranks 1 has the same kernel",
                 op->name);
     }
     return wrong;
@@ -182,17 +182,21 @@ int cli_compile(int argc, char **argv)
                   "must have (the one that is chosen)" },
         { 0 },
     };
+    char names[BENCH_OPS_TEXT], about[1200];
+    bench_op_names(BENCH_OPS_PLANS, ", ", names, sizeof names);
+    snprintf(about, sizeof about,
+             "Compiles the kernels of plans into the kernel cache (IMBREX_CACHE_DIR), where the\n"
+             "same plans on a GPU find them.  Needs NVIDIA's compiler library, and no GPU.\n"
+             "OPERATORS: %s;\n"
+             "those that multiply if nothing is said.\n"
+             "With --kernel: says whether that compiles, also for CPU ranks.\n\n"
+             "Sizes, type and ranks that are not given are those of imbrex bench on GPUs.  A GPU\n"
+             "with fewer SMs than the largest of its kind, or one that ranks share, wants --sms.",
+             names);
     const options_page page = {
         .command = "compile",
         .synopsis = "[OPERATORS] [options]",
-        .about =
-            "Compiles the kernels of plans into the kernel cache (IMBREX_CACHE_DIR), where the\n"
-            "same plans on a GPU find them.  Needs NVIDIA's compiler library, and no GPU.\n"
-            "OPERATORS: ag_gemm,gemm_rs (both if nothing is said), gemm_ar, all_gather,\n"
-            "reduce_scatter, all_reduce, all_to_all.\n"
-            "With --kernel: says whether that compiles, also for CPU ranks.\n\n"
-            "Sizes, type and ranks that are not given are those of imbrex bench on GPUs.  A GPU\n"
-            "with fewer SMs than the largest of its kind, or one that ranks share, wants --sms.",
+        .about = about,
         .options = bench_words_options(&q.words, options),
         .notes =
             "Prints a line a plan, with its kernels: compiled now, or in the cache; or what the\n"

@@ -1,42 +1,116 @@
-/* op.c - one table of operators, and what follows from a shape. */
+/* op.c - operators as their rows say, and what follows from a shape. */
 #include "op.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "matrix.h"
 
-static const bench_op ops[] = {
-    { .name = "ag_gemm", .product = true, .a_is_share = true, .moves = 1 },
-    { .name = "gemm_rs", .product = true, .moves = 1 },
-    { .name = "gemm_ar", .product = true, .moves = 2 },
+const char *const bench_layout_names[2] = { "nk", "kn" };
+
+/* ---- what a row says ------------------------------------------------------------------------- */
+
+static const imbrex_field *field_of(const imbrex_field *fields, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static const imbrex_field *desc_field(const imbrex_op_info *info, const char *name)
+{
+    return field_of(info->desc, info->desc_fields, name);
+}
+
+/* Whether the first dimension of an operand is so long, "m". */
+static bool reaches(const imbrex_op_info *info, const char *operand, const char *rows)
+{
+    const imbrex_field *field = field_of(info->args, info->args_fields, operand);
+    size_t length = strlen(rows);
+    return field && field->shape && strncmp(field->shape + 1, rows, length) == 0 &&
+           strchr(",]", field->shape[1 + length]);
+}
+
+/* m, n and k are all that it must be told. */
+static bool has_our_sizes(const imbrex_op_info *info)
+{
+    for (int i = 0; i < info->desc_fields; i++) {
+        const char *name = info->desc[i].name;
+        if (info->desc[i].flags & IMBREX_FIELD_REQUIRED && (!strchr("mnk", *name) || name[1]))
+            return false;
+    }
+    return desc_field(info, "m") && desc_field(info, "n") &&
+           field_of(info->args, info->args_fields, "a") &&
+           field_of(info->args, info->args_fields, "c");
+}
+
+/* Own rows of a that all ranks need move once, rows of c of which each rank has a part or a sum
+ * once: an operator whose c is all rows of sums moves twice. */
+static bench_op from_row(const imbrex_op_info *info)
+{
+    bench_op op = {
+        .name = info->name,
+        .info = info,
+        .product = desc_field(info, "k") != NULL,
+        .a_is_shard = reaches(info, "a", "rows"),
+    };
+    op.moves = !op.a_is_shard + reaches(info, "c", "m");
+    return op;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+enum { OPS_MOST = 34 };
+static bench_op ops[OPS_MOST];
+static int op_count;
+
+static const bench_op own_ops[] = {
     { .name = "gemm", .product = true, .alone = true },
-    { .name = "all_gather", .a_is_share = true, .moves = 1 },
-    { .name = "reduce_scatter", .moves = 1 },
-    { .name = "all_reduce", .moves = 2 },
-    { .name = "all_to_all", .moves = 1 },
     { .name = "barrier", .meets = true },
 };
+enum { OWN_OPS = sizeof own_ops / sizeof *own_ops };
 
-enum { OPS = sizeof ops / sizeof *ops };
-
-const char *const bench_layout_names[2] = { "nk", "kn" };
+static void read_rows(void)
+{
+    const imbrex_op_info *info;
+    if (op_count)
+        return;
+    for (int i = 0; (info = imbrex_op(i)) && op_count < OPS_MOST - OWN_OPS; i++) {
+        bool own = false;
+        for (int j = 0; j < OWN_OPS; j++)
+            own = own || strcmp(info->name, own_ops[j].name) == 0;
+        if (has_our_sizes(info) && !own)
+            ops[op_count++] = from_row(info);
+    }
+    for (int j = 0; j < OWN_OPS; j++)
+        ops[op_count++] = own_ops[j];
+}
 
 const bench_op *bench_op_find(const char *name)
 {
-    for (int i = 0; i < OPS; i++)
+    read_rows();
+    for (int i = 0; i < op_count; i++)
         if (strcmp(ops[i].name, name) == 0)
             return &ops[i];
     return NULL;
 }
 
-void bench_op_names(bool plans, char *text, size_t size)
+void bench_op_names(bench_ops which, const char *between, char *text, size_t size)
 {
     size_t length = 0;
-    for (int i = 0; i < OPS && length < size; i++)
-        if (!plans || ops[i].moves)
-            length += (size_t)snprintf(text + length, size - length, "%s%s", length ? ", " : "",
-                                       ops[i].name);
+    read_rows();
+    if (size)
+        *text = '\0';
+    for (int i = 0; i < op_count && length < size; i++) {
+        const bench_op *op = &ops[i];
+        if (which == BENCH_OPS_ALL || (op->info && (which == BENCH_OPS_PLANS || op->product)))
+            length += (size_t)snprintf(text + length, size - length, "%s%s", length ? between : "",
+                                       op->name);
+    }
 }
+
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 {
@@ -53,62 +127,91 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
     };
 }
 
-static imbrex_coll_desc coll_desc(const bench_shape *s, const char *algorithm)
+/* What the desc has of these; the rest is 0.  NULL: no memory. */
+static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from)
 {
-    return (imbrex_coll_desc){
-        .m = s->m,
-        .n = s->n,
-        .dtype = s->dtype,
-        .algorithm = algorithm,
-        .chunk_rows = s->chunk_rows,
-        .sms = s->sms,
+    const struct {
+        const char *name;
+        const void *value;
+        size_t bytes;
+    } fields[] = {
+        { "m", &from->m, sizeof from->m },
+        { "n", &from->n, sizeof from->n },
+        { "k", &from->k, sizeof from->k },
+        { "dtype", &from->dtype, sizeof from->dtype },
+        { "layout", &from->layout, sizeof from->layout },
+        { "algorithm", &from->algorithm, sizeof from->algorithm },
+        { "chunk_rows", &from->chunk_rows, sizeof from->chunk_rows },
+        { "sms", &from->sms, sizeof from->sms },
+        { "m_least", &from->m_least, sizeof from->m_least },
     };
+    char *desc = calloc(1, info->desc_bytes);
+    for (size_t i = 0; desc && i < sizeof fields / sizeof *fields; i++) {
+        const imbrex_field *field = desc_field(info, fields[i].name);
+        if (field && field->bytes == fields[i].bytes)
+            memcpy(desc + field->offset, fields[i].value, field->bytes);
+    }
+    return desc;
+}
+
+static imbrex_status create(imbrex_group *group, const imbrex_op_info *info,
+                            const imbrex_gemm_desc *from, imbrex_plan **plan)
+{
+    void *desc = desc_of(info, from);
+    if (!desc)
+        return IMBREX_NO_MEMORY;
+    imbrex_status status = imbrex_plan_create(group, info->name, desc, info->desc_bytes, plan);
+    free(desc);
+    return status;
 }
 
 imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const char *algorithm,
                             imbrex_plan **plan)
 {
-    const bool for_more = s->plan_m && !algorithm;
-    if (s->op->product) {
-        imbrex_gemm_desc desc = bench_op_desc(s, algorithm);
-        if (for_more) {
-            desc.m = s->plan_m;
-            desc.m_least = 0;
-        }
-        return imbrex_plan_create(group, s->op->name, &desc, sizeof desc, plan);
-    }
-    imbrex_coll_desc desc = coll_desc(s, algorithm);
-    if (for_more)
+    imbrex_gemm_desc desc = bench_op_desc(s, algorithm);
+    if (s->plan_m && !algorithm) {
         desc.m = s->plan_m;
-    return imbrex_plan_create(group, s->op->name, &desc, sizeof desc, plan);
+        desc.m_least = 0;
+    }
+    return create(group, s->op->info, &desc, plan);
 }
 
 imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
                             imbrex_tune_progress progress, void *ctx)
 {
-    const imbrex_gemm_desc gemm = bench_op_desc(s, NULL);
-    const imbrex_coll_desc coll = coll_desc(s, NULL);
-    const void *desc = s->op->product ? (const void *)&gemm : &coll;
-    return imbrex_tune(group, s->op->name, desc, s->op->product ? sizeof gemm : sizeof coll,
-                       progress, ctx);
+    const imbrex_op_info *info = s->op->info;
+    const imbrex_gemm_desc from = bench_op_desc(s, NULL);
+    void *desc = desc_of(info, &from);
+    if (!desc)
+        return IMBREX_NO_MEMORY;
+    imbrex_status status = imbrex_tune(group, info->name, desc, info->desc_bytes, progress, ctx);
+    free(desc);
+    return status;
 }
 
+/* One rank alone gathers nothing: what is left is the product. */
 imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, imbrex_plan **plan)
 {
     imbrex_gemm_desc desc = bench_op_desc(s, "sequential");
     desc.chunk_rows = 0;
-    return imbrex_plan_ag_gemm(alone, &desc, plan);
+    read_rows();
+    const bench_op *op = ops;
+    while (!op->info || !op->product || !op->a_is_shard)
+        op++;
+    return create(alone, op->info, &desc, plan);
 }
+
+/* ---- what a run takes ------------------------------------------------------------------------ */
 
 double bench_op_flop(const bench_shape *s)
 {
     return 2.0 * (double)s->m * (double)s->n * (double)s->k;
 }
 
-/* On average: a rank's own share of what travels stays where it is. */
+/* On average: a rank's own shard of what travels stays where it is. */
 double bench_op_bytes(const bench_shape *s, int ranks)
 {
-    int64_t width = s->op->product && s->op->a_is_share ? s->k : s->n;
+    int64_t width = s->op->product && s->op->a_is_shard ? s->k : s->n;
     return s->op->moves * (double)s->m * (double)width * (double)matrix_dtype_bytes(s->dtype) *
            (ranks - 1) / ranks;
 }

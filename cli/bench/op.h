@@ -7,21 +7,28 @@
 
 #include "imbrex.h"
 
-/* One row an operator. */
+/* An operator with a plan, of sizes m, n and maybe k, or one of this tool's own. */
 typedef struct bench_op {
     const char *name;
-    bool product;    /* it multiplies by a b */
-    bool a_is_share; /* a rank's a holds its own rows only */
-    bool alone;      /* nothing travels: only the product of one rank, as its own group */
-    bool meets;      /* ranks meet and no more: there is no shape, and no plan */
-    int moves;       /* how often a matrix must travel: its bytes, but for a rank's own share */
+    const imbrex_op_info *info; /* NULL: it has no plan */
+    bool product;               /* it multiplies by a b */
+    bool a_is_shard;            /* a rank's a holds its own rows only */
+    bool alone; /* nothing travels: only the product of one rank, as its own group */
+    bool meets; /* ranks meet and no more: there is no shape, and no plan */
+    int moves;  /* how often a matrix must travel: its bytes, but for a rank's own share */
 } bench_op;
 
 /* NULL if there is none of that name. */
 const bench_op *bench_op_find(const char *name);
 
-/* "ag_gemm, gemm_rs, ..."; plans: those that have one. */
-void bench_op_names(bool plans, char *text, size_t size);
+typedef enum bench_ops {
+    BENCH_OPS_ALL,
+    BENCH_OPS_PLANS,   /* that have plans */
+    BENCH_OPS_PRODUCTS /* and multiply */
+} bench_ops;
+
+/* Their names, with `between` between them. */
+void bench_op_names(bench_ops which, const char *between, char *text, size_t size);
 
 /* What is run: one rank's product as in imbrex_gemm_desc, or the whole matrix and k = 0. */
 typedef struct bench_shape {
@@ -54,5 +61,7 @@ IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, imbre
 /* Work of one rank's product, and bytes that a rank receives from its peers. */
 double bench_op_flop(const bench_shape *shape);
 double bench_op_bytes(const bench_shape *shape, int ranks);
+
+enum { BENCH_OPS_TEXT = 512 }; /* room for all names */
 
 #endif /* CLI_OP_H */

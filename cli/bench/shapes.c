@@ -28,7 +28,8 @@ const option *bench_words_options(bench_words *w, const option *own)
           .help = "several: m,n,k;m,n,k;... or a file with one m,n,k a line;\n"
                   "op:m,n,k is for one operator alone" },
         { "total", 0, .flag = &w->total,
-          .help = "n of ag_gemm and k of gemm_rs are of all ranks together" },
+          .help = "n of a product that gathers, k of one that sums over ranks, are\nof all of them "
+                  "together" },
         { "chunk-rows", 0, .integer = &w->chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal, rounded up to whole\n"
                   "tiles (0: chosen)" },
@@ -72,9 +73,9 @@ typedef struct reader {
 
 static const bench_op *find_op(reader *r, const char *name)
 {
-    char names[128];
+    char names[BENCH_OPS_TEXT];
     const bench_op *op = bench_op_find(name);
-    bench_op_names(r->words->plans, names, sizeof names);
+    bench_op_names(r->words->plans ? BENCH_OPS_PLANS : BENCH_OPS_ALL, ", ", names, sizeof names);
     if (!op)
         options_wrong(r->page, "no operator '%s': want one of %s", name, names);
     return op;
@@ -112,10 +113,10 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
                       (long long)shape->m);
         return false;
     }
-    int64_t *cut = op->alone || !op->product ? NULL : op->a_is_share ? &shape->n : &shape->k;
+    int64_t *cut = op->alone || !op->product ? NULL : op->a_is_shard ? &shape->n : &shape->k;
     if (cut && *cut % ranks) {
         options_wrong(r->page, "--total: %s = %lld does not divide by %d ranks",
-                      op->a_is_share ? "n" : "k", (long long)*cut, ranks);
+                      op->a_is_shard ? "n" : "k", (long long)*cut, ranks);
         return false;
     }
     if (cut)
@@ -241,7 +242,10 @@ int bench_shapes_read(const options_page *page, const bench_words *words, const 
                       bench_shapes *out)
 {
     reader r = { .page = page, .words = words, .out = out };
-    char *names = strdup(ops ? ops : words->plans ? "ag_gemm,gemm_rs" : "");
+    char products[BENCH_OPS_TEXT], all[BENCH_OPS_TEXT];
+    bench_op_names(BENCH_OPS_PRODUCTS, ",", products, sizeof products);
+    bench_op_names(BENCH_OPS_ALL, ", ", all, sizeof all);
+    char *names = strdup(ops ? ops : words->plans ? products : "");
     if (!names)
         return options_wrong(page, "out of memory");
     bool good = read_ops(&r, names);
@@ -250,7 +254,7 @@ int bench_shapes_read(const options_page *page, const bench_words *words, const 
     if (good && words->sizes)
         good = read_sizes_of(&r, words->sizes);
     else if (good && r.op_count == 0)
-        return options_wrong(page, "which operator? \"ag_gemm\" is one");
+        return options_wrong(page, "which operator? One of %s", all);
     for (int i = 0; i < r.op_count && good; i++) {
         const bench_op *op = r.ops[i];
         if (!words->sizes)

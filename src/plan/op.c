@@ -29,7 +29,7 @@ imbrex_status imx_op_find(const char *name, size_t desc_bytes, const imx_op **op
 {
     char list[256] = "";
     imx_text names = { .at = list, .size = sizeof list };
-    IMX_TRY(imx_status_need(name, "op", "want \"ag_gemm\" or the like"));
+    IMX_TRY(imx_status_need(name, "op", "want the name of one of imbrex_op"));
     for (int i = 0; i < OPS; i++) {
         const imbrex_op_info *info = &ops[i]->info;
         imx_text_add(&names, "%s%s", i ? ", " : "", info->name);

@@ -36,9 +36,9 @@ imx_problem imx_cost_problem(const imx_tune_input *input, const imx_config *conf
 /* What a rank's product takes by itself. */
 double imx_cost_product(const imx_tune_input *input);
 
-/* gemm_rs by tiles of one rank's rows, which go to their owner's slot; and by tiles of several
- * ranks' rows, which warps that take turns make and add up.  made: what the product takes in such
- * tiles. */
+/* A product that scatters, by tiles of one rank's rows, which go to their owner's slot; and by
+ * tiles of several ranks' rows, which warps that take turns make and add up.  made: what the
+ * product takes in such tiles. */
 double imx_cost_stored(const imx_tune_input *input, double made);
 double imx_cost_summed(const imx_tune_input *input, double made);
 

@@ -119,6 +119,31 @@ static void a_product_is_row_major(void **state)
     assert_int_equal(fake_cublas.live, 0);
 }
 
+/* What a shape's bytes and its sizes follow from, read from an operator's row. */
+static void rows_say_what_moves(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int product, a_is_shard, moves;
+    } rows[] = { { "ag_gemm", 1, 1, 1 },        { "gemm_rs", 1, 0, 1 },
+                 { "gemm_ar", 1, 0, 2 },        { "all_gather", 0, 1, 1 },
+                 { "reduce_scatter", 0, 0, 1 }, { "all_reduce", 0, 0, 2 },
+                 { "all_to_all", 0, 0, 1 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const bench_op *op = bench_op_find(rows[i].name);
+        assert_non_null(op);
+        if (op->product != rows[i].product || op->a_is_shard != rows[i].a_is_shard ||
+            op->moves != rows[i].moves || !op->info)
+            fail_msg("%s: product %d, a is a shard %d, moves %d", op->name, op->product,
+                     op->a_is_shard, op->moves);
+    }
+    char names[BENCH_OPS_TEXT];
+    bench_op_names(BENCH_OPS_PRODUCTS, ",", names, sizeof names);
+    assert_string_equal(names, "ag_gemm,gemm_rs,gemm_ar");
+    assert_null(bench_op_find("gather"));
+}
+
 static void types_are_the_librarys(void **state)
 {
     (void)state;
@@ -395,6 +420,7 @@ int main(void)
         cmocka_unit_test(the_clock_holds_and_times),
         cmocka_unit_test(a_clock_that_fails_says_why),
         cmocka_unit_test(a_product_is_row_major),
+        cmocka_unit_test(rows_say_what_moves),
         cmocka_unit_test(types_are_the_librarys),
         cmocka_unit_test(ranks_time_by_the_gpus_clock),
         cmocka_unit_test(ranks_replay_graphs),

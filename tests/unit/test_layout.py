@@ -235,6 +235,23 @@ class Layout(unittest.TestCase):
                    for path in tracked("cli/**") for name in launchers
                    if '"%s"' % name in re.sub(r"\bset(?:env|_number)\([^;]*;", "", read(path))])
 
+    def test_who_names_an_operator(self):
+        """Operators are known by their rows.  Who names one: its file, the lists of constructors,
+        the binding's docstrings, and of the tool what is a program on just those."""
+        allowed = ["include/imbrex.h", "src/ops/**", "src/plan/op.*", "cli/mlp/*", "cli/share.c"]
+        operators = re.findall(r'\bIMX_OP\((\w+), "', "".join(map(read, tracked("src/ops/*.c"))))
+        self.assertIn("all_gather", operators)
+        names = r"(?<![a-z])(%s)(?![a-z])" % "|".join(name for name in operators if "_" in name)
+        self.assertTrue(re.search(names, "imbrex_plan_all_gather(group, NULL, NULL);"))
+        faults = []
+        for path in tracked("src/**", "include/**", "cli/**", "python/**"):
+            text = read(path)
+            if path.endswith(".py"):
+                text = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
+            if not any(match(path, place) for place in allowed):
+                faults += ["%s names %s" % (path, name) for name in re.findall(names, text)]
+        self.none(faults)
+
     def test_numbers(self):
         """Texts with fractions are written by imx_text_add and imx_fail: no locale changes them."""
         calls = [(path, call) for path in tracked("src/**.c")

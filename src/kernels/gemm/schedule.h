@@ -6,8 +6,8 @@
  * crosses a rank, so a tile waits for one signal and counts for one.  Blocks of the tile order, one
  * a rank, are rotated:
  *
- *     rank 1 of 4, first = 1: | rows of 1 | rows of 2 | rows of 3 | rows of 0 | ag_gemm
- *     rank 1 of 4, first = 2: | rows of 2 | rows of 3 | rows of 0 | rows of 1 | gemm_rs
+ *     rank 1 of 4, first = 1: | rows of 1 | rows of 2 | rows of 3 | rows of 0 | a gathers
+ *     rank 1 of 4, first = 2: | rows of 2 | rows of 3 | rows of 0 | rows of 1 | c scatters
  *
  * Within a rank's rows: chunk by chunk; within a chunk: column panels of `group` tile rows (walked
  * down the group first), so that tiles in flight share a and b in cache.  Where a rank's rows are

@@ -53,13 +53,14 @@
  *   IMX_HOOKS   hooks of the caller's, instead of what the sides do (sm90_hooks.cuh)
  * which make these kinds of kernel:
  *   one rank; all of a is here              (none)
- *   ag_gemm   copy, pull, over nodes        GATHER
- *             store                         GATHER PUSH TEAM
- *             ring                          GATHER RING TEAM
- *             few rows, by store            GATHER SLICES PUSH TEAM; else without PUSH TEAM
- *   gemm_rs   copy, ll, over nodes          POST
- *             store                         STORE TEAM
- *             few rows, by store            SUM, or COLLECT TEAM
+ *   a gathers   copy, pull, over nodes      GATHER
+ *               store                       GATHER PUSH TEAM
+ *               ring                        GATHER RING TEAM
+ *               few rows, by store          GATHER SLICES PUSH TEAM; else without PUSH TEAM
+ *   c scatters  copy, ll, over nodes        POST
+ *               scatter_push                STORE TEAM
+ *               reduce_push                 SUM
+ *               reduce_pull                 COLLECT TEAM
  *   a kernel of the caller's                GATHER STORE TEAM HOOKS
  */
 #include "sm90_collect.cuh"

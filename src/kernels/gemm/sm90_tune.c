@@ -52,8 +52,8 @@ enum {
 
 /* Tiles of 128 rows of a block.  cost: of a column of the tile, in thousandths.  Those in clusters
  * of two below each other, which read b once for both, fit nine large shapes, short regions and
- * long bursts alike; the last two what gemm_rs of 256 and 512 rows takes, its sum included; the
- * rest 110 shapes of 130 to 1024 rows, whose tiles are a wave or a few. */
+ * long bursts alike; the last two what 256 and 512 rows take that are summed over ranks, the
+ * sum included; the rest 110 shapes of 130 to 1024 rows, whose tiles are a wave or a few. */
 typedef struct candidate {
     int tile_n, pingpong, cluster_m, split, cost;
 } candidate;

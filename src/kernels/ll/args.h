@@ -1,12 +1,10 @@
-/* args.h - the contract of the ll kernel: one launch is a whole all_gather of small shares, what
- * comes before the product of an ag_gemm, or a whole all_reduce, also what comes after the product
- * of a gemm_ar, where data carries its own flag.
+/* args.h - the contract of the ll kernel: one launch gathers small shares of all ranks, maybe
+ * before a product, or adds up all ranks' matrices, where data carries its own flag.
  *
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
  *             the rows of all ranks
  *   reduces   from[m, row_bytes] goes to all peers; to[m, row_bytes] becomes the sum of all ranks'
- *             from, in rank order in float32, then bias of a row's length if there is one, rounded
- *             once.  It may be `from` itself
+ *             from, in rank order in float32, rounded once.  It may be `from` itself
  *
  * A share, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
  *
@@ -48,7 +46,7 @@ typedef struct imx_ll_args {
     int dtype; /* imbrex_dtype, of what is added */
     int plan;  /* for the site of a wait */
     int64_t part_bytes;
-    const void *from, *bias;
+    const void *from;
     void *to;
     uint64_t *uses; /* [blocks] */
     imx_team team;

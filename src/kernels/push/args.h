@@ -1,6 +1,6 @@
-/* args.h - the contract of the push kernel: one launch is a whole all_gather, reduce_scatter or
- * all_to_all, or what comes after the product of a gemm_rs.  It stores shares into the peers'
- * memory, says so, and puts together what the peers stored here.
+/* args.h - the contract of the push kernel: one launch stores shares into the peers' memory, says
+ * so, and puts together what the peers stored here: it is a whole run, or what comes after a
+ * product.
  *
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
  *             the rows of all ranks
