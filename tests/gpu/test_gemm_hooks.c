@@ -314,7 +314,7 @@ static int other_rows(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     operands.m = IMBREX_NONE; /* which counts, and launches nothing */
-    RANK_OK(imbrex_launch_gemm(kernel, &operands, &args, sizeof args, NULL));
+    RANK_OK(imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL));
     operands.m = DIM - rank;
     imbrex_status status =
         await_failure(group, imbrex_launch_gemm(kernels[0], &operands, &args, sizeof args, NULL));
