@@ -347,13 +347,8 @@ typedef struct imbrex_args {
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
  * float32, then the bias, then one rounding: the same inputs give the same bits on every run, and
- * gemm_ar those of gemm_rs and an all_gather behind it.  Over
- * several nodes each node's sum is rounded to dtype, and these are added in the order of the nodes.
- *
- * Sources: gemm_rs "copy" follows Triton-distributed's overlapping GEMM-ReduceScatter tutorial;
- * ag_gemm "copy" the symmetric-memory all-gather matmul of yifuwang/symm-mem-recipes; "pull" the
- * all-gather GEMM of Triton-distributed's paper; "ring" the collective matrix multiplication of JAX
- * Pallas's documentation. */
+ * gemm_ar those of gemm_rs and an all_gather behind it.  Over several nodes each node's sum is
+ * rounded to dtype, and these are added in the order of the nodes. */
 IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,

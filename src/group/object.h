@@ -19,7 +19,7 @@ typedef enum imx_maker { IMX_OF_LIBRARY, IMX_OF_CALLER, IMX_MAKERS } imx_maker;
 /* What a kind of object does for the group.  Words are parts of a sentence; the object that a site
  * names may be gone by then. */
 typedef struct imx_object_kind {
-    /* Adds what it is called: "all_gather (plan 1)".  site: imbrexd_site.plan. */
+    /* Adds what it is called: an operator, "(plan 1)".  site: imbrexd_site.plan. */
     void (*name)(const imbrex_group *group, int site, imx_text *text);
     /* Adds what was waited for, which is not the group's own: "chunk 0 of rank 1". */
     void (*describe_wait)(const imbrexd_site *site, imx_text *text);

@@ -11,7 +11,7 @@ import unittest
 TOOL = os.environ.get("IMBREX_TOOL")
 ROUNDS = ["--rounds", "3", "--warm", "1"]
 OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
-NAMES = "ag_gemm, gemm_rs, gemm_ar, all_gather, reduce_scatter, all_reduce, all_to_all, " \
+NAMES = "ag_gemm, gemm_rs, all_gather, reduce_scatter, all_reduce, all_to_all, gemm_ar, " \
     "gemm, barrier"
 
 
