@@ -337,6 +337,7 @@ typedef struct imbrex_args {
  *   ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]      c = all_gather(a) * b + bias
  *   gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]   c = reduce_scatter(a * b) + bias
  *   gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]      c = all_reduce(a * b) + bias
+ *   gemm            [m, k]       [n, k] or [k, n]    [m, n]      c = a * b + bias, without peers
  *
  * rows: this rank's share of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
  * all_to_all: rank r's block of a, the rows that r owns, goes to r, whose c has the blocks in rank
@@ -363,6 +364,7 @@ IMBREX_TRY imbrex_plan_gemm_rs(imbrex_group *group, const imbrex_gemm_desc *desc
                                imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_gemm_ar(imbrex_group *group, const imbrex_gemm_desc *desc,
                                imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_gemm(imbrex_group *group, const imbrex_gemm_desc *desc, imbrex_plan **plan);
 
 /* ---- What operators there are ---------------------------------------------------------------- */
 

@@ -396,6 +396,7 @@ class Plan:
             ag_gemm         [rows, k]    [n, k] or [k, n]    [m, n]       gathered[m, k] or None
             gemm_rs         [m, k]       [n, k] or [k, n]    [rows, n]
             gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]
+            gemm            [m, k]       [n, k] or [k, n]    [m, n]       of each rank alone
 
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
         more: other operands, by the names that imbrex.h has for them.

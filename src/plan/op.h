@@ -128,6 +128,7 @@ typedef struct imx_op {
     bool product;                 /* multiplies */
     bool scatters;                /* rows of c's width go to owners; else a's to all */
     bool own_rows;                /* a run's rows are this rank's: ranks may differ in them */
+    bool alone;                   /* has no peers: cut as for one rank */
 
     /* Beyond what all descs are checked for; NULL: nothing. */
     imbrex_status (*check)(const imbrex_group *group, const imx_request *request);
@@ -155,7 +156,7 @@ typedef struct imx_op {
 
 /* All of them, in the order of imbrex_op. */
 extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
-    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar;
+    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* The first of that name from `a` on; NULL: there is none. */

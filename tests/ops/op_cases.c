@@ -12,7 +12,7 @@
 #include "ranks.h"
 
 enum {
-    OPS = 7,
+    OPS = 8,
     COLLECTIVES = 4,
     PRODUCTS = OPS - COLLECTIVES,
     AG_GEMM = COLLECTIVES,
@@ -31,12 +31,14 @@ static const struct {
     [AG_GEMM] = { "ag_gemm", { "copy", "sequential", "store", "pull", "ring", "ll" } },
     { "gemm_rs", { "copy", "sequential", "scatter_push", "reduce_push", "reduce_pull", "ll" } },
     { "gemm_ar", { "copy", "sequential", "store", "ll" } },
+    { "gemm", { "sequential" } },
 };
 
 const char *op_cases_algorithm(const op_case *c, int i)
 {
     static const char *const over_nodes[] = { "hierarchical", "sequential" };
-    if (c->nodes > 1)
+    bool alone = strcmp(c->op, "gemm") == 0;
+    if (c->nodes > 1 && !alone)
         return i < 2 && strcmp(c->op, "all_to_all") != 0 ? over_nodes[i] : NULL;
     int op = 0;
     while (strcmp(c->op, ops[op].name) != 0)

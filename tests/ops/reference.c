@@ -109,9 +109,9 @@ op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r)
     if (strcmp(c->op, "all_to_all") == 0)
         return (op_sizes){ .a = m * c->n, .c = ranks * rows * c->n };
     op_sizes s = { .b = c->n * c->k, .bias = c->n };
-    bool gathers = strcmp(c->op, "ag_gemm") == 0, all = strcmp(c->op, "gemm_ar") == 0;
+    bool gathers = strcmp(c->op, "ag_gemm") == 0, all = strcmp(c->op, "gemm_rs") != 0;
     s.a = (gathers ? rows : m) * c->k;
-    s.c = (gathers || all ? m : rows) * c->n;
+    s.c = (all ? m : rows) * c->n;
     s.gathered = gathers ? m * c->k : 0;
     return s;
 }
@@ -175,6 +175,19 @@ static void add_part(const op_case *c, const double *part, const elements *x, in
     for (int64_t col = 0; col < c->n; col++) {
         x->value[at + col] += part[col];
         x->partials[at + col] += fabs(part[col]);
+    }
+}
+
+/* Of rank r alone. */
+static void multiply(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+                     const elements *x)
+{
+    (void)ranks;
+    fill_b(c, r, b);
+    for (int64_t row = 0; row < m; row++) {
+        add_product(c, r, row, b, part, x, row * c->n);
+        for (int64_t col = 0; col < c->n; col++)
+            x->value[row * c->n + col] += part[col];
     }
 }
 
@@ -255,7 +268,11 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
         x.value[i] = input_value(c->dtype, input_bias(c, r), i % c->n);
         x.magnitude[i] = fabs(x.value[i]);
     }
-    (exchanges ? exchange : gathers ? gather : scatter)(c, m, ranks, r, b, part, &x);
+    bool alone = strcmp(c->op, "gemm") == 0;
+    (exchanges ? exchange
+     : alone   ? multiply
+     : gathers ? gather
+               : scatter)(c, m, ranks, r, b, part, &x);
     for (int64_t i = 0; i < count && wrong < 0; i++) {
         double is = element_get(c->dtype, have, i);
         double within = exact ? 0 : tolerance(c, ranks, &x, i);

@@ -523,8 +523,8 @@ static int tuning(imbrex_group *group, void *ctx)
     empty.k = 0;
     named.algorithm = "copy";
     reserved.reserved[0] = 1;
-    INVALID("op is \"gemm\": there are ag_gemm, ", imbrex_tune, group, "gemm", &good, sizeof good,
-            NULL, NULL);
+    INVALID("op is \"matmul\": there are ag_gemm, ", imbrex_tune, group, "matmul", &good,
+            sizeof good, NULL, NULL);
     INVALID("desc.m is -1", imbrex_tune, group, "ag_gemm", &negative, sizeof negative, NULL, NULL);
     INVALID("desc.k is 0: there is nothing to time", imbrex_tune, group, "ag_gemm", &empty,
             sizeof empty, NULL, NULL);

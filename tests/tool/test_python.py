@@ -329,7 +329,7 @@ class Python(unittest.TestCase):
         gemm, coll = (80, 96), (72, 96)
         self.assertEqual(sizes, {
             "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
-            "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm})
+            "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm})
         self.assertEqual(library.OPS["ag_gemm"].Desc.m_least.offset, 48)
 
 

@@ -175,7 +175,7 @@ class Shapes(unittest.TestCase):
     def plans(self, group):
         for op in "all_gather", "reduce_scatter", "all_reduce", "all_to_all":
             yield op, "", getattr(group, op)(self.M, self.N, dtype="f32")
-        for op in "ag_gemm", "gemm_rs", "gemm_ar":
+        for op in "ag_gemm", "gemm_rs", "gemm_ar", "gemm":
             for layout in "nk", "kn":
                 yield op, layout, getattr(group, op)(self.M, self.N, self.K, dtype="f32",
                                                      layout=layout)
@@ -189,7 +189,8 @@ class Shapes(unittest.TestCase):
                 "all_to_all": {"a": (m, n), "c": (3 * own, n)},
                 "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (m, n), "gathered": (m, k)},
                 "gemm_rs": {"a": (m, k), "b": b, "bias": (n,), "c": (own, n)},
-                "gemm_ar": {"a": (m, k), "b": b, "bias": (n,), "c": (m, n)}}[op]
+                "gemm_ar": {"a": (m, k), "b": b, "bias": (n,), "c": (m, n)},
+                "gemm": {"a": (m, k), "b": b, "bias": (n,), "c": (m, n)}}[op]
 
     def refused(self, plan, fit, name, shape, m, says=""):
         for wrong in numpy.zeros(shape, "f"), tensor(shape=shape):

@@ -59,7 +59,7 @@ static void rows_are_whole(void **state)
         assert_true(info->args_fields <= IMX_OPERANDS);
         assert_true(*info->text);
     }
-    assert_int_equal(count, 7);
+    assert_int_equal(count, 8);
     assert_null(imbrex_op(-1));
     assert_null(imbrex_op(count));
     assert_int_equal(op_of("ag_gemm")->desc_bytes, sizeof(imbrex_gemm_desc));
@@ -80,6 +80,7 @@ static int shapes(imbrex_group *group, void *ctx)
         { "ag_gemm", "gathered", 2, { 2, 5 } }, { "gemm_rs", "a", 0, { 11, 5 } },
         { "gemm_rs", "c", 2, { 1, 7 } },        { "gemm_rs", "b", 2, { 5, 7 } },
         { "gemm_ar", "a", 2, { 2, 5 } },        { "gemm_ar", "c", 2, { 2, 7 } },
+        { "gemm", "a", 2, { 2, 5 } },           { "gemm", "c", 2, { 2, 7 } },
     };
     imbrex_gemm_desc desc = { .m = 11, .n = 7, .k = 5, .dtype = IMBREX_F16, .layout = IMBREX_KN };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
