@@ -121,10 +121,15 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         .m_least = s->tokens,
     };
     mlp_block block = { .group = group, .shape = *s, .on = *on };
-    imbrex_status status = imbrex_plan_ag_gemm(group, &first, &block.gate_up);
+    bool replicated = s->replicated && !products;
+    if (replicated)
+        first.algorithm = "sequential"; /* the only one of what has no peers */
+    imbrex_status status = replicated ? imbrex_plan_gemm(group, &first, &block.gate_up)
+                                      : imbrex_plan_ag_gemm(group, &first, &block.gate_up);
     if (status == IMBREX_OK)
-        status = products ? imbrex_plan_ag_gemm(group, &second, &block.down)
-                          : imbrex_plan_gemm_rs(group, &second, &block.down);
+        status = products     ? imbrex_plan_ag_gemm(group, &second, &block.down)
+                 : replicated ? imbrex_plan_gemm_ar(group, &second, &block.down)
+                              : imbrex_plan_gemm_rs(group, &second, &block.down);
     if (status == IMBREX_OK)
         status = take(group, s, up, &block.up);
     if (status == IMBREX_OK)

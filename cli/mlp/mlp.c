@@ -83,6 +83,7 @@ int cli_mlp(int argc, char **argv)
 {
     mlp_source source = { .layer = NO_LAYER };
     mlp_request request = { .rounds = 9 };
+    const char *parallel = "sp";
     int64_t ranks = 0;
     const option options[] = {
         { "weights", 'w', .text = &source.weights, .metavar = "PATH",
@@ -100,6 +101,9 @@ int cli_mlp(int argc, char **argv)
           .help = "what config.json leaves open, and without one (silu)" },
         { "dtype", 0, .text = &source.dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",
           .help = "compute in bf16, f16 or f32 (the weights' own; random: f32)" },
+        { "parallel", 0, .text = &parallel, .metavar = "HOW", .choices = "sp|ar",
+          .help = "sp: each rank has its rows of x and y; ar: every rank has all of\nthem, "
+                  "as servers do where tokens are few (sp)" },
         { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 64,
           .help = "ranks to start, outside every launcher (4)" },
         { "device", 0, .text = &request.device, .metavar = "NAME",
@@ -125,6 +129,8 @@ int cli_mlp(int argc, char **argv)
         .about =
             "Runs a transformer's MLP tensor-parallel on R ranks,\n\n"
             "  y = reduce_scatter((f(all_gather(x) gate^T) * (all_gather(x) up^T)) down^T),\n\n"
+            "or, with --parallel ar, where every rank has all of x and y,\n\n"
+            "  y = all_reduce((f(x gate^T) * (x up^T)) down^T),\n\n"
             "with communication under the products, and times it against the same without\n"
             "overlap and against the products alone. f, an activation, is what the config.json\n"
             "beside the weights says; biases are added where there are any, and MLPs without\n"
@@ -142,6 +148,7 @@ int cli_mlp(int argc, char **argv)
     int given = options_parse(&page, argc, argv);
     if (given < 0)
         return options_exit(given);
+    request.replicated = strcmp(parallel, "ar") == 0;
     ranks = launch_count(&page, ranks, RANKS);
     int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)

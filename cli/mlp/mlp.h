@@ -36,27 +36,31 @@ void shard_rows(const matrix *x, int rank, int ranks, imbrex_dtype to, void *out
 
 /* ---- block.c: a transformer's MLP on one rank ------------------------------------------------ */
 
-/* Two overlapped operators with the activation between.
+/* Two overlapped operators with the activation between.  Each rank has its rows of x and y,
  *
  *     x[rows, H] --ag_gemm--> up[T, 2W] --activate--> act[T, W] --gemm_rs--> y[rows, H]
  *
- * x is gathered once: gate and up shards lie over each other as one b[2W, H].  Without a gate there
- * is up alone, W for 2W. */
+ * or, replicated, every rank has all of them, as where tokens are few:
+ *
+ *     x[T, H] ------gemm----> up[T, 2W] --activate--> act[T, W] --gemm_ar--> y[T, H]
+ *
+ * Gate and up shards lie over each other as one b[2W, H].  Without a gate there is up alone, W for
+ * 2W. */
 typedef struct mlp_shape {
     int64_t tokens, hidden, width; /* T, H, W: features of a rank */
     imbrex_dtype dtype;
     imbrex_activation_kind activation;
-    bool ungated;
+    bool ungated, replicated;
 } mlp_shape;
 
 /* What a block runs on: all in memory of the group's device. */
 typedef struct mlp_operands {
-    const void *x;        /* [rows, H] */
+    const void *x;        /* [rows, H], or [T, H] */
     const void *gate_up;  /* [2W, H] */
     const void *up_bias;  /* [2W], or NULL */
     const void *down;     /* [H, W] */
     const void *bias;     /* [H], or NULL */
-    void *y;              /* [rows, H] */
+    void *y;              /* as x */
     imbrex_stream stream; /* to run on; NULL: the group's default */
 } mlp_operands;
 
@@ -111,6 +115,7 @@ typedef struct mlp_error {
     double odd_rows; /* rows of x with NaN or infinities */
     int odd_weights; /* 1: a weight or a bias is NaN or infinite */
     int lost;        /* 1: x or a weight holds a number that the dtype makes infinite */
+    int apart;       /* 1: ranks that are to have the same y do not */
 } mlp_error;
 
 /* Compares y[rows, hidden], rows row0 and on of the whole, with the reference from the whole
@@ -136,6 +141,7 @@ typedef struct mlp_request {
     const mlp_model *model;
     const mlp_reference *reference; /* with check */
     const char *device, *algorithm; /* NULL: chosen */
+    bool replicated;                /* x and y, on all ranks */
     const char *output, *timeline;  /* files to write, or NULL */
     bool check, json;
     bool graph; /* time CUDA graphs of a block each */
@@ -153,6 +159,7 @@ typedef struct mlp_result {
     const char *device;
     int64_t tokens, hidden, ffn;
     imbrex_dtype dtype;
+    bool replicated;
     const char *activation;      /* "gelu_tanh" */
     const char *activation_from; /* "config.json" or "--activation"; NULL: assumed */
     bool gated, biases;

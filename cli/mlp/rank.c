@@ -110,6 +110,8 @@ static imbrex_status make_blocks(rank_state *s)
     mlp_operands all = on;
     all.x = s->all_x;
     all.y = s->all_y;
+    if (s->shape.replicated)
+        on = all;
     TRY(mlp_block_create(s->group, &s->shape, q->algorithm, 0, &on, &s->overlapped));
     TRY(mlp_block_create(s->group, &s->shape, "sequential", 0, &on, &s->sequential));
     TRY(mlp_block_create(s->alone, &s->shape, "sequential", 1, &all, &s->products));
@@ -151,16 +153,20 @@ static imbrex_status time_blocks(rank_state *s)
     return IMBREX_OK;
 }
 
-/* One more call of the overlapped version, over a y of NaN; `whole` then gathers all rows. */
+/* One more call of the overlapped version, over a y of NaN; `whole` then gathers all rows, where
+ * each rank has its own. */
 static imbrex_status enqueue_whole(rank_state *s, imbrex_plan *whole, void *host, size_t bytes)
 {
     const candidate *overlapped = &s->candidates[OVERLAPPED];
-    imbrex_args args = { .a = s->y, .c = s->all_y };
+    const bool replicated = s->shape.replicated;
+    const imbrex_args args = { .a = s->y, .c = s->all_y };
     size_t own = (size_t)(s->rows * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
-    memset(host, 0xff, own);
-    TRY(imbrex_copy(s->group, s->y, host, own, s->stream));
+    size_t mine = replicated ? bytes : own;
+    memset(host, 0xff, mine);
+    TRY(imbrex_copy(s->group, replicated ? s->all_y : s->y, host, mine, s->stream));
     TRY(overlapped->enqueue(overlapped->ctx));
-    TRY(imbrex_plan_run(whole, &args, s->stream));
+    if (!replicated)
+        TRY(imbrex_plan_run(whole, &args, s->stream));
     return imbrex_copy(s->group, host, s->all_y, bytes, s->stream);
 }
 
@@ -178,8 +184,26 @@ static imbrex_status collect(rank_state *s, void **host)
     return status;
 }
 
+/* Whether ranks have different bytes: each is told all ranks' sums of theirs. */
+static imbrex_status compare(rank_state *s, const unsigned char *y, int *apart)
+{
+    size_t bytes = (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
+    uint64_t sum = 14695981039346656037u, *sums = calloc((size_t)s->ranks, sizeof *sums);
+    for (size_t i = 0; i < bytes; i++)
+        sum = (sum ^ y[i]) * 1099511628211u;
+    imbrex_status status = sums ? share_all(&s->share, &sum, sizeof sum, sums) : IMBREX_NO_MEMORY;
+    *apart = 0;
+    for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
+        *apart = *apart || sums[r] != sum;
+    free(sums);
+    return status;
+}
+
 static imbrex_status check(rank_state *s, const char *y)
 {
+    int apart = 0;
+    if (s->shape.replicated)
+        TRY(compare(s, (const unsigned char *)y, &apart));
     mlp_error mine, *all = calloc((size_t)s->ranks, sizeof *all);
     const mlp_model *m = s->model;
     const char *own =
@@ -190,6 +214,7 @@ static imbrex_status check(rank_state *s, const char *y)
     mlp_error sum = { 0 };
     for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
         mlp_check_add(&sum, &all[r]);
+    sum.apart = apart;
     s->result.error = sum;
     s->result.checked = true;
     free(all);
@@ -295,6 +320,7 @@ static imbrex_status begin(rank_state *s)
         .dtype = m->dtype,
         .activation = m->weights.activation,
         .ungated = m->weights.ungated,
+        .replicated = q->replicated,
     };
     s->row0 = shard_first_row(m->x.rows, s->rank, s->ranks);
     s->rows = shard_first_row(m->x.rows, s->rank + 1, s->ranks) - s->row0;
@@ -306,6 +332,7 @@ static imbrex_status begin(rank_state *s)
         .hidden = m->weights.hidden,
         .ffn = m->weights.ffn,
         .dtype = m->dtype,
+        .replicated = q->replicated,
         .activation = mlp_config_activations[m->weights.activation],
         .activation_from = m->activation_from,
         .gated = !m->weights.ungated,

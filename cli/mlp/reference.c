@@ -381,6 +381,6 @@ double mlp_check_worst_allowed(imbrex_dtype dtype)
 
 bool mlp_check_passed(const mlp_error *e, imbrex_dtype dtype)
 {
-    return !e->lost && mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
+    return !e->lost && !e->apart && mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
            e->worst <= mlp_check_worst_allowed(dtype);
 }

@@ -37,6 +37,8 @@ static void print_check(const mlp_error *e, imbrex_dtype dtype)
     if (e->lost)
         printf("  x or a weight holds a number that %s cannot: y cannot be right\n",
                matrix_dtype_names[dtype]);
+    if (e->apart)
+        printf("  ranks do not have the same y, as all are to\n");
     if (e->odd_rows > 0)
         printf("  x holds NaN or infinities in %.0f token%s: so may y there\n", e->odd_rows,
                e->odd_rows == 1 ? "" : "s");
@@ -62,6 +64,8 @@ void mlp_print_table(const mlp_result *r)
            r->biases ? ", with biases" : "",
            r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
            r->activation_from ? r->activation_from : "");
+    if (r->replicated)
+        printf("  x and y on every rank whole\n");
     printf("  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ", r->gate_up, r->down);
     if (measure_wire() > 0)
         printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
@@ -104,6 +108,7 @@ void mlp_print_json(const mlp_result *r)
     json_text("activation_from", r->activation_from ? r->activation_from : "assumed");
     printf("  \"gated\": %s,\n  \"biases\": %s,\n", r->gated ? "true" : "false",
            r->biases ? "true" : "false");
+    json_text("parallel", r->replicated ? "ar" : "sp");
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
     json_text("clock", r->device_clock ? "gpu" : "host");
@@ -123,6 +128,7 @@ void mlp_print_json(const mlp_result *r)
         json_number("worst_element", r->error.worst, ",");
         json_number("worst_element_allowed", mlp_check_worst_allowed(r->dtype), ",");
         json_number("x_not_finite", r->error.odd_rows, ",");
+        printf("  \"ranks_differ\": %s,\n", r->error.apart ? "true" : "false");
         printf("  \"weights_not_finite\": %s,\n  \"beyond_dtype\": %s,\n",
                r->error.odd_weights ? "true" : "false", r->error.lost ? "true" : "false");
         printf("  \"passed\": %s\n", mlp_check_passed(&r->error, r->dtype) ? "true" : "false");

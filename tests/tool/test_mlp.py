@@ -156,6 +156,26 @@ class Mlp(unittest.TestCase):
             with self.subTest(algorithm=algorithm):
                 self.check("f32", 3, "--algorithm", algorithm)
 
+    def test_every_rank_has_all_rows(self):
+        for dtype, ranks in (("f32", 1), ("f32", 3), ("f16", 4), ("bf16", 2)):
+            with self.subTest(dtype=dtype, ranks=ranks):
+                result = self.check(dtype, ranks, "--parallel", "ar")
+                self.assertEqual((result["parallel"], result["ranks_differ"]), ("ar", False))
+                self.assertRegex(result["gate_up"], "^gemm m=37 ")
+                self.assertRegex(result["down"], "^gemm_ar m=37 ")
+        self.assertEqual(self.check("f32", 2)["parallel"], "sp")
+        self.biases("gate", "up", "down")
+        for algorithm in ("copy", "sequential", "ll"):
+            with self.subTest(algorithm=algorithm):
+                self.check("f32", 3, "--parallel", "ar", "--algorithm", algorithm)
+        self.x = self.x[:1]
+        self.check("bf16", 4, "--parallel", "ar")
+        done = run(*self.args("--ranks", "2", "--parallel", "ar"))
+        self.assertIn("x and y on every rank whole", done.stdout, done.stderr)
+        done = run(*self.args("--parallel", "tp"))
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("--parallel is 'tp'", done.stderr)
+
     def test_more_ranks_than_rows(self):
         self.x = self.x[:2]
         self.check("f32", 4)

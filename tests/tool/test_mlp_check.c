@@ -156,6 +156,8 @@ static void a_large_token_hides_nothing(void **state)
     assert_true(right.scale > 1e5);
     assert_true(mlp_check_passed(&right, IMBREX_BF16));
     assert_false(mlp_check_passed(&wrong, IMBREX_BF16));
+    right.apart = 1; /* another rank has another y */
+    assert_false(mlp_check_passed(&right, IMBREX_BF16));
 }
 
 static void nan_fails_wherever_it_stands(void **state)
