@@ -194,7 +194,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
         .gathered = place_of(b, 0),
         .b = place_of(b, 1),
         .c = place_of(b, 2),
-        .use = words,
+        .epoch = words,
         .ready = ranks > 1 ? words : NULL,
         .done = sides & IMX_GEMM_SCATTERS ? words : NULL,
         .counters = (uint32_t *)place_of(b, 4),

@@ -25,13 +25,14 @@ typedef struct pipe_args {
 IMBREXD_KERNEL(pipe, pipe_args)
 {
     int next = (team->rank + 1) % team->size, before = (team->rank + team->size - 1) % team->size;
-    uint64_t use = imbrexd_use(team); /* which launch this is: what all its signals say */
+    uint64_t epoch = imbrexd_epoch(team); /* which launch this is: what all its signals say */
     int length = args->n / args->chunks, step = (int)imbrexd_threads();
     uint64_t *signals = imbrexd_signal(team, team->rank, 0);
     float *mine = (float *)imbrexd_shared();
 
     /* The launch before has been read over there: only then its inbox may be written again. */
-    if (imbrexd_block_index() == 0 && !imbrexd_wait_block(team, signals + CHUNKS, 1, use - 1, next))
+    if (imbrexd_block_index() == 0 &&
+        !imbrexd_wait_block(team, signals + CHUNKS, 1, epoch - 1, next))
         return;
     for (int c = 0; c < args->chunks; c++) {
         int at = c * length;
@@ -41,9 +42,9 @@ IMBREXD_KERNEL(pipe, pipe_args)
             imbrexd_sync_block();
             imbrexd_put_signal_block(imbrexd_peer(team, next, args->inbox + at), mine,
                                      (size_t)length * sizeof(float), imbrexd_signal(team, next, c),
-                                     use, IMBREXD_SET);
+                                     epoch, IMBREXD_SET);
         } else {
-            if (!imbrexd_wait_block(team, signals + c, 1, use, before))
+            if (!imbrexd_wait_block(team, signals + c, 1, epoch, before))
                 return; /* give up: the host learns why */
             /* Tells IMBREX_CHECK, which sees no plain loads, and then misses no wait. */
             if (!imbrexd_check_read(args->inbox + at, (size_t)length * sizeof(float), 0, 1))
@@ -53,7 +54,7 @@ IMBREXD_KERNEL(pipe, pipe_args)
         }
     }
     if (imbrexd_block_index() == 1)
-        imbrexd_notify_block(imbrexd_signal(team, before, CHUNKS), use, IMBREXD_SET);
+        imbrexd_notify_block(imbrexd_signal(team, before, CHUNKS), epoch, IMBREXD_SET);
 }
 
 #ifndef KERNEL

@@ -36,37 +36,37 @@ IMBREXD_KERNEL(push, gather_args)
 {
     int b = imbrexd_block_index(), ranks = team->size, rank = team->rank;
     int to = (rank + b) % ranks, from = (rank + ranks - b) % ranks;
-    uint64_t use = imbrexd_use(team), *signals = imbrexd_signal(team, rank, 0);
+    uint64_t epoch = imbrexd_epoch(team), *signals = imbrexd_signal(team, rank, 0);
 
-    if (!imbrexd_wait_block(team, &signals[ranks + to], 1, use - 1, to))
+    if (!imbrexd_wait_block(team, &signals[ranks + to], 1, epoch - 1, to))
         return; /* that was its credit: it has read what the launch before sent */
     imbrexd_put_signal_block(imbrexd_peer(team, to, args->gathered + rank * args->n), args->shard,
-                             (size_t)args->n * sizeof(float), imbrexd_signal(team, to, rank), use,
+                             (size_t)args->n * sizeof(float), imbrexd_signal(team, to, rank), epoch,
                              IMBREXD_SET);
-    if (!imbrexd_wait_block(team, &signals[from], 1, use, from))
+    if (!imbrexd_wait_block(team, &signals[from], 1, epoch, from))
         return;
     if (!work(args, from))
         return;
-    imbrexd_notify_block(imbrexd_signal(team, from, ranks + rank), use, IMBREXD_SET);
+    imbrexd_notify_block(imbrexd_signal(team, from, ranks + rank), epoch, IMBREXD_SET);
 }
 
 IMBREXD_KERNEL(pull, gather_args)
 {
     int b = imbrexd_block_index(), ranks = team->size, rank = team->rank;
     int from = (rank + ranks - b) % ranks;
-    uint64_t use = imbrexd_use(team), *signals = imbrexd_signal(team, rank, 0);
+    uint64_t epoch = imbrexd_epoch(team), *signals = imbrexd_signal(team, rank, 0);
 
     for (int r = 0; r < ranks && b == 0; r++)
-        imbrexd_notify_block(imbrexd_signal(team, r, rank), use, IMBREXD_SET);
-    if (!imbrexd_wait_block(team, &signals[from], 1, use, from))
+        imbrexd_notify_block(imbrexd_signal(team, r, rank), epoch, IMBREXD_SET);
+    if (!imbrexd_wait_block(team, &signals[from], 1, epoch, from))
         return;
     imbrexd_get_block(args->gathered + from * args->n, imbrexd_peer(team, from, args->shard),
                       (size_t)args->n * sizeof(float));
     if (!work(args, from))
         return;
-    imbrexd_notify_block(imbrexd_signal(team, from, ranks + rank), use, IMBREXD_SET);
+    imbrexd_notify_block(imbrexd_signal(team, from, ranks + rank), epoch, IMBREXD_SET);
     if (b == ranks - 1) /* the launch ends when nobody reads the shard any more */
-        imbrexd_wait_block(team, &signals[ranks], ranks, use, -1);
+        imbrexd_wait_block(team, &signals[ranks], ranks, epoch, -1);
 }
 
 IMBREXD_KERNEL(work_only, gather_args)

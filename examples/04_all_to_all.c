@@ -54,14 +54,14 @@ IMBREXD_KERNEL(dispatch, dispatch_args)
 {
     int b = imbrexd_block_index(), ranks = team->size, rank = team->rank;
     int to = (rank + b) % ranks, from = (rank + ranks - b) % ranks;
-    uint64_t use = imbrexd_use(team);
-    size_t all = (size_t)ranks * WORDS, half = use % 2 * all;
+    uint64_t epoch = imbrexd_epoch(team);
+    size_t all = (size_t)ranks * WORDS, half = epoch % 2 * all;
     uint64_t *ll = args->inbox + half;
     float *floats = (float *)(args->inbox + 2 * all) + half, *out = args->out + from * WORDS;
 
     for (int i = 0; i < ranks; i++, to = (to + 1) % ranks) {
         send(args, to, (uint64_t *)imbrexd_peer(team, to, ll) + rank * WORDS,
-             (float *)imbrexd_peer(team, to, floats) + rank * WORDS, (uint32_t)use);
+             (float *)imbrexd_peer(team, to, floats) + rank * WORDS, (uint32_t)epoch);
         if (args->ll)
             break; /* other blocks take the others */
     }
@@ -71,10 +71,10 @@ IMBREXD_KERNEL(dispatch, dispatch_args)
         return;
     }
     const uint64_t *inbox = ll + from * WORDS;
-    if (!imbrexd_ll_unpack_block(team, out, inbox, sizeof *out, (uint32_t)use, from))
+    if (!imbrexd_ll_unpack_block(team, out, inbox, sizeof *out, (uint32_t)epoch, from))
         return;
     imbrexd_ll_unpack_block(team, out + 1, inbox + 1, (size_t)out[0] * WIDTH * sizeof(float),
-                            (uint32_t)use, from);
+                            (uint32_t)epoch, from);
 }
 
 #ifndef KERNEL

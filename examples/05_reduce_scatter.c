@@ -42,23 +42,23 @@ IMBREXD_KERNEL(scatter, scatter_args)
 {
     int c = imbrexd_block_index(), ranks = team->size, rank = team->rank;
     int length = args->n / CHUNKS, first = c * length, credits = (CHUNKS + c) * ranks;
-    uint64_t use = imbrexd_use(team), *signals = imbrexd_signal(team, rank, 0);
+    uint64_t epoch = imbrexd_epoch(team), *signals = imbrexd_signal(team, rank, 0);
 
-    if (!imbrexd_wait_block(team, &signals[credits], ranks, use - 1, -1))
+    if (!imbrexd_wait_block(team, &signals[credits], ranks, epoch - 1, -1))
         return;
     for (int i = 1; i <= ranks; i++) { /* each begins with another, so that none is hit by all */
         int to = (rank + i) % ranks;
         imbrexd_put_signal_block(imbrexd_peer(team, to, args->slots + rank * args->n + first),
                                  args->partial + to * args->n + first,
                                  (size_t)length * sizeof(float),
-                                 imbrexd_signal(team, to, c * ranks + rank), use, IMBREXD_SET);
+                                 imbrexd_signal(team, to, c * ranks + rank), epoch, IMBREXD_SET);
     }
-    if (!imbrexd_wait_block(team, &signals[c * ranks], ranks, use, -1))
+    if (!imbrexd_wait_block(team, &signals[c * ranks], ranks, epoch, -1))
         return;
     if (!add(args, ranks, first, length))
         return;
     for (int r = 0; r < ranks; r++)
-        imbrexd_notify_block(imbrexd_signal(team, r, credits + rank), use, IMBREXD_SET);
+        imbrexd_notify_block(imbrexd_signal(team, r, credits + rank), epoch, IMBREXD_SET);
 }
 
 IMBREXD_KERNEL(add_only, scatter_args)

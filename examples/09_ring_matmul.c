@@ -30,23 +30,23 @@ IMBREXD_KERNEL(ring, ring_args)
 {
     int i = imbrexd_block_index(), ranks = team->size, rank = team->rank;
     int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-    uint64_t use = imbrexd_use(team), *signals = imbrexd_signal(team, rank, 0);
+    uint64_t epoch = imbrexd_epoch(team), *signals = imbrexd_signal(team, rank, 0);
     float *tile = (float *)imbrexd_shared();
 
     for (int s = 0; s < ranks; s++) {
         int q = (rank + ranks - s) % ranks, index = q * TILES + i, row = q * ROWS + i * TILE;
         float *here = args->gathered + row * K;
-        if (s > 0 && !args->alone && !imbrexd_wait_block(team, &signals[index], 1, use, before))
+        if (s > 0 && !args->alone && !imbrexd_wait_block(team, &signals[index], 1, epoch, before))
             return;
         imbrexd_get_block(tile, here, TILE * K * sizeof(float));
         if (s > 0 && !args->alone)
-            imbrexd_notify_block(imbrexd_signal(team, before, ranks * TILES + index), use,
+            imbrexd_notify_block(imbrexd_signal(team, before, ranks * TILES + index), epoch,
                                  IMBREXD_SET);
         if (s < ranks - 1 && !args->alone) {
-            if (!imbrexd_wait_block(team, &signals[ranks * TILES + index], 1, use - 1, next))
+            if (!imbrexd_wait_block(team, &signals[ranks * TILES + index], 1, epoch - 1, next))
                 return;
             imbrexd_put_signal_block(imbrexd_peer(team, next, here), tile, TILE * K * sizeof(float),
-                                     imbrexd_signal(team, next, index), use, IMBREXD_SET);
+                                     imbrexd_signal(team, next, index), epoch, IMBREXD_SET);
         }
         for (int col = 0; col < N; col += TILE)
             tile_product(args->c + row * N, tile, args->b, col);

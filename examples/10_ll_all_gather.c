@@ -39,8 +39,8 @@ IMBREXD_KERNEL(gather, ll_args)
 {
     int b = imbrexd_block_index(), ranks = team->size, rank = team->rank;
     int to = (rank + b) % ranks, from = (rank + ranks - b) % ranks;
-    uint64_t use = imbrexd_use(team);
-    size_t n = (size_t)args->n, half = use % 2 * (size_t)ranks * n;
+    uint64_t epoch = imbrexd_epoch(team);
+    size_t n = (size_t)args->n, half = epoch % 2 * (size_t)ranks * n;
     uint64_t *inbox = args->inbox + half;
 
     if (!args->ll) {
@@ -48,9 +48,9 @@ IMBREXD_KERNEL(gather, ll_args)
         return;
     }
     imbrexd_ll_pack_block((uint64_t *)imbrexd_peer(team, to, inbox + (size_t)rank * n), args->shard,
-                          n * sizeof(float), (uint32_t)use);
+                          n * sizeof(float), (uint32_t)epoch);
     imbrexd_ll_unpack_block(team, args->out + (size_t)from * n, inbox + (size_t)from * n,
-                            n * sizeof(float), (uint32_t)use, from);
+                            n * sizeof(float), (uint32_t)epoch, from);
 }
 
 #ifndef KERNEL

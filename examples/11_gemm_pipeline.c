@@ -32,14 +32,14 @@ IMBREXD_FN int owners_have_added(const rs_args *args, const imbrexd_team *team,
 {
     (void)args, (void)gemm;
     return imbrexd_wait_warp(team, signal_of(team, team->rank, 0, -1), team->size,
-                             imbrexd_use(team) - 1, -1);
+                             imbrexd_epoch(team) - 1, -1);
 }
 
 IMBREXD_FN void tell_owner(const rs_args *args, const imbrexd_team *team, const imbrexd_gemm *gemm,
                            int owner, int chunk)
 {
     (void)args, (void)gemm;
-    imbrexd_signal_post(signal_of(team, owner, team->rank, chunk), imbrexd_use(team));
+    imbrexd_signal_post(signal_of(team, owner, team->rank, chunk), imbrexd_epoch(team));
 }
 
 IMBREXD_FN int add_parts(const rs_args *args, const imbrexd_team *team, const imbrexd_gemm *gemm,
@@ -49,7 +49,7 @@ IMBREXD_FN int add_parts(const rs_args *args, const imbrexd_team *team, const im
     size_t row_bytes = (size_t)gemm->n * 2, at = 0;
     for (int q = 0; (rows = imbrexd_gemm_chunk_rows(gemm, team->rank, q)) > 0; q++) {
         if (!imbrexd_wait_warp(team, signal_of(team, team->rank, 0, q), team->size,
-                               imbrexd_use(team), -1))
+                               imbrexd_epoch(team), -1))
             return 0;
         imbrexd_gemm_add(gemm, args->c + at, args->slots + at, args->slot_bytes, team->size,
                          rows * gemm->n, thread, threads);
@@ -62,7 +62,7 @@ IMBREXD_FN void thank_all(const rs_args *args, const imbrexd_team *team, const i
 {
     (void)args, (void)gemm;
     for (int r = 0; r < team->size; r++)
-        imbrexd_signal_post(signal_of(team, r, team->rank, -1), imbrexd_use(team));
+        imbrexd_signal_post(signal_of(team, r, team->rank, -1), imbrexd_epoch(team));
 }
 
 #define IMBREXD_GEMM_NAME   rs

@@ -5,7 +5,7 @@
  * is written once (imbrex_device_team.h).  docs/device.md has them beside OpenSHMEM's names.
  *
  *   team     what the host passes: team->rank, ->size, ->node, ->node_rank, ->node_size
- *     imbrexd_use(team)                                      which launch this is, from 1
+ *     imbrexd_epoch(team)                                    which launch this is, from 1
  *     imbrexd_peer(team, rank, at)                           where rank has what is at `at` here
  *     imbrexd_signal(team, rank, index)                      rank's signal of that number
  *   copies   _thread, _warp, _block; with _nbi done only after a quiet
@@ -157,7 +157,7 @@ typedef struct imbrexd_team {
     char *const *base;      /* [size]; as this rank maps it; NULL: a rank of another node */
     size_t bytes;           /* of the piece, alike on all ranks */
     uint64_t *const *words; /* [size]; as this rank maps them; NULL: a rank of another node */
-    const uint64_t *use;    /* launches of this kernel so far, with this one: alike on all ranks, in
+    const uint64_t *epoch;  /* launches of this kernel so far, with this one: alike on all ranks, in
                                memory so that a replayed graph counts too; what signals carry */
     char *multicast; /* the pieces of the whole node at once (NVLink multicast); NULL: none */
     imbrexd_watch watch;

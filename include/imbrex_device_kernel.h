@@ -18,14 +18,14 @@
 #define IMBREXD_THREADS 1024
 #endif
 
-/* A block is through; the last one counts the launch (imbrexd_use).  The counter lies behind the
- * use, which says 1 before the first launch. */
+/* A block is through; the last one counts the launch (imbrexd_epoch).  The counter lies behind the
+ * epoch, which says 1 before the first launch. */
 IMBREXD_FN void imbrexd_kernel_end(const imbrexd_team *team, int blocks)
 {
-    uint64_t *use = (uint64_t *)team->use;
+    uint64_t *epoch = (uint64_t *)team->epoch;
     imbrexd_sync_block();
-    if (imbrexd_thread() == 0 && imbrexd_counter_last((uint32_t *)(use + 1), (uint32_t)blocks))
-        *use += 1; /* read next by a kernel that comes after this one, in stream order */
+    if (imbrexd_thread() == 0 && imbrexd_counter_last((uint32_t *)(epoch + 1), (uint32_t)blocks))
+        *epoch += 1; /* read next by a kernel that comes after this one, in stream order */
 }
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -29,9 +29,9 @@ IMBREXD_FN uint64_t *imbrexd_signal(const imbrexd_team *team, int rank, int inde
 }
 
 /* Which launch of the kernel this is, from 1. */
-IMBREXD_FN uint64_t imbrexd_use(const imbrexd_team *team)
+IMBREXD_FN uint64_t imbrexd_epoch(const imbrexd_team *team)
 {
-    return *team->use;
+    return *team->epoch;
 }
 
 /* What a wait says of itself if it ends without its value. */
@@ -422,7 +422,7 @@ IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void
  *
  * pack: bytes of src (a multiple of 4, 4-byte aligned, as dst is in unpack) to as many words at ll,
  * 8-byte aligned, a peer's for instance.  unpack: waits for each word to carry flag.  flag differs
- * from what the words carried before (0 in new memory): the use will do.  Before words are packed
+ * from what the words carried before (0 in new memory): the epoch will do.  Before words are packed
  * again, who unpacked them has said that he did.  Called like put; all get the same answer, 1, or 0
  * to give up. */
 IMBREXD_FN void imbrexd_ll_pack_part(uint64_t *ll, const void *src, size_t bytes, uint32_t flag,

@@ -17,7 +17,7 @@ BOTH(
         int first = args->n * b / blocks, count = args->n * (b + 1) / blocks - first;
         int next = (team->rank + 1) % ranks, before = (team->rank + ranks - 1) % ranks;
         size_t bytes = (size_t)count * sizeof(int);
-        uint64_t use = imbrexd_use(team);
+        uint64_t epoch = imbrexd_epoch(team);
         imbrexd_site sent = { team->kernel, IMBREXD_SITE_SIGNAL, before, b };
         imbrexd_site read = { team->kernel, IMBREXD_SITE_SIGNAL, next, blocks + b };
         int *shared = (int *)imbrexd_shared();
@@ -25,14 +25,14 @@ BOTH(
 
         for (int i = 0; i < count; i++)
             shared[i] = args->in[first + i];
-        if (!imbrexd_signal_wait(&team->watch, own + blocks + b, use - 1, read))
+        if (!imbrexd_signal_wait(&team->watch, own + blocks + b, epoch - 1, read))
             return;
         imbrexd_put_block(imbrexd_peer(team, next, args->inbox + first), shared, bytes);
-        imbrexd_signal_post(imbrexd_signal(team, next, b), use);
-        if (!imbrexd_signal_wait(&team->watch, own + b, use, sent))
+        imbrexd_signal_post(imbrexd_signal(team, next, b), epoch);
+        if (!imbrexd_signal_wait(&team->watch, own + b, epoch, sent))
             return;
         imbrexd_put_block(args->out + first, args->inbox + first, bytes);
-        imbrexd_signal_post(imbrexd_signal(team, before, blocks + b), use);
+        imbrexd_signal_post(imbrexd_signal(team, before, blocks + b), epoch);
     }
 
     IMBREXD_KERNEL(quarters, shift_args) {

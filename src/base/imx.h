@@ -8,8 +8,8 @@
  *   signal    a 64-bit word in symmetric memory, one writer, only grows
  *   counter   a 32-bit word of one rank that many blocks add to; the last one empties it
  *   half      one of a plan's two workspaces; runs take turns
- *   use       how often a half has been used, kept in device memory; its signals carry it
- *   credit    a reader's signal to a writer: this use of the half has been read
+ *   epoch     how often a half has been used, kept in device memory; its signals carry it
+ *   credit    a reader's signal to a writer: this epoch of the half has been read
  *   site      what a wait waits for, as numbers that a device can record
  */
 #ifndef IMX_H

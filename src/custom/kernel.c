@@ -4,7 +4,7 @@
  * Of a kernel, on this rank, where devices read it:
  *
  *     words, symmetric  | see imbrexd_team |
- *     table, local      | base [size] | words [size] | use | counter of blocks that are through |
+ *     table, local      | base [size] | words [size] | epoch | counter of blocks that are through |
  */
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +160,7 @@ static imbrex_status fill_table(imbrex_kernel *k, const void *memory)
         table[r] = piece ? (uintptr_t)imx_memory_at(piece, r, 0) : 0;
         table[size + (size_t)r] = (uintptr_t)imx_memory_at(k->words, r, 0);
     }
-    table[2 * size] = 1; /* use: of the first launch */
+    table[2 * size] = 1; /* epoch: of the first launch */
     imbrex_status status =
         imx_stream_copy(group, k->table->base, table, bytes, group->rank, group->kernel_stream);
     if (status == IMBREX_OK)
@@ -187,7 +187,7 @@ static imbrex_status make_team(imbrex_kernel *k, const imbrex_kernel_desc *d)
     k->team.signal_count = d->signals;
     k->team.base = (char *const *)table;
     k->team.words = (uint64_t *const *)(table + group->size);
-    k->team.use = table + 2 * group->size;
+    k->team.epoch = table + 2 * group->size;
     k->team.watch = group->watch;
     return IMBREX_OK;
 }

@@ -40,7 +40,7 @@ typedef struct imx_control {
 /* What the barriers of a node's ranks are made of, in their devices' memory: a GPU would look at
  * the host's across PCIe. */
 typedef struct imx_meeting {
-    uint64_t use;       /* barriers that this rank has begun */
+    uint64_t epoch;     /* barriers that this rank has begun */
     uint64_t arrived[]; /* [size], signals: barriers that rank r has come to */
 } imx_meeting;
 

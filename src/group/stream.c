@@ -145,8 +145,8 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream, boo
     int count = 0;
     ops[count++] = (imx_signal_op){
         .kind = IMX_POST,
-        .signal = &own->use,
-        .word = &own->use,
+        .signal = &own->epoch,
+        .word = &own->epoch,
         .add = 1,
         .site = { .rank = group->rank, .index = -1 },
     };
@@ -157,7 +157,7 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream, boo
                 .kind = (imx_signal_kind)kind,
                 .signal = kind == IMX_POST ? &imx_meeting_of(group, peer)->arrived[group->rank]
                                            : &own->arrived[peer],
-                .word = &own->use,
+                .word = &own->epoch,
                 .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
                 .beside = kind == IMX_POST || i > 1,
             };

@@ -4,10 +4,10 @@
 
 #include "team.h"
 
-/* One warp a block, when all its threads that read the use, or what peers write, have done so: the
- * last block of the grid advances *at to `use` and gives every peer its credit. */
-static __device__ __forceinline__ void imx_end_run(const imx_team *team, uint64_t *at, uint64_t use,
-                                                   uint32_t *ended)
+/* One warp a block, when all its threads that read the epoch, or what peers write, have done so:
+ * the last block of the grid advances *at to `epoch` and gives every peer its credit. */
+static __device__ __forceinline__ void imx_end_run(const imx_team *team, uint64_t *at,
+                                                   uint64_t epoch, uint32_t *ended)
 {
     int lane = (int)threadIdx.x % 32, last = 0;
     if (lane == 0)
@@ -17,9 +17,9 @@ static __device__ __forceinline__ void imx_end_run(const imx_team *team, uint64_
     if (!last)
         return;
     if (lane == 0)
-        *(volatile uint64_t *)at = use;
+        *(volatile uint64_t *)at = epoch;
     if (lane < team->size && lane != team->rank)
-        imbrexd_signal_post(imx_team_credit(team, lane, team->rank), use);
+        imbrexd_signal_post(imx_team_credit(team, lane, team->rank), epoch);
 }
 
 #endif /* IMX_END_CUH */

@@ -14,7 +14,7 @@ enum {
  *
  *     | credits [size] | signals, from byte `signals` on | data, from byte `data` on |
  *
- * credits[r]: the last use of this half that rank r has read. */
+ * credits[r]: the last epoch of this half that rank r has read. */
 typedef struct imx_team {
     int32_t rank, size; /* size 0: the kernel needs nobody */
     int64_t signals, data;
@@ -50,17 +50,17 @@ IMX_TEAM_FN char *imx_team_data(const imx_team *team, int holder)
 }
 
 #ifndef __CUDACC__
-/* A block of a CPU kernel is through; the last of `blocks` ends the run: *at becomes its use, and
+/* A block of a CPU kernel is through; the last of `blocks` ends the run: *at becomes its epoch, and
  * every peer gets this rank's credit for it.  GPUs: end.cuh. */
-static inline void imx_team_end(const imx_team *team, uint64_t *at, uint64_t use, uint32_t *ended,
+static inline void imx_team_end(const imx_team *team, uint64_t *at, uint64_t epoch, uint32_t *ended,
                                 int32_t blocks)
 {
     if (!imbrexd_counter_last(ended, (uint32_t)blocks))
         return;
-    *at = use;
+    *at = epoch;
     for (int r = 0; r < team->size; r++) {
         if (r != team->rank)
-            imbrexd_signal_post(imx_team_credit(team, r, team->rank), use);
+            imbrexd_signal_post(imx_team_credit(team, r, team->rank), epoch);
     }
 }
 #endif

@@ -236,7 +236,7 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
                  imx_exchange_chunk_at(run, q, width);
     args.own_part = matrix + matrix_at(run, owner, q, width);
     args.c = sum(run, t) + imx_exchange_chunk_at(run, q, width);
-    args.use = run->use;
+    args.epoch = run->epoch;
     args.arrived = imx_run_signal(run, run->rank) + imx_exchange_chunk_number(run, slot, q);
     if (!args.rows || !args.n)
         return IMBREX_OK;
@@ -290,7 +290,7 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
     args.own_part = sum(run, nodes_of(run)->own);
     args.bias = run->args->bias;
     args.c = run->args->c;
-    args.use = run->use;
+    args.epoch = run->epoch;
     if (!args.rows || !args.n)
         return IMBREX_OK;
     return imx_run_launch(run, run->stream, first + NODES, &args, sizeof args);

@@ -64,7 +64,7 @@ static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
     args->b = run->args->b;
     args->bias = run->args->bias;
     args->c = run->args->c;
-    args->use = run->use;
+    args->epoch = run->epoch;
     args->ready = ready;
     args->team = imx_run_team(run);
 }

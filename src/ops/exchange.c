@@ -24,7 +24,7 @@ imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *f
 {
     imx_needs both = imx_exchange_both(first, second);
     both.signals += (size_t)variant->plan->group->size; /* credits */
-    both.done += 1 + second->done;                      /* the use */
+    both.done += 1 + second->done;                      /* the epoch */
     if (second->lines_bytes) {
         both.lines_at = imx_align(first->data_bytes, 256) + second->lines_at;
         both.lines_bytes = second->lines_bytes;
@@ -35,7 +35,7 @@ imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *f
 imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first)
 {
     imx_run second = imx_exchange_second(run, first);
-    second.use = imx_run_done(run) + first->done;
+    second.epoch = imx_run_done(run) + first->done;
     second.done_at = first->done + 1;
     second.credits_at = run->variant->offsets.signals + first->signals * sizeof(uint64_t);
     second.signals_at = first->signals + (size_t)run->ranks;
@@ -345,7 +345,7 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
         (const char *)matrix + imx_exchange_rank_at(run, run->rank, run->variant->shape.n);
     args.bias = run->args->bias;
     args.c = run->args->c;
-    args.use = run->use;
+    args.epoch = run->epoch;
     args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
     if (!args.rows || !args.n)
         return IMBREX_OK;
@@ -363,7 +363,7 @@ imbrex_status imx_exchange_reduce_chunk(const imx_run *run, imbrex_stream stream
     args.own_part = (const char *)matrix + imx_exchange_rank_at(run, run->rank, width) + at;
     args.bias = run->args->bias;
     args.c = (char *)run->args->c + at;
-    args.use = run->use;
+    args.epoch = run->epoch;
     args.arrived = imx_run_signal(run, run->rank) + q;
     if (args.rows <= 0 || !args.n)
         return IMBREX_OK;
@@ -474,7 +474,7 @@ imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how
     args.from = from;
     args.bias = bias;
     args.to = run->args->c;
-    args.use = run->use;
+    args.epoch = run->epoch;
     args.ended = imx_run_ended(run);
     args.team = imx_run_team(run);
     if (!args.most)

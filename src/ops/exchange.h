@@ -8,7 +8,7 @@
  *                                       but where ranks are merged: tiles then read all of it.
  *     scatter   [R][most rows, width]   slot r: rank r's part of this rank's rows; signal
  *                                       r * chunks + q likewise.  One's own: for a kernel's own
- *                                       use.
+ *                                       epoch.
  */
 #ifndef IMX_EXCHANGE_H
 #define IMX_EXCHANGE_H
@@ -52,8 +52,8 @@ static inline int imx_exchange_chunk_number(const imx_run *run, int rank, int q)
 imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second);
 imx_run imx_exchange_second(const imx_run *run, const imx_needs *first);
 
-/* The same where the second begins and ends by itself, as kernels do: it has a use and credits of
- * its own, too. */
+/* The same where the second begins and ends by itself, as kernels do: it has an epoch and credits
+ * of its own, too. */
 imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *first,
                                   const imx_needs *second);
 imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first);

@@ -27,7 +27,7 @@ void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args)
     args->a = run->args->a;
     args->b = run->args->b;
     args->c = c;
-    args->use = run->use;
+    args->epoch = run->epoch;
     args->counters = imx_run_counters(run);
 }
 

@@ -11,13 +11,13 @@
  * read the one before.
  *
  *     shared, symmetric    half: | credits [R] | signals [needs.signals] | data [data_bytes] |
- *     local, this rank's   half: | use | done [..] | counters [..] | ended | data [local_bytes] |
+ *     local, this rank's   half: | epoch | done [..] | counters [..] | ended | data [local_bytes] |
  *
- * A run: use is raised by one on the caller's stream; all posts of the run carry *use; at the end
- * each rank gives every peer its credit for this use.  A writer waits for the reader's credit for
- * the use before (*use - 1) and then may overwrite the half.  imx_run_begin and imx_run_end do
- * this, or a kernel that is the whole run does (imx_gemm_args.ended), maybe as its next run begins
- * (push/args.h).
+ * A run: epoch is raised by one on the caller's stream; all posts of the run carry *epoch; at the
+ * end each rank gives every peer its credit for this epoch.  A writer waits for the reader's credit
+ * for the epoch before (*epoch - 1) and then may overwrite the half.  imx_run_begin and imx_run_end
+ * do this, or a kernel that is the whole run does (imx_gemm_args.ended), maybe as its next run
+ * begins (push/args.h).
  */
 #ifndef IMX_PLAN_H
 #define IMX_PLAN_H
@@ -42,7 +42,7 @@ struct imx_request {
 /* Where things lie in one half, in bytes from its start. */
 typedef struct imx_offsets {
     size_t signals, data, half_bytes;                 /* shared; credits lie at 0 */
-    size_t done, counters, ended, local, local_bytes; /* local; use lies at 0 */
+    size_t done, counters, ended, local, local_bytes; /* local; epoch lies at 0 */
     size_t lines, lines_bytes;                        /* in data */
     size_t signal_count, done_count;
 } imx_offsets;
@@ -102,9 +102,9 @@ struct imx_run {
     int64_t m;
     int rank, ranks;
     size_t shared_at, local_at; /* this half, in the plan's memory */
-    uint64_t *use;              /* this half's, in local memory */
+    uint64_t *epoch;            /* this half's, in local memory */
     size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
-    size_t credits_at, done_at; /* likewise, of one with a use of its own (imx_exchange_apart):
+    size_t credits_at, done_at; /* likewise, of one with an epoch of its own (imx_exchange_apart):
                                    bytes from the half's begin; local signals before its own */
 };
 
@@ -291,16 +291,16 @@ imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side,
 imbrex_status imx_run_copy(const imx_run *run, imbrex_stream stream, void *dst, const void *src,
                            size_t bytes, int rank) IMX_MUST_CHECK;
 
-/* Raises a signal, in any rank's memory, to *use. */
+/* Raises a signal, in any rank's memory, to *epoch. */
 imbrex_status imx_run_post(const imx_run *run, imbrex_stream stream, uint64_t *signal,
                            int rank) IMX_MUST_CHECK;
 
-/* Holds the stream until one's own signal is at *use. */
+/* Holds the stream until one's own signal is at *epoch. */
 imbrex_status imx_run_wait(const imx_run *run, imbrex_stream stream, uint64_t *signal, int what,
                            int rank, int index) IMX_MUST_CHECK;
 
 /* One step of the engine between nodes, in one of its lanes: when it is over, raises the signals,
- * one's own, to *use.  A transfer without bytes or without signal leaves that out; all of them
+ * one's own, to *epoch.  A transfer without bytes or without signal leaves that out; all of them
  * together: nothing. */
 typedef struct imx_transfer {
     imx_net_op op;
@@ -321,8 +321,8 @@ imbrex_status imx_run_multiply(const imx_run *run, int kernel,
  * such peer r has raised one's own signal r * stride: all have come this far. */
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what) IMX_MUST_CHECK;
 
-/* What a run begins and ends with, on the caller's stream.  begin: advances use and waits
- * until all peers of this node have read this half's previous use: then it may be overwritten.
+/* What a run begins and ends with, on the caller's stream.  begin: advances epoch and waits
+ * until all peers of this node have read this half's previous epoch: then it may be overwritten.
  * end: gives them this rank's credit. */
 imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;

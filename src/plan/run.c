@@ -63,7 +63,7 @@ uint32_t *imx_run_counters(const imx_run *run)
 
 uint32_t *imx_run_ended(const imx_run *run)
 {
-    if (run->done_at) /* beside its use */
+    if (run->done_at) /* beside its epoch */
         return imx_run_counters(run) - 1;
     return local_at(run, run->variant->offsets.ended);
 }
@@ -134,7 +134,7 @@ static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
     return (imx_signal_op){
         .kind = IMX_POST,
         .signal = at,
-        .word = run->use,
+        .word = run->epoch,
         .site = { .plan = imx_variant_site(run->variant), .rank = peer, .index = -1 },
     };
 }
@@ -150,7 +150,7 @@ static imx_signal_op wait_for(const imx_run *run, uint64_t *at, int what, int ra
     return (imx_signal_op){
         .kind = IMX_WAIT,
         .signal = at,
-        .word = run->use,
+        .word = run->epoch,
         .site = { .plan = imx_variant_site(run->variant),
                   .what = what,
                   .rank = rank,
@@ -240,14 +240,14 @@ imbrex_status imx_run_begin(const imx_run *run)
 {
     batch b = { 0 };
     if (run->ranks == 1)
-        return IMBREX_OK; /* nobody compares use with anything */
-    imx_signal_op advance = post_to(run, run->rank, run->use);
+        return IMBREX_OK; /* nobody compares epoch with anything */
+    imx_signal_op advance = post_to(run, run->rank, run->epoch);
     advance.add = 1;
     IMX_TRY(add(run, &b, advance));
     for (int i = 1; i < mates(run); i++) {
         int peer = mate(run, i);
         imx_signal_op wait = wait_for(run, credit(run, run->rank, peer), IMX_SITE_CREDIT, peer, -1);
-        wait.add = UINT64_MAX; /* -1: the use before this one */
+        wait.add = UINT64_MAX; /* -1: the epoch before this one */
         wait.beside = true;
         IMX_TRY(add(run, &b, wait));
     }
@@ -333,7 +333,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
         .shared_at = variant->shared_at + half * variant->offsets.half_bytes,
         .local_at = variant->local_at + half * variant->offsets.local_bytes,
     };
-    run.use = local_at(&run, 0);
+    run.epoch = local_at(&run, 0);
     plan->sent_inside = plan->sent_between = 0;
     imbrex_status status = enqueue(&run);
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);

@@ -27,7 +27,7 @@ typedef enum mistake {
     WRONG_CHUNK,
     EARLY_CREDIT,
     WRONG_HALF,
-    STALE_USE,
+    STALE_EPOCH,
     SECOND_WRITER,
     LOWERED,
     COUNTER_OFF,
@@ -60,7 +60,7 @@ static const seed seeds[MISTAKES] = {
     [WRONG_CHUNK] = { "a wrong chunk", "ag_gemm", "copy", unwritten, unordered },
     [EARLY_CREDIT] = { "an early credit", "reduce_scatter", "copy", unread, unordered },
     [WRONG_HALF] = { "the wrong half", "reduce_scatter", "copy", unwritten, NULL },
-    [STALE_USE] = { "a stale use number", "all_gather", "copy", unordered, unwritten },
+    [STALE_EPOCH] = { "a stale epoch", "all_gather", "copy", unordered, unwritten },
     [SECOND_WRITER] = { "a second writer", "all_gather", "sequential", "has two writers", NULL },
     [LOWERED] = { "a lowered signal", "ag_gemm", "copy", "lowers the signal", NULL },
     [COUNTER_OFF] = { "a counter off by one", "gemm_rs", "copy", unordered, unwritten },
@@ -143,7 +143,7 @@ static imbrex_status one_signal(imx_device *device, imx_signal_op op, imbrex_str
     if ((here.what == STRAY_SIGNAL && data && op.site.rank != here.plan->group->rank) ||
         (here.what == STRAY_WAIT && is_share(&op)))
         op.signal = behind_signals(op.site.rank, wait);
-    if (here.what == STALE_USE && is_share(&op))
+    if (here.what == STALE_EPOCH && is_share(&op))
         op.add = UINT64_MAX;
     if (here.what == EARLY_CREDIT && credit) {
         more.signal = credit_of(op.site.rank, here.plan->group->rank);
@@ -380,23 +380,23 @@ static const char pass_text[] =
     "{\n"
     "    int next = (team->rank + 1) % team->size;\n"
     "    int before = (team->rank + team->size - 1) % team->size;\n"
-    "    uint64_t use = imbrexd_use(team), *own = imbrexd_signal(team, team->rank, 0);\n"
+    "    uint64_t epoch = imbrexd_epoch(team), *own = imbrexd_signal(team, team->rank, 0);\n"
     "    uint64_t *there = imbrexd_signal(team, next, 0), *back = imbrexd_signal(team, before, "
     "1);\n"
     "    if (DOES < NO_CREDIT || (DOES > NO_CREDIT && DOES < BY_HAND)) {\n"
-    "        if (!imbrexd_wait(team, own + 1, use - 1, next))\n"
+    "        if (!imbrexd_wait(team, own + 1, epoch - 1, next))\n"
     "            return;\n"
     "    } else if (DOES == BY_HAND) {\n"
-    "        while (imbrexd_load_acquire(own + 1) < use - 1)\n"
+    "        while (imbrexd_load_acquire(own + 1) < epoch - 1)\n"
     "            imbrexd_yield();\n"
     "    }\n"
-    "    if ((DOES == CYCLE && !imbrexd_wait(team, own, use, before)) ||\n"
-    "        (DOES == ANYBODY && !imbrexd_wait(team, own, use, -1)))\n"
+    "    if ((DOES == CYCLE && !imbrexd_wait(team, own, epoch, before)) ||\n"
+    "        (DOES == ANYBODY && !imbrexd_wait(team, own, epoch, -1)))\n"
     "        return;\n"
     "    if (DOES == FLAG_FIRST)\n"
-    "        imbrexd_signal_post(there, use);\n"
+    "        imbrexd_signal_post(there, epoch);\n"
     "    if ((DOES == PAST || DOES == BEYOND) && team->rank > 0) /* ends with rank 0's mistake */\n"
-    "        (void)imbrexd_wait(team, own + 2, use, 0);\n"
+    "        (void)imbrexd_wait(team, own + 2, epoch, 0);\n"
     "    char *to = (char *)imbrexd_peer(team, next, args->inbox);\n"
     "    imbrexd_put_block(DOES == BEYOND ? to + 8192 : to, args->in, DOES == PAST ? 8192 : 64);\n"
     "    if (DOES == LESS) {\n"
@@ -404,21 +404,21 @@ static const char pass_text[] =
     "        imbrexd_signal_add(there, (uint64_t)-1);\n"
     "    } else if (DOES == BY_HAND) {\n"
     "        imbrexd_quiet();\n"
-    "        imbrexd_store_release(there, use);\n"
-    "        while (imbrexd_load_acquire(own) < use)\n"
+    "        imbrexd_store_release(there, epoch);\n"
+    "        while (imbrexd_load_acquire(own) < epoch)\n"
     "            imbrexd_yield();\n"
     "    } else if (DOES != FLAG_FIRST) {\n"
-    "        imbrexd_notify_block(there, use, IMBREXD_SET);\n"
+    "        imbrexd_notify_block(there, epoch, IMBREXD_SET);\n"
     "    }\n"
     "    if (DOES == LOWERED)\n"
-    "        imbrexd_signal_post(there, use - 1);\n"
+    "        imbrexd_signal_post(there, epoch - 1);\n"
     "    if (DOES == TWO_WRITERS) {\n"
-    "        imbrexd_signal_post(own + 2, use);\n"
-    "        imbrexd_signal_post(there + 2, use);\n"
+    "        imbrexd_signal_post(own + 2, epoch);\n"
+    "        imbrexd_signal_post(there + 2, epoch);\n"
     "    }\n"
     "    if (DOES == EARLY_CREDIT)\n"
-    "        imbrexd_signal_post(back, use);\n"
-    "    if (DOES != NO_WAIT && DOES != BY_HAND && !imbrexd_wait(team, own, use, before))\n"
+    "        imbrexd_signal_post(back, epoch);\n"
+    "    if (DOES != NO_WAIT && DOES != BY_HAND && !imbrexd_wait(team, own, epoch, before))\n"
     "        return;\n"
     "    if (DOES == HOST_READS)\n"
     "        return;\n"
@@ -426,7 +426,7 @@ static const char pass_text[] =
     "    if (DOES == BY_HAND)\n"
     "        imbrexd_red_release(back, 1);\n"
     "    else if (DOES != EARLY_CREDIT)\n"
-    "        imbrexd_notify_block(back, use, IMBREXD_SET);\n"
+    "        imbrexd_notify_block(back, epoch, IMBREXD_SET);\n"
     "}\n";
 
 enum { PASSES = 8, HOST_READS = 11 };

@@ -153,7 +153,7 @@ static imbrex_status run_all(imbrex_group *group, float *a, float *b, float *c)
     return imbrex_stream_sync(group, NULL);
 }
 
-static imbrex_status use(imbrex_group *group)
+static imbrex_status epoch(imbrex_group *group)
 {
     float *matrices =
         calloc(3, 16 * 8 * sizeof *matrices); /* outlives the group's streams: below */
@@ -211,7 +211,7 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     imbrex_group_desc desc = { .bootstrap = bootstrap, .timeout_ms = patient(at->timeout_ms) };
     imbrex_status status = imbrex_group_create(&desc, &group);
     if (status == IMBREX_OK)
-        status = use(group);
+        status = epoch(group);
     countdown = NEVER;
     const char *call = failed_call ? failed_call : "nothing";
     int64_t took_ms = (imbrexd_now_ns() - begin_ns) / 1000000;

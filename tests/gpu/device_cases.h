@@ -36,7 +36,7 @@ CASE places(const imbrexd_team team, arena *own, outcome *out, uint64_t rounds)
     }
     int r = team.rank;
     CHECK((uint64_t)(at_rank(&team, r, own) == own), 1);
-    CHECK(imbrexd_use(&team), rounds);
+    CHECK(imbrexd_epoch(&team), rounds);
     if (imbrexd_barrier_all(&team) && imbrexd_thread() == 0)
         out->done = rounds;
 }

@@ -83,7 +83,7 @@ CASE cost(const imbrexd_team team, arena *own, outcome *out, uint64_t whole)
 {
     int what = (int)(whole & 255), first = team.rank == 0, other = team.rank ^ 1;
     uint64_t repeats = whole >> 8, times = repeats;
-    uint64_t begin = imbrexd_use(&team) << 20, end = begin + repeats; /* signals go on growing */
+    uint64_t begin = imbrexd_epoch(&team) << 20, end = begin + repeats; /* signals go on growing */
     arena *far = at_rank(&team, team.size > 1 ? 1 : 0, own);
     arena *to = at_rank(&team, other < team.size ? other : team.rank, own);
     if (!imbrexd_barrier_all(&team))

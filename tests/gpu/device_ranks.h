@@ -23,7 +23,7 @@ typedef struct device_run {
 /* What the team's pointers point to. */
 typedef struct device_place {
     char *base[RANKS_MOST];
-    uint64_t *words[RANKS_MOST], use;
+    uint64_t *words[RANKS_MOST], epoch;
     arena *own;
 } device_place;
 
@@ -53,7 +53,7 @@ static inline int device_team(imbrex_group *group, device_place *p, imbrexd_team
         .base = p->base,
         .bytes = sizeof(arena),
         .words = p->words,
-        .use = &p->use,
+        .epoch = &p->epoch,
         .watch = group->watch,
     };
     return 0;
@@ -67,7 +67,7 @@ static inline int device_rank(imbrex_group *group, void *ctx)
     outcome out = { 0 };
     if (device_team(group, &place, &team))
         return 1;
-    place.use = run->rounds;
+    place.epoch = run->rounds;
     run->run(team, place.own, &out, run->rounds);
     RANK_CHECK(out.line == 0, "%s, line %d: %llu, want %llu (round %llu, rank %d and rank %d)",
                run->name, (int)out.line, (unsigned long long)out.have, (unsigned long long)out.want,

@@ -28,9 +28,9 @@ IMBREXD_FN uint64_t *hooks_signal(const imbrexd_team *team, int holder, int row,
     return imbrexd_signal(team, holder, row * team->size + from);
 }
 
-IMBREXD_FN int hooks_wait_row(const imbrexd_team *team, int row, uint64_t use)
+IMBREXD_FN int hooks_wait_row(const imbrexd_team *team, int row, uint64_t epoch)
 {
-    return imbrexd_wait_warp(team, hooks_signal(team, team->rank, row, 0), team->size, use, -1);
+    return imbrexd_wait_warp(team, hooks_signal(team, team->rank, row, 0), team->size, epoch, -1);
 }
 
 IMBREXD_FN unsigned hooks_order(const hooks_args *args, const imbrexd_team *team,
@@ -47,7 +47,7 @@ IMBREXD_FN int hooks_begin(const hooks_args *args, const imbrexd_team *team,
 #ifdef HOOKS_NO_CREDIT
     return 1;
 #endif
-    return hooks_wait_row(team, HOOKS_ADDED, imbrexd_use(team) - 1);
+    return hooks_wait_row(team, HOOKS_ADDED, imbrexd_epoch(team) - 1);
 }
 
 IMBREXD_FN int hooks_wait(const hooks_args *args, const imbrexd_team *team,
@@ -59,7 +59,7 @@ IMBREXD_FN int hooks_wait(const hooks_args *args, const imbrexd_team *team,
 #endif
     return imbrexd_wait(team,
                         hooks_signal(team, team->rank, HOOKS_ROWS + gemm->chunks + chunk, rank),
-                        imbrexd_use(team), rank);
+                        imbrexd_epoch(team), rank);
 }
 
 IMBREXD_FN void hooks_done(const hooks_args *args, const imbrexd_team *team,
@@ -67,7 +67,7 @@ IMBREXD_FN void hooks_done(const hooks_args *args, const imbrexd_team *team,
 {
     (void)args, (void)gemm;
     imbrexd_signal_post(hooks_signal(team, rank, HOOKS_ROWS + chunk, team->rank),
-                        imbrexd_use(team));
+                        imbrexd_epoch(team));
 }
 
 /* A share of every chunk of own rows, to every other rank; the last to count posts. */
@@ -89,7 +89,7 @@ IMBREXD_FN void hooks_push(const hooks_args *args, const imbrexd_team *team,
         if (imbrexd_thread() % imbrexd_lanes() == 0 &&
             imbrexd_counter_last(&args->counters[to * gemm->chunks + q], threads / imbrexd_lanes()))
             imbrexd_signal_post(hooks_signal(team, to, HOOKS_ROWS + gemm->chunks + q, team->rank),
-                                imbrexd_use(team));
+                                imbrexd_epoch(team));
     }
 }
 
@@ -99,16 +99,16 @@ IMBREXD_FN int hooks_beside(const hooks_args *args, const imbrexd_team *team,
     int rows;
     size_t at = 0;
 #ifndef HOOKS_NO_CREDIT
-    if (!hooks_wait_row(team, HOOKS_READ, imbrexd_use(team) - 1))
+    if (!hooks_wait_row(team, HOOKS_READ, imbrexd_epoch(team) - 1))
         return 0;
 #endif
     for (int i = 1; i < team->size; i++)
         hooks_push(args, team, gemm, (team->rank + i) % team->size, thread, threads);
     for (int q = 0; (rows = imbrexd_gemm_chunk_rows(gemm, team->rank, q)) > 0; q++) {
 #ifdef HOOKS_OLD_PARTS
-        if (!hooks_wait_row(team, HOOKS_ROWS + q, imbrexd_use(team) - 1))
+        if (!hooks_wait_row(team, HOOKS_ROWS + q, imbrexd_epoch(team) - 1))
 #else
-        if (!hooks_wait_row(team, HOOKS_ROWS + q, imbrexd_use(team)))
+        if (!hooks_wait_row(team, HOOKS_ROWS + q, imbrexd_epoch(team)))
 #endif
             return 0;
         imbrexd_gemm_add(gemm, args->c + at, args->slots + at, args->slot_bytes, team->size,
@@ -123,8 +123,8 @@ IMBREXD_FN void hooks_end(const hooks_args *args, const imbrexd_team *team,
 {
     (void)args, (void)gemm;
     for (int r = 0; r < team->size; r++) {
-        imbrexd_signal_post(hooks_signal(team, r, HOOKS_ADDED, team->rank), imbrexd_use(team));
-        imbrexd_signal_post(hooks_signal(team, r, HOOKS_READ, team->rank), imbrexd_use(team));
+        imbrexd_signal_post(hooks_signal(team, r, HOOKS_ADDED, team->rank), imbrexd_epoch(team));
+        imbrexd_signal_post(hooks_signal(team, r, HOOKS_READ, team->rank), imbrexd_epoch(team));
     }
 }
 

@@ -220,7 +220,7 @@ static void a_barrier_is_one_kernel(void **state)
 /* ---- whatever fails -------------------------------------------------------------------------- */
 
 /* A bit of everything, in one rank. */
-static imbrex_status use(imbrex_group *group)
+static imbrex_status epoch(imbrex_group *group)
 {
     static _Thread_local float a[24], c[24], out[24];
     imbrex_plan *plan;
@@ -252,7 +252,7 @@ static void any_call_fails(void **state)
         fake_driver_fail(n);
         imbrex_status status = create("cuda", &group);
         if (status == IMBREX_OK)
-            status = use(group);
+            status = epoch(group);
         const char *call = fake_driver_failed();
         fake_driver_fail(0);
         failed = call != NULL;
@@ -285,7 +285,7 @@ static int use_among(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     imbrex_group *group = NULL;
     imbrex_status status = imbrex_group_create(&desc, &group);
     if (status == IMBREX_OK)
-        status = use(group);
+        status = epoch(group);
     imbrex_group_destroy(group);
     return status != IMBREX_OK; /* the other rank then does not wait for this one to meet */
 }
@@ -320,7 +320,7 @@ static void the_callers_context_stays(void **state)
     assert_int_equal(imx_driver->cuDevicePrimaryCtxRetain(&theirs, 1), 0);
     assert_int_equal(imx_driver->cuCtxSetCurrent(theirs), 0);
     assert_int_equal(create("cuda:0", &group), IMBREX_OK);
-    assert_int_equal(use(group), IMBREX_OK);
+    assert_int_equal(epoch(group), IMBREX_OK);
     imbrex_group_destroy(group);
     assert_int_equal(imx_driver->cuCtxGetCurrent(&now), 0);
     assert_ptr_equal(now, theirs);
@@ -331,7 +331,7 @@ static void the_callers_context_stays(void **state)
     assert_null(now); /* and one that is made current meanwhile stays, too */
     assert_int_equal(imx_driver->cuDevicePrimaryCtxRetain(&theirs, 0), 0);
     assert_int_equal(imx_driver->cuCtxSetCurrent(theirs), 0);
-    assert_int_equal(use(group), IMBREX_OK);
+    assert_int_equal(epoch(group), IMBREX_OK);
     imbrex_group_destroy(group);
     assert_int_equal(imx_driver->cuCtxGetCurrent(&now), 0);
     assert_ptr_equal(now, theirs);

@@ -174,7 +174,7 @@ static void extend_fake(void)
 /* In device memory, one for each rank. */
 typedef struct tables {
     char *base[RANKS_MOST];
-    uint64_t *words[RANKS_MOST], use;
+    uint64_t *words[RANKS_MOST], epoch;
     outcome out;
 } tables;
 
@@ -214,7 +214,7 @@ static int find_place(imbrex_group *group, place *p)
         .base = p->device->base,
         .bytes = sizeof(arena),
         .words = p->device->words,
-        .use = &p->device->use,
+        .epoch = &p->device->epoch,
         .watch = group->device->watch,
     };
     return 0;
@@ -263,7 +263,7 @@ typedef struct scene {
 
 static int run_kernel(const scene *s, imbrex_group *group, place *p, CUfunction function)
 {
-    p->host.use = s->rounds;
+    p->host.epoch = s->rounds;
     if (launch(group, p, function, s->threads, s->rounds))
         return 1;
     const outcome *out = &p->host.out;
@@ -298,7 +298,7 @@ static int run_costs(const scene *s, imbrex_group *group, place *p, CUfunction f
 {
     for (uint64_t what = 0; what < COST_COUNT; what++) {
         for (int again = 0; again < 2; again++) {
-            p->host.use++;
+            p->host.epoch++;
             if (launch(group, p, function, s->threads, what | (uint64_t)REPEATS << 8))
                 return 1;
             RANK_CHECK(p->host.out.done, "%s gave up: %s", cost_names[what],

@@ -100,11 +100,11 @@ static int gathers(imbrex_group *group, void *ctx)
 {
     const trial *t = ctx;
     imx_ll_args args;
-    uint64_t use = 0;
+    uint64_t epoch = 0;
     unsigned seed = (unsigned)imbrex_group_rank(group) + 1;
     if (make_args(group, t, &args))
         return 1;
-    args.uses = &use;
+    args.uses = &epoch;
     for (int run = 1; run <= t->runs; run++) {
         if (gather_once(&args, &group->watch, run, &seed))
             return 1;
@@ -143,14 +143,14 @@ static int misses(imbrex_group *group, void *ctx)
     const trial *t = ctx;
     imx_ll_args args;
     char from[ROW_BYTES] = { 0 }, to[ROWS * ROW_BYTES];
-    uint64_t use = 0;
+    uint64_t epoch = 0;
     if (make_args(group, t, &args))
         return 1;
     args.m = 2; /* of three ranks one has no rows: it is waited for all the same */
     args.most = ROW_BYTES;
     args.from = from;
     args.to = to;
-    args.uses = &use;
+    args.uses = &epoch;
     if (imbrex_group_rank(group) != t->absent)
         imx_kernel_ll.cpu(&args, &(imbrexd_block){ .count = 1, .watch = &group->watch });
     imbrex_status status = IMBREX_OK;

@@ -225,11 +225,11 @@ static void gemm_is_right_and_the_same_in_any_split(void **state)
 static void gemm_of_nothing_writes_nothing(void **state)
 {
     (void)state;
-    uint64_t use = 1, done[8] = { 0 };
+    uint64_t epoch = 1, done[8] = { 0 };
     uint32_t counters[8] = { 0 };
     for (int i = 0; i < 2; i++) {
         gemm_case g = gemm_new(IMBREX_BF16, IMBREX_NK, false, i ? 5 : 0, i ? 0 : 5, 3);
-        g.args.use = &use;
+        g.args.epoch = &epoch;
         g.args.done = done;
         g.args.counters = counters;
         run_blocks(&imx_kernel_gemm, &g.args, 2, NULL);
@@ -269,21 +269,21 @@ static void gemm_takes_own_rows_from_a(void **state)
         }
 }
 
-/* Whichever block finishes a chunk posts, once the chunk is whole, with the value of use. */
+/* Whichever block finishes a chunk posts, once the chunk is whole, with the value of epoch. */
 static void gemm_posts_each_chunk_when_it_is_done(void **state)
 {
     (void)state;
     gemm_case g = gemm_new(IMBREX_F16, IMBREX_KN, false, 100, 50, 8);
     const imx_schedule *s = &g.args.schedule;
-    uint64_t use = 41, *done = calloc((size_t)(s->chunks * 3), sizeof *done);
+    uint64_t epoch = 41, *done = calloc((size_t)(s->chunks * 3), sizeof *done);
     uint32_t *counters = calloc((size_t)(s->chunks * 3), sizeof *counters);
     assert_non_null(done);
     assert_non_null(counters);
-    g.args.use = &use;
+    g.args.epoch = &epoch;
     g.args.done = done;
     g.args.counters = counters;
 
-    for (int run = 0; run < 2; run++, use++) {
+    for (int run = 0; run < 2; run++, epoch++) {
         imbrexd_block block = { .count = 2, .watch = &watch };
         block.scratch = aligned_alloc(64, (imx_kernel_gemm.cpu_scratch(&g.args) + 63) / 64 * 64);
         assert_non_null(block.scratch);
@@ -295,7 +295,7 @@ static void gemm_posts_each_chunk_when_it_is_done(void **state)
         for (int r = 0; r < 3; r++)
             for (int q = 0; q < s->chunks; q++) {
                 bool exists = q < imx_schedule_chunks(s, r);
-                assert_int_equal(done[r * s->chunks + q], exists ? use : 0);
+                assert_int_equal(done[r * s->chunks + q], exists ? epoch : 0);
                 assert_int_equal(counters[r * s->chunks + q], 0);
             }
         free(block.scratch);
@@ -329,7 +329,7 @@ static void gemm_waits_for_chunks_and_records_it(void **state)
 {
     (void)state;
     gemm_case g = gemm_new(IMBREX_F32, IMBREX_NK, false, 96, 50, 8);
-    uint64_t use = 7, ready[3 * 8] = { 0 };
+    uint64_t epoch = 7, ready[3 * 8] = { 0 };
     imbrex_span spans[64] = { { 0 } };
     imbrexd_trace trace = { .spans = spans, .capacity = 64 };
     assert_int_equal(g.args.schedule.chunks, 4);
@@ -337,7 +337,7 @@ static void gemm_waits_for_chunks_and_records_it(void **state)
     g.args.sides = IMX_GEMM_GATHERS;
     g.args.a = g.a + 32 * 8 * 4;
     g.args.gathered = g.a;
-    g.args.use = &use;
+    g.args.epoch = &epoch;
     g.args.ready = ready;
     pthread_t thread;
     memset(held, 0, sizeof held);
@@ -377,13 +377,13 @@ static void gemm_gives_up_at_the_deadline(void **state)
 {
     (void)state;
     gemm_case g = gemm_new(IMBREX_BF16, IMBREX_NK, false, 96, 50, 8);
-    uint64_t use = 7, ready[3 * 8] = { 0 }, done[3 * 8] = { 0 };
+    uint64_t epoch = 7, ready[3 * 8] = { 0 }, done[3 * 8] = { 0 };
     uint32_t counters[3 * 8] = { 0 };
     int stride = g.args.schedule.chunks;
     for (int i = 0; i < 3 * stride; i++)
         ready[i] = i == 2 * stride + 1 ? 6 : 7;
     g.args.own = 3; /* none of them */
-    g.args.use = &use;
+    g.args.epoch = &epoch;
     g.args.ready = ready;
     g.args.done = done;
     g.args.counters = counters;
@@ -482,8 +482,8 @@ static void reduce_gives_up_at_the_deadline(void **state)
     for (int missing = 0; missing < 3; missing += 2) {
         set_up(state);
         imx_reduce_args p = reduce_new(IMBREX_F32, 3, 14, 20);
-        uint64_t use = 5, arrived[3 * 8] = { 0 };
-        p.use = &use;
+        uint64_t epoch = 5, arrived[3 * 8] = { 0 };
+        p.epoch = &epoch;
         p.arrived = arrived;
         for (int i = 0; i < 3 * p.chunks; i++) /* own is rank 1 */
             arrived[i] = i / p.chunks == 1 || i == missing * p.chunks + 2 ? 0 : 5;
@@ -505,7 +505,7 @@ static void reduce_gives_up_at_the_deadline(void **state)
     }
 }
 
-/* A peer's memory is written again when the peer is done with what was there: with the latest use
+/* A peer's memory is written again when the peer is done with what was there: with the latest epoch
  * before, of all that have the same place, and with no later one, for which it would wait long. */
 static void credits_are_of_who_had_the_place(void **state)
 {
@@ -515,14 +515,14 @@ static void credits_are_of_who_had_the_place(void **state)
     imx_push_args args = { .lines_at = 64, .line_bytes = 96, .team = { .size = OTHERS } };
     for (int r = 0; r < OTHERS; r++)
         args.team.base[r] = data;
-    for (uint64_t use = 1; use < 10; use++) {
+    for (uint64_t epoch = 1; epoch < 10; epoch++) {
         uint64_t ago = 1;
         args.lines = 0; /* chunks have one place */
-        assert_int_equal(imx_push_credit(&args, use), use - 1);
+        assert_int_equal(imx_push_credit(&args, epoch), epoch - 1);
         args.lines = 1;
-        while (imx_push_lines(&args, 0, 1, use - ago) != imx_push_lines(&args, 0, 1, use))
+        while (imx_push_lines(&args, 0, 1, epoch - ago) != imx_push_lines(&args, 0, 1, epoch))
             ago++;
-        assert_int_equal(imx_push_credit(&args, use), use > ago ? use - ago : 0);
+        assert_int_equal(imx_push_credit(&args, epoch), epoch > ago ? epoch - ago : 0);
     }
 }
 

@@ -245,7 +245,7 @@ static bool add_op(imx_signals_args *args, const imx_signal_op *op)
     return true;
 }
 
-/* A plan's post of its use number is an 8-byte copy of that word: the copy engine needs no room on
+/* A plan's post of its epoch is an 8-byte copy of that word: the copy engine needs no room on
  * a multiprocessor, so it gets through beneath a kernel that fills the GPU and waits for just this
  * post.  Copies and kernels that came before on the stream are complete by then. */
 static bool is_copy(const imx_signal_op *op)

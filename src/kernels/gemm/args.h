@@ -6,9 +6,9 @@
  *   own      rows of rank `own` come from `a` ([rows, k], its own rows only), all others from
  *            `gathered` ([m, k]).  -1: all come from `gathered`
  *   ready    before the first load of a tile that is not own: wait until ready[chunk] is at the
- *            run's use.  NULL: all is here.  own = -1: all rows are one chunk, of slices of slice_k
- *            columns of a; wait for ready[s * team.size + r] of all ranks r before the first load
- *            from slice s, or, where Hopper's form pushes, for what it says below
+ *            run's epoch.  NULL: all is here.  own = -1: all rows are one chunk, of slices of
+ *            slice_k columns of a; wait for ready[s * team.size + r] of all ranks r before the
+ *            first load from slice s, or, where Hopper's form pushes, for what it says below
  *   IMX_GEMM_PUSHES: the kernel itself stores `a`, this rank's rows, into all peers' `gathered`,
  *            the rank's before first, raising signal rank * chunks + q of theirs after chunk q of
  *            the schedule's; GPUs take push_pace clock cycles or more for 64 KB of them, [0] to the
@@ -36,8 +36,8 @@
  *            Each of a tile's rows goes to its owner, into its place in slot `rank` (sum.h); of
  *            own rows of all ranks' tiles the kernel makes c.  The kernel begins and ends the run.
  *            On GPUs all its blocks must be there at once, as they wait for each other's rows;
- *            slots are 0 before a run and after it; and a use's credit comes when the next one of
- *            its half begins
+ *            slots are 0 before a run and after it; and an epoch's credit comes when the next one
+ *            of its half begins
  *
  *   IMX_GEMM_COLLECTS: the same for any number of rows: schedule.ranks = 1, chunks of columns.  The
  *            product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
@@ -51,10 +51,10 @@
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
  *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
  *
- * ahead = 1: the kernel begins the run: its use is *use + 1, and it waits for a peer's credit
+ * ahead = 1: the kernel begins the run: its epoch is *epoch + 1, and it waits for a peer's credit
  * before it writes there (or, where peers read here or all get rows, for all of them).
- * ended != NULL: it ends the run too: the last block that has read what it wants advances *use and,
- * but with SUMS on GPUs, gives every peer its credit. */
+ * ended != NULL: it ends the run too: the last block that has read what it wants advances *epoch
+ * and, but with SUMS on GPUs, gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 
@@ -94,7 +94,7 @@ typedef struct imx_gemm_args {
     int plan; /* for the site of a wait */
     const void *a, *gathered, *b, *bias;
     void *c;
-    uint64_t *use; /* of the run */
+    uint64_t *epoch; /* of the run */
     const uint64_t *ready;
     uint64_t *done;
     uint32_t *counters; /* [ranks * chunks] of tiles or pushes; 0 between runs */

@@ -83,14 +83,14 @@ static void add_span(const imbrexd_block *block, imbrex_span_kind kind, const ch
 static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
                        const uint64_t *signal, int what, int rank, int number)
 {
-    uint64_t use = imx_cpu_team_use(args);
+    uint64_t epoch = imx_cpu_team_epoch(args);
     imbrexd_site site = { .plan = args->plan, .what = what, .rank = rank, .index = number };
 
     /* Only asks whether to record a wait; the wait itself loads again, with acquire. */
-    if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= use)
-        return imbrexd_signal_wait(block->watch, signal, use, site);
+    if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= epoch)
+        return imbrexd_signal_wait(block->watch, signal, epoch, site);
     int64_t begin_ns = imbrexd_now_ns();
-    int arrived = imbrexd_signal_wait(block->watch, signal, use, site);
+    int arrived = imbrexd_signal_wait(block->watch, signal, epoch, site);
     add_span(block, IMBREX_SPAN_WAIT, "wait", begin_ns, rank, number);
     return arrived;
 }
@@ -342,17 +342,18 @@ static void run_hooked(const imx_gemm_user_args *args, const imbrexd_block *bloc
     const struct imbrexd_hooks *hooks = user->hooks;
     const imbrexd_gemm gemm = gemm_of(&args->gemm);
     int count = block->count - (hooks->beside != NULL);
-    uint64_t *use = (uint64_t *)user->team.use;
+    uint64_t *epoch = (uint64_t *)user->team.epoch;
     hooks->enter(block);
     if (block->index < count
             ? !hooked_tiles(args, &gemm, block, count)
             : !imx_user_goes_on(user, IMBREXD_HOOK_BESIDE,
                                 hooks->beside(user->args, &user->team, &gemm, 0, 1)))
         return;
-    if (!imbrexd_counter_last((uint32_t *)(use + 1), (uint32_t)block->count)) /* behind the use */
+    if (!imbrexd_counter_last((uint32_t *)(epoch + 1),
+                              (uint32_t)block->count)) /* behind the epoch */
         return;
     hooks->end(user->args, &user->team, &gemm);
-    *use += 1;
+    *epoch += 1;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -389,5 +390,5 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
     if (args->sides & IMX_GEMM_COLLECTS && !imx_cpu_team_collect(args, block))
         return;
     if (args->ended)
-        imx_team_end(&args->team, args->use, imx_cpu_team_use(args), args->ended, block->count);
+        imx_team_end(&args->team, args->epoch, imx_cpu_team_epoch(args), args->ended, block->count);
 }

@@ -35,7 +35,7 @@ int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, con
         copy_slice(args, tile, rows, from, left < args->slice_k ? left : args->slice_k);
         imbrexd_signal_post(
             imx_team_signal(&args->team, to, imx_ring_signal(strip, args->slices, i)),
-            imx_cpu_team_use(args));
+            imx_cpu_team_epoch(args));
     }
     return 1;
 }

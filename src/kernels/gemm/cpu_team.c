@@ -13,7 +13,7 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
     imbrexd_site site = { .plan = args->plan, .what = IMX_SITE_CREDIT, .rank = rank, .index = -1 };
     return !args->ahead || rank == args->team.rank ||
            imbrexd_signal_wait(block->watch, imx_team_credit(&args->team, args->team.rank, rank),
-                               *args->use, site);
+                               *args->epoch, site);
 }
 
 /* ---- push ------------------------------------------------------------------------------------ */
@@ -40,7 +40,7 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
         memcpy(theirs, mine, (size_t)rows * row_bytes);
     for (long long i = 0; i < rows && bytes < row_bytes; i++)
         memcpy(theirs + (size_t)i * row_bytes, mine + (size_t)i * row_bytes, bytes);
-    imbrexd_signal_post(imx_team_signal(team, to, signal), imx_cpu_team_use(args));
+    imbrexd_signal_post(imx_team_signal(team, to, signal), imx_cpu_team_epoch(args));
 }
 
 static void push_chunks(const imx_gemm_args *args, int to)
@@ -110,18 +110,18 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
 {
     const imx_team *team = &args->team;
     int chunks = args->schedule.chunks;
-    uint64_t use = imx_cpu_team_use(args);
+    uint64_t epoch = imx_cpu_team_epoch(args);
     if (args->sides & IMX_GEMM_STORES) {
         int number = tile->chunk - tile->rank * chunks;
-        imbrexd_signal_post(imx_team_signal(team, tile->rank, team->rank * chunks + number), use);
+        imbrexd_signal_post(imx_team_signal(team, tile->rank, team->rank * chunks + number), epoch);
         return;
     }
     if (!(args->sides & IMX_GEMM_COLLECTS)) {
-        imbrexd_signal_post(&args->done[tile->chunk], use);
+        imbrexd_signal_post(&args->done[tile->chunk], epoch);
         return;
     }
     for (int r = 0; r < team->size; r++)
-        imbrexd_signal_post(imx_team_signal(team, r, team->rank * chunks + tile->chunk), use);
+        imbrexd_signal_post(imx_team_signal(team, r, team->rank * chunks + tile->chunk), epoch);
 }
 
 static int64_t sum_signal(const imx_gemm_args *args, const imx_tile *tile, int from)
@@ -152,7 +152,7 @@ static int wait_parts(const imx_gemm_args *args, const imbrexd_block *block, con
         imbrexd_site site = {
             .plan = args->plan, .what = IMX_SITE_PART, .rank = r, .index = number
         };
-        if (!imbrexd_signal_wait(block->watch, part_signal(args, tile, r), imx_cpu_team_use(args),
+        if (!imbrexd_signal_wait(block->watch, part_signal(args, tile, r), imx_cpu_team_epoch(args),
                                  site))
             return 0;
     }
@@ -217,7 +217,7 @@ int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, cons
             own.rows = rows;
         } else if (rows > 0) {
             imbrexd_signal_post(imx_team_signal(team, r, sum_signal(args, tile, team->rank)),
-                                imx_cpu_team_use(args));
+                                imx_cpu_team_epoch(args));
         }
     }
     own.rank = team->rank;

@@ -4,13 +4,13 @@
 
 #include "args.h"
 
-/* The use of this run. */
-static inline uint64_t imx_cpu_team_use(const imx_gemm_args *args)
+/* The epoch of this run. */
+static inline uint64_t imx_cpu_team_epoch(const imx_gemm_args *args)
 {
-    return *args->use + (uint64_t)args->ahead;
+    return *args->epoch + (uint64_t)args->ahead;
 }
 
-/* Until the peer has read the previous use of its half; 0: give up. */
+/* Until the peer has read the previous epoch of its half; 0: give up. */
 int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank);
 
 /* Stores args.a into the peers' memory, chunk by chunk, each with its signal; 0: give up. */

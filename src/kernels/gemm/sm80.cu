@@ -361,7 +361,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 #elif defined(IMX_COLLECT)
     team_post_all(args, tile.chunk);
 #else
-    imbrexd_signal_post(&args.done[tile.chunk], *args.use);
+    imbrexd_signal_post(&args.done[tile.chunk], *args.epoch);
 #endif
 }
 #endif

@@ -82,16 +82,16 @@ IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *)
     return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BESIDE, done);
 }
 
-/* The counter lies behind the use; see imbrexd_kernel_end. */
+/* The counter lies behind the epoch; see imbrexd_kernel_end. */
 IMX_FN void hook_end(const imx_gemm_args &args)
 {
     const imbrexd_team *team = &user_of(args).team;
-    uint64_t *use = (uint64_t *)team->use;
-    if (threadIdx.x != 0 || !imbrexd_counter_last((uint32_t *)(use + 1), gridDim.x))
+    uint64_t *epoch = (uint64_t *)team->epoch;
+    if (threadIdx.x != 0 || !imbrexd_counter_last((uint32_t *)(epoch + 1), gridDim.x))
         return;
     const imbrexd_gemm gemm = gemm_of(args);
     imbrexd_hook_end(user_of(args).args, team, &gemm);
-    *use += 1;
+    *epoch += 1;
 }
 
 /* ---- imbrexd_gemm_add ------------------------------------------------------------------------ */
@@ -217,7 +217,7 @@ IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chun
 #elif defined(IMX_COLLECT)
     team_post_all(args, chunk);
 #else
-    imbrexd_signal_post(&args.done[chunk], *args.use);
+    imbrexd_signal_post(&args.done[chunk], *args.epoch);
 #endif
 }
 #endif

@@ -14,9 +14,8 @@
 #if defined(IMX_PINGPONG) && defined(IMX_STORE)
 #error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
 #endif
-#if defined(IMX_SPLIT) && \
-    (defined(IMX_PINGPONG) || defined(IMX_STORE) || defined(IMX_RING) || IMX_WG_M != 64 || \
-     IMX_CLUSTER_M > 1)
+#if defined(IMX_SPLIT) && (defined(IMX_PINGPONG) || defined(IMX_STORE) || defined(IMX_RING) || \
+                           IMX_WG_M != 64 || IMX_CLUSTER_M > 1)
 #error "the two blocks of a split tile have nothing else to share"
 #endif
 #if defined(IMX_BULK) && (!defined(IMX_PUSH) || defined(IMX_SLICES))
@@ -135,7 +134,9 @@ enum {
                  : IMX_TILE_N % 64 == 0 ? 64
                  : IMX_TILE_N % 32 == 0 ? 32
                                         : IMX_TILE_N / 2,
-    PIECE_SWIZZLE = PIECE_COLS == 64 ? 3 : PIECE_COLS == 32 ? 2 : 0,
+    PIECE_SWIZZLE = PIECE_COLS == 64   ? 3
+                    : PIECE_COLS == 32 ? 2
+                                       : 0,
     PIECE_BYTES = 16 * PIECE_COLS * 2,
     PIECES = IMX_TILE_N / PIECE_COLS,
     /* Whether pieces, which leave beneath products, have but one buffer: then they are further
@@ -144,7 +145,7 @@ enum {
     PIECES_APART = ONE_BUFFER ? 4 : 1, /* steps */
     C_AT = IMX_STAGES * STAGE_BYTES,
     EXCHANGE_AT = C_AT + CONSUMERS * 4 * IMX_BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
-    EXCHANGE_BYTES = 32 * IMX_TILE_N, /* a warp: half of its sums */
+    EXCHANGE_BYTES = 32 * IMX_TILE_N,                               /* a warp: half of its sums */
     BULK_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES, /* with IMX_BULK */
     INFO_AT = BULK_AT + BULK * 2 * IMX_SM90_BULK,
     INFO_BYTES = 32,
@@ -162,7 +163,7 @@ enum {
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
     BOXES = STAGE_BYTES / BOX_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
-    /* What a lane of the idle warps has under way when it folds (sm90_fold.cuh).  Where b is [k, n]
+/* What a lane of the idle warps has under way when it folds (sm90_fold.cuh).  Where b is [k, n]
      * the widest tiles' consumers leave it no registers for more. */
 #ifdef IMX_B_KN
     FOLD_LOADS = IMX_TILE_N > 224 ? 4 : 8,
@@ -194,7 +195,7 @@ enum {
 #else
     READS_B_ONCE = 0,
 #endif
-    GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
+    GAVE_UP = -1, /* instead of a chunk: a wait gave up, nothing is posted any more */
 };
 
 /* What consumers need to know of a tile; what fits in 32 bytes. */
@@ -218,7 +219,7 @@ typedef struct __attribute__((aligned(16))) tile_info {
 
 /* What a block has one of. */
 typedef struct block_words {
-    uint64_t use;       /* of the run, with IMX_RING */
+    uint64_t epoch;     /* of the run, with IMX_RING */
     unsigned tiles;     /* in all */
     int gave_up;        /* a wait of this block did */
     uint32_t turn;      /* with IMX_RING: tiles that the producer has begun, */

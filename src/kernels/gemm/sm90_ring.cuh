@@ -61,7 +61,7 @@ IMX_FN volatile int &ring_here(void)
 /* Of the run. */
 IMX_FN volatile uint64_t &ring_use(void)
 {
-    return words().use;
+    return words().epoch;
 }
 
 /* Before thread 0 meets the others. */
@@ -96,8 +96,8 @@ IMX_FN void ring_wait(const imx_gemm_args &args, int strip, int k)
 
 /* Until a slice is here.  Who waits for rows that came a longer way is more patient, so that the
  * first to say that it waited too long is the one next to the rank that is to blame. */
-IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch,
-                      const imx_sm90_tile &t, int slice, uint64_t use)
+IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_sm90_tile &t,
+                      int slice, uint64_t epoch)
 {
     const imx_schedule *s = &args.schedule;
     int strip = imx_ring_strip(s, t.rank, t.rank_row, block_m());
@@ -106,7 +106,7 @@ IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch,
     imbrexd_watch patient = *watch;
     patient.timeout_ns += imx_ring_step(s, t.rank) * RING_PATIENCE_NS;
     int there = imbrexd_signal_wait(
-        &patient, &args.ready[imx_ring_signal(strip, args.slices, slice)], use, site);
+        &patient, &args.ready[imx_ring_signal(strip, args.slices, slice)], epoch, site);
     imbrexd_fence_tma();
     return there;
 }
@@ -117,7 +117,7 @@ IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch,
 IMX_FN void scout(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     unsigned stride = gridDim.x / CLUSTER;
-    uint64_t use = team_use(args);
+    uint64_t epoch = team_use(args);
     for (unsigned index = blockIdx.x / CLUSTER; index < tiles_of(); index += stride) {
         imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
         if (t.rank == args.own) {
@@ -125,7 +125,7 @@ IMX_FN void scout(const imx_gemm_args &args, const imbrexd_watch *watch)
             continue;
         }
         for (int i = 0; i < args.slices; i++) {
-            if (!wait_slice(args, watch, t, i, use)) {
+            if (!wait_slice(args, watch, t, i, epoch)) {
                 gave_up_here() = 1;
                 shared_count(scouted(), ALL_SLICES);
                 return;

@@ -48,7 +48,7 @@ enum {
     SENDER_WARP = 2,
     MOVER_WARP = 3,
     SLICES_NAP_NS = 300, /* between looks for what is not waited for yet */
-    SCOUT_LOADS = 3, /* of words of two blocks */
+    SCOUT_LOADS = 3,     /* of words of two blocks */
 };
 
 /* ---- a slice, and a warp's way through it ---------------------------------------------------- */
@@ -244,7 +244,7 @@ IMX_FN void slices_init(void)
 }
 
 /* Whether all blocks have moved slice s on, as this lane sees it. */
-IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t use)
+IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t epoch)
 {
     const uint64_t *first = args.done + slice_words(s);
     uint32_t pairs = slice_words(1) / 2, there = 1;
@@ -256,15 +256,15 @@ IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t use)
             pair[i] = imx_vector_load_whole(first + 2 * min(p + i * 32, pairs - 1));
 #pragma unroll
         for (uint32_t i = 0; i < SCOUT_LOADS; i++)
-            there &= (pair[i].x | (uint64_t)pair[i].y << 32) >= use &&
-                     (pair[i].z | (uint64_t)pair[i].w << 32) >= use;
+            there &= (pair[i].x | (uint64_t)pair[i].y << 32) >= epoch &&
+                     (pair[i].z | (uint64_t)pair[i].w << 32) >= epoch;
     }
     return there;
 }
 
 /* The same when it has looked often, by the deadline; 0: give up.  Who waits for peers' rows does
  * it by half of that, and knows whose are late. */
-IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, int s, uint64_t use)
+IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, int s, uint64_t epoch)
 {
     const uint64_t *first = args.done + slice_words(s);
     imbrexd_site site = { args.plan, IMX_SITE_CHUNK, args.team.rank, s };
@@ -272,7 +272,7 @@ IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, in
     patient.timeout_ns *= 2;
 #pragma unroll 1
     for (uint32_t b = (uint32_t)lane_here(); b < gridDim.x; b += 32) {
-        if (!imbrexd_signal_wait(&patient, &first[b], use, site))
+        if (!imbrexd_signal_wait(&patient, &first[b], epoch, site))
             return 0;
     }
     return 1;
@@ -282,15 +282,16 @@ IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, in
  * count on what this one brings.  0: gave up. */
 IMX_FN int slices_scout(const imx_gemm_args &args, const imbrexd_watch *watch, int there)
 {
-    uint64_t use = team_use(args);
+    uint64_t epoch = team_use(args);
 #pragma unroll 1
     for (int s = 0; s < args.slices && there; s++) {
 #pragma unroll 1
-        for (int looks = 0; !__all_sync(0xffffffffu, scout_looks(args, s, use)) && there; looks++) {
+        for (int looks = 0; !__all_sync(0xffffffffu, scout_looks(args, s, epoch)) && there;
+             looks++) {
             if (s > 0)
                 __nanosleep(SLICES_NAP_NS);
             if (looks >= IMX_TEAM_LOOKS)
-                there = __all_sync(0xffffffffu, scout_waits(args, watch, s, use));
+                there = __all_sync(0xffffffffu, scout_waits(args, watch, s, epoch));
         }
         imbrexd_fence_gpu(); /* what was stored before what this saw */
         imbrexd_fence_tma();

@@ -3,7 +3,7 @@
  * own rows.
  *
  *     warp     | products | rows, each to its owner | own rows: all ranks' parts, in order | c
- *     beside   | use, credits |
+ *     beside   | epoch, credits |
  *
  * A tile has own rows or none, as it happens, so a wave's are shared out among all warps, whoever
  * made them.  They are those of the columns of which the wave has the last tiles.
@@ -22,17 +22,17 @@
 
 #ifdef IMX_SUM
 
-#include "sm90_fold.cuh"
 #include "sm90_credits.cuh"
+#include "sm90_fold.cuh"
 #include "sm90_layout.cuh"
 #include "sum.h"
 #include "team.cuh"
 
 enum {
-    SUM_WORDS = IMX_TILE_N / 8 / SPLIT, /* a lane's, of a row, of this block's columns */
-    SUM_UNITS = (SUM_WORDS + 3) / 4,    /* of 16 bytes */
-    SUM_BOTH = 2 * SUM_UNITS,           /* of a lane's two rows, the upper one's first */
-    SUM_UNIT_BYTES = 32 * 16,           /* of a warp */
+    SUM_WORDS = IMX_TILE_N / 8 / SPLIT,    /* a lane's, of a row, of this block's columns */
+    SUM_UNITS = (SUM_WORDS + 3) / 4,       /* of 16 bytes */
+    SUM_BOTH = 2 * SUM_UNITS,              /* of a lane's two rows, the upper one's first */
+    SUM_UNIT_BYTES = 32 * 16,              /* of a warp */
     SUM_BYTES = SUM_BOTH * SUM_UNIT_BYTES, /* of a warp's 16 rows */
     /* What holds a sum up is the way to memory, so many loads are under way: of so many parts, of
      * so many units. */
@@ -54,20 +54,21 @@ static_assert(SPLIT * SUM_UNITS * 32 <=
 /* ---- the books ------------------------------------------------------------------------------- */
 
 /* One warp a block, beneath the products.  The run before has ended, so the peers get this rank's
- * credit for it; when all blocks know the use, it is advanced.  0: gave up. */
+ * credit for it; when all blocks know the epoch, it is advanced.  0: gave up. */
 IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     const imx_team &team = args.team;
     int lane = lane_here(), there = 1;
-    uint64_t use = team_use(args);
+    uint64_t epoch = team_use(args);
     __syncwarp(); /* all lanes have it */
     if (lane == 0 && imbrexd_counter_last(args.ended, gridDim.x))
-        *(volatile uint64_t *)args.use = use;
+        *(volatile uint64_t *)args.epoch = epoch;
     if (lane < team.size && lane != team.rank) {
         if (blockIdx.x == 0)
-            imbrexd_signal_post(imx_team_credit(&team, lane, team.rank), use - 1);
+            imbrexd_signal_post(imx_team_credit(&team, lane, team.rank), epoch - 1);
         imbrexd_site site = { args.plan, IMX_SITE_PART, lane, -1 }; /* it has not begun to send */
-        there = imbrexd_signal_wait(watch, imx_team_credit(&team, team.rank, lane), use - 1, site);
+        there =
+            imbrexd_signal_wait(watch, imx_team_credit(&team, team.rank, lane), epoch - 1, site);
     }
     there = __all_sync(0xffffffffu, there);
     if (there)
@@ -95,7 +96,7 @@ IMX_FN uint32_t sum_word(const uint32_t (&packed)[IMX_ACC / 2], int half, int i)
     if (i >= SUM_WORDS)
         return 1;
     return SPLIT == 1 || split_block() == 0 ? packed[2 * i + half]
-                                     : packed[2 * (i + (SPLIT - 1) * SUM_WORDS) + half];
+                                            : packed[2 * (i + (SPLIT - 1) * SUM_WORDS) + half];
 }
 
 /* A warp's 16 rows from `row` on leave; pace: clock cycles from one unit to the next, or 0. */
@@ -126,10 +127,10 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
 
 /* 16 rows of a tile, some of them own, as a lane adds them up. */
 typedef struct sum_share {
-    char *from; /* its unit 0 in slot 0 */
-    int row;    /* its upper one */
+    char *from;     /* its unit 0 in slot 0 */
+    int row;        /* its upper one */
     int first, end; /* own rows */
-    int col;    /* of its word 0 */
+    int col;        /* of its word 0 */
 } sum_share;
 
 /* Whether unit q is of an own row. */
@@ -180,8 +181,7 @@ IMX_FN int sum_wait(const imx_gemm_args &args, const imbrexd_watch *watch, const
         imbrexd_site site = { args.plan, IMX_SITE_PART, p, -1 };
 #pragma unroll 1
         for (int i = 0; i < SUM_AT_ONCE; i++) {
-            if (sum_has(share, q + i) &&
-                !team_unit(watch, sum_unit(args, share, q + i, p), site))
+            if (sum_has(share, q + i) && !team_unit(watch, sum_unit(args, share, q + i, p), site))
                 return 0;
         }
     }
@@ -331,9 +331,8 @@ IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32
         if (!there || wave < 0 || __any_sync(0xffffffffu, gave_up_here()))
             continue;
         imx_trace_begin(IMX_TRACE_FOLD);
-        there = sum_rows(args, watch, wave,
-                         blockIdx.x * warps + (thread_here() / 32 - 4) % warps, gridDim.x * warps,
-                         nap_ns);
+        there = sum_rows(args, watch, wave, blockIdx.x * warps + (thread_here() / 32 - 4) % warps,
+                         gridDim.x * warps, nap_ns);
         there = __all_sync(0xffffffffu, there);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, wave);
     }

@@ -1,4 +1,4 @@
-/* team.cuh - what the GEMM kernel does on GPUs when it reaches its peers itself: the use of its
+/* team.cuh - what the GEMM kernel does on GPUs when it reaches its peers itself: the epoch of its
  * run, pushes of a, and the end of a run; see args.h. */
 #ifndef IMX_TEAM_CUH
 #define IMX_TEAM_CUH
@@ -27,13 +27,13 @@ IMX_TEAM_GPU uint32_t clock_here(void)
     return now;
 }
 
-/* The use of this run. */
+/* The epoch of this run. */
 IMX_TEAM_GPU uint64_t team_use(const imx_gemm_args &args)
 {
-    return *(const volatile uint64_t *)args.use + (uint64_t)args.ahead;
+    return *(const volatile uint64_t *)args.epoch + (uint64_t)args.ahead;
 }
 
-/* One thread: until the peer has read the previous use of its half; 0: give up. */
+/* One thread: until the peer has read the previous epoch of its half; 0: give up. */
 IMX_TEAM_GPU int team_credit(const imx_gemm_args &args, const imbrexd_watch *watch, int rank)
 {
     if (!args.ahead || rank == args.team.rank)
@@ -98,11 +98,11 @@ IMX_TEAM_GPU void team_post_owner(const imx_gemm_args &args, int owner, int chun
 IMX_TEAM_GPU void team_post_all(const imx_gemm_args &args, int chunk)
 {
     const imx_team &team = args.team;
-    uint64_t use = team_use(args);
+    uint64_t epoch = team_use(args);
     imbrexd_fence_post();
     for (int r = 0; r < team.size; r++)
         *(volatile uint64_t *)imx_team_signal(&team, r, team.rank * args.schedule.chunks + chunk) =
-            use;
+            epoch;
 }
 
 /* One warp: until every rank's tiles of a chunk of columns stand; 0: give up. */
@@ -176,7 +176,7 @@ IMX_TEAM_GPU int team_chunks(const imx_gemm_args &args, const imbrexd_watch *wat
 IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
 {
     if (args.ended)
-        imx_end_run(&args.team, args.use, team_use(args), args.ended);
+        imx_end_run(&args.team, args.epoch, team_use(args), args.ended);
 }
 
 #ifdef IMX_PUSH

@@ -9,18 +9,18 @@
  *
  * A share, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
  *
- *   words   4 bytes and a flag, the low half of the run's use, come together: only what is stored
+ *   words   4 bytes and a flag, the low half of the run's epoch, come together: only what is stored
  *           as one 8-byte word must arrive as one.  A unit is two of them; twice the bytes
- *   lines   120 bytes and the use, in 8 units which 8 threads of a warp store at once: what they
- *           store must arrive as one line of 128 bytes.  1.07 times the bytes.  On CPUs the use is
- *           stored last
+ *   lines   120 bytes and the epoch, in 8 units which 8 threads of a warp store at once: what they
+ *           store must arrive as one line of 128 bytes.  1.07 times the bytes.  On CPUs the epoch
+ *           is stored last
  *
- * so there is no fence, no signal and no credit.  Unit i of rank r's share, in a run whose use is
+ * so there is no fence, no signal and no credit.  Unit i of rank r's share, in a run whose epoch is
  * u, is number i of part (u % 2) * ranks + r of the receiver's data; parts of part_bytes, the same
  * for all runs of a plan, so that where a flag lies there never was data.  A share has a unit, or a
  * line, even if it is empty.
  *
- * Why nobody overwrites what was not read: a part is written again two uses of its half later.  A
+ * Why nobody overwrites what was not read: a part is written again two epochs of its half later.  A
  * rank that has come so far has ended a run in between, for which it had to read every peer's share
  * (hence the empty ones); and a peer sends that share only after it has ended the run before, with
  * all that it had to read there.
@@ -28,8 +28,8 @@
  * A word that no run has written for exactly 2^32 uses of its half would pass for a new one: that
  * is a plan which ran with few rows alone for half a day, and then with more in one certain run.
  *
- * Each block has its own copy of the use, and raises it: all blocks of the grid take part in every
- * run, those without units too.
+ * Each block has its own copy of the epoch, and raises it: all blocks of the grid take part in
+ * every run, those without units too.
  */
 #ifndef IMX_LL_ARGS_H
 #define IMX_LL_ARGS_H
@@ -77,9 +77,9 @@ IMX_TEAM_FN int64_t imx_ll_part_bytes(int lines, int64_t share)
 }
 
 /* Where `holder` keeps the units of `of`. */
-IMX_TEAM_FN imx_ll_unit *imx_ll_part(const imx_ll_args *args, int holder, int of, uint64_t use)
+IMX_TEAM_FN imx_ll_unit *imx_ll_part(const imx_ll_args *args, int holder, int of, uint64_t epoch)
 {
-    int64_t part = (int64_t)(use & 1) * args->team.size + of;
+    int64_t part = (int64_t)(epoch & 1) * args->team.size + of;
     return (imx_ll_unit *)(imx_team_data(&args->team, holder) + part * args->part_bytes);
 }
 

@@ -10,7 +10,7 @@ typedef struct ll {
     const imx_ll_args *args;
     const imbrexd_block *block;
     int rank, ranks;
-    uint64_t use;
+    uint64_t epoch;
 } ll;
 
 /* Of rank's rows, from the first of all. */
@@ -71,23 +71,24 @@ static int64_t words(int64_t bytes)
 /* relaxed: data and flag are one word. */
 static void send_words(const ll *p, int to)
 {
-    uint64_t *word = &imx_ll_part(p->args, to, p->rank, p->use)->first;
+    uint64_t *word = &imx_ll_part(p->args, to, p->rank, p->epoch)->first;
     int64_t bytes = sent_bytes(p, p->rank);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data = 0;
         load(p, bytes, i * HALF, HALF, &data);
-        imbrexd_store_relaxed(&word[i], p->use << 32 | data);
+        imbrexd_store_relaxed(&word[i], p->epoch << 32 | data);
     }
 }
 
 static int take_words(const ll *p, int from)
 {
-    const uint64_t *word = &imx_ll_part(p->args, p->rank, from, p->use)->first;
+    const uint64_t *word = &imx_ll_part(p->args, p->rank, from, p->epoch)->first;
     int64_t bytes = share_bytes(p, from);
     char *to = place(p, from);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data;
-        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->use, site_of(p, from), &data))
+        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch, site_of(p, from),
+                             &data))
             return 0;
         memcpy(to + i * HALF, &data, piece(bytes, i * HALF, HALF));
     }
@@ -98,7 +99,7 @@ static int take_words(const ll *p, int from)
 
 typedef struct line {
     char data[IMX_LL_LINE];
-    uint64_t use;
+    uint64_t epoch;
 } line;
 
 static int64_t lines(int64_t bytes)
@@ -106,27 +107,27 @@ static int64_t lines(int64_t bytes)
     return imx_ll_units(1, bytes) / IMX_LL_UNITS;
 }
 
-/* Release, acquire: the use comes after its line's data.  Only the last one is posted, for whoever
- * sleeps, and says that all are there. */
+/* Release, acquire: the epoch comes after its line's data.  Only the last one is posted, for
+ * whoever sleeps, and says that all are there. */
 static void send_lines(const ll *p, int to)
 {
-    line *at = (line *)imx_ll_part(p->args, to, p->rank, p->use);
+    line *at = (line *)imx_ll_part(p->args, to, p->rank, p->epoch);
     int64_t bytes = sent_bytes(p, p->rank), count = lines(bytes);
     imbrexd_check_write(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     for (int64_t i = 0; i < count; i++) {
         load(p, bytes, i * IMX_LL_LINE, IMX_LL_LINE, at[i].data);
         if (i < count - 1)
-            imbrexd_store_release(&at[i].use, p->use);
+            imbrexd_store_release(&at[i].epoch, p->epoch);
     }
-    imbrexd_signal_post(&at[count - 1].use, p->use);
+    imbrexd_signal_post(&at[count - 1].epoch, p->epoch);
 }
 
 static int take_lines(const ll *p, int from)
 {
-    const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->use);
+    const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->epoch);
     int64_t bytes = share_bytes(p, from), count = lines(bytes);
     char *to = place(p, from);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].use, p->use, site_of(p, from)))
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, site_of(p, from)))
         return 0;
     imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     for (int64_t i = 0; i < count; i++)
@@ -141,9 +142,9 @@ enum { PIECE = IMX_LL_LINE }; /* of a sum at a time: a line, or 30 words */
 /* Whether the lines of rank are here. */
 static int wait_lines(const ll *p, int rank)
 {
-    const line *at = (const line *)imx_ll_part(p->args, p->rank, rank, p->use);
+    const line *at = (const line *)imx_ll_part(p->args, p->rank, rank, p->epoch);
     int64_t count = lines(p->args->most);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].use, p->use, site_of(p, rank)))
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, site_of(p, rank)))
         return 0;
     imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     return 1;
@@ -152,7 +153,7 @@ static int wait_lines(const ll *p, int rank)
 /* Piece number i of what rank sent. */
 static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
 {
-    const imx_ll_unit *part = imx_ll_part(p->args, p->rank, rank, p->use);
+    const imx_ll_unit *part = imx_ll_part(p->args, p->rank, rank, p->epoch);
     size_t bytes = piece(p->args->most, i * PIECE, PIECE);
     if (p->args->lines) {
         memcpy(to, ((const line *)part)[i].data, bytes);
@@ -161,7 +162,7 @@ static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
     const uint64_t *word = &part->first + i * (PIECE / HALF);
     for (size_t at = 0; at < bytes; at += HALF, word++) {
         uint32_t data;
-        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->use, site_of(p, rank), &data))
+        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch, site_of(p, rank), &data))
             return 0;
         memcpy(to + at, &data, sizeof data);
     }
@@ -223,7 +224,7 @@ void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
         .block = block,
         .rank = args->team.rank,
         .ranks = args->team.size,
-        .use = ++*args->uses,
+        .epoch = ++*args->uses,
     };
     for (int i = 1; i < p.ranks; i++)
         (args->lines ? send_lines : send_words)(&p, (p.rank + i) % p.ranks);

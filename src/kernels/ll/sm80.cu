@@ -54,7 +54,7 @@ LL_FN int64_t data_at(int64_t i)
                      : i * IMX_LL_WORD;
 }
 
-/* Whether its second word is the line's use. */
+/* Whether its second word is the line's epoch. */
 LL_FN bool is_flag(int64_t i)
 {
     return IMX_LINES && i % IMX_LL_UNITS == IMX_LL_UNITS - 1;
@@ -82,11 +82,11 @@ LL_FN void store_data(char *to, int64_t bytes, int64_t i, imx_ll_unit data)
 }
 
 /* With its flags, as it travels; and back. */
-LL_FN imx_ll_unit pack(int64_t i, imx_ll_unit data, uint64_t use)
+LL_FN imx_ll_unit pack(int64_t i, imx_ll_unit data, uint64_t epoch)
 {
     if (IMX_LINES)
-        return is_flag(i) ? imx_ll_unit{ data.first, use } : data;
-    return imx_ll_unit{ use << 32 | (uint32_t)data.first, use << 32 | data.first >> 32 };
+        return is_flag(i) ? imx_ll_unit{ data.first, epoch } : data;
+    return imx_ll_unit{ epoch << 32 | (uint32_t)data.first, epoch << 32 | data.first >> 32 };
 }
 
 LL_FN imx_ll_unit unpack(imx_ll_unit unit)
@@ -96,11 +96,11 @@ LL_FN imx_ll_unit unpack(imx_ll_unit unit)
     return imx_ll_unit{ (uint32_t)unit.first | unit.second << 32, 0 };
 }
 
-LL_FN bool is_here(int64_t i, imx_ll_unit unit, uint64_t use)
+LL_FN bool is_here(int64_t i, imx_ll_unit unit, uint64_t epoch)
 {
     if (IMX_LINES)
-        return !is_flag(i) || unit.second == use;
-    return unit.first >> 32 == (uint32_t)use && unit.second >> 32 == (uint32_t)use;
+        return !is_flag(i) || unit.second == epoch;
+    return unit.first >> 32 == (uint32_t)epoch && unit.second >> 32 == (uint32_t)epoch;
 }
 
 LL_FN void store_unit(imx_ll_unit *at, imx_ll_unit unit)
@@ -117,7 +117,7 @@ LL_FN imx_ll_unit load_unit(const imx_ll_unit *at)
 
 /* ---- what comes ------------------------------------------------------------------------------ */
 
-/* In lines a warp's threads go on together: what one of them saw of a line's use is true of what
+/* In lines a warp's threads go on together: what one of them saw of a line's epoch is true of what
  * all of them read with the same instruction. */
 LL_FN int together(int mine)
 {
@@ -139,30 +139,30 @@ LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
            i < imx_ll_units(IMX_LINES, sent_bytes(args, sender(args, p)));
 }
 
-LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, int64_t i, uint64_t use)
+LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, int64_t i, uint64_t epoch)
 {
-    return imx_ll_part(&args, args.team.rank, sender(args, p), use) + i;
+    return imx_ll_part(&args, args.team.rank, sender(args, p), epoch) + i;
 }
 
 /* Units i of AT_ONCE numbers from `first` on; 0: not all that come are there yet. */
-LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t use, int first, imx_ll_unit *unit)
+LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t epoch, int first, imx_ll_unit *unit)
 {
     int there = 1;
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
         if (comes(args, first + j, i))
-            unit[j] = load_unit(arrival(args, first + j, i, use));
+            unit[j] = load_unit(arrival(args, first + j, i, epoch));
     }
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
         if (comes(args, first + j, i))
-            there &= is_here(i, unit[j], use);
+            there &= is_here(i, unit[j], epoch);
     }
     return together(there);
 }
 
 /* Until they are, with an eye on the clock; 0: give up. */
-LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use,
+LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
                      int first)
 {
     int there = 1;
@@ -173,23 +173,23 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
         uint32_t data;
         if (!comes(args, p, i))
             continue;
-        const imx_ll_unit *unit = arrival(args, p, i, use);
+        const imx_ll_unit *unit = arrival(args, p, i, epoch);
         if (is_flag(i))
-            there = imbrexd_signal_wait(&watch, &unit->second, use, site);
+            there = imbrexd_signal_wait(&watch, &unit->second, epoch, site);
         else if (!IMX_LINES)
-            there = imbrexd_ll_wait(&watch, &unit->first, (uint32_t)use, site, &data) &&
-                    imbrexd_ll_wait(&watch, &unit->second, (uint32_t)use, site, &data);
+            there = imbrexd_ll_wait(&watch, &unit->first, (uint32_t)epoch, site, &data) &&
+                    imbrexd_ll_wait(&watch, &unit->second, (uint32_t)epoch, site, &data);
     }
     return together(there);
 }
 
 /* The same as look, until all are there. */
-LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use,
+LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
                int first, imx_ll_unit *unit)
 {
 #pragma unroll 1
-    for (int looks = 0; !look(args, i, use, first, unit); looks++) {
-        if (looks >= IMX_TEAM_LOOKS && !wait_units(args, watch, i, use, first))
+    for (int looks = 0; !look(args, i, epoch, first, unit); looks++) {
+        if (looks >= IMX_TEAM_LOOKS && !wait_units(args, watch, i, epoch, first))
             return 0;
     }
     return 1;
@@ -228,13 +228,13 @@ LL_FN imx_ll_unit rounded(const float *sum)
 }
 
 /* Units i of all ranks, added in their order; 0: gave up. */
-LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use)
+LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
 {
     imx_ll_unit unit[AT_ONCE], own = load_data((const char *)args.from, args.most, i);
     float sum[ELEMENTS];
 #pragma unroll 1
     for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take(args, watch, i, use, first, unit))
+        if (!take(args, watch, i, epoch, first, unit))
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -250,12 +250,12 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
 #else
 
 /* Units i of all peers, each to its place; 0: gave up. */
-LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t use)
+LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
 {
     imx_ll_unit unit[AT_ONCE];
 #pragma unroll 1
     for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take(args, watch, i, use, first, unit))
+        if (!take(args, watch, i, epoch, first, unit))
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -273,19 +273,19 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t use, imx_ll_unit data)
+LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t epoch, imx_ll_unit data)
 {
-    imx_ll_unit unit = pack(i, data, use);
+    imx_ll_unit unit = pack(i, data, epoch);
 #pragma unroll
     for (int p = 1; p < IMX_RANKS; p++)
-        store_unit(imx_ll_part(&args, peer(args, p), args.team.rank, use) + i, unit);
+        store_unit(imx_ll_part(&args, peer(args, p), args.team.rank, epoch) + i, unit);
     if (!IMX_REDUCES)
         store_data((char *)args.to + first_byte(args, args.team.rank),
                    share_bytes(args, args.team.rank), i, data);
 }
 
-/* The first unit and the use are under way together.  Whole warps go round: in lines their threads
- * store, load and vote together. */
+/* The first unit and the epoch are under way together.  Whole warps go round: in lines their
+ * threads store, load and vote together. */
 LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
 {
     int64_t step = (int64_t)gridDim.x * IMX_THREADS, lane = threadIdx.x % 32;
@@ -293,21 +293,21 @@ LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
     int64_t bytes = sent_bytes(args, args.team.rank), units = imx_ll_units(IMX_LINES, bytes);
     imx_ll_unit data = load_data((const char *)args.from, bytes, first);
     uint64_t *at = &args.uses[blockIdx.x];
-    uint64_t use = *(volatile uint64_t *)at + 1;
+    uint64_t epoch = *(volatile uint64_t *)at + 1;
 
     for (int64_t i = first; i - lane < units; i += step) {
         if (i != first)
             data = load_data((const char *)args.from, bytes, i);
         __syncwarp();
         if (i < units)
-            send(args, i, use, data);
+            send(args, i, epoch, data);
     }
-    __syncthreads(); /* all threads have read the use */
+    __syncthreads(); /* all threads have read the epoch */
     if (threadIdx.x == 0)
-        *(volatile uint64_t *)at = use;
+        *(volatile uint64_t *)at = epoch;
     for (int64_t i = first; i - lane < imx_ll_units(IMX_LINES, args.most); i += step) {
         __syncwarp();
-        if (!__all_sync(0xffffffffu, receive(args, watch, i, use)))
+        if (!__all_sync(0xffffffffu, receive(args, watch, i, epoch)))
             return;
     }
 }

@@ -14,14 +14,16 @@
  *
  *   chunks    into the peer's data, at the rows' place (gathers) or in slot `rank` (else; slots of
  *             slot_bytes); a chunk of chunk_bytes is one block's and raises signal
- *             rank * chunks + number of the peer.  A peer's credit for the previous use comes first
- *   lines     8 bytes and the use of the run, stored as one: no fence, no signal, the receiver
- *             looks at the line itself.  Twice the bytes.  From byte lines_at of the data on, line
- *             i of rank r, in a run whose use is u, is number i of part (u % 2) * ranks + r; parts
- *             of line_bytes.  So they need a peer's credit for the use before the previous one only
+ *             rank * chunks + number of the peer.  A peer's credit for the previous epoch comes
+ *   first lines     8 bytes and the epoch of the run, stored as one: no fence, no signal, the
+ *             receiver looks at the line itself.  Twice the bytes.  From byte lines_at of the data
+ *             on, line i of rank r, in a run whose epoch is u, is number i of part (u % 2) * ranks
+ *             + r; parts of line_bytes.  So they need a peer's credit for the epoch before the
+ *             previous one only
  *
- * The kernel begins the run: its use is *use + 1, all peers get this rank's credit for the use
- * before (the kernels of that run have ended), and when all blocks know the use, *use is advanced.
+ * The kernel begins the run: its epoch is *epoch + 1, all peers get this rank's credit for the
+ * epoch before (the kernels of that run have ended), and when all blocks know the epoch, *epoch is
+ * advanced.
  */
 #ifndef IMX_PUSH_ARGS_H
 #define IMX_PUSH_ARGS_H
@@ -46,31 +48,31 @@ typedef struct imx_push_args {
     void *to;
     int64_t slot_bytes;
     int64_t lines_at, line_bytes;
-    uint64_t *use;
+    uint64_t *epoch;
     uint32_t *ended;
     imx_team team;
 } imx_push_args;
 
 typedef struct imx_push_line {
-    uint64_t word, use;
+    uint64_t word, epoch;
 } imx_push_line;
 
 enum { IMX_PUSH_WORD = sizeof(uint64_t) };
 
 /* Where `holder` keeps the lines of `of`. */
 IMX_TEAM_FN imx_push_line *imx_push_lines(const imx_push_args *args, int holder, int of,
-                                          uint64_t use)
+                                          uint64_t epoch)
 {
-    int64_t part = (int64_t)(use & 1) * args->team.size + of;
+    int64_t part = (int64_t)(epoch & 1) * args->team.size + of;
     return (imx_push_line *)(imx_team_data(&args->team, holder) + args->lines_at +
                              part * args->line_bytes);
 }
 
 /* The credit that a peer must have given before its memory is written. */
-IMX_TEAM_FN uint64_t imx_push_credit(const imx_push_args *args, uint64_t use)
+IMX_TEAM_FN uint64_t imx_push_credit(const imx_push_args *args, uint64_t epoch)
 {
     uint64_t ago = args->lines ? 2 : 1;
-    return use > ago ? use - ago : 0;
+    return epoch > ago ? epoch - ago : 0;
 }
 
 #endif /* IMX_PUSH_ARGS_H */

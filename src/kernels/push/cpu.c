@@ -12,7 +12,7 @@ typedef struct push {
     const imx_push_args *args;
     const imbrexd_block *block;
     int rank, ranks;
-    uint64_t use;
+    uint64_t epoch;
 } push;
 
 /* Each owner gets its own rows. */
@@ -66,7 +66,7 @@ static int wait(const push *p, const uint64_t *signal, uint64_t value, int what,
 
 static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t index)
 {
-    return wait(p, signal, p->use, adds(p) ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
+    return wait(p, signal, p->epoch, adds(p) ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
 }
 
 /* ---- what arrived ---------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static const void *part(const push *p, int rank, int64_t at, int64_t bytes, void
         return sent(p, rank) + at;
     if (!p->args->lines)
         return place(p, p->rank, rank) + at;
-    unpack(imx_push_lines(p->args, p->rank, rank, p->use) + at / IMX_PUSH_WORD, room, bytes);
+    unpack(imx_push_lines(p->args, p->rank, rank, p->epoch) + at / IMX_PUSH_WORD, room, bytes);
     return room;
 }
 
@@ -163,7 +163,7 @@ static void send_chunk(const push *p, int64_t q)
         imbrexd_check_write(place(p, to, p->rank) + at, (size_t)bytes, 0, 1);
         memcpy(place(p, to, p->rank) + at, sent(p, to) + at, (size_t)bytes);
         imbrexd_signal_post(
-            imx_team_signal(&p->args->team, to, (int64_t)p->rank * p->args->chunks + q), p->use);
+            imx_team_signal(&p->args->team, to, (int64_t)p->rank * p->args->chunks + q), p->epoch);
     }
 }
 
@@ -207,7 +207,7 @@ static void by_chunks(const push *p)
  * who waits for it may read them all (acquire). */
 static void send_lines(const push *p, int to)
 {
-    imx_push_line *lines = imx_push_lines(p->args, to, p->rank, p->use);
+    imx_push_line *lines = imx_push_lines(p->args, to, p->rank, p->epoch);
     const char *from = sent(p, to);
     int64_t bytes = sent_bytes(p, p->rank, to);
     imbrexd_check_read(from, (size_t)bytes, 0, 1);
@@ -218,7 +218,7 @@ static void send_lines(const push *p, int to)
                left < IMX_PUSH_WORD ? (size_t)left : IMX_PUSH_WORD);
     }
     if (bytes)
-        imbrexd_signal_post(&lines[words(bytes) - 1].use, p->use);
+        imbrexd_signal_post(&lines[words(bytes) - 1].epoch, p->epoch);
 }
 
 static void by_lines(const push *p)
@@ -228,8 +228,8 @@ static void by_lines(const push *p)
     for (int i = p->ranks; i >= 1; i--) {
         int from = peer(p, i);
         int64_t bytes = sent_bytes(p, from, p->rank);
-        const imx_push_line *lines = imx_push_lines(p->args, p->rank, from, p->use);
-        if (bytes && from != p->rank && !wait_share(p, &lines[words(bytes) - 1].use, from, -1))
+        const imx_push_line *lines = imx_push_lines(p->args, p->rank, from, p->epoch);
+        if (bytes && from != p->rank && !wait_share(p, &lines[words(bytes) - 1].epoch, from, -1))
             return;
         if (from != p->rank)
             imbrexd_check_read(lines, (size_t)words(bytes) * sizeof *lines, 0, 1);
@@ -244,7 +244,7 @@ static void by_lines(const push *p)
 
 static int wait_credits(const push *p)
 {
-    uint64_t want = imx_push_credit(p->args, p->use);
+    uint64_t want = imx_push_credit(p->args, p->epoch);
     for (int i = 1; i < p->ranks; i++) {
         int from = peer(p, i);
         if (!wait(p, imx_team_credit(&p->args->team, p->rank, from), want, IMX_SITE_CREDIT, from,
@@ -263,12 +263,12 @@ void imx_push_cpu(const void *untyped, const imbrexd_block *block)
         .block = block,
         .rank = team->rank,
         .ranks = team->size,
-        .use = *args->use + 1,
+        .epoch = *args->epoch + 1,
     };
     for (int i = 1; i < p.ranks && block->index == 0; i++)
-        imbrexd_signal_post(imx_team_credit(team, peer(&p, i), p.rank), p.use - 1);
+        imbrexd_signal_post(imx_team_credit(team, peer(&p, i), p.rank), p.epoch - 1);
     if (imbrexd_counter_last(args->ended, (uint32_t)block->count))
-        *args->use = p.use; /* acquired from all who read it */
+        *args->epoch = p.epoch; /* acquired from all who read it */
     if (args->lines && block->index)
         return;
     if (wait_credits(&p))

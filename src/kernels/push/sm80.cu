@@ -5,7 +5,7 @@
  *
  * In lines every worker sends its words to all peers, then takes the same words of what they send.
  * In chunks one half of a block's workers sends and the other one receives, so that both go on at
- * once.  The last warp keeps the books: credits, and the use of the next run.
+ * once.  The last warp keeps the books: credits, and the epoch of the next run.
  */
 #include "../grid.cuh"
 #include "../trace.cuh"
@@ -74,11 +74,11 @@ PUSH_FN uint64_t look_credit(const imx_push_args &args)
 }
 
 /* One warp, which has looked: until all peers have given the credit; 0: give up. */
-PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use,
+PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, uint64_t epoch,
                          uint64_t seen)
 {
     int lane = (int)threadIdx.x % 32, there = 1;
-    uint64_t want = imx_push_credit(&args, use);
+    uint64_t want = imx_push_credit(&args, epoch);
     if (seen < want)
         there = wait_for(args, watch, imx_team_credit(&args.team, args.team.rank, lane), want,
                          IMX_SITE_CREDIT, lane, -1);
@@ -89,10 +89,10 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t use)
+PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t epoch)
 {
-    imx_vector_store_whole(at, make_uint4((uint32_t)word, (uint32_t)(word >> 32), (uint32_t)use,
-                                          (uint32_t)(use >> 32)));
+    imx_vector_store_whole(at, make_uint4((uint32_t)word, (uint32_t)(word >> 32), (uint32_t)epoch,
+                                          (uint32_t)(epoch >> 32)));
 }
 
 PUSH_FN imx_push_line load_line(const imx_push_line *at)
@@ -116,15 +116,15 @@ PUSH_FN void load_words(const imx_push_args &args, int64_t i, int first, uint64_
 }
 
 PUSH_FN void store_words(const imx_push_args &args, int64_t i, int first, const uint64_t *word,
-                         uint64_t use)
+                         uint64_t epoch)
 {
     int64_t at = i * IMX_PUSH_WORD;
 #pragma unroll
     for (int j = 0; j < (TO_OWNERS ? WORDS : IMX_RANKS); j++) {
         int to = first + j;
         if (to < IMX_RANKS && to != args.team.rank && at < sent_bytes(args, args.team.rank, to))
-            store_line(imx_push_lines(&args, to, args.team.rank, use) + i, word[TO_OWNERS ? j : 0],
-                       use);
+            store_line(imx_push_lines(&args, to, args.team.rank, epoch) + i,
+                       word[TO_OWNERS ? j : 0], epoch);
     }
     int64_t left = share_bytes(args, args.team.rank) - at;
     if (!TO_OWNERS && left > 0)
@@ -140,20 +140,20 @@ PUSH_FN bool comes(const imx_push_args &args, int rank, int64_t i)
 }
 
 /* Words number i of AT_ONCE ranks from `first` on; 0: not all that come are there yet. */
-PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t use, int first, uint64_t *word)
+PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t epoch, int first, uint64_t *word)
 {
     imx_push_line line[AT_ONCE];
     int there = 1;
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
         line[j].word = 0;
-        line[j].use = use;
+        line[j].epoch = epoch;
         if (comes(args, first + j, i))
-            line[j] = load_line(imx_push_lines(&args, args.team.rank, first + j, use) + i);
+            line[j] = load_line(imx_push_lines(&args, args.team.rank, first + j, epoch) + i);
     }
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
-        there &= line[j].use >= use;
+        there &= line[j].epoch >= epoch;
         word[j] = line[j].word;
     }
     return there;
@@ -161,14 +161,14 @@ PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t use, int first, 
 
 /* Until they are, with an eye on the clock; 0: give up. */
 PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                       uint64_t use, int first)
+                       uint64_t epoch, int first)
 {
 #pragma unroll 1
     for (int r = first; r < first + AT_ONCE; r++) {
         if (!comes(args, r, i))
             continue;
-        const imx_push_line *line = imx_push_lines(&args, args.team.rank, r, use) + i;
-        if (!wait_for(args, watch, &line->use, use, SHARE, r, -1))
+        const imx_push_line *line = imx_push_lines(&args, args.team.rank, r, epoch) + i;
+        if (!wait_for(args, watch, &line->epoch, epoch, SHARE, r, -1))
             return 0;
     }
     return 1;
@@ -176,11 +176,11 @@ PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, in
 
 /* The same as look, until all are there. */
 PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                       uint64_t use, int first, uint64_t *word)
+                       uint64_t epoch, int first, uint64_t *word)
 {
 #pragma unroll 1
-    for (int looks = 0; !look(args, i, use, first, word); looks++) {
-        if (looks >= IMX_TEAM_LOOKS && !wait_words(args, watch, i, use, first))
+    for (int looks = 0; !look(args, i, epoch, first, word); looks++) {
+        if (looks >= IMX_TEAM_LOOKS && !wait_words(args, watch, i, epoch, first))
             return 0;
     }
     return 1;
@@ -205,7 +205,7 @@ PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count]
 
 /* Words number i of all ranks, this one's among them, added in rank order; 0: gave up. */
 PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                      uint64_t use)
+                      uint64_t epoch)
 {
     int64_t at = i * IMX_PUSH_WORD, left = share_bytes(args, args.team.rank) - at;
     if (left <= 0)
@@ -214,7 +214,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
     float sum[4];
 #pragma unroll 1
     for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take_words(args, watch, i, use, first, word))
+        if (!take_words(args, watch, i, epoch, first, word))
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -240,13 +240,13 @@ PUSH_FN char *put_at(const imx_push_args &args, int rank)
 /* The words number i that come, and own ones that are not there yet, each at its place; 0: gave
  * up. */
 PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                      uint64_t use)
+                      uint64_t epoch)
 {
     int64_t at = i * IMX_PUSH_WORD;
     uint64_t word[AT_ONCE];
 #pragma unroll 1
     for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take_words(args, watch, i, use, first, word))
+        if (!take_words(args, watch, i, epoch, first, word))
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -268,7 +268,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
 #endif
 
 /* word: the first ones, loaded before. */
-PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use,
+PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uint64_t epoch,
                       uint64_t *word)
 {
     int64_t first = (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x;
@@ -278,11 +278,11 @@ PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uin
         for (int share = 0; share < SHARES; share += WORDS) {
             if (i != first || share)
                 load_words(args, i, share, word);
-            store_words(args, i, share, word, use);
+            store_words(args, i, share, word, epoch);
         }
     }
     for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
-        if (!put_words(args, watch, i, use))
+        if (!put_words(args, watch, i, epoch))
             return;
     }
 }
@@ -379,7 +379,7 @@ PUSH_FN void send_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 /* One thread for all posts of a peer: its fence covers what the barrier brought together, and the
  * other warps are at the next chunk meanwhile. */
 template <typename unit>
-PUSH_FN void send_chunks(const imx_push_args &args, uint64_t use, uint32_t thread)
+PUSH_FN void send_chunks(const imx_push_args &args, uint64_t epoch, uint32_t thread)
 {
     const imx_team &team = args.team;
     int lane = (int)thread;
@@ -389,21 +389,21 @@ PUSH_FN void send_chunks(const imx_push_args &args, uint64_t use, uint32_t threa
         asm volatile("bar.sync 1, %0;" : : "r"((int)SENDERS) : "memory");
         if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, team.rank, lane), q) > 0)
             imbrexd_signal_post(imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q),
-                                use);
+                                epoch);
         imx_trace_end(IMX_TRACE_PUSH, -1, (int)q);
     }
 }
 
 /* One warp: until chunk q of all peers is here; 0: give up. */
 PUSH_FN int wait_chunk(const imx_push_args &args, const imbrexd_watch &watch, int64_t q,
-                       uint64_t use)
+                       uint64_t epoch)
 {
     const imx_team &team = args.team;
     int lane = (int)threadIdx.x % 32, there = 1;
     imx_trace_begin(IMX_TRACE_CHUNK);
     if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, lane, team.rank), q) > 0)
         there = wait_for(args, watch,
-                         imx_team_signal(&team, team.rank, (int64_t)lane * args.chunks + q), use,
+                         imx_team_signal(&team, team.rank, (int64_t)lane * args.chunks + q), epoch,
                          SHARE, lane, (int)q);
     there = __all_sync(0xffffffffu, there);
     __syncwarp();
@@ -484,14 +484,14 @@ PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 #endif
 
 template <typename unit>
-PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, uint64_t use)
+PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, uint64_t epoch)
 {
     if (threadIdx.x < SENDERS) {
-        send_chunks<unit>(args, use, threadIdx.x);
+        send_chunks<unit>(args, epoch, threadIdx.x);
         return;
     }
     for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
-        if (!wait_chunk(args, watch, q, use))
+        if (!wait_chunk(args, watch, q, epoch))
             return;
         imx_trace_begin(IMX_TRACE_FOLD);
         put_chunk<unit>(args, q, threadIdx.x - SENDERS);
@@ -502,55 +502,55 @@ PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, ui
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* One warp: what the run before read may be written again. */
-PUSH_FN void give_credits(const imx_push_args &args, uint64_t use)
+PUSH_FN void give_credits(const imx_push_args &args, uint64_t epoch)
 {
     int lane = (int)threadIdx.x % 32;
     if (blockIdx.x == 0 && has_peer(args, lane))
-        imbrexd_signal_post(imx_team_credit(&args.team, lane, args.team.rank), use - 1);
+        imbrexd_signal_post(imx_team_credit(&args.team, lane, args.team.rank), epoch - 1);
 }
 
 /* The last warp: in chunks the peers wait for its credits before they begin, in lines nobody waits
  * for them now, so they do not hold up the block. */
-PUSH_FN void keep_books(const imx_push_args &args, uint64_t use)
+PUSH_FN void keep_books(const imx_push_args &args, uint64_t epoch)
 {
     if (args.lines)
-        give_credits(args, use);
+        give_credits(args, epoch);
     if (threadIdx.x == IMX_WORKERS && imbrexd_counter_last(args.ended, gridDim.x))
-        *(volatile uint64_t *)args.use = use;
+        *(volatile uint64_t *)args.epoch = epoch;
 }
 
-/* The words, the use and the credits are under way together: each takes as long as the others. */
+/* The words, the epoch and the credits are under way together: each takes as long as the others. */
 PUSH_FN void push(const imx_push_args &args, const imbrexd_watch &watch)
 {
     bool works = threadIdx.x < IMX_WORKERS;
     uint64_t word[WORDS];
     if (args.lines && works)
         load_words(args, (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x, 0, word);
-    uint64_t use = *(const volatile uint64_t *)args.use + 1;
+    uint64_t epoch = *(const volatile uint64_t *)args.epoch + 1;
     uint64_t credit = works ? look_credit(args) : UINT64_MAX;
     if (!works && !args.lines)
-        give_credits(args, use);
+        give_credits(args, epoch);
 
-    /* After the barrier the block knows the use, and in chunks it has all credits. */
-    int there = args.lines || wait_credits(args, watch, use, credit);
+    /* After the barrier the block knows the epoch, and in chunks it has all credits. */
+    int there = args.lines || wait_credits(args, watch, epoch, credit);
     if (!__syncthreads_and(there))
         return;
     if (!works) {
-        keep_books(args, use);
+        keep_books(args, epoch);
         return;
     }
     if (args.lines) {
-        if (wait_credits(args, watch, use, credit))
-            by_lines(args, watch, use, word);
+        if (wait_credits(args, watch, epoch, credit))
+            by_lines(args, watch, epoch, word);
         return;
     }
     uintptr_t bits = (uintptr_t)args.from | (uintptr_t)args.to | (uintptr_t)args.row_bytes;
     if ((bits & 15) == 0)
-        by_chunks<uint4>(args, watch, use);
+        by_chunks<uint4>(args, watch, epoch);
     else if ((bits & 3) == 0)
-        by_chunks<uint32_t>(args, watch, use);
+        by_chunks<uint32_t>(args, watch, epoch);
     else
-        by_chunks<uint16_t>(args, watch, use);
+        by_chunks<uint16_t>(args, watch, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)

@@ -2,7 +2,7 @@
  * then bias, then one rounding.
  *
  * Part r, [rows, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.  With
- * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *use: a
+ * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *epoch: a
  * chunk is reduced as soon as its last part is there.
  *
  * For people, when a wait goes on too long: part r is what rank from + r * every sent, and chunk 0
@@ -25,7 +25,7 @@ typedef struct imx_reduce_args {
     int64_t slot_bytes;
     const void *bias;
     void *c;
-    const uint64_t *use, *arrived;
+    const uint64_t *epoch, *arrived;
 } imx_reduce_args;
 
 #endif /* IMX_REDUCE_ARGS_H */

@@ -20,7 +20,7 @@ static int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, i
                               .rank = args->from + r * args->every,
                               .index = args->chunk + q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        if (!imbrexd_signal_wait(watch, signal, *args->use, site))
+        if (!imbrexd_signal_wait(watch, signal, *args->epoch, site))
             return 0;
     }
     return 1;

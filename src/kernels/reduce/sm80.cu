@@ -26,7 +26,7 @@ IMX_VECTOR_FN int wait_parts(const imx_reduce_args *args, const imbrexd_watch *w
         imbrexd_site site = { args->plan, IMX_SITE_PART, args->from + r * args->every,
                               args->chunk + q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        there = imbrexd_signal_wait(watch, signal, *args->use, site);
+        there = imbrexd_signal_wait(watch, signal, *args->epoch, site);
     }
     there = __syncthreads_and(there);
     if (r == 0)
