@@ -1,21 +1,22 @@
-/* bootstrap.c - ties the launcher's environment, the rendezvous and the star together. */
+/* bootstrap.c - ties the launcher's environment, the rendezvous and the out-of-band allgather
+ * together. */
 #include "bootstrap.h"
 
 #include <stdlib.h>
 
 #include "host.h"
-#include "star.h"
+#include "oob.h"
 
 struct imx_bootstrap {
     imbrex_bootstrap public;
-    imx_star star;
+    imx_oob oob;
     imx_host *host; /* NULL but on rank 0 */
 };
 
 static int allgather(void *ctx, const void *send, void *recv, size_t bytes)
 {
     imx_bootstrap *bootstrap = ctx;
-    return imx_star_allgather(&bootstrap->star, send, recv, bytes) != IMBREX_OK;
+    return imx_oob_allgather(&bootstrap->oob, send, recv, bytes) != IMBREX_OK;
 }
 
 imbrex_status imx_bootstrap_meet(const imx_rendezvous_desc *desc, imx_bootstrap **out)
@@ -27,7 +28,7 @@ imbrex_status imx_bootstrap_meet(const imx_rendezvous_desc *desc, imx_bootstrap 
                                             .allgather = allgather,
                                             .ctx = bootstrap };
     imbrex_status status;
-    IMX_GOTO(imx_rendezvous_meet(desc, &bootstrap->star, &bootstrap->host));
+    IMX_GOTO(imx_rendezvous_meet(desc, &bootstrap->oob, &bootstrap->host));
     *out = bootstrap;
     return IMBREX_OK;
 fail:
@@ -75,18 +76,18 @@ const imbrex_bootstrap *imx_bootstrap_public(imx_bootstrap *bootstrap)
 
 imbrex_status imx_bootstrap_status(const imx_bootstrap *bootstrap)
 {
-    return bootstrap->star.status;
+    return bootstrap->oob.status;
 }
 
 void imx_bootstrap_secret(const imx_bootstrap *bootstrap, uint64_t key[2])
 {
-    key[0] = bootstrap->star.key[0];
-    key[1] = bootstrap->star.key[1];
+    key[0] = bootstrap->oob.key[0];
+    key[1] = bootstrap->oob.key[1];
 }
 
 void imx_bootstrap_watch(imx_bootstrap *bootstrap, const uint64_t *abort)
 {
-    bootstrap->star.abort = abort;
+    bootstrap->oob.abort = abort;
 }
 
 void imx_bootstrap_destroy(imx_bootstrap *bootstrap)
@@ -94,6 +95,6 @@ void imx_bootstrap_destroy(imx_bootstrap *bootstrap)
     if (!bootstrap)
         return;
     imx_host_close(bootstrap->host);
-    imx_star_close(&bootstrap->star);
+    imx_oob_close(&bootstrap->oob);
     free(bootstrap);
 }

@@ -28,8 +28,8 @@ enum {
 };
 
 struct imx_host {
-    const imx_rendezvous_desc *desc; /* until all are there, as star */
-    imx_star *star;
+    const imx_rendezvous_desc *desc; /* until all are there, as oob */
+    imx_oob *oob;
     imx_handshake_id id;
     bool one_host;
     int port;
@@ -124,7 +124,7 @@ static imbrex_status misfit(const imx_host *host, const imx_handshake_hello *hel
                         "another rank 0 has come: two ranks have rank 0, or two jobs share "
                         "MASTER_PORT (%d); give each job its own MASTER_PORT or IMBREX_TOKEN",
                         host->port);
-    if (host->star->links[hello->rank].fd >= 0)
+    if (host->oob->links[hello->rank].fd >= 0)
         return imx_fail(IMBREX_PEER,
                         "two ranks say that they are rank %u: give each its own number, and each "
                         "job its own MASTER_PORT (%d) or IMBREX_TOKEN",
@@ -174,8 +174,8 @@ static imbrex_status admit(imx_host *host, int index)
     }
     /* When the first rank gives up, the group has failed: all should hear the same reason. */
     host->deadline = imx_min(host->deadline, imx_socket_deadline(hello->remaining_ms));
-    host->star->links[hello->rank].fd = guest->fd;
-    host->star->links[hello->rank].seals = imx_handshake_seals(guest, &host->id);
+    host->oob->links[hello->rank].fd = guest->fd;
+    host->oob->links[hello->rank].seals = imx_handshake_seals(guest, &host->id);
     host->present++;
     forget(host, index);
     return IMBREX_OK;
@@ -183,7 +183,7 @@ static imbrex_status admit(imx_host *host, int index)
 
 /* ---- The loop -------------------------------------------------------------------------------- */
 
-static bool is_missing(const imx_star_link *link)
+static bool is_missing(const imx_oob_link *link)
 {
     return link->fd < 0;
 }
@@ -193,7 +193,7 @@ static imbrex_status fail_missing(const imx_host *host)
     const imx_launch_env *launch = host->desc->launch;
     char ranks[160], stays[320] = "", other[96] = "";
     imx_text text = { .at = ranks, .size = sizeof ranks };
-    imx_star_name_ranks(host->star, is_missing, &text);
+    imx_oob_name_ranks(host->oob, is_missing, &text);
     if (launch->guessed)
         snprintf(stays, sizeof stays,
                  ", where only ranks of this host find it, as MASTER_ADDR=%.64s says: on all ranks "
@@ -226,9 +226,9 @@ static imx_socket_result wait_for_news(imx_host *host, int64_t until)
         until = imx_min(until, host->guests[i].limit);
     int *rank = host->polled;
     for (int r = 1; r < host->id.size; r++) {
-        if (is_missing(&host->star->links[r]))
+        if (is_missing(&host->oob->links[r]))
             continue;
-        *at++ = (struct pollfd){ .fd = host->star->links[r].fd, .events = POLLIN };
+        *at++ = (struct pollfd){ .fd = host->oob->links[r].fd, .events = POLLIN };
         *rank++ = r;
     }
     imx_socket_result result =
@@ -381,7 +381,7 @@ static imbrex_status keep_on(imx_host *host)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     host->desc = NULL;
-    host->star = NULL;
+    host->oob = NULL;
     host->process = imx_process_now();
     pthread_mutex_lock(&lock);
     host->keeps = true;
@@ -485,12 +485,12 @@ static imbrex_status gather(imx_host *host, bool settles)
 }
 
 imbrex_status imx_host_meet(const imx_rendezvous_desc *desc, const imx_handshake_id *id,
-                            bool settles, int64_t deadline, imx_star *star, imx_host **out)
+                            bool settles, int64_t deadline, imx_oob *oob, imx_host **out)
 {
     imx_host *host;
     IMX_TRY(imx_sys_alloc(1, sizeof *host, &host));
     *host = (imx_host){ .desc = desc,
-                        .star = star,
+                        .oob = oob,
                         .id = *id,
                         .one_host = desc->launch->one_host,
                         .port = desc->launch->port,
@@ -502,20 +502,20 @@ imbrex_status imx_host_meet(const imx_rendezvous_desc *desc, const imx_handshake
                         .present = 1 };
     imbrex_status status = gather(host, settles);
     if (status != IMBREX_OK) {
-        status = imx_star_fail(star, status);
+        status = imx_oob_fail(oob, status);
         if (desc->alone)
             release(host);
         else
-            linger(host, star->text);
+            linger(host, oob->text);
         return status;
     }
     deadline = host->deadline;
     if (!desc->alone && may_hold(host))
         status = keep_on(host);
     if (status == IMBREX_OK)
-        status = imx_star_start(star, deadline);
+        status = imx_oob_start(oob, deadline);
     else
-        status = imx_star_fail(star, status);
+        status = imx_oob_fail(oob, status);
     if (status == IMBREX_OK && host->keeps)
         *out = host;
     else

@@ -245,20 +245,20 @@ static imbrex_status seek(imx_seeker *seeker)
 }
 
 static imbrex_status guest_meet(const imx_rendezvous_desc *desc, const imx_handshake_id *id,
-                                int64_t deadline, imx_star *star, uint64_t *launch)
+                                int64_t deadline, imx_oob *oob, uint64_t *launch)
 {
     imx_seeker seeker = {
         .desc = desc, .id = id, .deadline = deadline, .patience_ms = PATIENCE_MS, .fd = -1
     };
     IMX_TRY(find_addresses(&seeker));
     IMX_TRY(seek(&seeker));
-    star->links[0].fd = seeker.fd;
-    star->links[0].seals = seeker.seals;
+    oob->links[0].fd = seeker.fd;
+    oob->links[0].seals = seeker.seals;
     *launch = seeker.launch;
-    return imx_star_start(star, deadline);
+    return imx_oob_start(oob, deadline);
 }
 
-imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *star, imx_host **host)
+imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_oob *oob, imx_host **host)
 {
     int64_t deadline = imx_socket_deadline(desc->timeout_ms);
     imx_handshake_id id = { .sequence = desc->sequence,
@@ -266,21 +266,21 @@ imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *sta
                             .size = desc->launch->size };
     make_key(desc, id.key);
     id.launch = recall(id.key);
-    IMX_TRY(imx_star_open(star, id.rank, id.size,
-                          desc->later_ms > 0 ? desc->later_ms : desc->timeout_ms));
-    imx_handshake_group_key(&id, star->key);
+    IMX_TRY(imx_oob_open(oob, id.rank, id.size,
+                         desc->later_ms > 0 ? desc->later_ms : desc->timeout_ms));
+    imx_handshake_group_key(&id, oob->key);
     if (id.size == 1)
         return IMBREX_OK;
     uint64_t launch = id.launch;
     if (id.rank > 0) {
-        IMX_TRY(guest_meet(desc, &id, deadline, star, &launch));
+        IMX_TRY(guest_meet(desc, &id, deadline, oob, &launch));
     } else {
         uint64_t process[2];
         IMX_TRY(imx_identity_process(process));
         launch = launch ? launch : process[0] | 1; /* 0 is none */
         const bool settles = !desc->launch->identified && !id.launch;
         id.launch = launch;
-        IMX_TRY(imx_host_meet(desc, &id, settles, deadline, star, host));
+        IMX_TRY(imx_host_meet(desc, &id, settles, deadline, oob, host));
     }
     return desc->alone ? IMBREX_OK : remember(id.key, launch);
 }

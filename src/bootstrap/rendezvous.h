@@ -19,8 +19,8 @@
 #define IMX_RENDEZVOUS_H
 
 #include "launch_env.h"
+#include "oob.h"
 #include "socket.h"
-#include "star.h"
 
 enum { IMX_RENDEZVOUS_PORTS = 32 };
 
@@ -41,10 +41,10 @@ typedef struct imx_rendezvous_desc {
 
 typedef struct imx_host imx_host;
 
-/* Collective.  star is zeroed memory; close it, on failure too.  TIMEOUT names the ranks that did
+/* Collective.  oob is zeroed memory; close it, on failure too.  TIMEOUT names the ranks that did
  * not come, on all that did.  *host: what rank 0 still listens with; imx_host_close it with the
  * group.  NULL on other ranks, and on failure. */
-imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_star *star,
+imbrex_status imx_rendezvous_meet(const imx_rendezvous_desc *desc, imx_oob *oob,
                                   imx_host **host) IMX_MUST_CHECK;
 
 /* PEER: another user's process is at the unix address where rank 0 would listen. */

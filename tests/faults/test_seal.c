@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "bootstrap/handshake.h"
-#include "bootstrap/star.h"
+#include "bootstrap/oob.h"
 #include "meeting.h"
 
 /* Each message verifies once, at its place, on its side. */
@@ -41,7 +41,7 @@ static void test_seal(void **state)
 enum {
     UP = 0,   /* from rank 1 to rank 0 */
     DOWN = 1, /* and back */
-    HEADER = sizeof(imx_star_header),
+    HEADER = sizeof(imx_oob_header),
     UP_START = sizeof(imx_handshake_hello) + sizeof(imx_handshake_proof),
     UP_MESSAGE = HEADER + sizeof(int),
     START = sizeof(imx_handshake_challenge) + sizeof(imx_handshake_verdict),
@@ -62,7 +62,7 @@ typedef struct relay_case {
 
 enum { FLIP = -1, NEITHER = -1 };
 
-#define OF(field) (int)offsetof(imx_star_header, field)
+#define OF(field) (int)offsetof(imx_oob_header, field)
 #define AT_0(call) \
     "what came to rank 0 as rank 1's in allgather " call " is not what that rank sent"
 #define AT_1(call) \
