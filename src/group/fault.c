@@ -295,10 +295,11 @@ static imbrex_status say_net(report *r)
     }
     describe_node(r->group, r->fault->site.rank, &r->text);
     if (r->fault->want == IMX_NET_FORGED)
-        return imx_fail(IMBREX_PEER,
-                        "what came to rank %d%s as rank %d's news%s is not what that rank sent: "
-                        "something between them alters, repeats, reorders or forges it",
-                        r->by, r->self, r->fault->site.rank, r->words);
+        return imx_fail(
+            IMBREX_PEER,
+            "what came to rank %d%s as rank %d's fault relay%s is not what that rank sent: "
+            "something between them alters, repeats, reorders or forges it",
+            r->by, r->self, r->fault->site.rank, r->words);
     return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
                     r->by, r->self, r->group->net_facts.text, r->fault->site.rank, r->words,
                     (int)r->fault->have);

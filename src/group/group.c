@@ -378,7 +378,7 @@ static void destroy(imbrex_group *group)
         end_work(group);
     else
         forsake_work(group);
-    imx_news_close(group->news);
+    imx_fault_relay_close(group->relay);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t])
             imx_group_transports[t]->close(group->transport[t]);

@@ -5,8 +5,8 @@
 #include "backends/backend.h"
 #include "bootstrap/bootstrap.h"
 #include "call.h"
+#include "fault_relay.h"
 #include "net.h"
-#include "news.h"
 #include "nodes.h"
 #include "note.h"
 #include "object.h"
@@ -80,9 +80,9 @@ struct imbrex_group {
     const imx_net_kind *net_kind; /* between nodes; NULL: there is one node */
     imx_net *net;
     imx_net_facts net_facts;
-    bool net_was_stuck;    /* when it was closed */
-    imx_news *news;        /* NULL: there is one node, or another rank of this one has them */
-    imx_memory *net_words; /* [nodes + 1] of 64 bits, that barriers send and receive */
+    bool net_was_stuck;     /* when it was closed */
+    imx_fault_relay *relay; /* NULL: there is one node, or another rank of this one has them */
+    imx_memory *net_words;  /* [nodes + 1] of 64 bits, that barriers send and receive */
 
     imx_symmetric *memories;
     imx_symmetric *control; /* imx_control, in the host's memory */

@@ -111,7 +111,7 @@ imbrex_status imx_net_begin(imbrex_group *group, const char *call, imbrex_status
     if (mine == IMBREX_OK)
         group->net_kind->facts(group->net, &group->net_facts);
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
-    return imx_news_open(group, &group->news);
+    return imx_fault_relay_open(group, &group->relay);
 }
 
 void imx_net_end(imbrex_group *group)

@@ -53,7 +53,7 @@ enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_ABI = 5 };
 enum { IMX_NET_EXCHANGES = -1, IMX_NET_OPENING = -2 }; /* channels beside the plans' */
 enum {
     IMX_NET_SIZES_DIFFER = 1,
-    IMX_NET_FORGED = 2 /* of news.c: a message from site.rank that it did not send */
+    IMX_NET_FORGED = 2 /* of fault_relay.c: a message from site.rank that it did not send */
 };
 
 typedef struct imx_net_op {

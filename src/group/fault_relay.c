@@ -1,5 +1,5 @@
-/* news.c - connections between nodes that carry one thing: why the group has failed. */
-#include "news.h"
+/* fault_relay.c - connections between nodes that carry one thing: why the group has failed. */
+#include "fault_relay.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 
 enum { TRIES_MS = 5000, MESSAGE_MS = 1000, LOOK_MS = 10 };
 
-#define MAGIC 0x7377656e78626d69 /* "imbxnews" */
+#define MAGIC 0x746c616678626d69 /* "imbxfalt" */
 
 typedef enum kind { FAULT = 1, LEAVE = 2 } kind;
 
@@ -30,7 +30,7 @@ typedef struct message {
     char why[IMX_NOTE_BYTES]; /* of a fault of kind ABORT; "": none was given */
 } message;
 
-struct imx_news {
+struct imx_fault_relay {
     imbrex_group *group;
     imx_door_wire *wires;
     struct pollfd *polls;
@@ -95,19 +95,19 @@ static void raise_here(const imbrex_group *group, const message *m)
     }
 }
 
-static void hear(imx_news *news, imx_door_wire *from)
+static void hear(imx_fault_relay *relay, imx_door_wire *from)
 {
     const imbrexd_site site = { .rank = from->rank, .index = -1 };
     message m;
     heard what = receive_message(from, &m);
     if (what == A_MESSAGE && m.kind == FAULT) {
-        raise_here(news->group, &m);
+        raise_here(relay->group, &m);
         return;
     }
     if (what == NOTHING) /* its process has ended, and all its sockets with it */
-        imbrexd_fault_raise(&news->group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
+        imbrexd_fault_raise(&relay->group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
     if (what == FORGERY)
-        imbrexd_fault_raise(&news->group->watch, IMBREXD_FAULT_NET, site, 0, IMX_NET_FORGED);
+        imbrexd_fault_raise(&relay->group->watch, IMBREXD_FAULT_NET, site, 0, IMX_NET_FORGED);
     close(from->fd);
     from->fd = -1;
 }
@@ -137,61 +137,61 @@ static bool find_fault(const imbrex_group *group, message *m)
     return true;
 }
 
-static void tell_all(imx_news *news, const message *m)
+static void tell_all(imx_fault_relay *relay, const message *m)
 {
-    for (int i = 0; i < news->count; i++) {
-        if (news->wires[i].fd >= 0 && !send_message(&news->wires[i], m))
-            shutdown(news->wires[i].fd, SHUT_RDWR);
+    for (int i = 0; i < relay->count; i++) {
+        if (relay->wires[i].fd >= 0 && !send_message(&relay->wires[i], m))
+            shutdown(relay->wires[i].fd, SHUT_RDWR);
     }
 }
 
 static void *run(void *arg)
 {
-    imx_news *news = arg;
+    imx_fault_relay *relay = arg;
     bool told = false;
-    prctl(PR_SET_NAME, "imbrex-news");
-    while (!__atomic_load_n(&news->stop, __ATOMIC_ACQUIRE)) {
+    prctl(PR_SET_NAME, "imbrex-relay");
+    while (!__atomic_load_n(&relay->stop, __ATOMIC_ACQUIRE)) {
         message m;
-        for (int i = 0; i < news->count; i++)
-            news->polls[i] = (struct pollfd){ .fd = news->wires[i].fd, .events = POLLIN };
-        int ready = imx_sys.poll(news->polls, (unsigned long)news->count, LOOK_MS);
-        for (int i = 0; i < news->count && ready > 0; i++) {
-            if (news->polls[i].fd >= 0 && news->polls[i].revents)
-                hear(news, &news->wires[i]);
+        for (int i = 0; i < relay->count; i++)
+            relay->polls[i] = (struct pollfd){ .fd = relay->wires[i].fd, .events = POLLIN };
+        int ready = imx_sys.poll(relay->polls, (unsigned long)relay->count, LOOK_MS);
+        for (int i = 0; i < relay->count && ready > 0; i++) {
+            if (relay->polls[i].fd >= 0 && relay->polls[i].revents)
+                hear(relay, &relay->wires[i]);
         }
-        if (!told && find_fault(news->group, &m)) {
-            tell_all(news, &m);
+        if (!told && find_fault(relay->group, &m)) {
+            tell_all(relay, &m);
             told = true;
         }
     }
     message last;
-    if (!told && find_fault(news->group, &last))
-        tell_all(news, &last);
-    const message leave = { .magic = MAGIC, .kind = LEAVE, .rank = news->group->rank };
-    tell_all(news, &leave);
+    if (!told && find_fault(relay->group, &last))
+        tell_all(relay, &last);
+    const message leave = { .magic = MAGIC, .kind = LEAVE, .rank = relay->group->rank };
+    tell_all(relay, &leave);
     return NULL;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
 /* Rank 0 has a wire to each other node's first rank; those have one to rank 0. */
-static imbrex_status create(imbrex_group *group, imx_news **out)
+static imbrex_status create(imbrex_group *group, imx_fault_relay **out)
 {
     const imx_nodes *nodes = &group->nodes;
-    imx_news *news;
-    IMX_TRY(imx_sys_alloc(1, sizeof *news, &news));
-    news->group = group;
-    news->count = group->rank == 0 ? nodes->count - 1 : 1;
+    imx_fault_relay *relay;
+    IMX_TRY(imx_sys_alloc(1, sizeof *relay, &relay));
+    relay->group = group;
+    relay->count = group->rank == 0 ? nodes->count - 1 : 1;
     imbrex_status status;
-    IMX_GOTO(imx_sys_alloc((size_t)news->count, sizeof *news->wires, &news->wires));
-    IMX_GOTO(imx_sys_alloc((size_t)news->count, sizeof *news->polls, &news->polls));
-    for (int i = 0; i < news->count; i++)
-        news->wires[i] =
+    IMX_GOTO(imx_sys_alloc((size_t)relay->count, sizeof *relay->wires, &relay->wires));
+    IMX_GOTO(imx_sys_alloc((size_t)relay->count, sizeof *relay->polls, &relay->polls));
+    for (int i = 0; i < relay->count; i++)
+        relay->wires[i] =
             (imx_door_wire){ .fd = -1, .rank = group->rank == 0 ? nodes->first[i + 1] : 0 };
-    *out = news;
+    *out = relay;
     return IMBREX_OK;
 fail:
-    imx_news_close(news);
+    imx_fault_relay_close(relay);
     return status;
 }
 
@@ -222,14 +222,14 @@ static imbrex_status ask(imbrex_group *group, bool mine, int32_t *said, int *cou
 }
 
 /* Three meetings: where rank 0 listens, who has called it, who is in.  Whoever cannot be let in,
- * for want of descriptors or memory or since strangers took too long, goes without news.  A caller
- * waits longer than rank 0, which closes the door to those that are still outside. */
-static imbrex_status connect_all(imbrex_group *group, imx_news *news, int *listener,
+ * for want of descriptors or memory or since strangers took too long, goes without a relay.  A
+ * caller waits longer than rank 0, which closes the door to those that are still outside. */
+static imbrex_status connect_all(imbrex_group *group, imx_fault_relay *relay, int *listener,
                                  const imx_door_offer *mine, imx_door_offer *offers)
 {
     const int64_t most = imx_min(TRIES_MS, group->timeout_ms / 2);
     const int64_t longer = imx_min(most + MESSAGE_MS, group->timeout_ms * 3 / 4);
-    imx_door_wire *up = news && group->rank > 0 ? &news->wires[0] : NULL;
+    imx_door_wire *up = relay && group->rank > 0 ? &relay->wires[0] : NULL;
     int32_t *said = (int32_t *)(void *)offers; /* once they are read */
     int callers, in;
     IMX_TRY(imx_agree_allgather(group, mine, offers, sizeof *mine));
@@ -241,14 +241,14 @@ static imbrex_status connect_all(imbrex_group *group, imx_news *news, int *liste
     if (up && up->fd >= 0)
         imx_door_enter(&id, imx_socket_deadline(longer), up);
     if (*listener >= 0) {
-        imx_door_let_in(*listener, &id, (int)imx_min(callers, news->count),
-                        imx_socket_deadline(most), news->wires, news->count);
+        imx_door_let_in(*listener, &id, (int)imx_min(callers, relay->count),
+                        imx_socket_deadline(most), relay->wires, relay->count);
         close(*listener);
         *listener = -1;
     }
     IMX_TRY(ask(group, up && up->fd >= 0, said, &in));
-    for (int i = 0; group->rank == 0 && i < news->count; i++) {
-        imx_door_wire *wire = &news->wires[i];
+    for (int i = 0; group->rank == 0 && i < relay->count; i++) {
+        imx_door_wire *wire = &relay->wires[i];
         if (wire->fd >= 0 && said[wire->rank] != 1) { /* it gave up before it heard that it is in */
             close(wire->fd);
             wire->fd = -1;
@@ -257,54 +257,54 @@ static imbrex_status connect_all(imbrex_group *group, imx_news *news, int *liste
     return IMBREX_OK;
 }
 
-static imbrex_status start(imx_news *news)
+static imbrex_status start(imx_fault_relay *relay)
 {
-    int error = imx_sys.thread_create(&news->thread, run, news);
+    int error = imx_sys.thread_create(&relay->thread, run, relay);
     if (error)
         return imx_fail(IMBREX_SYSTEM, "cannot start a thread: %s", strerror(error));
-    news->running = true;
+    relay->running = true;
     return IMBREX_OK;
 }
 
-imbrex_status imx_news_open(imbrex_group *group, imx_news **out)
+imbrex_status imx_fault_relay_open(imbrex_group *group, imx_fault_relay **out)
 {
-    imx_news *news = NULL;
+    imx_fault_relay *relay = NULL;
     imx_door_offer mine = { .count = 0 }, *offers = NULL;
     int listener = -1;
     imbrex_status own = imx_sys_alloc((size_t)group->size, sizeof *offers, &offers);
     if (own == IMBREX_OK && group->nodes.local == 0)
-        own = create(group, &news);
+        own = create(group, &relay);
     imbrex_status status;
     IMX_GOTO(imx_agree(group, "imbrex_group_create", own, NULL, 0));
     if (group->rank == 0)
         listener = imx_door_open(&mine);
-    IMX_GOTO(connect_all(group, news, &listener, &mine, offers));
-    own = news ? start(news) : IMBREX_OK;
+    IMX_GOTO(connect_all(group, relay, &listener, &mine, offers));
+    own = relay ? start(relay) : IMBREX_OK;
     IMX_GOTO(imx_agree(group, "imbrex_group_create", own, NULL, 0));
-    *out = news;
-    news = NULL;
+    *out = relay;
+    relay = NULL;
 fail:
     if (listener >= 0)
         close(listener);
-    imx_news_close(news);
+    imx_fault_relay_close(relay);
     free(offers);
     return status;
 }
 
-void imx_news_close(imx_news *news)
+void imx_fault_relay_close(imx_fault_relay *relay)
 {
-    if (!news)
+    if (!relay)
         return;
-    if (news->running && imx_process_is(news->group->owner.process)) {
+    if (relay->running && imx_process_is(relay->group->owner.process)) {
         /* release: what this rank did before, such as a fault of its own, is passed on */
-        __atomic_store_n(&news->stop, 1, __ATOMIC_RELEASE);
-        pthread_join(news->thread, NULL);
+        __atomic_store_n(&relay->stop, 1, __ATOMIC_RELEASE);
+        pthread_join(relay->thread, NULL);
     }
-    for (int i = 0; news->wires && i < news->count; i++) {
-        if (news->wires[i].fd >= 0)
-            close(news->wires[i].fd);
+    for (int i = 0; relay->wires && i < relay->count; i++) {
+        if (relay->wires[i].fd >= 0)
+            close(relay->wires[i].fd);
     }
-    free(news->wires);
-    free(news->polls);
-    free(news);
+    free(relay->wires);
+    free(relay->polls);
+    free(relay);
 }

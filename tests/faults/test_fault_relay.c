@@ -1,5 +1,5 @@
-/* test_news.c - connections between nodes that say why a group has failed: it is heard of at once,
- * and a group meets without them where they cannot be. */
+/* test_fault_relay.c - connections between nodes that say why a group has failed: it is heard of at
+ * once, and a group meets without them where they cannot be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static int hears_of_an_abort(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static void news_travel_between_nodes(void **state)
+static void faults_travel_between_nodes(void **state)
 {
     (void)state;
     assert_int_equal(run_with(9, 3, NEWS_MS, hears_of_an_abort, NULL), 0);
@@ -87,7 +87,7 @@ static int aborts_and_leaves(imbrex_group *group, void *ctx)
     return 0;
 }
 
-/* Threads that begin late: the one for news when its rank has left already. */
+/* Threads that begin late: the relay when its rank has left already. */
 static int (*real_thread_create)(unsigned long *thread, void *(*run)(void *), void *arg);
 
 typedef struct late_thread {
@@ -110,7 +110,7 @@ static int create_late(unsigned long *thread, void *(*run)(void *), void *arg)
     return real_thread_create(thread, run_late, late);
 }
 
-static void news_of_who_leaves_at_once(void **state)
+static void the_fault_of_who_leaves_at_once(void **state)
 {
     (void)state;
     real_thread_create = imx_sys.thread_create;
@@ -121,7 +121,7 @@ static void news_of_who_leaves_at_once(void **state)
 
 /* ---- somebody in between --------------------------------------------------------------------- */
 
-/* A bit of what a thread for news receives is another. */
+/* A bit of what a relay receives is another. */
 static long (*real_recvmsg)(int fd, struct msghdr *message, int flags);
 
 static long recvmsg_of_another(int fd, struct msghdr *message, int flags)
@@ -129,7 +129,7 @@ static long recvmsg_of_another(int fd, struct msghdr *message, int flags)
     char thread[16] = "";
     prctl(PR_GET_NAME, thread);
     long got = real_recvmsg(fd, message, flags);
-    if (got > 0 && strcmp(thread, "imbrex-news") == 0)
+    if (got > 0 && strcmp(thread, "imbrex-relay") == 0)
         ((char *)message->msg_iov[0].iov_base)[got - 1] ^= 1;
     return got;
 }
@@ -147,13 +147,13 @@ static int hears_a_forgery(imbrex_group *group, void *ctx)
     RANK_CHECK(status == IMBREX_PEER, "%s", imbrex_status_name(status));
     if (imbrex_group_rank(group) < 2)
         RANK_CHECK(strstr(imbrex_error(), "what came to rank 0") &&
-                       strstr(imbrex_error(), "as rank 2's news, on node 1") &&
+                       strstr(imbrex_error(), "as rank 2's fault relay, on node 1") &&
                        strstr(imbrex_error(), "is not what that rank sent"),
                    "'%s'", imbrex_error());
     return 0;
 }
 
-static void news_that_somebody_changes(void **state)
+static void a_fault_that_somebody_changes(void **state)
 {
     (void)state;
     real_recvmsg = imx_sys.recvmsg;
@@ -258,7 +258,7 @@ static void an_offer_of_too_many_addresses(void **state)
     imx_sys.connect = real_connect;
 }
 
-static void a_group_meets_without_news(void **state)
+static void a_group_meets_without_a_relay(void **state)
 {
     (void)state;
     socklen_t length = sizeof dead_end;
@@ -303,7 +303,7 @@ static int only_meets(imbrex_group *group, void *ctx)
 }
 
 /* Whoever called stays at the door: rank 0 must not look again and again, for ever. */
-static void a_rank_0_without_descriptors_goes_without_news(void **state)
+static void a_rank_0_without_descriptors_goes_without_a_relay(void **state)
 {
     (void)state;
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, ECONNABORTED };
@@ -321,14 +321,14 @@ static void a_rank_0_without_descriptors_goes_without_news(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(news_travel_between_nodes),
-        cmocka_unit_test(news_of_who_leaves_at_once),
-        cmocka_unit_test(news_that_somebody_changes),
+        cmocka_unit_test(faults_travel_between_nodes),
+        cmocka_unit_test(the_fault_of_who_leaves_at_once),
+        cmocka_unit_test(a_fault_that_somebody_changes),
         cmocka_unit_test(strangers_hold_up_nobody),
         cmocka_unit_test(an_offer_of_too_many_addresses),
-        cmocka_unit_test(a_group_meets_without_news),
-        cmocka_unit_test(a_rank_0_without_descriptors_goes_without_news),
+        cmocka_unit_test(a_group_meets_without_a_relay),
+        cmocka_unit_test(a_rank_0_without_descriptors_goes_without_a_relay),
     };
     imx_net_of_test = &net_threads;
-    return cmocka_run_group_tests_name("news", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("fault_relay", tests, NULL, NULL);
 }
