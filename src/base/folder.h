@@ -1,4 +1,4 @@
-/* folder.h - the folder of what imbrex keeps on disk: compiled kernels, measured choices.
+/* folder.h - the folder of what imbrex keeps on disk: compiled kernels, the tuning cache.
  *
  * It is this user's alone and lies where nobody else can exchange it, and a file in it is only read
  * if it belongs to this user and nobody else may write it.  Files are replaced whole: whoever reads

@@ -142,7 +142,7 @@ bool imx_sys_write_all(int fd, const void *from, size_t bytes);
     ROW(cpu_link, "IMBREX_CPU_LINK", real, "0",                                                   \
         "GB/s of an emulated wire between CPU ranks; 0: none")                                    \
     ROW(cache_dir, "IMBREX_CACHE_DIR", text, "",                                                  \
-        "folder of compiled kernels and measured choices; unset: XDG_CACHE_HOME/imbrex or "       \
+        "folder of compiled kernels and of the tuning cache; unset: XDG_CACHE_HOME/imbrex or "    \
         "~/.cache/imbrex")                                                                        \
     ROW(cuda_arch, "IMBREX_CUDA_ARCH", number, "0",                                               \
         "80: kernels in the form for every GPU, also where there is a faster one; 0: the GPU's")  \

@@ -2,7 +2,7 @@
 #include "base/folder.h"
 #include "group/group.h"
 #include "kernels/kernels.h"
-#include "measured.h"
+#include "tuning_cache.h"
 
 size_t imbrex_info(char *text, size_t size)
 {
@@ -16,7 +16,7 @@ size_t imbrex_info(char *text, size_t size)
     imx_text_add(&out, "products on cpu: %s\n", imx_kernel_gemm.cpu_info());
     imx_net_info(&out);
     imx_folder_info(env.cache_dir, &out);
-    imx_measured_info(env.cache_dir, &out);
+    imx_tuning_cache_info(env.cache_dir, &out);
     imx_env_info(&out);
     imx_status_mute(false);
     return out.length;

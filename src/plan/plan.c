@@ -7,7 +7,7 @@
 
 #include "base/live.h"
 #include "base/siphash.h"
-#include "measured.h"
+#include "tuning_cache.h"
 
 /* ---- what all ranks do ----------------------------------------------------------------------- */
 
@@ -23,11 +23,11 @@ _Static_assert(sizeof(recalled) == IMX_AGREE_NOTE, "it is sent as a note");
 static void recall(const imbrex_plan *plan, const imx_request *r, recalled *out)
 {
     for (int i = 0; i < plan->variant_count; i++) {
-        imx_measured measured;
+        imx_tuning_choice measured;
         imx_request of = *r;
         imx_text why = { .at = out->why, .size = i ? 0 : sizeof out->why };
         of.shape.m = plan->variants[i].shape.m;
-        imx_measured_recall(plan->group, &of, &measured, &why);
+        imx_tuning_cache_recall(plan->group, &of, &measured, &why);
         out->chunk_rows[i] = measured.chunk_rows;
         if (measured.algorithm)
             out->algorithm[i] = (int8_t)(1 + measured.algorithm - plan->op->algorithms);

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "measured.h"
 #include "operands.h"
+#include "tuning_cache.h"
 
 static const char call[] = "imbrex_tune";
 
@@ -359,7 +359,8 @@ static imbrex_status tune(tuning *t)
     imx_text_add(&text, "%.1f us%s", median(&best), t->figures);
     imbrex_status mine = IMBREX_OK;
     if (t->group->rank == 0)
-        mine = imx_measured_keep(t->group, &t->request, best.algorithm, best.chunk_rows, figures);
+        mine =
+            imx_tuning_cache_keep(t->group, &t->request, best.algorithm, best.chunk_rows, figures);
     IMX_TRY(imx_agree(t->group, call, mine, NULL, 0));
     tell(t, &best, NULL, 1);
     return IMBREX_OK;
@@ -389,7 +390,7 @@ static imbrex_status check(const imbrex_group *group, tuning *t)
         return imx_fail(IMBREX_UNSUPPORTED, "nothing can be timed on %s", group->device_name);
     if (group->size == 1)
         return imx_fail(IMBREX_UNSUPPORTED, "a group of one rank has nothing to choose");
-    return group->rank == 0 ? imx_measured_check(group) : IMBREX_OK;
+    return group->rank == 0 ? imx_tuning_cache_check(group) : IMBREX_OK;
 }
 
 static imbrex_status meet(tuning *t, imbrex_status mine)

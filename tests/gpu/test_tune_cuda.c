@@ -64,10 +64,10 @@ static void links_are_in_the_key(void **state)
     char info[16000];
     run(2);
     imbrex_info(info, sizeof info);
-    assert_non_null(strstr(info, "measured choices: 1, of this version 1, in "));
+    assert_non_null(strstr(info, "tuning cache: 1, of this version 1, in "));
     run(1);
     imbrex_info(info, sizeof info);
-    assert_non_null(strstr(info, "measured choices: 2, of this version 2, in "));
+    assert_non_null(strstr(info, "tuning cache: 2, of this version 2, in "));
 }
 
 enum { TIMEOUT_MS = 2000 };

@@ -23,7 +23,7 @@
 enum { RANKS = 3, M = 96, N = 16, K = 8 };
 
 static const imbrex_gemm_desc shape = { .m = M, .n = N, .k = K, .dtype = IMBREX_F32 };
-static const char file[] = "measured-1.txt";
+static const char file[] = "tuning-1.txt";
 
 /* ---- a rank's view of a tuning --------------------------------------------------------------- */
 
@@ -172,15 +172,15 @@ static void what_is_measured_is_used(void **state)
 {
     (void)state;
     assert_false(is_measured());
-    assert_says(info(), "measured choices: none\n");
+    assert_says(info(), "tuning cache: none\n");
     tune(tune_rank);
     assert_true(is_measured());
     assert_says(new_plan()->text, " (measured: ");
     assert_says(new_plan()->text, " us, ");
     assert_says(new_plan()->text, "; tuned 20");
-    assert_says(info(), "measured choices: 1, of this version 1, in ");
+    assert_says(info(), "tuning cache: 1, of this version 1, in ");
     tune(tune_quietly); /* in the same line's place */
-    assert_says(info(), "measured choices: 1, of this version 1, in ");
+    assert_says(info(), "tuning cache: 1, of this version 1, in ");
     assert_int_equal(scratch_count(), 1);
     setenv("IMBREX_ALGORITHM", "sequential", 1);
     assert_string_equal(new_plan()->facts.algorithm, "sequential");
@@ -272,7 +272,7 @@ static void every_operator(void **state)
 {
     (void)state;
     tune(tune_others);
-    assert_says(info(), "measured choices: 3, of this version 3, in ");
+    assert_says(info(), "tuning cache: 3, of this version 3, in ");
 }
 
 /* Rank 1 looks for the file where there is none. */
@@ -399,15 +399,15 @@ static void damaged_lines(void **state)
     (void)state;
     tune(tune_quietly);
     rewrite(" us", " uS", false);
-    assert_says(new_plan()->text, "measured-1.txt is damaged");
+    assert_says(new_plan()->text, "tuning-1.txt is damaged");
     assert_false(is_measured());
-    assert_says(info(), "measured choices: 0, of this version 0, in ");
-    assert_says(info(), "measured-1.txt; 1 damaged lines are ignored\n");
+    assert_says(info(), "tuning cache: 0, of this version 0, in ");
+    assert_says(info(), "tuning-1.txt; 1 damaged lines are ignored\n");
     tune(tune_quietly); /* puts it right */
     assert_true(is_measured());
     assert_null(strstr(info(), "damaged"));
     rewrite(", chunk_rows=", ", chunk_row=", true);
-    assert_says(new_plan()->text, "measured-1.txt is damaged");
+    assert_says(new_plan()->text, "tuning-1.txt is damaged");
     tune(tune_quietly);
     char year[16], before[32]; /* " | 20" alone may also be a figure's */
     time_t now = time(NULL);
@@ -419,7 +419,7 @@ static void damaged_lines(void **state)
     char *text = load(&bytes);
     scratch_write(file, text, bytes - 5);
     free(text);
-    assert_says(new_plan()->text, "measured-1.txt is damaged");
+    assert_says(new_plan()->text, "tuning-1.txt is damaged");
 }
 
 static void lines_of_another_version(void **state)
@@ -431,9 +431,9 @@ static void lines_of_another_version(void **state)
     strcpy(other, "\n99.0.0 | ");
     rewrite(version, other, true);
     assert_false(is_measured());
-    assert_says(info(), "measured choices: 1, of this version 0, in ");
+    assert_says(info(), "tuning cache: 1, of this version 0, in ");
     tune(tune_quietly); /* and stay */
-    assert_says(info(), "measured choices: 2, of this version 1, in ");
+    assert_says(info(), "tuning cache: 2, of this version 1, in ");
 }
 
 static void files_that_are_not_to_be_trusted(void **state)
@@ -443,11 +443,11 @@ static void files_that_are_not_to_be_trusted(void **state)
     assert_int_equal(chmod(scratch_path(file), 0622), 0);
     assert_says(new_plan()->text,
                 "is ignored: it or its folder belongs to someone else, or others may write it");
-    assert_says(info(), "measured choices: none: ");
+    assert_says(info(), "tuning cache: none: ");
     tune(tune_quietly); /* replaces it */
     assert_true(is_measured());
     scratch_write(file, "something\n", 10);
-    assert_says(new_plan()->text, "is ignored: it is no file of measured choices");
+    assert_says(new_plan()->text, "is ignored: it is no tuning cache");
     tune(tune_quietly);
     assert_true(is_measured());
 }

@@ -1,5 +1,5 @@
-/* measured.c - the file of measured choices: finds a case's line, replaces it, counts them all. */
-#include "measured.h"
+/* tuning_cache.c - the file of tuning cache: finds a case's line, replaces it, counts them all. */
+#include "tuning_cache.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "base/folder.h"
 #include "base/siphash.h"
 
-static const char file_name[] = "measured-1.txt"; /* the number changes with the format */
-static const char head[] = "imbrex's measured choices: see docs/tuning.md; a line is one case\n";
+static const char file_name[] = "tuning-1.txt"; /* the number changes with the format */
+static const char head[] = "imbrex's tuning cache: see docs/tuning.md; a line is one case\n";
 
 enum {
     FILE_BYTES_MOST = 1 << 20,
@@ -104,7 +104,7 @@ static bool is_whole(const line *l)
 }
 
 /* The columns behind the key, of a whole line; false: not in a form that this build writes. */
-static bool read_columns(const line *l, const char *key, const imx_op *op, imx_measured *out,
+static bool read_columns(const line *l, const char *key, const imx_op *op, imx_tuning_choice *out,
                          imx_text *why)
 {
     char text[LINE_MOST], name[24] = "", figures[FIGURES_MOST] = "", date[16] = "";
@@ -121,7 +121,7 @@ static bool read_columns(const line *l, const char *key, const imx_op *op, imx_m
     const imx_algorithm *algorithm = imx_op_algorithm(op->algorithms, name);
     if (!algorithm)
         return false;
-    *out = (imx_measured){ algorithm, chunk_rows };
+    *out = (imx_tuning_choice){ algorithm, chunk_rows };
     imx_text_add(why, "measured: %.*s; tuned %s", (int)strlen(figures) - 1, figures, date);
     return true;
 }
@@ -137,8 +137,7 @@ static const char *open_file(const imx_folder *folder, char **file, imx_text *wh
     if (*file && strncmp(*file, head, sizeof head - 1) == 0)
         return *file + sizeof head - 1;
     if (*file)
-        imx_text_add(why, "%s/%s is ignored: it is no file of measured choices", folder->path,
-                     file_name);
+        imx_text_add(why, "%s/%s is ignored: it is no tuning cache", folder->path, file_name);
     else if (errno == EPERM)
         imx_text_add(why,
                      "%s/%s is ignored: it or its folder belongs to someone else, or others may "
@@ -151,13 +150,13 @@ static const char *open_file(const imx_folder *folder, char **file, imx_text *wh
     return NULL;
 }
 
-void imx_measured_recall(const imbrex_group *group, const imx_request *request, imx_measured *out,
-                         imx_text *why)
+void imx_tuning_cache_recall(const imbrex_group *group, const imx_request *request,
+                             imx_tuning_choice *out, imx_text *why)
 {
     imx_folder folder;
     char key[KEY_MOST] = "", *file = NULL;
     imx_text key_text = { .at = key, .size = sizeof key };
-    *out = (imx_measured){ .algorithm = NULL };
+    *out = (imx_tuning_choice){ .algorithm = NULL };
     imx_folder_name(group->env.cache_dir, &folder);
     const char *rest = imx_backend_runs(group->backend) ? open_file(&folder, &file, why) : NULL;
     if (!rest)
@@ -173,7 +172,7 @@ void imx_measured_recall(const imbrex_group *group, const imx_request *request, 
     free(file);
 }
 
-void imx_measured_info(const char *wanted, imx_text *text)
+void imx_tuning_cache_info(const char *wanted, imx_text *text)
 {
     imx_folder folder;
     char *file = NULL, words[600] = "", version[32];
@@ -183,7 +182,7 @@ void imx_measured_info(const char *wanted, imx_text *text)
     const char *rest = open_file(&folder, &file, &why);
     snprintf(version, sizeof version, "%s | ", imbrex_version());
     if (!rest) {
-        imx_text_add(text, "measured choices: none%s%s\n", *words ? ": " : "", words);
+        imx_text_add(text, "tuning cache: none%s%s\n", *words ? ": " : "", words);
         return;
     }
     for (line l; next_line(&rest, &l);) {
@@ -192,8 +191,8 @@ void imx_measured_info(const char *wanted, imx_text *text)
         damaged += !is;
         ours += is && starts(&l, version);
     }
-    imx_text_add(text, "measured choices: %d, of this version %d, in %s/%s", whole, ours,
-                 folder.path, file_name);
+    imx_text_add(text, "tuning cache: %d, of this version %d, in %s/%s", whole, ours, folder.path,
+                 file_name);
     if (damaged)
         imx_text_add(text, "; %d damaged lines are ignored", damaged);
     imx_text_add(text, "\n");
@@ -202,7 +201,7 @@ void imx_measured_info(const char *wanted, imx_text *text)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-imbrex_status imx_measured_check(const imbrex_group *group)
+imbrex_status imx_tuning_cache_check(const imbrex_group *group)
 {
     imx_folder folder;
     imx_folder_find(group->env.cache_dir, &folder);
@@ -254,8 +253,8 @@ static imbrex_status replace(const imx_folder *folder, const char *key, const im
     return status;
 }
 
-imbrex_status imx_measured_keep(const imbrex_group *group, const imx_request *request,
-                                const char *algorithm, int chunk_rows, const char *figures)
+imbrex_status imx_tuning_cache_keep(const imbrex_group *group, const imx_request *request,
+                                    const char *algorithm, int chunk_rows, const char *figures)
 {
     char key[KEY_MOST] = "", added[LINE_MOST + KEY_MOST], digest[DIGEST + 1], date[16];
     imx_text key_text = { .at = key, .size = sizeof key };
