@@ -15,7 +15,7 @@
  * ll          caller   | gather by one kernel, data with flags | all tiles |: where a is so small
  *                        that this is over before a first chunk would be there
  *
- * hierarchical         over nodes: across.h, the product waiting for each chunk
+ * hierarchical         over nodes: hierarchical.h, the product waiting for each chunk
  *
  * sequential  caller   | push all chunks, flags | wait for all | all tiles |
  *
@@ -24,7 +24,7 @@
  * merged it has one chunk, for which all ranks' rows must be here, its own too: "copy" and
  * "sequential" copy them there before the product starts.
  */
-#include "across.h"
+#include "hierarchical.h"
 #include "plan/descs.h"
 
 enum { GEMM, LL }; /* kernels */
@@ -361,13 +361,13 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, true);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -375,11 +375,11 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, false);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_across_gather(run, &lanes, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_exchange_gather_wait(run, run->stream));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));

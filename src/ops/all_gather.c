@@ -5,7 +5,7 @@
  *
  * sequential  caller   | push all chunks, flags | wait for all | copy all to c |
  *
- * hierarchical         over nodes: across.h
+ * hierarchical         over nodes: hierarchical.h
  *
  * store       caller   | one kernel: half of its threads store own rows at all peers and at c, the
  *                        others put what arrives into c |
@@ -13,7 +13,7 @@
  * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
  *                        peers and looks for theirs until they are here |
  */
-#include "across.h"
+#include "hierarchical.h"
 #include "plan/descs.h"
 
 enum { KERNEL };
@@ -104,28 +104,28 @@ static imbrex_status run_ll(const imx_run *run)
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static imbrex_status gather_across(const imx_run *run, const imx_lanes *lanes)
+static imbrex_status gather_hierarchical(const imx_run *run, const imx_lanes *lanes)
 {
     int64_t width = run->variant->shape.n;
-    IMX_TRY(imx_across_gather(run, lanes, run->args->a, width));
+    IMX_TRY(imx_hierarchical_gather(run, lanes, run->args->a, width));
     return imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, true);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(gather_across(run, &lanes));
+    IMX_TRY(gather_hierarchical(run, &lanes));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, false);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(gather_across(run, &lanes));
+    IMX_TRY(gather_hierarchical(run, &lanes));
     return imx_run_end(run);
 }
 

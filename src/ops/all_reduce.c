@@ -3,7 +3,7 @@
  * sequential  caller   | reduce_scatter: push all blocks, flags | wait for all parts | reduce, into
  *                        own rows of c | all_gather: push them | wait for all | copy all to c |
  *
- * hierarchical         over nodes: the same by across.h
+ * hierarchical         over nodes: the same by hierarchical.h
  *
  * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
  *                        peers, looks for theirs until they are here, and adds them |: every rank
@@ -11,11 +11,15 @@
  *
  * All add the ranks' numbers in the same order, and round once: on one node the bits are the same.
  */
-#include "across.h"
+#include "hierarchical.h"
 #include "plan/descs.h"
 #include "sum_all.h"
 
-enum { REDUCE, LL = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
+enum {
+    REDUCE,
+    LL = REDUCE,
+    HIERARCHICAL = REDUCE
+}; /* kernels; over nodes several, from there on */
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
@@ -57,24 +61,24 @@ static imbrex_status run_ll(const imx_run *run)
 
 static imbrex_status prepare_nodes(imx_variant *variant)
 {
-    return imx_across_scatter_prepare(variant, ACROSS);
+    return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, true);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, run->args->a, NULL));
+    IMX_TRY(imx_hierarchical_sum(run, &lanes, HIERARCHICAL, run->args->a, NULL));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, false);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, run->args->a, NULL));
+    IMX_TRY(imx_hierarchical_sum(run, &lanes, HIERARCHICAL, run->args->a, NULL));
     return imx_run_end(run);
 }
 
@@ -96,7 +100,7 @@ const imx_op imx_op_all_reduce = {
           .run = run_sequential },
         { .name = "sequential",
           .over_nodes = true,
-          .layout = imx_across_sum_needs,
+          .layout = imx_hierarchical_sum_needs,
           .prepare = prepare_nodes,
           .run = run_sequential_nodes },
         { .name = "ll",
@@ -107,7 +111,7 @@ const imx_op imx_op_all_reduce = {
           .run = run_ll },
         { .name = "hierarchical",
           .over_nodes = true,
-          .layout = imx_across_sum_needs,
+          .layout = imx_hierarchical_sum_needs,
           .prepare = prepare_nodes,
           .run = run_hierarchical },
     },

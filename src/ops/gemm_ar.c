@@ -12,18 +12,19 @@
  * ll          caller   | all tiles | one kernel: every rank sends all, adds all |: data with flags
  *                                     where it is little
  *
- * hierarchical         over nodes: across.h, each chunk as the product makes it; then the sums
+ * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it; then the
+ * sums
  *
  * Partials are rounded to dtype, added in rank order, then bias, one rounding, whoever does it: the
  * bits are those of a gemm_rs and an all_gather behind it.
  */
-#include "across.h"
+#include "hierarchical.h"
 #include "partials.h"
 #include "plan/descs.h"
 #include "sum_all.h"
 
 /* Kernels; over nodes several, from there on. */
-enum { GEMM, REDUCE, BESIDE, PUSH = REDUCE, LL = REDUCE, ACROSS = REDUCE };
+enum { GEMM, REDUCE, BESIDE, PUSH = REDUCE, LL = REDUCE, HIERARCHICAL = REDUCE };
 
 static imbrex_status prepare_gemm(imx_variant *variant, int leave)
 {
@@ -200,7 +201,7 @@ static imbrex_status run_ll(const imx_run *run)
 static imbrex_status prepare_nodes(imx_variant *variant, int leave)
 {
     IMX_TRY(prepare_gemm(variant, leave));
-    return imx_across_scatter_prepare(variant, ACROSS);
+    return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 /* Beside the product run kernels that wait, add up and send. */
@@ -211,14 +212,14 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, true);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, imx_run_local(run), args.done));
+    IMX_TRY(imx_hierarchical_sum(run, &lanes, HIERARCHICAL, imx_run_local(run), args.done));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -230,10 +231,10 @@ static imbrex_status prepare_sequential_nodes(imx_variant *variant)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, false);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run));
-    IMX_TRY(imx_across_sum(run, &lanes, ACROSS, imx_run_local(run), NULL));
+    IMX_TRY(imx_hierarchical_sum(run, &lanes, HIERARCHICAL, imx_run_local(run), NULL));
     return imx_run_end(run);
 }
 
@@ -264,7 +265,7 @@ const imx_op imx_op_gemm_ar = {
           .run = run_sequential },
         { .name = "sequential",
           .over_nodes = true,
-          .layout = imx_across_sum_needs,
+          .layout = imx_hierarchical_sum_needs,
           .prepare = prepare_sequential_nodes,
           .run = run_sequential_nodes },
         { .name = "store",
@@ -282,7 +283,7 @@ const imx_op imx_op_gemm_ar = {
           .run = run_ll },
         { .name = "hierarchical",
           .over_nodes = true,
-          .layout = imx_across_sum_needs,
+          .layout = imx_hierarchical_sum_needs,
           .prepare = prepare_hierarchical,
           .run = run_hierarchical },
     },

@@ -15,7 +15,7 @@
  * ll          caller   | all tiles | scatter and sum by one kernel |: data with flags where it is
  *                                     little
  *
- * hierarchical         over nodes: across.h, each chunk as the product makes it
+ * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it
  *
  * The product counts the tiles of each chunk; the last one posts done, and the chunk leaves for its
  * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
@@ -23,11 +23,16 @@
  */
 #include <string.h>
 
-#include "across.h"
+#include "hierarchical.h"
 #include "partials.h"
 #include "plan/descs.h"
 
-enum { GEMM, REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there */
+enum {
+    GEMM,
+    REDUCE,
+    PUSH = REDUCE,
+    HIERARCHICAL = REDUCE
+}; /* kernels; over nodes several, from there */
 
 static imbrex_status prepare_gemm(imx_variant *variant, imx_gemm_args largest)
 {
@@ -304,19 +309,19 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 {
     IMX_TRY(
         prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, variant->config.leave)));
-    return imx_across_scatter_prepare(variant, ACROSS);
+    return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, true);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), args.done));
+    IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, imx_run_local(run), args.done));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -324,17 +329,17 @@ static imbrex_status run_hierarchical(const imx_run *run)
 static imbrex_status prepare_sequential_nodes(imx_variant *variant)
 {
     IMX_TRY(prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, 0)));
-    return imx_across_scatter_prepare(variant, ACROSS);
+    return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, false);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, imx_run_local(run), NULL));
+    IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, imx_run_local(run), NULL));
     return imx_run_end(run);
 }
 
@@ -366,7 +371,7 @@ const imx_op imx_op_gemm_rs = {
           .run = run_sequential },
         { .name = "sequential",
           .over_nodes = true,
-          .layout = imx_across_scatter_needs,
+          .layout = imx_hierarchical_scatter_needs,
           .prepare = prepare_sequential_nodes,
           .run = run_sequential_nodes },
         { .name = "scatter_push",
@@ -401,7 +406,7 @@ const imx_op imx_op_gemm_rs = {
           .run = run_ll },
         { .name = "hierarchical",
           .over_nodes = true,
-          .layout = imx_across_scatter_needs,
+          .layout = imx_hierarchical_scatter_needs,
           .prepare = prepare_hierarchical,
           .run = run_hierarchical },
     },

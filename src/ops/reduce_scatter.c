@@ -5,15 +5,19 @@
  *
  * sequential  caller   | push all chunks, flags | wait for all parts | reduce |
  *
- * hierarchical         over nodes: across.h
+ * hierarchical         over nodes: hierarchical.h
  *
  * store       caller   | one kernel: half of its threads store parts at their owners, the others
  *                        add what arrives |
  */
-#include "across.h"
+#include "hierarchical.h"
 #include "plan/descs.h"
 
-enum { REDUCE, PUSH = REDUCE, ACROSS = REDUCE }; /* kernels; over nodes several, from there on */
+enum {
+    REDUCE,
+    PUSH = REDUCE,
+    HIERARCHICAL = REDUCE
+}; /* kernels; over nodes several, from there on */
 
 static imbrex_status prepare(imx_variant *variant)
 {
@@ -77,26 +81,26 @@ static imbrex_status run_store(const imx_run *run)
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static imbrex_status prepare_across(imx_variant *variant)
+static imbrex_status prepare_scatter(imx_variant *variant)
 {
-    return imx_across_scatter_prepare(variant, ACROSS);
+    return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, true);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, run->args->a, NULL));
+    IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, run->args->a, NULL));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_across_lanes(run, false);
+    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_across_scatter(run, &lanes, ACROSS, run->args->a, NULL));
+    IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, run->args->a, NULL));
     return imx_run_end(run);
 }
 
@@ -123,8 +127,8 @@ const imx_op imx_op_reduce_scatter = {
           .run = run_sequential },
         { .name = "sequential",
           .over_nodes = true,
-          .layout = imx_across_scatter_needs,
-          .prepare = prepare_across,
+          .layout = imx_hierarchical_scatter_needs,
+          .prepare = prepare_scatter,
           .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
@@ -135,8 +139,8 @@ const imx_op imx_op_reduce_scatter = {
           .run = run_store },
         { .name = "hierarchical",
           .over_nodes = true,
-          .layout = imx_across_scatter_needs,
-          .prepare = prepare_across,
+          .layout = imx_hierarchical_scatter_needs,
+          .prepare = prepare_scatter,
           .run = run_hierarchical },
     },
 };

@@ -1,6 +1,6 @@
-/* across.h - gather and scatter over several nodes with equally many ranks: between nodes a rank
- * talks to those of its own number in the others alone, so that what leaves a node leaves it once,
- * and arrives once.
+/* hierarchical.h - gather and scatter over several nodes with equally many ranks: between nodes a
+ * rank talks to those of its own number in the others alone, so that what leaves a node leaves it
+ * once, and arrives once.
  *
  * gather, as its streams run side by side:
  *
@@ -24,8 +24,8 @@
  * and in its local data, after the operator's own, sums [nodes][most rows, n], what this node has
  * for node t, and incoming [nodes][most rows, n], what node t has for this rank.
  */
-#ifndef IMX_ACROSS_H
-#define IMX_ACROSS_H
+#ifndef IMX_HIERARCHICAL_H
+#define IMX_HIERARCHICAL_H
 
 #include "exchange.h"
 
@@ -36,29 +36,29 @@ typedef struct imx_lanes {
     int nets;
 } imx_lanes;
 
-imx_lanes imx_across_lanes(const imx_run *run, bool overlapped);
+imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped);
 
 /* Sends shard[rows, width], this rank's, to all.  Needs: imx_exchange_gather_needs; what has
  * arrived is awaited and taken as there. */
-imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
-                                int64_t width) IMX_MUST_CHECK;
+imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
+                                      int64_t width) IMX_MUST_CHECK;
 
 /* After the operator's own local data and signals. */
-void imx_across_scatter_needs(const imx_variant *variant, imx_needs *needs);
+void imx_hierarchical_scatter_needs(const imx_variant *variant, imx_needs *needs);
 
 /* Makes the kernels ready, from number `first` on. */
-imbrex_status imx_across_scatter_prepare(imx_variant *variant, int first) IMX_MUST_CHECK;
+imbrex_status imx_hierarchical_scatter_prepare(imx_variant *variant, int first) IMX_MUST_CHECK;
 
 /* args.c becomes this rank's rows of the sum of all ranks' matrix[m, n]: within each node by rank,
  * rounded, then by node, then bias.  With done, chunk q of rank's rows is there only once done[rank
  * * chunks + q] is posted; all of it is when the caller's stream comes here. */
-imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int first,
-                                 const void *matrix, uint64_t *done) IMX_MUST_CHECK;
+imbrex_status imx_hierarchical_scatter(const imx_run *run, const imx_lanes *lanes, int first,
+                                       const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
 /* args.c[m, n] becomes all rows of that sum: the scatter, by the same kernels, then the gather.  On
  * streams of their own these meet in between, and the caller joins them behind it. */
-void imx_across_sum_needs(const imx_variant *variant, imx_needs *needs);
-imbrex_status imx_across_sum(const imx_run *run, const imx_lanes *lanes, int first,
-                             const void *matrix, uint64_t *done) IMX_MUST_CHECK;
+void imx_hierarchical_sum_needs(const imx_variant *variant, imx_needs *needs);
+imbrex_status imx_hierarchical_sum(const imx_run *run, const imx_lanes *lanes, int first,
+                                   const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
-#endif /* IMX_ACROSS_H */
+#endif /* IMX_HIERARCHICAL_H */

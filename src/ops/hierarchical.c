@@ -1,5 +1,5 @@
-/* across.c - gather and scatter over nodes; see across.h for which stream does what. */
-#include "across.h"
+/* hierarchical.c - gather and scatter over nodes; see hierarchical.h for which stream does what. */
+#include "hierarchical.h"
 
 #include "sum_all.h"
 
@@ -33,7 +33,7 @@ static int most_chunks(const imx_run *run, int rank, int other)
     return (int)imx_max(imx_run_chunks(run, rank), imx_run_chunks(run, other));
 }
 
-imx_lanes imx_across_lanes(const imx_run *run, bool overlapped)
+imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped)
 {
     const imbrex_plan *plan = run->plan;
     if (!overlapped)
@@ -95,8 +95,8 @@ static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int
     return IMBREX_OK;
 }
 
-imbrex_status imx_across_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
-                                int64_t width)
+imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
+                                      int64_t width)
 {
     const imx_nodes *nodes = nodes_of(run);
     for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
@@ -141,7 +141,7 @@ static char *incoming(const imx_run *run, int node)
     return sum(run, nodes_of(run)->count + node);
 }
 
-void imx_across_scatter_needs(const imx_variant *variant, imx_needs *needs)
+void imx_hierarchical_scatter_needs(const imx_variant *variant, imx_needs *needs)
 {
     size_t nodes = (size_t)variant->plan->group->nodes.count;
     imx_exchange_scatter_needs(variant, needs);
@@ -170,7 +170,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
 
 /* What adds up beside a product takes no more than was left free for it, and the engine keeps its
  * part of that; the rest is alone. */
-imbrex_status imx_across_scatter_prepare(imx_variant *variant, int first)
+imbrex_status imx_hierarchical_scatter_prepare(imx_variant *variant, int first)
 {
     const imx_config *config = &variant->config;
     int left = (int)imx_max(1, config->leave - variant->plan->group->net_facts.units);
@@ -296,8 +296,8 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
     return imx_run_launch(run, run->stream, first + NODES, &args, sizeof args);
 }
 
-imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int first,
-                                 const void *matrix, uint64_t *done)
+imbrex_status imx_hierarchical_scatter(const imx_run *run, const imx_lanes *lanes, int first,
+                                       const void *matrix, uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
     for (int i = 1; i < nodes->count; i++) {
@@ -312,10 +312,10 @@ imbrex_status imx_across_scatter(const imx_run *run, const imx_lanes *lanes, int
 
 /* ---- sums on every rank ---------------------------------------------------------------------- */
 
-void imx_across_sum_needs(const imx_variant *variant, imx_needs *needs)
+void imx_hierarchical_sum_needs(const imx_variant *variant, imx_needs *needs)
 {
     imx_needs scatter = { 0 }, gather = { 0 };
-    imx_across_scatter_needs(variant, &scatter);
+    imx_hierarchical_scatter_needs(variant, &scatter);
     imx_exchange_gather_needs(variant, variant->shape.n, &gather);
     *needs = imx_exchange_both(&scatter, &gather);
 }
@@ -325,19 +325,19 @@ static imbrex_status gather_sums(const imx_run *run, const imx_lanes *lanes)
     int64_t width = run->variant->shape.n;
     const void *own = imx_sum_all_own_rows(run);
     imx_needs scatter = { 0 };
-    imx_across_scatter_needs(run->variant, &scatter);
+    imx_hierarchical_scatter_needs(run->variant, &scatter);
     const imx_run second = imx_exchange_second(run, &scatter);
-    IMX_TRY(imx_across_gather(&second, lanes, own, width));
+    IMX_TRY(imx_hierarchical_gather(&second, lanes, own, width));
     return imx_exchange_gather_out(&second, run->stream, own, width, run->args->c, false);
 }
 
 /* The sums are there when all that made them is done. */
-imbrex_status imx_across_sum(const imx_run *run, const imx_lanes *lanes, int first,
-                             const void *matrix, uint64_t *done)
+imbrex_status imx_hierarchical_sum(const imx_run *run, const imx_lanes *lanes, int first,
+                                   const void *matrix, uint64_t *done)
 {
     imbrex_args args;
     const imx_run scatter = imx_sum_all_first(run, &args);
-    IMX_TRY(imx_across_scatter(&scatter, lanes, first, matrix, done));
+    IMX_TRY(imx_hierarchical_scatter(&scatter, lanes, first, matrix, done));
     if (lanes->inner != run->stream) {
         IMX_TRY(imx_run_join(run));
         IMX_TRY(imx_run_fork(run));
