@@ -72,7 +72,7 @@ static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
 /* Signals for chunks, or for slices where ranks are merged. */
 static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_gather_needs(variant, variant->shape.k, n);
+    imx_transfer_gather_needs(variant, variant->shape.k, n);
     size_t parts = (size_t)imx_max(variant->config.chunks, variant->config.slices);
     n->done = (size_t)variant->plan->group->size * parts;
     if (n->signals)
@@ -83,7 +83,7 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 {
     if (!run->args->gathered)
         return IMBREX_OK;
-    return imx_exchange_gather_out(run, stream, run->args->a, run->variant->shape.k,
+    return imx_transfer_gather_out(run, stream, run->args->a, run->variant->shape.k,
                                    run->args->gathered, all_here);
 }
 
@@ -111,9 +111,9 @@ static imbrex_status run_copy(const imx_run *run)
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_keep(run, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -136,9 +136,9 @@ static imbrex_status run_sequential(const imx_run *run)
     imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_keep(run, run->stream, run->args->a, run->variant->shape.k));
-    IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, run->variant->shape.k));
-    IMX_TRY(imx_exchange_gather_wait(run, run->stream));
+    IMX_TRY(imx_transfer_keep(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream, true));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     return imx_run_end(run);
@@ -165,10 +165,10 @@ static imbrex_status run_pull(const imx_run *run)
     imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave);
     bind(run, imx_run_done(run), &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_offer(run, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_offer(run, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_fetch(run, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
+    IMX_TRY(imx_transfer_fetch(run, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
     IMX_TRY(gathered(run, run->plan->comm, true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -324,20 +324,20 @@ static imbrex_status run_ring(const imx_run *run)
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double sent_most = 2 << 20; /* of a rank, before a product */
-    return imx_exchange_ll_cost(rates, p->sent, sent_most);
+    return imx_transfer_ll_cost(rates, p->sent, sent_most);
 }
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
     const imx_shape *s = &variant->shape;
-    imx_exchange_ll_needs(variant, s->k, false, n);
+    imx_transfer_ll_needs(variant, s->k, false, n);
     n->local_bytes = (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
     IMX_TRY(prepare_sequential(variant));
-    return imx_exchange_ll_prepare(variant, LL, variant->shape.k, false);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.k, false);
 }
 
 /* The product finds all rows in one place, its own too. */
@@ -347,7 +347,7 @@ static imbrex_status run_ll(const imx_run *run)
     bind(run, NULL, &args);
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
-    IMX_TRY(imx_exchange_ll(run, LL, run->variant->shape.k, false, all));
+    IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, false, all));
     return imx_run_multiply(run, GEMM, &args);
 }
 
@@ -381,7 +381,7 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
-    IMX_TRY(imx_exchange_gather_wait(run, run->stream));
+    IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
     return imx_run_end(run);
 }

@@ -20,14 +20,14 @@ enum { KERNEL };
 
 static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_gather_needs(variant, variant->shape.n, n);
+    imx_transfer_gather_needs(variant, variant->shape.n, n);
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_copy_cost(rates, p->sent);
+    return imx_transfer_copy_cost(rates, p->sent);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -35,8 +35,8 @@ static imbrex_status run_copy(const imx_run *run)
     int64_t width = run->variant->shape.n;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_exchange_gather(run, run->plan->comm, run->args->a, width));
-    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false));
+    IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, width));
+    IMX_TRY(imx_transfer_gather_out(run, run->stream, run->args->a, width, run->args->c, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -45,16 +45,16 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_sequential_cost(rates, p->sent);
+    return imx_transfer_sequential_cost(rates, p->sent);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
     int64_t width = run->variant->shape.n;
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_gather(run, run->stream, run->args->a, width));
-    IMX_TRY(imx_exchange_gather_wait(run, run->stream));
-    IMX_TRY(imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, true));
+    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, width));
+    IMX_TRY(imx_transfer_gather_wait(run, run->stream));
+    IMX_TRY(imx_transfer_gather_out(run, run->stream, run->args->a, width, run->args->c, true));
     return imx_run_end(run);
 }
 
@@ -62,44 +62,44 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_push_cost(rates, p->sent);
+    return imx_transfer_push_cost(rates, p->sent);
 }
 
 static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(variant, IMX_PUSH_GATHERS, n);
+    imx_transfer_push_needs(variant, IMX_PUSH_GATHERS, n);
 }
 
 static imbrex_status prepare_store(imx_variant *variant)
 {
-    return imx_exchange_push_prepare(variant, KERNEL, IMX_PUSH_GATHERS);
+    return imx_transfer_push_prepare(variant, KERNEL, IMX_PUSH_GATHERS);
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return imx_exchange_push(run, KERNEL, IMX_PUSH_GATHERS, run->args->a, NULL);
+    return imx_transfer_push(run, KERNEL, IMX_PUSH_GATHERS, run->args->a, NULL);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_ll_cost(rates, p->sent, IMX_EXCHANGE_LL_SENT(p));
+    return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
 }
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_ll_needs(variant, variant->shape.n, false, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, false, n);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_exchange_ll_prepare(variant, KERNEL, variant->shape.n, false);
+    return imx_transfer_ll_prepare(variant, KERNEL, variant->shape.n, false);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_exchange_ll(run, KERNEL, run->variant->shape.n, false, run->args->c);
+    return imx_transfer_ll(run, KERNEL, run->variant->shape.n, false, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -108,7 +108,7 @@ static imbrex_status gather_hierarchical(const imx_run *run, const imx_lanes *la
 {
     int64_t width = run->variant->shape.n;
     IMX_TRY(imx_hierarchical_gather(run, lanes, run->args->a, width));
-    return imx_exchange_gather_out(run, run->stream, run->args->a, width, run->args->c, false);
+    return imx_transfer_gather_out(run, run->stream, run->args->a, width, run->args->c, false);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)

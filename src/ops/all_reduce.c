@@ -30,7 +30,7 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 
 static imbrex_status prepare_sequential(imx_variant *variant)
 {
-    return imx_exchange_scatter_prepare(variant, REDUCE);
+    return imx_transfer_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -44,17 +44,17 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_ll_needs(variant, variant->shape.n, true, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, true, n);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_exchange_ll_prepare(variant, LL, variant->shape.n, true);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, true);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_exchange_ll(run, LL, run->variant->shape.n, true, run->args->c);
+    return imx_transfer_ll(run, LL, run->variant->shape.n, true, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

@@ -9,8 +9,8 @@
  * store       caller   | one kernel: half of its threads store blocks at their owners, the others
  *                        put what arrives into c |
  */
-#include "exchange.h"
 #include "plan/descs.h"
+#include "transfer.h"
 
 enum { PUSH };
 
@@ -18,15 +18,15 @@ enum { PUSH };
 
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_copy_cost(rates, p->sent);
+    return imx_transfer_copy_cost(rates, p->sent);
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_exchange_scatter(run, run->plan->comm, run->args->a, NULL));
-    IMX_TRY(imx_exchange_scatter_out(run, run->stream, run->args->a, run->args->c, false));
+    IMX_TRY(imx_transfer_scatter(run, run->plan->comm, run->args->a, NULL));
+    IMX_TRY(imx_transfer_scatter_out(run, run->stream, run->args->a, run->args->c, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -35,15 +35,15 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_sequential_cost(rates, p->sent);
+    return imx_transfer_sequential_cost(rates, p->sent);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_scatter(run, run->stream, run->args->a, NULL));
-    IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
-    IMX_TRY(imx_exchange_scatter_out(run, run->stream, run->args->a, run->args->c, true));
+    IMX_TRY(imx_transfer_scatter(run, run->stream, run->args->a, NULL));
+    IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
+    IMX_TRY(imx_transfer_scatter_out(run, run->stream, run->args->a, run->args->c, true));
     return imx_run_end(run);
 }
 
@@ -51,22 +51,22 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_push_cost(rates, p->sent);
+    return imx_transfer_push_cost(rates, p->sent);
 }
 
 static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(variant, IMX_PUSH_EXCHANGES, n);
+    imx_transfer_push_needs(variant, IMX_PUSH_EXCHANGES, n);
 }
 
 static imbrex_status prepare_store(imx_variant *variant)
 {
-    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_EXCHANGES);
+    return imx_transfer_push_prepare(variant, PUSH, IMX_PUSH_EXCHANGES);
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return imx_exchange_push(run, PUSH, IMX_PUSH_EXCHANGES, run->args->a, NULL);
+    return imx_transfer_push(run, PUSH, IMX_PUSH_EXCHANGES, run->args->a, NULL);
 }
 
 /* ---- the operator ---------------------------------------------------------------------------- */
@@ -93,11 +93,11 @@ const imx_op imx_op_all_to_all = {
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,
-          .layout = imx_exchange_scatter_needs,
+          .layout = imx_transfer_scatter_needs,
           .run = run_copy },
         { .name = "sequential",
           .cost = sequential_cost,
-          .layout = imx_exchange_scatter_needs,
+          .layout = imx_transfer_scatter_needs,
           .run = run_sequential },
         { .name = "store",
           .by_kernel = true,

@@ -56,7 +56,7 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 static imbrex_status prepare_sequential(imx_variant *variant)
 {
     IMX_TRY(prepare_gemm(variant, 0));
-    return imx_exchange_scatter_prepare(variant, REDUCE);
+    return imx_transfer_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -97,8 +97,8 @@ static imbrex_status prepare_copy(imx_variant *variant)
     imx_gemm_args largest = copy_args(variant, variant->shape.m);
     int left = (int)imx_max(1, variant->config.leave);
     IMX_TRY(imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest));
-    IMX_TRY(imx_exchange_scatter_prepare(variant, REDUCE));
-    return imx_exchange_scatter_prepare_blocks(variant, BESIDE, left);
+    IMX_TRY(imx_transfer_scatter_prepare(variant, REDUCE));
+    return imx_transfer_scatter_prepare_blocks(variant, BESIDE, left);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -132,7 +132,7 @@ static const imx_algorithm *scatter_of(const imx_config *config)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return scatter_of(p->config)->cost(p, rates) + imx_exchange_push_cost(rates, p->sent);
+    return scatter_of(p->config)->cost(p, rates) + imx_transfer_push_cost(rates, p->sent);
 }
 
 /* Two kernels that begin and end by themselves; own rows of the sum are in local data between. */
@@ -147,26 +147,26 @@ static imx_needs scatter_needs(const imx_variant *variant)
 static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
     imx_needs scatter = scatter_needs(variant), gather = { 0 };
-    imx_exchange_push_needs(variant, IMX_PUSH_GATHERS, &gather);
-    *n = imx_exchange_both_apart(variant, &scatter, &gather);
-    n->local_bytes += imx_exchange_slot_bytes(variant);
+    imx_transfer_push_needs(variant, IMX_PUSH_GATHERS, &gather);
+    *n = imx_transfer_both_apart(variant, &scatter, &gather);
+    n->local_bytes += imx_transfer_slot_bytes(variant);
 }
 
 static imbrex_status prepare_store(imx_variant *variant)
 {
     IMX_TRY(scatter_of(&variant->config)->prepare(variant));
-    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_GATHERS);
+    return imx_transfer_push_prepare(variant, PUSH, IMX_PUSH_GATHERS);
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
     imx_needs scatter = scatter_needs(run->variant);
     imbrex_args args = *run->args;
-    imx_run first = *run, second = imx_exchange_apart(run, &scatter);
+    imx_run first = *run, second = imx_transfer_apart(run, &scatter);
     args.c = (char *)imx_run_local(run) + scatter.local_bytes;
     first.args = &args;
     IMX_TRY(scatter_of(&run->variant->config)->run(&first));
-    return imx_exchange_push(&second, PUSH, IMX_PUSH_GATHERS, args.c, NULL);
+    return imx_transfer_push(&second, PUSH, IMX_PUSH_GATHERS, args.c, NULL);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ static imbrex_status run_store(const imx_run *run)
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
     imx_needs product = { 0 };
-    imx_exchange_ll_needs(variant, variant->shape.n, true, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, true, n);
     imx_partials_needs(variant, &product);
     n->local_bytes = product.local_bytes;
     n->done = imx_max(n->done, product.done);
@@ -183,7 +183,7 @@ static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 static imbrex_status prepare_ll(imx_variant *variant)
 {
     IMX_TRY(prepare_gemm(variant, 0));
-    return imx_exchange_ll_prepare(variant, LL, variant->shape.n, true);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, true);
 }
 
 static imbrex_status run_ll(const imx_run *run)
@@ -193,7 +193,7 @@ static imbrex_status run_ll(const imx_run *run)
     args.a = imx_run_local(run);
     sum.args = &args;
     IMX_TRY(multiply(run));
-    return imx_exchange_ll(&sum, LL, run->variant->shape.n, true, args.c);
+    return imx_transfer_ll(&sum, LL, run->variant->shape.n, true, args.c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

@@ -41,7 +41,7 @@ static imbrex_status prepare_gemm(imx_variant *variant, imx_gemm_args largest)
 
 static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_scatter_needs(variant, n);
+    imx_transfer_scatter_needs(variant, n);
     imx_partials_needs(variant, n);
 }
 
@@ -61,7 +61,7 @@ static imbrex_status prepare_copy(imx_variant *variant)
 {
     IMX_TRY(
         prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, variant->config.leave)));
-    return imx_exchange_scatter_prepare(variant, REDUCE);
+    return imx_transfer_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_copy(const imx_run *run)
@@ -72,8 +72,8 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_scatter(run, run->plan->comm, imx_run_local(run), args.done));
-    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), true));
+    IMX_TRY(imx_transfer_scatter(run, run->plan->comm, imx_run_local(run), args.done));
+    IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, imx_run_local(run), true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -88,7 +88,7 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 static imbrex_status prepare_sequential(imx_variant *variant)
 {
     IMX_TRY(prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, 0)));
-    return imx_exchange_scatter_prepare(variant, REDUCE);
+    return imx_transfer_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
@@ -97,9 +97,9 @@ static imbrex_status run_sequential(const imx_run *run)
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    IMX_TRY(imx_exchange_scatter(run, run->stream, imx_run_local(run), NULL));
-    IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
-    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, imx_run_local(run), false));
+    IMX_TRY(imx_transfer_scatter(run, run->stream, imx_run_local(run), NULL));
+    IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
+    IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, imx_run_local(run), false));
     return imx_run_end(run);
 }
 
@@ -158,7 +158,7 @@ static imx_gemm_args scatter_push_args(const imx_variant *variant, int64_t m)
 
 static void lay_out_scatter_push(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_scatter_needs(variant, n);
+    imx_transfer_scatter_needs(variant, n);
     n->done = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
@@ -170,7 +170,7 @@ static imbrex_status prepare_scatter_push(imx_variant *variant)
 static imbrex_status run_scatter_push(const imx_run *run)
 {
     return run_kernel(run, scatter_push_args(run->variant, run->m),
-                      (int64_t)imx_exchange_slot_bytes(run->variant));
+                      (int64_t)imx_transfer_slot_bytes(run->variant));
 }
 
 /* ---- reduce_push: rows of a tile go to their owners, who add them up as they come ------------ */
@@ -259,7 +259,7 @@ static imx_gemm_args reduce_pull_args(const imx_variant *variant, int64_t m)
 
 static void lay_out_reduce_pull(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_scatter_needs(variant, n);
+    imx_transfer_scatter_needs(variant, n);
     n->signals = (size_t)variant->plan->group->size * (size_t)variant->config.parts;
     n->done = (size_t)variant->config.parts; /* counters */
 }
@@ -272,26 +272,26 @@ static imbrex_status prepare_reduce_pull(imx_variant *variant)
 static imbrex_status run_reduce_pull(const imx_run *run)
 {
     return run_kernel(run, reduce_pull_args(run->variant, run->m),
-                      (int64_t)imx_exchange_slot_bytes(run->variant));
+                      (int64_t)imx_transfer_slot_bytes(run->variant));
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_ll_cost(rates, p->sent, IMX_EXCHANGE_LL_SENT(p));
+    return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
 }
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(variant, IMX_PUSH_REDUCES, n);
+    imx_transfer_push_needs(variant, IMX_PUSH_REDUCES, n);
     imx_partials_needs(variant, n);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
     IMX_TRY(prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, 0)));
-    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_REDUCES);
+    return imx_transfer_push_prepare(variant, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
@@ -299,7 +299,7 @@ static imbrex_status run_ll(const imx_run *run)
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_multiply(run, GEMM, &args));
-    return imx_exchange_push(run, PUSH, IMX_PUSH_REDUCES, imx_run_local(run), run->args->bias);
+    return imx_transfer_push(run, PUSH, IMX_PUSH_REDUCES, imx_run_local(run), run->args->bias);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

@@ -19,13 +19,13 @@ static int counterpart(const imx_nodes *nodes, int i)
 /* From the start of the matrix to chunk q of rank. */
 static size_t matrix_at(const imx_run *run, int rank, int q, int64_t width)
 {
-    return imx_exchange_rank_at(run, rank, width) + imx_exchange_chunk_at(run, q, width);
+    return imx_transfer_rank_at(run, rank, width) + imx_transfer_chunk_at(run, q, width);
 }
 
 /* Of chunk q of rank; 0: it has no such chunk. */
 static size_t chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
 {
-    return q < imx_run_chunks(run, rank) ? imx_exchange_chunk_bytes(run, rank, q, width) : 0;
+    return q < imx_run_chunks(run, rank) ? imx_transfer_chunk_bytes(run, rank, q, width) : 0;
 }
 
 static int most_chunks(const imx_run *run, int rank, int other)
@@ -66,7 +66,7 @@ static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, 
         char *theirs = (char *)imx_run_data(run, to) + matrix_at(run, rank, q, width);
         IMX_TRY(imx_run_copy(run, stream, theirs, chunk, chunk_bytes(run, rank, q, width), to));
         IMX_TRY(imx_run_post(
-            run, stream, imx_run_signal(run, to) + imx_exchange_chunk_number(run, rank, q), to));
+            run, stream, imx_run_signal(run, to) + imx_transfer_chunk_number(run, rank, q), to));
     }
     return IMBREX_OK;
 }
@@ -79,14 +79,14 @@ static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int
     for (int q = 0; q < most_chunks(run, run->rank, from); q++) {
         const imx_transfer transfers[] = {
             { .op = { .rank = to,
-                      .at = (void *)(uintptr_t)(shard + imx_exchange_chunk_at(run, q, width)),
+                      .at = (void *)(uintptr_t)(shard + imx_transfer_chunk_at(run, q, width)),
                       .bytes = chunk_bytes(run, run->rank, q, width) } },
             { .op = { .receives = true,
                       .rank = from,
                       .at = (char *)imx_run_data(run, run->rank) + matrix_at(run, from, q, width),
                       .bytes = chunk_bytes(run, from, q, width) },
               .signal = q < imx_run_chunks(run, from) ? imx_run_signal(run, run->rank) +
-                                                            imx_exchange_chunk_number(run, from, q)
+                                                            imx_transfer_chunk_number(run, from, q)
                                                       : NULL },
         };
         int lane = lane_of(run, lanes, i, q);
@@ -101,14 +101,14 @@ imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes
     const imx_nodes *nodes = nodes_of(run);
     for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
         IMX_TRY(spread(run, lanes->inner, run->rank, q,
-                       (const char *)shard + imx_exchange_chunk_at(run, q, width), width));
+                       (const char *)shard + imx_transfer_chunk_at(run, q, width), width));
     for (int i = 1; i < nodes->count; i++)
         IMX_TRY(swap_shards(run, lanes, i, shard, width));
     for (int i = 1; i < nodes->count; i++) {
         int from = counterpart(nodes, i);
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
             uint64_t *here =
-                imx_run_signal(run, run->rank) + imx_exchange_chunk_number(run, from, q);
+                imx_run_signal(run, run->rank) + imx_transfer_chunk_number(run, from, q);
             IMX_TRY(imx_run_wait(run, lanes->inner, here, IMX_SITE_CHUNK, from, q));
             const char *chunk = imx_run_data(run, run->rank);
             IMX_TRY(
@@ -132,7 +132,7 @@ static size_t sums_at(const imx_variant *variant)
 static char *sum(const imx_run *run, int node)
 {
     return (char *)imx_run_local(run) + sums_at(run->variant) +
-           (size_t)node * imx_exchange_slot_bytes(run->variant);
+           (size_t)node * imx_transfer_slot_bytes(run->variant);
 }
 
 /* What has come from other nodes lies after the sums. */
@@ -144,8 +144,8 @@ static char *incoming(const imx_run *run, int node)
 void imx_hierarchical_scatter_needs(const imx_variant *variant, imx_needs *needs)
 {
     size_t nodes = (size_t)variant->plan->group->nodes.count;
-    imx_exchange_scatter_needs(variant, needs);
-    needs->local_bytes = sums_at(variant) + 2 * nodes * imx_exchange_slot_bytes(variant);
+    imx_transfer_scatter_needs(variant, needs);
+    needs->local_bytes = sums_at(variant) + 2 * nodes * imx_transfer_slot_bytes(variant);
     needs->done = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
@@ -164,7 +164,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
         .plan = imx_variant_site(variant),
         .from = over ? nodes->local : imx_nodes_leader(nodes),
         .every = over ? nodes->ranks : 1,
-        .slot_bytes = (int64_t)imx_exchange_slot_bytes(variant),
+        .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
     };
 }
 
@@ -193,16 +193,16 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int t
     int slot = t * nodes->ranks + nodes->local;
     if (q >= imx_run_chunks(run, owner))
         return IMBREX_OK;
-    int number = imx_exchange_chunk_number(run, owner, q);
+    int number = imx_transfer_chunk_number(run, owner, q);
     if (done)
         IMX_TRY(imx_run_wait(run, stream, done + number, IMX_SITE_DONE, run->rank, number));
     char *theirs = (char *)imx_run_data(run, rank) +
-                   (size_t)slot * imx_exchange_slot_bytes(run->variant) +
-                   imx_exchange_chunk_at(run, q, width);
+                   (size_t)slot * imx_transfer_slot_bytes(run->variant) +
+                   imx_transfer_chunk_at(run, q, width);
     IMX_TRY(imx_run_copy(run, stream, theirs, matrix + matrix_at(run, owner, q, width),
                          chunk_bytes(run, owner, q, width), rank));
     return imx_run_post(run, stream,
-                        imx_run_signal(run, rank) + imx_exchange_chunk_number(run, slot, q), rank);
+                        imx_run_signal(run, rank) + imx_transfer_chunk_number(run, slot, q), rank);
 }
 
 /* In the order in which a product makes them (gemm/schedule.h): another node's chunk by chunk, this
@@ -232,12 +232,12 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
     args.rows = rows;
     args.chunk = q;
     args.slots = (char *)imx_run_data(run, run->rank) +
-                 (size_t)slot * imx_exchange_slot_bytes(run->variant) +
-                 imx_exchange_chunk_at(run, q, width);
+                 (size_t)slot * imx_transfer_slot_bytes(run->variant) +
+                 imx_transfer_chunk_at(run, q, width);
     args.own_part = matrix + matrix_at(run, owner, q, width);
-    args.c = sum(run, t) + imx_exchange_chunk_at(run, q, width);
+    args.c = sum(run, t) + imx_transfer_chunk_at(run, q, width);
     args.epoch = run->epoch;
-    args.arrived = imx_run_signal(run, run->rank) + imx_exchange_chunk_number(run, slot, q);
+    args.arrived = imx_run_signal(run, run->rank) + imx_transfer_chunk_number(run, slot, q);
     if (!args.rows || !args.n)
         return IMBREX_OK;
     return imx_run_launch(run, stream, first + kernel, &args, sizeof args);
@@ -255,7 +255,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
     for (int q = 0; q < most_chunks(run, to, run->rank); q++) {
         int lane = lane_of(run, lanes, i, q);
         if (q < imx_run_chunks(run, to)) {
-            int number = imx_exchange_chunk_number(run, to, q);
+            int number = imx_transfer_chunk_number(run, to, q);
             if (done)
                 IMX_TRY(
                     imx_run_wait(run, lanes->add, done + number, IMX_SITE_DONE, run->rank, number));
@@ -266,11 +266,11 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
         }
         const imx_transfer transfers[] = {
             { .op = { .rank = to,
-                      .at = sum(run, t) + imx_exchange_chunk_at(run, q, width),
+                      .at = sum(run, t) + imx_transfer_chunk_at(run, q, width),
                       .bytes = chunk_bytes(run, to, q, width) } },
             { .op = { .receives = true,
                       .rank = from,
-                      .at = incoming(run, u) + imx_exchange_chunk_at(run, q, width),
+                      .at = incoming(run, u) + imx_transfer_chunk_at(run, q, width),
                       .bytes = chunk_bytes(run, run->rank, q, width) } },
         };
         IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, 2));
@@ -316,8 +316,8 @@ void imx_hierarchical_sum_needs(const imx_variant *variant, imx_needs *needs)
 {
     imx_needs scatter = { 0 }, gather = { 0 };
     imx_hierarchical_scatter_needs(variant, &scatter);
-    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
-    *needs = imx_exchange_both(&scatter, &gather);
+    imx_transfer_gather_needs(variant, variant->shape.n, &gather);
+    *needs = imx_transfer_both(&scatter, &gather);
 }
 
 static imbrex_status gather_sums(const imx_run *run, const imx_lanes *lanes)
@@ -326,9 +326,9 @@ static imbrex_status gather_sums(const imx_run *run, const imx_lanes *lanes)
     const void *own = imx_sum_all_own_rows(run);
     imx_needs scatter = { 0 };
     imx_hierarchical_scatter_needs(run->variant, &scatter);
-    const imx_run second = imx_exchange_second(run, &scatter);
+    const imx_run second = imx_transfer_second(run, &scatter);
     IMX_TRY(imx_hierarchical_gather(&second, lanes, own, width));
-    return imx_exchange_gather_out(&second, run->stream, own, width, run->args->c, false);
+    return imx_transfer_gather_out(&second, run->stream, own, width, run->args->c, false);
 }
 
 /* The sums are there when all that made them is done. */

@@ -16,7 +16,7 @@
  *     net     |                                            | chunk 1 | chunk 3 | ...
  *     caller                                            own node's rows added up, then all nodes' |
  *
- * In a variant's shared data, per half, gather is as in exchange.h.  Scatter has
+ * In a variant's shared data, per half, gather is as in transfer.h.  Scatter has
  *
  *     [nodes][ranks of a node][most rows, n]   slot t * L + l: this node's l-th rank's part of the
  *                                              rows that the rank of this number has on node t
@@ -27,7 +27,7 @@
 #ifndef IMX_HIERARCHICAL_H
 #define IMX_HIERARCHICAL_H
 
-#include "exchange.h"
+#include "transfer.h"
 
 /* The streams of the two movements; all the same: one thing after the other.  net: of the engine's
  * lanes, whose steps go to them in turn. */
@@ -38,7 +38,7 @@ typedef struct imx_lanes {
 
 imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped);
 
-/* Sends shard[rows, width], this rank's, to all.  Needs: imx_exchange_gather_needs; what has
+/* Sends shard[rows, width], this rank's, to all.  Needs: imx_transfer_gather_needs; what has
  * arrived is awaited and taken as there. */
 imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
                                       int64_t width) IMX_MUST_CHECK;

@@ -4,7 +4,7 @@
 #ifndef IMX_PARTIALS_H
 #define IMX_PARTIALS_H
 
-#include "exchange.h"
+#include "transfer.h"
 
 /* leave: of the device, for what runs beside the product. */
 imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int leave);

@@ -21,22 +21,22 @@ enum {
 
 static imbrex_status prepare(imx_variant *variant)
 {
-    return imx_exchange_scatter_prepare(variant, REDUCE);
+    return imx_transfer_scatter_prepare(variant, REDUCE);
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_copy_cost(rates, p->sent);
+    return imx_transfer_copy_cost(rates, p->sent);
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_exchange_scatter(run, run->plan->comm, run->args->a, NULL));
-    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, true));
+    IMX_TRY(imx_transfer_scatter(run, run->plan->comm, run->args->a, NULL));
+    IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, run->args->a, true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -45,15 +45,15 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_sequential_cost(rates, p->sent);
+    return imx_transfer_sequential_cost(rates, p->sent);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_exchange_scatter(run, run->stream, run->args->a, NULL));
-    IMX_TRY(imx_exchange_scatter_wait(run, run->stream));
-    IMX_TRY(imx_exchange_reduce(run, run->stream, REDUCE, run->args->a, false));
+    IMX_TRY(imx_transfer_scatter(run, run->stream, run->args->a, NULL));
+    IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
+    IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, run->args->a, false));
     return imx_run_end(run);
 }
 
@@ -61,22 +61,22 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_exchange_push_cost(rates, p->sent);
+    return imx_transfer_push_cost(rates, p->sent);
 }
 
 static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
-    imx_exchange_push_needs(variant, IMX_PUSH_REDUCES, n);
+    imx_transfer_push_needs(variant, IMX_PUSH_REDUCES, n);
 }
 
 static imbrex_status prepare_store(imx_variant *variant)
 {
-    return imx_exchange_push_prepare(variant, PUSH, IMX_PUSH_REDUCES);
+    return imx_transfer_push_prepare(variant, PUSH, IMX_PUSH_REDUCES);
 }
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return imx_exchange_push(run, PUSH, IMX_PUSH_REDUCES, run->args->a, NULL);
+    return imx_transfer_push(run, PUSH, IMX_PUSH_REDUCES, run->args->a, NULL);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -117,12 +117,12 @@ const imx_op imx_op_reduce_scatter = {
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,
-          .layout = imx_exchange_scatter_needs,
+          .layout = imx_transfer_scatter_needs,
           .prepare = prepare,
           .run = run_copy },
         { .name = "sequential",
           .cost = sequential_cost,
-          .layout = imx_exchange_scatter_needs,
+          .layout = imx_transfer_scatter_needs,
           .prepare = prepare,
           .run = run_sequential },
         { .name = "sequential",

@@ -3,7 +3,7 @@
 
 void *imx_sum_all_own_rows(const imx_run *run)
 {
-    return (char *)run->args->c + imx_exchange_rank_at(run, run->rank, run->variant->shape.n);
+    return (char *)run->args->c + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
 }
 
 imx_run imx_sum_all_first(const imx_run *run, imbrex_args *args)
@@ -18,14 +18,14 @@ imx_run imx_sum_all_first(const imx_run *run, imbrex_args *args)
 void imx_sum_all_needs(const imx_variant *variant, imx_needs *needs)
 {
     imx_needs scatter = { 0 }, gather = { 0 };
-    imx_exchange_scatter_needs(variant, &scatter);
-    imx_exchange_gather_needs(variant, variant->shape.n, &gather);
-    *needs = imx_exchange_both(&scatter, &gather);
+    imx_transfer_scatter_needs(variant, &scatter);
+    imx_transfer_gather_needs(variant, variant->shape.n, &gather);
+    *needs = imx_transfer_both(&scatter, &gather);
 }
 
 double imx_sum_all_cost(const imx_rates *rates, double sent)
 {
-    return 2 * imx_exchange_sequential_cost(rates, sent);
+    return 2 * imx_transfer_sequential_cost(rates, sent);
 }
 
 /* The two movements' runs. */
@@ -37,9 +37,9 @@ typedef struct sum_runs {
 static void split_sum(const imx_run *run, sum_runs *runs)
 {
     imx_needs scatter = { 0 };
-    imx_exchange_scatter_needs(run->variant, &scatter);
+    imx_transfer_scatter_needs(run->variant, &scatter);
     runs->scatter = imx_sum_all_first(run, &runs->args);
-    runs->gather = imx_exchange_second(run, &scatter);
+    runs->gather = imx_transfer_second(run, &scatter);
 }
 
 imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix)
@@ -48,12 +48,12 @@ imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix)
     sum_runs runs;
     split_sum(run, &runs);
     const void *own = runs.args.c;
-    IMX_TRY(imx_exchange_scatter(&runs.scatter, run->stream, matrix, NULL));
-    IMX_TRY(imx_exchange_scatter_wait(&runs.scatter, run->stream));
-    IMX_TRY(imx_exchange_reduce(&runs.scatter, run->stream, kernel, matrix, false));
-    IMX_TRY(imx_exchange_gather(&runs.gather, run->stream, own, width));
-    IMX_TRY(imx_exchange_gather_wait(&runs.gather, run->stream));
-    return imx_exchange_gather_out(&runs.gather, run->stream, own, width, run->args->c, true);
+    IMX_TRY(imx_transfer_scatter(&runs.scatter, run->stream, matrix, NULL));
+    IMX_TRY(imx_transfer_scatter_wait(&runs.scatter, run->stream));
+    IMX_TRY(imx_transfer_reduce(&runs.scatter, run->stream, kernel, matrix, false));
+    IMX_TRY(imx_transfer_gather(&runs.gather, run->stream, own, width));
+    IMX_TRY(imx_transfer_gather_wait(&runs.gather, run->stream));
+    return imx_transfer_gather_out(&runs.gather, run->stream, own, width, run->args->c, true);
 }
 
 /* Chunk q of everybody's rows to its owner. */
@@ -63,7 +63,7 @@ static imbrex_status scatter_chunks(const imx_run *run, imbrex_stream stream, in
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + i) % run->ranks;
         if (q < imx_run_chunks(run, to))
-            IMX_TRY(imx_exchange_scatter_chunk(run, stream, matrix, done, to, q));
+            IMX_TRY(imx_transfer_scatter_chunk(run, stream, matrix, done, to, q));
     }
     return IMBREX_OK;
 }
@@ -76,10 +76,10 @@ static imbrex_status settle_chunk(const sum_runs *runs, imbrex_stream stream, in
     int64_t width = gather->variant->shape.n;
     if (q >= imx_run_chunks(gather, gather->rank))
         return IMBREX_OK;
-    IMX_TRY(imx_exchange_reduce_chunk(&runs->scatter, stream, kernel, matrix, done, q));
+    IMX_TRY(imx_transfer_reduce_chunk(&runs->scatter, stream, kernel, matrix, done, q));
     for (int i = 1; i < gather->ranks; i++) {
         int to = (gather->rank + gather->ranks - i) % gather->ranks;
-        IMX_TRY(imx_exchange_gather_chunk(gather, stream, runs->args.c, width, to, q));
+        IMX_TRY(imx_transfer_gather_chunk(gather, stream, runs->args.c, width, to, q));
     }
     return IMBREX_OK;
 }
@@ -96,7 +96,7 @@ imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int b
             IMX_TRY(settle_chunk(&runs, stream, q - 1, beside, matrix, done));
     }
     IMX_TRY(settle_chunk(&runs, stream, chunks - 1, last, matrix, done));
-    return imx_exchange_gather_out(&runs.gather, run->stream, runs.args.c, run->variant->shape.n,
+    return imx_transfer_gather_out(&runs.gather, run->stream, runs.args.c, run->variant->shape.n,
                                    run->args->c, false);
 }
 

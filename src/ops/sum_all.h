@@ -4,7 +4,7 @@
 #ifndef IMX_SUM_ALL_H
 #define IMX_SUM_ALL_H
 
-#include "exchange.h"
+#include "transfer.h"
 
 /* This rank's rows of args.c[m, n]. */
 void *imx_sum_all_own_rows(const imx_run *run);

@@ -104,7 +104,7 @@ struct imx_run {
     size_t shared_at, local_at; /* this half, in the plan's memory */
     uint64_t *epoch;            /* this half's, in local memory */
     size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
-    size_t credits_at, done_at; /* likewise, of one with an epoch of its own (imx_exchange_apart):
+    size_t credits_at, done_at; /* likewise, of one with an epoch of its own (imx_transfer_apart):
                                    bytes from the half's begin; local signals before its own */
 };
 

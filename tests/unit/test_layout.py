@@ -157,7 +157,7 @@ class Layout(unittest.TestCase):
                              ("src/group/group.c", "src/plan/plan.h"),
                              ("src/group/fault.c", "src/custom/kernel_waits.h"),
                              ("src/tune/x.c", "src/plan/plan.h"),
-                             ("src/plan/x.c", "src/ops/exchange.h"),
+                             ("src/plan/x.c", "src/ops/transfer.h"),
                              ("src/lost/x.c", "src/base/imx.h"),
                              ("src/plan/x.c", "src/backends/cpu/cpu.h"),
                              ("src/backends/cpu/x.c", "src/backends/cuda/cuda.h"),

@@ -1,9 +1,9 @@
-/* exchange.c - gather and scatter in chunks under signals; see exchange.h for where things lie. */
-#include "exchange.h"
+/* transfer.c - gather and scatter in chunks under signals; see transfer.h for where things lie. */
+#include "transfer.h"
 
 #include "kernels/ll/args.h"
 
-imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second)
+imx_needs imx_transfer_both(const imx_needs *first, const imx_needs *second)
 {
     imx_needs both = *first;
     both.data_bytes = imx_align(first->data_bytes, 256) + second->data_bytes;
@@ -11,7 +11,7 @@ imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second)
     return both;
 }
 
-imx_run imx_exchange_second(const imx_run *run, const imx_needs *first)
+imx_run imx_transfer_second(const imx_run *run, const imx_needs *first)
 {
     imx_run second = *run;
     second.data_at = imx_align(first->data_bytes, 256);
@@ -19,10 +19,10 @@ imx_run imx_exchange_second(const imx_run *run, const imx_needs *first)
     return second;
 }
 
-imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *first,
+imx_needs imx_transfer_both_apart(const imx_variant *variant, const imx_needs *first,
                                   const imx_needs *second)
 {
-    imx_needs both = imx_exchange_both(first, second);
+    imx_needs both = imx_transfer_both(first, second);
     both.signals += (size_t)variant->plan->group->size; /* credits */
     both.done += 1 + second->done;                      /* the epoch */
     if (second->lines_bytes) {
@@ -32,9 +32,9 @@ imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *f
     return both;
 }
 
-imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first)
+imx_run imx_transfer_apart(const imx_run *run, const imx_needs *first)
 {
-    imx_run second = imx_exchange_second(run, first);
+    imx_run second = imx_transfer_second(run, first);
     second.epoch = imx_run_done(run) + first->done;
     second.done_at = first->done + 1;
     second.credits_at = run->variant->offsets.signals + first->signals * sizeof(uint64_t);
@@ -42,19 +42,19 @@ imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first)
     return second;
 }
 
-double imx_exchange_copy_cost(const imx_rates *rates, double sent)
+double imx_transfer_copy_cost(const imx_rates *rates, double sent)
 {
     return 35 + sent / rates->copy;
 }
 
-double imx_exchange_sequential_cost(const imx_rates *rates, double sent)
+double imx_transfer_sequential_cost(const imx_rates *rates, double sent)
 {
     return 50 + sent / rates->copy;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-void imx_exchange_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs)
+void imx_transfer_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs)
 {
     if (variant->plan->group->size == 1)
         return;
@@ -63,24 +63,24 @@ void imx_exchange_gather_needs(const imx_variant *variant, int64_t width, imx_ne
     needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
-imbrex_status imx_exchange_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
                                         int64_t width, int to, int q)
 {
-    size_t at = imx_exchange_chunk_at(run, q, width);
-    char *theirs = (char *)imx_run_data(run, to) + imx_exchange_rank_at(run, run->rank, width);
+    size_t at = imx_transfer_chunk_at(run, q, width);
+    char *theirs = (char *)imx_run_data(run, to) + imx_transfer_rank_at(run, run->rank, width);
     IMX_TRY(imx_run_copy(run, stream, theirs + at, (const char *)shard + at,
-                         imx_exchange_chunk_bytes(run, run->rank, q, width), to));
+                         imx_transfer_chunk_bytes(run, run->rank, q, width), to));
     return imx_run_post(run, stream,
-                        imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q), to);
+                        imx_run_signal(run, to) + imx_transfer_chunk_number(run, run->rank, q), to);
 }
 
-imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width)
 {
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + run->ranks - i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
-            IMX_TRY(imx_exchange_gather_chunk(run, stream, shard, width, to, q));
+            IMX_TRY(imx_transfer_gather_chunk(run, stream, shard, width, to, q));
     }
     return IMBREX_OK;
 }
@@ -89,28 +89,28 @@ imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, cons
 static imbrex_status copy_own(const imx_run *run, imbrex_stream stream, const void *shard,
                               int64_t width)
 {
-    char *own = (char *)imx_run_data(run, run->rank) + imx_exchange_rank_at(run, run->rank, width);
-    size_t bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
+    char *own = (char *)imx_run_data(run, run->rank) + imx_transfer_rank_at(run, run->rank, width);
+    size_t bytes = (size_t)imx_run_rows(run, run->rank) * imx_transfer_row_bytes(run, width);
     return imx_run_copy(run, stream, own, shard, bytes, run->rank);
 }
 
-imbrex_status imx_exchange_keep(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,
                                 int64_t width)
 {
     if (!run->variant->config.merged || run->ranks == 1)
         return IMBREX_OK;
-    int number = imx_exchange_chunk_number(run, run->rank, 0);
+    int number = imx_transfer_chunk_number(run, run->rank, 0);
     IMX_TRY(copy_own(run, stream, shard, width));
     return imx_run_post(run, stream, imx_run_signal(run, run->rank) + number, run->rank);
 }
 
 static imbrex_status wait_chunk(const imx_run *run, imbrex_stream stream, int what, int from, int q)
 {
-    int number = imx_exchange_chunk_number(run, from, q);
+    int number = imx_transfer_chunk_number(run, from, q);
     return imx_run_wait(run, stream, imx_run_signal(run, run->rank) + number, what, from, q);
 }
 
-imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream)
+imbrex_status imx_transfer_gather_wait(const imx_run *run, imbrex_stream stream)
 {
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
@@ -120,36 +120,36 @@ imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream)
     return IMBREX_OK;
 }
 
-imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
                                       int64_t width, void *out, bool all_here)
 {
-    size_t own = imx_exchange_rank_at(run, run->rank, width);
-    size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
+    size_t own = imx_transfer_rank_at(run, run->rank, width);
+    size_t own_bytes = (size_t)imx_run_rows(run, run->rank) * imx_transfer_row_bytes(run, width);
     if (shard != (char *)out + own)
         IMX_TRY(imx_run_copy(run, stream, (char *)out + own, shard, own_bytes, run->rank));
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
             size_t at =
-                imx_exchange_rank_at(run, from, width) + imx_exchange_chunk_at(run, q, width);
+                imx_transfer_rank_at(run, from, width) + imx_transfer_chunk_at(run, q, width);
             if (!all_here)
                 IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
             IMX_TRY(imx_run_copy(run, stream, (char *)out + at,
                                  (const char *)imx_run_data(run, run->rank) + at,
-                                 imx_exchange_chunk_bytes(run, from, q, width), run->rank));
+                                 imx_transfer_chunk_bytes(run, from, q, width), run->rank));
         }
     }
     return IMBREX_OK;
 }
 
-imbrex_status imx_exchange_offer(const imx_run *run, const void *shard, int64_t width)
+imbrex_status imx_transfer_offer(const imx_run *run, const void *shard, int64_t width)
 {
     IMX_TRY(copy_own(run, run->stream, shard, width));
-    return imx_run_meet(run, imx_exchange_chunk_number(run, run->rank, 0),
+    return imx_run_meet(run, imx_transfer_chunk_number(run, run->rank, 0),
                         run->variant->config.chunks, IMX_SITE_CHUNK);
 }
 
-imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
+imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here)
 {
     int first = run->variant->config.merged ? 0 : 1; /* oneself: here already */
@@ -157,11 +157,11 @@ imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
             size_t at =
-                imx_exchange_rank_at(run, from, width) + imx_exchange_chunk_at(run, q, width);
-            size_t bytes = i ? imx_exchange_chunk_bytes(run, from, q, width) : 0;
+                imx_transfer_rank_at(run, from, width) + imx_transfer_chunk_at(run, q, width);
+            size_t bytes = i ? imx_transfer_chunk_bytes(run, from, q, width) : 0;
             IMX_TRY(imx_run_copy(run, stream, (char *)imx_run_data(run, run->rank) + at,
                                  (const char *)imx_run_data(run, from) + at, bytes, from));
-            IMX_TRY(imx_run_post(run, stream, here + imx_exchange_chunk_number(run, from, q),
+            IMX_TRY(imx_run_post(run, stream, here + imx_transfer_chunk_number(run, from, q),
                                  run->rank));
         }
     }
@@ -189,13 +189,13 @@ static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width,
     };
 }
 
-double imx_exchange_ll_cost(const imx_rates *rates, double sent, double sent_most)
+double imx_transfer_ll_cost(const imx_rates *rates, double sent, double sent_most)
 {
     static const double begins = 2.2; /* between two ranks */
     return sent <= sent_most ? begins + 2 * sent / rates->store : IMX_COST_NEVER;
 }
 
-void imx_exchange_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
+void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
                            imx_needs *needs)
 {
     imx_ll_args largest = ll_args(variant, variant->shape.m, width, reduces);
@@ -204,13 +204,13 @@ void imx_exchange_ll_needs(const imx_variant *variant, int64_t width, bool reduc
     needs->done = (size_t)variant->config.blocks;
 }
 
-imbrex_status imx_exchange_ll_prepare(imx_variant *variant, int kernel, int64_t width, bool reduces)
+imbrex_status imx_transfer_ll_prepare(imx_variant *variant, int kernel, int64_t width, bool reduces)
 {
     imx_ll_args largest = ll_args(variant, variant->shape.m, width, reduces);
     return imx_variant_prepare(variant, kernel, &imx_kernel_ll, &largest);
 }
 
-imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, bool reduces, void *to)
+imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, bool reduces, void *to)
 {
     imx_ll_args args = ll_args(run->variant, run->m, width, reduces);
     args.from = run->args->a;
@@ -225,57 +225,57 @@ imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, boo
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-size_t imx_exchange_slot_bytes(const imx_variant *variant)
+size_t imx_transfer_slot_bytes(const imx_variant *variant)
 {
     int64_t rows = imx_ceil_div(variant->shape.m, variant->plan->group->size);
     size_t bytes = (size_t)rows * (size_t)variant->shape.n * imx_dtype_bytes(variant->shape.dtype);
     return imx_align(bytes, 256);
 }
 
-void imx_exchange_scatter_needs(const imx_variant *variant, imx_needs *needs)
+void imx_transfer_scatter_needs(const imx_variant *variant, imx_needs *needs)
 {
     if (variant->plan->group->size == 1)
         return;
-    needs->data_bytes = (size_t)variant->plan->group->size * imx_exchange_slot_bytes(variant);
+    needs->data_bytes = (size_t)variant->plan->group->size * imx_transfer_slot_bytes(variant);
     needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
 }
 
 static imbrex_status wait_done(const imx_run *run, imbrex_stream stream, uint64_t *done, int owner,
                                int q)
 {
-    int product = run->variant->config.merged ? 0 : imx_exchange_chunk_number(run, owner, q);
+    int product = run->variant->config.merged ? 0 : imx_transfer_chunk_number(run, owner, q);
     if (!done)
         return IMBREX_OK;
     return imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product);
 }
 
-imbrex_status imx_exchange_scatter_chunk(const imx_run *run, imbrex_stream stream,
+imbrex_status imx_transfer_scatter_chunk(const imx_run *run, imbrex_stream stream,
                                          const void *matrix, uint64_t *done, int to, int q)
 {
     int64_t width = run->variant->shape.n;
-    size_t at = imx_exchange_chunk_at(run, q, width);
-    const char *block = (const char *)matrix + imx_exchange_rank_at(run, to, width);
+    size_t at = imx_transfer_chunk_at(run, q, width);
+    const char *block = (const char *)matrix + imx_transfer_rank_at(run, to, width);
     char *slot =
-        (char *)imx_run_data(run, to) + (size_t)run->rank * imx_exchange_slot_bytes(run->variant);
+        (char *)imx_run_data(run, to) + (size_t)run->rank * imx_transfer_slot_bytes(run->variant);
     IMX_TRY(wait_done(run, stream, done, to, q));
     IMX_TRY(imx_run_copy(run, stream, slot + at, block + at,
-                         imx_exchange_chunk_bytes(run, to, q, width), to));
+                         imx_transfer_chunk_bytes(run, to, q, width), to));
     return imx_run_post(run, stream,
-                        imx_run_signal(run, to) + imx_exchange_chunk_number(run, run->rank, q), to);
+                        imx_run_signal(run, to) + imx_transfer_chunk_number(run, run->rank, q), to);
 }
 
-imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
+imbrex_status imx_transfer_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done)
 {
     for (int i = 1; i < run->ranks; i++) {
         int to = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, to); q++)
-            IMX_TRY(imx_exchange_scatter_chunk(run, stream, matrix, done, to, q));
+            IMX_TRY(imx_transfer_scatter_chunk(run, stream, matrix, done, to, q));
     }
     return IMBREX_OK;
 }
 
-imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream)
+imbrex_status imx_transfer_scatter_wait(const imx_run *run, imbrex_stream stream)
 {
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + run->ranks - i) % run->ranks;
@@ -285,24 +285,24 @@ imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream
     return IMBREX_OK;
 }
 
-imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
+imbrex_status imx_transfer_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
                                        void *out, bool all_here)
 {
     int64_t width = run->variant->shape.n;
-    size_t block = (size_t)imx_run_rows(run, run->rank) * imx_exchange_row_bytes(run, width);
-    const char *own = (const char *)matrix + imx_exchange_rank_at(run, run->rank, width);
+    size_t block = (size_t)imx_run_rows(run, run->rank) * imx_transfer_row_bytes(run, width);
+    const char *own = (const char *)matrix + imx_transfer_rank_at(run, run->rank, width);
     char *to = out;
     IMX_TRY(imx_run_copy(run, stream, to + (size_t)run->rank * block, own, block, run->rank));
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + run->ranks - i) % run->ranks;
         const char *slot = (const char *)imx_run_data(run, run->rank) +
-                           (size_t)from * imx_exchange_slot_bytes(run->variant);
+                           (size_t)from * imx_transfer_slot_bytes(run->variant);
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
-            size_t at = imx_exchange_chunk_at(run, q, width);
+            size_t at = imx_transfer_chunk_at(run, q, width);
             if (!all_here)
                 IMX_TRY(wait_chunk(run, stream, IMX_SITE_PART, from, q));
             IMX_TRY(imx_run_copy(run, stream, to + (size_t)from * block + at, slot + at,
-                                 imx_exchange_chunk_bytes(run, run->rank, q, width), run->rank));
+                                 imx_transfer_chunk_bytes(run, run->rank, q, width), run->rank));
         }
     }
     return IMBREX_OK;
@@ -320,29 +320,29 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int64_
         .chunks = variant->config.chunks,
         .plan = imx_variant_site(variant),
         .every = 1,
-        .slot_bytes = (int64_t)imx_exchange_slot_bytes(variant),
+        .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
     };
 }
 
-imbrex_status imx_exchange_scatter_prepare_blocks(imx_variant *variant, int kernel, int blocks)
+imbrex_status imx_transfer_scatter_prepare_blocks(imx_variant *variant, int kernel, int blocks)
 {
     int64_t m = variant->shape.m;
     imx_reduce_args largest = reduce_args(variant, m, imx_ceil_div(m, variant->plan->group->size));
     return imx_variant_prepare_blocks(variant, kernel, &imx_kernel_reduce, &largest, blocks);
 }
 
-imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel)
+imbrex_status imx_transfer_scatter_prepare(imx_variant *variant, int kernel)
 {
-    return imx_exchange_scatter_prepare_blocks(variant, kernel, variant->config.blocks);
+    return imx_transfer_scatter_prepare_blocks(variant, kernel, variant->config.blocks);
 }
 
-imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
+imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving)
 {
     imx_reduce_args args = reduce_args(run->variant, run->m, imx_run_rows(run, run->rank));
     args.slots = imx_run_data(run, run->rank);
     args.own_part =
-        (const char *)matrix + imx_exchange_rank_at(run, run->rank, run->variant->shape.n);
+        (const char *)matrix + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
     args.bias = run->args->bias;
     args.c = run->args->c;
     args.epoch = run->epoch;
@@ -352,15 +352,15 @@ imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int 
     return imx_run_launch(run, stream, kernel, &args, sizeof args);
 }
 
-imbrex_status imx_exchange_reduce_chunk(const imx_run *run, imbrex_stream stream, int kernel,
+imbrex_status imx_transfer_reduce_chunk(const imx_run *run, imbrex_stream stream, int kernel,
                                         const void *matrix, uint64_t *done, int q)
 {
     int64_t width = run->variant->shape.n;
-    size_t at = imx_exchange_chunk_at(run, q, width);
+    size_t at = imx_transfer_chunk_at(run, q, width);
     imx_reduce_args args = reduce_args(run->variant, run->m, imx_run_chunk_rows(run, run->rank, q));
     args.chunk = q;
     args.slots = (char *)imx_run_data(run, run->rank) + at;
-    args.own_part = (const char *)matrix + imx_exchange_rank_at(run, run->rank, width) + at;
+    args.own_part = (const char *)matrix + imx_transfer_rank_at(run, run->rank, width) + at;
     args.bias = run->args->bias;
     args.c = (char *)run->args->c + at;
     args.epoch = run->epoch;
@@ -418,14 +418,14 @@ static push_room push_room_of(const imx_variant *variant, imx_push_how how)
 {
     push_room room = { .lines_at = 0 };
     if (how != IMX_PUSH_GATHERS)
-        imx_exchange_scatter_needs(variant, &room.matrix);
+        imx_transfer_scatter_needs(variant, &room.matrix);
     else
-        imx_exchange_gather_needs(variant, variant->shape.n, &room.matrix);
+        imx_transfer_gather_needs(variant, variant->shape.n, &room.matrix);
     room.lines_at = imx_align(room.matrix.data_bytes, 256);
     return room;
 }
 
-void imx_exchange_push_needs(const imx_variant *variant, imx_push_how how, imx_needs *needs)
+void imx_transfer_push_needs(const imx_variant *variant, imx_push_how how, imx_needs *needs)
 {
     size_t ranks = (size_t)variant->plan->group->size;
     push_room room = push_room_of(variant, how);
@@ -450,24 +450,24 @@ static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_h
         .chunks = push_chunks(variant),
         .chunk_bytes = push_chunk_bytes(variant, most),
         .plan = imx_variant_site(variant),
-        .slot_bytes = (int64_t)imx_exchange_slot_bytes(variant),
+        .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
         .lines_at = (int64_t)push_room_of(variant, how).lines_at,
         .line_bytes = line_bytes(variant),
     };
 }
 
-double imx_exchange_push_cost(const imx_rates *rates, double sent)
+double imx_transfer_push_cost(const imx_rates *rates, double sent)
 {
     return 6 + sent / rates->store;
 }
 
-imbrex_status imx_exchange_push_prepare(imx_variant *variant, int kernel, imx_push_how how)
+imbrex_status imx_transfer_push_prepare(imx_variant *variant, int kernel, imx_push_how how)
 {
     imx_push_args largest = push_args(variant, variant->shape.m, how);
     return imx_variant_prepare(variant, kernel, &imx_kernel_push, &largest);
 }
 
-imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
+imbrex_status imx_transfer_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias)
 {
     imx_push_args args = push_args(run->variant, run->m, how);

@@ -1,4 +1,4 @@
-/* exchange.h - the two movements that all operators are made of: every rank's shard to everyone
+/* transfer.h - the two movements that all operators are made of: every rank's shard to everyone
  * (gather), and every rank's block to its owner (scatter), both in chunks under signals.
  *
  * In a variant's shared data, per half:
@@ -10,161 +10,161 @@
  *                                       r * chunks + q likewise.  One's own: for a kernel's own
  *                                       epoch.
  */
-#ifndef IMX_EXCHANGE_H
-#define IMX_EXCHANGE_H
+#ifndef IMX_TRANSFER_H
+#define IMX_TRANSFER_H
 
 #include "plan/plan.h"
 
 /* ---- where things lie ------------------------------------------------------------------------ */
 
-static inline size_t imx_exchange_row_bytes(const imx_run *run, int64_t width)
+static inline size_t imx_transfer_row_bytes(const imx_run *run, int64_t width)
 {
     return (size_t)width * imx_dtype_bytes(run->variant->shape.dtype);
 }
 
 /* Bytes from the start of a rank's rows, or of a slot, to those of its chunk q. */
-static inline size_t imx_exchange_chunk_at(const imx_run *run, int q, int64_t width)
+static inline size_t imx_transfer_chunk_at(const imx_run *run, int q, int64_t width)
 {
     return (size_t)q * (size_t)imx_variant_chunk_rows(run->variant, run->m) *
-           imx_exchange_row_bytes(run, width);
+           imx_transfer_row_bytes(run, width);
 }
 
 /* Bytes from the start of the matrix to a rank's rows. */
-static inline size_t imx_exchange_rank_at(const imx_run *run, int rank, int64_t width)
+static inline size_t imx_transfer_rank_at(const imx_run *run, int rank, int64_t width)
 {
-    return (size_t)imx_run_row(run, rank) * imx_exchange_row_bytes(run, width);
+    return (size_t)imx_run_row(run, rank) * imx_transfer_row_bytes(run, width);
 }
 
 /* Bytes of chunk q of rank, which has it. */
-static inline size_t imx_exchange_chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
+static inline size_t imx_transfer_chunk_bytes(const imx_run *run, int rank, int q, int64_t width)
 {
-    return (size_t)imx_run_chunk_rows(run, rank, q) * imx_exchange_row_bytes(run, width);
+    return (size_t)imx_run_chunk_rows(run, rank, q) * imx_transfer_row_bytes(run, width);
 }
 
 /* Signal or counter of chunk q of rank. */
-static inline int imx_exchange_chunk_number(const imx_run *run, int rank, int q)
+static inline int imx_transfer_chunk_number(const imx_run *run, int rank, int q)
 {
     return rank * run->variant->config.chunks + q;
 }
 
 /* What two movements need that follow each other in a run: the second's data and signals lie
- * behind the first's, where a run from imx_exchange_second has them. */
-imx_needs imx_exchange_both(const imx_needs *first, const imx_needs *second);
-imx_run imx_exchange_second(const imx_run *run, const imx_needs *first);
+ * behind the first's, where a run from imx_transfer_second has them. */
+imx_needs imx_transfer_both(const imx_needs *first, const imx_needs *second);
+imx_run imx_transfer_second(const imx_run *run, const imx_needs *first);
 
 /* The same where the second begins and ends by itself, as kernels do: it has an epoch and credits
  * of its own, too. */
-imx_needs imx_exchange_both_apart(const imx_variant *variant, const imx_needs *first,
+imx_needs imx_transfer_both_apart(const imx_variant *variant, const imx_needs *first,
                                   const imx_needs *second);
-imx_run imx_exchange_apart(const imx_run *run, const imx_needs *first);
+imx_run imx_transfer_apart(const imx_run *run, const imx_needs *first);
 
 /* ---- what copies take, of collectives -------------------------------------------------------- */
 
 /* Microseconds, beside a second stream's work and on one alone. */
-double imx_exchange_copy_cost(const imx_rates *rates, double sent);
-double imx_exchange_sequential_cost(const imx_rates *rates, double sent);
+double imx_transfer_copy_cost(const imx_rates *rates, double sent);
+double imx_transfer_sequential_cost(const imx_rates *rates, double sent);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-void imx_exchange_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs);
+void imx_transfer_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs);
 
 /* Sends shard[rows, width], this rank's, to all peers: first to the one that needs it first, that
  * is the rank before, which comes to these rows right after its own. */
-imbrex_status imx_exchange_gather(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width) IMX_MUST_CHECK;
 
 /* Puts own rows beside the peers', where ranks are merged: tiles then read them there.  A device
  * makes a copy within its own memory by its multiprocessors.  So this goes onto the stream of the
  * product, ahead of it: beneath a product that holds them all it would never run. */
-imbrex_status imx_exchange_keep(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,
                                 int64_t width) IMX_MUST_CHECK;
 
 /* Holds the stream until the shards of all peers are here. */
-imbrex_status imx_exchange_gather_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
+imbrex_status imx_transfer_gather_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
 
 /* Puts the whole matrix together in out[m, width]: own rows from shard, others as they arrive, or,
  * with all_here, at once. */
-imbrex_status imx_exchange_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
                                       int64_t width, void *out, bool all_here) IMX_MUST_CHECK;
 
 /* The other way round: shows shard to the peers, on the caller's stream, until all do... */
-imbrex_status imx_exchange_offer(const imx_run *run, const void *shard,
+imbrex_status imx_transfer_offer(const imx_run *run, const void *shard,
                                  int64_t width) IMX_MUST_CHECK;
 
 /* ...and fetches them, the next rank's first, posting here[r * chunks + q] after each chunk. */
-imbrex_status imx_exchange_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
+imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here) IMX_MUST_CHECK;
 
 /* ---- small shares ---------------------------------------------------------------------------- */
 
 /* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs.
  * reduces: not a gather of rows but the sum of whole matrices. */
-void imx_exchange_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
+void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
                            imx_needs *needs);
-imbrex_status imx_exchange_ll_prepare(imx_variant *variant, int kernel, int64_t width,
+imbrex_status imx_transfer_ll_prepare(imx_variant *variant, int kernel, int64_t width,
                                       bool reduces) IMX_MUST_CHECK;
 
 /* As words, the longer ones of its two forms, which nothing hides; sent: bytes of a rank.  NEVER
  * where it sends more than sent_most. */
-double imx_exchange_ll_cost(const imx_rates *rates, double sent, double sent_most);
+double imx_transfer_ll_cost(const imx_rates *rates, double sent, double sent_most);
 
 /* The most that was measured, of a rank: 64 KB to each peer. */
-#define IMX_EXCHANGE_LL_SENT(problem) (65536.0 * ((problem)->in->ranks - 1))
+#define IMX_TRANSFER_LL_SENT(problem) (65536.0 * ((problem)->in->ranks - 1))
 
 /* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a, and
  * args.bias. */
-imbrex_status imx_exchange_ll(const imx_run *run, int kernel, int64_t width, bool reduces,
+imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, bool reduces,
                               void *to) IMX_MUST_CHECK;
 
 /* ---- both, by one kernel --------------------------------------------------------------------- */
 
 /* Instead of the gather's needs or, of what goes to owners, the scatter's. */
-void imx_exchange_push_needs(const imx_variant *variant, imx_push_how how, imx_needs *needs);
-double imx_exchange_push_cost(const imx_rates *rates, double sent); /* microseconds */
-imbrex_status imx_exchange_push_prepare(imx_variant *variant, int kernel,
+void imx_transfer_push_needs(const imx_variant *variant, imx_push_how how, imx_needs *needs);
+double imx_transfer_push_cost(const imx_rates *rates, double sent); /* microseconds */
+imbrex_status imx_transfer_push_prepare(imx_variant *variant, int kernel,
                                         imx_push_how how) IMX_MUST_CHECK;
 
 /* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL. */
-imbrex_status imx_exchange_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
+imbrex_status imx_transfer_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias) IMX_MUST_CHECK;
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-void imx_exchange_scatter_needs(const imx_variant *variant, imx_needs *needs);
-imbrex_status imx_exchange_scatter_prepare(imx_variant *variant, int kernel) IMX_MUST_CHECK;
-imbrex_status imx_exchange_scatter_prepare_blocks(imx_variant *variant, int kernel,
+void imx_transfer_scatter_needs(const imx_variant *variant, imx_needs *needs);
+imbrex_status imx_transfer_scatter_prepare(imx_variant *variant, int kernel) IMX_MUST_CHECK;
+imbrex_status imx_transfer_scatter_prepare_blocks(imx_variant *variant, int kernel,
                                                   int blocks) IMX_MUST_CHECK;
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
  * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
-imbrex_status imx_exchange_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
+imbrex_status imx_transfer_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done) IMX_MUST_CHECK;
 
 /* Puts all ranks' blocks of own rows together in out[ranks * rows, n], in rank order: own ones from
  * matrix, others as they arrive, or, with all_here, at once. */
-imbrex_status imx_exchange_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
+imbrex_status imx_transfer_scatter_out(const imx_run *run, imbrex_stream stream, const void *matrix,
                                        void *out, bool all_here) IMX_MUST_CHECK;
 
 /* Holds the stream until all peers' parts are here. */
-imbrex_status imx_exchange_scatter_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
+imbrex_status imx_transfer_scatter_wait(const imx_run *run, imbrex_stream stream) IMX_MUST_CHECK;
 
-size_t imx_exchange_slot_bytes(const imx_variant *variant);
+size_t imx_transfer_slot_bytes(const imx_variant *variant);
 
 /* Adds the parts in rank order into args.c, this rank's own from matrix[m, n].  With arriving, each
  * chunk waits for its parts in the kernel; else all must be here. */
-imbrex_status imx_exchange_reduce(const imx_run *run, imbrex_stream stream, int kernel,
+imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving) IMX_MUST_CHECK;
 
 /* ---- one chunk ------------------------------------------------------------------------------- */
 
 /* What gather and scatter do for one rank's chunk q, and the reduction for own rows' one: it waits
  * for its parts in the kernel, and ahead of it for done. */
-imbrex_status imx_exchange_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
+imbrex_status imx_transfer_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
                                         int64_t width, int to, int q) IMX_MUST_CHECK;
-imbrex_status imx_exchange_scatter_chunk(const imx_run *run, imbrex_stream stream,
+imbrex_status imx_transfer_scatter_chunk(const imx_run *run, imbrex_stream stream,
                                          const void *matrix, uint64_t *done, int to,
                                          int q) IMX_MUST_CHECK;
-imbrex_status imx_exchange_reduce_chunk(const imx_run *run, imbrex_stream stream, int kernel,
+imbrex_status imx_transfer_reduce_chunk(const imx_run *run, imbrex_stream stream, int kernel,
                                         const void *matrix, uint64_t *done, int q) IMX_MUST_CHECK;
 
-#endif /* IMX_EXCHANGE_H */
+#endif /* IMX_TRANSFER_H */
