@@ -31,15 +31,16 @@ enum { GEMM, LL }; /* kernels */
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* Others' rows come rank by rank.  leave: of the device, for what runs beside the product. */
-static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int leave)
+/* Others' rows come rank by rank.  reserved_sms: of the device, for what runs beside the
+ * product. */
+static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserved_sms)
 {
     imx_gemm_args args = {
         .schedule = imx_variant_schedule(variant, m, variant->plan->group->rank, 0),
         .k = variant->shape.k,
         .dtype = (int)variant->shape.dtype,
         .layout = (int)variant->shape.layout,
-        .leave = leave,
+        .reserved_sms = reserved_sms,
         .sides = IMX_GEMM_GATHERS,
         .own = variant->config.merged ? -1 : variant->plan->group->rank,
         .slices = 1,
@@ -102,12 +103,12 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 static imbrex_status prepare_copy(imx_variant *variant)
 {
     return prepare_gemm(variant,
-                        gemm_args(variant, variant->shape.m, variant->config.leave_copies));
+                        gemm_args(variant, variant->shape.m, variant->config.reserved_for_copies));
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave_copies);
+    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_for_copies);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
@@ -155,14 +156,15 @@ static double pull_cost(const imx_problem *p, const imx_rates *rates)
 /* Beside the product flags are copied within the device, by multiprocessors. */
 static imbrex_status prepare_pull(imx_variant *variant)
 {
-    return prepare_gemm(variant, gemm_args(variant, variant->shape.m, variant->config.leave));
+    return prepare_gemm(variant,
+                        gemm_args(variant, variant->shape.m, variant->config.reserved_sms));
 }
 
 /* The ranks meet before the product starts, not beneath it: a kernel that waits beneath a product
  * which fills the device might never start. */
 static imbrex_status run_pull(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave);
+    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_sms);
     bind(run, imx_run_done(run), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_transfer_offer(run, run->args->a, run->variant->shape.k));
@@ -356,13 +358,14 @@ static imbrex_status run_ll(const imx_run *run)
 /* Beside the product run kernels of the engine. */
 static imbrex_status prepare_hierarchical(imx_variant *variant)
 {
-    return prepare_gemm(variant, gemm_args(variant, variant->shape.m, variant->config.leave));
+    return prepare_gemm(variant,
+                        gemm_args(variant, variant->shape.m, variant->config.reserved_sms));
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_hierarchical_lanes(run, true);
-    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.leave);
+    imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_sms);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));

@@ -26,9 +26,9 @@
 /* Kernels; over nodes several, from there on. */
 enum { GEMM, REDUCE, BESIDE, PUSH = REDUCE, LL = REDUCE, HIERARCHICAL = REDUCE };
 
-static imbrex_status prepare_gemm(imx_variant *variant, int leave)
+static imbrex_status prepare_gemm(imx_variant *variant, int reserved_sms)
 {
-    imx_gemm_args largest = imx_partials_args(variant, variant->shape.m, leave);
+    imx_gemm_args largest = imx_partials_args(variant, variant->shape.m, reserved_sms);
     return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
 }
 
@@ -84,7 +84,7 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
  * and so is what it sends of them. */
 static imx_gemm_args copy_args(const imx_variant *variant, int64_t m)
 {
-    imx_gemm_args args = imx_partials_args(variant, m, variant->config.leave);
+    imx_gemm_args args = imx_partials_args(variant, m, variant->config.reserved_sms);
     if (!variant->config.merged)
         args.schedule.local = args.schedule.solo = variant->plan->group->size;
     return args;
@@ -95,7 +95,7 @@ static imx_gemm_args copy_args(const imx_variant *variant, int64_t m)
 static imbrex_status prepare_copy(imx_variant *variant)
 {
     imx_gemm_args largest = copy_args(variant, variant->shape.m);
-    int left = (int)imx_max(1, variant->config.leave);
+    int left = (int)imx_max(1, variant->config.reserved_sms);
     IMX_TRY(imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest));
     IMX_TRY(imx_transfer_scatter_prepare(variant, REDUCE));
     return imx_transfer_scatter_prepare_blocks(variant, BESIDE, left);
@@ -198,22 +198,22 @@ static imbrex_status run_ll(const imx_run *run)
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static imbrex_status prepare_nodes(imx_variant *variant, int leave)
+static imbrex_status prepare_nodes(imx_variant *variant, int reserved_sms)
 {
-    IMX_TRY(prepare_gemm(variant, leave));
+    IMX_TRY(prepare_gemm(variant, reserved_sms));
     return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 /* Beside the product run kernels that wait, add up and send. */
 static imbrex_status prepare_hierarchical(imx_variant *variant)
 {
-    return prepare_nodes(variant, variant->config.leave);
+    return prepare_nodes(variant, variant->config.reserved_sms);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_hierarchical_lanes(run, true);
-    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.reserved_sms);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));

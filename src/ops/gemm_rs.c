@@ -59,14 +59,14 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 /* Beside the product run kernels that wait for its chunks. */
 static imbrex_status prepare_copy(imx_variant *variant)
 {
-    IMX_TRY(
-        prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, variant->config.leave)));
+    IMX_TRY(prepare_gemm(
+        variant, imx_partials_args(variant, variant->shape.m, variant->config.reserved_sms)));
     return imx_transfer_scatter_prepare(variant, REDUCE);
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.reserved_sms);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
@@ -307,15 +307,15 @@ static imbrex_status run_ll(const imx_run *run)
 /* Beside the product run kernels that wait, add up and send. */
 static imbrex_status prepare_hierarchical(imx_variant *variant)
 {
-    IMX_TRY(
-        prepare_gemm(variant, imx_partials_args(variant, variant->shape.m, variant->config.leave)));
+    IMX_TRY(prepare_gemm(
+        variant, imx_partials_args(variant, variant->shape.m, variant->config.reserved_sms)));
     return imx_hierarchical_scatter_prepare(variant, HIERARCHICAL);
 }
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_lanes lanes = imx_hierarchical_lanes(run, true);
-    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.leave);
+    imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.reserved_sms);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));

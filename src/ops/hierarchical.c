@@ -173,10 +173,10 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
 imbrex_status imx_hierarchical_scatter_prepare(imx_variant *variant, int first)
 {
     const imx_config *config = &variant->config;
-    int left = (int)imx_max(1, config->leave - variant->plan->group->net_facts.units);
+    int left = (int)imx_max(1, config->reserved_sms - variant->plan->group->net_facts.units);
     for (int kernel = PARTS; kernel <= NODES; kernel++) {
         imx_reduce_args largest = reduce_args(variant, variant->shape.m, kernel);
-        bool beside = kernel == PARTS && variant->plan->op->product && config->leave > 0;
+        bool beside = kernel == PARTS && variant->plan->op->product && config->reserved_sms > 0;
         IMX_TRY(imx_variant_prepare_blocks(variant, first + kernel, &imx_kernel_reduce, &largest,
                                            beside ? left : config->blocks));
     }

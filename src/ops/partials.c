@@ -7,7 +7,7 @@ static int first_rank(const imx_nodes *nodes)
     return nodes->first[(nodes->own + 1) % nodes->count] + (nodes->local + 1) % nodes->ranks;
 }
 
-imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int leave)
+imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int reserved_sms)
 {
     return (imx_gemm_args){
         .schedule = imx_variant_schedule(variant, m, first_rank(&variant->plan->group->nodes),
@@ -15,7 +15,7 @@ imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int leave
         .k = variant->shape.k,
         .dtype = (int)variant->shape.dtype,
         .layout = (int)variant->shape.layout,
-        .leave = leave,
+        .reserved_sms = reserved_sms,
         .sides = IMX_GEMM_SCATTERS | (variant->config.merged ? IMX_GEMM_MERGED : 0) |
                  (variant->config.summable ? IMX_GEMM_SUMMABLE : 0),
         .plan = imx_variant_site(variant),

@@ -6,8 +6,8 @@
 
 #include "transfer.h"
 
-/* leave: of the device, for what runs beside the product. */
-imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int leave);
+/* reserved_sms: of the device, for what runs beside the product. */
+imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int reserved_sms);
 
 /* Of a run: its operands, and c, where the product goes. */
 void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args);

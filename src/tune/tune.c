@@ -289,9 +289,9 @@ static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
-    config->leave = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
+    config->reserved_sms = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
     /* Between ranks on one GPU it is multiprocessors that copy. */
-    config->leave_copies = in->sharers > 1 ? config->leave : 0;
+    config->reserved_for_copies = in->sharers > 1 ? config->reserved_sms : 0;
     config->merged = is_merged_cuda(in, rows, config->blocks);
     imx_tiling tiling = tiling_of(in, config->blocks, config->merged ? 1 : in->ranks);
     int64_t chunk = in->chunk_rows  ? in->chunk_rows

@@ -43,8 +43,8 @@ typedef struct imx_config {
     int parts;         /* and how many times; if the kernel adds up: waves of tiles */
     int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
     int band;            /* ranks that are walked together */
-    int leave_copies;    /* of the blocks, where copies must run beside a product */
-    int tiles_at_once;   /* of a product on a GPU */
+    int reserved_for_copies; /* of the blocks, where copies must run beside a product */
+    int tiles_at_once;       /* of a product on a GPU */
     bool pushes_beside;  /* the kernel that multiplies pushes rows beneath its products; else all
                             its warps do, before the first tile */
     int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
@@ -54,7 +54,8 @@ typedef struct imx_config {
     int64_t line_bytes;  /* and the most, to all peers, that travels in lines (push/args.h) */
     int64_t ll_line_bytes; /* where data carries its flags: shares from here on do so in lines, if
                               these arrive whole (ll/args.h) */
-    int leave; /* of the blocks, where kernels of a second stream must run beside a product */
+    int reserved_sms;      /* of the blocks, where kernels of a second stream must run beside a
+                         product */
     int blocks;
 } imx_config;
 

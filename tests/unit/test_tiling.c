@@ -216,23 +216,23 @@ static int64_t tiles_of_a_block(const imx_gemm_args *args, const imx_cuda_config
 }
 
 /* A kernel that lists its tiles once, made for m rows, is launched with any fewer. */
-static void list_holds(int64_t m, int ranks, int sms, int leave, int sides)
+static void list_holds(int64_t m, int ranks, int sms, int reserved_sms, int sides)
 {
     enum { N = 7000, K = 512 };
     imx_config plan = tuned_on(m, N, K, sides & IMX_GEMM_SCATTERS, ranks, 90, sms);
     imx_gemm_args args = args_of(&plan, m, N, K, ranks, sides);
     imx_cuda_config kernel = { 0 };
-    args.leave = leave;
+    args.reserved_sms = reserved_sms;
     imx_kernel_gemm.cuda_config(&args, &sm90, sms, &kernel);
     bool once = strstr(kernel.options, "-DIMX_LISTED_ONCE");
-    assert_true(kernel.blocks <= imx_max(sms - leave, kernel.cluster));
+    assert_true(kernel.blocks <= imx_max(sms - reserved_sms, kernel.cluster));
     if (m % ranks == 0)
         assert_int_equal(once, tiles_of_a_block(&args, &kernel) <= IMX_SM90_LISTED);
     for (int64_t fewer = m; once && fewer > 0; fewer -= fewer > 64 ? 37 : 1) {
         args.schedule.m = fewer;
         if (tiles_of_a_block(&args, &kernel) > IMX_SM90_LISTED)
             fail_msg("m=%lld, made for %lld, %d ranks, %d SMs: more tiles than are listed",
-                     (long long)fewer, (long long)m, ranks, sms - leave);
+                     (long long)fewer, (long long)m, ranks, sms - reserved_sms);
     }
 }
 

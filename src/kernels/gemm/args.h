@@ -84,7 +84,7 @@ typedef struct imx_gemm_args {
     int64_t k;
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
     int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
-    int leave;         /* multiprocessors that stay free for others: as the kernel is made */
+    int reserved_sms;  /* multiprocessors that stay free for others: as the kernel is made */
     int own;
     int slices, slice_k; /* one of k, or several that are pushed or passed on, the last maybe
                           * shorter: on GPUs of a multiple of 64, which may be more than k */

@@ -76,7 +76,7 @@ static bool folds(const imx_gemm_args *args)
  * as much of the GPU as they are to. */
 static int blocks_of(const imx_gemm_args *args, int blocks, int units, int cluster)
 {
-    int most = units - args->leave < blocks ? units - args->leave : blocks;
+    int most = units - args->reserved_sms < blocks ? units - args->reserved_sms : blocks;
     return most > cluster ? most / cluster * cluster : cluster;
 }
 
