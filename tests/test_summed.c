@@ -54,7 +54,7 @@ static void many_rows_are_summed_where_k_is_short(void **state)
                           .alike = true };
     assert_true(imx_tune_config(&in).sums);
     in.chunk_rows = 512; /* as asked for: of one rank's rows */
-    assert_false(imx_tune_config(&in).merged);
+    assert_false(imx_tune_config(&in).spanning);
 }
 
 int main(void)

@@ -21,7 +21,7 @@
  *
  * The product reads own rows straight from the caller's a and goes round the ranks from there, one
  * by one or, behind the first, two together; it waits before a chunk's first load.  Where ranks are
- * merged it has one chunk, for which all ranks' rows must be here, its own too: "copy" and
+ * spanning it has one chunk, for which all ranks' rows must be here, its own too: "copy" and
  * "sequential" copy them there before the product starts.
  */
 #include "hierarchical.h"
@@ -42,7 +42,7 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserv
         .layout = (int)variant->shape.layout,
         .reserved_sms = reserved_sms,
         .sides = IMX_GEMM_GATHERS,
-        .own = variant->config.merged ? -1 : variant->plan->group->rank,
+        .own = variant->config.spanning ? -1 : variant->plan->group->rank,
         .slices = 1,
         .slice_k = (int)variant->shape.k,
         .push_pace = { variant->config.push_pace[0], variant->config.push_pace[1] },
@@ -70,7 +70,7 @@ static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
     args->team = imx_run_team(run);
 }
 
-/* Signals for chunks, or for slices where ranks are merged. */
+/* Signals for chunks, or for slices where tiles span ranks. */
 static void layout(const imx_variant *variant, imx_needs *n)
 {
     imx_transfer_gather_needs(variant, variant->shape.k, n);
@@ -94,7 +94,7 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->copy;
-    if (p->config->merged)
+    if (p->config->spanning)
         return 45 + sending;
     return 30 + 0.06 * sending + imx_cost_left(sending, p->covering);
 }
@@ -201,8 +201,8 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
-/* A merged product waits for the first slices of a only.  Stores of a product's blocks hold up its
- * loads. */
+/* A product of spanning tiles waits for the first slices of a only.  Stores of a product's blocks
+ * hold up its loads. */
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double slices_begin = 8;    /* until the first one is here */
@@ -210,12 +210,12 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     double sending = p->sent / rates->store;
     if (!p->config->pushes_beside) /* those that multiply send */
         return 12 + sending;
-    if (p->config->merged)
+    if (p->config->spanning)
         return slices_begin + fmax(imx_cost_left(sending, p->product), slices_share * sending);
     return 5 + 0.1 * sending + imx_cost_left(sending, p->covering);
 }
 
-/* Behind the gathered rows, where merged ones come in. */
+/* Behind the gathered rows, where those of spanning tiles come in. */
 static int64_t inbox_at(const imx_variant *variant)
 {
     const imx_shape *s = &variant->shape;
@@ -224,7 +224,7 @@ static int64_t inbox_at(const imx_variant *variant)
 
 static bool has_inbox(const imx_variant *variant)
 {
-    return variant->config.merged && variant->config.pushes_beside;
+    return variant->config.spanning && variant->config.pushes_beside;
 }
 
 /* The first peer's rows are here soonest, and are not walked with others'. */
@@ -271,12 +271,12 @@ static imbrex_status run_store(const imx_run *run)
 
 static bool can_ring(const imx_problem *p, imx_text *why_not)
 {
-    if (p->config->merged)
+    if (p->config->spanning)
         imx_text_add(why_not,
                      "which passes on rows of one rank at a time, and with m = %lld and no "
                      "desc.chunk_rows tiles have rows of several: choose \"store\", or give that",
                      (long long)p->in->shape.m);
-    return !p->config->merged;
+    return !p->config->spanning;
 }
 
 /* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  On two

@@ -73,7 +73,7 @@ static imbrex_status run_sequential(const imx_run *run)
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = 2 * p->sent / rates->copy, chunks = p->config->chunks;
-    if (p->config->merged)
+    if (p->config->spanning)
         return imx_sum_all_cost(rates, p->sent);
     double left =
         imx_cost_left(sending * (chunks - 1) / chunks, p->product * (chunks - 1) / chunks);
@@ -85,7 +85,7 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 static imx_gemm_args copy_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(variant, m, variant->config.reserved_sms);
-    if (!variant->config.merged)
+    if (!variant->config.spanning)
         args.schedule.local = args.schedule.solo = variant->plan->group->size;
     return args;
 }

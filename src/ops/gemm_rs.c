@@ -51,7 +51,7 @@ static void layout(const imx_variant *variant, imx_needs *n)
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->copy;
-    if (p->config->merged)
+    if (p->config->spanning)
         return 45 + sending;
     return 30 + 0.35 * sending + imx_cost_left(sending, p->covering);
 }
@@ -108,7 +108,7 @@ static imbrex_status run_sequential(const imx_run *run)
 /* The tiles decide: each way is for tiles that the others cannot take. */
 static const char *way_of(const imx_config *config)
 {
-    return !config->merged ? "scatter_push" : config->sums ? "reduce_push" : "reduce_pull";
+    return !config->spanning ? "scatter_push" : config->sums ? "reduce_push" : "reduce_pull";
 }
 
 static bool is_way(const imx_problem *p, const char *name, const char *wants, imx_text *why_not)

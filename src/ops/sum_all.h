@@ -19,7 +19,7 @@ double imx_sum_all_cost(const imx_rates *rates, double sent);
 imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix) IMX_MUST_CHECK;
 
 /* The same on a second stream, chunk by chunk as done[owner * chunks + q] is posted (done[0], where
- * ranks are merged), what is here already being added and sent while the next chunk is made:
+ * tiles span ranks), what is here already being added and sent while the next chunk is made:
  *
  *     stream   | chunk 0 to its owners | chunk 1 | add up own chunk 0, to all | chunk 2 | ...
  *     caller   | wait 0 | copy 0 | ...                                put together in args.c

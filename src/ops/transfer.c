@@ -97,7 +97,7 @@ static imbrex_status copy_own(const imx_run *run, imbrex_stream stream, const vo
 imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,
                                 int64_t width)
 {
-    if (!run->variant->config.merged || run->ranks == 1)
+    if (!run->variant->config.spanning || run->ranks == 1)
         return IMBREX_OK;
     int number = imx_transfer_chunk_number(run, run->rank, 0);
     IMX_TRY(copy_own(run, stream, shard, width));
@@ -152,7 +152,7 @@ imbrex_status imx_transfer_offer(const imx_run *run, const void *shard, int64_t 
 imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here)
 {
-    int first = run->variant->config.merged ? 0 : 1; /* oneself: here already */
+    int first = run->variant->config.spanning ? 0 : 1; /* oneself: here already */
     for (int i = first; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
@@ -243,7 +243,7 @@ void imx_transfer_scatter_needs(const imx_variant *variant, imx_needs *needs)
 static imbrex_status wait_done(const imx_run *run, imbrex_stream stream, uint64_t *done, int owner,
                                int q)
 {
-    int product = run->variant->config.merged ? 0 : imx_transfer_chunk_number(run, owner, q);
+    int product = run->variant->config.spanning ? 0 : imx_transfer_chunk_number(run, owner, q);
     if (!done)
         return IMBREX_OK;
     return imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product);

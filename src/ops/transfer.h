@@ -5,7 +5,7 @@
  *
  *     gather    [m, width]              rank r's shard lies at its own rows; signal r * chunks + q
  *                                       says that its chunk q is here.  One's own rows stay unused
- *                                       but where ranks are merged: tiles then read all of it.
+ *                                       but where tiles span ranks: tiles then read all of it.
  *     scatter   [R][most rows, width]   slot r: rank r's part of this rank's rows; signal
  *                                       r * chunks + q likewise.  One's own: for a kernel's own
  *                                       epoch.
@@ -73,7 +73,7 @@ void imx_transfer_gather_needs(const imx_variant *variant, int64_t width, imx_ne
 imbrex_status imx_transfer_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width) IMX_MUST_CHECK;
 
-/* Puts own rows beside the peers', where ranks are merged: tiles then read them there.  A device
+/* Puts own rows beside the peers', where tiles span ranks: tiles then read them there.  A device
  * makes a copy within its own memory by its multiprocessors.  So this goes onto the stream of the
  * product, ahead of it: beneath a product that holds them all it would never run. */
 imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,
@@ -136,7 +136,7 @@ imbrex_status imx_transfer_scatter_prepare_blocks(imx_variant *variant, int kern
                                                   int blocks) IMX_MUST_CHECK;
 
 /* Sends the rows of matrix[m, n] to their owners, the next rank's first; with done, each chunk only
- * after this rank's done[owner * chunks + q] is posted (done[0], where ranks are merged). */
+ * after this rank's done[owner * chunks + q] is posted (done[0], where tiles span ranks). */
 imbrex_status imx_transfer_scatter(const imx_run *run, imbrex_stream stream, const void *matrix,
                                    uint64_t *done) IMX_MUST_CHECK;
 

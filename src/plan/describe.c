@@ -13,7 +13,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
         .tile_rows = all->config.tile_rows,
         .tile_cols = all->config.tile_cols,
         .blocks = all->config.blocks,
-        .spanning = all->config.merged,
+        .spanning = all->config.spanning,
         .parts = all->config.parts,
         .slices = all->config.slices,
         .sent_inside = plan->sent_inside,

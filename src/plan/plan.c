@@ -56,16 +56,16 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r, const recal
     return IMBREX_OK;
 }
 
-/* Whether merged rows of a sum are read by their owners, part by part. */
+/* Whether rows of spanning tiles of a sum are read by their owners, part by part. */
 static bool reads_columns(const imx_variant *variant)
 {
     const imx_op *op = variant->plan->op;
-    return op->product && op->scatters && variant->config.merged && !variant->config.sums;
+    return op->product && op->scatters && variant->config.spanning && !variant->config.sums;
 }
 
 /* What ranks must have alike of a variant. */
 typedef struct cuts {
-    int64_t algorithm, chunk_rows, tile_rows, tile_cols, merged, part_cols;
+    int64_t algorithm, chunk_rows, tile_rows, tile_cols, spanning, part_cols;
 } cuts;
 
 static cuts cuts_of(const imx_variant *variant)
@@ -76,7 +76,7 @@ static cuts cuts_of(const imx_variant *variant)
         .chunk_rows = variant->config.chunk_rows,
         .tile_rows = variant->config.tile_rows,
         .tile_cols = variant->config.tile_cols,
-        .merged = variant->config.merged,
+        .spanning = variant->config.spanning,
         .part_cols = a && reads_columns(variant) ? variant->config.part_cols : 0,
     };
 }
@@ -124,7 +124,7 @@ static imbrex_status agree(const imbrex_plan *plan, const char *call, const imx_
         { .name = "the rows of a chunk", .value = first.chunk_rows },
         { .name = "the rows of a tile", .value = first.tile_rows },
         { .name = "the columns of a tile", .value = first.tile_cols },
-        { .name = "whether tiles have rows of several ranks (0 or 1)", .value = first.merged },
+        { .name = "whether tiles have rows of several ranks (0 or 1)", .value = first.spanning },
         { .name = "the columns that are read at a time", .value = first.part_cols },
         { .name = "whether IMBREX_ALGORITHM leaves room for variants for fewer rows (0 or 1)",
           .value = plan->variant_count > 1 },

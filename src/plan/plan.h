@@ -171,7 +171,7 @@ imbrex_status imx_variant_prepare_blocks(imx_variant *variant, int i, const imx_
                                          const void *largest, int blocks) IMX_MUST_CHECK;
 
 /* The tile order of a run in which `first`'s rows come first and the solo-th rank from there stands
- * alone; m: variant->shape.m in prepare.  Where the ranks' rows are merged (imx_config.merged), all
+ * alone; m: variant->shape.m in prepare.  Where tiles span ranks (imx_config.spanning), all
  * rows are one chunk of one rank. */
 imx_schedule imx_variant_schedule(const imx_variant *variant, int64_t m, int first, int solo);
 

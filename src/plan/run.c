@@ -15,7 +15,7 @@ int64_t imx_run_rows(const imx_run *run, int rank)
 
 int imx_run_chunks(const imx_run *run, int rank)
 {
-    if (run->variant->config.merged)
+    if (run->variant->config.spanning)
         return 1; /* also where there are no rows: whoever waits, waits for all */
     return (int)imx_ceil_div(imx_run_rows(run, rank), imx_variant_chunk_rows(run->variant, run->m));
 }

@@ -35,15 +35,15 @@ enum {
     /* Up to so many rows in all, tiles have rows of several ranks: each rank's own would read all
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
-    MERGED_ROWS_CUDA = 1024,
-    SUMMED_ROWS_CUDA = 8192,   /* or, where that is expected to be sooner, of what is added up */
-    MERGED_SHARE_CUDA = 224,   /* of a rank; with more its own tiles may hide what is sent */
-    MERGED_SHARE_READ = 256,   /* where b is read again from memory, or, */
-    MERGED_GATHERED = 1120000, /* if that is slow, so many, by its GB/s */
-    A_ELEMENTS_MERGED = INT32_MAX, /* pushes of slices count in 32 bits */
-    MERGED_ROWS_CPU = 8,           /* of a rank */
-    PARTS_MOST = 8,                /* of c's columns that are read one by one */
-    NETWORK_CHUNKS = 8,            /* of a rank's rows, that go to other nodes one by one */
+    SPANNING_ROWS_CUDA = 1024,
+    SUMMED_ROWS_CUDA = 8192,     /* or, where that is expected to be sooner, of what is added up */
+    SPANNING_SHARD_CUDA = 224,   /* of a rank; with more its own tiles may hide what is sent */
+    SPANNING_SHARD_READ = 256,   /* where b is read again from memory, or, */
+    SPANNING_GATHERED = 1120000, /* if that is slow, so many, by its GB/s */
+    A_ELEMENTS_SPANNING = INT32_MAX, /* pushes of slices count in 32 bits */
+    SPANNING_ROWS_CPU = 8,           /* of a rank */
+    PARTS_MOST = 8,                  /* of c's columns that are read one by one */
+    NETWORK_CHUNKS = 8,              /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
     SLICES_MOST = 12,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds, */
@@ -89,9 +89,9 @@ static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *confi
     }
 }
 
-/* What peers read of a merged product that scatters: a part for each wave of its tiles, `at_once`,
- * so that one is read while the next is made.  What its kernel adds up travels tile by tile, and
- * its parts are the waves. */
+/* What peers read of a product of spanning tiles that scatters: a part for each wave of its tiles,
+ * `at_once`, so that one is read while the next is made.  What its kernel adds up travels tile by
+ * tile, and its parts are the waves. */
 static void cut_parts(const imx_tune_input *in, int64_t at_once, imx_config *config)
 {
     int64_t columns = imx_ceil_div(in->shape.n, config->tile_cols);
@@ -103,7 +103,7 @@ static void cut_parts(const imx_tune_input *in, int64_t at_once, imx_config *con
                                                  : imx_ceil_div(in->shape.n, config->part_cols));
 }
 
-static bool is_merged(const imx_tune_input *in, int64_t rows, int64_t rows_most)
+static bool is_spanning(const imx_tune_input *in, int64_t rows, int64_t rows_most)
 {
     return in->product && in->ranks > 1 && in->nodes <= 1 && rows <= rows_most && !in->chunk_rows;
 }
@@ -120,7 +120,7 @@ static void slice(const imx_tune_input *in, int64_t count, int64_t step, imx_con
 {
     int64_t k = in->shape.k;
     count = clamp(count, 1, SLICES_MOST);
-    if (!config->merged || k < 2 * step)
+    if (!config->spanning || k < 2 * step)
         count = 1;
     int64_t columns = imx_ceil_div(imx_ceil_div(imx_max(k, 1), count), step) * step;
     config->slices = (int)imx_ceil_div(imx_max(k, 1), columns);
@@ -132,21 +132,21 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
     const imx_shape *shape = &in->shape;
     int64_t all = imx_max(1, shape->m);
     /* Where memory is the wire there is little to hide, and each call of the BLAS costs. */
-    int64_t merged_rows = in->scatters || in->slow_wire ? MERGED_ROWS_CPU : INT32_MAX;
-    config->merged = is_merged(in, rows, merged_rows);
-    int64_t chunk = config->merged   ? all
+    int64_t spanning_rows = in->scatters || in->slow_wire ? SPANNING_ROWS_CPU : INT32_MAX;
+    config->spanning = is_spanning(in, rows, spanning_rows);
+    int64_t chunk = config->spanning ? all
                     : in->chunk_rows ? in->chunk_rows
                     : !in->product   ? rows_of_bytes(in, CHUNK_BYTES_CPU)
                     : in->nodes > 1  ? rows_of_network(rows, CHUNK_ROWS_CPU)
                     : in->slow_wire  ? CHUNK_ROWS_WIRE
                                      : CHUNK_ROWS_CPU;
-    if (!in->chunk_rows && !config->merged)
+    if (!in->chunk_rows && !config->spanning)
         chunk = evenly(rows, chunk); /* no call for a row that is left */
-    chunk = imx_min(chunk, config->merged ? all : rows);
-    int64_t tiles = imx_ceil_div(chunk, config->merged ? 2 * TILE_ROWS_MOST : TILE_ROWS_MOST);
+    chunk = imx_min(chunk, config->spanning ? all : rows);
+    int64_t tiles = imx_ceil_div(chunk, config->spanning ? 2 * TILE_ROWS_MOST : TILE_ROWS_MOST);
     config->tile_rows = (int)imx_ceil_div(chunk, tiles);
     config->chunk_rows = (int)(tiles * config->tile_rows); /* whole tiles: maybe a little more */
-    if (config->merged)
+    if (config->spanning)
         config->chunk_rows = (int)rows;
     slice(in, 2, 1, config);
     config->group = 1;
@@ -182,7 +182,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
         .sms = blocks,
         .scatters = in->scatters,
         .hooks = in->hooks,
-        .merged = in->scatters && ranks < in->ranks,
+        .spanning = in->scatters && ranks < in->ranks,
         .summable = ranks < in->ranks && is_summable(in, blocks),
     };
     if (!in->product)
@@ -263,7 +263,7 @@ static bool reads_b_again(const imx_tune_input *in)
 static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
 {
     int64_t m = in->shape.m, n = in->shape.n;
-    if (!in->scatters || !is_merged(in, m, SUMMED_ROWS_CUDA))
+    if (!in->scatters || !is_spanning(in, m, SUMMED_ROWS_CUDA))
         return false;
     imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
     if (!sums_tiles(in, &together, blocks) || !together.sm90.pingpong)
@@ -273,16 +273,16 @@ static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
     return imx_cost_summed(in, summed) < imx_cost_stored(in, stored);
 }
 
-static bool is_merged_cuda(const imx_tune_input *in, int64_t rows, int blocks)
+static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
     bool by_memory = !in->scatters && in->memory_gb_s > 0 && reads_b_again(in);
-    int share = by_memory ? (int)imx_max(MERGED_SHARE_READ, MERGED_GATHERED / in->memory_gb_s)
-                          : MERGED_SHARE_CUDA;
-    if (!is_merged(in, in->shape.m, MERGED_ROWS_CUDA))
+    int share = by_memory ? (int)imx_max(SPANNING_SHARD_READ, SPANNING_GATHERED / in->memory_gb_s)
+                          : SPANNING_SHARD_CUDA;
+    if (!is_spanning(in, in->shape.m, SPANNING_ROWS_CUDA))
         return is_better_summed(in, rows, blocks);
     if (rows > share && is_better_apart(in, rows, blocks))
         return false;
-    return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_MERGED;
+    return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_SPANNING;
 }
 
 /* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
@@ -292,8 +292,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->reserved_sms = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->reserved_for_copies = in->sharers > 1 ? config->reserved_sms : 0;
-    config->merged = is_merged_cuda(in, rows, config->blocks);
-    imx_tiling tiling = tiling_of(in, config->blocks, config->merged ? 1 : in->ranks);
+    config->spanning = is_spanning_cuda(in, rows, config->blocks);
+    imx_tiling tiling = tiling_of(in, config->blocks, config->spanning ? 1 : in->ranks);
     int64_t chunk = in->chunk_rows  ? in->chunk_rows
                     : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CUDA)
                     : in->nodes > 1 ? rows_of_network(rows, CHUNK_ROWS_CUDA)
@@ -303,11 +303,11 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->group = tiling.group;
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
-    config->summable = config->merged && is_summable(in, config->blocks);
-    config->sums = config->merged && sums_tiles(in, &tiling, config->blocks);
+    config->summable = config->spanning && is_summable(in, config->blocks);
+    config->sums = config->spanning && sums_tiles(in, &tiling, config->blocks);
     cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
     config->chunk_rows =
-        config->merged
+        config->spanning
             ? (int)rows
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
@@ -334,7 +334,7 @@ imx_config imx_tune_config(const imx_tune_input *in)
 
 int64_t imx_tune_chunk_rows(const imx_config *config, int64_t rows)
 {
-    if (config->merged || rows < 1)
+    if (config->spanning || rows < 1)
         return config->chunk_rows;
     int64_t tiles = imx_ceil_div(evenly(rows, config->chunk_rows), config->tile_rows);
     return tiles * config->tile_rows;

@@ -35,20 +35,21 @@ typedef struct imx_config {
     int chunk_rows; /* the most; of a run: imx_tune_chunk_rows */
     int tile_rows, tile_cols, group;
     int chunks;        /* most chunks of any rank */
-    bool merged;       /* ranks have so few rows that tiles have rows of several: one chunk each */
-    bool summable;     /* merged: the kernel of a product that scatters may add it up, */
+    bool spanning;     /* ranks have so few rows that tiles have rows of several: one chunk each */
+    bool summable;     /* spanning: the kernel of a product that scatters may add it up, */
     bool sums;         /* and does (IMX_GEMM_SUMS) */
-    int64_t part_cols; /* merged: columns of c that travel, or that others come to read, while the
+    int64_t part_cols; /* spanning: columns of c that travel, or that others come to read, while the
                           next ones are made, */
     int parts;         /* and how many times; if the kernel adds up: waves of tiles */
-    int slices, slice_k; /* merged: columns of a that travel under one signal, and how many times */
-    int band;            /* ranks that are walked together */
+    int slices,
+        slice_k; /* spanning: columns of a that travel under one signal, and how many times */
+    int band;    /* ranks that are walked together */
     int reserved_for_copies; /* of the blocks, where copies must run beside a product */
     int tiles_at_once;       /* of a product on a GPU */
     bool pushes_beside;  /* the kernel that multiplies pushes rows beneath its products; else all
                             its warps do, before the first tile */
     int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
-                          peer that needs them first and to the others; merged: [0] between the
+                          peer that needs them first and to the others; spanning: [0] between the
                           begins of slices; 0: any */
     int64_t piece_bytes; /* where a kernel only moves rows: what travels under one signal */
     int64_t line_bytes;  /* and the most, to all peers, that travels in lines (push/args.h) */

@@ -293,7 +293,7 @@ static op_case case_of(const char *op, const char *algorithm)
 }
 
 typedef struct cut {
-    int chunk_rows; /* 0: ranks are merged where they may */
+    int chunk_rows; /* 0: tiles span ranks where they may */
     int blocks;     /* which race for the tiles of one rank */
 } cut;
 

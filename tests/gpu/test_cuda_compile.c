@@ -210,7 +210,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .scatters = sides & IMX_GEMM_SCATTERS,
         .ranks = ranks,
         .nodes = nodes,
-        .chunk_rows = sides & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows are not merged then */
+        .chunk_rows =
+            sides & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows do not make tiles span ranks then */
         .arch = targets[target].arch,
         .shared_bytes = targets[target].shared_bytes_most,
         .units = BLOCKS,
@@ -219,28 +220,28 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
     imx_config tuned = imx_tune_config(&input);
     if (sides & IMX_GEMM_STORES && tuned.sums)
         sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
-    else if (sides & IMX_GEMM_STORES && tuned.merged)
+    else if (sides & IMX_GEMM_STORES && tuned.spanning)
         sides = IMX_GEMM_SCATTERS | IMX_GEMM_COLLECTS;
-    if (sides & IMX_GEMM_SCATTERS && tuned.merged)
-        sides |= IMX_GEMM_MERGED;
+    if (sides & IMX_GEMM_SCATTERS && tuned.spanning)
+        sides |= IMX_GEMM_SPANNING;
     if (tuned.summable)
         sides |= IMX_GEMM_SUMMABLE;
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
                       .chunk_cols = sides & IMX_GEMM_COLLECTS ? tuned.part_cols : 0,
-                      .ranks = tuned.merged ? 1 : ranks,
+                      .ranks = tuned.spanning ? 1 : ranks,
                       .chunk_rows = tuned.chunk_rows,
                       .tile_rows = tuned.tile_rows,
                       .tile_cols = tuned.tile_cols,
                       .group = tuned.group,
                       .chunks = tuned.chunks,
-                      .local = nodes == 1 || tuned.merged ? 0 : ranks / (nodes ? nodes : 1) },
+                      .local = nodes == 1 || tuned.spanning ? 0 : ranks / (nodes ? nodes : 1) },
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
         .sides = sides,
-        .own = tuned.merged ? -1 : 1,
+        .own = tuned.spanning ? -1 : 1,
         .slices = tuned.slices,
         .slice_k = tuned.slice_k,
         .team.size = ranks,

@@ -41,7 +41,7 @@ static void chunks_are_even(void **state)
         assert_int_equal(chunk % config.tile_rows, 0);
         assert_true(imx_ceil_div(share, chunk) <= imx_ceil_div(share, config.chunk_rows));
     }
-    config.merged = true;
+    config.spanning = true;
     assert_int_equal(imx_tune_chunk_rows(&config, 2500), 2048);
     /* On CPUs, whose tiles are as tall as chunks, the plan's are. */
     imx_tune_input cpu = { .product = true, .scatters = true, .ranks = 2, .nodes = 1, .units = 1 };
@@ -68,8 +68,8 @@ static void short_products_have_few_slices(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         imx_config c = plan_of(rows[i].m, rows[i].n, rows[i].k, rows[i].ranks, 90);
-        if (!c.merged || c.slices != rows[i].slices)
-            fail_msg("row %zu: merged %d, %d slices", i, c.merged, c.slices);
+        if (!c.spanning || c.slices != rows[i].slices)
+            fail_msg("row %zu: spanning %d, %d slices", i, c.spanning, c.slices);
     }
 }
 
@@ -137,12 +137,12 @@ static void pushes_have_room(void **state)
     assert_false(c.bulk);
 }
 
-/* A merged product's pushes count the elements of a rank's rows in 32 bits. */
+/* A product of spanning tiles's pushes count the elements of a rank's rows in 32 bits. */
 static void pushes_of_slices_can_count(void **state)
 {
     (void)state;
-    assert_true(plan_of(1024, 8, 2097151, 2, 80).merged);
-    assert_false(plan_of(1024, 8, 8388613, 2, 80).merged);
+    assert_true(plan_of(1024, 8, 2097151, 2, 80).spanning);
+    assert_false(plan_of(1024, 8, 8388613, 2, 80).spanning);
 }
 
 /* Where the warps that push are those that multiply, a pace only holds up the product. */

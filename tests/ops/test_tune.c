@@ -130,7 +130,7 @@ static int tune_rank(imbrex_group *group, void *ctx)
     view v = { .calls = 0 };
     made m;
     RANK_OK(imbrex_tune(group, "ag_gemm", &shape, sizeof shape, note, &v));
-    /* Ranks are merged. */
+    /* Tiles span ranks. */
     RANK_CHECK(v.done == 1 && v.best_us > 0 && v.dropped == 1 &&
                    strcmp(v.first_dropped, "ring") == 0,
                "done %g, %g us, %d dropped: %s", v.done, v.best_us, v.dropped, v.why);

@@ -156,14 +156,14 @@ static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64
     return (imx_gemm_args){
         .schedule = { .m = m,
                       .n = n,
-                      .ranks = plan->merged ? 1 : ranks,
+                      .ranks = plan->spanning ? 1 : ranks,
                       .chunk_rows = plan->chunk_rows,
                       .tile_rows = plan->tile_rows,
                       .tile_cols = plan->tile_cols,
                       .group = plan->group,
                       .chunks = plan->chunks },
         .k = k,
-        .sides = sides | (plan->merged && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_MERGED : 0) |
+        .sides = sides | (plan->spanning && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_SPANNING : 0) |
                  (plan->summable ? IMX_GEMM_SUMMABLE : 0),
     };
 }
@@ -346,7 +346,7 @@ static void check_choices(const choice *rows, size_t count,
         imx_choice chosen = tuned_choice(r->m, r->n, r->k, r->scatters, r->ranks, r->arch, SMS);
         bool sums_alone = c.sums && strcmp(chosen.algorithm, "reduce_push") != 0; /* no other can */
         if (is_so(&c, chosen.algorithm) != r->expected || sums_alone)
-            fail_msg("row %zu: %s%s%s (%s)", i, chosen.algorithm, c.merged ? ", merged" : "",
+            fail_msg("row %zu: %s%s%s (%s)", i, chosen.algorithm, c.spanning ? ", spanning" : "",
                      c.sums ? ", summed" : "", chosen.why);
     }
 }
@@ -381,10 +381,10 @@ static bool goes_by_ll(const imx_config *c, const char *algorithm)
     return strcmp(algorithm, "ll") == 0;
 }
 
-static bool is_merged(const imx_config *c, const char *algorithm)
+static bool is_spanning(const imx_config *c, const char *algorithm)
 {
     (void)algorithm;
-    return c->merged;
+    return c->spanning;
 }
 
 /* A part for each wave of tiles that the kernel does not add up. */
@@ -402,10 +402,10 @@ static void few_rows_are_read_in_parts(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         imx_config c = plan_of(rows[i].m, rows[i].n, rows[i].k, 1, rows[i].ranks, rows[i].arch);
-        if (!c.merged || c.sums || c.tile_cols != rows[i].tile_cols || c.parts != rows[i].parts ||
+        if (!c.spanning || c.sums || c.tile_cols != rows[i].tile_cols || c.parts != rows[i].parts ||
             c.part_cols != rows[i].part_cols)
-            fail_msg("row %zu: merged %d, sums %d, %d columns a tile, %d parts of %lld", i,
-                     c.merged, c.sums, c.tile_cols, c.parts, (long long)c.part_cols);
+            fail_msg("row %zu: spanning %d, sums %d, %d columns a tile, %d parts of %lld", i,
+                     c.spanning, c.sums, c.tile_cols, c.parts, (long long)c.part_cols);
     }
     assert_int_equal(plan_of(512, 8192, 7168, 1, 1, 90).tile_cols, 256); /* nobody reads */
 }
@@ -434,7 +434,8 @@ static void few_rows_go_by_ll(void **state)
     check_choices(rows, sizeof rows / sizeof rows[0], goes_by_ll);
 }
 
-/* Few rows are merged, unless each rank's are tiles enough to hide how the next rank's come. */
+/* Few rows make tiles span ranks, unless each rank's are tiles enough to hide how the next rank's
+ * come. */
 static void few_rows_are_merged(void **state)
 {
     (void)state;
@@ -463,17 +464,17 @@ static void few_rows_are_merged(void **state)
         { 1025, 8192, 14336, 1, 2, 90, 1 }, /* 513 rows of a rank would be as many as 768 */
         { 640, 8192, 14336, 1, 2, 80, 0 },  /* not for Hopper's form */
     };
-    check_choices(rows, sizeof rows / sizeof rows[0], is_merged);
+    check_choices(rows, sizeof rows / sizeof rows[0], is_spanning);
     imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .units = SMS };
     in.memory_gb_s = 4917;
     in.shape = (imx_shape){ 512, 14336, 8192, IMBREX_BF16, IMBREX_NK };
-    assert_true(imx_tune_config(&in).merged); /* b would be read for each rank, */
-    in.shape.k = 1024;                        /* here from the cache */
-    assert_false(imx_tune_config(&in).merged);
+    assert_true(imx_tune_config(&in).spanning); /* b would be read for each rank, */
+    in.shape.k = 1024;                          /* here from the cache */
+    assert_false(imx_tune_config(&in).spanning);
     in.shape = (imx_shape){ 656, 7168, 8192, IMBREX_BF16, IMBREX_NK };
-    assert_false(imx_tune_config(&in).merged);
+    assert_false(imx_tune_config(&in).spanning);
     in.memory_gb_s = 3352; /* and there that takes longer */
-    assert_true(imx_tune_config(&in).merged);
+    assert_true(imx_tune_config(&in).spanning);
 }
 
 /* Tiles that are all there at once, or made in turns, are added up by the kernel. */
@@ -514,7 +515,7 @@ static void few_rows_are_summed(void **state)
     assert_int_equal(imx_tune_config(&in).parts, 2); /* waves */
     in.alike = false;
     in.ranks = 4;
-    assert_true(imx_tune_config(&in).merged);
+    assert_true(imx_tune_config(&in).spanning);
     assert_in_range(imx_tune_config(&in).tile_cols, 64, 224); /* warps that read have no room */
 }
 

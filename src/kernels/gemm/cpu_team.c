@@ -18,7 +18,7 @@ int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, i
 
 /* ---- push ------------------------------------------------------------------------------------ */
 
-/* The first of a rank's rows, as the run cuts them; the schedule's may be merged. */
+/* The first of a rank's rows, as the run cuts them; its tiles may span ranks. */
 static long long first_row(const imx_gemm_args *args, int rank)
 {
     return imx_team_row(args->schedule.m, args->team.size, rank);

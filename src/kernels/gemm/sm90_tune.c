@@ -40,7 +40,7 @@ enum {
     /* Bytes of a that arrive, by 350 GB/s, while a block makes a column of a tile, of k = 1000. */
     ARRIVE_BYTES = 14600,
     ARRIVE_ROWS = 1024,  /* up to so many come slice by slice of k, or had tiles chosen by what was
-                          * measured: tune/tune.c's MERGED_ROWS_CUDA */
+                          * measured: tune/tune.c's SPANNING_ROWS_CUDA */
     ARRIVE_CHUNK = 2048, /* more of a rank in chunks: its CHUNK_ROWS_CUDA */
     ARRIVE_COLS = 96,    /* of narrower tiles what arrives stands in the way, */
     ARRIVE_TURNS = 128,  /* or of those in turns */
@@ -156,7 +156,7 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
     if (c->pingpong && in->k > LONG_K && count > WAVES_MANY)
         column += column * (in->k - LONG_K) / LONG_K_PERCENT / 100;
-    if (in->merged) {
+    if (in->spanning) {
         end += READ_COLUMN * c->tile_n / (sums_at_once(in, c) ? c->split : 1);
         if (count > 1 && !sums_in_turns(in, c))
             column += column * (c->cluster_m == 1 ? BESIDE_ALONE : BESIDE) / 100;
@@ -190,7 +190,7 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
     bool sums = sums_at_once(in, c);
     if (!sums && !c->pingpong && c->cluster_m > 1 && c->tile_n <= 128)
         return false;
-    if (in->merged)
+    if (in->spanning)
         return sums ? !c->pingpong || sums_in_turns(in, c) : c->tile_n < 256;
     if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;

@@ -16,8 +16,8 @@ typedef struct imx_sm90_input {
     int b_kn;        /* b is [k, n] */
     int scatters;    /* tiles go to their rows' owners */
     int hooks;       /* likewise, and also of one rank */
-    int merged;      /* likewise, and tiles have rows of several ranks, which may come and read */
-    int summable;    /* merged: the kernel may add them up, instead */
+    int spanning;    /* likewise, and tiles have rows of several ranks, which may come and read */
+    int summable;    /* spanning: the kernel may add them up, instead */
     int pushes;      /* a's rows go to peers, chunk by chunk, beneath the product */
 } imx_sm90_input;
 

@@ -131,7 +131,7 @@ IMX_TEAM_GPU unsigned team_ranks(const imx_gemm_args &args)
 #endif
 }
 
-/* The first of a rank's rows, where the schedule's are merged: of few rows. */
+/* The first of a rank's rows, where its tiles span ranks: of few rows. */
 IMX_TEAM_GPU int team_row(const imx_gemm_args &args, int rank)
 {
     return (int)((unsigned)rank * (unsigned)args.schedule.m / team_ranks(args));

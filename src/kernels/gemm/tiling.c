@@ -92,7 +92,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .b_kn = in->layout == IMBREX_KN,
             .scatters = in->scatters,
             .hooks = in->hooks,
-            .merged = in->merged,
+            .spanning = in->spanning,
             .summable = in->summable,
             .pushes = in->pushes,
         };

@@ -18,8 +18,8 @@ typedef struct imx_tiling_input {
     int sms;           /* blocks that may run side by side */
     int scatters;      /* rows of c go to their owners */
     int hooks;         /* likewise, and also of one rank: with hooks of a caller's */
-    int merged;        /* likewise, and tiles have rows of several ranks */
-    int summable;      /* merged: the kernel may add the tiles up */
+    int spanning;      /* likewise, and tiles have rows of several ranks */
+    int summable;      /* spanning: the kernel may add the tiles up */
     int pushes;        /* a goes to peers chunk by chunk; tiles are the same */
 } imx_tiling_input;
 
