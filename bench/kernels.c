@@ -83,7 +83,7 @@ static imbrex_status add(bench *b, int i, const char *name, const imx_kernel *ke
     if (!kernel)
         return IMBREX_OK;
     b->group->backend->target(b->group->device, &target);
-    int blocks = b->options.sms ? (int)b->options.sms : target.units;
+    int blocks = b->options.sms ? (int)b->options.sms : target.workers;
     return b->group->backend->prepare(b->group->device, kernel, &call->args, blocks, &call->kernel);
 }
 
@@ -163,7 +163,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
         .nodes = 1,
         .sms = o->sms,
         .arch = target.arch,
-        .units = target.units,
+        .workers = target.workers,
         .sharers = 1,
     };
     imx_config tuned = imx_tune_config(&input);

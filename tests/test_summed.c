@@ -50,7 +50,7 @@ static void many_rows_are_summed_where_k_is_short(void **state)
                           .scatters = true,
                           .ranks = 4,
                           .arch = 90,
-                          .units = SMS,
+                          .workers = SMS,
                           .alike = true };
     assert_true(imx_tune_config(&in).sums);
     in.chunk_rows = 512; /* as asked for: of one rank's rows */

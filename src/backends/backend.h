@@ -43,8 +43,8 @@ typedef struct imx_target {
     char id[40];         /* equal on ranks that share the device; "": it is nobody else's */
     char name[224];      /* what runs as fast as another of this name */
     int index;           /* of the device, as in "name:index" */
-    int units;           /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
-    int units_most;      /* that a plan may ask for */
+    int workers;         /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
+    int workers_most;    /* that a plan may ask for */
     int arch;            /* compute capability of a GPU, 90; else 0 */
     size_t shared_bytes; /* of its shared memory that a block may ask for */
     int memory_gb_s;     /* of a GPU, at best; 0: unknown */

@@ -123,7 +123,7 @@ static imbrex_status prepare(imbrex_kernel *k, const imbrex_kernel_desc *d)
         .key = source.key,
         .entry = d->entry,
         .shared_bytes = d->shared_bytes,
-        .resident = d->resident ? d->resident : (int)imx_min(group->target->units, RESIDENT_MOST),
+        .resident = d->resident ? d->resident : (int)imx_min(group->target->workers, RESIDENT_MOST),
         .product = k->product ? &imx_kernel_gemm : NULL,
         .largest = k->product ? &k->product->args : NULL,
         .blocks = k->product ? k->product->blocks : 0,

@@ -131,9 +131,9 @@ static int sharers_of(const imbrex_group *group, int r)
     return (int)imx_max(sharers, group->parent_sharers); /* they run beside each other */
 }
 
-static int units_of(const imbrex_group *group, int r)
+static int workers_of(const imbrex_group *group, int r)
 {
-    return (int)imx_max(1, group->targets[r].units / sharers_of(group, r));
+    return (int)imx_max(1, group->targets[r].workers / sharers_of(group, r));
 }
 
 static imbrex_status gather_targets(imbrex_group *group)
@@ -162,8 +162,9 @@ static imbrex_status take_one_form(imbrex_group *group)
     return gather_targets(group);
 }
 
-/* What the ranks' devices are, and how many share each: plans divide its units among them, so that
- * the kernels of all can be resident at once.  All plan for as many as the rank with the fewest. */
+/* What the ranks' devices are, and how many share each: plans divide its workers among them, so
+ * that the kernels of all can be resident at once.  All plan for as many as the rank with the
+ * fewest. */
 static imbrex_status look_at_devices(imbrex_group *group)
 {
     imbrex_status mine =
@@ -173,15 +174,15 @@ static imbrex_status look_at_devices(imbrex_group *group)
     IMX_TRY(take_one_form(group));
     group->target = &group->targets[group->rank];
     group->sharers = sharers_of(group, group->rank);
-    const int own_units = units_of(group, group->rank);
-    group->units = own_units;
+    const int own_workers = workers_of(group, group->rank);
+    group->workers = own_workers;
     group->alike = true;
     group->memory_gb_s = group->target->memory_gb_s;
     for (int r = 0; r < group->size; r++) {
-        int units = units_of(group, r);
+        int workers = workers_of(group, r);
         group->memory_gb_s = (int)imx_min(group->memory_gb_s, group->targets[r].memory_gb_s);
-        group->alike = group->alike && units == own_units;
-        group->units = (int)imx_min(group->units, units);
+        group->alike = group->alike && workers == own_workers;
+        group->workers = (int)imx_min(group->workers, workers);
         group->sharers = (int)imx_max(group->sharers, sharers_of(group, r));
     }
     return IMBREX_OK;

@@ -55,7 +55,7 @@ struct imbrex_group {
     int sharers;                /* of a device: the most ranks on one */
     int parent_sharers;         /* of the group that this was split from; 0: from none */
     int parent_local_size;
-    int units;       /* a rank's share of its device, the smallest: at least 1 */
+    int workers;     /* a rank's share of its device, the smallest: at least 1 */
     bool alike;      /* all ranks have as many */
     int memory_gb_s; /* of the rank whose device has the slowest memory */
     imx_nodes nodes;

@@ -93,7 +93,7 @@ static inline imbrex_span imx_net_span(const imx_net_op *ops, int count)
 typedef struct imx_net_facts {
     char text[96];   /* for people: "NCCL 2.28.3" */
     bool capturable; /* see above */
-    int units;       /* multiprocessors that a step holds: a product beside it leaves them free */
+    int workers;     /* multiprocessors that a step holds: a product beside it leaves them free */
     int lanes;       /* 1 to IMX_NET_LANES, alike on all ranks */
     int plans;       /* the largest number that a plan may have, alike on all ranks */
 } imx_net_facts;

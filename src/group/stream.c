@@ -205,7 +205,7 @@ imbrex_status imx_stream_begin(imbrex_group *group)
     if (group->nodes.count > 1)
         IMX_TRY(imx_turn_create(group, &group->exchange_turn));
     IMX_TRY(imx_turn_create(group, &group->activate_turn));
-    return group->backend->prepare(group->device, &imx_kernel_activate, &any, group->units,
+    return group->backend->prepare(group->device, &imx_kernel_activate, &any, group->workers,
                                    &group->activate);
 }
 

@@ -173,7 +173,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
 imbrex_status imx_hierarchical_scatter_prepare(imx_variant *variant, int first)
 {
     const imx_config *config = &variant->config;
-    int left = (int)imx_max(1, config->reserved_sms - variant->plan->group->net_facts.units);
+    int left = (int)imx_max(1, config->reserved_sms - variant->plan->group->net_facts.workers);
     for (int kernel = PARTS; kernel <= NODES; kernel++) {
         imx_reduce_args largest = reduce_args(variant, variant->shape.m, kernel);
         bool beside = kernel == PARTS && variant->plan->op->product && config->reserved_sms > 0;

@@ -190,9 +190,9 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r,
         IMX_TRY(op->check(group, r));
     for (int i = 0; i < IMX_BLANKS; i++)
         IMX_TRY(check_blank(r, desc, &op->blanks[i]));
-    if (r->sms > group->target->units_most)
+    if (r->sms > group->target->workers_most)
         return imx_fail(IMBREX_UNSUPPORTED, "%s.sms is %d: %s has at most %d", desc, r->sms,
-                        group->device_name, group->target->units_most);
+                        group->device_name, group->target->workers_most);
     return IMBREX_OK;
 }
 
@@ -219,13 +219,13 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .scatters = r->op->scatters,
         .ranks = r->op->alone ? 1 : group->size,
         .nodes = r->op->alone ? 1 : group->nodes.count,
-        .net_units = group->net_facts.units,
+        .net_workers = group->net_facts.workers,
         .chunk_rows = r->chunk_rows,
         .sms = r->sms,
         .arch = group->target->arch,
         .shared_bytes = group->target->shared_bytes,
         .memory_gb_s = group->memory_gb_s,
-        .units = group->units,
+        .workers = group->workers,
         .sharers = group->sharers,
         .alike = group->alike,
         .whole_lines = group->whole_lines,

@@ -33,7 +33,14 @@
 #include "nccl.h"
 
 /* UNITS: NCCL's kernels get as many blocks; the two small kernels have room beside any other. */
-enum { UNITS = 4, SLOTS = 1024, POLLS = 200, NAP_NS = 50000, WATCH_NS = 2000000, FLUSH_MS = 2000 };
+enum {
+    WORKERS = 4,
+    SLOTS = 1024,
+    POLLS = 200,
+    NAP_NS = 50000,
+    WATCH_NS = 2000000,
+    FLUSH_MS = 2000
+};
 
 /* Host memory, written on a stream, whose steps come one after the other.  Streams share one only
  * where more than SLOTS of them have steps that have not ended. */
@@ -443,7 +450,7 @@ static imbrex_status init_comm(void *ctx)
         .version = 21800,
         .cga_cluster_size = NCCL_CONFIG_UNDEFINED,
         .ctas_least = NCCL_CONFIG_UNDEFINED,
-        .ctas_most = UNITS,
+        .ctas_most = WORKERS,
         .split_share = NCCL_CONFIG_UNDEFINED,
     };
     int result =
@@ -563,7 +570,8 @@ static void net_close(imx_net *net)
 static void net_facts(const imx_net *net, imx_net_facts *facts)
 {
     (void)net;
-    *facts = (imx_net_facts){ .capturable = false, .units = UNITS, .lanes = 1, .plans = INT32_MAX };
+    *facts =
+        (imx_net_facts){ .capturable = false, .workers = WORKERS, .lanes = 1, .plans = INT32_MAX };
     snprintf(facts->text, sizeof facts->text, "NCCL %s", imx_nccl_version());
 }
 

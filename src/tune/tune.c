@@ -31,7 +31,7 @@ enum {
     LL_LINE_BYTES = 8 << 10,
     /* A product fills a multiprocessor's registers to the last warp: what waits on the second
      * stream meanwhile needs some of its own.  128 blocks are as fast as 132. */
-    UNITS_FOR_WAITS = 4,
+    WORKERS_FOR_WAITS = 4,
     /* Up to so many rows in all, tiles have rows of several ranks: each rank's own would read all
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
@@ -163,7 +163,7 @@ static void cut_cpu(const imx_tune_input *in, int64_t rows, imx_config *config)
  * of blocks: all ranks must have as many. */
 static bool is_summable(const imx_tune_input *in, int blocks)
 {
-    return in->scatters && in->ranks <= IMX_TEAM_MOST && in->alike && blocks <= in->units;
+    return in->scatters && in->ranks <= IMX_TEAM_MOST && in->alike && blocks <= in->workers;
 }
 
 /* Of the product on a GPU, its rows cut at so many ranks' first. */
@@ -289,7 +289,7 @@ static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
     const imx_shape *shape = &in->shape;
-    config->reserved_sms = (int)imx_min(UNITS_FOR_WAITS + in->net_units, config->blocks - 1);
+    config->reserved_sms = (int)imx_min(WORKERS_FOR_WAITS + in->net_workers, config->blocks - 1);
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->reserved_for_copies = in->sharers > 1 ? config->reserved_sms : 0;
     config->spanning = is_spanning_cuda(in, rows, config->blocks);
@@ -322,7 +322,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 
 imx_config imx_tune_config(const imx_tune_input *in)
 {
-    imx_config config = { .blocks = clamp(in->sms ? in->sms : in->units, 1, 1024) };
+    imx_config config = { .blocks = clamp(in->sms ? in->sms : in->workers, 1, 1024) };
     int64_t rows = imx_max(1, imx_ceil_div(in->shape.m, in->ranks)); /* the most that a rank owns */
     (in->arch ? cut_cuda : cut_cpu)(in, rows, &config);
     config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);

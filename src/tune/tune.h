@@ -18,15 +18,15 @@ typedef struct imx_tune_input {
     bool hooks;    /* the product is of a caller's kernel */
     int ranks;
     int nodes;           /* that they are on */
-    int net_units;       /* of the device, that the engine between nodes takes */
+    int net_workers;     /* of the device, that the engine between nodes takes */
     int64_t chunk_rows;  /* asked for; 0: choose */
     int64_t sms;         /* likewise */
     int arch;            /* of the GPU; 0: the CPU */
     size_t shared_bytes; /* see imx_target */
     int memory_gb_s;     /* likewise, of the slowest */
-    int units;           /* blocks that the device has room for, of this rank's */
+    int workers;         /* blocks that the device has room for, of this rank's */
     int sharers;         /* ranks on the device */
-    bool alike;          /* all ranks have as many units */
+    bool alike;          /* all ranks have as many workers */
     bool whole_lines;    /* lines arrive as they were stored (ll/args.h) */
     bool slow_wire;      /* ranks are far apart for what they compute */
 } imx_tune_input;

@@ -214,7 +214,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
             sides & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows do not make tiles span ranks then */
         .arch = targets[target].arch,
         .shared_bytes = targets[target].shared_bytes_most,
-        .units = BLOCKS,
+        .workers = BLOCKS,
         .alike = true,
     };
     imx_config tuned = imx_tune_config(&input);

@@ -44,7 +44,9 @@ static void chunks_are_even(void **state)
     config.spanning = true;
     assert_int_equal(imx_tune_chunk_rows(&config, 2500), 2048);
     /* On CPUs, whose tiles are as tall as chunks, the plan's are. */
-    imx_tune_input cpu = { .product = true, .scatters = true, .ranks = 2, .nodes = 1, .units = 1 };
+    imx_tune_input cpu = {
+        .product = true, .scatters = true, .ranks = 2, .nodes = 1, .workers = 1
+    };
     cpu.shape = (imx_shape){ 4096, 64, 64, IMBREX_F32, IMBREX_NK };
     assert_int_equal(imx_tune_config(&cpu).chunk_rows, 1024);
     cpu.shape.m = 4100;

@@ -12,7 +12,7 @@ static imx_tune_input input_of(int64_t m, int64_t n, int64_t k, int scatters, in
         .nodes = 1,
         .arch = arch,
         .shared_bytes = 166912,
-        .units = sms,
+        .workers = sms,
         .sharers = 1,
         .alike = true,
     };

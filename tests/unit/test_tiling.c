@@ -316,7 +316,7 @@ static void the_largest_sizes_are_held(void **state)
             .arch = i / 4 % 2 ? 90 : 0,
             .chunk_rows = i / 8 % 2 ? IMX_SIZE_MOST : 0,
             .slow_wire = i / 16 % 2,
-            .units = SMS,
+            .workers = SMS,
             .sharers = 1,
             .alike = true,
         };
@@ -465,7 +465,7 @@ static void few_rows_are_merged(void **state)
         { 640, 8192, 14336, 1, 2, 80, 0 },  /* not for Hopper's form */
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_spanning);
-    imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .units = SMS };
+    imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .workers = SMS };
     in.memory_gb_s = 4917;
     in.shape = (imx_shape){ 512, 14336, 8192, IMBREX_BF16, IMBREX_NK };
     assert_true(imx_tune_config(&in).spanning); /* b would be read for each rank, */
@@ -500,7 +500,7 @@ static void few_rows_are_summed(void **state)
                           .scatters = true,
                           .ranks = 3,
                           .arch = 90,
-                          .units = SMS / 2,
+                          .workers = SMS / 2,
                           .sharers = 2 };
     assert_false(imx_tune_config(&in).sums); /* another rank may have its GPU for itself */
     in.alike = true;
@@ -509,7 +509,7 @@ static void few_rows_are_summed(void **state)
     assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
     in.shape = (imx_shape){ 512, 8192, 14336, IMBREX_BF16, IMBREX_NK };
     in.ranks = 2;
-    in.units = SMS;
+    in.workers = SMS;
     in.sharers = in.sms = 0;
     assert_int_equal(imx_tune_config(&in).tile_cols, 128);
     assert_int_equal(imx_tune_config(&in).parts, 2); /* waves */

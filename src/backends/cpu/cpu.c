@@ -72,8 +72,8 @@ static void device_close(imx_device *device)
 
 static void target(const imx_device *device, imx_target *out)
 {
-    *out = (imx_target){ .units = device->threads,
-                         .units_most = THREADS_MOST,
+    *out = (imx_target){ .workers = device->threads,
+                         .workers_most = THREADS_MOST,
                          .cache_bytes = CACHE_BYTES };
     snprintf(out->name, sizeof out->name, "%ld cores, %d threads a rank, %s",
              sysconf(_SC_NPROCESSORS_ONLN), device->threads, imx_kernel_gemm.cpu_info());

@@ -87,8 +87,8 @@ static void target(const imx_device *device, imx_target *out)
 {
     *out = (imx_target){
         .index = device->arch,
-        .units = device->sms,
-        .units_most = device->sms,
+        .workers = device->sms,
+        .workers_most = device->sms,
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
         .memory_gb_s = device->memory_gb_s,
