@@ -159,8 +159,8 @@ static int poster_of(const imbrex_group *group, const imbrexd_fault *fault)
     if (fault->site.what != IMX_SITE_CHUNK || rank < 0 || rank >= group->size || !nodes->equal ||
         !imx_nodes_here(nodes, fault->rank) || imx_nodes_here(nodes, rank))
         return rank;
-    int mate = imx_nodes_leader(nodes) + rank % nodes->ranks;
-    return mate == fault->rank ? rank : mate;
+    int local_peer = imx_nodes_root(nodes) + rank % nodes->ranks;
+    return local_peer == fault->rank ? rank : local_peer;
 }
 
 /* Whether it is known why a rank of this node does not come: then says so. */
@@ -242,15 +242,14 @@ const imbrexd_fault *imx_fault_of(const imbrex_group *group, int rank)
 {
     const imx_nodes *nodes = &group->nodes;
     return imx_nodes_here(nodes, rank) ? &imx_control_of(group, rank)->fault
-                                       : &imx_control_of(group, imx_nodes_leader(nodes))->foreign;
+                                       : &imx_control_of(group, imx_nodes_root(nodes))->foreign;
 }
 
 const imx_note *imx_fault_why(const imbrex_group *group, int rank)
 {
     const imx_nodes *nodes = &group->nodes;
-    return imx_nodes_here(nodes, rank)
-               ? &imx_control_of(group, rank)->why
-               : &imx_control_of(group, imx_nodes_leader(nodes))->foreign_why;
+    return imx_nodes_here(nodes, rank) ? &imx_control_of(group, rank)->why
+                                       : &imx_control_of(group, imx_nodes_root(nodes))->foreign_why;
 }
 
 /* What there is to say: who noticed it, with " (this rank), on node 1 (c05)," as it fits. */

@@ -90,7 +90,7 @@ static void raise_here(const imbrex_group *group, const message *m)
     __atomic_store_n(&foreign->state, 2, __ATOMIC_RELEASE);
     for (int i = 0; i < group->nodes.ranks; i++) {
         uint64_t none = 0;
-        __atomic_compare_exchange_n(group->abort[imx_nodes_leader(&group->nodes) + i], &none,
+        __atomic_compare_exchange_n(group->abort[imx_nodes_root(&group->nodes) + i], &none,
                                     (uint64_t)m->rank + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     }
 }

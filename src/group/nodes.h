@@ -40,7 +40,7 @@ static inline bool imx_nodes_here(const imx_nodes *nodes, int rank)
 }
 
 /* The first rank of this rank's node. */
-static inline int imx_nodes_leader(const imx_nodes *nodes)
+static inline int imx_nodes_root(const imx_nodes *nodes)
 {
     return nodes->first[nodes->own];
 }
@@ -48,7 +48,7 @@ static inline int imx_nodes_leader(const imx_nodes *nodes)
 /* The rank of this node that comes i behind this one, round its ranks; i: from -ranks on. */
 static inline int imx_nodes_mate(const imx_nodes *nodes, int i)
 {
-    return imx_nodes_leader(nodes) + (nodes->local + nodes->ranks + i) % nodes->ranks;
+    return imx_nodes_root(nodes) + (nodes->local + nodes->ranks + i) % nodes->ranks;
 }
 
 #endif /* IMX_NODES_H */

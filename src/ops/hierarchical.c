@@ -162,7 +162,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
         .chunk_rows = (int)imx_variant_chunk_rows(variant, m),
         .chunks = variant->config.chunks,
         .plan = imx_variant_site(variant),
-        .from = over ? nodes->local : imx_nodes_leader(nodes),
+        .from = over ? nodes->local : imx_nodes_root(nodes),
         .every = over ? nodes->ranks : 1,
         .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
     };
@@ -189,7 +189,7 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int t
 {
     const imx_nodes *nodes = nodes_of(run);
     int64_t width = run->variant->shape.n;
-    int owner = nodes->first[t] + to, rank = imx_nodes_leader(nodes) + to;
+    int owner = nodes->first[t] + to, rank = imx_nodes_root(nodes) + to;
     int slot = t * nodes->ranks + nodes->local;
     if (q >= imx_run_chunks(run, owner))
         return IMBREX_OK;
@@ -211,11 +211,11 @@ static imbrex_status push_all(const imx_run *run, imbrex_stream stream, int t, c
                               uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
-    int chunks = run->variant->config.chunks, mates = nodes->ranks - 1;
-    for (int i = 0; i < chunks * mates; i++) {
+    int chunks = run->variant->config.chunks, local_peers = nodes->ranks - 1;
+    for (int i = 0; i < chunks * local_peers; i++) {
         bool by_chunk = t != nodes->own;
-        int q = by_chunk ? i / mates : i % chunks;
-        int to = (nodes->local + 1 + (by_chunk ? i % mates : i / chunks)) % nodes->ranks;
+        int q = by_chunk ? i / local_peers : i % chunks;
+        int to = (nodes->local + 1 + (by_chunk ? i % local_peers : i / chunks)) % nodes->ranks;
         IMX_TRY(push(run, stream, t, to, q, matrix, done));
     }
     return IMBREX_OK;

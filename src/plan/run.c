@@ -226,12 +226,12 @@ static imbrex_status add(const imx_run *run, batch *b, imx_signal_op op)
 }
 
 /* The ranks of this node, which write each other's memory; 0: oneself, 1: the next one. */
-static int mates(const imx_run *run)
+static int local_peers(const imx_run *run)
 {
     return run->plan->group->nodes.ranks;
 }
 
-static int mate(const imx_run *run, int i)
+static int local_peer(const imx_run *run, int i)
 {
     return imx_nodes_mate(&run->plan->group->nodes, i);
 }
@@ -244,8 +244,8 @@ imbrex_status imx_run_begin(const imx_run *run)
     imx_signal_op advance = post_to(run, run->rank, run->epoch);
     advance.add = 1;
     IMX_TRY(add(run, &b, advance));
-    for (int i = 1; i < mates(run); i++) {
-        int peer = mate(run, i);
+    for (int i = 1; i < local_peers(run); i++) {
+        int peer = local_peer(run, i);
         imx_signal_op wait = wait_for(run, credit(run, run->rank, peer), IMX_SITE_CREDIT, peer, -1);
         wait.add = UINT64_MAX; /* -1: the epoch before this one */
         wait.beside = true;
@@ -257,12 +257,12 @@ imbrex_status imx_run_begin(const imx_run *run)
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
 {
     batch b = { 0 };
-    for (int i = 1; i < mates(run); i++) {
-        int peer = mate(run, i);
+    for (int i = 1; i < local_peers(run); i++) {
+        int peer = local_peer(run, i);
         IMX_TRY(add(run, &b, post_to(run, peer, imx_run_signal(run, peer) + mine)));
     }
-    for (int i = 1; i < mates(run); i++) {
-        int peer = mate(run, i);
+    for (int i = 1; i < local_peers(run); i++) {
+        int peer = local_peer(run, i);
         uint64_t *at = imx_run_signal(run, run->rank) + (size_t)peer * (size_t)stride;
         imx_signal_op wait = wait_for(run, at, what, peer, 0);
         wait.beside = i > 1;
@@ -274,8 +274,8 @@ imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
 imbrex_status imx_run_end(const imx_run *run)
 {
     batch b = { 0 };
-    for (int i = 1; i < mates(run); i++) {
-        int peer = mate(run, i);
+    for (int i = 1; i < local_peers(run); i++) {
+        int peer = local_peer(run, i);
         IMX_TRY(add(run, &b, post_to(run, peer, credit(run, peer, run->rank))));
     }
     return flush(run, &b);

@@ -64,11 +64,11 @@ struct imx_net {
     imx_net_desc desc;
     const imx_nccl_calls *calls;
     int *peer_of; /* [size]: a rank's number in the communicator; -1: it is in another lane */
-    int lane_size, lane_rank, leader; /* the lane's first rank */
-    ncclUniqueId id;                  /* the leader's: of the communicator */
-    ncclUniqueId *ids;                /* [size]: what all ranks have */
-    imx_memory *words;                /* slot[SLOTS] */
-    int used;                         /* slots so far; atomic */
+    int lane_size, lane_rank, root; /* the lane's first rank */
+    ncclUniqueId id;                /* the root's: of the communicator */
+    ncclUniqueId *ids;              /* [size]: what all ranks have */
+    imx_memory *words;              /* slot[SLOTS] */
+    int used;                       /* slots so far; atomic */
     tenant tenants[SLOTS];
     uint64_t issued;      /* steps: the number of the last one */
     imbrex_stream stream; /* of the first exchange, as its words are */
@@ -387,7 +387,7 @@ static imbrex_status find_lane(imx_net *net)
     int local = local_of(desc, desc->rank);
     IMX_TRY(imx_sys_alloc((size_t)desc->size, sizeof *net->peer_of, &net->peer_of));
     for (int r = desc->size - 1; r >= 0; r--)
-        net->leader = local_of(desc, r) == local ? r : net->leader;
+        net->root = local_of(desc, r) == local ? r : net->root;
     for (int r = 0; r < desc->size; r++) {
         if (r == desc->rank)
             net->lane_rank = net->lane_size;
@@ -501,7 +501,7 @@ static imbrex_status connect(imx_net *net)
 }
 
 /* A name is a thread of NCCL's that listens until the whole lane has come: there is none before the
- * ranks are about to.  A leader without one still meets the others, with zeros. */
+ * ranks are about to.  A root without one still meets the others, with zeros. */
 static imbrex_status swap_names(imx_net *net)
 {
     const imx_net_desc *desc = &net->desc;
@@ -514,10 +514,9 @@ static imbrex_status swap_names(imx_net *net)
     if (result != NCCL_SUCCESS)
         return fail_call(net, "name a communicator", result);
     IMX_TRY(met);
-    net->id = net->ids[net->leader];
+    net->id = net->ids[net->root];
     if (net->lane_size > 1 && memcmp(&net->id, &none, sizeof none) == 0)
-        return imx_fail(IMBREX_PEER, "rank %d could not name a communicator of NCCL's",
-                        net->leader);
+        return imx_fail(IMBREX_PEER, "rank %d could not name a communicator of NCCL's", net->root);
     return IMBREX_OK;
 }
 

@@ -122,7 +122,7 @@ int exchange_refusals(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     enum { PIECE = 256, LEAVES = 10 };
-    int rank = imbrex_group_rank(group), other = (rank + 2) % 4, mate = rank ^ 1, failed = 0;
+    int rank = imbrex_group_rank(group), other = (rank + 2) % 4, local_peer = rank ^ 1, failed = 0;
     static char plain[64];
     void *memory;
     RANK_OK(imbrex_mem_alloc(group, PIECE, &memory));
@@ -135,7 +135,7 @@ int exchange_refusals(imbrex_group *group, void *ctx)
         { { 4, at, NULL, 8 }, IMBREX_INVALID, "rank is 4: the group has ranks 0 to 3" },
         { { -1, at, NULL, 8 }, IMBREX_INVALID, "transfers[0].rank is -1" },
         { { rank, at, NULL, 8 }, IMBREX_UNSUPPORTED, "use imbrex_put" },
-        { { mate, at, NULL, 8 }, IMBREX_UNSUPPORTED, "use imbrex_put" },
+        { { local_peer, at, NULL, 8 }, IMBREX_UNSUPPORTED, "use imbrex_put" },
         { { other ^ 1, at, NULL, 8 }, IMBREX_UNSUPPORTED, "want the same number" },
         { { other, NULL, NULL, 8 }, IMBREX_INVALID, "are both NULL: want one of them" },
         { { other, at, at + 8, 8 }, IMBREX_INVALID, "are both given: want one of them" },

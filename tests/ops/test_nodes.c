@@ -278,13 +278,13 @@ static void what_leaves_a_node_leaves_it_once(void **state)
 static int nodes_part_memory(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    int rank = imbrex_group_rank(group), other = (rank + 2) % 4, mate = rank ^ 1;
+    int rank = imbrex_group_rank(group), other = (rank + 2) % 4, local_peer = rank ^ 1;
     uint64_t *words;
     void *memory, *peer;
     RANK_OK(imbrex_mem_alloc(group, 64, &memory));
     words = memory;
-    RANK_OK(imbrex_mem_peer(group, words, mate, &peer));
-    RANK_CHECK(peer, "rank %d cannot reach rank %d of its node", rank, mate);
+    RANK_OK(imbrex_mem_peer(group, words, local_peer, &peer));
+    RANK_CHECK(peer, "rank %d cannot reach rank %d of its node", rank, local_peer);
     RANK_OK(imbrex_mem_peer(group, words, other, &peer));
     RANK_CHECK(!peer, "rank %d reaches rank %d of another node", rank, other);
     imbrex_status status = imbrex_put(group, words, words + 1, 8, other, NULL);
