@@ -113,7 +113,7 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_transfer_keep(run, run->stream, run->args->a, run->variant->shape.k));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
@@ -141,7 +141,7 @@ static imbrex_status run_sequential(const imx_run *run)
     IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream, true));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     return imx_run_end(run);
 }
 
@@ -169,7 +169,7 @@ static imbrex_status run_pull(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_transfer_offer(run, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_transfer_fetch(run, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
     IMX_TRY(gathered(run, run->plan->comm, true));
     IMX_TRY(imx_run_join(run));
@@ -191,10 +191,10 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
     if (!run->args->gathered) {
         args->ahead = 1;
         args->ended = imx_run_ended(run);
-        return imx_run_multiply(run, GEMM, args);
+        return imx_run_gemm(run, GEMM, args);
     }
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, args));
+    IMX_TRY(imx_run_gemm(run, GEMM, args));
     IMX_TRY(gathered(run, run->stream, true));
     return imx_run_end(run);
 }
@@ -350,7 +350,7 @@ static imbrex_status run_ll(const imx_run *run)
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
     IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, false, all));
-    return imx_run_multiply(run, GEMM, &args);
+    return imx_run_gemm(run, GEMM, &args);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -369,7 +369,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_run_join(run));
@@ -385,7 +385,7 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     return imx_run_end(run);
 }
 

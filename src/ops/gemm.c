@@ -59,7 +59,7 @@ static imbrex_status run(const imx_run *run)
     args.b = run->args->b;
     args.bias = run->args->bias;
     args.c = run->args->c;
-    return imx_run_multiply(run, GEMM, &args);
+    return imx_run_gemm(run, GEMM, &args);
 }
 
 static const imbrex_field args[] = {

@@ -37,7 +37,7 @@ static imbrex_status multiply(const imx_run *run)
 {
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
-    return imx_run_multiply(run, GEMM, &args);
+    return imx_run_gemm(run, GEMM, &args);
 }
 
 static void lay_out_sum(const imx_variant *variant, imx_needs *n)
@@ -109,7 +109,7 @@ static imbrex_status run_copy(const imx_run *run)
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_sum_all_chunks(run, run->plan->comm, BESIDE, REDUCE, product, args.done));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -218,7 +218,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_hierarchical_sum(run, &lanes, HIERARCHICAL, imx_run_local(run), args.done));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);

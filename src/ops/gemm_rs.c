@@ -71,7 +71,7 @@ static imbrex_status run_copy(const imx_run *run)
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_transfer_scatter(run, run->plan->comm, imx_run_local(run), args.done));
     IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, imx_run_local(run), true));
     IMX_TRY(imx_run_join(run));
@@ -96,7 +96,7 @@ static imbrex_status run_sequential(const imx_run *run)
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_transfer_scatter(run, run->stream, imx_run_local(run), NULL));
     IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
     IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, imx_run_local(run), false));
@@ -130,7 +130,7 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t 
     args.team = imx_run_team(run);
     args.ahead = 1;
     args.ended = imx_run_ended(run);
-    return imx_run_multiply(run, GEMM, &args);
+    return imx_run_gemm(run, GEMM, &args);
 }
 
 /* ---- scatter_push: tiles of one rank's rows, into its slot ----------------------------------- */
@@ -298,7 +298,7 @@ static imbrex_status run_ll(const imx_run *run)
 {
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     return imx_transfer_push(run, PUSH, IMX_PUSH_REDUCES, imx_run_local(run), run->args->bias);
 }
 
@@ -320,7 +320,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
     args.done = imx_partials_done(run);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, imx_run_local(run), args.done));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -338,7 +338,7 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_run_multiply(run, GEMM, &args));
+    IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, imx_run_local(run), NULL));
     return imx_run_end(run);
 }

@@ -314,8 +314,8 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
                              size_t args_bytes) IMX_MUST_CHECK;
 
 /* On the caller's stream; nothing where c is empty. */
-imbrex_status imx_run_multiply(const imx_run *run, int kernel,
-                               const imx_gemm_args *args) IMX_MUST_CHECK;
+imbrex_status imx_run_gemm(const imx_run *run, int kernel,
+                           const imx_gemm_args *args) IMX_MUST_CHECK;
 
 /* On the caller's stream: raises signal `mine` of every peer of this node, then waits until every
  * such peer r has raised one's own signal r * stride: all have come this far. */

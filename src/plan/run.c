@@ -199,7 +199,7 @@ imbrex_status imx_run_launch(const imx_run *run, imbrex_stream stream, int kerne
                                   stream);
 }
 
-imbrex_status imx_run_multiply(const imx_run *run, int kernel, const imx_gemm_args *args)
+imbrex_status imx_run_gemm(const imx_run *run, int kernel, const imx_gemm_args *args)
 {
     if (!run->m || !run->variant->shape.n)
         return IMBREX_OK;
