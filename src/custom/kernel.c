@@ -25,7 +25,7 @@ struct imbrex_kernel {
     imx_user_facts facts;
     imx_symmetric *words;
     imx_memory *table;
-    imx_turn turn;
+    imx_stream_order order;
     imbrexd_team team;
     uint64_t launches; /* of a product, so far */
     uint64_t hash;     /* of name and text; 0: it did not come to that */
@@ -176,7 +176,7 @@ static imbrex_status make_team(imbrex_kernel *k, const imbrex_kernel_desc *d)
     if (!group->kernel_stream)
         IMX_TRY(group->backend->stream_create(group->device, &group->kernel_stream));
     IMX_TRY(fill_table(k, d->memory));
-    IMX_TRY(imx_turn_create(group, &k->turn));
+    IMX_TRY(imx_stream_order_create(group, &k->order));
     uint64_t *table = k->table->base;
     k->team.rank = group->rank;
     k->team.size = group->size;
@@ -234,7 +234,7 @@ static void destroy(imbrex_kernel *k)
     imx_status_mute(true);
     imx_live_remove(IMX_LIVE_KERNEL, k);
     imx_object_remove(group, IMX_OF_CALLER, &k->object);
-    imx_turn_destroy(group, &k->turn, group->kernel_stream);
+    imx_stream_order_destroy(group, &k->order, group->kernel_stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
     if (k->table)
@@ -347,13 +347,13 @@ static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, int64_t 
     if (k->product && m == 0)
         return imx_agree_launch(group, k->team.kernel, ++k->launches, m);
     launch->team = &k->team;
-    launch->after = imx_turn_begin(group, &k->turn, stream);
+    launch->after = imx_stream_order_begin(group, &k->order, stream);
     IMX_TRY(group->backend->user_launch(group->device, k->user, launch, stream));
     /* Only now: a launch that this rank alone was refused must not count. */
     imbrex_status agreed = IMBREX_OK;
     if (k->product)
         agreed = imx_agree_launch(group, k->team.kernel, ++k->launches, m);
-    IMX_TRY(imx_turn_end(group, &k->turn, stream));
+    IMX_TRY(imx_stream_order_end(group, &k->order, stream));
     return agreed;
 }
 

@@ -10,8 +10,8 @@
 #include "nodes.h"
 #include "note.h"
 #include "object.h"
+#include "stream_order.h"
 #include "transport.h"
-#include "turn.h"
 
 /* Memory that exists once on every rank; the ranks of one node map each other's. */
 typedef struct imx_symmetric {
@@ -97,7 +97,7 @@ struct imbrex_group {
     imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
                                     NULL: none was made */
     imx_prepared *activate;      /* made with the group */
-    imx_turn activate_turn, exchange_turn;
+    imx_stream_order activate_order, exchange_order;
     imbrexd_trace *trace;
 };
 

@@ -203,16 +203,16 @@ imbrex_status imx_stream_begin(imbrex_group *group)
 {
     imx_activate_args any = { 0 };
     if (group->nodes.count > 1)
-        IMX_TRY(imx_turn_create(group, &group->exchange_turn));
-    IMX_TRY(imx_turn_create(group, &group->activate_turn));
+        IMX_TRY(imx_stream_order_create(group, &group->exchange_order));
+    IMX_TRY(imx_stream_order_create(group, &group->activate_order));
     return group->backend->prepare(group->device, &imx_kernel_activate, &any, group->workers,
                                    &group->activate);
 }
 
 void imx_stream_end(imbrex_group *group)
 {
-    imx_turn_destroy(group, &group->exchange_turn, group->stream);
-    imx_turn_destroy(group, &group->activate_turn, group->stream);
+    imx_stream_order_destroy(group, &group->exchange_order, group->stream);
+    imx_stream_order_destroy(group, &group->activate_order, group->stream);
     if (group->activate)
         group->backend->prepared_destroy(group->device, group->activate);
 }
@@ -300,9 +300,9 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
         return imx_fail(IMBREX_UNSUPPORTED, "device %s only compiles: it sends nothing",
                         group->device_name);
     IMX_TRY(imx_net_check_stream(group, stream));
-    IMX_TRY(imx_turn_take(group, &group->exchange_turn, stream));
+    IMX_TRY(imx_stream_order_take(group, &group->exchange_order, stream));
     IMX_TRY(group->net_kind->step(group->net, IMX_NET_EXCHANGES, 0, ops, moved, stream));
-    return imx_turn_end(group, &group->exchange_turn, stream);
+    return imx_stream_order_end(group, &group->exchange_order, stream);
 }
 
 /* ---- activations ----------------------------------------------------------------------------- */
@@ -364,9 +364,9 @@ static imbrex_status enqueue_activate(imbrex_group *group, const imx_activate_ar
                                       imbrex_stream stream)
 {
     IMX_TRY(check_activate(args));
-    IMX_TRY(imx_turn_take(group, &group->activate_turn, stream));
+    IMX_TRY(imx_stream_order_take(group, &group->activate_order, stream));
     IMX_TRY(group->backend->launch(group->device, group->activate, args, sizeof *args, stream));
-    return imx_turn_end(group, &group->activate_turn, stream);
+    return imx_stream_order_end(group, &group->activate_order, stream);
 }
 
 imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc, int64_t rows,

@@ -200,7 +200,7 @@ static imbrex_status take_streams(imbrex_plan *plan)
     IMX_TRY(take_sides(plan));
     IMX_TRY(backend->event_create(device, &plan->fork));
     IMX_TRY(backend->event_create(device, &plan->join));
-    return imx_turn_create(plan->group, &plan->turn);
+    return imx_stream_order_create(plan->group, &plan->order);
 }
 
 static void drop_streams(imbrex_plan *plan)
@@ -296,7 +296,7 @@ static void destroy(imbrex_plan *plan)
     imbrex_group *group = plan->group;
     imx_status_mute(true);
     imx_live_remove(IMX_LIVE_PLAN, plan);
-    imx_turn_destroy(group, &plan->turn, plan->comm);
+    imx_stream_order_destroy(group, &plan->order, plan->comm);
     drop_streams(plan);
     for (int i = 0; i < plan->variant_count * IMX_KERNELS; i++)
         group->backend->prepared_destroy(group->device,

@@ -88,7 +88,7 @@ struct imbrex_plan {
     imx_event *fork, *join;
     imx_side sides[IMX_SIDES];
     int side_count;                     /* 0 on one node */
-    imx_turn turn;                      /* of runs */
+    imx_stream_order order;             /* of runs */
     uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
                                            to other nodes by the engine */
 };

@@ -288,9 +288,9 @@ static imbrex_status enqueue(const imx_run *run)
     imbrex_plan *plan = run->plan;
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
-    IMX_TRY(imx_turn_take(plan->group, &plan->turn, run->stream));
+    IMX_TRY(imx_stream_order_take(plan->group, &plan->order, run->stream));
     IMX_TRY(run->variant->algorithm->run(run));
-    return imx_turn_end(plan->group, &plan->turn, run->stream);
+    return imx_stream_order_end(plan->group, &plan->order, run->stream);
 }
 
 /* No event says when the part that is enqueued is done with the plan's memory. */

@@ -1,5 +1,5 @@
-/* test_turns.c - what there is once and streams use in turn: a plan on streams that only look
- * alike, what is left behind when a run is refused, and kernels made while a stream waits. */
+/* test_stream_order.c - what there is once and streams use in turn: a plan on streams that only
+ * look alike, what is left behind when a run is refused, and kernels made while a stream waits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

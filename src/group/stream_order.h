@@ -1,0 +1,42 @@
+/* stream_order.h - what is there once and streams use in turn: a plan's memory, a prepared kernel.
+ *
+ * Uses follow each other, also on different streams, outside of captures and within one.  Across a
+ * capture's border no stream may wait for another: what a replay follows, and what follows it, is
+ * for whoever launches the graph to say.
+ */
+#ifndef IMX_STREAM_ORDER_H
+#define IMX_STREAM_ORDER_H
+
+#include "backends/backend.h"
+
+typedef struct imx_stream_use {
+    imx_event *done;
+    imbrex_stream stream; /* NULL: there was none */
+    uint64_t capture;     /* that it was in; 0: none */
+} imx_stream_use;
+
+typedef struct imx_stream_order {
+    imx_stream_use outside, inside; /* the latest outside of captures, and in one */
+    uint64_t capture;               /* of the use that begins; 0: none */
+} imx_stream_order;
+
+imbrex_status imx_stream_order_create(const imbrex_group *group,
+                                      imx_stream_order *order) IMX_MUST_CHECK;
+
+/* Waits, by way of the stream, until the latest use outside of captures is done. */
+void imx_stream_order_destroy(const imbrex_group *group, imx_stream_order *order,
+                              imbrex_stream stream);
+
+/* A use on the stream begins: what is to be waited for first, or NULL. */
+imx_event *imx_stream_order_begin(const imbrex_group *group, imx_stream_order *order,
+                                  imbrex_stream stream);
+
+/* The same, and it is waited for. */
+imbrex_status imx_stream_order_take(const imbrex_group *group, imx_stream_order *order,
+                                    imbrex_stream stream) IMX_MUST_CHECK;
+
+/* The use is enqueued. */
+imbrex_status imx_stream_order_end(const imbrex_group *group, imx_stream_order *order,
+                                   imbrex_stream stream) IMX_MUST_CHECK;
+
+#endif /* IMX_STREAM_ORDER_H */
