@@ -152,7 +152,7 @@ static double scatter_push_cost(const imx_problem *p, const imx_rates *rates)
 static imx_gemm_args scatter_push_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(variant, m, 0);
-    args.sides |= IMX_GEMM_STORES;
+    args.sides |= IMX_GEMM_SCATTER_PUSH;
     return args;
 }
 
@@ -201,7 +201,7 @@ static imx_gemm_args reduce_push_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(variant, m, 0);
     args.schedule.group = (int)imx_max(1, imx_ceil_div(variant->shape.m, args.schedule.tile_rows));
-    args.sides |= IMX_GEMM_SUMS;
+    args.sides |= IMX_GEMM_REDUCE_PUSH;
     args.team.size = variant->plan->group->size;
     return args;
 }
@@ -252,7 +252,7 @@ static imx_gemm_args reduce_pull_args(const imx_variant *variant, int64_t m)
     imx_gemm_args args = imx_partials_args(variant, m, 0);
     args.schedule.chunk_cols = variant->config.part_cols;
     args.schedule.chunks = variant->config.parts;
-    args.sides |= IMX_GEMM_COLLECTS;
+    args.sides |= IMX_GEMM_REDUCE_PULL;
     args.team.size = variant->plan->group->size;
     return args;
 }

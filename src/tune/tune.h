@@ -37,7 +37,7 @@ typedef struct imx_config {
     int chunks;        /* most chunks of any rank */
     bool spanning;     /* ranks have so few rows that tiles have rows of several: one chunk each */
     bool summable;     /* spanning: the kernel of a product that scatters may add it up, */
-    bool sums;         /* and does (IMX_GEMM_SUMS) */
+    bool sums;         /* and does (IMX_GEMM_REDUCE_PUSH) */
     int64_t part_cols; /* spanning: columns of c that travel, or that others come to read, while the
                           next ones are made, */
     int parts;         /* and how many times; if the kernel adds up: waves of tiles */

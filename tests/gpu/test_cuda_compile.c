@@ -218,10 +218,10 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .alike = true,
     };
     imx_config tuned = imx_tune_config(&input);
-    if (sides & IMX_GEMM_STORES && tuned.sums)
-        sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
-    else if (sides & IMX_GEMM_STORES && tuned.spanning)
-        sides = IMX_GEMM_SCATTERS | IMX_GEMM_COLLECTS;
+    if (sides & IMX_GEMM_SCATTER_PUSH && tuned.sums)
+        sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
+    else if (sides & IMX_GEMM_SCATTER_PUSH && tuned.spanning)
+        sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PULL;
     if (sides & IMX_GEMM_SCATTERS && tuned.spanning)
         sides |= IMX_GEMM_SPANNING;
     if (tuned.summable)
@@ -229,7 +229,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
-                      .chunk_cols = sides & IMX_GEMM_COLLECTS ? tuned.part_cols : 0,
+                      .chunk_cols = sides & IMX_GEMM_REDUCE_PULL ? tuned.part_cols : 0,
                       .ranks = tuned.spanning ? 1 : ranks,
                       .chunk_rows = tuned.chunk_rows,
                       .tile_rows = tuned.tile_rows,
@@ -258,7 +258,7 @@ static void gemm(void **state)
         { 64, 4096, 4096 },   { 1, 4096, 4096 },    { 1000, 1001, 999 },   { 3, 5, 7 },
     };
     static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
+                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH };
     enum { SIDES = sizeof sides / sizeof sides[0], SHAPES = sizeof shapes / sizeof shapes[0] };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
@@ -313,10 +313,10 @@ static void folds(void **state)
     for (int i = 0; i < 3; i++) {
         ranks = numbers[i];
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++)
-            try_gemm(whole, IMBREX_BF16, layout, IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
+            try_gemm(whole, IMBREX_BF16, layout, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH, 1, 1);
     }
     ranks = 4;
-    try_gemm(odd, IMBREX_BF16, IMBREX_NK, IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
+    try_gemm(odd, IMBREX_BF16, IMBREX_NK, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH, 1, 1);
 }
 
 /* Tiles of every width that two blocks make together, for few rows and not so few. */
@@ -348,7 +348,7 @@ static void split(void **state)
             if (!strstr(config.options, width) || !strstr(config.options, "-DIMX_SPLIT"))
                 fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
             try_on(&imx_kernel_gemm, &args, &targets[1]);
-            args.sides = IMX_GEMM_SCATTERS | IMX_GEMM_SUMS;
+            args.sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
             args.team.size = 4;
             try_on(&imx_kernel_gemm, &args, &targets[1]);
         }
@@ -380,8 +380,8 @@ static void sums(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const int64_t mnk[] = { rows[i].m, rows[i].n, rows[i].k };
         try_gemm(mnk, i % 4 == 2 ? IMBREX_F16 : IMBREX_BF16, IMBREX_NK,
-                 IMX_GEMM_SCATTERS | IMX_GEMM_STORES, 1, 1);
-        if (!strstr(tried, "-DIMX_SUM ") || !strstr(tried, rows[i].is))
+                 IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH, 1, 1);
+        if (!strstr(tried, "-DIMX_REDUCE_PUSH ") || !strstr(tried, rows[i].is))
             fail_msg("%d x %d: %s", rows[i].m, rows[i].n, tried);
     }
     ranks = 4;
@@ -410,7 +410,7 @@ static void traces(void **state)
     (void)state;
     static const int64_t shapes[][3] = { { 8192, 8192, 8192 }, { 512, 7168, 8192 } };
     static const int sides[] = { IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, IMX_GEMM_SCATTERS,
-                                 IMX_GEMM_SCATTERS | IMX_GEMM_STORES };
+                                 IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH };
     traced = true;
     for (int i = 0; i < 6; i++)
         try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, sides[i / 2], 1, 1);

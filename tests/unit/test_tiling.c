@@ -197,8 +197,8 @@ static void plans_and_kernels_agree(void **state)
 {
     (void)state;
     static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_STORES,
-                                 IMX_GEMM_SCATTERS | IMX_GEMM_COLLECTS };
+                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH,
+                                 IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PULL };
     static const int64_t ms[] = { 1, 65, 128, 512, 1000, 1025, 2048, 8192 };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)

@@ -26,21 +26,21 @@
  *
  * IMX_GEMM_SCATTERS, about c; all rows of a are in `a` ([m, k]):
  *   done     counters[chunk] counts a chunk's tiles; the last posts done[chunk].  NULL: nobody asks
- *   IMX_GEMM_STORES: a tile goes straight to its rows' owner, into slot `rank` of its data (slots
- *            of slot_bytes, [rows, n]); the chunk's last tile raises signal rank * chunks + q
- *            there.  A tile of one's own rows waits for the peers' parts of its chunk and becomes
+ *   IMX_GEMM_SCATTER_PUSH: a tile goes straight to its rows' owner, into slot `rank` of its data
+ *            (slots of slot_bytes, [rows, n]); the chunk's last tile raises signal rank * chunks +
+ *            q there.  A tile of one's own rows waits for the peers' parts of its chunk and becomes
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
  *            order in float32, then bias; such a tile need not go through the slot
  *
- *   IMX_GEMM_SUMS: the same where tiles have rows of several ranks: schedule.ranks = 1, not f32.
- *            Each of a tile's rows goes to its owner, into its place in slot `rank` (sum.h); of
- *            own rows of all ranks' tiles the kernel makes c.  The kernel begins and ends the run.
- *            On GPUs all its blocks must be there at once, as they wait for each other's rows;
+ *   IMX_GEMM_REDUCE_PUSH: the same where tiles have rows of several ranks: schedule.ranks = 1, not
+ *            f32. Each of a tile's rows goes to its owner, into its place in slot `rank` (sum.h);
+ *            of own rows of all ranks' tiles the kernel makes c.  The kernel begins and ends the
+ *            run. On GPUs all its blocks must be there at once, as they wait for each other's rows;
  *            slots are 0 before a run and after it; and an epoch's credit comes when the next one
  *            of its half begins
  *
- *   IMX_GEMM_COLLECTS: the same for any number of rows: schedule.ranks = 1, chunks of columns.  The
- *            product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
+ *   IMX_GEMM_REDUCE_PULL: the same for any number of rows: schedule.ranks = 1, chunks of columns.
+ *            The product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
  *            rank * chunks + chunk on all ranks, which then read their own rows of all ranks'
  *            chunk, and make c of them.  The kernel begins and ends the run
  *
@@ -70,11 +70,11 @@ enum {
     IMX_GEMM_GATHERS = 1,
     IMX_GEMM_PUSHES = 2,
     IMX_GEMM_SCATTERS = 4,
-    IMX_GEMM_STORES = 8,
+    IMX_GEMM_SCATTER_PUSH = 8,
     IMX_GEMM_FORWARDS = 16,
     IMX_GEMM_HOOKS = 32,
-    IMX_GEMM_SUMS = 64,
-    IMX_GEMM_COLLECTS = 128,
+    IMX_GEMM_REDUCE_PUSH = 64,
+    IMX_GEMM_REDUCE_PULL = 128,
     IMX_GEMM_SPANNING = 256,
     IMX_GEMM_SUMMABLE = 512,
 };

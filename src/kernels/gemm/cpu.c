@@ -187,7 +187,7 @@ static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, 
 /* Where the tile goes: into c, to the owner of its rows, or to where others read it. */
 static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 {
-    if (args->sides & (IMX_GEMM_STORES | IMX_GEMM_COLLECTS))
+    if (args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL))
         return imx_cpu_team_slot(args, tile);
     return (char *)args->c +
            (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->dtype);
@@ -196,9 +196,9 @@ static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t n = args->schedule.n;
-    bool sums = args->sides & IMX_GEMM_SUMS;
+    bool sums = args->sides & IMX_GEMM_REDUCE_PUSH;
     bool biased = args->bias && !sums && /* else after the sum */
-                  !(args->sides & (IMX_GEMM_STORES | IMX_GEMM_COLLECTS));
+                  !(args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL));
     void *c = destination(args, tile);
     if (args->dtype == IMBREX_F32) {
         product_f32(args, tile, c);
@@ -230,7 +230,7 @@ static int wait_readers(const imx_gemm_args *args, const imbrexd_block *block, c
 {
     if (!(args->sides & IMX_GEMM_SCATTERS))
         return 1;
-    if (args->sides & IMX_GEMM_STORES)
+    if (args->sides & IMX_GEMM_SCATTER_PUSH)
         return imx_cpu_team_credit(args, block, tile->rank);
     for (int r = 0; r < args->team.size; r++) {
         if (!imx_cpu_team_credit(args, block, r))
@@ -245,10 +245,10 @@ static void declare(const imx_gemm_args *args, const imx_tile *tile)
     size_t element = (size_t)imx_dtype_size(args->dtype);
     size_t row_bytes = (size_t)args->k * element;
     imbrexd_check_read(rows_of_a(args, tile), row_bytes, row_bytes, (size_t)tile->rows);
-    for (int i = 0; i < tile->rows && args->sides & IMX_GEMM_SUMS; i++)
+    for (int i = 0; i < tile->rows && args->sides & IMX_GEMM_REDUCE_PUSH; i++)
         imbrexd_check_write(imx_cpu_team_row(args, tile, tile->row + i),
                             (size_t)tile->cols * element, 0, 1);
-    if (args->sides & IMX_GEMM_SUMS)
+    if (args->sides & IMX_GEMM_REDUCE_PUSH)
         return;
     imbrexd_check_write(destination(args, tile), (size_t)tile->cols * element,
                         (size_t)args->schedule.n * element, (size_t)tile->rows);
@@ -267,15 +267,15 @@ static void one_product(const imx_gemm_args *args, const imbrexd_block *block, c
 static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                     long long index, panels *p)
 {
-    bool folds = args->sides & IMX_GEMM_STORES && tile->rank == args->team.rank;
+    bool folds = args->sides & IMX_GEMM_SCATTER_PUSH && tile->rank == args->team.rank;
     if (!wait_readers(args, block, tile))
         return 0;
     one_product(args, block, tile, index, p);
     if (folds)
         return imx_cpu_team_fold(args, block, tile);
-    if (args->sides & IMX_GEMM_SUMS)
+    if (args->sides & IMX_GEMM_REDUCE_PUSH)
         return imx_cpu_team_sum(args, block, tile);
-    if ((args->done || args->sides & (IMX_GEMM_STORES | IMX_GEMM_COLLECTS)) &&
+    if ((args->done || args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL)) &&
         count_tile(args, tile))
         imx_cpu_team_post(args, tile);
     return 1;
@@ -387,7 +387,7 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
         if (!one_tile(args, block, &tile, i, &p))
             return;
     }
-    if (args->sides & IMX_GEMM_COLLECTS && !imx_cpu_team_collect(args, block))
+    if (args->sides & IMX_GEMM_REDUCE_PULL && !imx_cpu_team_collect(args, block))
         return;
     if (args->ended)
         imx_team_end(&args->team, args->epoch, imx_cpu_team_epoch(args), args->ended, block->count);

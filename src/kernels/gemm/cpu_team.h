@@ -38,7 +38,7 @@ int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, cons
  * them into c; 0: give up. */
 int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
 
-/* With COLLECTS, behind the block's tiles: its share of this rank's rows, chunk by chunk as they
+/* With REDUCE_PULL, behind the block's tiles: its share of this rank's rows, chunk by chunk as they
  * stand on all ranks; 0: give up. */
 int imx_cpu_team_collect(const imx_gemm_args *args, const imbrexd_block *block);
 

@@ -48,12 +48,12 @@ static const char *sides_of(const imx_gemm_args *args, imx_gemm_form form)
     bool alone = args->schedule.ranks == 1, slices = args->own < 0 && form == IMX_GEMM_SM90;
     if (args->sides & IMX_GEMM_HOOKS)
         return " -DIMX_GATHER -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
-    if (args->sides & IMX_GEMM_STORES)
+    if (args->sides & IMX_GEMM_SCATTER_PUSH)
         return " -DIMX_STORE -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_SUMS)
-        return " -DIMX_SUM";
-    if (args->sides & IMX_GEMM_COLLECTS)
-        return " -DIMX_COLLECT -DIMX_TEAM";
+    if (args->sides & IMX_GEMM_REDUCE_PUSH)
+        return " -DIMX_REDUCE_PUSH";
+    if (args->sides & IMX_GEMM_REDUCE_PULL)
+        return " -DIMX_REDUCE_PULL -DIMX_TEAM";
     if (args->sides & IMX_GEMM_SCATTERS)
         return " -DIMX_POST";
     if (args->sides & IMX_GEMM_PUSHES)
@@ -69,7 +69,7 @@ static const char *sides_of(const imx_gemm_args *args, imx_gemm_form form)
 /* Own tiles are added to what comes from the peers, by who makes them. */
 static bool folds(const imx_gemm_args *args)
 {
-    return args->sides & IMX_GEMM_STORES && !(args->sides & IMX_GEMM_HOOKS);
+    return args->sides & IMX_GEMM_SCATTER_PUSH && !(args->sides & IMX_GEMM_HOOKS);
 }
 
 /* How many of `blocks`, which are wanted, there may be: whole clusters, at least one, which leave
@@ -110,7 +110,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
     char ranks[48] = "";
-    if (args->sides & (IMX_GEMM_COLLECTS | IMX_GEMM_SUMS))
+    if (args->sides & (IMX_GEMM_REDUCE_PULL | IMX_GEMM_REDUCE_PUSH))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
     else if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
@@ -223,7 +223,8 @@ static void add_c_maps(const imx_gemm_args *args, int box_rows, int box_cols,
                        imx_cuda_launch *launch)
 {
     const imx_schedule *s = &args->schedule;
-    bool stores = args->sides & IMX_GEMM_STORES, collects = args->sides & IMX_GEMM_COLLECTS;
+    bool stores = args->sides & IMX_GEMM_SCATTER_PUSH,
+         collects = args->sides & IMX_GEMM_REDUCE_PULL;
     int64_t rows = folds(args) ? imx_schedule_rows(s, args->team.rank) : s->m;
     const void *c = collects ? imx_team_data(&args->team, args->team.rank) : args->c;
     if (folds(args) || !stores)
@@ -283,7 +284,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const int *box = config->kept;
     launch->map_count = 0;
     add_operand_maps(args, box[A_BOX_ROWS], box[B_BOX_ROWS], launch);
-    if (s->n % 8 == 0 && !(args->sides & IMX_GEMM_SUMS)) /* else by ordinary stores */
+    if (s->n % 8 == 0 && !(args->sides & IMX_GEMM_REDUCE_PUSH)) /* else by ordinary stores */
         add_c_maps(args, box[A_BOX_ROWS], box[C_BOX_COLS], launch);
     if (args->sides & IMX_GEMM_FORWARDS) {
         launch->map_count = OPERAND_MAPS + 1; /* also where there is none of c */

@@ -338,7 +338,7 @@ IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, con
     return __syncthreads_and(there);
 }
 
-#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_COLLECT)
+#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
 #define IMX_POSTS
 /* One thread, after a barrier that came after all stores of the tile. */
 IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
@@ -358,7 +358,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
         return;
 #if defined(IMX_STORE)
     team_post_owner(args, tile.rank, tile.chunk);
-#elif defined(IMX_COLLECT)
+#elif defined(IMX_REDUCE_PULL)
     team_post_all(args, tile.chunk);
 #else
     imbrexd_signal_post(&args.done[tile.chunk], *args.epoch);
@@ -370,7 +370,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 IMX_FN int wait_readers(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     int there = 1;
-#if defined(IMX_STORE) || defined(IMX_COLLECT)
+#if defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
     if (threadIdx.x < 32)
         there = team_credits(args, watch);
     there = __syncthreads_and(there);
@@ -388,7 +388,7 @@ IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, con
 }
 #endif
 
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
 /* All threads: the block's share of own rows, once those of all ranks stand.  0: give up. */
 IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
@@ -479,7 +479,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 tile = imx_schedule_tile(&args.schedule, i + 2 * gridDim.x);
         }
     }
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
     if (!collect(args, &watch))
         return;
     __syncthreads();

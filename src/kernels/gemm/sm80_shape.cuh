@@ -6,7 +6,7 @@
  *   IMX_TILE_K   32 | 64                  IMX_STAGES   2 to 4: how far copies run ahead
  *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
  *   IMX_SHARED_BYTES   of dynamic shared memory
- *   IMX_GATHER, IMX_PUSH, IMX_POST, IMX_STORE, IMX_COLLECT, IMX_TEAM, IMX_NODES, IMX_TRACE: as
+ *   IMX_GATHER, IMX_PUSH, IMX_POST, IMX_STORE, IMX_REDUCE_PULL, IMX_TEAM, IMX_NODES, IMX_TRACE: as
  *                sm90.cu has them
  *
  * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps.

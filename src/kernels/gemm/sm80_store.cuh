@@ -1,6 +1,6 @@
 /* sm80_store.cuh - sm80.cu's tiles from registers to where they belong: c, or with IMX_STORE the
- * owner of their rows; own rows take the peers' parts on the way.  With IMX_COLLECT tiles stay in
- * this rank's data, and in the end each rank reads its own rows of all ranks'. */
+ * owner of their rows; own rows take the peers' parts on the way.  With IMX_REDUCE_PULL tiles stay
+ * in this rank's data, and in the end each rank reads its own rows of all ranks'. */
 #ifndef IMX_SM80_STORE_CUH
 #define IMX_SM80_STORE_CUH
 
@@ -140,7 +140,7 @@ IMX_FN char *corner_of(const imx_gemm_args &args, const imx_tile &tile)
 #if defined(IMX_STORE)
     row = tile.rank_row;
     home = imx_team_data(&args.team, tile.rank) + args.team.rank * args.slot_bytes;
-#elif defined(IMX_COLLECT)
+#elif defined(IMX_REDUCE_PULL)
     home = imx_team_data(&args.team, args.team.rank);
 #endif
     return home + (row * n + tile.col) * ELEMENT;
@@ -150,7 +150,7 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n;
     char *corner = corner_of(args, tile);
-#if !defined(IMX_STORE) && !defined(IMX_COLLECT)
+#if !defined(IMX_STORE) && !defined(IMX_REDUCE_PULL)
     add_bias(c, args, tile);
 #endif
     if (imx_vector_aligned(corner) && n % PER_UNIT == 0)
@@ -159,7 +159,7 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
         store_elements(c, corner, n, tile);
 }
 
-#if defined(IMX_STORE) || defined(IMX_COLLECT)
+#if defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
 
 /* Rank r's part of own rows, [own rows, n]. */
 IMX_FN const char *part_of(const imx_gemm_args &args, int r)

@@ -46,9 +46,9 @@
  *   IMX_RING    rows of a go on to the rank before, by threads beside the producer
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners
- *   IMX_SUM     rows to their owners, by who made them; own ones are added up (sm90_sum.cuh)
- *   IMX_COLLECT tiles stay; own rows of all ranks' are read and added up (sm90_collect.cuh)
- *   IMX_PARTS   with these two: ranks
+ *   IMX_REDUCE_PUSH     rows to their owners, by who made them; own ones are added up
+ *   (sm90_reduce_push.cuh) IMX_REDUCE_PULL tiles stay; own rows of all ranks' are read and added up
+ *   (sm90_reduce_pull.cuh) IMX_PARTS   with these two: ranks
  *   IMX_TEAM    args.team, args.ended
  *   IMX_HOOKS   hooks of the caller's, instead of what the sides do (sm90_hooks.cuh)
  * which make these kinds of kernel:
@@ -63,13 +63,13 @@
  *               reduce_pull                 COLLECT TEAM
  *   a kernel of the caller's                GATHER STORE TEAM HOOKS
  */
-#include "sm90_collect.cuh"
 #include "sm90_credits.cuh"
 #include "sm90_last.cuh"
 #include "sm90_produce.cuh"
+#include "sm90_reduce_pull.cuh"
+#include "sm90_reduce_push.cuh"
 #include "sm90_split.cuh"
 #include "sm90_store.cuh"
-#include "sm90_sum.cuh"
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
@@ -132,7 +132,7 @@ IMX_FN void pass_turn(uint32_t base, int consumer)
 /* Two elements of a tile, as they leave. */
 IMX_FN uint32_t rounded(float low, float high)
 {
-#ifdef IMX_SUM
+#ifdef IMX_REDUCE_PUSH
     return imx_vector_go_word(pack(low, high));
 #else
     return pack(low, high);
@@ -168,7 +168,7 @@ IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
 /* What goes where peers write or read is not stored any more once a wait gave up. */
 IMX_FN void heed_giving_up(tile_info *note)
 {
-#if defined(IMX_STORE) || defined(IMX_COLLECT)
+#if defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
     if (gave_up_here()) {
         note->rows = 0;
         note->chunk = GAVE_UP;
@@ -258,7 +258,7 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
             piece++;
             next = piece < PIECES    ? piece_step(note_of(now), consumer, piece)
                    : piece == PIECES ? i + POST_AFTER
-                                         : NEVER;
+                                     : NEVER;
         }
         end_step(at, before, base);
     }
@@ -295,7 +295,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     imbrexd_fence_tma();
 #endif
     for (;; tile += TURNS) {
-#ifdef IMX_SUM
+#ifdef IMX_REDUCE_PUSH
         if (!sum_due(args, watch, tile))
             gave_up_here() = 1;
 #endif
@@ -337,24 +337,24 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #ifdef IMX_SPLIT
         exchange(d[0], base, &exchanged);
 #endif
-#if !defined(IMX_STORE) && !defined(IMX_SUM) && !defined(IMX_COLLECT)
+#if !defined(IMX_STORE) && !defined(IMX_REDUCE_PUSH) && !defined(IMX_REDUCE_PULL)
         add_bias(d, args, note_of(now)->col);
 #endif
-#if defined(IMX_CREDITS) && !defined(IMX_SUM)
+#if defined(IMX_CREDITS) && !defined(IMX_REDUCE_PUSH)
         if (tile < TURNS) { /* its first */
             if (!may_store())
                 heed_giving_up(note_of(now));
             imbrexd_fence_tma();
         }
 #endif
-#ifdef IMX_SUM
+#ifdef IMX_REDUCE_PUSH
         bool last = index_of(tile + 1) >= tiles_of();
         int goes_on = may_store();
 #endif
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             pack_half(packed[h], d[h]);
-#ifdef IMX_SUM
+#ifdef IMX_REDUCE_PUSH
             if (goes_on)
                 sum_send(packed[h], args, note_of(now), warp_row() + h * 64, last);
 #else
@@ -373,7 +373,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #ifndef IMX_PINGPONG
     bool waiting = !SUMS && tile > 0; /* the last tile, in packed */
     const tile_info *last = note_of(tile & 1 ^ 1);
-#ifdef IMX_FOLD
+#ifdef IMX_EPILOGUE_REDUCE
     if (waiting && (LAST_STORED || last->owner != args.team.rank))
         store_pieces(packed, args, c, last, base, 0, ALL_GONE);
     if (waiting && last->owner == args.team.rank &&
@@ -388,7 +388,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #endif
     tma_store_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
     collect_last(args);
 #endif
 }
@@ -422,10 +422,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #ifdef IMX_BULK
         push_init();
 #endif
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
         collect_init();
 #endif
-#ifdef IMX_FOLD
+#ifdef IMX_EPILOGUE_REDUCE
         for (int i = 0; i < CONSUMERS * 4; i++)
             words().stored[i] = 0;
 #endif

@@ -1,5 +1,5 @@
 /* sm90_credits.cuh - with IMX_CREDITS: when tiles may go where peers read, or are written to (with
- * IMX_SUM it is sum_books that looks).
+ * IMX_REDUCE_PUSH it is sum_books that looks).
  *
  *     consumers       | products of the first tile | it leaves | ...
  *     an idle warp    | looks for credits |

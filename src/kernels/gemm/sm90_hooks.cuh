@@ -1,6 +1,7 @@
 /* sm90_hooks.cuh - what sm90.cu's pipeline calls in between: one set of names, filled with what the
- * library's own operators do there (team.cuh, sm90_fold.cuh and others), or, with IMX_HOOKS, with
- * the hooks of a kernel of the caller's (imbrex_gemm.h), whose text comes after this one.
+ * library's own operators do there (team.cuh, sm90_epilogue_reduce.cuh and others), or, with
+ * IMX_HOOKS, with the hooks of a kernel of the caller's (imbrex_gemm.h), whose text comes after
+ * this one.
  *
  *     hook_order      which tile comes next                    by some lanes of a warp
  *     hook_begin      before the first store (IMX_HOOKS only)  by every warp of the consumers
@@ -12,12 +13,12 @@
 #ifndef IMX_SM90_HOOKS_CUH
 #define IMX_SM90_HOOKS_CUH
 
-#include "sm90_collect.cuh"
-#include "sm90_fold.cuh"
+#include "sm90_epilogue_reduce.cuh"
 #include "sm90_layout.cuh"
 #include "sm90_push.cuh"
+#include "sm90_reduce_pull.cuh"
+#include "sm90_reduce_push.cuh"
 #include "sm90_slices.cuh"
-#include "sm90_sum.cuh"
 #include "team.cuh"
 
 #ifdef IMX_HOOKS
@@ -187,7 +188,7 @@ IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int6
 
 #else
 
-#if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_SUM) || defined(IMX_COLLECT)
+#if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_REDUCE_PUSH) || defined(IMX_REDUCE_PULL)
 #define IMX_HOOK_BESIDE
 #endif
 
@@ -214,7 +215,7 @@ IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chun
     (void)note;
 #if defined(IMX_STORE)
     team_post_owner(args, note->owner, chunk);
-#elif defined(IMX_COLLECT)
+#elif defined(IMX_REDUCE_PULL)
     team_post_all(args, chunk);
 #else
     imbrexd_signal_post(&args.done[chunk], *args.epoch);
@@ -231,9 +232,9 @@ IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
     return thread_here() >= 64 || push_bulk(args, watch);
 #elif defined(IMX_PUSH)
     return push(args, watch, 2, push_by(1, BESIDE_WARPS));
-#elif defined(IMX_SUM)
+#elif defined(IMX_REDUCE_PUSH)
     return thread_here() >= 64 || sum_books(args, watch);
-#elif defined(IMX_COLLECT)
+#elif defined(IMX_REDUCE_PULL)
     return collect(args, watch);
 #else
     return fold_tiles(args, watch);

@@ -1,7 +1,7 @@
-/* sm90_last.cuh - with IMX_FOLD: a block's last tile, where it is of own rows, becomes c straight
- * from the registers of those who made it, since nothing is left to hide a way through the slots.
- * The peers' parts of it come through the ring, behind the last of a and b, while its last products
- * are under way:
+/* sm90_last.cuh - with IMX_EPILOGUE_REDUCE: a block's last tile, where it is of own rows, becomes c
+ * straight from the registers of those who made it, since nothing is left to hide a way through the
+ * slots. The peers' parts of it come through the ring, behind the last of a and b, while its last
+ * products are under way:
  *
  *     producer   | a, b | a, b | parts of columns 0 | of columns 1 | ...
  *     consumers         | mul  | mul | sum of columns 0, bias, c | of columns 1 | ...
@@ -12,13 +12,13 @@
 #ifndef IMX_SM90_LAST_CUH
 #define IMX_SM90_LAST_CUH
 
-#include "sm90_fold.cuh"
+#include "sm90_epilogue_reduce.cuh"
 #include "sm90_store.cuh"
 
 #ifdef IMX_LAST_PARTS
 
 enum {
-    LAST_STORED = 0, /* whether an own tile that is the last is stored like any other */
+    LAST_STORED = 0,             /* whether an own tile that is the last is stored like any other */
     LAST_WORDS = PIECE_COLS / 4, /* a lane's of a piece, of two elements each */
 };
 static_assert(PIECE_SWIZZLE > 0, "a row of a box has no pitch");
@@ -93,7 +93,7 @@ IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_arg
     return 1;
 }
 
-#elif defined(IMX_FOLD)
+#elif defined(IMX_EPILOGUE_REDUCE)
 
 enum { LAST_STORED = 1 };
 
@@ -107,8 +107,8 @@ IMX_FN int last_tile(const uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_arg
         return 0;
     imx_trace_begin(IMX_TRACE_FOLD);
     int rows = note->rows - first_row;
-    fold_tile(args, note->row + first_row, rows < 16 ? rows : 16, note->col,
-              (int)threadIdx.x % 32, 32);
+    fold_tile(args, note->row + first_row, rows < 16 ? rows : 16, note->col, (int)threadIdx.x % 32,
+              32);
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
 }

@@ -22,15 +22,16 @@
 #error "the copy engine pushes chunks of rows, nothing else"
 #endif
 #if defined(IMX_STORE) && !defined(IMX_HOOKS)
-#define IMX_FOLD /* own tiles are added to what comes from the peers */
+#define IMX_EPILOGUE_REDUCE /* own tiles are added to what comes from the peers */
 #ifndef IMX_C_PLAIN
 #define IMX_LAST_PARTS /* which the last one takes through the ring */
 #endif
 #endif
-#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_COLLECT)
+#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
 #define IMX_POSTS /* a chunk's last tile tells somebody */
 #endif
-#if (defined(IMX_STORE) || defined(IMX_SUM) || defined(IMX_COLLECT)) && !defined(IMX_HOOKS)
+#if (defined(IMX_STORE) || defined(IMX_REDUCE_PUSH) || defined(IMX_REDUCE_PULL)) && \
+    !defined(IMX_HOOKS)
 #define IMX_CREDITS /* tiles go where peers read: a warp beside the producer looks when they may */
 #endif
 #if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
@@ -77,7 +78,7 @@ enum {
 #else
     STORES = 0,
 #endif
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
     COLLECTS = 1,
 #else
     COLLECTS = 0,
@@ -98,7 +99,7 @@ enum {
 #else
     BULK = 0,
 #endif
-#ifdef IMX_SUM
+#ifdef IMX_REDUCE_PUSH
     SUMS = 1,
 #else
     SUMS = 0,
@@ -163,7 +164,8 @@ enum {
     BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
     BOXES = STAGE_BYTES / BOX_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
-/* What a lane of the idle warps has under way when it folds (sm90_fold.cuh).  Where b is [k, n]
+/* What a lane of the idle warps has under way when it folds (sm90_epilogue_reduce.cuh).  Where b is
+ * [k, n]
      * the widest tiles' consumers leave it no registers for more. */
 #ifdef IMX_B_KN
     FOLD_LOADS = IMX_TILE_N > 224 ? 4 : 8,
@@ -219,18 +221,19 @@ typedef struct __attribute__((aligned(16))) tile_info {
 
 /* What a block has one of. */
 typedef struct block_words {
-    uint64_t epoch;     /* of the run, with IMX_RING */
-    unsigned tiles;     /* in all */
-    int gave_up;        /* a wait of this block did */
-    uint32_t turn;      /* with IMX_RING: tiles that the producer has begun, */
-    int here;           /* columns of the rows of this one that are here, */
-    uint32_t scouted;   /* slices that are here, of all the block's tiles in their order, or, with
+    uint64_t epoch;   /* of the run, with IMX_RING */
+    unsigned tiles;   /* in all */
+    int gave_up;      /* a wait of this block did */
+    uint32_t turn;    /* with IMX_RING: tiles that the producer has begun, */
+    int here;         /* columns of the rows of this one that are here, */
+    uint32_t scouted; /* slices that are here, of all the block's tiles in their order, or, with
                          * IMX_SLICES, of all rows; */
-    uint32_t sent;      /* and those behind the first of whose own rows its share is there */
-    uint32_t ready;     /* with IMX_CREDITS: tiles may go where peers read, or are written to */
-    uint32_t edge;      /* rows of a's smaller box */
-    uint32_t stored[8]; /* with IMX_FOLD: own tiles that each consumer warp has stored; with
-                         * IMX_COLLECT [0]: tiles that they all have, counted by each */
+    uint32_t sent;    /* and those behind the first of whose own rows its share is there */
+    uint32_t ready;   /* with IMX_CREDITS: tiles may go where peers read, or are written to */
+    uint32_t edge;    /* rows of a's smaller box */
+    uint32_t
+        stored[8]; /* with IMX_EPILOGUE_REDUCE: own tiles that each consumer warp has stored; with
+                         * IMX_REDUCE_PULL [0]: tiles that they all have, counted by each */
 } block_words;
 
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
@@ -246,7 +249,7 @@ static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree
  * of a matrix than over what is there.  c: one, or with IMX_STORE one of each owner's slot. */
 typedef struct imx_gemm_maps {
     imx_tma_map a, gathered, b, a_edge, gathered_edge, b_edge;
-#ifdef IMX_FOLD
+#ifdef IMX_EPILOGUE_REDUCE
     imx_tma_map own, parts; /* c, and all ranks' parts of it */
 #endif
 #ifdef IMX_STORE
@@ -407,7 +410,7 @@ IMX_FN void consumers_meet(int consumer)
         asm volatile("bar.sync 3, 128;" : : : "memory");
 }
 
-/* All consumers; with IMX_COLLECT others have the use of this barrier. */
+/* All consumers; with IMX_REDUCE_PULL others have the use of this barrier. */
 IMX_FN void all_consumers_meet(void)
 {
     __syncwarp();

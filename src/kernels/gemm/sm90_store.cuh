@@ -9,10 +9,10 @@
 #ifndef IMX_SM90_STORE_CUH
 #define IMX_SM90_STORE_CUH
 
-#include "sm90_collect.cuh"
-#include "sm90_fold.cuh"
+#include "sm90_epilogue_reduce.cuh"
 #include "sm90_hooks.cuh"
 #include "sm90_layout.cuh"
+#include "sm90_reduce_pull.cuh"
 #include "team.cuh"
 
 #ifndef IMX_HOOKS
@@ -53,7 +53,7 @@ IMX_FN uint16_t *home_of(const imx_gemm_args &args, const tile_info *note)
 {
 #if defined(IMX_STORE)
     return (uint16_t *)(imx_team_data(&args.team, note->owner) + args.team.rank * args.slot_bytes);
-#elif defined(IMX_COLLECT)
+#elif defined(IMX_REDUCE_PULL)
     return (uint16_t *)imx_team_data(&args.team, args.team.rank);
 #else
     return (uint16_t *)args.c;
@@ -96,8 +96,7 @@ IMX_FN void store_units(const imx_gemm_args &args, uint16_t *home, int row, int 
     for (int i = lane_here(); i < 16 * UNITS && i < rows * UNITS; i += 32) {
         int r = i / UNITS, unit = i % UNITS, at = col + unit * 8;
         if (at < n)
-            *(uint4 *)&home[(int64_t)(row + r) * n + at] =
-                ld_shared(piece + piece_offset(r, unit));
+            *(uint4 *)&home[(int64_t)(row + r) * n + at] = ld_shared(piece + piece_offset(r, unit));
     }
 }
 
@@ -200,10 +199,10 @@ IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
     if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!STORES && !COLLECTS && !args.done))
         return;
     tma_store_wait();
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
     shared_count(collect_stored(), 1);
 #endif
-#ifdef IMX_FOLD
+#ifdef IMX_EPILOGUE_REDUCE
     if (note->owner == args.team.rank) {
         count_own();
         return;

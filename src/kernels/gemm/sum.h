@@ -1,5 +1,5 @@
-/* sum.h - where parts of a tile travel to, if the product's kernel adds them up (IMX_GEMM_SUMS):
- * pure functions, for every target and for the operator.
+/* sum.h - where parts of a tile travel to, if the product's kernel adds them up
+ * (IMX_GEMM_REDUCE_PUSH): pure functions, for every target and for the operator.
  *
  * All ranks cut the product into the same tiles.  Who has made a tile sends each rank its rows of
  * it.  Own rows are added up by who made them, too, or, on GPUs, by all warps, which share them

@@ -1,6 +1,6 @@
-/* sm90_sum.cuh - with IMX_SUM: the warp that has made 16 rows of a tile sends them to their owners
- * out of its registers, own rows to this rank's own slot, and adds up its share of what comes of
- * own rows.
+/* sm90_reduce_push.cuh - with IMX_REDUCE_PUSH: the warp that has made 16 rows of a tile sends them
+ * to their owners out of its registers, own rows to this rank's own slot, and adds up its share of
+ * what comes of own rows.
  *
  *     warp     | products | rows, each to its owner | own rows: all ranks' parts, in order | c
  *     beside   | epoch, credits |
@@ -17,13 +17,13 @@
  * Warps that take turns send a tile beneath the other's products, at a pace that leaves room for
  * their loads, and add up there, too; the last one goes at once, and they add up together.
  */
-#ifndef IMX_SM90_SUM_CUH
-#define IMX_SM90_SUM_CUH
+#ifndef IMX_SM90_REDUCE_PUSH_CUH
+#define IMX_SM90_REDUCE_PUSH_CUH
 
-#ifdef IMX_SUM
+#ifdef IMX_REDUCE_PUSH
 
 #include "sm90_credits.cuh"
-#include "sm90_fold.cuh"
+#include "sm90_epilogue_reduce.cuh"
 #include "sm90_layout.cuh"
 #include "sum.h"
 #include "team.cuh"
@@ -339,6 +339,6 @@ IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32
     return there;
 }
 
-#endif /* IMX_SUM */
+#endif /* IMX_REDUCE_PUSH */
 
-#endif /* IMX_SM90_SUM_CUH */
+#endif /* IMX_SM90_REDUCE_PUSH_CUH */

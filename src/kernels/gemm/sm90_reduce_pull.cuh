@@ -1,19 +1,19 @@
-/* sm90_collect.cuh - with IMX_COLLECT: tiles have rows of several ranks, and stay in this rank's
- * data.  Once a chunk of columns stands on all ranks each reads its own rows of it, in rank order,
- * and makes c of them: all chunks but the last beneath the products of the next one.
+/* sm90_reduce_pull.cuh - with IMX_REDUCE_PULL: tiles have rows of several ranks, and stay in this
+ * rank's data.  Once a chunk of columns stands on all ranks each reads its own rows of it, in rank
+ * order, and makes c of them: all chunks but the last beneath the products of the next one.
  *
  *     consumers    | tiles of chunk 0 | tiles of chunk 1      | read chunk 1, add |
  *     idle warps                      | read chunk 0, add |   | the same          |
  *
  * One warp a block looks for the others' signals, and credits: all of them would hold them up.
  */
-#ifndef IMX_SM90_COLLECT_CUH
-#define IMX_SM90_COLLECT_CUH
+#ifndef IMX_SM90_REDUCE_PULL_CUH
+#define IMX_SM90_REDUCE_PULL_CUH
 
-#ifdef IMX_COLLECT
+#ifdef IMX_REDUCE_PULL
 
 #include "sm90_credits.cuh"
-#include "sm90_fold.cuh"
+#include "sm90_epilogue_reduce.cuh"
 #include "sm90_layout.cuh"
 #include "team.cuh"
 
@@ -244,6 +244,6 @@ IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
     return there;
 }
 
-#endif /* IMX_COLLECT */
+#endif /* IMX_REDUCE_PULL */
 
-#endif /* IMX_SM90_COLLECT_CUH */
+#endif /* IMX_SM90_REDUCE_PULL_CUH */

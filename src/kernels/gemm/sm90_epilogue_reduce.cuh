@@ -1,5 +1,5 @@
-/* sm90_fold.cuh - with IMX_FOLD: tiles of a rank's own rows become c, once all parts of them lie
- * in its slots.
+/* sm90_epilogue_reduce.cuh - with IMX_EPILOGUE_REDUCE: tiles of a rank's own rows become c, once
+ * all parts of them lie in its slots.
  *
  *     consumers     | products of own tile 0 | of own tile 1       | of own tile 2       | fold 2
  *                                            | store 0 to own slot | store 1             |
@@ -8,8 +8,8 @@
  * A block folds the tiles that it made, so that nobody else need know of them.  Its last one is
  * folded by those who made it: every warp its own rows, at once (sm90_last.cuh).
  */
-#ifndef IMX_SM90_FOLD_CUH
-#define IMX_SM90_FOLD_CUH
+#ifndef IMX_SM90_EPILOGUE_REDUCE_CUH
+#define IMX_SM90_EPILOGUE_REDUCE_CUH
 
 #include "sm90_credits.cuh"
 #include "sm90_layout.cuh"
@@ -37,7 +37,7 @@ IMX_FN void sum_put(const imx_gemm_args &args, uint32_t at, uint32_t col, float 
 }
 #endif
 
-#ifdef IMX_FOLD
+#ifdef IMX_EPILOGUE_REDUCE
 
 enum {
     UNITS = IMX_TILE_N / UNIT_COLS,
@@ -92,8 +92,7 @@ IMX_FN uint32_t fold_col(const imx_gemm_args &args, uint32_t at)
 }
 
 /* So many units of c from `at` on, `down` from each other: their parts, in rank order, and bias. */
-template <int units>
-IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
+template <int units> IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
 {
     const char *from = imx_team_data(&args.team, args.team.rank);
     float sum[units][UNIT_COLS];
@@ -194,4 +193,4 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
 
 #endif
 
-#endif /* IMX_SM90_FOLD_CUH */
+#endif /* IMX_SM90_EPILOGUE_REDUCE_CUH */
