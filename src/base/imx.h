@@ -7,9 +7,9 @@
  *   memory    a piece of device memory as this rank sees it: its own, or a peer's mapped here
  *   signal    a 64-bit word in symmetric memory, one writer, only grows
  *   counter   a 32-bit word of one rank that many blocks add to; the last one empties it
- *   half      one of a plan's two workspaces; runs take turns
- *   epoch     how often a half has been used, kept in device memory; its signals carry it
- *   credit    a reader's signal to a writer: this epoch of the half has been read
+ *   buffer    one of a plan's two workspaces; runs take turns
+ *   epoch     how often a buffer has been used, kept in device memory; its signals carry it
+ *   credit    a reader's signal to a writer: this epoch of the buffer has been read
  *   site      what a wait waits for, as numbers that a device can record
  */
 #ifndef IMX_H

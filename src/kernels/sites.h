@@ -6,7 +6,7 @@
 enum {
     IMX_SITE_USER,    /* imbrex_signal_wait; index: none */
     IMX_SITE_BARRIER, /* imbrex_barrier */
-    IMX_SITE_CREDIT,  /* rank has read this half's previous epoch */
+    IMX_SITE_CREDIT,  /* rank has read this buffer's previous epoch */
     IMX_SITE_CHUNK, /* rank's chunk has arrived; index: number within the rank, -1: all its rows */
     IMX_SITE_PART,  /* rank's part of a chunk of the sum has arrived; index: its number, -1: all */
     IMX_SITE_DONE,  /* this rank's own product of a chunk is finished; index: number of the chunk */

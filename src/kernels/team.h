@@ -10,11 +10,11 @@ enum {
                             * away */
 };
 
-/* base[r]: the run's half of the plan's shared memory on rank r, as this rank maps it:
+/* base[r]: the run's buffer of the plan's shared memory on rank r, as this rank maps it:
  *
  *     | credits [size] | signals, from byte `signals` on | data, from byte `data` on |
  *
- * credits[r]: the last epoch of this half that rank r has read. */
+ * credits[r]: the last epoch of this buffer that rank r has read. */
 typedef struct imx_team {
     int32_t rank, size; /* size 0: the kernel needs nobody */
     int64_t signals, data;

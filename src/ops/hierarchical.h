@@ -16,7 +16,7 @@
  *     net     |                                            | chunk 1 | chunk 3 | ...
  *     caller                                            own node's rows added up, then all nodes' |
  *
- * In a variant's shared data, per half, gather is as in transfer.h.  Scatter has
+ * In a variant's shared data, per buffer, gather is as in transfer.h.  Scatter has
  *
  *     [nodes][ranks of a node][most rows, n]   slot t * L + l: this node's l-th rank's part of the
  *                                              rows that the rank of this number has on node t

@@ -1,7 +1,7 @@
 /* transfer.h - the two movements that all operators are made of: every rank's shard to everyone
  * (gather), and every rank's block to its owner (scatter), both in chunks under signals.
  *
- * In a variant's shared data, per half:
+ * In a variant's shared data, per buffer:
  *
  *     gather    [m, width]              rank r's shard lies at its own rows; signal r * chunks + q
  *                                       says that its chunk q is here.  One's own rows stay unused

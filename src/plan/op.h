@@ -11,7 +11,7 @@ typedef struct imx_run imx_run;
 typedef struct imx_request imx_request;
 typedef struct imx_variant imx_variant;
 
-/* How much of each an algorithm needs in one half. */
+/* How much of each an algorithm needs in one buffer. */
 typedef struct imx_needs {
     size_t data_bytes; /* shared */
     size_t signals;    /* shared */

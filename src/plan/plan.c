@@ -220,7 +220,7 @@ static void lay_out(imbrex_plan *plan)
         imx_variant_lay_out(variant);
         variant->shared_at = plan->shared_bytes;
         variant->local_at = plan->local_bytes;
-        plan->shared_bytes += 2 * variant->offsets.half_bytes;
+        plan->shared_bytes += 2 * variant->offsets.buffer_bytes;
         plan->local_bytes += 2 * variant->offsets.local_bytes;
     }
 }
@@ -241,14 +241,14 @@ static imbrex_status take_local(imbrex_plan *plan)
 /* Tells a checker where signals and counters lie in the plan's memory. */
 static void own_memory(const imbrex_plan *plan)
 {
-    enum { SHARED = 3, LOCAL = 4 }; /* places of a half */
+    enum { SHARED = 3, LOCAL = 4 }; /* places of a buffer */
     imx_words shared[IMX_WORDS_MOST], local[IMX_WORDS_MOST];
     _Static_assert(2 * LOCAL * IMX_VARIANTS <= IMX_WORDS_MOST, "a checker has no such room");
     size_t credits = (size_t)plan->group->size * sizeof(uint64_t);
     for (int i = 0; i < 2 * plan->variant_count; i++) {
         const imx_variant *variant = &plan->variants[i / 2];
         const imx_offsets *o = &variant->offsets;
-        size_t s = variant->shared_at + (size_t)(i % 2) * o->half_bytes;
+        size_t s = variant->shared_at + (size_t)(i % 2) * o->buffer_bytes;
         size_t l = variant->local_at + (size_t)(i % 2) * o->local_bytes;
         const imx_words in_shared[SHARED] = {
             { s, s + credits },

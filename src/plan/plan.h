@@ -7,17 +7,18 @@
  * streams and order; of its memory, which is taken at once, each has regions of its own, and with
  * them its own uses, credits and whatever must be zero between runs.
  *
- * Memory of a variant: two halves, used in turn, so that a run may start sending while peers still
+ * Memory of a variant: two buffers, used in turn, so that a run may start sending while peers still
  * read the one before.
  *
- *     shared, symmetric    half: | credits [R] | signals [needs.signals] | data [data_bytes] |
- *     local, this rank's   half: | epoch | done [..] | counters [..] | ended | data [local_bytes] |
+ *     shared, symmetric    buffer: | credits [R] | signals [needs.signals] | data [data_bytes] |
+ *     local, this rank's   buffer: | epoch | done [..] | counters [..] | ended | data [local_bytes]
+ *     |
  *
  * A run: epoch is raised by one on the caller's stream; all posts of the run carry *epoch; at the
  * end each rank gives every peer its credit for this epoch.  A writer waits for the reader's credit
- * for the epoch before (*epoch - 1) and then may overwrite the half.  imx_run_begin and imx_run_end
- * do this, or a kernel that is the whole run does (imx_gemm_args.ended), maybe as its next run
- * begins (push/args.h).
+ * for the epoch before (*epoch - 1) and then may overwrite the buffer.  imx_run_begin and
+ * imx_run_end do this, or a kernel that is the whole run does (imx_gemm_args.ended), maybe as its
+ * next run begins (push/args.h).
  */
 #ifndef IMX_PLAN_H
 #define IMX_PLAN_H
@@ -39,9 +40,9 @@ struct imx_request {
     _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* a copy */
 };
 
-/* Where things lie in one half, in bytes from its start. */
+/* Where things lie in one buffer, in bytes from its start. */
 typedef struct imx_offsets {
-    size_t signals, data, half_bytes;                 /* shared; credits lie at 0 */
+    size_t signals, data, buffer_bytes;               /* shared; credits lie at 0 */
     size_t done, counters, ended, local, local_bytes; /* local; epoch lies at 0 */
     size_t lines, lines_bytes;                        /* in data */
     size_t signal_count, done_count;
@@ -66,9 +67,9 @@ struct imx_variant {
     char why[256];                  /* in words */
     imx_config config;
     imx_offsets offsets;
-    size_t shared_at, local_at; /* its first half, in the plan's memory */
+    size_t shared_at, local_at; /* its first buffer, in the plan's memory */
     imx_prepared *kernels[IMX_KERNELS];
-    uint64_t runs; /* enqueued so far: its parity picks the half */
+    uint64_t runs; /* enqueued so far: its parity picks the buffer */
 };
 
 enum { IMX_VARIANTS = 9 };
@@ -101,11 +102,11 @@ struct imx_run {
     imbrex_stream stream; /* the caller's */
     int64_t m;
     int rank, ranks;
-    size_t shared_at, local_at; /* this half, in the plan's memory */
-    uint64_t *epoch;            /* this half's, in local memory */
+    size_t shared_at, local_at; /* this buffer, in the plan's memory */
+    uint64_t *epoch;            /* this buffer's, in local memory */
     size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
     size_t credits_at, done_at; /* likewise, of one with an epoch of its own (imx_transfer_apart):
-                                   bytes from the half's begin; local signals before its own */
+                                   bytes from the buffer's begin; local signals before its own */
 };
 
 /* Collective; desc: the operator's, NULL is INVALID. */
@@ -262,7 +263,8 @@ int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, i
 imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args,
                              int64_t m) IMX_MUST_CHECK;
 
-/* ---- run.c: addresses in the run's half ------------------------------------------------------ */
+/* ---- run.c: addresses in the run's buffer
+ * ------------------------------------------------------ */
 
 int64_t imx_run_row(const imx_run *run, int rank);  /* first row of rank */
 int64_t imx_run_rows(const imx_run *run, int rank); /* how many rows rank owns */
@@ -322,7 +324,7 @@ imbrex_status imx_run_gemm(const imx_run *run, int kernel,
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what) IMX_MUST_CHECK;
 
 /* What a run begins and ends with, on the caller's stream.  begin: advances epoch and waits
- * until all peers of this node have read this half's previous epoch: then it may be overwritten.
+ * until all peers of this node have read this buffer's previous epoch: then it may be overwritten.
  * end: gives them this rank's credit. */
 imbrex_status imx_run_begin(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_end(const imx_run *run) IMX_MUST_CHECK;

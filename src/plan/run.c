@@ -321,7 +321,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     if (args->m == IMBREX_NONE && !plan->op->own_rows)
         return IMBREX_OK; /* no rank has rows */
     imx_variant *variant = imx_variant_of(plan, m);
-    size_t half = variant->runs++ % 2;
+    size_t buffer = variant->runs++ % 2;
     imx_run run = {
         .plan = plan,
         .variant = variant,
@@ -330,8 +330,8 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
         .m = m,
         .rank = plan->group->rank,
         .ranks = plan->group->size,
-        .shared_at = variant->shared_at + half * variant->offsets.half_bytes,
-        .local_at = variant->local_at + half * variant->offsets.local_bytes,
+        .shared_at = variant->shared_at + buffer * variant->offsets.buffer_bytes,
+        .local_at = variant->local_at + buffer * variant->offsets.local_bytes,
     };
     run.epoch = local_at(&run, 0);
     plan->sent_inside = plan->sent_between = 0;

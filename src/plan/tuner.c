@@ -22,7 +22,7 @@
 static const char call[] = "imbrex_tune";
 
 enum {
-    WARM = 2, /* a plan's two halves; the second tells how many runs fill a timing */
+    WARM = 2, /* a plan's two buffers; the second tells how many runs fill a timing */
     ROUNDS = 5,
     FIELD_MOST = IMX_ALGORITHMS > 4 ? IMX_ALGORITHMS : 4,
     RUNS_MOST = 64

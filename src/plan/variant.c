@@ -196,7 +196,7 @@ void imx_variant_lay_out(imx_variant *variant)
     o.data = imx_align(o.signals + needs.signals * sizeof(uint64_t), ALIGNMENT);
     o.lines = o.data + needs.lines_at;
     o.lines_bytes = needs.lines_bytes;
-    o.half_bytes = imx_align(o.data + needs.data_bytes, ALIGNMENT);
+    o.buffer_bytes = imx_align(o.data + needs.data_bytes, ALIGNMENT);
     o.done = ALIGNMENT;
     o.counters = imx_align(o.done + needs.done * sizeof(uint64_t), ALIGNMENT);
     o.ended = imx_align(o.counters + needs.done * sizeof(uint32_t), ALIGNMENT);

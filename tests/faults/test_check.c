@@ -101,17 +101,17 @@ static const imx_variant *variant(void)
 
 static uint64_t *credit_of(int holder, int giver)
 {
-    size_t half = (size_t)((variant()->runs - 1) % 2) * variant()->offsets.half_bytes;
-    return (uint64_t *)imx_memory_at(here.plan->shared, holder, half) + giver;
+    size_t buffer = (size_t)((variant()->runs - 1) % 2) * variant()->offsets.buffer_bytes;
+    return (uint64_t *)imx_memory_at(here.plan->shared, holder, buffer) + giver;
 }
 
 /* In the padding between signals and data, where it does no harm. */
 static uint64_t *behind_signals(int rank, bool own)
 {
     const imx_offsets *o = &variant()->offsets;
-    size_t half = (size_t)((variant()->runs - 1) % 2) * o->half_bytes;
+    size_t buffer = (size_t)((variant()->runs - 1) % 2) * o->buffer_bytes;
     uint64_t *first =
-        imx_memory_at(here.plan->shared, own ? here.plan->group->rank : rank, half + o->signals);
+        imx_memory_at(here.plan->shared, own ? here.plan->group->rank : rank, buffer + o->signals);
     return first + o->signal_count;
 }
 
@@ -178,14 +178,14 @@ static imbrex_status signals(imx_device *device, const imx_signal_op *ops, int c
 static imbrex_status wait_first(imx_device *device, int rank, imbrex_stream stream)
 {
     const imbrex_plan *plan = here.plan;
-    int half = (int)((variant()->runs - 1) % 2);
+    int buffer = (int)((variant()->runs - 1) % 2);
     imx_signal_op op = {
         .kind = IMX_WAIT,
         .signal = imx_memory_at(plan->shared, plan->group->rank,
-                                (size_t)half * variant()->offsets.half_bytes +
+                                (size_t)buffer * variant()->offsets.buffer_bytes +
                                     variant()->offsets.signals),
-        .word =
-            (uint64_t *)((char *)plan->local->base + (size_t)half * variant()->offsets.local_bytes),
+        .word = (uint64_t *)((char *)plan->local->base +
+                             (size_t)buffer * variant()->offsets.local_bytes),
         .site = { .plan = plan->object.number, .what = IMX_SITE_CHUNK, .rank = rank, .index = 0 },
     };
     op.signal += rank * variant()->config.chunks;
@@ -204,7 +204,8 @@ static imbrex_status copy(imx_device *device, void *dst, const void *src, size_t
     if (here.what == WRONG_CHUNK && number == 0)
         dst = (char *)dst + bytes;
     if (here.what == WRONG_HALF)
-        dst = (char *)dst + (int64_t)variant()->offsets.half_bytes * (variant()->runs % 2 ? 1 : -1);
+        dst =
+            (char *)dst + (int64_t)variant()->offsets.buffer_bytes * (variant()->runs % 2 ? 1 : -1);
     if (here.what == SHORT_COPY)
         bytes -= 2;
     if (here.what == FLAG_FIRST) {
@@ -226,7 +227,7 @@ static imbrex_status launch(imx_device *device, imx_prepared *prepared, const vo
     const imx_gemm_args *gemm = args;
     bool product = bytes == sizeof *gemm;
     if (here.what == (product ? NO_PRODUCT : NO_GATHER) && variant()->runs == 2)
-        return IMBREX_OK; /* of the other half than the first run's */
+        return IMBREX_OK; /* of the other buffer than the first run's */
     if (here.what == STRAY_COUNTER && product && gemm->counters) {
         imx_gemm_args moved = *gemm;
         moved.counters =

@@ -395,7 +395,7 @@ static int captured(imbrex_group *group, void *ctx)
         RANK_OK(imbrex_stream_create(group, &streams[i]));
         RANK_CHECK(i == 1 || pair_check(&p, NULL, NULL, round++) == 0, "outside of graphs");
         RANK_CHECK(fake_graph_begin(streams[i]) == 0, "no capture");
-        int failed = pair_run(&p, streams[i]) || pair_run(&p, streams[i]); /* both halves */
+        int failed = pair_run(&p, streams[i]) || pair_run(&p, streams[i]); /* both buffers */
         int ended = fake_graph_end(streams[i], &graphs[i]);
         RANK_CHECK(ended == 0 && !failed, "capture %d ends with %d", i, ended);
     }

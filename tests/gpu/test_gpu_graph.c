@@ -329,7 +329,7 @@ static int perform(act *t)
      * the hosts meet, before any kernel waits for a rank. */
     void *meeting;
     RANK_OK(imbrex_mem_alloc(t->group, sizeof(uint64_t), &meeting));
-    /* Runs of their own before, between and after replays take the other half, or the same. */
+    /* Runs of their own before, between and after replays take the other buffer, or the same. */
     return replay(t) || record(t) || replay(t);
 }
 

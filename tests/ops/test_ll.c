@@ -1,4 +1,4 @@
-/* test_ll.c - the ll kernel by itself, on ranks that are threads: runs back to back in one half,
+/* test_ll.c - the ll kernel by itself, on ranks that are threads: runs back to back in one buffer,
  * with other rows and data each time and ranks that dawdle, so that a part which is written again
  * before it was read shows; and what a missing rank leads to. */
 #include <setjmp.h>

@@ -6,7 +6,7 @@
 #include "cuda.h"
 #include "signals.h"
 
-enum { MAPS_KEPT = 4 }; /* of one argument: both halves of a plan, for two sets of buffers */
+enum { MAPS_KEPT = 4 }; /* of one argument: both buffers of a plan, for two sets of buffers */
 
 /* An encoded tensor map and what it was made from. */
 typedef struct kept_map {

@@ -37,7 +37,7 @@
  *            of own rows of all ranks' tiles the kernel makes c.  The kernel begins and ends the
  *            run. On GPUs all its blocks must be there at once, as they wait for each other's rows;
  *            slots are 0 before a run and after it; and an epoch's credit comes when the next one
- *            of its half begins
+ *            of its buffer begins
  *
  *   IMX_GEMM_REDUCE_PULL: the same for any number of rows: schedule.ranks = 1, chunks of columns.
  *            The product stays in this rank's data, [m, n]; the last tile of a chunk raises signal

@@ -10,7 +10,7 @@ static inline uint64_t imx_cpu_team_epoch(const imx_gemm_args *args)
     return *args->epoch + (uint64_t)args->ahead;
 }
 
-/* Until the peer has read the previous epoch of its half; 0: give up. */
+/* Until the peer has read the previous epoch of its buffer; 0: give up. */
 int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank);
 
 /* Stores args.a into the peers' memory, chunk by chunk, each with its signal; 0: give up. */

@@ -33,7 +33,7 @@ IMX_TEAM_GPU uint64_t team_use(const imx_gemm_args &args)
     return *(const volatile uint64_t *)args.epoch + (uint64_t)args.ahead;
 }
 
-/* One thread: until the peer has read the previous epoch of its half; 0: give up. */
+/* One thread: until the peer has read the previous epoch of its buffer; 0: give up. */
 IMX_TEAM_GPU int team_credit(const imx_gemm_args &args, const imbrexd_watch *watch, int rank)
 {
     if (!args.ahead || rank == args.team.rank)

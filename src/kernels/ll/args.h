@@ -20,12 +20,12 @@
  * for all runs of a plan, so that where a flag lies there never was data.  A share has a unit, or a
  * line, even if it is empty.
  *
- * Why nobody overwrites what was not read: a part is written again two epochs of its half later.  A
- * rank that has come so far has ended a run in between, for which it had to read every peer's share
- * (hence the empty ones); and a peer sends that share only after it has ended the run before, with
- * all that it had to read there.
+ * Why nobody overwrites what was not read: a part is written again two epochs of its buffer later.
+ * A rank that has come so far has ended a run in between, for which it had to read every peer's
+ * share (hence the empty ones); and a peer sends that share only after it has ended the run before,
+ * with all that it had to read there.
  *
- * A word that no run has written for exactly 2^32 uses of its half would pass for a new one: that
+ * A word that no run has written for exactly 2^32 uses of its buffer would pass for a new one: that
  * is a plan which ran with few rows alone for half a day, and then with more in one certain run.
  *
  * Each block has its own copy of the epoch, and raises it: all blocks of the grid take part in
