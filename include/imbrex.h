@@ -339,7 +339,7 @@ typedef struct imbrex_args {
  *   gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]      c = all_reduce(a * b) + bias
  *   gemm            [m, k]       [n, k] or [k, n]    [m, n]      c = a * b + bias, without peers
  *
- * rows: this rank's share of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
+ * rows: this rank's shard of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
  * all_to_all: rank r's block of a, the rows that r owns, goes to r, whose c has the blocks in rank
  * order; for ranks of one node.  Any size may be 0.  Inputs and outputs are ordinary memory of the
  * group's device and must not overlap, but for c = a in all_reduce.

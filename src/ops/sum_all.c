@@ -106,8 +106,8 @@ double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 2.2, in_lines = 1.23, in_words = 2.3; /* of what its bytes take */
     static const double most = 24e6;                                   /* to each peer */
-    double share = p->in->whole_lines ? in_lines : in_words;
+    double shard = p->in->whole_lines ? in_lines : in_words;
     if (p->sent * p->in->ranks > most * (p->in->ranks - 1))
         return IMX_COST_NEVER;
-    return begins + share * p->sent * p->in->ranks / rates->store;
+    return begins + shard * p->sent * p->in->ranks / rates->store;
 }

@@ -168,18 +168,18 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
     return IMBREX_OK;
 }
 
-/* ---- small shares ---------------------------------------------------------------------------- */
+/* ---- small shards ---------------------------------------------------------------------------- */
 
 static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width, bool reduces)
 {
-    int ranks = variant->plan->group->size, shares = reduces ? 1 : ranks;
+    int ranks = variant->plan->group->size, shards = reduces ? 1 : ranks;
     int64_t row_bytes = width * (int64_t)imx_dtype_bytes(variant->shape.dtype);
-    int64_t most = imx_ceil_div(variant->shape.m, shares) * row_bytes;
+    int64_t most = imx_ceil_div(variant->shape.m, shards) * row_bytes;
     bool lines = variant->plan->group->whole_lines && most >= variant->config.ll_line_bytes;
     return (imx_ll_args){
         .m = m,
         .row_bytes = row_bytes,
-        .most = imx_ceil_div(m, shares) * row_bytes,
+        .most = imx_ceil_div(m, shards) * row_bytes,
         .ranks = ranks,
         .lines = lines,
         .reduces = reduces,
@@ -377,7 +377,7 @@ imbrex_status imx_transfer_reduce_chunk(const imx_run *run, imbrex_stream stream
  * many, chunks grow. */
 enum { PUSH_CHUNKS_MOST = 2048 };
 
-static int64_t share_bytes(const imx_variant *variant, int64_t m)
+static int64_t shard_bytes(const imx_variant *variant, int64_t m)
 {
     return imx_ceil_div(m, variant->plan->group->size) * variant->shape.n *
            (int64_t)imx_dtype_bytes(variant->shape.dtype);
@@ -386,21 +386,21 @@ static int64_t share_bytes(const imx_variant *variant, int64_t m)
 static int push_chunks(const imx_variant *variant)
 {
     int64_t pieces =
-        imx_ceil_div(share_bytes(variant, variant->shape.m), variant->config.piece_bytes);
+        imx_ceil_div(shard_bytes(variant, variant->shape.m), variant->config.piece_bytes);
     return (int)imx_min(pieces, PUSH_CHUNKS_MOST);
 }
 
-static int64_t push_chunk_bytes(const imx_variant *variant, int64_t share)
+static int64_t push_chunk_bytes(const imx_variant *variant, int64_t shard)
 {
-    int64_t least = imx_ceil_div(share, PUSH_CHUNKS_MOST);
+    int64_t least = imx_ceil_div(shard, PUSH_CHUNKS_MOST);
     return imx_max(variant->config.piece_bytes, imx_ceil_div(least, 16) * 16);
 }
 
-/* The longest share that goes in lines. */
+/* The longest shard that goes in lines. */
 static int64_t lines_share(const imx_variant *variant)
 {
     return imx_min(variant->config.line_bytes / (variant->plan->group->size - 1),
-                   share_bytes(variant, variant->shape.m));
+                   shard_bytes(variant, variant->shape.m));
 }
 
 static int64_t line_bytes(const imx_variant *variant)
@@ -438,7 +438,7 @@ void imx_transfer_push_needs(const imx_variant *variant, imx_push_how how, imx_n
 
 static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_how how)
 {
-    int64_t most = share_bytes(variant, m);
+    int64_t most = shard_bytes(variant, m);
     return (imx_push_args){
         .m = m,
         .row_bytes = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.dtype),

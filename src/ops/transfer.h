@@ -95,7 +95,7 @@ imbrex_status imx_transfer_offer(const imx_run *run, const void *shard,
 imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here) IMX_MUST_CHECK;
 
-/* ---- small shares ---------------------------------------------------------------------------- */
+/* ---- small shards ---------------------------------------------------------------------------- */
 
 /* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs.
  * reduces: not a gather of rows but the sum of whole matrices. */

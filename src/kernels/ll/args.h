@@ -1,4 +1,4 @@
-/* args.h - the contract of the ll kernel: one launch gathers small shares of all ranks, maybe
+/* args.h - the contract of the ll kernel: one launch gathers small shards of all ranks, maybe
  * before a product, or adds up all ranks' matrices, where data carries its own flag.
  *
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
@@ -7,7 +7,7 @@
  *             from, in rank order in float32, then bias of a row's length if there is one, rounded
  *             once.  It may be `from` itself
  *
- * A share, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
+ * A shard, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
  *
  *   words   4 bytes and a flag, the low half of the run's epoch, come together: only what is stored
  *           as one 8-byte word must arrive as one.  A unit is two of them; twice the bytes
@@ -15,14 +15,14 @@
  *           store must arrive as one line of 128 bytes.  1.07 times the bytes.  On CPUs the epoch
  *           is stored last
  *
- * so there is no fence, no signal and no credit.  Unit i of rank r's share, in a run whose epoch is
+ * so there is no fence, no signal and no credit.  Unit i of rank r's shard, in a run whose epoch is
  * u, is number i of part (u % 2) * ranks + r of the receiver's data; parts of part_bytes, the same
- * for all runs of a plan, so that where a flag lies there never was data.  A share has a unit, or a
+ * for all runs of a plan, so that where a flag lies there never was data.  A shard has a unit, or a
  * line, even if it is empty.
  *
  * Why nobody overwrites what was not read: a part is written again two epochs of its buffer later.
  * A rank that has come so far has ended a run in between, for which it had to read every peer's
- * share (hence the empty ones); and a peer sends that share only after it has ended the run before,
+ * shard (hence the empty ones); and a peer sends that shard only after it has ended the run before,
  * with all that it had to read there.
  *
  * A word that no run has written for exactly 2^32 uses of its buffer would pass for a new one: that
@@ -40,7 +40,7 @@
 
 typedef struct imx_ll_args {
     int64_t m, row_bytes;
-    int64_t most; /* bytes of the longest share */
+    int64_t most; /* bytes of the longest shard */
     int ranks;    /* these four are fixed when the kernel is made, and so is the grid */
     int lines;    /* else words */
     int reduces;
@@ -63,17 +63,17 @@ enum {
     IMX_LL_LINE = 120
 }; /* bytes of data: of a unit, a line */
 
-/* Of a share. */
+/* Of a shard. */
 IMX_TEAM_FN int64_t imx_ll_units(int lines, int64_t bytes)
 {
     int64_t each = lines ? IMX_LL_LINE : IMX_LL_WORD, count = (bytes + each - 1) / each;
     return (count > 0 ? count : 1) * (lines ? IMX_LL_UNITS : 1);
 }
 
-IMX_TEAM_FN int64_t imx_ll_part_bytes(int lines, int64_t share)
+IMX_TEAM_FN int64_t imx_ll_part_bytes(int lines, int64_t shard)
 {
     int64_t line = (int64_t)sizeof(imx_ll_unit) * IMX_LL_UNITS;
-    return (imx_ll_units(lines, share) * (int64_t)sizeof(imx_ll_unit) + line - 1) / line * line;
+    return (imx_ll_units(lines, shard) * (int64_t)sizeof(imx_ll_unit) + line - 1) / line * line;
 }
 
 /* Where `holder` keeps the units of `of`. */

@@ -19,7 +19,7 @@ static int64_t first_byte(const ll *p, int rank)
     return imx_team_row(p->args->m, p->ranks, rank) * p->args->row_bytes;
 }
 
-static int64_t share_bytes(const ll *p, int rank)
+static int64_t shard_bytes(const ll *p, int rank)
 {
     return first_byte(p, rank + 1) - first_byte(p, rank);
 }
@@ -27,7 +27,7 @@ static int64_t share_bytes(const ll *p, int rank)
 /* What rank sends to each peer. */
 static int64_t sent_bytes(const ll *p, int rank)
 {
-    return p->args->reduces ? p->args->most : share_bytes(p, rank);
+    return p->args->reduces ? p->args->most : shard_bytes(p, rank);
 }
 
 static imbrexd_site site_of(const ll *p, int rank)
@@ -36,14 +36,14 @@ static imbrexd_site site_of(const ll *p, int rank)
     return (imbrexd_site){ .plan = p->args->plan, .what = what, .rank = rank, .index = -1 };
 }
 
-/* Bytes of a share's piece at `at`, where pieces have `each`; 0: there are none. */
+/* Bytes of a shard's piece at `at`, where pieces have `each`; 0: there are none. */
 static size_t piece(int64_t bytes, int64_t at, int64_t each)
 {
     int64_t left = bytes - at;
     return left <= 0 ? 0 : (size_t)(left < each ? left : each);
 }
 
-/* The same piece of this rank's share, which lies nowhere if it is empty. */
+/* The same piece of this rank's shard, which lies nowhere if it is empty. */
 static void load(const ll *p, int64_t bytes, int64_t at, int64_t each, void *to)
 {
     size_t here = piece(bytes, at, each);
@@ -55,7 +55,7 @@ static void load(const ll *p, int64_t bytes, int64_t at, int64_t each, void *to)
 static char *place(const ll *p, int rank)
 {
     char *to = (char *)p->args->to + first_byte(p, rank);
-    imbrexd_check_write(to, (size_t)share_bytes(p, rank), 0, 1);
+    imbrexd_check_write(to, (size_t)shard_bytes(p, rank), 0, 1);
     return to;
 }
 
@@ -83,7 +83,7 @@ static void send_words(const ll *p, int to)
 static int take_words(const ll *p, int from)
 {
     const uint64_t *word = &imx_ll_part(p->args, p->rank, from, p->epoch)->first;
-    int64_t bytes = share_bytes(p, from);
+    int64_t bytes = shard_bytes(p, from);
     char *to = place(p, from);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data;
@@ -125,7 +125,7 @@ static void send_lines(const ll *p, int to)
 static int take_lines(const ll *p, int from)
 {
     const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->epoch);
-    int64_t bytes = share_bytes(p, from), count = lines(bytes);
+    int64_t bytes = shard_bytes(p, from), count = lines(bytes);
     char *to = place(p, from);
     if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, site_of(p, from)))
         return 0;
@@ -232,9 +232,9 @@ void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
         add_up(&p);
         return;
     }
-    if (share_bytes(&p, p.rank)) {
-        imbrexd_check_read(args->from, (size_t)share_bytes(&p, p.rank), 0, 1);
-        memcpy(place(&p, p.rank), args->from, (size_t)share_bytes(&p, p.rank));
+    if (shard_bytes(&p, p.rank)) {
+        imbrexd_check_read(args->from, (size_t)shard_bytes(&p, p.rank), 0, 1);
+        memcpy(place(&p, p.rank), args->from, (size_t)shard_bytes(&p, p.rank));
     }
     for (int i = p.ranks - 1; i >= 1; i--) {
         if (!(args->lines ? take_lines : take_words)(&p, (p.rank + i) % p.ranks))

@@ -6,7 +6,7 @@
 
 void imx_ll_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-/* Small blocks, so that shares of some KB are on many multiprocessors: each can send but a part of
+/* Small blocks, so that shards of some KB are on many multiprocessors: each can send but a part of
  * what the links take.  Larger ones where there are no more multiprocessors, but for a few threads
  * that go round twice. */
 enum { THREADS = 128, THREADS_MOST = 512 };

@@ -4,8 +4,8 @@
  *     IMX_THREADS of a block           IMX_REDUCES 1: adds, 0: gathers
  *     IMX_DTYPE   of what is added
  *
- * A thread stores its unit of this rank's share at all peers, then looks at the same unit of every
- * peer's share here until it has come, and puts it into its place, or adds it up: one way between
+ * A thread stores its unit of this rank's shard at all peers, then looks at the same unit of every
+ * peer's shard here until it has come, and puts it into its place, or adds it up: one way between
  * GPUs, and no block waits for another.
  */
 #include "../grid.cuh"
@@ -18,7 +18,7 @@
 enum {
     /* Peers, or ranks, whose units are looked at. */
     AT_ONCE = IMX_RANKS <= 6 ? (IMX_REDUCES ? IMX_RANKS : IMX_RANKS - 1) : 5,
-    SHORT = 256 << 10, /* bytes of a share, up to which the kernel after had best come at once */
+    SHORT = 256 << 10, /* bytes of a shard, up to which the kernel after had best come at once */
 };
 
 /* Of rank's rows, from the first of all. */
@@ -27,7 +27,7 @@ LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
     return imx_team_row(args.m, IMX_RANKS, rank) * args.row_bytes;
 }
 
-LL_FN int64_t share_bytes(const imx_ll_args &args, int rank)
+LL_FN int64_t shard_bytes(const imx_ll_args &args, int rank)
 {
     return first_byte(args, rank + 1) - first_byte(args, rank);
 }
@@ -35,7 +35,7 @@ LL_FN int64_t share_bytes(const imx_ll_args &args, int rank)
 /* What rank sends to each peer. */
 LL_FN int64_t sent_bytes(const imx_ll_args &args, int rank)
 {
-    return IMX_REDUCES ? args.most : share_bytes(args, rank);
+    return IMX_REDUCES ? args.most : shard_bytes(args, rank);
 }
 
 /* i = 1, 2, ...: each rank begins with another one. */
@@ -47,7 +47,7 @@ LL_FN int peer(const imx_ll_args &args, int i)
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* The first byte of a share that unit i carries. */
+/* The first byte of a shard that unit i carries. */
 LL_FN int64_t data_at(int64_t i)
 {
     return IMX_LINES ? i / IMX_LL_UNITS * IMX_LL_LINE + i % IMX_LL_UNITS * (2 * IMX_LL_WORD)
@@ -60,7 +60,7 @@ LL_FN bool is_flag(int64_t i)
     return IMX_LINES && i % IMX_LL_UNITS == IMX_LL_UNITS - 1;
 }
 
-/* The data of unit i of a share. */
+/* The data of unit i of a shard. */
 LL_FN imx_ll_unit load_data(const char *from, int64_t bytes, int64_t i)
 {
     int64_t at = data_at(i), left = bytes - at;
@@ -132,7 +132,7 @@ LL_FN int sender(const imx_ll_args &args, int p)
     return IMX_REDUCES ? p : peer(args, p);
 }
 
-/* Whether the share of number p has a unit i. */
+/* Whether the shard of number p has a unit i. */
 LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
 {
     return p < IMX_RANKS && sender(args, p) != args.team.rank &&
@@ -262,7 +262,7 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
             if (!comes(args, first + j, i))
                 continue;
             int from = sender(args, first + j);
-            store_data((char *)args.to + first_byte(args, from), share_bytes(args, from), i,
+            store_data((char *)args.to + first_byte(args, from), shard_bytes(args, from), i,
                        unpack(unit[j]));
         }
     }
@@ -281,7 +281,7 @@ LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t epoch, imx_ll_unit 
         store_unit(imx_ll_part(&args, peer(args, p), args.team.rank, epoch) + i, unit);
     if (!IMX_REDUCES)
         store_data((char *)args.to + first_byte(args, args.team.rank),
-                   share_bytes(args, args.team.rank), i, data);
+                   shard_bytes(args, args.team.rank), i, data);
 }
 
 /* The first unit and the epoch are under way together.  Whole warps go round: in lines their
@@ -315,7 +315,7 @@ LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
 extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
     imx_ll(const __grid_constant__ imx_ll_args args, const __grid_constant__ imbrexd_watch watch)
 {
-    /* What the kernel after does meanwhile, reading ahead in b, holds up a share of many bytes; one
+    /* What the kernel after does meanwhile, reading ahead in b, holds up a shard of many bytes; one
      * of few is over before it would come. */
     bool is_short = args.most <= SHORT;
     if (is_short)

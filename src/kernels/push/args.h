@@ -1,4 +1,4 @@
-/* args.h - the contract of the push kernel: one launch stores shares into the peers' memory, says
+/* args.h - the contract of the push kernel: one launch stores shards into the peers' memory, says
  * so, and puts together what the peers stored here: it is a whole run, or what comes after a
  * product.
  *
@@ -10,7 +10,7 @@
  *   exchanges from[m, row_bytes] goes to its rows' owners; to[ranks * rows, row_bytes] becomes all
  *             ranks' parts of this rank's rows, one's own too, in rank order
  *
- * A share is what one rank sends to another.  It travels in one of two forms:
+ * A shard is what one rank sends to another.  It travels in one of two forms:
  *
  *   chunks    into the peer's data, at the rows' place (gathers) or in slot `rank` (else; slots of
  *             slot_bytes); a chunk of chunk_bytes is one block's and raises signal
@@ -36,7 +36,7 @@ typedef enum imx_push_how { IMX_PUSH_GATHERS, IMX_PUSH_REDUCES, IMX_PUSH_EXCHANG
 
 typedef struct imx_push_args {
     int64_t m, row_bytes;
-    int64_t most; /* bytes of the longest share */
+    int64_t most; /* bytes of the longest shard */
     int dtype;    /* imbrex_dtype; this and the next two are fixed when the kernel is made */
     int ranks;
     int how;             /* imx_push_how */

@@ -1,4 +1,4 @@
-/* cpu.c - the push kernel on CPU ranks: a block sends every count-th chunk of all shares, then puts
+/* cpu.c - the push kernel on CPU ranks: a block sends every count-th chunk of all shards, then puts
  * together the same chunks of what the peers send; lines are block 0's.
  */
 #include "args.h"
@@ -32,7 +32,7 @@ static int64_t first_byte(const push *p, int rank)
     return imx_team_row(p->args->m, p->ranks, rank) * p->args->row_bytes;
 }
 
-static int64_t share_bytes(const push *p, int rank)
+static int64_t shard_bytes(const push *p, int rank)
 {
     return first_byte(p, rank + 1) - first_byte(p, rank);
 }
@@ -40,7 +40,7 @@ static int64_t share_bytes(const push *p, int rank)
 /* The rows that `from` sends to `to`: the sender's own, or the receiver's. */
 static int64_t sent_bytes(const push *p, int from, int to)
 {
-    return share_bytes(p, to_owners(p) ? to : from);
+    return shard_bytes(p, to_owners(p) ? to : from);
 }
 
 static const char *sent(const push *p, int to)
@@ -71,7 +71,7 @@ static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t i
 
 /* ---- what arrived ---------------------------------------------------------------------------- */
 
-/* Where rank's share lies at its holder, in chunks. */
+/* Where rank's shard lies at its holder, in chunks. */
 static char *place(const push *p, int holder, int rank)
 {
     int64_t at = to_owners(p) ? rank * p->args->slot_bytes : first_byte(p, rank);
@@ -89,7 +89,7 @@ static void unpack(const imx_push_line *lines, char *to, int64_t bytes)
         memcpy(to, &lines->word, bytes < IMX_PUSH_WORD ? (size_t)bytes : IMX_PUSH_WORD);
 }
 
-/* Bytes [at, at + bytes) of rank's share for this rank, at a word's start; in room if need be. */
+/* Bytes [at, at + bytes) of rank's shard for this rank, at a word's start; in room if need be. */
 static const void *part(const push *p, int rank, int64_t at, int64_t bytes, void *room)
 {
     if (rank == p->rank)
@@ -100,7 +100,7 @@ static const void *part(const push *p, int rank, int64_t at, int64_t bytes, void
     return room;
 }
 
-/* sum[count] += the bias of the elements from number `first` of the share on. */
+/* sum[count] += the bias of the elements from number `first` of the shard on. */
 static void add_bias(const push *p, int64_t first, float *sum, int64_t count)
 {
     int dtype = p->args->dtype;
@@ -134,7 +134,7 @@ static void add(const push *p, int64_t at, int64_t bytes)
 /* The same of what one rank sent, as it is. */
 static void take(const push *p, int rank, int64_t at, int64_t bytes)
 {
-    int64_t place = to_owners(p) ? rank * share_bytes(p, p->rank) : first_byte(p, rank);
+    int64_t place = to_owners(p) ? rank * shard_bytes(p, p->rank) : first_byte(p, rank);
     char *to = (char *)p->args->to + place + at;
     imbrexd_check_write(to, (size_t)bytes, 0, 1);
     const void *from = part(p, rank, at, bytes, to);
@@ -144,7 +144,7 @@ static void take(const push *p, int rank, int64_t at, int64_t bytes)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* Of chunk q of a share of `bytes`; <= 0: there is none. */
+/* Of chunk q of a shard of `bytes`; <= 0: there is none. */
 static int64_t chunk_bytes(const push *p, int64_t bytes, int64_t q)
 {
     int64_t left = bytes - q * p->args->chunk_bytes;
@@ -171,7 +171,7 @@ static void send_chunk(const push *p, int64_t q)
 static int receive_chunk(const push *p, int64_t q)
 {
     const imx_push_args *args = p->args;
-    int64_t at = q * args->chunk_bytes, own = chunk_bytes(p, share_bytes(p, p->rank), q);
+    int64_t at = q * args->chunk_bytes, own = chunk_bytes(p, shard_bytes(p, p->rank), q);
     for (int i = p->ranks; i >= 1; i--) { /* oneself first; the others as they come */
         int from = peer(p, i);
         int64_t bytes = chunk_bytes(p, sent_bytes(p, from, p->rank), q);
@@ -237,7 +237,7 @@ static void by_lines(const push *p)
             take(p, from, 0, bytes);
     }
     if (adds(p))
-        add(p, 0, share_bytes(p, p->rank));
+        add(p, 0, shard_bytes(p, p->rank));
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */

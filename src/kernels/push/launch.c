@@ -6,7 +6,7 @@
 
 void imx_push_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-/* Small blocks for lines, so that shares of some KB are on many multiprocessors.  And a warp that
+/* Small blocks for lines, so that shards of some KB are on many multiprocessors.  And a warp that
  * keeps the books. */
 enum { WORKERS_LINES = 192, WORKERS_CHUNKS = 512, BOOKS = 32 };
 

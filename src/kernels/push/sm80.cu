@@ -27,7 +27,7 @@ PUSH_FN int64_t first_byte(const imx_push_args &args, int rank)
     return imx_team_row(args.m, IMX_RANKS, rank) * args.row_bytes;
 }
 
-PUSH_FN int64_t share_bytes(const imx_push_args &args, int rank)
+PUSH_FN int64_t shard_bytes(const imx_push_args &args, int rank)
 {
     return first_byte(args, rank + 1) - first_byte(args, rank);
 }
@@ -35,7 +35,7 @@ PUSH_FN int64_t share_bytes(const imx_push_args &args, int rank)
 /* What `from` sends to `to`: the sender's own rows, or the receiver's. */
 PUSH_FN int64_t sent_bytes(const imx_push_args &args, int from, int to)
 {
-    return share_bytes(args, TO_OWNERS ? to : from);
+    return shard_bytes(args, TO_OWNERS ? to : from);
 }
 
 PUSH_FN const char *sent(const imx_push_args &args, int to)
@@ -57,7 +57,7 @@ PUSH_FN int wait_for(const imx_push_args &args, const imbrexd_watch &watch, cons
     return imbrexd_signal_wait(&watch, signal, value, site);
 }
 
-enum { SHARE = ADDS ? IMX_SITE_PART : IMX_SITE_CHUNK };
+enum { SHARD = ADDS ? IMX_SITE_PART : IMX_SITE_CHUNK };
 
 PUSH_FN bool has_peer(const imx_push_args &args, int lane)
 {
@@ -102,15 +102,15 @@ PUSH_FN imx_push_line load_line(const imx_push_line *at)
 }
 
 /* What a thread loads before it stores: its word for all, or for so many ranks. */
-enum { SHARES = TO_OWNERS ? IMX_RANKS : 1, WORDS = SHARES <= 8 ? SHARES : 4 };
+enum { SHARDS = TO_OWNERS ? IMX_RANKS : 1, WORDS = SHARDS <= 8 ? SHARDS : 4 };
 
-/* This rank's words number i, of WORDS shares from `first` on. */
+/* This rank's words number i, of WORDS shards from `first` on. */
 PUSH_FN void load_words(const imx_push_args &args, int64_t i, int first, uint64_t *word)
 {
     int64_t at = i * IMX_PUSH_WORD;
 #pragma unroll
     for (int j = 0; j < WORDS; j++) {
-        int64_t left = first + j < SHARES ? sent_bytes(args, args.team.rank, first + j) - at : 0;
+        int64_t left = first + j < SHARDS ? sent_bytes(args, args.team.rank, first + j) - at : 0;
         word[j] = left > 0 ? imx_vector_load_word(sent(args, first + j) + at, left) : 0;
     }
 }
@@ -126,7 +126,7 @@ PUSH_FN void store_words(const imx_push_args &args, int64_t i, int first, const 
             store_line(imx_push_lines(&args, to, args.team.rank, epoch) + i,
                        word[TO_OWNERS ? j : 0], epoch);
     }
-    int64_t left = share_bytes(args, args.team.rank) - at;
+    int64_t left = shard_bytes(args, args.team.rank) - at;
     if (!TO_OWNERS && left > 0)
         imx_vector_store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0],
                               left);
@@ -168,7 +168,7 @@ PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, in
         if (!comes(args, r, i))
             continue;
         const imx_push_line *line = imx_push_lines(&args, args.team.rank, r, epoch) + i;
-        if (!wait_for(args, watch, &line->epoch, epoch, SHARE, r, -1))
+        if (!wait_for(args, watch, &line->epoch, epoch, SHARD, r, -1))
             return 0;
     }
     return 1;
@@ -188,7 +188,7 @@ PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, in
 
 #if ADDS
 
-/* sum[0], sum[apart], ... of count += the bias of the elements from byte `at` of the share on. */
+/* sum[0], sum[apart], ... of count += the bias of the elements from byte `at` of the shard on. */
 template <int apart, int count>
 PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count])
 {
@@ -207,7 +207,7 @@ PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count]
 PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
                       uint64_t epoch)
 {
-    int64_t at = i * IMX_PUSH_WORD, left = share_bytes(args, args.team.rank) - at;
+    int64_t at = i * IMX_PUSH_WORD, left = shard_bytes(args, args.team.rank) - at;
     if (left <= 0)
         return 1;
     uint64_t own = imx_vector_load_word(sent(args, args.team.rank) + at, left), word[AT_ONCE];
@@ -230,10 +230,10 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
 
 #else
 
-/* Where the bytes of rank's share go. */
+/* Where the bytes of rank's shard go. */
 PUSH_FN char *put_at(const imx_push_args &args, int rank)
 {
-    int64_t at = TO_OWNERS ? rank * share_bytes(args, args.team.rank) : first_byte(args, rank);
+    int64_t at = TO_OWNERS ? rank * shard_bytes(args, args.team.rank) : first_byte(args, rank);
     return (char *)args.to + at;
 }
 
@@ -252,11 +252,11 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
         for (int j = 0; j < AT_ONCE; j++) {
             int from = first + j;
             bool own = from == args.team.rank;
-            if (TO_OWNERS && own && at < share_bytes(args, from))
+            if (TO_OWNERS && own && at < shard_bytes(args, from))
                 imx_vector_store_word(
                     put_at(args, from) + at,
-                    imx_vector_load_word(sent(args, from) + at, share_bytes(args, from) - at),
-                    share_bytes(args, from) - at);
+                    imx_vector_load_word(sent(args, from) + at, shard_bytes(args, from) - at),
+                    shard_bytes(args, from) - at);
             if (comes(args, from, i))
                 imx_vector_store_word(put_at(args, from) + at, word[j],
                                       sent_bytes(args, from, args.team.rank) - at);
@@ -275,10 +275,10 @@ PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uin
     int64_t step = (int64_t)gridDim.x * IMX_WORKERS;
     for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
 #pragma unroll 1
-        for (int share = 0; share < SHARES; share += WORDS) {
-            if (i != first || share)
-                load_words(args, i, share, word);
-            store_words(args, i, share, word, epoch);
+        for (int shard = 0; shard < SHARDS; shard += WORDS) {
+            if (i != first || shard)
+                load_words(args, i, shard, word);
+            store_words(args, i, shard, word, epoch);
         }
     }
     for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
@@ -333,14 +333,14 @@ PUSH_FN void copy(char *to, const char *from, int64_t bytes, uint32_t thread)
     }
 }
 
-/* Of chunk q of a share of `bytes`; <= 0: there is none. */
+/* Of chunk q of a shard of `bytes`; <= 0: there is none. */
 PUSH_FN int64_t chunk_bytes(const imx_push_args &args, int64_t bytes, int64_t q)
 {
     int64_t left = bytes - q * args.chunk_bytes;
     return left < args.chunk_bytes ? left : args.chunk_bytes;
 }
 
-/* Where rank's share lies at its holder. */
+/* Where rank's shard lies at its holder. */
 PUSH_FN char *place(const imx_push_args &args, int holder, int rank)
 {
     return imx_team_data(&args.team, holder) +
@@ -357,12 +357,12 @@ PUSH_FN void send_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 #pragma unroll 1
     for (int i = 1; i < IMX_RANKS; i++) {
         int to = peer(args, i);
-        int64_t bytes = chunk_bytes(args, share_bytes(args, to), q);
+        int64_t bytes = chunk_bytes(args, shard_bytes(args, to), q);
         if (bytes > 0)
             copy<unit>(place(args, to, args.team.rank) + at, sent(args, to) + at, bytes, thread);
     }
 #else
-    int64_t bytes = chunk_bytes(args, share_bytes(args, args.team.rank), q);
+    int64_t bytes = chunk_bytes(args, shard_bytes(args, args.team.rank), q);
     uint32_t units = bytes > 0 ? (uint32_t)(bytes / (int64_t)sizeof(unit)) : 0;
     int64_t own = first_byte(args, args.team.rank) + at;
     for (uint32_t i = thread; i < units; i += AT_ONCE * SENDERS) {
@@ -404,7 +404,7 @@ PUSH_FN int wait_chunk(const imx_push_args &args, const imbrexd_watch &watch, in
     if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, lane, team.rank), q) > 0)
         there = wait_for(args, watch,
                          imx_team_signal(&team, team.rank, (int64_t)lane * args.chunks + q), epoch,
-                         SHARE, lane, (int)q);
+                         SHARD, lane, (int)q);
     there = __all_sync(0xffffffffu, there);
     __syncwarp();
     imx_trace_end(IMX_TRACE_CHUNK, -1, (int)q);
@@ -456,7 +456,7 @@ PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 {
     enum { STEP = sizeof(unit) == sizeof(uint4) ? 16 : IMX_IS_F32 ? 4 : 2 };
     int64_t first = q * args.chunk_bytes;
-    int64_t bytes = chunk_bytes(args, share_bytes(args, args.team.rank), q);
+    int64_t bytes = chunk_bytes(args, shard_bytes(args, args.team.rank), q);
     for (int64_t at = (int64_t)thread * STEP; at < bytes; at += SENDERS * STEP) {
         if (STEP == 16)
             add_vector(args, first + at);
