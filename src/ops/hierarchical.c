@@ -40,11 +40,11 @@ imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped)
         return (imx_lanes){ run->stream, run->stream, { run->stream }, 1 };
     imx_lanes lanes = {
         .inner = plan->comm,
-        .add = plan->sides[IMX_SIDE_ADD].stream,
-        .nets = plan->side_count - IMX_SIDE_NET,
+        .add = plan->aux[IMX_AUX_ADD].stream,
+        .nets = plan->aux_count - IMX_AUX_NET,
     };
     for (int i = 0; i < lanes.nets; i++)
-        lanes.net[i] = plan->sides[IMX_SIDE_NET + i].stream;
+        lanes.net[i] = plan->aux[IMX_AUX_NET + i].stream;
     return lanes;
 }
 
@@ -262,7 +262,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
             IMX_TRY(add_up(run, lanes->add, first, PARTS, t, q, imx_run_chunk_rows(run, to, q),
                            matrix));
             if (lanes->add != lanes->net[lane])
-                IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_ADD], lanes->net[lane]));
+                IMX_TRY(imx_run_hand_over(run, &run->plan->aux[IMX_AUX_ADD], lanes->net[lane]));
         }
         const imx_transfer transfers[] = {
             { .op = { .rank = to,
@@ -283,7 +283,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
 static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int first)
 {
     for (int i = 0; i < lanes->nets && lanes->net[i] != run->stream; i++)
-        IMX_TRY(imx_run_hand_over(run, &run->plan->sides[IMX_SIDE_NET + i], run->stream));
+        IMX_TRY(imx_run_hand_over(run, &run->plan->aux[IMX_AUX_NET + i], run->stream));
     imx_reduce_args args = reduce_args(run->variant, run->m, NODES);
     args.rows = imx_run_rows(run, run->rank);
     args.slots = incoming(run, 0);

@@ -170,25 +170,25 @@ static imbrex_status settle(imbrex_plan *plan, const char *call, const imx_reque
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
-static imbrex_status take_sides(imbrex_plan *plan)
+static imbrex_status take_aux(imbrex_plan *plan)
 {
     const imbrex_group *group = plan->group;
     if (group->nodes.count > 1)
-        plan->side_count = IMX_SIDE_NET + (int)imx_max(1, group->net_facts.lanes);
-    for (int i = 0; i < plan->side_count; i++) {
-        imx_side *side = &plan->sides[i];
-        IMX_TRY(group->backend->stream_create(group->device, &side->stream));
-        IMX_TRY(group->backend->event_create(group->device, &side->event));
+        plan->aux_count = IMX_AUX_NET + (int)imx_max(1, group->net_facts.lanes);
+    for (int i = 0; i < plan->aux_count; i++) {
+        imx_aux *aux = &plan->aux[i];
+        IMX_TRY(group->backend->stream_create(group->device, &aux->stream));
+        IMX_TRY(group->backend->event_create(group->device, &aux->event));
     }
     return IMBREX_OK;
 }
 
-static void drop_sides(imbrex_plan *plan)
+static void drop_aux(imbrex_plan *plan)
 {
     const imbrex_group *group = plan->group;
-    for (int i = 0; i < plan->side_count; i++) {
-        group->backend->stream_destroy(group->device, plan->sides[i].stream);
-        group->backend->event_destroy(group->device, plan->sides[i].event);
+    for (int i = 0; i < plan->aux_count; i++) {
+        group->backend->stream_destroy(group->device, plan->aux[i].stream);
+        group->backend->event_destroy(group->device, plan->aux[i].event);
     }
 }
 
@@ -197,7 +197,7 @@ static imbrex_status take_streams(imbrex_plan *plan)
     const imx_backend *backend = plan->group->backend;
     imx_device *device = plan->group->device;
     IMX_TRY(backend->stream_create(device, &plan->comm));
-    IMX_TRY(take_sides(plan));
+    IMX_TRY(take_aux(plan));
     IMX_TRY(backend->event_create(device, &plan->fork));
     IMX_TRY(backend->event_create(device, &plan->join));
     return imx_stream_order_create(plan->group, &plan->order);
@@ -207,7 +207,7 @@ static void drop_streams(imbrex_plan *plan)
 {
     const imbrex_group *group = plan->group;
     group->backend->stream_destroy(group->device, plan->comm);
-    drop_sides(plan);
+    drop_aux(plan);
     group->backend->event_destroy(group->device, plan->fork);
     group->backend->event_destroy(group->device, plan->join);
 }

@@ -50,12 +50,12 @@ typedef struct imx_offsets {
 
 /* One more stream, and an event that only this stream records.  On several nodes a plan has one
  * that adds parts up, and one for each of the engine's lanes. */
-typedef struct imx_side {
+typedef struct imx_aux {
     imbrex_stream stream;
     imx_event *event;
-} imx_side;
+} imx_aux;
 
-enum { IMX_SIDE_ADD, IMX_SIDE_NET, IMX_SIDES = IMX_SIDE_NET + IMX_NET_LANES };
+enum { IMX_AUX_ADD, IMX_AUX_NET, IMX_AUXES = IMX_AUX_NET + IMX_NET_LANES };
 
 /* One way to do a plan's runs: those of up to shape.m rows. */
 struct imx_variant {
@@ -87,8 +87,8 @@ struct imbrex_plan {
     imx_memory *local;
     imbrex_stream comm; /* the second stream */
     imx_event *fork, *join;
-    imx_side sides[IMX_SIDES];
-    int side_count;                     /* 0 on one node */
+    imx_aux aux[IMX_AUXES];
+    int aux_count;                      /* 0 on one node */
     imx_stream_order order;             /* of runs */
     uint64_t sent_inside, sent_between; /* bytes of the latest run: to ranks of this node by copies,
                                            to other nodes by the engine */
@@ -286,7 +286,7 @@ imbrex_status imx_run_fork(const imx_run *run) IMX_MUST_CHECK;
 imbrex_status imx_run_join(const imx_run *run) IMX_MUST_CHECK;
 
 /* `to` goes on when side is done with all that it has so far. */
-imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side,
+imbrex_status imx_run_hand_over(const imx_run *run, const imx_aux *aux,
                                 imbrex_stream to) IMX_MUST_CHECK;
 
 /* Into rank's memory, or out of it. */

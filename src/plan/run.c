@@ -91,26 +91,26 @@ static imbrex_status hand_over(const imx_run *run, imx_event *event, imbrex_stre
     return group->backend->event_wait(group->device, event, to);
 }
 
-imbrex_status imx_run_hand_over(const imx_run *run, const imx_side *side, imbrex_stream to)
+imbrex_status imx_run_hand_over(const imx_run *run, const imx_aux *aux, imbrex_stream to)
 {
-    return hand_over(run, side->event, side->stream, to);
+    return hand_over(run, aux->event, aux->stream, to);
 }
 
 imbrex_status imx_run_fork(const imx_run *run)
 {
     const imbrex_plan *plan = run->plan;
     IMX_TRY(hand_over(run, plan->fork, run->stream, plan->comm));
-    for (int i = 0; i < plan->side_count; i++)
-        IMX_TRY(plan->group->backend->event_wait(plan->group->device, plan->fork,
-                                                 plan->sides[i].stream));
+    for (int i = 0; i < plan->aux_count; i++)
+        IMX_TRY(
+            plan->group->backend->event_wait(plan->group->device, plan->fork, plan->aux[i].stream));
     return IMBREX_OK;
 }
 
 imbrex_status imx_run_join(const imx_run *run)
 {
     const imbrex_plan *plan = run->plan;
-    for (int i = 0; i < plan->side_count; i++)
-        IMX_TRY(imx_run_hand_over(run, &plan->sides[i], run->stream));
+    for (int i = 0; i < plan->aux_count; i++)
+        IMX_TRY(imx_run_hand_over(run, &plan->aux[i], run->stream));
     return hand_over(run, plan->join, plan->comm, run->stream);
 }
 
@@ -297,11 +297,11 @@ static imbrex_status enqueue(const imx_run *run)
 static imbrex_status give_up(const imx_run *run, imbrex_status status)
 {
     const imbrex_plan *plan = run->plan;
-    imbrex_stream streams[2 + IMX_SIDES] = { run->stream, plan->comm };
-    for (int i = 0; i < plan->side_count; i++)
-        streams[2 + i] = plan->sides[i].stream;
+    imbrex_stream streams[2 + IMX_AUXES] = { run->stream, plan->comm };
+    for (int i = 0; i < plan->aux_count; i++)
+        streams[2 + i] = plan->aux[i].stream;
     return imx_fault_give_up(plan->group, imx_variant_site(run->variant), status, streams,
-                             2 + plan->side_count);
+                             2 + plan->aux_count);
 }
 
 imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
