@@ -167,10 +167,10 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
         .sharers = 1,
     };
     imx_config tuned = imx_tune_config(&input);
-    if (tuned.merged && !target.arch) /* a CPU's ranks take all rows at once */
+    if (tuned.spanning && !target.arch) /* a CPU's ranks take all rows at once */
         tuned.chunk_rows =
             (int)imx_align((size_t)imx_ceil_div(o->m, ranks), (size_t)tuned.tile_rows);
-    else if ((tuned.merged && ranks > 1) || ranks * tuned.chunks > WORDS)
+    else if ((tuned.spanning && ranks > 1) || ranks * tuned.chunks > WORDS)
         return imx_fail(IMBREX_UNSUPPORTED, "m is %lld: this is about products of many rows",
                         (long long)o->m);
     uint64_t *words = (uint64_t *)place_of(b, 3);

@@ -11,8 +11,7 @@
  * read the one before.
  *
  *     shared, symmetric    buffer: | credits [R] | signals [needs.signals] | data [data_bytes] |
- *     local, this rank's   buffer: | epoch | done [..] | counters [..] | ended | data [local_bytes]
- *     |
+ *     local, this rank's   buffer: | epoch | done [..] | counters [..] | ended | data [bytes] |
  *
  * A run: epoch is raised by one on the caller's stream; all posts of the run carry *epoch; at the
  * end each rank gives every peer its credit for this epoch.  A writer waits for the reader's credit
@@ -263,8 +262,7 @@ int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, i
 imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args,
                              int64_t m) IMX_MUST_CHECK;
 
-/* ---- run.c: addresses in the run's buffer
- * ------------------------------------------------------ */
+/* ---- run.c: addresses in the run's buffer ---------------------------------------------------- */
 
 int64_t imx_run_row(const imx_run *run, int rank);  /* first row of rank */
 int64_t imx_run_rows(const imx_run *run, int rank); /* how many rows rank owns */
