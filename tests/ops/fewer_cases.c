@@ -78,22 +78,6 @@ static int there_are(imbrex_group *group, int sms)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static int enqueue(imbrex_group *group, imbrex_plan *plan, const op_case *c, const op_image *x)
-{
-    imbrex_stream streams[STREAMS];
-    for (int s = 0; s < STREAMS; s++)
-        RANK_OK(imbrex_stream_create(group, &streams[s]));
-    for (int i = 0; i < ROUNDS * RUNS; i++) {
-        imbrex_args args = op_image_args(c, &x[i % RUNS], rows[i % RUNS]);
-        RANK_OK(imbrex_plan_run(plan, &args, streams[i / 2 % STREAMS]));
-    }
-    for (int s = 0; s < STREAMS; s++) {
-        RANK_OK(imbrex_stream_sync(group, streams[s]));
-        imbrex_stream_destroy(group, streams[s]);
-    }
-    return 0;
-}
-
 /* Each run went by the variant of fewest rows that it fits in. */
 static int check_ways(const imbrex_plan *plan)
 {
@@ -108,6 +92,25 @@ static int check_ways(const imbrex_plan *plan)
         from = way->shape.m;
     }
     return 0;
+}
+
+/* Destroys the plan while its runs go on. */
+static int enqueue(imbrex_group *group, imbrex_plan *plan, const op_case *c, const op_image *x)
+{
+    imbrex_stream streams[STREAMS];
+    for (int s = 0; s < STREAMS; s++)
+        RANK_OK(imbrex_stream_create(group, &streams[s]));
+    for (int i = 0; i < ROUNDS * RUNS; i++) {
+        imbrex_args args = op_image_args(c, &x[i % RUNS], rows[i % RUNS]);
+        RANK_OK(imbrex_plan_run(plan, &args, streams[i / 2 % STREAMS]));
+    }
+    int failed = check_ways(plan);
+    imbrex_plan_destroy(plan);
+    for (int s = 0; s < STREAMS; s++) {
+        RANK_OK(imbrex_stream_sync(group, streams[s]));
+        imbrex_stream_destroy(group, streams[s]);
+    }
+    return failed;
 }
 
 static int check(imbrex_group *group, const op_case *c, const op_image *x, int64_t m)
@@ -137,14 +140,13 @@ static int run_case(imbrex_group *group, const op_case *c)
         if (op_image_upload(group, &x[i]))
             return 1;
     }
-    int failed = enqueue(group, plan, c, x) || check_ways(plan);
+    int failed = enqueue(group, plan, c, x);
     for (int i = 0; i < RUNS; i++) {
         failed = failed || check(group, c, &x[i], rows[i]);
         op_image_drop(&x[i]);
     }
     if (failed)
         return 1; /* the group is given up with what it has */
-    imbrex_plan_destroy(plan);
     imbrex_mem_free(group, device);
     return 0;
 }
