@@ -111,7 +111,9 @@ static int check_request(const options_page *page, const char *ops, asked *a,
 
 int cli_bench(int argc, char **argv)
 {
-    static asked a = { .peer = "auto" }; /* its shapes are too many for a small stack */
+    static asked a; /* its shapes are too many for a small stack */
+    memset(&a, 0, sizeof a);
+    a.peer = "auto";
     bench_words *w = &a.words;
     bench_request request = { .rounds = 15, .warm = 3 };
     const option options[] = {

@@ -160,10 +160,11 @@ static int read_request(const options_page *page, const char *ops, request *q)
 
 int cli_compile(int argc, char **argv)
 {
-    static request q = { /* its shapes are too many for a small stack */
-                         .arch = "sm_90",
-                         .words = { .ranks = BENCH_WORDS_RANKS, .plans = true }
-    };
+    static request q; /* its shapes are too many for a small stack */
+    memset(&q, 0, sizeof q);
+    q.arch = "sm_90";
+    q.words.ranks = BENCH_WORDS_RANKS;
+    q.words.plans = true;
     const option options[] = {
         { "arch", 0, .text = &q.arch, .metavar = "SM",
           .help = "the GPU: sm_80, sm_90, ... (sm_90); for --kernel also cpu" },
