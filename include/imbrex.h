@@ -270,12 +270,14 @@ IMBREX_TRY imbrex_exchange(imbrex_group *group, const imbrex_transfer *transfers
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* DEFAULT: BF16 for what is called dtype; what dtype is for other types of one desc. */
+/* DEFAULT: BF16 for what is called dtype; what dtype is for other types of one desc.  E4M3: what
+ * quantised results are stored as; 8 bits, largest number 448, no infinities. */
 typedef enum imbrex_dtype {
     IMBREX_DTYPE_DEFAULT,
     IMBREX_BF16,
     IMBREX_F16,
-    IMBREX_F32
+    IMBREX_F32,
+    IMBREX_E4M3
 } imbrex_dtype;
 /* How b lies: [n, k] or [k, n]. */
 typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
@@ -318,6 +320,31 @@ typedef struct imbrex_coll_desc {
 /* A count of a run: 0 is the plan's most, and this is none. */
 #define IMBREX_NONE (-1)
 
+/* How many elements share a scale, a float32: an element stands for itself times its scale. */
+typedef enum imbrex_scaling {
+    IMBREX_UNSCALED,
+    IMBREX_PER_TENSOR, /* all */
+    IMBREX_PER_ROW,    /* a row's: [rows] */
+    IMBREX_PER_BLOCK   /* 128 of a row that follow each other: [rows, n/128 rounded up] */
+} imbrex_scaling;
+
+/* What happens to rows before they are stored:
+ *     h = x + bias + residual, of those that are given, in float32, rounded once
+ *     c = h, or, with rms, h / rms(h) * (gamma + gamma_offset), in float32, rounded once;
+ *         rms(h) = sqrt(mean(h^2) + eps)
+ * With quant c is then c / scale as E4M3.  docs/numerics.md says how; bits of a row depend on that
+ * row alone. */
+typedef struct imbrex_norm {
+    int rms;              /* 0 or 1 */
+    int shard_residual;   /* must be 0 */
+    float eps;            /* 0: 1e-6 */
+    float gamma_offset;   /* 1 for models whose weights are stored as gamma - 1 */
+    imbrex_scaling quant; /* PER_TENSOR: args.scale_c is read; PER_ROW, PER_BLOCK: written, each the
+                             largest number under it / 448, and at least 2^-9 / 448 */
+    int power_of_two;     /* 1: written scales are rounded up to powers of two */
+    uint32_t reserved[4];
+} imbrex_norm;
+
 /* What the operator does not list below must be NULL: else INVALID, naming it. */
 typedef struct imbrex_args {
     const void *a, *b, *bias; /* bias[n] or NULL, alike on all ranks: each adds it to its own rows
@@ -326,6 +353,10 @@ typedef struct imbrex_args {
                            may come with other bits */
     int64_t m;          /* rows of this run, alike on all ranks.  0: all of the plan's m;
                            IMBREX_NONE: none, and nothing is enqueued */
+    const void *residual, *gamma; /* as imbrex_norm says: like c, [n] */
+    void *h;                      /* like c, may be residual; NULL: not wanted */
+    void *normed;                 /* c as it was before it was quantised; NULL: not wanted */
+    float *scale_c;               /* as norm.quant says, on the device */
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -492,6 +523,23 @@ IMBREX_TRY imbrex_activate(imbrex_group *group, const imbrex_activation *desc, i
 /* imbrex_activate with { IMBREX_SILU, .gated = 1 } of all rows. */
 IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
                            const void *in, void *out, imbrex_stream stream);
+
+/* ---- Norms ----------------------------------------------------------------------------------- */
+
+/* What imbrex_norm says of args.a[rows, cols] (x), dtype's (BF16, F16 or F32) as all operands but
+ * scale_c and a quantised c are.  args: a, c, and bias, residual, gamma (with rms, else NULL), h,
+ * normed (with quant, else NULL), scale_c (with quant, else NULL); m and all else 0.  c may be a
+ * where it is not quantised, h may be residual; nothing else overlaps.  norm: NULL is INVALID.
+ * cols: at most 32768, else UNSUPPORTED.  Any alignment of the elements will do; 16 bytes are
+ * fastest.  Local. */
+IMBREX_TRY imbrex_rms_norm(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
+                           const imbrex_norm *norm, const imbrex_args *args, imbrex_stream stream);
+
+/* out[rows, cols] = in / scale as E4M3.  scales: as norm.quant; UNSCALED is INVALID.  Sizes as
+ * above.  Local. */
+IMBREX_TRY imbrex_quantize(imbrex_group *group, imbrex_dtype dtype, imbrex_scaling scaling,
+                           int64_t rows, int64_t cols, const void *in, void *out, float *scales,
+                           imbrex_stream stream);
 
 /* ---- Kernels of your own --------------------------------------------------------------------- */
 

@@ -96,8 +96,8 @@ struct imbrex_group {
     int memory_count;            /* lent to the caller so far: numbers them */
     imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
                                     NULL: none was made */
-    imx_prepared *activate;      /* made with the group */
-    imx_stream_order activate_order, exchange_order;
+    imx_prepared *activate, *norm; /* made with the group */
+    imx_stream_order activate_order, norm_order, exchange_order;
     imbrexd_trace *trace;
 };
 
@@ -317,7 +317,7 @@ static inline imbrex_status imx_stream_find(const imbrex_group *group, imbrex_st
 imbrex_status imx_stream_copy(const imbrex_group *group, void *dst, const void *src, size_t bytes,
                               int rank, imbrex_stream stream) IMX_MUST_CHECK;
 
-/* Makes imbrex_activate and imbrex_exchange ready. */
+/* Makes imbrex_activate, imbrex_rms_norm and imbrex_exchange ready. */
 imbrex_status imx_stream_begin(imbrex_group *group) IMX_MUST_CHECK;
 
 /* Waits until the last of each is done and frees what they needed. */

@@ -4,6 +4,7 @@
 
 #include "group.h"
 #include "kernels/activate/args.h"
+#include "kernels/norm/args.h"
 #include "kernels/sites.h"
 
 imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
@@ -205,6 +206,10 @@ imbrex_status imx_stream_begin(imbrex_group *group)
     if (group->nodes.count > 1)
         IMX_TRY(imx_stream_order_create(group, &group->exchange_order));
     IMX_TRY(imx_stream_order_create(group, &group->activate_order));
+    IMX_TRY(imx_stream_order_create(group, &group->norm_order));
+    imx_norm_args rows = { 0 };
+    IMX_TRY(group->backend->prepare(group->device, &imx_kernel_norm, &rows, group->workers,
+                                    &group->norm));
     return group->backend->prepare(group->device, &imx_kernel_activate, &any, group->workers,
                                    &group->activate);
 }
@@ -213,6 +218,9 @@ void imx_stream_end(imbrex_group *group)
 {
     imx_stream_order_destroy(group, &group->exchange_order, group->stream);
     imx_stream_order_destroy(group, &group->activate_order, group->stream);
+    imx_stream_order_destroy(group, &group->norm_order, group->stream);
+    if (group->norm)
+        group->backend->prepared_destroy(group->device, group->norm);
     if (group->activate)
         group->backend->prepared_destroy(group->device, group->activate);
 }

@@ -15,7 +15,7 @@
 
 static inline int64_t imx_dtype_size(int dtype)
 {
-    return dtype == IMBREX_F32 ? 4 : 2;
+    return dtype == IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
 }
 
 /* The index-th element of an array of dtype. */
@@ -88,6 +88,29 @@ IMX_DTYPE_FN uint16_t imx_dtype_to_f16(float x)
     return (uint16_t)(h | (bits >> 16 & 0x8000));
 }
 
+/* As from_f16, 2^-120; only the code of all ones is no number. */
+IMX_DTYPE_FN float imx_dtype_from_e4m3(uint8_t h)
+{
+    uint32_t magnitude = (uint32_t)(h & 0x7f) << 20;
+    uint32_t bits = imx_dtype_bits(imx_dtype_float(magnitude) * 0x1p120f);
+    bits = imx_dtype_select((h & 0x7f) == 0x7f, 0x7fc00000, bits);
+    return imx_dtype_float(bits | (uint32_t)(h & 0x80) << 24);
+}
+
+/* As to_f16, with subnormals in steps of 2^-9.  What is larger than 448, infinities too, becomes
+ * 448; every NaN 0x7f. */
+IMX_DTYPE_FN uint8_t imx_dtype_to_e4m3(float x)
+{
+    uint32_t bits = imx_dtype_bits(x);
+    uint32_t magnitude = bits & 0x7fffffff;
+    uint32_t normal = (magnitude + 0x7ffff + (magnitude >> 20 & 1) - 0x3c000000) >> 20;
+    uint32_t small = imx_dtype_bits(imx_dtype_float(magnitude) + 0x1p14f) - 0x46800000;
+    uint32_t h = imx_dtype_select((int32_t)magnitude < 0x3c800000, small, normal);
+    h = imx_dtype_select((int32_t)magnitude >= 0x43e00000, 0x7e, h);
+    h |= bits >> 24 & 0x80;
+    return (uint8_t)imx_dtype_select((int32_t)magnitude > 0x7f800000, 0x7f, h);
+}
+
 /* Arrays may have been written as anything of the same bits. */
 typedef uint16_t imx_dtype_u16 __attribute__((may_alias));
 
@@ -119,7 +142,9 @@ IMX_DTYPE_FN float imx_dtype_same(float x)
     IMX_DTYPE_LOOP(attributes, imx_dtype_add_f32##x, float, float, +=, imx_dtype_same)             \
     IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_bf16##x, float, imx_dtype_u16, =,                  \
                    imx_dtype_to_bf16)                                                              \
-    IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_f16##x, float, imx_dtype_u16, =, imx_dtype_to_f16)
+    IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_f16##x, float, imx_dtype_u16, =, imx_dtype_to_f16) \
+    IMX_DTYPE_LOOP(attributes, imx_dtype_widen_e4m3##x, uint8_t, float, =, imx_dtype_from_e4m3)    \
+    IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_e4m3##x, float, uint8_t, =, imx_dtype_to_e4m3)
 
 IMX_DTYPE_LOOPS(, )
 #if defined(__x86_64__)
@@ -137,6 +162,8 @@ static inline void imx_dtype_widen(int dtype, const void *src, float *dst, int64
         IMX_DTYPE_RUN(imx_dtype_widen_bf16, src, dst, count);
     else if (dtype == IMBREX_F16)
         IMX_DTYPE_RUN(imx_dtype_widen_f16, src, dst, count);
+    else if (dtype == IMBREX_E4M3)
+        IMX_DTYPE_RUN(imx_dtype_widen_e4m3, src, dst, count);
     else
         memcpy(dst, src, (size_t)count * sizeof *dst);
 }
@@ -159,6 +186,8 @@ static inline void imx_dtype_narrow(int dtype, const float *src, void *dst, int6
         IMX_DTYPE_RUN(imx_dtype_narrow_bf16, src, dst, count);
     else if (dtype == IMBREX_F16)
         IMX_DTYPE_RUN(imx_dtype_narrow_f16, src, dst, count);
+    else if (dtype == IMBREX_E4M3)
+        IMX_DTYPE_RUN(imx_dtype_narrow_e4m3, src, dst, count);
     else
         memcpy(dst, src, (size_t)count * sizeof *src);
 }

@@ -50,6 +50,36 @@ IMX_VECTOR_FN uint16_t imx_vector_narrow16(int dtype, float x)
     return narrow;
 }
 
+/* Two numbers as E4M3, the first one low, to nearest even: what is too large becomes 448, NaN 0x7f.
+ * Older GPUs have no instruction for it; below 2^-6 the sum with 2^14 rounds to multiples of 2^-9.
+ */
+#if __CUDA_ARCH__ >= 890
+IMX_VECTOR_FN uint16_t imx_vector_e4m3(float low, float high)
+{
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    return two;
+}
+#else
+IMX_VECTOR_FN uint32_t imx_vector_one_e4m3(float x)
+{
+    uint32_t bits = __float_as_uint(x), size = bits & 0x7fffffff;
+    uint32_t code = (size + 0x7ffff + (size >> 20 & 1) - 0x3c000000) >> 20;
+    if (size > 0x7f800000)
+        return 0x7f;
+    if (size < 0x3c800000)
+        code = __float_as_uint(__fadd_rn(__uint_as_float(size), 16384.0f)) - 0x46800000;
+    else if (size >= 0x43e00000)
+        code = 0x7e;
+    return code | (bits >> 24 & 0x80);
+}
+
+IMX_VECTOR_FN uint16_t imx_vector_e4m3(float low, float high)
+{
+    return (uint16_t)(imx_vector_one_e4m3(low) | imx_vector_one_e4m3(high) << 8);
+}
+#endif
+
 /* A 32-bit word holds one element of f32, or two of the others, the first one low. */
 IMX_VECTOR_FN float imx_vector_low(int dtype, uint32_t word)
 {

@@ -14,6 +14,11 @@ static const struct {
     { "bias", offsetof(imbrex_args, bias) },
     { "c", offsetof(imbrex_args, c) },
     { "gathered", offsetof(imbrex_args, gathered) },
+    { "residual", offsetof(imbrex_args, residual) },
+    { "gamma", offsetof(imbrex_args, gamma) },
+    { "h", offsetof(imbrex_args, h) },
+    { "normed", offsetof(imbrex_args, normed) },
+    { "scale_c", offsetof(imbrex_args, scale_c) },
 };
 
 static const void *pointer_at(const imbrex_args *args, size_t at)
@@ -50,8 +55,11 @@ int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m
 {
     int count = 0;
     const signed char *extents = operand->own + IMX_FIELD_DIMS;
-    for (; count < IMX_DIMS && extents[count] != IMX_END; count++)
+    for (; count < IMX_DIMS && extents[count] != IMX_END; count++) {
         dims[count] = extent_of(asked, m, extents[count]);
+        if (dims[count] == IMX_NO_EXTENT)
+            break;
+    }
     return count;
 }
 
@@ -64,9 +72,32 @@ int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, i
     return elements;
 }
 
-size_t imx_args_element_bytes(const imbrex_field *operand, imbrex_dtype dtype)
+imbrex_dtype imx_args_dtype(const imx_asked *asked, const imbrex_field *operand)
 {
-    return operand->own[IMX_FIELD_KIND] == IMX_I32 ? sizeof(int32_t) : imx_dtype_bytes(dtype);
+    switch (operand->own[IMX_FIELD_KIND]) {
+    case IMX_RESULT:
+        return asked->op->result(asked);
+    case IMX_FLOATS:
+        return IMBREX_F32;
+    default:
+        return asked->shape->dtype;
+    }
+}
+
+size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operand)
+{
+    return operand->own[IMX_FIELD_KIND] == IMX_I32
+               ? sizeof(int32_t)
+               : imx_dtype_bytes(imx_args_dtype(asked, operand));
+}
+
+imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
+                       const char **because)
+{
+    imx_part part = op->part ? op->part(op, desc, operand, because) : IMX_AS_DECLARED;
+    if (part != IMX_AS_DECLARED)
+        return part;
+    return operand->flags & IMBREX_FIELD_OPTIONAL ? IMX_MAY : IMX_MUST;
 }
 
 /* An operand of a run: where it lies, and how far it reaches. */
@@ -96,19 +127,26 @@ static imbrex_status check_unlisted(const imx_op *op, const imbrex_args *args)
     return IMBREX_OK;
 }
 
-static imbrex_status check_there(const extent *x)
+static imbrex_status check_there(const imx_asked *asked, const extent *x)
 {
-    if (x->at || !x->elements || x->operand->flags & IMBREX_FIELD_OPTIONAL)
+    const char *because = NULL, *name = x->operand->name;
+    imx_part part = imx_args_part(asked->op, asked->desc, x->operand, &because);
+    if (part == IMX_MUST_NOT && x->at)
+        return imx_fail(IMBREX_INVALID, "args.%s must be NULL: %s", name, because);
+    if (x->at || !x->elements || part != IMX_MUST)
         return IMBREX_OK;
-    return imx_fail(IMBREX_INVALID, "args.%s is NULL: want %lld elements", x->operand->name,
-                    (long long)x->elements);
+    return imx_fail(IMBREX_INVALID, "args.%s is NULL: want %lld elements%s%s", name,
+                    (long long)x->elements, because ? ", since " : "", because ? because : "");
 }
 
 /* Whether both are the same memory, and the operator allows that. */
 static bool is_in_place(const extent *x, const extent *out)
 {
-    return out->operand->own[IMX_FIELD_MAY_BE] && x->at == out->at &&
-           x->operand->offset == offsetof(imbrex_args, a);
+    int may_be = out->operand->own[IMX_FIELD_MAY_BE];
+    bool fine =
+        (may_be & IMX_MAY_BE_A && x->operand->offset == offsetof(imbrex_args, a)) ||
+        (may_be & IMX_MAY_BE_RESIDUAL && x->operand->offset == offsetof(imbrex_args, residual));
+    return fine && x->at == out->at && x->element_bytes == out->element_bytes;
 }
 
 /* Of an output and what comes before it in the operator's row, or an input behind it. */
@@ -127,17 +165,16 @@ static imbrex_status check_apart(const extent *all, int count)
     return IMBREX_OK;
 }
 
-imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args, int64_t m)
+imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args, int64_t m)
 {
-    const imx_op *op = plan->op;
-    const imx_asked asked = { plan->group, op, &plan->shape, plan->desc };
+    const imx_op *op = asked->op;
     extent all[IMX_OPERANDS];
     int count = 0;
-    if (m < 0 || m > plan->shape.m)
+    if (m < 0 || m > asked->shape->m)
         return imx_fail(IMBREX_INVALID,
                         "args.m is %lld: want at most desc.%s, %lld, 0 for all of it or -1 "
                         "(IMBREX_NONE)",
-                        (long long)m, imx_request_of_run(op)->name, (long long)plan->shape.m);
+                        (long long)m, imx_request_of_run(op)->name, (long long)asked->shape->m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     IMX_TRY(check_unlisted(op, args));
     for (int i = 0; i < op->info.args_fields; i++) {
@@ -145,15 +182,15 @@ imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args, i
         if (!imx_args_is_operand(row))
             continue;
         extent *x = &all[count++];
-        *x = (extent){ row, pointer_at(args, row->offset), imx_args_elements(&asked, row, m),
-                       imx_args_element_bytes(row, plan->shape.dtype) };
-        IMX_TRY(check_there(x));
+        *x = (extent){ row, pointer_at(args, row->offset), imx_args_elements(asked, row, m),
+                       imx_args_element_bytes(asked, row) };
+        IMX_TRY(check_there(asked, x));
     }
     IMX_TRY(check_apart(all, count));
     for (int i = 0; i < count; i++) {
         const extent *x = &all[i];
         if (x->elements)
-            IMX_TRY(imx_request_aligned(plan->group, "args", x->operand->name, x->at,
+            IMX_TRY(imx_request_aligned(asked->group, "args", x->operand->name, x->at,
                                         x->element_bytes, x->operand->own[IMX_FIELD_WIDE]));
     }
     return IMBREX_OK;
@@ -179,6 +216,6 @@ imbrex_status imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int
     int count = imx_args_dims(&asked, &op->info.args[i], rows, shape);
     while (count < IMX_DIMS)
         shape[count++] = -1;
-    *dtype = plan->shape.dtype;
+    *dtype = imx_args_dtype(&asked, &op->info.args[i]);
     return IMBREX_OK;
 }

@@ -37,7 +37,7 @@ typedef struct imx_algorithm {
     imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
 } imx_algorithm;
 
-enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4, IMX_OPERANDS = 8, IMX_DESC_BYTES = 256 };
+enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4, IMX_OPERANDS = 12, IMX_DESC_BYTES = 256 };
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
@@ -49,9 +49,12 @@ typedef enum imx_kind {
     IMX_REAL,     /* float */
     IMX_DTYPE,
     IMX_LAYOUT,
+    IMX_SCALES, /* imbrex_scaling */
     IMX_NAME,   /* const char * */
     IMX_MATRIX, /* void *: elements of the plan's dtype */
-    IMX_I32     /* int32_t * */
+    IMX_RESULT, /* void *: of the type that imx_op.result gives */
+    IMX_I32,    /* int32_t * */
+    IMX_FLOATS  /* float * */
 } imx_kind;
 
 /* own[IMX_FIELD_DIMS + i]: how far dimension i of an operand reaches in a run of m rows. */
@@ -66,9 +69,11 @@ typedef enum imx_extent {
     IMX_OF_OP /* from here on: imx_op.extent knows */
 } imx_extent;
 
+enum { IMX_NO_EXTENT = -1 }; /* from imx_op.extent: for this desc the operand ends before it */
+
 /* What is in imbrex_field.own. */
 enum { IMX_FIELD_KIND, IMX_FIELD_WIDE, IMX_FIELD_MAY_BE, IMX_FIELD_DIMS, IMX_DIMS = 4 };
-enum { IMX_APART = 0, IMX_MAY_BE_A = 1 };
+enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 
 /* A field of a desc or args of the type `of`; also one of a struct in it: norm.eps. */
 #define IMX_FIELD(of, field, kind, type, flags, text)                                   \
@@ -113,6 +118,9 @@ typedef struct imx_blank {
 
 enum { IMX_BLANKS = 3 };
 
+/* Whether a run has an operand that is optional as declared. */
+typedef enum imx_part { IMX_AS_DECLARED, IMX_MAY, IMX_MUST, IMX_MUST_NOT } imx_part;
+
 /* What an operand's shape follows from. */
 typedef struct imx_asked {
     const imbrex_group *group;
@@ -132,6 +140,15 @@ typedef struct imx_op {
 
     /* Beyond what all descs are checked for; NULL: nothing. */
     imbrex_status (*check)(const imbrex_group *group, const imx_request *request);
+
+    /* What the desc says of an operand, and why, in words; NULL: nothing. */
+    imx_part (*part)(const struct imx_op *op, const void *desc, const imbrex_field *operand,
+                     const char **because);
+
+    /* Of IMX_RESULT operands; NULL: there are none. */
+    imbrex_dtype (*result)(const imx_asked *asked);
+
+    size_t norm_at; /* of the desc's imbrex_norm, with IMX_NORM (ops/norm.h) */
 
     /* Of a dimension from IMX_OF_OP on, on this rank; NULL: there is none. */
     int64_t (*extent)(const imx_asked *asked, int64_t m, int which);

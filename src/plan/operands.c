@@ -65,9 +65,10 @@ static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype)
     return status == IMBREX_OK ? drained : status;
 }
 
-static bool is_wanted(const imbrex_field *row)
+static bool is_wanted(const imx_op *op, const void *desc, const imbrex_field *row)
 {
-    return imx_args_is_operand(row) && !(row->flags & IMBREX_FIELD_OPTIONAL);
+    const char *because;
+    return imx_args_is_operand(row) && imx_args_part(op, desc, row, &because) == IMX_MUST;
 }
 
 imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx_operands *out)
@@ -77,10 +78,11 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx
     for (int i = 0; i < o.op->info.args_fields; i++) {
         const imbrex_field *row = &o.op->info.args[i];
         o.at[i] = o.set_bytes;
-        if (is_wanted(row))
+        o.wanted[i] = is_wanted(r->op, r->desc, row);
+        if (o.wanted[i])
             o.set_bytes =
                 imx_align(o.set_bytes + (size_t)imx_args_elements(&asked, row, r->shape.m) *
-                                            imx_args_element_bytes(row, r->shape.dtype),
+                                            imx_args_element_bytes(&asked, row),
                           ALIGNMENT);
     }
     o.sets = 1 + (int)imx_min((int64_t)(group->target->cache_bytes / o.set_bytes), SETS_MOST - 1);
@@ -106,7 +108,7 @@ imbrex_args imx_operands_args(const imx_operands *o, int i)
     imbrex_args args = { 0 };
     for (int j = 0; j < o->op->info.args_fields; j++) {
         void *at = set + o->at[j];
-        if (is_wanted(&o->op->info.args[j]))
+        if (o->wanted[j])
             memcpy((char *)&args + o->op->info.args[j].offset, &at, sizeof at);
     }
     return args;

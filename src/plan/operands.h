@@ -9,7 +9,8 @@ typedef struct imx_operands {
     imbrex_group *group;
     imx_memory *memory;
     const imx_op *op;
-    size_t at[IMX_OPERANDS]; /* in a set, by row of the args; of those that are not optional */
+    size_t at[IMX_OPERANDS]; /* in a set, by row of the args */
+    bool wanted[IMX_OPERANDS];
     size_t set_bytes;
     int sets;
 } imx_operands;

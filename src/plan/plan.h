@@ -248,8 +248,13 @@ static inline bool imx_args_is_operand(const imbrex_field *field)
     return field->own[IMX_FIELD_KIND] >= IMX_MATRIX;
 }
 
-/* Bytes of an element of an operand. */
-size_t imx_args_element_bytes(const imbrex_field *operand, imbrex_dtype dtype);
+/* Of an element of an operand: its type (of int32: the plan's), and its bytes. */
+imbrex_dtype imx_args_dtype(const imx_asked *asked, const imbrex_field *operand);
+size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operand);
+
+/* Whether runs of plans with that desc have an operand: never AS_DECLARED. */
+imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
+                       const char **because);
 
 /* The shape that an operand has on this rank in a run of m rows: returns how many dimensions. */
 int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m,
@@ -259,7 +264,7 @@ int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m
 int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m);
 
 /* Local: what is wrong with what a run of m rows is given. */
-imbrex_status imx_args_check(const imbrex_plan *plan, const imbrex_args *args,
+imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args,
                              int64_t m) IMX_MUST_CHECK;
 
 /* ---- run.c: addresses in the run's buffer ---------------------------------------------------- */

@@ -139,6 +139,8 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16 or F32", desc,
                             field->name, (int)value);
         return IMBREX_OK;
+    case IMX_SCALES:
+        return check_range(desc, field->name, value, IMBREX_UNSCALED, IMBREX_PER_BLOCK);
     case IMX_LAYOUT:
         if ((uint64_t)value > IMBREX_KN)
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_NK or IMBREX_KN", desc,
@@ -255,6 +257,7 @@ void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
         case IMX_SIZE:
         case IMX_COUNT:
         case IMX_FLAG:
+        case IMX_SCALES:
             imx_text_add(text, " %s=%lld", field->name, (long long)value);
             break;
         case IMX_REAL:

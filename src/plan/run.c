@@ -313,7 +313,8 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_group_runs(plan->group));
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
     const int64_t m = imx_count(args->m, plan->shape.m);
-    IMX_TRY(imx_args_check(plan, args, m));
+    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
+    IMX_TRY(imx_args_check(&asked, args, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     int64_t alike = plan->op->own_rows ? 0 : m;

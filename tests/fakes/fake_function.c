@@ -14,6 +14,7 @@
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
+#include "kernels/norm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 
@@ -91,6 +92,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL, false, -1 },
     { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false, -1 },
     { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
+    { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
 };
 
 enum { CALLERS_MOST = 8 };

@@ -18,6 +18,7 @@
 #include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/ll/args.h"
+#include "kernels/norm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
 #include "limit.h"
@@ -197,6 +198,13 @@ static void activate(void **state)
     (void)state;
     imx_activate_args args = { .rows = 1000, .cols = 1000 };
     try(&imx_kernel_activate, &args);
+}
+
+static void norm(void **state)
+{
+    (void)state;
+    imx_norm_args args = { .rows = 1000, .n = 1000 };
+    try(&imx_kernel_norm, &args);
 }
 
 static int ranks = 4;
@@ -491,17 +499,12 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),
-        cmocka_unit_test(split),
-        cmocka_unit_test(sums),
-        cmocka_unit_test(signals),
-        cmocka_unit_test(reduce),
-        cmocka_unit_test(push),
-        cmocka_unit_test(ll),
-        cmocka_unit_test(activate),
-        cmocka_unit_test(pushes),
-        cmocka_unit_test(traces),
-        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),  cmocka_unit_test(split),
+        cmocka_unit_test(sums),   cmocka_unit_test(signals),
+        cmocka_unit_test(reduce), cmocka_unit_test(push),
+        cmocka_unit_test(ll),     cmocka_unit_test(activate),
+        cmocka_unit_test(norm),   cmocka_unit_test(pushes),
+        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     limit_s *= 8; /* a case has up to a hundred kernels */

@@ -117,12 +117,67 @@ static void loops_agree_with_single_conversions(void **state)
         }
 }
 
+/* The value of an E4M3 code; 480 would follow 448, and its code is NaN's. */
+static double value8(int code)
+{
+    int exponent = (code & 0x7f) >> 3, fraction = code & 7;
+    double x = exponent ? ldexp(1 + fraction / 8.0, exponent - 7) : ldexp(fraction, -9);
+    return code & 0x80 ? -x : x;
+}
+
+static void e4m3_rounds_and_saturates(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 256; i++) {
+        float wide = imx_dtype_from_e4m3((uint8_t)i);
+        bool nan = (i & 0x7f) == 0x7f;
+        if (nan)
+            assert_true(isnan(wide));
+        else
+            assert_true((double)wide == value8(i) && !!signbit(wide) == i >> 7);
+        assert_int_equal(imx_dtype_to_e4m3(wide), nan ? 0x7f : i);
+    }
+    for (int i = 0; i < 0x7f; i++) {
+        float middle = (float)((value8(i) + value8(i + 1)) / 2); /* the last: of 448 and 480 */
+        int next = i < 0x7e ? i + 1 : i;
+        assert_int_equal(imx_dtype_to_e4m3(middle), i % 2 ? next : i);
+        assert_int_equal(imx_dtype_to_e4m3(nextafterf(middle, 0)), i);
+        assert_int_equal(imx_dtype_to_e4m3(nextafterf(middle, INFINITY)), next);
+        assert_int_equal(imx_dtype_to_e4m3(-middle), (i % 2 ? next : i) | 0x80);
+    }
+    const float large[] = { 449, 1e6f, 3.4028235e38f, INFINITY };
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(imx_dtype_to_e4m3(large[i]), 0x7e);
+        assert_int_equal(imx_dtype_to_e4m3(-large[i]), 0xfe);
+    }
+    assert_int_equal(imx_dtype_to_e4m3(-0x1p-149f), 0x80);
+    assert_int_equal(imx_dtype_to_e4m3(imx_dtype_float(0x7f800001)), 0x7f);
+    assert_int_equal(imx_dtype_to_e4m3(imx_dtype_float(0xffffffff)), 0x7f);
+    float wide[70], back[70];
+    uint8_t narrow[70];
+    for (int count = 0; count < 70; count++) {
+        memset(narrow, 0xa5, sizeof narrow);
+        memset(back, 0xa5, sizeof back);
+        for (int i = 0; i < 70; i++)
+            wide[i] = (float)(i * i - 900) / 7;
+        imx_dtype_narrow(IMBREX_E4M3, wide, narrow, count);
+        imx_dtype_widen(IMBREX_E4M3, narrow, back, count);
+        for (int i = 0; i < 70; i++) {
+            assert_int_equal(narrow[i], i < count ? imx_dtype_to_e4m3(wide[i]) : 0xa5);
+            assert_int_equal(imx_dtype_bits(back[i]),
+                             i < count ? imx_dtype_bits(imx_dtype_from_e4m3(narrow[i]))
+                                       : 0xa5a5a5a5);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_short_value_survives),
         cmocka_unit_test(midpoints_round_to_even),
         cmocka_unit_test(loops_agree_with_single_conversions),
+        cmocka_unit_test(e4m3_rounds_and_saturates),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@ SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
     os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 MAX_LINES = 600
+LONGER = {"include/imbrex.h": 800}  # the whole API, in one file
 CODE = ["**.c", "**.h", "**.cu", "**.cuh"]
 CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 
@@ -221,8 +222,8 @@ class Layout(unittest.TestCase):
 
     def test_file_length(self):
         lines = {path: read(path).count("\n") for path in tracked(*CODE, "**.py")}
-        self.none(["%s has %d lines, more than %d" % (path, count, MAX_LINES)
-                   for path, count in lines.items() if count > MAX_LINES])
+        self.none(["%s has %d lines" % (path, count) for path, count in lines.items()
+                   if count > LONGER.get(path, MAX_LINES)])
 
     def test_environment(self):
         """Variables are read by imx_env_get, but for launchers' and the driver's own."""

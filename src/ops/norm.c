@@ -1,0 +1,122 @@
+/* norm.c - what operators with an imbrex_norm have in common; see norm.h. */
+#include "norm.h"
+
+#include <math.h>
+#include <string.h>
+
+static imbrex_norm norm_of(const imx_op *op, const void *desc)
+{
+    imbrex_norm norm;
+    memcpy(&norm, (const char *)desc + op->norm_at, sizeof norm);
+    return norm;
+}
+
+/* ---- what is wrong --------------------------------------------------------------------------- */
+
+static imbrex_status check_flag(const char *of, const char *name, int value)
+{
+    if (value != 0 && value != 1)
+        return imx_fail(IMBREX_INVALID, "%s.%s is %d: want 0 or 1", of, name, value);
+    return IMBREX_OK;
+}
+
+imbrex_status imx_norm_check(const imbrex_norm *norm, const char *of, int64_t n)
+{
+    IMX_TRY(check_flag(of, "rms", norm->rms));
+    IMX_TRY(check_flag(of, "shard_residual", norm->shard_residual));
+    IMX_TRY(check_flag(of, "power_of_two", norm->power_of_two));
+    if (!(norm->eps >= 0) || isinf(norm->eps))
+        return imx_fail(IMBREX_INVALID, "%s.eps is %g: want a number from 0", of,
+                        (double)norm->eps);
+    if (!isfinite(norm->gamma_offset))
+        return imx_fail(IMBREX_INVALID, "%s.gamma_offset is %g: want a finite number", of,
+                        (double)norm->gamma_offset);
+    if (!norm->rms && (norm->eps > 0 || norm->gamma_offset != 0))
+        return imx_fail(IMBREX_INVALID, "%s.%s is %g and %s.rms 0: want 0, nothing is normed", of,
+                        norm->eps > 0 ? "eps" : "gamma_offset",
+                        (double)(norm->eps > 0 ? norm->eps : norm->gamma_offset), of);
+    if ((unsigned)norm->quant > IMBREX_PER_BLOCK)
+        return imx_fail(IMBREX_INVALID,
+                        "%s.quant is %d: want IMBREX_UNSCALED, PER_TENSOR, PER_ROW or PER_BLOCK",
+                        of, (int)norm->quant);
+    if (norm->power_of_two && norm->quant != IMBREX_PER_ROW && norm->quant != IMBREX_PER_BLOCK)
+        return imx_fail(IMBREX_INVALID,
+                        "%s.power_of_two is 1 and %s.quant computes no scales: want "
+                        "IMBREX_PER_ROW or PER_BLOCK",
+                        of, of);
+    if ((norm->rms || norm->quant) && n > IMX_NORM_COLUMNS)
+        return imx_fail(
+            IMBREX_UNSUPPORTED,
+            "rows of %lld columns are normed and quantised up to %d, and %s asks for it",
+            (long long)n, IMX_NORM_COLUMNS, of);
+    return imx_status_need_zero(norm->reserved, sizeof norm->reserved, of);
+}
+
+imbrex_status imx_norm_check_request(const imbrex_group *group, const imx_request *request)
+{
+    const imbrex_norm norm = norm_of(request->op, request->desc);
+    (void)group;
+    return imx_norm_check(&norm, "desc.norm", request->shape.n);
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+static int64_t rows_of(const imx_asked *asked, int64_t m, bool own)
+{
+    int rank = asked->group->rank, ranks = asked->group->size;
+    return own ? imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank) : m;
+}
+
+int64_t imx_norm_extent(const imx_asked *asked, int64_t m, int which)
+{
+    const imbrex_norm norm = norm_of(asked->op, asked->desc);
+    switch (which) {
+    case IMX_NORM_RESIDUAL_ROWS:
+        return rows_of(asked, m, norm.shard_residual);
+    case IMX_NORM_SCALES:
+    case IMX_NORM_SCALES_OWN:
+        return norm.quant == IMBREX_PER_TENSOR ? 1
+                                               : rows_of(asked, m, which == IMX_NORM_SCALES_OWN);
+    default:
+        return norm.quant == IMBREX_PER_BLOCK ? imx_ceil_div(asked->shape->n, IMX_NORM_BLOCK)
+                                              : IMX_NO_EXTENT;
+    }
+}
+
+imx_part imx_norm_part(const imx_op *op, const void *desc, const imbrex_field *operand,
+                       const char **because)
+{
+    const imbrex_norm norm = norm_of(op, desc);
+    switch (operand->offset) {
+    case offsetof(imbrex_args, gamma):
+        *because = norm.rms ? "norm.rms is 1" : "norm.rms is 0";
+        return norm.rms ? IMX_MUST : IMX_MUST_NOT;
+    case offsetof(imbrex_args, scale_c):
+        *because = norm.quant ? "norm.quant says how c is scaled" : "norm.quant is 0";
+        return norm.quant ? IMX_MUST : IMX_MUST_NOT;
+    case offsetof(imbrex_args, normed):
+        *because = norm.quant ? NULL : "norm.quant is 0, so that c is it";
+        return norm.quant ? IMX_MAY : IMX_MUST_NOT;
+    default:
+        return IMX_AS_DECLARED;
+    }
+}
+
+imbrex_dtype imx_norm_result(const imx_asked *asked)
+{
+    return norm_of(asked->op, asked->desc).quant ? IMBREX_E4M3 : asked->shape->dtype;
+}
+
+imx_norm_args imx_norm_args_of(const imbrex_norm *norm, int64_t rows, int64_t n, imbrex_dtype dtype)
+{
+    return (imx_norm_args){
+        .rows = rows,
+        .n = n,
+        .dtype = (int)dtype,
+        .rms = norm->rms,
+        .eps = norm->eps > 0 ? norm->eps : 1e-6f,
+        .gamma_offset = norm->gamma_offset,
+        .quant = (int)norm->quant,
+        .power_of_two = norm->power_of_two,
+    };
+}

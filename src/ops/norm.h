@@ -1,0 +1,64 @@
+/* norm.h - what happens to rows after their sum, of every operator whose desc has an imbrex_norm:
+ * the rows of its desc and args, what is checked of them, and the step itself.
+ */
+#ifndef IMX_OPS_NORM_H
+#define IMX_OPS_NORM_H
+
+#include "kernels/norm/args.h"
+#include "plan/plan.h"
+
+/* ---- what an operator declares --------------------------------------------------------------- */
+
+#define IMX_NORM_DESC(of)                                                                       \
+    IMX_FIELD(of, norm.rms, IMX_FLAG, "int", 0, "1: c is normed"),                              \
+        IMX_FIELD(of, norm.shard_residual, IMX_FLAG, "int", 0,                                  \
+                  "1: residual and h are this rank's rows alone"),                              \
+        IMX_FIELD(of, norm.eps, IMX_REAL, "float", 0, "added to the mean of squares; 0: 1e-6"), \
+        IMX_FIELD(of, norm.gamma_offset, IMX_REAL, "float", 0, "added to gamma"),               \
+        IMX_FIELD(of, norm.quant, IMX_SCALES, "scaling", 0, "of c as e4m3"),                    \
+        IMX_FIELD(of, norm.power_of_two, IMX_FLAG, "int", 0, "1: scales are powers of two")
+
+/* Dimensions beyond imx_extent. */
+enum {
+    IMX_NORM_RESIDUAL_ROWS = IMX_OF_OP, /* all, or own ones with shard_residual */
+    IMX_NORM_SCALES,                    /* of all rows */
+    IMX_NORM_SCALES_OWN,                /* of own rows */
+    IMX_NORM_SCALE_COLS
+};
+
+/* The operands beside a and c, where c has `rows`, and residual and h `residual_rows`. */
+#define IMX_NORM_ARGS(residual_rows, scales, rows, letters, scale_letters)                         \
+    IMX_OPERAND(residual, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, \
+                IMX_APART, letters, "added to the sum", residual_rows, IMX_N),                     \
+        IMX_OPERAND(gamma, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL,       \
+                    false, IMX_APART, "[n]", "the norm's weights", IMX_N),                         \
+        IMX_OPERAND(h, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,   \
+                    IMX_MAY_BE_RESIDUAL, letters, "the sum before the norm", residual_rows,        \
+                    IMX_N),                                                                        \
+        IMX_OPERAND(normed, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL,     \
+                    false, IMX_APART, letters, "c before it was quantised", rows, IMX_N),          \
+        IMX_OPERAND(scale_c, IMX_FLOATS, "float32",                                                \
+                    IMBREX_FIELD_INPUT | IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,       \
+                    IMX_APART, scale_letters, "of a quantised c", scales, IMX_NORM_SCALE_COLS)
+
+/* In an imx_op whose desc has a `norm`. */
+#define IMX_NORM(of)                                                                   \
+    .norm_at = offsetof(of, norm), .blanks[1] = IMX_BLANK(of, norm.reserved),          \
+    .check = imx_norm_check_request, .extent = imx_norm_extent, .part = imx_norm_part, \
+    .result = imx_norm_result
+
+imbrex_status imx_norm_check_request(const imbrex_group *group,
+                                     const imx_request *request) IMX_MUST_CHECK;
+int64_t imx_norm_extent(const imx_asked *asked, int64_t m, int which);
+imx_part imx_norm_part(const imx_op *op, const void *desc, const imbrex_field *operand,
+                       const char **because);
+imbrex_dtype imx_norm_result(const imx_asked *asked);
+
+/* Local: what is wrong with a norm of rows of n, which the caller knows as `of`. */
+imbrex_status imx_norm_check(const imbrex_norm *norm, const char *of, int64_t n) IMX_MUST_CHECK;
+
+/* The kernel's args but for where rows lie. */
+imx_norm_args imx_norm_args_of(const imbrex_norm *norm, int64_t rows, int64_t n,
+                               imbrex_dtype dtype);
+
+#endif /* IMX_OPS_NORM_H */
