@@ -309,14 +309,6 @@ typedef struct imbrex_gemm_desc {
     uint32_t reserved[6];
 } imbrex_gemm_desc;
 
-typedef struct imbrex_coll_desc {
-    int64_t m, n; /* the matrix [m, n] of the table below; m: the most that a run may ask for */
-    imbrex_dtype dtype;
-    const char *algorithm;
-    int chunk_rows, sms;
-    uint32_t reserved[8];
-} imbrex_coll_desc;
-
 /* A count of a run: 0 is the plan's most, and this is none. */
 #define IMBREX_NONE (-1)
 
@@ -329,14 +321,15 @@ typedef enum imbrex_scaling {
 } imbrex_scaling;
 
 /* What happens to rows before they are stored:
- *     h = x + bias + residual, of those that are given, in float32, rounded once
+ *     h = x + bias + residual, of those that are given, in float32, rounded once; x: the sum
  *     c = h, or, with rms, h / rms(h) * (gamma + gamma_offset), in float32, rounded once;
  *         rms(h) = sqrt(mean(h^2) + eps)
  * With quant c is then c / scale as E4M3.  docs/numerics.md says how; bits of a row depend on that
  * row alone. */
 typedef struct imbrex_norm {
     int rms;              /* 0 or 1 */
-    int shard_residual;   /* must be 0 */
+    int shard_residual;   /* all_reduce: 1: residual and h are this rank's rows alone, c has all;
+                             not by "ll".  reduce_scatter, where they are so anyway: either */
     float eps;            /* 0: 1e-6 */
     float gamma_offset;   /* 1 for models whose weights are stored as gamma - 1 */
     imbrex_scaling quant; /* PER_TENSOR: args.scale_c is read; PER_ROW, PER_BLOCK: written, each the
@@ -344,6 +337,15 @@ typedef struct imbrex_norm {
     int power_of_two;     /* 1: written scales are rounded up to powers of two */
     uint32_t reserved[4];
 } imbrex_norm;
+
+typedef struct imbrex_coll_desc {
+    int64_t m, n; /* the matrix [m, n] of the table below; m: the most that a run may ask for */
+    imbrex_dtype dtype;
+    const char *algorithm;
+    int chunk_rows, sms;
+    imbrex_norm norm; /* reduce_scatter, all_reduce: what happens to the sum; else 0 */
+    uint32_t reserved[8];
+} imbrex_coll_desc;
 
 /* What the operator does not list below must be NULL: else INVALID, naming it. */
 typedef struct imbrex_args {
@@ -372,15 +374,18 @@ typedef struct imbrex_args {
  *
  * rows: this rank's shard of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
  * all_to_all: rank r's block of a, the rows that r owns, goes to r, whose c has the blocks in rank
- * order; for ranks of one node.  Any size may be 0.  Inputs and outputs are ordinary memory of the
- * group's device and must not overlap, but for c = a in all_reduce.
+ * order; for ranks of one node.  all_reduce and reduce_scatter take bias, residual and h, and what
+ * desc.norm asks for: c is then what imbrex_norm says of the sum.  bias, gamma and the residual of
+ * all_reduce are alike on all ranks.  Any size may be 0.  Inputs and outputs are ordinary memory of
+ * the group's device and must not overlap, but for h = residual and, in all_reduce, where c is not
+ * quantised, c = a.
  * They need the alignment of their element, else INVALID; those of a product on "cuda", but for
  * bias, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie anywhere.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
- * float32, then the bias, then one rounding: the same inputs give the same bits on every run, and
- * gemm_ar those of gemm_rs and an all_gather behind it.  Over several nodes each node's sum is
- * rounded to dtype, and these are added in the order of the nodes. */
+ * float32, then bias, then residual, then one rounding: the same inputs give the same bits on every
+ * run, and gemm_ar those of gemm_rs and an all_gather behind it.  Over several nodes each node's
+ * sum is rounded to dtype, and these are added in the order of the nodes. */
 IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,

@@ -173,7 +173,7 @@ static imbrex_status enqueue_whole(rank_state *s, imbrex_plan *whole, void *host
 /* The overlapped version's y, all ranks' rows, in host memory; the caller frees it. */
 static imbrex_status collect(rank_state *s, void **host)
 {
-    imbrex_coll_desc desc = { s->shape.tokens, s->shape.hidden, s->shape.dtype, NULL, 0, 0, { 0 } };
+    imbrex_coll_desc desc = { .m = s->shape.tokens, .n = s->shape.hidden, .dtype = s->shape.dtype };
     imbrex_plan *whole;
     TRY(imbrex_plan_all_gather(s->group, &desc, &whole));
     size_t bytes = (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));

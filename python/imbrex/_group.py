@@ -7,8 +7,8 @@ import math
 import weakref
 
 from . import _library as library
-from ._library import (DTYPES, LAYOUTS, OPS, Field, check, choice, described, failure, fits,
-                       integer, lib, text)
+from ._library import (DTYPES, LAYOUTS, OPS, SCALINGS, Field, check, choice, described, failure,
+                       fits, integer, lib, text)
 from ._life import Life, in_words
 from ._operands import ANY, BYTES, Operands, Want, dtype_name, plan_want
 from ._streams import stream_number
@@ -232,7 +232,7 @@ class Group:
 
 # ---- makers of plans, one an operator ------------------------------------------------------------
 
-_DEFAULTS = {"dtype": "bf16", "layout": "nk", "string": None}
+_DEFAULTS = {"dtype": "bf16", "layout": "nk", "scaling": "unscaled", "string": None}
 
 
 def _default(field):
@@ -286,6 +286,8 @@ def _desc(op, values, fields):
         elif field.type == "layout":
             given[field.name] = choice(field.name, value, LAYOUTS)
             names["layout"] = value
+        elif field.type == "scaling":
+            given[field.name] = choice(field.name, value, SCALINGS)
         elif field.type == "string":
             given[field.name] = text(field.name, value)
     return op.Desc(**given), names["dtype"], names["layout"]
@@ -336,17 +338,16 @@ class Plan:
         self._rows, self._takes, self._bytes = None, {}, 0
         life, handle = self._life, ctypes.c_void_p()
         self._most = getattr(desc, op.run)
-        self._operands = {field.name: Operands(op.name, dtype if field.type == "matrix"
-                                               else field.type, life.device, life.rank)
-                          for field in op.args if field.shape}
-        self._sizes = {field.name: BYTES[dtype if field.type == "matrix" else field.type]
-                       for field in op.args if field.shape}
         self._written = {field.name for field in op.args if field.flags & Field.OUTPUT}
         self._takes_none = Operands(op.name, dtype, life.device, life.rank).address, None, False
         check(life.call(lib.imbrex_plan_create, group._open(), op.name.encode(),
                         ctypes.byref(desc), ctypes.sizeof(desc), ctypes.byref(handle)),
               group._failures)
         self._handle = handle.value
+        types = {field.name: self._type(i, field) for i, field in enumerate(op.args) if field.shape}
+        self._operands = {name: Operands(op.name, type_, life.device, life.rank)
+                          for name, type_ in types.items()}
+        self._sizes = {name: BYTES[type_] for name, type_ in types.items()}
 
     def __repr__(self):
         sizes = "".join(" %s=%d" % (field.name, getattr(self._desc, field.name))
@@ -365,10 +366,21 @@ class Plan:
                                 "the plan is closed, by itself or with its group")
         return self._handle
 
-    def _want(self, number, field, m, more):
+    def _operand(self, number, m):
+        """The shape and the type's number of an operand."""
         shape, dtype = (ctypes.c_int64 * 4)(), ctypes.c_int()
         check(lib.imbrex_plan_operand(self._handle, number, m or NONE, shape, ctypes.byref(dtype)))
-        shape = tuple(size for size in shape if size >= 0)
+        return tuple(size for size in shape if size >= 0), dtype.value
+
+    def _type(self, number, field):
+        """What an operand's elements are: all but integers follow from the desc."""
+        if field.type == "int32":
+            return field.type
+        dtype = self._operand(number, 0)[1]
+        return next((name for name, value in DTYPES.items() if value == dtype), "e4m3")
+
+    def _want(self, number, field, m, more):
+        shape = self._operand(number, m)[0]
         return plan_want(field, self._layout, shape, _share(m, self._life.rank, self._life.size), m,
                          more)
 
@@ -398,6 +410,8 @@ class Plan:
             gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]
             gemm            [m, k]       [n, k] or [k, n]    [m, n]       of each rank alone
 
+        all_reduce and reduce_scatter take bias, residual and h, and by norm={"rms": 1} gamma, by
+        norm={"quant": "per_row"} scale_c and normed: imbrex.h, imbrex_norm, says what they are.
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
         more: other operands, by the names that imbrex.h has for them.
 

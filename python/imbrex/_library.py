@@ -6,6 +6,7 @@ import os
 
 DTYPES = {"bf16": 1, "f16": 2, "f32": 3}
 LAYOUTS = {"nk": 0, "kn": 1}
+SCALINGS = {"unscaled": 0, "per_tensor": 1, "per_row": 2, "per_block": 3}
 
 ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                              ctypes.c_size_t)
@@ -79,7 +80,8 @@ class Field:
     """A field of an operator's desc or args; "norm.eps" is one of a struct in it."""
     REQUIRED, OUTPUT, OPTIONAL, RUN = 1, 4, 8, 16  # imbrex.h: IMBREX_FIELD_...
     KINDS = {"int64": ctypes.c_int64, "int": ctypes.c_int, "float": ctypes.c_float,
-             "dtype": ctypes.c_int, "layout": ctypes.c_int, "string": ctypes.c_char_p}
+             "dtype": ctypes.c_int, "layout": ctypes.c_int, "scaling": ctypes.c_int,
+             "string": ctypes.c_char_p}
 
     def __init__(self, raw):
         self.name, self.type, self.text = raw.name.decode(), raw.type.decode(), raw.text.decode()

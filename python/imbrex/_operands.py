@@ -5,7 +5,7 @@ import sys
 
 from ._library import DTYPES, LAYOUTS
 
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "int32": 4}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "e4m3": 1, "int32": 4}
 
 # What PyTorch and NumPy call them.
 _LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"}
@@ -13,7 +13,7 @@ _LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"}
 # Of which types an operand may be.  Integers are bits; of 32 bits they are rather numbers that
 # somebody forgot to convert.
 _TAKEN = {"bf16": ("bfloat16", "int16", "uint16"), "f16": ("float16", "int16", "uint16"),
-          "f32": ("float32",), "int32": ("int32",)}
+          "f32": ("float32",), "e4m3": ("float8_e4m3fn", "int8", "uint8"), "int32": ("int32",)}
 
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
 
@@ -80,7 +80,7 @@ def plan_want(field, layout, shape, rows, m, more):
     first = letters[1:-1].split(",")[0]
     if first not in ("m", "rows", "size * rows"):
         return Want(shape, letters)
-    if m == 0:
+    if m == 0 and shape != (1,):  # which may be one scale of all
         shape = (0,) + shape[1:]
     return Want(shape, letters, more, True, shape[0] if first != "m" else rows, m)
 
@@ -113,7 +113,8 @@ class Operands:
                    "what .astype(dtype.newbyteorder('=')) returns")
         self._need(kind in _TAKEN[self._dtype], name, "is of " + kind,
                    self._dtype if BYTES[self._dtype] == 4 else
-                   self._dtype + ", or int16 or uint16 as its bits")
+                   "%s, or int%d or uint%d as its bits"
+                   % ((self._dtype,) + 2 * (8 * BYTES[self._dtype],)))
 
     def _check_shape(self, name, shape, want):
         if want is ANY or want.takes(shape):

@@ -317,7 +317,7 @@ static inline imbrex_status imx_stream_find(const imbrex_group *group, imbrex_st
 imbrex_status imx_stream_copy(const imbrex_group *group, void *dst, const void *src, size_t bytes,
                               int rank, imbrex_stream stream) IMX_MUST_CHECK;
 
-/* Makes imbrex_activate, imbrex_rms_norm and imbrex_exchange ready. */
+/* Makes imbrex_activate, the norm kernel and imbrex_exchange ready. */
 imbrex_status imx_stream_begin(imbrex_group *group) IMX_MUST_CHECK;
 
 /* Waits until the last of each is done and frees what they needed. */

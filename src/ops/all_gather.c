@@ -137,6 +137,7 @@ static const imbrex_field args[] = {
 
 const imx_op imx_op_all_gather = {
     IMX_OP(all_gather, "c = a of all ranks", imbrex_coll_desc, imx_coll_desc, args),
+    .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_coll_desc, norm),
     .algorithms = {
         { .name = "copy", .cost = copy_cost, .layout = layout, .run = run_copy },
         { .name = "sequential", .cost = sequential_cost, .layout = layout, .run = run_sequential },

@@ -9,10 +9,11 @@
  *                        peers, looks for theirs until they are here, and adds them |: every rank
  *                        sends all and adds all, with nothing to wait for but one way between GPUs
  *
- * All add the ranks' numbers in the same order, and round once: on one node the bits are the same.
+ * All add the ranks' numbers in the same order, then bias and residual, and round once: on one node
+ * the bits are the same.  norm.h has what may follow.
  */
 #include "hierarchical.h"
-#include "plan/descs.h"
+#include "norm.h"
 #include "sum_all.h"
 
 enum {
@@ -41,6 +42,14 @@ static imbrex_status run_sequential(const imx_run *run)
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
+
+static bool can_ll(const imx_problem *p, imx_text *why_not)
+{
+    if (p->in->shard_residual)
+        imx_text_add(why_not, "which adds all rows on every rank, and desc.norm.shard_residual "
+                              "gives a rank its own rows alone: choose \"sequential\"");
+    return !p->in->shard_residual;
+}
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
@@ -84,13 +93,17 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[m, n]", "this rank's numbers", IMX_ROWS, IMX_N),
-    IMX_OPERAND(c, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT, false, IMX_MAY_BE_A, "[m, n]",
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
+                  "added to the sum", IMX_N),
+    IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, false, IMX_MAY_BE_A, "[m, n]",
                 "their sum over ranks; may be a", IMX_ROWS, IMX_N),
+    IMX_NORM_ARGS(IMX_NORM_RESIDUAL_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[m, n]", "[m, n/128]"),
     IMX_ARGS_M,
 };
 
 const imx_op imx_op_all_reduce = {
-    IMX_OP(all_reduce, "c = the sum of a over ranks", imbrex_coll_desc, imx_coll_desc, args),
+    IMX_OP(all_reduce, "c = the sum of a over ranks", imbrex_coll_desc, imx_norm_coll_desc, args),
+    IMX_NORM_RUNS(imbrex_coll_desc),
     .scatters = true,
     .algorithms = {
         { .name = "sequential",
@@ -105,6 +118,7 @@ const imx_op imx_op_all_reduce = {
           .run = run_sequential_nodes },
         { .name = "ll",
           .by_kernel = true,
+          .can = can_ll,
           .cost = imx_sum_all_ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,

@@ -88,6 +88,7 @@ static const imbrex_field args[] = {
 
 const imx_op imx_op_all_to_all = {
     IMX_OP(all_to_all, "c = all ranks' blocks for this one", imbrex_coll_desc, imx_coll_desc, args),
+    .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_coll_desc, norm),
     .scatters = true,
     .extent = rows_of_all,
     .algorithms = {

@@ -289,6 +289,7 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
     args.slots = incoming(run, 0);
     args.own_part = sum(run, nodes_of(run)->own);
     args.bias = run->args->bias;
+    args.residual = run->args->residual;
     args.c = run->args->c;
     args.epoch = run->epoch;
     if (!args.rows || !args.n)

@@ -11,6 +11,125 @@ static imbrex_norm norm_of(const imx_op *op, const void *desc)
     return norm;
 }
 
+/* ---- the step -------------------------------------------------------------------------------- */
+
+enum { NORM = IMX_KERNELS - 1 }; /* kernel, behind the algorithms' own */
+
+/* Whether c is more than the sum. */
+static bool has_kernel(const imbrex_norm *norm)
+{
+    return norm->rms || norm->quant;
+}
+
+static const imbrex_field *result_row(const imx_op *op)
+{
+    const imbrex_field *row = op->info.args;
+    while (row->offset != offsetof(imbrex_args, c))
+        row++;
+    return row;
+}
+
+/* Of c on this rank, in a run of m rows. */
+static int64_t result_rows(const imbrex_plan *plan, int64_t m)
+{
+    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
+    int64_t dims[IMX_DIMS];
+    imx_args_dims(&asked, result_row(plan->op), m, dims);
+    return dims[0];
+}
+
+bool imx_norm_shards(const imx_run *run)
+{
+    bool all = result_row(run->plan->op)->own[IMX_FIELD_DIMS] == IMX_ROWS;
+    return all && run->plan->op->norm_at && norm_of(run->plan->op, run->plan->desc).shard_residual;
+}
+
+static size_t row_bytes(const imbrex_plan *plan)
+{
+    return (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
+}
+
+/* Where a sum is kept in local data, behind what the algorithm has there. */
+static size_t kept_at(const imx_variant *variant)
+{
+    imx_needs needs = { 0 };
+    variant->algorithm->layout(variant, &needs);
+    return imx_align(needs.local_bytes, 256);
+}
+
+static void lay_out(const imx_variant *variant, imx_needs *needs)
+{
+    const imbrex_plan *plan = variant->plan;
+    if (norm_of(plan->op, plan->desc).quant)
+        needs->local_bytes =
+            kept_at(variant) + (size_t)result_rows(plan, variant->shape.m) * row_bytes(plan);
+}
+
+static imbrex_status prepare(imx_variant *variant)
+{
+    const imbrex_plan *plan = variant->plan;
+    const imbrex_norm norm = norm_of(plan->op, plan->desc);
+    const imx_norm_args largest = imx_norm_args_of(&norm, result_rows(plan, variant->shape.m),
+                                                   plan->shape.n, plan->shape.dtype);
+    return has_kernel(&norm) ? imx_variant_prepare(variant, NORM, &imx_kernel_norm, &largest)
+                             : IMBREX_OK;
+}
+
+/* Where the sum of all of c's rows goes: to h, or where it is changed in place, or, if c has
+ * elements of another size and nobody wants it, into local data. */
+static void *sum_of(const imx_run *run, const imbrex_norm *norm)
+{
+    const imbrex_args *args = run->args;
+    if (!has_kernel(norm))
+        return args->c;
+    if (args->h && !imx_norm_shards(run))
+        return args->h;
+    if (!norm->quant)
+        return args->c;
+    return args->normed ? args->normed : (char *)imx_run_local(run) + kept_at(run->variant);
+}
+
+static imbrex_status keep_h(const imx_run *run, const char *sum)
+{
+    bool shards = imx_norm_shards(run);
+    size_t row = row_bytes(run->plan);
+    int64_t rows = shards ? imx_run_rows(run, run->rank) : result_rows(run->plan, run->m);
+    const char *from = sum + (shards ? (size_t)imx_run_row(run, run->rank) * row : 0);
+    if (!run->args->h || run->args->h == sum)
+        return IMBREX_OK;
+    return imx_run_copy(run, run->stream, run->args->h, from, (size_t)rows * row, run->rank);
+}
+
+static imbrex_status norm_rows(const imx_run *run, const imbrex_norm *norm, const void *sum)
+{
+    const imx_shape *shape = &run->variant->shape;
+    imx_norm_args x =
+        imx_norm_args_of(norm, result_rows(run->plan, run->m), shape->n, shape->dtype);
+    x.in = sum;
+    x.gamma = run->args->gamma;
+    x.normed = run->args->normed;
+    x.c = run->args->c;
+    x.scale = run->args->scale_c;
+    if (!x.rows || !x.n)
+        return IMBREX_OK;
+    return imx_run_launch(run, run->stream, NORM, &x, sizeof x);
+}
+
+/* On the caller's stream: the algorithm's sum, then h, then c. */
+static imbrex_status run_with_norm(const imx_run *run)
+{
+    const imbrex_norm norm = norm_of(run->plan->op, run->plan->desc);
+    imx_run first = *run;
+    imbrex_args args = *run->args;
+    args.c = sum_of(run, &norm);
+    first.args = &args;
+    IMX_TRY(run->variant->algorithm->run(&first));
+    IMX_TRY(keep_h(run, args.c));
+    return has_kernel(&norm) ? norm_rows(run, &norm, args.c) : IMBREX_OK;
+}
+
+const imx_around imx_norm_around = { .layout = lay_out, .prepare = prepare, .run = run_with_norm };
+
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
 static imbrex_status check_flag(const char *of, const char *name, int value)

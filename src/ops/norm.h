@@ -5,7 +5,7 @@
 #define IMX_OPS_NORM_H
 
 #include "kernels/norm/args.h"
-#include "plan/plan.h"
+#include "plan/descs.h"
 
 /* ---- what an operator declares --------------------------------------------------------------- */
 
@@ -17,6 +17,9 @@
         IMX_FIELD(of, norm.gamma_offset, IMX_REAL, "float", 0, "added to gamma"),               \
         IMX_FIELD(of, norm.quant, IMX_SCALES, "scaling", 0, "of c as e4m3"),                    \
         IMX_FIELD(of, norm.power_of_two, IMX_FLAG, "int", 0, "1: scales are powers of two")
+
+/* Of reduce_scatter and all_reduce. */
+static const imbrex_field imx_norm_coll_desc[] = { IMX_COLL_DESC, IMX_NORM_DESC(imbrex_coll_desc) };
 
 /* Dimensions beyond imx_extent. */
 enum {
@@ -46,6 +49,15 @@ enum {
     .norm_at = offsetof(of, norm), .blanks[1] = IMX_BLANK(of, norm.reserved),          \
     .check = imx_norm_check_request, .extent = imx_norm_extent, .part = imx_norm_part, \
     .result = imx_norm_result
+
+/* In that of one whose runs end with it: an algorithm's run is then of the sum alone, whose args
+ * have bias and residual, and c where the sum goes. */
+#define IMX_NORM_RUNS(of) IMX_NORM(of), .around = &imx_norm_around
+
+extern const imx_around imx_norm_around;
+
+/* Whether residual and h are of own rows where c is of all. */
+bool imx_norm_shards(const imx_run *run);
 
 imbrex_status imx_norm_check_request(const imbrex_group *group,
                                      const imx_request *request) IMX_MUST_CHECK;

@@ -9,9 +9,11 @@
  *
  * store       caller   | one kernel: half of its threads store parts at their owners, the others
  *                        add what arrives |
+ *
+ * Each adds bias and residual to the sum; norm.h has what may follow.
  */
 #include "hierarchical.h"
-#include "plan/descs.h"
+#include "norm.h"
 
 enum {
     REDUCE,
@@ -76,7 +78,7 @@ static imbrex_status prepare_store(imx_variant *variant)
 
 static imbrex_status run_store(const imx_run *run)
 {
-    return imx_transfer_push(run, PUSH, IMX_PUSH_REDUCES, run->args->a, NULL);
+    return imx_transfer_push(run, PUSH, IMX_PUSH_REDUCES, run->args->a, run->args->bias);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -106,13 +108,18 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[m, n]", "all rows", IMX_ROWS, IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own rows of the sum", IMX_OWN_ROWS,
-                  IMX_N),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
+                  "added to the sum", IMX_N),
+    IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, false, IMX_APART, "[rows, n]",
+                "own rows of the sum", IMX_OWN_ROWS, IMX_N),
+    IMX_NORM_ARGS(IMX_OWN_ROWS, IMX_NORM_SCALES_OWN, IMX_OWN_ROWS, "[rows, n]", "[rows, n/128]"),
     IMX_ARGS_M,
 };
 
 const imx_op imx_op_reduce_scatter = {
-    IMX_OP(reduce_scatter, "c = own rows of the sum of a", imbrex_coll_desc, imx_coll_desc, args),
+    IMX_OP(reduce_scatter, "c = own rows of the sum of a", imbrex_coll_desc, imx_norm_coll_desc,
+           args),
+    IMX_NORM_RUNS(imbrex_coll_desc),
     .scatters = true,
     .algorithms = {
         { .name = "copy",

@@ -1,6 +1,8 @@
 /* sum_all.c - sums that every rank gets whole: the scatter, then the gather of own rows. */
 #include "sum_all.h"
 
+#include "norm.h"
+
 void *imx_sum_all_own_rows(const imx_run *run)
 {
     return (char *)run->args->c + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
@@ -11,6 +13,9 @@ imx_run imx_sum_all_first(const imx_run *run, imbrex_args *args)
     imx_run first = *run;
     *args = *run->args;
     args->c = imx_sum_all_own_rows(run);
+    if (args->residual && !imx_norm_shards(run))
+        args->residual = (const char *)args->residual +
+                         imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
     first.args = args;
     return first;
 }

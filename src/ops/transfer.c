@@ -215,6 +215,7 @@ imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, boo
     imx_ll_args args = ll_args(run->variant, run->m, width, reduces);
     args.from = run->args->a;
     args.bias = reduces ? run->args->bias : NULL;
+    args.residual = reduces ? run->args->residual : NULL;
     args.to = to;
     args.uses = imx_run_done(run);
     args.team = imx_run_team(run);
@@ -344,6 +345,7 @@ imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int 
     args.own_part =
         (const char *)matrix + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
     args.bias = run->args->bias;
+    args.residual = run->args->residual;
     args.c = run->args->c;
     args.epoch = run->epoch;
     args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
@@ -473,6 +475,7 @@ imbrex_status imx_transfer_push(const imx_run *run, int kernel, imx_push_how how
     imx_push_args args = push_args(run->variant, run->m, how);
     args.from = from;
     args.bias = bias;
+    args.residual = run->args->residual;
     args.to = run->args->c;
     args.epoch = run->epoch;
     args.ended = imx_run_ended(run);

@@ -111,8 +111,8 @@ double imx_transfer_ll_cost(const imx_rates *rates, double sent, double sent_mos
 /* The most that was measured, of a rank: 64 KB to each peer. */
 #define IMX_TRANSFER_LL_SENT(problem) (65536.0 * ((problem)->in->ranks - 1))
 
-/* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a, and
- * args.bias. */
+/* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a,
+ * args.bias and args.residual. */
 imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, bool reduces,
                               void *to) IMX_MUST_CHECK;
 
@@ -124,7 +124,8 @@ double imx_transfer_push_cost(const imx_rates *rates, double sent); /* microseco
 imbrex_status imx_transfer_push_prepare(imx_variant *variant, int kernel,
                                         imx_push_how how) IMX_MUST_CHECK;
 
-/* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL. */
+/* To args.c, beginning and end of the run included; for several ranks.  bias: of a sum, or NULL, to
+ * which args.residual is added, too. */
 imbrex_status imx_transfer_push(const imx_run *run, int kernel, imx_push_how how, const void *from,
                                 const void *bias) IMX_MUST_CHECK;
 

@@ -43,9 +43,10 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
     return choice;
 }
 
-static bool has(const imx_op *op, const char *algorithm)
+static bool has(const imx_op *op, const imx_problem *p, const char *algorithm)
 {
-    return imx_op_algorithm(op->algorithms, algorithm) != NULL;
+    const imx_algorithm *a = imx_op_algorithm(op->algorithms, algorithm);
+    return a && may_take(a, p);
 }
 
 /* The algorithm whose kernel stores into peers' memory under signals; NULL: there is none here. */
@@ -71,11 +72,11 @@ static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
     const char *store = by_kernel ? storing(op, p) : NULL;
     if (store && in->scatters)
         return because(store, "the kernel that makes or has a part moves it");
-    if (large && has(op, "copy"))
+    if (large && has(op, p, "copy"))
         return because("copy", "sending runs beside the rest");
     if (store)
         return because(store, "a shard is sent sooner than a second stream starts");
-    if (by_kernel && !large && has(op, "ll"))
+    if (by_kernel && !large && has(op, p, "ll"))
         return because("ll", "few bytes go to all at once");
     return because("sequential", large ? "there is nothing to send beside"
                                        : "a shard is sent sooner than a second stream starts");

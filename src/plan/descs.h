@@ -21,13 +21,14 @@ static const imbrex_field imx_gemm_desc[] = {
               "the fewest rows of a run that is to be fast"),
 };
 
-static const imbrex_field imx_coll_desc[] = {
-    IMX_FIELD(imbrex_coll_desc, m, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED | IMBREX_FIELD_RUN,
-              "rows of the whole matrix"),
-    IMX_FIELD(imbrex_coll_desc, n, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED, "its columns"),
-    IMX_FIELD(imbrex_coll_desc, dtype, IMX_DTYPE, "dtype", 0, "of both matrices"),
-    IMX_DESC_TAIL(imbrex_coll_desc),
-};
+#define IMX_COLL_DESC                                                                            \
+    IMX_FIELD(imbrex_coll_desc, m, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED | IMBREX_FIELD_RUN,  \
+              "rows of the whole matrix"),                                                       \
+        IMX_FIELD(imbrex_coll_desc, n, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED, "its columns"), \
+        IMX_FIELD(imbrex_coll_desc, dtype, IMX_DTYPE, "dtype", 0, "of both matrices"),           \
+        IMX_DESC_TAIL(imbrex_coll_desc)
+
+static const imbrex_field imx_coll_desc[] = { IMX_COLL_DESC };
 
 /* The rows of a run, last in the args of all of them. */
 #define IMX_ARGS_M                                                 \

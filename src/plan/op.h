@@ -37,7 +37,14 @@ typedef struct imx_algorithm {
     imbrex_status (*run)(const imx_run *run); /* enqueues all of one run, begin and end included */
 } imx_algorithm;
 
-enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 4, IMX_OPERANDS = 12, IMX_DESC_BYTES = 256 };
+/* What an operator does around any of its algorithms. */
+typedef struct imx_around {
+    void (*layout)(const imx_variant *variant, imx_needs *needs); /* beyond the algorithm's needs */
+    imbrex_status (*prepare)(imx_variant *variant);               /* beyond its kernels */
+    imbrex_status (*run)(const imx_run *run);                     /* the algorithm's run in it */
+} imx_around;
+
+enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 5, IMX_OPERANDS = 12, IMX_DESC_BYTES = 256 };
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
@@ -147,6 +154,8 @@ typedef struct imx_op {
 
     /* Of IMX_RESULT operands; NULL: there are none. */
     imbrex_dtype (*result)(const imx_asked *asked);
+
+    const imx_around *around; /* NULL: nothing */
 
     size_t norm_at; /* of the desc's imbrex_norm, with IMX_NORM (ops/norm.h) */
 

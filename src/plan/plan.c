@@ -234,6 +234,8 @@ static imbrex_status take_local(imbrex_plan *plan)
         imx_variant *variant = &plan->variants[i];
         if (variant->algorithm->prepare)
             IMX_TRY(variant->algorithm->prepare(variant));
+        if (plan->op->around)
+            IMX_TRY(plan->op->around->prepare(variant));
     }
     return IMBREX_OK;
 }

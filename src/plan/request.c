@@ -213,12 +213,21 @@ imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, con
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
+static bool shards_residual(const imx_request *r)
+{
+    imbrex_norm norm = { 0 };
+    if (r->op->norm_at && r->given)
+        memcpy(&norm, r->desc + r->op->norm_at, sizeof norm);
+    return norm.shard_residual;
+}
+
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r)
 {
     return (imx_tune_input){
         .shape = r->shape,
         .product = r->op->product,
         .scatters = r->op->scatters,
+        .shard_residual = shards_residual(r),
         .ranks = r->op->alone ? 1 : group->size,
         .nodes = r->op->alone ? 1 : group->nodes.count,
         .net_workers = group->net_facts.workers,

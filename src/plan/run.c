@@ -288,8 +288,9 @@ static imbrex_status enqueue(const imx_run *run)
     imbrex_plan *plan = run->plan;
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
+    const imx_around *around = plan->op->around;
     IMX_TRY(imx_stream_order_take(plan->group, &plan->order, run->stream));
-    IMX_TRY(run->variant->algorithm->run(run));
+    IMX_TRY(around ? around->run(run) : run->variant->algorithm->run(run));
     return imx_stream_order_end(plan->group, &plan->order, run->stream);
 }
 

@@ -189,6 +189,8 @@ void imx_variant_lay_out(imx_variant *variant)
 {
     imx_needs needs = { 0 };
     variant->algorithm->layout(variant, &needs);
+    if (variant->plan->op->around)
+        variant->plan->op->around->layout(variant, &needs);
     imx_offsets o = { 0 };
     o.signal_count = needs.signals;
     o.done_count = needs.done;

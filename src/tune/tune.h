@@ -13,9 +13,10 @@ typedef struct imx_shape {
 /* What the choice depends on beside the shape. */
 typedef struct imx_tune_input {
     imx_shape shape;
-    bool product;  /* the operator multiplies */
-    bool scatters; /* c goes to its rows' owners; else a comes from them */
-    bool hooks;    /* the product is of a caller's kernel */
+    bool product;        /* the operator multiplies */
+    bool shard_residual; /* of sums: each rank has its own rows of it */
+    bool scatters;       /* c goes to its rows' owners; else a comes from them */
+    bool hooks;          /* the product is of a caller's kernel */
     int ranks;
     int nodes;           /* that they are on */
     int net_workers;     /* of the device, that the engine between nodes takes */

@@ -1,5 +1,5 @@
-/* norm_cases.c - as the header says: each case fills memory of the device, runs, and reads all of it
- * back. */
+/* norm_cases.c - as the header says: each case fills memory of the device, runs, and reads all of
+ * it back. */
 #include "norm_cases.h"
 
 #include <math.h>
@@ -67,6 +67,42 @@ float norm_scale(float largest, int power_of_two)
 {
     float scale = fmaxf(largest, 0x1p-9f) / 448;
     return power_of_two ? (float)exp2(ceil(log2((double)scale))) : scale;
+}
+
+static float rounded(imbrex_dtype dtype, float x)
+{
+    char room[4];
+    imx_dtype_narrow((int)dtype, &x, room, 1);
+    imx_dtype_widen((int)dtype, room, &x, 1);
+    return x;
+}
+
+void norm_row_of(const imbrex_norm *norm, imbrex_dtype dtype, int64_t n, const void *h,
+                 const void *gamma, float *y)
+{
+    imx_dtype_widen((int)dtype, h, y, n);
+    float inverse = norm_inverse(y, n, norm->eps > 0 ? norm->eps : 1e-6f);
+    for (int64_t i = 0; i < n && norm->rms; i++) {
+        float times = add((float)element_get(dtype, gamma, i), norm->gamma_offset);
+        y[i] = rounded(dtype, y[i] * inverse * times);
+    }
+}
+
+int64_t norm_quant_differs(const imbrex_norm *norm, int64_t n, const float *y, const float *scales,
+                           const uint8_t *c)
+{
+    int64_t each = norm->quant == IMBREX_PER_BLOCK ? 128 : n;
+    for (int64_t i = 0; i < n; i++) {
+        float largest = 0, scale = scales[i / each];
+        for (int64_t j = i; i % each == 0 && j < n && j < i + each; j++)
+            largest = fmaxf(largest, fabsf(y[j]));
+        bool checks = norm->quant != IMBREX_PER_TENSOR && i % each == 0;
+        if (checks && scale != norm_scale(largest, norm->power_of_two))
+            return i;
+        if (imx_dtype_to_e4m3(y[i] / scale) != c[i])
+            return i;
+    }
+    return -1;
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -158,14 +194,6 @@ static int say(const norm_case *c, const char *what, int64_t at, double have, do
 static double half_step(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 0x1p-24 : dtype == IMBREX_F16 ? 0x1p-11 : 0x1p-8;
-}
-
-static float rounded(imbrex_dtype dtype, float x)
-{
-    char room[4];
-    imx_dtype_narrow((int)dtype, &x, room, 1);
-    imx_dtype_widen((int)dtype, room, &x, 1);
-    return x;
 }
 
 /* before: the image as it went in. */

@@ -8,6 +8,7 @@
 
 #include "imbrex_device.h"
 #include "op_image.h"
+#include "op_norm.h"
 #include "plan/plan.h"
 #include "ranks.h"
 
@@ -60,10 +61,13 @@ static bool is_spanning(imbrex_group *group, op_case c)
 
 /* "ring" and "scatter_push" are not for tiles with rows of several ranks, "reduce_push" and
  * "reduce_pull" for no others, and "ring" on GPUs not for what their copy engine cannot take: then
- * they have to be refused. */
+ * they have to be refused; so has "ll" in all_reduce where a rank has only its own rows of the
+ * residual. */
 static bool is_refused(imbrex_group *group, const op_case *c)
 {
     int ranks = imbrex_group_size(group);
+    if (ranks > 1 && strcmp(c->algorithm, "ll") == 0)
+        return strcmp(c->op, "all_reduce") == 0 && c->norm.shard_residual;
     if (ranks > 1 && strcmp(c->algorithm, "scatter_push") == 0)
         return is_spanning(group, *c);
     if (ranks > 1 && strncmp(c->algorithm, "reduce_pu", 9) == 0) {
@@ -98,7 +102,10 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
     reference_error error;
-    int64_t at = reference_check(c, m, ranks, r, x->host + x->c.at, &error);
+    op_matrix sum = has_norm(c) ? op_image_h(c, x) : op_image_c(c, x);
+    int64_t at = reference_check(c, m, ranks, r, x->host + sum.at, &error);
+    if (has_norm(c) && at < 0 && op_norm_check(group, c, m, x))
+        return 1;
     if (at >= 0) {
         op_image_complain("c[%lld, %lld] is %.9g, want %.9g within %.3g", (long long)(at / c->n),
                           (long long)(at % c->n), error.have, error.want, error.within);
@@ -131,11 +138,11 @@ typedef struct first_bits {
     const char *algorithm;
 } first_bits;
 
-static int check_bits(const op_image *x, const first_bits *first, const char *who)
+static int check_bits(const op_case *c, const op_image *x, const first_bits *first, const char *who)
 {
-    const char *have = x->host + x->c.at;
+    const char *have = x->host + op_image_c(c, x).at;
     size_t at = 0;
-    if (memcmp(have, first->bits, x->c.bytes) == 0)
+    if (memcmp(have, first->bits, op_image_c(c, x).bytes) == 0)
         return 0;
     while (have[at] == first->bits[at])
         at++;
@@ -159,9 +166,10 @@ static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, i
         return WRONG;
     }
     if (first->bits)
-        return check_bits(x, first, "algorithms differ in bits") ? WRONG : FINE;
-    first->bits = malloc(x->c.bytes + 1);
-    memcpy(first->bits, x->host + x->c.at, x->c.bytes);
+        return check_bits(c, x, first, "algorithms differ in bits") ? WRONG : FINE;
+    op_matrix result = op_image_c(c, x);
+    first->bits = malloc(result.bytes + 1);
+    memcpy(first->bits, x->host + result.at, result.bytes);
     first->algorithm = c->algorithm;
     return check_values(group, c, m, x) ? WRONG : FINE;
 }
@@ -212,7 +220,7 @@ static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *fi
             continue;
         op_image x = op_image_take(c, m, ranks, r, device);
         int how = check_run(group, plan, c, m, &x, &first[i]);
-        if (how == FINE && i == RUNS - 1 && check_bits(&x, &first[0], "two runs differ in bits"))
+        if (how == FINE && i == RUNS - 1 && check_bits(c, &x, &first[0], "two runs differ in bits"))
             how = WRONG;
         if (how != FINE)
             op_cases_describe(group, plan, c, m);
@@ -325,6 +333,7 @@ bool op_cases_get(int number, op_case *c)
         .bias = x->bias && o >= COLLECTIVES,
         .gathered = x->gathered && o == AG_GEMM,
     };
+    op_norm_set(c, s);
     return true;
 }
 

@@ -24,8 +24,13 @@ static op_image lay_out(const op_case *c, const op_sizes *n)
     x.a = place(&x, n->a, e);
     x.b = place(&x, n->b, e);
     x.bias = place(&x, n->bias, e);
-    x.c = place(&x, n->c, e);
+    x.c = place(&x, n->c, element_bytes(result_dtype(c)));
     x.gathered = place(&x, n->gathered, e);
+    x.residual = place(&x, n->residual, e);
+    x.gamma = place(&x, n->gamma, e);
+    x.h = place(&x, n->h, e);
+    x.normed = place(&x, n->normed, e);
+    x.scale = place(&x, n->scale, sizeof(float));
     return x;
 }
 
@@ -40,6 +45,36 @@ size_t op_image_bytes(const op_case *c, int ranks)
     return most;
 }
 
+/* A rank with own rows alone has its part of the residual. */
+static void fill_norm(const op_case *c, int64_t m, int ranks, int r, const op_sizes *n,
+                      const op_image *x)
+{
+    bool own = strcmp(c->op, "reduce_scatter") == 0 || c->norm.shard_residual;
+    int64_t first = own ? rank_row(m, ranks, r) * c->n : 0;
+    for (int64_t i = 0; i < n->residual; i++)
+        element_set(c->dtype, x->host + x->residual.at, i,
+                    input_value(c->dtype, INPUT_RESIDUAL + c->input, first + i));
+    input_fill(c->dtype, INPUT_GAMMA + c->input, c->whole, x->host + x->gamma.at, n->gamma);
+    if (c->norm.quant == IMBREX_PER_TENSOR)
+        memcpy(x->host + x->scale.at, &(float){ 0.02f }, sizeof(float));
+}
+
+op_matrix op_image_h(const op_case *c, const op_image *x)
+{
+    return c->in_place && c->residual ? x->residual : x->h;
+}
+
+op_matrix op_image_c(const op_case *c, const op_image *x)
+{
+    bool may = strcmp(c->op, "all_reduce") == 0 && !c->norm.quant;
+    return c->in_place && may ? x->a : x->c;
+}
+
+static void *of_device(const op_image *x, op_matrix m)
+{
+    return m.bytes ? x->device + m.at : NULL;
+}
+
 op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *device)
 {
     op_sizes n = op_sizes_of(c, m, ranks, r);
@@ -51,6 +86,7 @@ op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *devi
     input_fill(c->dtype, input, c->whole, x.host + x.a.at, n.a);
     input_fill(c->dtype, INPUT_B + input, c->whole, x.host + x.b.at, n.b);
     input_fill(c->dtype, c->input + input_bias(c, r), c->whole, x.host + x.bias.at, n.bias);
+    fill_norm(c, m, ranks, r, &n, &x);
     return x;
 }
 
@@ -85,8 +121,13 @@ imbrex_args op_image_args(const op_case *c, const op_image *x, int64_t m)
         .a = x->a.bytes ? x->device + x->a.at : NULL,
         .b = x->b.bytes ? x->device + x->b.at : NULL,
         .bias = c->bias ? x->device + x->bias.at : NULL,
-        .c = x->device + x->c.at,
+        .c = x->device + op_image_c(c, x).at,
         .gathered = c->gathered ? x->device + x->gathered.at : NULL,
+        .residual = of_device(x, x->residual),
+        .gamma = of_device(x, x->gamma),
+        .h = of_device(x, op_image_h(c, x)),
+        .normed = of_device(x, x->normed),
+        .scale_c = of_device(x, x->scale),
         .m = m,
     };
 }
@@ -119,9 +160,10 @@ static bool is_fill(const char *host, size_t from, size_t to)
 
 bool op_image_intact(const op_image *x)
 {
-    const op_matrix all[] = { x->a, x->b, x->bias, x->c, x->gathered, { x->bytes, 0 } };
+    const op_matrix all[] = { x->a,     x->b, x->bias,   x->c,     x->gathered,    x->residual,
+                              x->gamma, x->h, x->normed, x->scale, { x->bytes, 0 } };
     size_t at = 0;
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!is_fill(x->host, at, all[i].at))
             return false;
         at = all[i].at + all[i].bytes;

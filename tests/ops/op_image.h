@@ -14,8 +14,12 @@ typedef struct op_matrix {
 typedef struct op_image {
     char *host, *device; /* the same where the device takes host memory */
     size_t bytes;
-    op_matrix a, b, bias, c, gathered;
+    op_matrix a, b, bias, c, gathered, residual, gamma, h, normed, scale;
 } op_image;
+
+/* Where h and c lie: maybe in residual and a. */
+op_matrix op_image_h(const op_case *c, const op_image *image);
+op_matrix op_image_c(const op_case *c, const op_image *image);
 
 /* Inputs are filled; outputs and guards are not a number in any dtype.  device: memory for it, or
  * NULL: host memory serves; it must have bytes_most.  Free with op_image_drop. */

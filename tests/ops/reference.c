@@ -16,7 +16,7 @@ static int number_of(imbrex_dtype dtype)
 
 size_t element_bytes(imbrex_dtype dtype)
 {
-    return dtype == IMBREX_F32 ? 4 : 2;
+    return dtype == IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
 }
 
 double element_get(imbrex_dtype dtype, const void *matrix, int64_t i)
@@ -97,15 +97,40 @@ int64_t rank_row(int64_t m, int ranks, int r)
     return r * m / ranks;
 }
 
+bool has_norm(const op_case *c)
+{
+    return c->residual || c->norm.rms || c->norm.quant;
+}
+
+imbrex_dtype result_dtype(const op_case *c)
+{
+    return c->norm.quant ? IMBREX_E4M3 : c->dtype;
+}
+
+/* Of an operator whose c has so many rows; residual and h have `own`. */
+static op_sizes sum_sizes(const op_case *c, int64_t m, int64_t rows, int64_t own)
+{
+    int64_t blocks = c->norm.quant == IMBREX_PER_BLOCK ? (c->n + 127) / 128 : 1;
+    op_sizes s = { .a = m * c->n, .c = rows * c->n, .bias = c->bias ? c->n : 0 };
+    if (!has_norm(c))
+        return s;
+    s.h = own * c->n;
+    s.residual = c->residual ? s.h : 0;
+    s.gamma = c->norm.rms ? c->n : 0;
+    s.normed = c->norm.quant ? s.c : 0;
+    s.scale = c->norm.quant == IMBREX_PER_TENSOR ? 1 : c->norm.quant ? rows * blocks : 0;
+    return s;
+}
+
 op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r)
 {
     int64_t rows = rank_row(m, ranks, r + 1) - rank_row(m, ranks, r);
     if (strcmp(c->op, "all_gather") == 0)
         return (op_sizes){ .a = rows * c->n, .c = m * c->n };
     if (strcmp(c->op, "reduce_scatter") == 0)
-        return (op_sizes){ .a = m * c->n, .c = rows * c->n };
+        return sum_sizes(c, m, rows, rows);
     if (strcmp(c->op, "all_reduce") == 0)
-        return (op_sizes){ .a = m * c->n, .c = m * c->n };
+        return sum_sizes(c, m, m, c->norm.shard_residual ? rows : m);
     if (strcmp(c->op, "all_to_all") == 0)
         return (op_sizes){ .a = m * c->n, .c = ranks * rows * c->n };
     op_sizes s = { .b = c->n * c->k, .bias = c->n };
@@ -255,6 +280,11 @@ static double tolerance(const op_case *c, int ranks, const elements *x, int64_t 
 int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const void *have,
                         reference_error *error)
 {
+    const int bias = input_bias(c, r);
+    op_case own = *c; /* h of a sharded residual is as reduce_scatter's */
+    if (strcmp(c->op, "all_reduce") == 0 && has_norm(c) && c->norm.shard_residual)
+        own.op = "reduce_scatter";
+    c = &own;
     int64_t count = op_sizes_of(c, m, ranks, r).c, wrong = -1;
     double *room = calloc((size_t)(3 * count + (c->k + 1) * c->n) + 1, sizeof *room);
     if (!room)
@@ -264,9 +294,15 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
     bool exchanges = strcmp(c->op, "all_to_all") == 0;
     bool exact = exchanges || strcmp(c->op, "all_gather") == 0;
     bool gathers = exact || strcmp(c->op, "ag_gemm") == 0;
+    int64_t first = strcmp(c->op, "reduce_scatter") == 0 ? rank_row(m, ranks, r) * c->n : 0;
     for (int64_t i = 0; c->bias && i < count; i++) {
-        x.value[i] = input_value(c->dtype, input_bias(c, r), i % c->n);
+        x.value[i] = input_value(c->dtype, bias, i % c->n);
         x.magnitude[i] = fabs(x.value[i]);
+    }
+    for (int64_t i = 0; c->residual && i < count; i++) {
+        double residual = input_value(c->dtype, INPUT_RESIDUAL, first + i);
+        x.value[i] += residual;
+        x.magnitude[i] += fabs(residual);
     }
     bool alone = strcmp(c->op, "gemm") == 0;
     (exchanges ? exchange
@@ -307,6 +343,7 @@ imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **pla
         .algorithm = c->algorithm,
         .chunk_rows = c->chunk_rows,
         .sms = c->sms,
+        .norm = c->norm,
     };
     imbrex_gemm_desc gemm = {
         .m = c->m,

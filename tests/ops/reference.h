@@ -2,6 +2,8 @@
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
+#include <stdbool.h>
+
 #include "imbrex.h"
 
 /* One run of one operator; the row of the table that tests and benchmarks share. */
@@ -14,8 +16,10 @@ typedef struct op_case {
     int chunk_rows, sms;
     int64_t run_m; /* 0: m */
     int bias, gathered;
-    int input; /* added to the numbers of all inputs: other values */
-    int nodes; /* 2 or more: sums of nodes are rounded too */
+    imbrex_norm norm;       /* all_reduce and reduce_scatter: what happens to the sum */
+    int residual, in_place; /* h is then residual's memory, and c a's, where it may be */
+    int input;              /* added to the numbers of all inputs: other values */
+    int nodes;              /* 2 or more: sums of nodes are rounded too */
     int whole; /* small whole numbers: every sum is exact, so that its order does not matter */
 } op_case;
 
@@ -35,7 +39,8 @@ void input_fill(imbrex_dtype dtype, int input, int whole, void *matrix, int64_t 
 int64_t elements_differ(imbrex_dtype dtype, const void *x, const void *y, int64_t from,
                         int64_t count);
 
-enum { INPUT_B = 1000, INPUT_BIAS = 2000 }; /* + rank; a: rank alone */
+/* + rank; a: rank alone; the last two: alike on all ranks. */
+enum { INPUT_B = 1000, INPUT_BIAS = 2000, INPUT_RESIDUAL = 3000, INPUT_GAMMA = 4000 };
 
 /* Rank r's bias.  Each adds its own to its rows of c, so that who adds it shows; where all get all
  * rows, all have one. */
@@ -45,7 +50,7 @@ int64_t rank_row(int64_t m, int ranks, int r);
 
 /* Elements of each matrix of rank r in a run with m rows. */
 typedef struct op_sizes {
-    int64_t a, b, bias, c, gathered;
+    int64_t a, b, bias, c, gathered, residual, gamma, h, normed, scale;
 } op_sizes;
 op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r);
 
@@ -53,7 +58,14 @@ typedef struct reference_error {
     double have, want, within;
 } reference_error;
 
-/* Whether `have` is rank r's c, of a run with m rows: -1, or the first element that is not. */
+/* Whether a case has h, residual and the like. */
+bool has_norm(const op_case *c);
+
+/* The type of c. */
+imbrex_dtype result_dtype(const op_case *c);
+
+/* Whether `have` is rank r's c (h, where the case has a norm), of a run with m rows: -1, or the
+ * first element that is not. */
 int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const void *have,
                         reference_error *error);
 

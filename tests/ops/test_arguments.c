@@ -160,7 +160,9 @@ static int coll_runs(imbrex_group *group, void *ctx)
     INVALID("args.bias must be NULL for all_gather", imbrex_plan_run, ag, BAD(bias, x.bias), NULL);
     INVALID("args.b must be NULL for all_gather", imbrex_plan_run, ag, BAD(b, x.b), NULL);
     INVALID("args.b must be NULL for reduce_scatter", imbrex_plan_run, rs, BAD(b, x.b), NULL);
-    INVALID("args.bias must be NULL for reduce_scatter", imbrex_plan_run, rs, BAD(bias, x.bias),
+    INVALID("args.gamma must be NULL: norm.rms is 0", imbrex_plan_run, rs, BAD(gamma, x.bias),
+            NULL);
+    INVALID("args.residual must be NULL for all_gather", imbrex_plan_run, ag, BAD(residual, x.bias),
             NULL);
     INVALID("args.gathered must be NULL for all_gather", imbrex_plan_run, ag,
             BAD(gathered, x.gathered), NULL);

@@ -10,6 +10,7 @@
 
 #include "norm_cases.h"
 #include "ranks.h"
+#include "reference.h"
 
 static void norms(void **state)
 {
@@ -157,11 +158,177 @@ static void says_what_is_wrong(void **state)
     assert_int_equal(ranks_run(&desc, mistakes, NULL), 0);
 }
 
+/* ---- in operators ---------------------------------------------------------------------------- */
+
+enum { M = 11, N = 70, ELEMENTS = M * N };
+
+typedef struct operands_of {
+    float a[ELEMENTS], residual[ELEMENTS], gamma[N], h[ELEMENTS], c[ELEMENTS];
+} operands_of;
+
+/* Rows by themselves have the bits that they have among others; -0, NaN and infinities are kept in
+ * the sum. */
+static int rows_alone(imbrex_group *group, const char *algorithm)
+{
+    static const float odd[4] = { -0.0f, NAN, INFINITY, -INFINITY };
+    imbrex_coll_desc desc = {
+        .m = M, .n = N, .dtype = IMBREX_F32, .algorithm = algorithm, .norm = { .rms = 1 }
+    };
+    operands_of *x = calloc(2, sizeof *x), *one = x + 1;
+    imbrex_plan *plan;
+    input_fill(IMBREX_F32, imbrex_group_rank(group), 0, x->a, ELEMENTS);
+    input_fill(IMBREX_F32, 100, 0, x->residual, ELEMENTS);
+    input_fill(IMBREX_F32, 101, 0, x->gamma, N);
+    for (int i = 0; i < 4; i++)
+        x->a[i * N] = x->residual[i * N] = odd[i];
+    memcpy(one, x, sizeof *x);
+    RANK_OK(imbrex_plan_all_reduce(group, &desc, &plan));
+    RANK_OK(imbrex_plan_run(
+        plan,
+        &(imbrex_args){
+            .a = x->a, .residual = x->residual, .gamma = x->gamma, .h = x->h, .c = x->c },
+        NULL));
+    for (int row = 0; row < M; row++) {
+        int at = row * N;
+        RANK_OK(imbrex_plan_run(plan,
+                                &(imbrex_args){ .a = one->a + at,
+                                                .residual = one->residual + at,
+                                                .gamma = one->gamma,
+                                                .h = one->residual + at,
+                                                .c = one->a + at,
+                                                .m = 1 },
+                                NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_CHECK(memcmp(one->residual, x->h, sizeof x->h) == 0, "%s: h of a row alone", algorithm);
+    RANK_CHECK(memcmp(one->a, x->c, sizeof x->c) == 0, "%s: c of a row alone", algorithm);
+    RANK_CHECK(x->h[0] == 0 && signbit(x->h[0]) && isnan(x->h[N]) && x->h[2 * N] == INFINITY &&
+                   x->h[3 * N] == -INFINITY && isnan(x->c[N + 1]) && x->c[2 * N + 1] == 0,
+               "%s: odd values are others", algorithm);
+    imbrex_plan_destroy(plan);
+    free(x);
+    return 0;
+}
+
+static int alone(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    return rows_alone(group, "sequential") || rows_alone(group, "ll");
+}
+
+static void rows_do_not_depend_on_m(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        ranks_desc desc = { .size = ranks };
+        assert_int_equal(ranks_run(&desc, alone, NULL), 0);
+    }
+}
+
+static int plan_refused(imbrex_group *group, const char *op, const imbrex_coll_desc *desc,
+                        const char *says)
+{
+    imbrex_plan *plan = NULL;
+    imbrex_status status = imbrex_plan_create(group, op, desc, sizeof *desc, &plan);
+    RANK_CHECK(status != IMBREX_OK && strstr(imbrex_error(), says), "want %s, have %d: %s", says,
+               (int)status, imbrex_error());
+    return 0;
+}
+
+static int plans_wrong(imbrex_group *group)
+{
+    const imbrex_coll_desc good = { .m = M, .n = N, .norm = { .rms = 1 } };
+    imbrex_coll_desc bad = good;
+    bad.norm.rms = 2;
+    if (plan_refused(group, "all_reduce", &bad, "desc.norm.rms is 2: want from 0 to 1"))
+        return 1;
+    bad.norm.rms = 0;
+    bad.norm.eps = 1;
+    if (plan_refused(group, "reduce_scatter", &bad, "desc.norm.eps is 1 and desc.norm.rms 0"))
+        return 1;
+    bad = good;
+    bad.norm.eps = (float)(1 + imbrex_group_rank(group));
+    if (plan_refused(group, "all_reduce", &bad, "desc.norm.eps differs between ranks: 1 on rank"))
+        return 1;
+    bad = good;
+    bad.norm.quant = (imbrex_scaling)9;
+    if (plan_refused(group, "all_reduce", &bad, "desc.norm.quant is 9"))
+        return 1;
+    bad = good;
+    bad.n = 40000;
+    if (plan_refused(group, "all_reduce", &bad, "rows of 40000 columns are normed"))
+        return 1;
+    bad = good;
+    bad.norm.shard_residual = 1;
+    bad.algorithm = "ll";
+    return plan_refused(group, "all_reduce", &bad, "desc.norm.shard_residual gives a rank") ||
+           plan_refused(group, "all_gather", &good, "desc.norm must be 0 for all_gather") ||
+           plan_refused(group, "all_to_all", &good, "desc.norm must be 0 for all_to_all");
+}
+
+static int run_refused(imbrex_plan *plan, const imbrex_args *args, const char *says)
+{
+    imbrex_status status = imbrex_plan_run(plan, args, NULL);
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), says), "want %s, have %d: %s",
+               says, (int)status, imbrex_error());
+    return 0;
+}
+
+static int runs_wrong(imbrex_group *group)
+{
+    imbrex_coll_desc desc = {
+        .m = ROWS, .n = COLS, .dtype = IMBREX_F32, .norm = { .rms = 1, .quant = IMBREX_PER_ROW }
+    };
+    imbrex_plan *plan;
+    int64_t shape[4];
+    imbrex_dtype dtype;
+    RANK_OK(imbrex_plan_all_reduce(group, &desc, &plan));
+    RANK_OK(imbrex_plan_operand(plan, 2, 0, shape, &dtype));
+    RANK_CHECK(dtype == IMBREX_E4M3 && shape[0] == ROWS && shape[1] == COLS, "c is of %d",
+               (int)dtype);
+    imbrex_args args = operands(&desc.norm);
+    args.gamma = NULL;
+    if (run_refused(plan, &args, "args.gamma is NULL: want 8 elements, since norm.rms is 1"))
+        return 1;
+    args = operands(&desc.norm);
+    args.scale_c = NULL;
+    if (run_refused(plan, &args, "args.scale_c is NULL: want 2 elements, since norm.quant"))
+        return 1;
+    args = operands(&desc.norm);
+    args.c = memory[0];
+    if (run_refused(plan, &args, "args.c overlaps args.a"))
+        return 1;
+    imbrex_plan_destroy(plan);
+    desc.norm = (imbrex_norm){ 0 };
+    RANK_OK(imbrex_plan_all_reduce(group, &desc, &plan));
+    args = operands(&desc.norm);
+    args.gamma = memory[2];
+    if (run_refused(plan, &args, "args.gamma must be NULL: norm.rms is 0"))
+        return 1;
+    imbrex_plan_destroy(plan);
+    return 0;
+}
+
+static int operators_wrong(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    return plans_wrong(group) || runs_wrong(group);
+}
+
+static void operators_say_what_is_wrong(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, operators_wrong, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms),
         cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(rows_do_not_depend_on_m),
+        cmocka_unit_test(operators_say_what_is_wrong),
     };
     return cmocka_run_group_tests_name("norm", tests, NULL, NULL);
 }

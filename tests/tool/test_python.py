@@ -101,6 +101,41 @@ class Python(unittest.TestCase):
             numpy.testing.assert_array_equal(
                 blocks, numpy.concatenate([a[rows_of(rank, m)] for a in given]))
 
+    def test_all_reduce_with_a_norm(self):
+        m, n = 9, 300
+        given = [random(rank, m, n) for rank in range(RANKS)]
+        residual, gamma = random(10, m, n), random(11, n)
+
+        def work(group, rank):
+            norm = {"rms": 1, "eps": 1e-5, "gamma_offset": 1, "quant": "per_block"}
+            with group.all_reduce(m, n, dtype="f32", norm=norm) as plan:
+                self.assertIn("norm.rms=1 norm.eps=9.99999975e-06", plan.describe())
+                h, c = residual.copy(), numpy.zeros((m, n), "u1")
+                normed, scale = numpy.zeros((m, n), "f"), numpy.zeros((m, 3), "f")
+                with self.assertRaisesRegex(ValueError, r"scale_c is \[9, 2\]: want"):
+                    plan.run(given[rank], c=c, gamma=gamma, scale_c=scale[:, :2].copy())
+                with self.assertRaisesRegex(ValueError, "c is of float32: want e4m3, or int8 or"):
+                    plan.run(given[rank], c=normed, gamma=gamma, scale_c=scale)
+                with self.assertRaisesRegex(imbrex.Error, "args.gamma is NULL"):
+                    plan.run(given[rank], c=c, scale_c=scale)
+                plan.run(given[rank], c=c, residual=h, h=h, gamma=gamma, normed=normed,
+                         scale_c=scale)
+                group.sync()
+            return h, c, normed, scale
+        for h, c, normed, scale in on_ranks(work):
+            want = sum(a.astype("d") for a in given) + residual
+            self.near(h, want)
+            y = want / numpy.sqrt((want ** 2).mean(1, keepdims=True) + 1e-5) * (gamma + 1)
+            self.near(normed, y)
+            for block in range(3):
+                part = abs(y[:, 128 * block:128 * block + 128]).max(1)
+                numpy.testing.assert_allclose(scale[:, block], part / 448, 1e-5)
+            codes = numpy.arange(256)  # E4M3: a sign, four bits of exponent, three of fraction
+            values = numpy.where(codes & 0x78, (1 + (codes & 7) / 8) * 2.0 ** (
+                (codes >> 3 & 15) - 7), (codes & 7) / 512) * numpy.where(codes & 128, -1, 1)
+            wide = numpy.repeat(scale, 128, 1)[:, :n]
+            self.assertTrue((abs(values[c] * wide - y) <= abs(y) / 16 + wide / 1000).all())
+
     def test_silu_mul(self):
         pair, out = random(5, 7, 6), numpy.full((7, 3), numpy.nan, "f")
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
@@ -326,7 +361,7 @@ class Python(unittest.TestCase):
         self.assertEqual(sizes, [24, 56, 40])
         sizes = {op.name: (ctypes.sizeof(op.Desc), ctypes.sizeof(op.Args))
                  for op in library.OPS.values()}
-        gemm, coll = (80, 96), (72, 96)
+        gemm, coll = (80, 136), (112, 136)
         self.assertEqual(sizes, {
             "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
             "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm})

@@ -4,8 +4,8 @@
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
  *             the rows of all ranks
  *   reduces   from[m, row_bytes] goes to all peers; to[m, row_bytes] becomes the sum of all ranks'
- *             from, in rank order in float32, then bias of a row's length if there is one, rounded
- *             once.  It may be `from` itself
+ *             from, in rank order in float32, then bias[row_bytes] and residual[m, row_bytes], of
+ *             those that there are, rounded once.  It may be `from` itself, or residual
  *
  * A shard, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
  *
@@ -47,7 +47,7 @@ typedef struct imx_ll_args {
     int dtype; /* imbrex_dtype, of what is added */
     int plan;  /* for the site of a wait */
     int64_t part_bytes;
-    const void *from, *bias;
+    const void *from, *bias, *residual;
     void *to;
     uint64_t *uses; /* [blocks] */
     imx_team team;

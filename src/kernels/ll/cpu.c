@@ -169,8 +169,8 @@ static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
     return 1;
 }
 
-/* sum[count] += the bias of the elements from number `first` on. */
-static void add_bias(const imx_ll_args *args, int64_t first, float *sum, int64_t count)
+/* sum[count] += bias and residual of the elements from number `first` of the matrix on. */
+static void add_rest(const imx_ll_args *args, int64_t first, float *sum, int64_t count)
 {
     int64_t columns = args->row_bytes / imx_dtype_size(args->dtype);
     for (int64_t i = 0; i < count && args->bias;) {
@@ -179,6 +179,8 @@ static void add_bias(const imx_ll_args *args, int64_t first, float *sum, int64_t
         imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, column), sum + i, here);
         i += here;
     }
+    if (args->residual)
+        imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->residual, first), sum, count);
 }
 
 /* Own numbers are read before the sum takes their place: it may be the same memory. */
@@ -192,6 +194,8 @@ static int add_up(const ll *p)
     }
     imbrexd_check_read(args->from, (size_t)args->most, 0, 1);
     imbrexd_check_write(args->to, (size_t)args->most, 0, 1);
+    if (args->residual)
+        imbrexd_check_read(args->residual, (size_t)args->most, 0, 1);
     for (int64_t i = 0; i * PIECE < args->most; i++) {
         float sum[PIECE / 2];
         int64_t count = (int64_t)piece(args->most, i * PIECE, PIECE) / size;
@@ -206,7 +210,7 @@ static int add_up(const ll *p)
             else
                 imx_dtype_add(args->dtype, room, sum, count);
         }
-        add_bias(args, i * PIECE / size, sum, count);
+        add_rest(args, i * PIECE / size, sum, count);
         imx_dtype_narrow(args->dtype, sum, (char *)args->to + i * PIECE, count);
     }
     return 1;

@@ -210,7 +210,7 @@ LL_FN void add_unit(float *sum, imx_ll_unit data, bool first)
 /* sum += the bias of the elements of unit i. */
 LL_FN void add_bias(const imx_ll_args &args, int64_t i, float *sum)
 {
-    const int apart = IMX_DTYPE == 2 /* f32 */ ? 2 : 1, element = 2 * apart;
+    const int apart = IMX_IS_F32 ? 2 : 1, element = 2 * apart;
     if (!args.bias)
         return;
     int64_t column = data_at(i) % args.row_bytes / element, columns = args.row_bytes / element;
@@ -227,11 +227,15 @@ LL_FN imx_ll_unit rounded(const float *sum)
                         IMX_LINES ? imx_vector_round_word(IMX_DTYPE, sum + ELEMENTS / 2) : 0 };
 }
 
-/* Units i of all ranks, added in their order; 0: gave up. */
+/* Units i of all ranks, added in their order; 0: gave up.  What is here is loaded before what
+ * comes. */
 LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
 {
     imx_ll_unit unit[AT_ONCE], own = load_data((const char *)args.from, args.most, i);
+    imx_ll_unit residual = { 0, 0 };
     float sum[ELEMENTS];
+    if (args.residual)
+        residual = load_data((const char *)args.residual, args.most, i);
 #pragma unroll 1
     for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
         if (!take(args, watch, i, epoch, first, unit))
@@ -243,6 +247,8 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
         }
     }
     add_bias(args, i, sum);
+    if (args.residual)
+        add_unit(sum, residual, false);
     store_data((char *)args.to, args.most, i, rounded(sum));
     return 1;
 }

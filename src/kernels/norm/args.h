@@ -8,8 +8,9 @@
  * of the same size.
  *
  * The order in which squares are added follows from n alone, and is the same on every device: a
- * segment is 1024 columns; lane l of 32 adds its squares of columns 256 * j + 8 * l + i in the order
- * of j and i; then lanes l and l ^ 16 are added, l ^ 8, and so on; then segments in their order.
+ * segment is 1024 columns; lane l of 32 adds its squares of columns 256 * j + 8 * l + i in the
+ * order of j and i; then lanes l and l ^ 16 are added, l ^ 8, and so on; then segments in their
+ * order.
  */
 #ifndef IMX_NORM_ARGS_H
 #define IMX_NORM_ARGS_H

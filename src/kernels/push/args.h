@@ -6,7 +6,8 @@
  *             the rows of all ranks
  *   reduces   from[m, row_bytes] goes to its rows' owners; to[rows, row_bytes] becomes the sum of
  *             all ranks' parts of this rank's rows, one's own too, in rank order in float32, then
- *             bias of a row's length if there is one, with one rounding
+ *             bias of a row's length and residual[rows, row_bytes], of those that there are, with
+ *             one rounding; to may be residual
  *   exchanges from[m, row_bytes] goes to its rows' owners; to[ranks * rows, row_bytes] becomes all
  *             ranks' parts of this rank's rows, one's own too, in rank order
  *
@@ -44,7 +45,7 @@ typedef struct imx_push_args {
     int chunks;          /* stride of signals */
     int plan;            /* for the site of a wait */
     int64_t chunk_bytes; /* a multiple of 16 */
-    const void *from, *bias;
+    const void *from, *bias, *residual;
     void *to;
     int64_t slot_bytes;
     int64_t lines_at, line_bytes;

@@ -113,7 +113,7 @@ static void add_bias(const push *p, int64_t first, float *sum, int64_t count)
     }
 }
 
-/* to[at, at + bytes) = the parts' sum, in rank order, and bias. */
+/* to[at, at + bytes) = the parts' sum, in rank order, bias and residual. */
 static void add(const push *p, int64_t at, int64_t bytes)
 {
     float sum[STRIP], room[STRIP];
@@ -127,6 +127,8 @@ static void add(const push *p, int64_t at, int64_t bytes)
         for (int r = 1; r < p->ranks; r++)
             imx_dtype_add(dtype, part(p, r, at, here, room), sum, here / size);
         add_bias(p, at / size, sum, here / size);
+        if (p->args->residual)
+            imx_dtype_add(dtype, (const char *)p->args->residual + at, sum, here / size);
         imx_dtype_narrow(dtype, sum, (char *)p->args->to + at, here / size);
     }
 }

@@ -203,6 +203,19 @@ PUSH_FN void add_bias(const imx_push_args &args, int64_t at, float (&sum)[count]
     }
 }
 
+/* The same of the residual, of which `left` bytes are there. */
+template <int apart, int count>
+PUSH_FN void add_residual(const imx_push_args &args, int64_t at, int64_t left, float (&sum)[count])
+{
+    if (!args.residual)
+        return;
+#pragma unroll
+    for (int i = 0; i < count; i += apart) {
+        if (i / apart * imx_vector_bytes(IMX_DTYPE) < left)
+            sum[i] += imx_vector_get(IMX_DTYPE, (const char *)args.residual + at, i / apart);
+    }
+}
+
 /* Words number i of all ranks, this one's among them, added in rank order; 0: gave up. */
 PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
                       uint64_t epoch)
@@ -224,6 +237,7 @@ PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int
         }
     }
     add_bias<IMX_IS_F32 ? 2 : 1>(args, at, sum);
+    add_residual<IMX_IS_F32 ? 2 : 1>(args, at, left, sum);
     imx_vector_store_word((char *)args.to + at, imx_vector_round_word(IMX_DTYPE, sum), left);
     return 1;
 }
@@ -437,6 +451,9 @@ PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
         }
     }
     add_bias<1>(args, at, sum);
+    if (args.residual)
+        imx_vector_add(IMX_DTYPE, sum,
+                       imx_vector_load_any(IMX_DTYPE, (const char *)args.residual + at), false);
     *(uint4 *)((char *)args.to + at) = imx_vector_narrow(IMX_DTYPE, sum);
 }
 
@@ -447,6 +464,7 @@ PUSH_FN void add_one(const imx_push_args &args, int64_t at)
     for (int r = 1; r < IMX_RANKS; r++)
         sum[0] += imx_vector_get(IMX_DTYPE, part(args, r, at), 0);
     add_bias<1>(args, at, sum);
+    add_residual<1>(args, at, 16, sum);
     imx_vector_put(IMX_DTYPE, (char *)args.to + at, 0, sum[0]);
 }
 

@@ -1,5 +1,5 @@
 /* args.h - the contract of the reduce kernel: c[rows, n] = parts added in rank order, in float32,
- * then bias, then one rounding.
+ * then bias, then residual[rows, n], then one rounding.  c may be residual.
  *
  * Part r, [rows, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.  With
  * arrived != NULL, chunk q of part r != own is read only after arrived[r * chunks + q] >= *epoch: a
@@ -23,7 +23,7 @@ typedef struct imx_reduce_args {
     int from, every, chunk; /* ...these */
     const void *slots, *own_part;
     int64_t slot_bytes;
-    const void *bias;
+    const void *bias, *residual; /* NULL: none */
     void *c;
     const uint64_t *epoch, *arrived;
 } imx_reduce_args;

@@ -34,7 +34,8 @@ static const void *part(const imx_reduce_args *args, int r, int64_t at)
     return imx_dtype_at(args->dtype, (const char *)args->slots + r * args->slot_bytes, at);
 }
 
-/* c[at, at + count) = the sum of the parts, + bias[count] if there is one; count <= STRIP. */
+/* c[at, at + count) = the sum of the parts, + bias[count] if there is one, + the residual if there
+ * is one; count <= STRIP. */
 static void reduce_strip(const imx_reduce_args *args, int64_t at, int64_t count, const void *bias)
 {
     float sum[STRIP];
@@ -43,6 +44,8 @@ static void reduce_strip(const imx_reduce_args *args, int64_t at, int64_t count,
         imx_dtype_add(args->dtype, part(args, r, at), sum, count);
     if (bias)
         imx_dtype_add(args->dtype, bias, sum, count);
+    if (args->residual)
+        imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->residual, at), sum, count);
     imx_dtype_narrow(args->dtype, sum, (char *)args->c + at * imx_dtype_size(args->dtype), count);
 }
 
@@ -51,6 +54,9 @@ static void reduce_rows(const imx_reduce_args *args, int64_t first, int64_t rows
     size_t bytes = (size_t)(rows * args->n) * (size_t)imx_dtype_size(args->dtype);
     for (int r = 0; r < args->ranks; r++)
         imbrexd_check_read(part(args, r, first * args->n), bytes, bytes, 1);
+    if (args->residual)
+        imbrexd_check_read(imx_dtype_at(args->dtype, args->residual, first * args->n), bytes, bytes,
+                           1);
 
     /* Without a bias, which repeats with every row, the rows are one long vector. */
     int64_t n = args->bias ? args->n : args->n * rows;

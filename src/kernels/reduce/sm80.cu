@@ -69,6 +69,8 @@ IMX_VECTOR_FN void reduce_one(const imx_reduce_args *args, int64_t at)
         sum += imx_vector_get(IMX_DTYPE, part(args, r), at);
     if (args->bias)
         sum += imx_vector_get(IMX_DTYPE, args->bias, at % args->n);
+    if (args->residual)
+        sum += imx_vector_get(IMX_DTYPE, args->residual, at);
     imx_vector_put(IMX_DTYPE, args->c, at, sum);
 }
 
@@ -82,6 +84,11 @@ IMX_VECTOR_FN void finish(const imx_reduce_args *args, int64_t at, uint32_t colu
             column = column + 1 < args->n ? column + 1 : 0;
         }
     }
+    if (args->residual)
+        imx_vector_add(IMX_DTYPE, sum,
+                       imx_vector_load_any(IMX_DTYPE, (const char *)args->residual +
+                                                          at * imx_vector_bytes(IMX_DTYPE)),
+                       false);
     *(uint4 *)((char *)args->c + at * imx_vector_bytes(IMX_DTYPE)) =
         imx_vector_narrow(IMX_DTYPE, sum);
 }
