@@ -438,7 +438,7 @@ static void hooks_that_do_what_they_must_not(void **state)
           "ORDER of kernel says returned " },
         { HOOK("ORDER", "unsigned", ", unsigned index", "imbrexd_sync_warp(); return index;"),
           "ORDER of kernel says called what is for whole warps" },
-        { HOOK("WAIT", "int", ROWS, "return imbrexd_wait_warp(team, team->use, 1, 0, -1);"),
+        { HOOK("WAIT", "int", ROWS, "return imbrexd_wait_warp(team, team->epoch, 1, 0, -1);"),
           "WAIT of kernel says called what is for whole warps" },
         { HOOK("DONE", "void", ROWS, "imbrexd_put_warp_nbi(0, 0, 0);"),
           "DONE of kernel says called what is for whole warps" },
