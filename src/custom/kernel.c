@@ -222,7 +222,7 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     if (!imx_backend_runs(group->backend))
         return IMBREX_OK;
     size_t words = IMBREXD_TEAM_WORDS(group->size) + (size_t)d->signals;
-    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, words * sizeof(uint64_t), &k->words));
+    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, words * sizeof(uint64_t), NULL, 0, &k->words));
     return imx_agree(group, call, make_team(k, d), NULL, 0);
 }
 

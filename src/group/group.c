@@ -318,7 +318,7 @@ static imbrex_status begin(imbrex_group *group, imbrex_status mine, int backend,
     IMX_TRY(open_transports(group));
     IMX_TRY(imx_memory_alloc_host(group, call, imx_control_bytes(group->size), &group->control));
     size_t meeting = sizeof(imx_meeting) + (size_t)group->size * sizeof(uint64_t);
-    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, meeting, &group->meeting));
+    IMX_TRY(imx_memory_alloc(group, call, IMBREX_OK, meeting, NULL, 0, &group->meeting));
     mine = set_watch(group);
     if (mine == IMBREX_OK)
         mine = group->backend->stream_create(group->device, &group->stream);

@@ -223,9 +223,11 @@ imbrex_status imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
-/* Collective, with mine as in imx_agree.  Zeroed. */
+/* Collective, with mine as in imx_agree.  Zeroed.  words: as for imx_memory_own, of this rank's
+ * piece, said before any rank goes on; count 0: nothing is. */
 imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
-                               size_t bytes, imx_symmetric **memory) IMX_MUST_CHECK;
+                               size_t bytes, const imx_words *words, int count,
+                               imx_symmetric **memory) IMX_MUST_CHECK;
 
 /* The same in host memory that devices reach too. */
 imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_t bytes,

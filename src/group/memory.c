@@ -55,11 +55,13 @@ static imbrex_status swap_all(imbrex_group *group, const char *call, imx_symmetr
 }
 
 static imbrex_status alloc(imbrex_group *group, const char *call, imbrex_status mine, bool host,
-                           size_t bytes, imx_symmetric **out)
+                           size_t bytes, const imx_words *words, int count, imx_symmetric **out)
 {
     imx_symmetric *memory = NULL;
     if (mine == IMBREX_OK)
         mine = create_own(group, host, bytes, &memory);
+    if (mine == IMBREX_OK && count)
+        imx_memory_own(group, memory->memory[group->rank], words, count);
     imx_field field = { .name = "bytes", .value = (int64_t)bytes };
     imbrex_status status = imx_agree(group, call, mine, &field, 1);
 
@@ -77,15 +79,16 @@ static imbrex_status alloc(imbrex_group *group, const char *call, imbrex_status 
 }
 
 imbrex_status imx_memory_alloc(imbrex_group *group, const char *call, imbrex_status mine,
-                               size_t bytes, imx_symmetric **memory)
+                               size_t bytes, const imx_words *words, int count,
+                               imx_symmetric **memory)
 {
-    return alloc(group, call, mine, false, bytes, memory);
+    return alloc(group, call, mine, false, bytes, words, count, memory);
 }
 
 imbrex_status imx_memory_alloc_host(imbrex_group *group, const char *call, size_t bytes,
                                     imx_symmetric **memory)
 {
-    return alloc(group, call, IMBREX_OK, true, bytes, memory);
+    return alloc(group, call, IMBREX_OK, true, bytes, NULL, 0, memory);
 }
 
 void imx_memory_own(const imbrex_group *group, const imx_memory *memory, const imx_words *words,
@@ -153,7 +156,7 @@ imbrex_status imbrex_mem_alloc(imbrex_group *group, size_t bytes, void **ptr)
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
         mine = imx_fail(IMBREX_INVALID, "bytes is %zu: want from 1 to 2^62 - 1", bytes);
     imx_symmetric *memory;
-    IMX_TRY(imx_memory_alloc(group, __func__, mine, bytes, &memory));
+    IMX_TRY(imx_memory_alloc(group, __func__, mine, bytes, NULL, 0, &memory));
     memory->lent = ++group->memory_count; /* only now: a failure is one on all ranks */
     *ptr = imx_memory_at(memory, group->rank, 0);
     return IMBREX_OK;

@@ -240,11 +240,12 @@ static imbrex_status take_local(imbrex_plan *plan)
     return IMBREX_OK;
 }
 
-/* Tells a checker where signals and counters lie in the plan's memory. */
-static void own_memory(const imbrex_plan *plan)
+/* Tells a checker where signals and counters lie in the plan's local memory, and the caller where
+ * they do in its shared one; returns how many places those are. */
+static int own_memory(const imbrex_plan *plan, imx_words shared[IMX_WORDS_MOST])
 {
     enum { SHARED = 3, LOCAL = 4 }; /* places of a buffer */
-    imx_words shared[IMX_WORDS_MOST], local[IMX_WORDS_MOST];
+    imx_words local[IMX_WORDS_MOST];
     _Static_assert(2 * LOCAL * IMX_VARIANTS <= IMX_WORDS_MOST, "a checker has no such room");
     size_t credits = (size_t)plan->group->size * sizeof(uint64_t);
     for (int i = 0; i < 2 * plan->variant_count; i++) {
@@ -267,8 +268,7 @@ static void own_memory(const imbrex_plan *plan)
         memcpy(local + i * LOCAL, in_local, sizeof in_local);
     }
     imx_memory_own(plan->group, plan->local, local, 2 * LOCAL * plan->variant_count);
-    imx_memory_own(plan->group, plan->shared->memory[plan->group->rank], shared,
-                   2 * SHARED * plan->variant_count);
+    return 2 * SHARED * plan->variant_count;
 }
 
 static imbrex_status create(imbrex_plan *plan, const char *call, const imx_request *r,
@@ -280,16 +280,16 @@ static imbrex_status create(imbrex_plan *plan, const char *call, const imx_reque
     IMX_TRY(settle(plan, call, r, mine));
     lay_out(plan);
     mine = take_local(plan);
+    imx_words words[IMX_WORDS_MOST];
+    int count = mine == IMBREX_OK ? own_memory(plan, words) : 0;
     imbrex_status status =
-        imx_memory_alloc(plan->group, call, mine, plan->shared_bytes, &plan->shared);
+        imx_memory_alloc(plan->group, call, mine, plan->shared_bytes, words, count, &plan->shared);
     if (status != IMBREX_OK && plan->variant_count > 1)
         return imx_fail(status,
                         "%s (the plan has %d variants for fewer rows; desc.m_least = desc.m "
                         "makes none)",
                         imx_status_detail(), plan->variant_count - 1);
-    IMX_TRY(status);
-    own_memory(plan);
-    return IMBREX_OK;
+    return status;
 }
 
 /* Also of a plan that is made in part. */
