@@ -650,4 +650,7 @@ IMBREX_API size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, si
 #ifdef __cplusplus
 }
 #endif
+
+#include "imbrex_moe.h"
+
 #endif /* IMBREX_H */

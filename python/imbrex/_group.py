@@ -184,6 +184,36 @@ class Group:
         check(life.call(lib.imbrex_silu_mul, life.open(), DTYPES[dtype], rows, cols, *at, number))
         _settle(life, number)
 
+    def topk_gate(self, tokens, experts, logits, ids, weights, top_k, bias=None, dtype="bf16",
+                  stream=None, sigmoid=0, renormalize=0, groups=0, top_groups=0, group_best=0,
+                  scale=0):
+        """Enqueues ids[tokens, top_k] (int32) and weights[tokens, top_k] (f32) from
+        logits[tokens, experts], of dtype, and maybe bias[experts] (f32), which only chooses.
+
+        sigmoid to scale: as imbrex.h has them.  All but bias may have more rows than that.
+        Local: no other rank takes part."""
+        self._open()
+        life, dtype = self._life, dtype_name(dtype)
+        gate = library.Gate(experts=experts, top_k=top_k, sigmoid=sigmoid, renormalize=renormalize,
+                            groups=groups, top_groups=top_groups, group_best=group_best,
+                            scale=scale, dtype=DTYPES[dtype])
+        fits("tokens", tokens, ctypes.c_int64(integer("tokens", tokens)).value)
+        tokens, number, held = int(tokens), stream_number(life.device, stream), []
+        experts, top_k = gate.experts, gate.top_k
+        fine = tokens >= 0 and experts >= 0 and top_k >= 0
+        at = [Operands("topk_gate", kind, life.device, life.rank).address(
+                  name, operand, Want(shape, letters, True, len(shape) > 1) if fine else ANY, held,
+                  written)
+              for name, operand, kind, shape, letters, written in (
+                  ("logits", logits, dtype, (tokens, experts), "[tokens, experts]", False),
+                  ("bias", bias, "f32", (experts,), "[experts]", False),
+                  ("ids", ids, "int32", (tokens, top_k), "[tokens, top_k]", True),
+                  ("weights", weights, "f32", (tokens, top_k), "[tokens, top_k]", True))]
+        life.lanes.hold(number, stream, held,
+                        tokens * (experts * BYTES[dtype] + 8 * top_k) if fine else 0)
+        check(life.call(lib.imbrex_topk_gate, life.open(), ctypes.byref(gate), tokens, *at, number))
+        _settle(life, number)
+
     def abort(self, why=None):
         """Ends every wait on every rank: what they wait for raises, and says why, a line."""
         if why is not None and not isinstance(why, str):

@@ -324,6 +324,8 @@ static imbrex_status begin(imbrex_group *group, imbrex_status mine, int backend,
         mine = group->backend->stream_create(group->device, &group->stream);
     if (mine == IMBREX_OK)
         mine = imx_stream_begin(group);
+    if (mine == IMBREX_OK)
+        mine = imx_gate_begin(group);
     return imx_net_begin(group, call, mine);
 }
 
@@ -352,6 +354,7 @@ static void end_work(imbrex_group *group)
 {
     imx_object_destroy_all(group);
     imx_stream_end(group);
+    imx_gate_end(group);
     if (group->device)
         group->backend->close(group->device);
     if (group->control) /* release: what this rank wrote comes before its leaving */

@@ -96,8 +96,8 @@ struct imbrex_group {
     int memory_count;            /* lent to the caller so far: numbers them */
     imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
                                     NULL: none was made */
-    imx_prepared *activate, *norm; /* made with the group */
-    imx_stream_order activate_order, norm_order, exchange_order;
+    imx_prepared *activate, *norm, *gate; /* made with the group */
+    imx_stream_order activate_order, norm_order, gate_order, exchange_order;
     imbrexd_trace *trace;
 };
 
@@ -324,5 +324,10 @@ imbrex_status imx_stream_begin(imbrex_group *group) IMX_MUST_CHECK;
 
 /* Waits until the last of each is done and frees what they needed. */
 void imx_stream_end(imbrex_group *group);
+
+/* ---- gate.c: the same of imbrex_topk_gate ---------------------------------------------------- */
+
+imbrex_status imx_gate_begin(imbrex_group *group) IMX_MUST_CHECK;
+void imx_gate_end(imbrex_group *group);
 
 #endif /* IMX_GROUP_H */

@@ -11,6 +11,7 @@
 #include "backends/cuda/signals.h"
 #include "fake_driver.h"
 #include "kernels/activate/args.h"
+#include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
@@ -93,6 +94,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false, -1 },
     { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
     { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
+    { "imx_gate", &imx_kernel_gate, sizeof(imx_gate_args), NULL, NULL, false, -1 },
 };
 
 enum { CALLERS_MOST = 8 };

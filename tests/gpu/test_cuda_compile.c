@@ -16,6 +16,7 @@
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
 #include "kernels/activate/args.h"
+#include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/ll/args.h"
 #include "kernels/norm/args.h"
@@ -205,6 +206,13 @@ static void norm(void **state)
     (void)state;
     imx_norm_args args = { .rows = 1000, .n = 1000 };
     try(&imx_kernel_norm, &args);
+}
+
+static void gate(void **state)
+{
+    (void)state;
+    imx_gate_args args = { .tokens = 1000, .experts = 256, .top_k = 8 };
+    try(&imx_kernel_gate, &args);
 }
 
 static int ranks = 4;
@@ -499,12 +507,19 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),  cmocka_unit_test(split),
-        cmocka_unit_test(sums),   cmocka_unit_test(signals),
-        cmocka_unit_test(reduce), cmocka_unit_test(push),
-        cmocka_unit_test(ll),     cmocka_unit_test(activate),
-        cmocka_unit_test(norm),   cmocka_unit_test(pushes),
-        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),
+        cmocka_unit_test(split),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(push),
+        cmocka_unit_test(ll),
+        cmocka_unit_test(activate),
+        cmocka_unit_test(norm),
+        cmocka_unit_test(pushes),
+        cmocka_unit_test(gate),
+        cmocka_unit_test(traces),
+        cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     limit_s *= 8; /* a case has up to a hundred kernels */

@@ -85,8 +85,10 @@ class Package(unittest.TestCase):
         self.assertEqual(soname.group(1), "libimbrex.so." + version().split(".")[0])
 
     def test_only_public_names_are_exported(self):
-        with open(os.path.join(self.prefix, "include", "imbrex.h")) as header:
-            declared = set(re.findall(r"\b(imbrex_\w+)\(", header.read()))
+        declared = set()
+        for name in "imbrex.h", "imbrex_moe.h":
+            with open(os.path.join(self.prefix, "include", name)) as header:
+                declared |= set(re.findall(r"\b(imbrex_\w+)\(", header.read()))
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()
         exported = {line.split()[-1].split("@")[0] for line in lines}
         self.assertEqual(exported, exported & declared, "exported, but not in imbrex.h")

@@ -146,6 +146,32 @@ class Python(unittest.TestCase):
         gate = pair[:, :3].astype("d")
         self.near(out, gate / (1 + numpy.exp(-gate)) * pair[:, 3:])
 
+    def test_topk_gate(self):
+        logits, bias = random(6, 5, 8), random(7, 8)
+        ids, weights = numpy.full((5, 3), -9, "i"), numpy.full((5, 3), numpy.nan, "f")
+        with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
+            group.topk_gate(5, 8, logits, ids, weights, 3, bias=bias, dtype="f32", sigmoid=1,
+                            renormalize=1, scale=2.5)
+            group.sync()
+            for says, kind, call in (
+                    ("gate.top_k is 9: want from 1 to 8", imbrex.Error,
+                     lambda: group.topk_gate(5, 8, logits, 64, 256, 9, dtype="f32")),
+                    ("ids is of int64: want int32", ValueError,
+                     lambda: group.topk_gate(5, 8, logits, ids.astype("l"), weights, 3,
+                                             dtype="f32")),
+                    (r"weights .*5, 2", ValueError,
+                     lambda: group.topk_gate(5, 8, logits, ids, weights[:, :2].copy(), 3,
+                                             dtype="f32")),
+                    ("unexpected keyword argument 'top'", TypeError,
+                     lambda: group.topk_gate(5, 8, logits, ids, weights, 3, dtype="f32", top=1))):
+                with self.subTest(says), self.assertRaisesRegex(kind, says):
+                    call()
+        scores = 1 / (1 + numpy.exp(-logits.astype("d")))
+        want = numpy.argsort(-(scores + bias), axis=1)[:, :3]
+        numpy.testing.assert_array_equal(ids, want)
+        taken = numpy.take_along_axis(scores, want, 1)
+        self.near(weights, 2.5 * taken / taken.sum(1, keepdims=True))
+
     def test_errors_are_the_librarys(self):
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
             self.assertEqual(group.device[:3], "cpu")

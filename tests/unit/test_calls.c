@@ -65,6 +65,7 @@ static int all_are_refused(pair *x)
     imbrex_gemm_operands operands = { 0 };
     imbrex_transfer transfer = { 0 };
     imbrex_activation activation = { 0 };
+    imbrex_gate gate = { 0 };
     imbrex_plan *plan;
     imbrex_kernel *kernel;
     imbrex_stream stream;
@@ -81,6 +82,7 @@ static int all_are_refused(pair *x)
     REFUSED(who, imbrex_exchange(g, &transfer, 1, NULL));
     REFUSED(who, imbrex_silu_mul(g, IMBREX_F32, 1, 1, x->a, x->c, NULL));
     REFUSED(who, imbrex_activate(g, &activation, 1, 1, x->a, x->c, NULL, NULL, NULL));
+    REFUSED(who, imbrex_topk_gate(g, &gate, 0, NULL, NULL, NULL, NULL, NULL));
     REFUSED(who, imbrex_launch(x->shift.kernel, 1, 1, &x->shift.args, 32, NULL));
     REFUSED(who, imbrex_launch_gemm(x->shift.kernel, &operands, &x->shift.args, 32, NULL));
     REFUSED(who, imbrex_trace(g, 0));
