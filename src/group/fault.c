@@ -286,6 +286,16 @@ static imbrex_status say_mistake(report *r)
     return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
 }
 
+static imbrex_status say_rows(report *r)
+{
+    const imbrexd_fault *fault = r->fault;
+    return imx_fail(IMBREX_NO_MEMORY,
+                    "rank %d%s: the tokens of a run of plan %d have %llu rows there, and desc.rows "
+                    "is %llu: make it larger, or 0 for as many as there can be",
+                    r->by, r->self, fault->site.plan, (unsigned long long)fault->have,
+                    (unsigned long long)fault->want);
+}
+
 static imbrex_status say_net(report *r)
 {
     if (r->fault->want == IMX_NET_SIZES_DIFFER) {
@@ -362,7 +372,7 @@ static imbrex_status say(const imbrex_group *group, int noticed_by)
         [IMBREXD_FAULT_NET] = say_net,           [IMBREXD_FAULT_MISMATCH] = say_mismatch,
         [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
         [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_mistake,
-        [IMBREXD_FAULT_HOOK] = say_mistake,
+        [IMBREXD_FAULT_HOOK] = say_mistake,      [IMBREXD_FAULT_ROWS] = say_rows,
     };
     report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
     unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;

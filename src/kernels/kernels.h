@@ -80,5 +80,6 @@ extern const imx_kernel imx_kernel_reduce;   /* reduce/args.h */
 extern const imx_kernel imx_kernel_activate; /* activate/args.h */
 extern const imx_kernel imx_kernel_norm;     /* norm/args.h */
 extern const imx_kernel imx_kernel_gate;     /* gate/args.h */
+extern const imx_kernel imx_kernel_route;    /* route/args.h */
 
 #endif /* IMX_KERNELS_H */

@@ -18,6 +18,7 @@
 #include "kernels/norm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
+#include "kernels/route/args.h"
 
 static int told; /* atomic */
 
@@ -95,6 +96,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
     { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
     { "imx_gate", &imx_kernel_gate, sizeof(imx_gate_args), NULL, NULL, false, -1 },
+    { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
 };
 
 enum { CALLERS_MOST = 8 };

@@ -22,6 +22,7 @@
 #include "kernels/norm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
+#include "kernels/route/args.h"
 #include "limit.h"
 #include "tune/tune.h"
 
@@ -213,6 +214,13 @@ static void gate(void **state)
     (void)state;
     imx_gate_args args = { .tokens = 1000, .experts = 256, .top_k = 8 };
     try(&imx_kernel_gate, &args);
+}
+
+static void route(void **state)
+{
+    (void)state;
+    imx_route_args args = { .tokens = 1000, .top_k = 8, .experts = 256, .here = 256 };
+    try(&imx_kernel_route, &args);
 }
 
 static int ranks = 4;
@@ -507,19 +515,13 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),
-        cmocka_unit_test(split),
-        cmocka_unit_test(sums),
-        cmocka_unit_test(signals),
-        cmocka_unit_test(reduce),
-        cmocka_unit_test(push),
-        cmocka_unit_test(ll),
-        cmocka_unit_test(activate),
-        cmocka_unit_test(norm),
-        cmocka_unit_test(pushes),
-        cmocka_unit_test(gate),
-        cmocka_unit_test(traces),
-        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),  cmocka_unit_test(split),
+        cmocka_unit_test(sums),   cmocka_unit_test(signals),
+        cmocka_unit_test(reduce), cmocka_unit_test(push),
+        cmocka_unit_test(ll),     cmocka_unit_test(activate),
+        cmocka_unit_test(norm),   cmocka_unit_test(pushes),
+        cmocka_unit_test(gate),   cmocka_unit_test(route),
+        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     limit_s *= 8; /* a case has up to a hundred kernels */

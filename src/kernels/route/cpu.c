@@ -1,0 +1,90 @@
+/* cpu.c - the route kernel on CPU ranks, all of it by block 0. */
+#include <string.h>
+
+#include "args.h"
+#include "imbrex_device.h"
+
+void imx_route_cpu(const void *args, const imbrexd_block *block);
+
+static void pack(const imx_route_args *args)
+{
+    const float one = 1;
+    int64_t top_k = args->top_k;
+    for (int64_t i = 0; i < args->tokens * top_k; i++) {
+        int32_t *to = args->packed + i / top_k * 2 * top_k + i % top_k;
+        to[0] = args->ids[i];
+        memcpy(&to[top_k], args->weights_in ? &args->weights_in[i] : &one, sizeof one);
+    }
+}
+
+/* Counts in expert_rows, and what is the pair's own. */
+static void count_pairs(const imx_route_args *args)
+{
+    int64_t top_k = args->top_k;
+    memset(args->expert_rows, 0, (size_t)args->here * sizeof *args->expert_rows);
+    for (int64_t i = 0; i < args->tokens * top_k; i++) {
+        const int32_t *at = args->packed + i / top_k * 2 * top_k + i % top_k;
+        int32_t id = at[0];
+        args->pair_expert[i] = id >= 0 && id < args->experts ? id : -1;
+        memcpy(&args->weights[i], &at[top_k], sizeof *args->weights);
+        if (id >= args->first && id - args->first < args->here)
+            args->expert_rows[id - args->first]++;
+    }
+}
+
+static int32_t cut(const imx_route_args *args, int64_t row)
+{
+    return row < args->rows ? (int32_t)row : args->rows;
+}
+
+/* From counts to where experts begin; expert_rows becomes the next free row of each.  Returns how
+ * many rows there are. */
+static int64_t place_experts(const imx_route_args *args)
+{
+    int64_t row = 0;
+    for (int32_t e = 0; e < args->here; e++) {
+        int64_t next = row + args->expert_rows[e];
+        args->expert_begin[e] = args->expert_rows[e] = cut(args, row);
+        row = e + 1 < args->here ? (next + args->align - 1) / args->align * args->align : next;
+    }
+    args->expert_begin[args->here] = cut(args, row);
+    return row;
+}
+
+static void place_pairs(const imx_route_args *args)
+{
+    for (int32_t row = 0; row < args->rows; row++)
+        args->row_pair[row] = -1;
+    for (int32_t i = 0; i < args->tokens * args->top_k; i++) {
+        int32_t id = args->pair_expert[i];
+        args->pair_row[i] = -1;
+        if (id < args->first || id - args->first >= args->here)
+            continue;
+        int32_t *next = &args->expert_rows[id - args->first];
+        if (*next < args->rows) {
+            args->row_pair[*next] = i;
+            args->pair_row[i] = (*next)++;
+        }
+    }
+    for (int32_t e = 0; e < args->here; e++)
+        args->expert_rows[e] -= args->expert_begin[e];
+}
+
+void imx_route_cpu(const void *untyped, const imbrexd_block *block)
+{
+    const imx_route_args *args = untyped;
+    if (block->index)
+        return;
+    if (args->step == IMX_ROUTE_PACKS) {
+        pack(args);
+        return;
+    }
+    count_pairs(args);
+    int64_t rows = place_experts(args);
+    place_pairs(args);
+    if (rows > args->rows) {
+        imbrexd_site site = { .plan = args->plan, .rank = block->watch->rank, .index = -1 };
+        imbrexd_fault_raise(block->watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows,
+                            (uint64_t)args->rows);
+    }
+}

@@ -1,0 +1,172 @@
+/* sm80.cu - the route kernel on NVIDIA GPUs.  Blocks need not meet: each makes the histogram of all
+ * pairs for itself, which costs less than to wait for one, and then places the pairs of every
+ * so-many-th expert.  Counts are added by atomics, whose order does not show in a sum; places are
+ * not. */
+#include "../grid.cuh"
+#include "../vector.cuh"
+#include "args.h"
+
+enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum : unsigned { ALL = 0xffffffff }; /* lanes */
+
+/* Of a block. */
+struct shared {
+    int32_t count[IMX_ROUTE_EXPERTS], begin[IMX_ROUTE_EXPERTS];
+    int32_t all;           /* rows of all experts */
+    int32_t before[WARPS]; /* matches in each warp's part */
+};
+
+/* Of a pair in packed: its id; its weight is top_k words on. */
+static __device__ __forceinline__ const int32_t *pair_at(const imx_route_args &args, int32_t pair)
+{
+    int32_t token = pair / args.top_k;
+    return args.packed + (int64_t)token * 2 * args.top_k + (pair - token * args.top_k);
+}
+
+static __device__ __forceinline__ bool is_here(const imx_route_args &args, int32_t id)
+{
+    return id >= args.first && id - args.first < args.here;
+}
+
+static __device__ __forceinline__ int32_t cut(const imx_route_args &args, int32_t row)
+{
+    return row < args.rows ? row : args.rows;
+}
+
+static __device__ __forceinline__ void pack(const imx_route_args &args, int32_t thread,
+                                            int32_t threads)
+{
+    for (int32_t i = thread; i < args.tokens * args.top_k; i += threads) {
+        int32_t *to = (int32_t *)pair_at(args, i);
+        to[0] = args.ids[i];
+        to[args.top_k] = __float_as_int(args.weights_in ? args.weights_in[i] : 1.0f);
+    }
+}
+
+static __device__ __forceinline__ void count_pairs(const imx_route_args &args, shared *s)
+{
+    for (int32_t e = threadIdx.x; e < args.here; e += THREADS)
+        s->count[e] = 0;
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < args.tokens * args.top_k; i += THREADS) {
+        int32_t id = *pair_at(args, i);
+        if (is_here(args, id))
+            atomicAdd(&s->count[id - args.first], 1);
+    }
+    __syncthreads();
+}
+
+/* By the first warp: 32 experts at a time. */
+static __device__ __forceinline__ void place_experts(const imx_route_args &args, shared *s)
+{
+    int32_t row = 0, lane = threadIdx.x;
+    for (int32_t at = 0; at < args.here; at += 32) {
+        int32_t e = at + lane, rows = e < args.here ? s->count[e] : 0;
+        if (e + 1 < args.here)
+            rows = (rows + args.align - 1) / args.align * args.align;
+        int32_t upto = rows;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            int32_t other = __shfl_up_sync(ALL, upto, step);
+            upto += lane >= step ? other : 0;
+        }
+        if (e < args.here)
+            s->begin[e] = row + upto - rows;
+        row += __shfl_sync(ALL, upto, 31);
+    }
+    if (lane == 0)
+        s->all = row;
+}
+
+/* What is each pair's own, and rows behind all experts'. */
+static __device__ __forceinline__ void every_pair(const imx_route_args &args, const shared *s,
+                                                  int32_t thread, int32_t threads)
+{
+    for (int32_t i = thread; i < args.tokens * args.top_k; i += threads) {
+        const int32_t *at = pair_at(args, i);
+        int32_t id = at[0];
+        args.pair_expert[i] = id >= 0 && id < args.experts ? id : -1;
+        args.weights[i] = __int_as_float(at[args.top_k]);
+        if (!is_here(args, id))
+            args.pair_row[i] = -1;
+    }
+    for (int64_t row = (int64_t)s->all + thread; row < args.rows; row += threads)
+        args.row_pair[row] = -1;
+}
+
+/* All of a block: the expert's pairs in their order, and the rows between it and the next one. */
+static __device__ __forceinline__ void place_pairs(const imx_route_args &args, shared *s, int32_t e)
+{
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = args.tokens * args.top_k;
+    int32_t part = (pairs / WARPS / 32 + 1) * 32, first = warp * part;
+    int32_t end = pairs - first < part ? pairs : first + part;
+    int32_t matches = 0;
+    for (int32_t at = first; at < end; at += 32) {
+        int32_t i = at + lane;
+        bool match = i < end && *pair_at(args, i) == args.first + e;
+        matches += __popc(__ballot_sync(ALL, match));
+    }
+    if (lane == 0)
+        s->before[warp] = matches;
+    __syncthreads();
+    int32_t row = s->begin[e];
+    for (int32_t w = 0; w < warp; w++)
+        row += s->before[w];
+    for (int32_t at = first; at < end; at += 32) {
+        int32_t i = at + lane;
+        bool match = i < end && *pair_at(args, i) == args.first + e;
+        unsigned mask = __ballot_sync(ALL, match);
+        int32_t mine = row + __popc(mask & ((1u << lane) - 1));
+        if (match) {
+            args.pair_row[i] = mine < args.rows ? mine : -1;
+            if (mine < args.rows)
+                args.row_pair[mine] = i;
+        }
+        row += __popc(mask);
+    }
+    int32_t next = e + 1 < args.here ? s->begin[e + 1] : s->all;
+    for (int32_t gap = s->begin[e] + s->count[e] + threadIdx.x; gap < cut(args, next);
+         gap += THREADS)
+        args.row_pair[gap] = -1;
+    __syncthreads();
+}
+
+static __device__ __forceinline__ void tell(const imx_route_args &args, const shared *s,
+                                            const imbrexd_watch &watch)
+{
+    for (int32_t e = threadIdx.x; e < args.here; e += THREADS) {
+        int32_t begin = cut(args, s->begin[e]);
+        args.expert_begin[e] = begin;
+        args.expert_rows[e] = cut(args, s->begin[e] + s->count[e]) - begin;
+    }
+    if (threadIdx.x == 0)
+        args.expert_begin[args.here] = cut(args, s->all);
+    if (threadIdx.x == 0 && s->all > args.rows) {
+        imbrexd_site site = { args.plan, 0, watch.rank, -1 };
+        imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, site, (uint64_t)s->all,
+                            (uint64_t)args.rows);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    imx_route(const __grid_constant__ imx_route_args args,
+              const __grid_constant__ imbrexd_watch watch)
+{
+    __shared__ shared s;
+    int32_t thread = blockIdx.x * THREADS + threadIdx.x, threads = gridDim.x * THREADS;
+    imx_grid_wait();
+    imx_grid_let_go();
+    if (args.step == IMX_ROUTE_PACKS) {
+        pack(args, thread, threads);
+        return;
+    }
+    count_pairs(args, &s);
+    if (threadIdx.x < 32)
+        place_experts(args, &s);
+    __syncthreads();
+    if (blockIdx.x == 0)
+        tell(args, &s, watch);
+    every_pair(args, &s, thread, threads);
+    for (int32_t e = blockIdx.x; e < args.here; e += gridDim.x)
+        place_pairs(args, &s, e);
+}
