@@ -37,7 +37,7 @@ const char *imx_kernel_name(const imbrex_group *group, int number)
 {
     const imbrex_kernel *kernel =
         (const imbrex_kernel *)imx_object_find(group, IMX_OF_CALLER, number);
-    return kernel ? kernel->name : "a destroyed kernel";
+    return kernel ? kernel->name : "that has been destroyed";
 }
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -258,7 +258,7 @@ static void forsake_object(imx_object *object)
     free(k);
 }
 
-static const imx_object_kind kernels = {
+const imx_object_kind imx_kernel_kind = {
     .name = imx_kernel_waits_name,
     .describe_wait = imx_kernel_waits_describe,
     .describe_mismatch = imx_kernel_waits_mismatch,
@@ -286,7 +286,7 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     mine = check_desc(desc, out);
     if (mine == IMBREX_OK)
         strcpy(k->name, desc->name);
-    imx_object_add(group, IMX_OF_CALLER, &kernels, &k->object);
+    imx_object_add(group, IMX_OF_CALLER, &k->object);
     imbrex_status status = create(k, desc, mine);
     if (status == IMBREX_OK)
         *out = k;

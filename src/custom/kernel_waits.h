@@ -4,6 +4,8 @@
 
 #include "group/group.h"
 
+extern const imx_object_kind imx_kernel_kind; /* kernel.c */
+
 /* What the caller calls a kernel of the group; never NULL. */
 const char *imx_kernel_name(const imbrex_group *group, int number); /* kernel.c */
 

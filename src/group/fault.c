@@ -13,40 +13,10 @@ static bool is_opening(const imbrexd_site *site)
     return site->what == IMX_SITE_NET && site->plan == IMX_NET_OPENING;
 }
 
-/* Where this rank has begun none of a maker's. */
-static void name_unknown(const imbrex_group *group, int site, imx_text *text)
-{
-    (void)group;
-    imx_text_add(text, "what is not known here (number %d)", site);
-}
-
-static void describe_unknown_wait(const imbrexd_site *site, imx_text *text)
-{
-    imx_text_add(text, "something of rank %d", site->rank);
-}
-
-static void describe_unknown(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
-{
-    name_unknown(group, fault->site.plan, text);
-    imx_text_add(text, " has failed");
-}
-
-static const imx_object_kind *kind_of(const imbrex_group *group, imx_maker maker)
-{
-    static const imx_object_kind unknown = {
-        .name = name_unknown,
-        .describe_wait = describe_unknown_wait,
-        .describe_mismatch = describe_unknown,
-        .describe_mistake = describe_unknown,
-    };
-    const imx_object_kind *kind = group->objects[maker].kind;
-    return kind ? kind : &unknown;
-}
-
 /* Whose wait it is, where it is not the group's own. */
-static const imx_object_kind *kind_at(const imbrex_group *group, const imbrexd_site *site)
+static const imx_object_kind *kind_at(const imbrexd_site *site)
 {
-    return kind_of(group, site->what >= IMBREXD_SITE_SIGNAL ? IMX_OF_CALLER : IMX_OF_LIBRARY);
+    return imx_object_kinds[site->what >= IMBREXD_SITE_SIGNAL ? IMX_OF_CALLER : IMX_OF_LIBRARY];
 }
 
 static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
@@ -62,7 +32,7 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
         imx_text_add(text, "the network to or from rank %d", site->rank);
         break;
     default:
-        kind_at(group, site)->describe_wait(site, text);
+        kind_at(site)->describe_wait(site, text);
     }
     if (is_opening(site)) {
         imx_text_add(text, " as the group was made");
@@ -72,7 +42,7 @@ static void describe_site(const imbrex_group *group, const imbrexd_site *site, i
     if (site->what == IMX_SITE_NET && site->plan == IMX_NET_EXCHANGES)
         imx_text_add(text, "imbrex_exchange");
     else if (site->plan)
-        kind_at(group, site)->name(group, site->plan, text);
+        kind_at(site)->name(group, site->plan, text);
     else
         imx_text_add(text, "imbrex_barrier");
 }
@@ -97,7 +67,7 @@ static void describe_sizes(const imbrex_group *group, const imbrexd_fault *fault
                            "rank and its n-th receive want the same bytes");
         return;
     }
-    kind_of(group, IMX_OF_LIBRARY)->name(group, fault->site.plan, text);
+    imx_object_kinds[IMX_OF_LIBRARY]->name(group, fault->site.plan, text);
     imx_text_add(text, " has not the size that it has here: all ranks must pass the same args.m, "
                        "and run the same plans in the same order");
 }
@@ -282,7 +252,7 @@ static imbrex_status say_death(report *r)
 /* Of the kinds of fault that callers' code alone has. */
 static imbrex_status say_mistake(report *r)
 {
-    kind_of(r->group, IMX_OF_CALLER)->describe_mistake(r->group, r->fault, &r->text);
+    imx_object_kinds[IMX_OF_CALLER]->describe_mistake(r->group, r->fault, &r->text);
     return imx_fail(IMBREX_INVALID, "rank %d%s: %s", r->by, r->self, r->words);
 }
 
@@ -316,7 +286,7 @@ static imbrex_status say_net(report *r)
 
 static imbrex_status say_mismatch(report *r)
 {
-    kind_at(r->group, &r->fault->site)->describe_mismatch(r->group, r->fault, &r->text);
+    kind_at(&r->fault->site)->describe_mismatch(r->group, r->fault, &r->text);
     return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", r->words, r->by, r->self);
 }
 
@@ -326,7 +296,7 @@ static imbrex_status say_gave_up(report *r)
     int plan = r->fault->site.plan;
     imx_text_add(&r->text, plan ? "its run of " : "imbrex_barrier");
     if (plan)
-        kind_of(r->group, IMX_OF_LIBRARY)->name(r->group, plan, &r->text);
+        imx_object_kinds[IMX_OF_LIBRARY]->name(r->group, plan, &r->text);
     return imx_fail(r->own ? why : IMBREX_PEER,
                     "rank %d%s could enqueue only a part of %s: %s there", r->by, r->self, r->words,
                     imbrex_status_name(why));
@@ -338,7 +308,7 @@ static imbrex_status say_protocol(report *r)
     const char *sentence = r->group->backend->sentence(r->group->device, r->fault);
     bool ours = site->plan && site->what < IMBREXD_SITE_SIGNAL;
     if (site->plan)
-        kind_at(r->group, site)->name(r->group, site->plan, &r->text);
+        kind_at(site)->name(r->group, site->plan, &r->text);
     return imx_fail(
         ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
         sentence ? sentence : "a mistake", r->words[0] ? ", in " : "", r->words, r->by, r->self);

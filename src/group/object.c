@@ -3,11 +3,9 @@
 
 #include "group.h"
 
-void imx_object_add(imbrex_group *group, imx_maker maker, const imx_object_kind *kind,
-                    imx_object *object)
+void imx_object_add(imbrex_group *group, imx_maker maker, imx_object *object)
 {
     imx_objects *all = &group->objects[maker];
-    all->kind = kind;
     object->next = all->first;
     all->first = object;
 }
@@ -35,14 +33,14 @@ const imx_object *imx_object_find(const imbrex_group *group, imx_maker maker, in
 
 void imx_object_destroy_all(imbrex_group *group)
 {
-    for (imx_objects *all = group->objects; all < group->objects + IMX_MAKERS; all++)
-        while (all->first)
-            all->kind->destroy(all->first);
+    for (int maker = 0; maker < IMX_MAKERS; maker++)
+        while (group->objects[maker].first)
+            imx_object_kinds[maker]->destroy(group->objects[maker].first);
 }
 
 void imx_object_forsake_all(imbrex_group *group)
 {
-    for (imx_objects *all = group->objects; all < group->objects + IMX_MAKERS; all++)
-        while (all->first)
-            all->kind->forsake(all->first);
+    for (int maker = 0; maker < IMX_MAKERS; maker++)
+        while (group->objects[maker].first)
+            imx_object_kinds[maker]->forsake(group->objects[maker].first);
 }

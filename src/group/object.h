@@ -32,15 +32,16 @@ typedef struct imx_object_kind {
     void (*forsake)(imx_object *object); /* in a child of fork, which has none of its threads */
 } imx_object_kind;
 
+/* By their makers: custom/object_kinds.c, which sees all of them. */
+extern const imx_object_kind *const imx_object_kinds[IMX_MAKERS];
+
 /* All of a maker's. */
 typedef struct imx_objects {
-    const imx_object_kind *kind; /* NULL: none was ever begun */
-    imx_object *first;           /* those that live, newest first */
-    int count;                   /* made so far */
+    imx_object *first; /* those that live, newest first */
+    int count;         /* made so far */
 } imx_objects;
 
-void imx_object_add(imbrex_group *group, imx_maker maker, const imx_object_kind *kind,
-                    imx_object *object);
+void imx_object_add(imbrex_group *group, imx_maker maker, imx_object *object);
 
 /* Its number: once all ranks have made it, so that it is the same on all. */
 void imx_object_made(imbrex_group *group, imx_maker maker, imx_object *object);

@@ -328,7 +328,7 @@ static void forsake_object(imx_object *object)
     free(plan);
 }
 
-static const imx_object_kind plans = {
+const imx_object_kind imx_plan_kind = {
     .name = imx_plan_waits_name,
     .describe_wait = imx_plan_waits_describe,
     .describe_mismatch = imx_plan_waits_mismatch,
@@ -352,7 +352,7 @@ imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const
     }
     plan->group = group;
     plan->op = r->op;
-    imx_object_add(group, IMX_OF_LIBRARY, &plans, &plan->object);
+    imx_object_add(group, IMX_OF_LIBRARY, &plan->object);
     IMX_GOTO(create(plan, call, r, out));
     imx_object_made(group, IMX_OF_LIBRARY, &plan->object);
     *out = plan;

@@ -141,6 +141,8 @@ typedef struct imx_plan_facts {
 
 imx_plan_facts imx_describe_facts(const imbrex_plan *plan); /* describe.c */
 
+extern const imx_object_kind imx_plan_kind;
+
 /* ---- plan_waits.c: see imx_object_kind ------------------------------------------------------- */
 
 void imx_plan_waits_name(const imbrex_group *group, int site, imx_text *text);

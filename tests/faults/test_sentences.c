@@ -78,17 +78,23 @@ static void guesses_nothing_on_devices(void **state)
                 "kernels keep part of this one from running (imbrex.h, Budget)?" });
 }
 
-/* Whose wait it is cannot be said where nothing of its kind was ever made. */
-static void what_was_never_made_has_no_words(void **state)
+/* Of what is gone, or of a kind that this rank never made. */
+static void what_is_gone_is_called_by_its_number(void **state)
 {
     (void)state;
-    const int sites[] = { IMX_SITE_CHUNK, IMBREXD_SITE_DATA };
+    const struct {
+        int what;
+        const char *said;
+    } sites[] = {
+        { IMX_SITE_CHUNK,
+          " for chunk 2 of rank 1 in a destroyed plan (plan 7) (the signal is 3, not yet 4)" },
+        { IMBREXD_SITE_DATA, " for data of rank 1 in kernel that has been destroyed" },
+    };
     for (size_t i = 0; i < sizeof sites / sizeof *sites; i++)
-        expect_notice((wait_seen){
-            .site = { .plan = 7, .what = sites[i], .rank = 1, .index = 2 },
-            .of_limit = 1,
-            .said = " for something of rank 1 in what is not known here (number 7) (the signal is "
-                    "3, not yet 4): is rank 1 stopped, busy or in another call?" });
+        expect_notice(
+            (wait_seen){ .site = { .plan = 7, .what = sites[i].what, .rank = 1, .index = 2 },
+                         .of_limit = 1,
+                         .said = sites[i].said });
 }
 
 /* Those that live are found among each other, and what is gone is said to be. */
@@ -106,7 +112,7 @@ static int names_of_plans(imbrex_group *group, void *ctx)
     for (int i = 0; i < 4; i++) {
         char words[100] = "";
         imx_text text = { .at = words, .size = sizeof words };
-        group->objects[IMX_OF_LIBRARY].kind->name(group, i + 1, &text);
+        imx_object_kinds[IMX_OF_LIBRARY]->name(group, i + 1, &text);
         RANK_CHECK(strcmp(words, said[i]) == 0, "'%s', not '%s'", words, said[i]);
     }
     return 0;
@@ -185,7 +191,7 @@ int main(void)
         cmocka_unit_test(a_runs_plan_is_the_nearest),
         cmocka_unit_test(guesses_nothing_on_devices),
         cmocka_unit_test(tells_opening_from_barriers),
-        cmocka_unit_test(what_was_never_made_has_no_words),
+        cmocka_unit_test(what_is_gone_is_called_by_its_number),
         cmocka_unit_test(plans_are_called_by_their_numbers),
         cmocka_unit_test(names_the_rank_of_this_node),
         cmocka_unit_test(no_sentence_talks_to_a_terminal),

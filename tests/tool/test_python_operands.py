@@ -184,8 +184,8 @@ class Shapes(unittest.TestCase):
         n, k = self.N, self.K
         b = (k, n) if layout == "kn" else (n, k)
         return {"all_gather": {"a": (own, n), "c": (m, n)},
-                "reduce_scatter": {"a": (m, n), "c": (own, n)},
-                "all_reduce": {"a": (m, n), "c": (m, n)},
+                "reduce_scatter": {"a": (m, n), "bias": (n,), "c": (own, n)},
+                "all_reduce": {"a": (m, n), "bias": (n,), "c": (m, n)},
                 "all_to_all": {"a": (m, n), "c": (3 * own, n)},
                 "ag_gemm": {"a": (own, k), "b": b, "bias": (n,), "c": (m, n), "gathered": (m, k)},
                 "gemm_rs": {"a": (m, k), "b": b, "bias": (n,), "c": (own, n)},
