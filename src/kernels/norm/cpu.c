@@ -84,8 +84,10 @@ static void quantize_row(const imx_norm_args *args, float *x, int64_t row, void 
     int64_t first = row * ((args->n + each - 1) / each);
     for (int64_t col = 0, block = 0; col < args->n; col += each, block++) {
         int64_t cols = args->n - col < each ? args->n - col : each;
-        float scale = args->scale[0];
-        if (args->quant != IMBREX_PER_TENSOR) {
+        float scale;
+        if (args->quant == IMBREX_PER_TENSOR) {
+            scale = args->scale[0];
+        } else {
             scale = imx_norm_scale(largest_of(x + col, cols), args->power_of_two);
             args->scale[first + block] = scale;
         }
