@@ -41,6 +41,13 @@ if(TARGET imbrex_tool)
     install(TARGETS imbrex_tool)
 endif()
 
+# What pyproject.toml puts beside the Python files of a wheel, which keeps no links.
+install(FILES $<TARGET_FILE:imbrex> DESTINATION lib RENAME $<TARGET_SONAME_FILE_NAME:imbrex>
+        COMPONENT python EXCLUDE_FROM_ALL)
+if(TARGET imbrex_tool)
+    install(TARGETS imbrex_tool COMPONENT python EXCLUDE_FROM_ALL)
+endif()
+
 # find_package(imbrex): imbrex::imbrex, and imbrex::imbrex_static where its BLAS is found again.
 install(EXPORT imbrex_shared NAMESPACE imbrex:: DESTINATION ${package_dir})
 install(EXPORT imbrex_static NAMESPACE imbrex:: DESTINATION ${package_dir})

@@ -32,7 +32,8 @@ What fails raises imbrex.Error with the library's own sentence.  What is refused
 and the like, other ranks hear of: at once where they make a plan, tune or split, and where a run or
 a barrier is not made again, with their TIMEOUT.  A group, and what was made from it,
 is one thread's at a time.  IMBREX_LIBRARY names the library's file; else it is looked for in this
-repository's build/release, or where this package is installed with it, then where the loader looks.
+package (a wheel's), this repository's build/release, where this package is installed with it, then
+where the loader looks.
 """
 from ._group import Group, Plan
 from ._library import DTYPES, LAYOUTS, Error, version

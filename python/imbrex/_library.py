@@ -143,7 +143,8 @@ class Error(RuntimeError):
 
 def _open():
     here = os.path.dirname(os.path.abspath(__file__))
-    near = [os.path.join(here, "..", "..", "build", "release", "libimbrex.so"),  # of the repository
+    near = [os.path.join(here, "lib", "libimbrex.so.0"),  # of the wheel
+            os.path.join(here, "..", "..", "build", "release", "libimbrex.so"),  # of the repository
             os.path.join(here, "..", "..", "..", "libimbrex.so.0")]  # installed
     name = os.environ.get("IMBREX_LIBRARY") or next(filter(os.path.exists, near), "libimbrex.so.0")
     try:
