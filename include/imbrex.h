@@ -359,6 +359,9 @@ typedef struct imbrex_args {
     void *h;                      /* like c, may be residual; NULL: not wanted */
     void *normed;                 /* c as it was before it was quantised; NULL: not wanted */
     float *scale_c;               /* as norm.quant says, on the device */
+    const int32_t *ids;           /* of MoE, as imbrex_moe.h says */
+    const float *weights;
+    const struct imbrex_routing *routing; /* the struct is read during the call */
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -415,9 +418,10 @@ enum {
 
 /* A field of an operator's desc or args. */
 typedef struct imbrex_field {
-    const char *name;  /* "experts"; of a struct in it "norm.eps" */
+    const char *name;  /* "experts"; of a struct in it, or behind a pointer, "norm.eps" */
     const char *type;  /* "int64", "int", "float", "dtype", "layout", "string"; of an operand what
-                         lies there: "matrix" (of the plan's dtype), "int32" */
+                         lies there: "matrix" (of the plan's dtype), "int32", "float32";
+                         of what args point to: "struct" */
     const char *text;  /* what it is, in words */
     const char *shape; /* of an operand: "[rows, k]", by layout "[n, k] or [k, n]"; else NULL */
     size_t offset, bytes;

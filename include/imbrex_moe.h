@@ -1,4 +1,4 @@
-/* imbrex_moe.h - mixture of experts: what a router's logits choose.  Part of imbrex.h, which
+/* imbrex_moe.h - mixture of experts: a router's choice, and the products.  Part of imbrex.h, which
  * includes it and whose rules hold; docs/moe.md says what there is and in which order sums are
  * taken.
  */
@@ -41,6 +41,68 @@ typedef struct imbrex_gate {
 IMBREX_TRY imbrex_topk_gate(imbrex_group *group, const imbrex_gate *gate, int64_t tokens,
                             const void *logits, const float *bias, int32_t *ids, float *weights,
                             imbrex_stream stream);
+
+/* ---- Products of experts --------------------------------------------------------------------- */
+
+/* A token goes to top_k of `experts`, each with a weight.  A pair is a token and one of its places:
+ * pair number token * top_k + place.  Rank r's token t has number r*m/R + t of the run's m.  A
+ * token may name an expert twice: those are two pairs. */
+typedef enum imbrex_experts {
+    IMBREX_EXPERTS_TENSOR, /* tensor parallel: every rank has a part of every expert, n columns
+                              (ag_moe) or k (moe_rs) */
+    IMBREX_EXPERTS_WHOLE   /* expert parallel: rank r has experts r*E/R up to (r+1)*E/R, rounded
+                              down: maybe none */
+} imbrex_experts;
+
+typedef struct imbrex_moe_desc {
+    int64_t tokens;     /* of all ranks, the most of a run (args.m); rank r owns tokens
+                                r*tokens/R up to (r+1)*tokens/R */
+    int64_t n, k;       /* of one expert's product on one rank: [.., k] * b */
+    int experts, top_k; /* of all ranks, at most 2048 on one; of a token, at most 64 */
+    imbrex_experts parallel;
+    int align;             /* an expert's rows begin at a multiple of it, a power of two up to
+                                512; 0: 16.  Rows between are not written */
+    int64_t rows;          /* capacity of c (ag_moe) or a (moe_rs) and of row_pair, with gaps;
+                                0: as many as there can be.  imbrex_plan_rows tells */
+    imbrex_dtype dtype;    /* of a, b, bias, c and gathered */
+    imbrex_layout layout;  /* of each expert's b */
+    const char *algorithm; /* "sequential"; NULL: that */
+    int chunk_rows, sms;   /* as in imbrex_gemm_desc */
+    uint32_t reserved[12];
+} imbrex_moe_desc;
+
+/* Where pairs lie: memory of the device's, written by ag_moe, read by moe_rs and any kernel of the
+ * caller's.  It is a function of the ids alone.  pairs: the run's m * top_k. */
+typedef struct imbrex_routing {
+    int32_t *expert_begin; /* [experts here + 1] first row of each expert; the last: behind all */
+    int32_t *expert_rows;  /* [experts here] */
+    int32_t *row_pair;     /* [capacity] pair of each row, ascending within an expert; -1: none */
+    int32_t *pair_row;     /* [pairs] row of each pair; -1: not on this rank */
+    int32_t *pair_expert;  /* [pairs] expert of each pair of all ranks' tokens; -1: none */
+    float *weights;        /* [pairs] of all ranks' tokens */
+    uint64_t reserved[4];
+} imbrex_routing;
+
+/* Collective.  On "cpu", of ranks of one node; else UNSUPPORTED.
+ *
+ *   ag_moe  a[own tokens, k], ids and weights[own tokens, top_k] (NULL: all 1),
+ *           b[experts here, n, k] or [experts here, k, n]
+ *           -> c[capacity, n] = all_gather(a)[token of row] * b[expert of row]; args.routing;
+ *              gathered[m, k], or NULL: all tokens, for experts that all share
+ *   moe_rs  a[capacity, k], b, args.routing of an ag_moe of the same tokens, experts, top_k,
+ *           parallel, align, rows and m
+ *           -> c[own tokens, n] = the sum over ranks and places of weight * (a[row] * b[expert]),
+ *              + bias[n], or NULL
+ *
+ * An id outside of 0..experts-1 is none: its pair is nowhere.  More rows than desc.rows: the group
+ * fails, NO_MEMORY, which names the rank, how many there are, and the most; nothing is written
+ * beyond them.  docs/moe.md has the order of sums.  Operands overlap nothing, and need the
+ * alignment of their elements. */
+IMBREX_TRY imbrex_plan_ag_moe(imbrex_group *group, const imbrex_moe_desc *desc, imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_moe_rs(imbrex_group *group, const imbrex_moe_desc *desc, imbrex_plan **plan);
+
+/* Local: the capacity of ag_moe and moe_rs; 0 of other plans, and of NULL. */
+IMBREX_API int64_t imbrex_plan_rows(const imbrex_plan *plan);
 
 #ifdef __cplusplus
 }

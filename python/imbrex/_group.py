@@ -346,6 +346,27 @@ for _op in OPS.values():
     setattr(Group, _op.name, _maker(_op))
 
 
+def _flat(operands):
+    """Those of a struct, which is given as a dict, by their whole names: "routing.weights"."""
+    for name, operand in operands.items():
+        if isinstance(operand, collections.abc.Mapping):
+            yield from (("%s.%s" % (name, field), value) for field, value in operand.items())
+        else:
+            yield name, operand
+
+
+def _inner(op, at):
+    """The structs that args point to, whose fields leave `at`, and their addresses take their
+    place."""
+    structs = []
+    for struct, kind in op.inner.items():
+        fields = {name: at.pop(name) for name in list(at) if name.startswith(struct + ".")}
+        if fields:
+            structs.append(kind(**fields))
+            at[struct] = ctypes.addressof(structs[-1])
+    return structs
+
+
 def _share(m, rank, size):
     return (rank + 1) * m // size - rank * m // size
 
@@ -442,6 +463,11 @@ class Plan:
 
         all_reduce and reduce_scatter take bias, residual and h, and by norm={"rms": 1} gamma, by
         norm={"quant": "per_row"} scale_c and normed: imbrex.h, imbrex_norm, says what they are.
+
+        ag_moe takes a, b[experts here, n, k] or [experts here, k, n] and c[capacity, n], ids and
+        weights, and routing, a dict of expert_begin, expert_rows, row_pair, pair_row, pair_expert
+        and weights, which it fills and moe_rs reads: imbrex_moe.h says what they are.
+
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
         more: other operands, by the names that imbrex.h has for them.
 
@@ -458,10 +484,12 @@ class Plan:
                 self._rows = rows
             takes, held, at = self._takes, [], {"m": rows[0] or NONE}
             for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
-                                  ("gathered", gathered), *more.items()):
+                                  ("gathered", gathered),
+                                  *(_flat(more) if self._op.inner else more.items())):
                 if operand is not None:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)
+            inner = self._op.inner and _inner(self._op, at)  # lives until the call is over
             args = self._op.Args(**at)
             life.lanes.hold(number, stream, held, self._bytes)
         except Exception as refused:  # without a context of its own: runs are many
@@ -476,6 +504,11 @@ class Plan:
         """One line for people: shape, algorithm and why, tiles, and how much memory the plan takes
         of this rank."""
         return described(lib.imbrex_plan_describe, self._open())
+
+    @property
+    def capacity(self):
+        """Rows that c of ag_moe and a of moe_rs have, and routing's row_pair.  Others: 0."""
+        return lib.imbrex_plan_rows(self._open())
 
     def close(self):
         """Waits until this rank's runs of it are done, and frees it.  Local.  A second time, or

@@ -109,6 +109,9 @@ def _structure(base, name, fields, size):
     return type(name, (base,), {"_fields_": laid + [("_rest", ctypes.c_char * (size - end))]})
 
 
+_RESERVED = 64  # at least what a struct that args point to ends in
+
+
 class Op:
     """An operator, as the library says of it."""
 
@@ -117,8 +120,15 @@ class Op:
         self.desc = [Field(info.desc[i]) for i in range(info.desc_fields)]
         self.args = [Field(info.args[i]) for i in range(info.args_fields)]
         self.Desc = _structure(Struct, self.name + "_desc", self.desc, info.desc_bytes)
-        self.Args = _structure(ctypes.Structure, self.name + "_args", self.args,
+        inner = [field for field in self.args if "." in field.name]  # of structs that args point to
+        self.Args = _structure(ctypes.Structure, self.name + "_args",
+                               [field for field in self.args if field not in inner],
                                info.args_bytes)
+        self.inner = {}
+        for struct in {field.name.partition(".")[0] for field in inner}:
+            fields = [field for field in inner if field.name.startswith(struct + ".")]
+            size = max(field.offset + field.bytes for field in fields) + _RESERVED
+            self.inner[struct] = _structure(ctypes.Structure, struct, fields, size)
         self.run = next(field.name for field in self.desc if field.flags & Field.RUN)
 
 
@@ -183,6 +193,8 @@ def _open():
                                         ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_tune.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
                                 TUNE_PROGRESS, ctypes.c_void_p]
+    lib.imbrex_plan_rows.argtypes = [ctypes.c_void_p]
+    lib.imbrex_plan_rows.restype = ctypes.c_int64
     for function in "imbrex_group_describe", "imbrex_plan_describe":
         getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         getattr(lib, function).restype = ctypes.c_size_t

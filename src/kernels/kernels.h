@@ -81,5 +81,7 @@ extern const imx_kernel imx_kernel_activate; /* activate/args.h */
 extern const imx_kernel imx_kernel_norm;     /* norm/args.h */
 extern const imx_kernel imx_kernel_gate;     /* gate/args.h */
 extern const imx_kernel imx_kernel_route;    /* route/args.h */
+extern const imx_kernel imx_kernel_grouped;  /* grouped/args.h */
+extern const imx_kernel imx_kernel_combine;  /* combine/args.h */
 
 #endif /* IMX_KERNELS_H */

@@ -19,13 +19,26 @@ static const struct {
     { "h", offsetof(imbrex_args, h) },
     { "normed", offsetof(imbrex_args, normed) },
     { "scale_c", offsetof(imbrex_args, scale_c) },
+    { "ids", offsetof(imbrex_args, ids) },
+    { "weights", offsetof(imbrex_args, weights) },
+    { "routing", offsetof(imbrex_args, routing) },
 };
 
-static const void *pointer_at(const imbrex_args *args, size_t at)
+static const void *pointer_at(const void *from, size_t at)
 {
     const void *pointer;
-    memcpy(&pointer, (const char *)args + at, sizeof pointer);
+    memcpy(&pointer, (const char *)from + at, sizeof pointer);
     return pointer;
+}
+
+static bool is_in_routing(const imbrex_field *operand)
+{
+    return operand->own[IMX_FIELD_IN_ROUTING];
+}
+
+static const void *operand_at(const imbrex_args *args, const imbrex_field *operand)
+{
+    return pointer_at(is_in_routing(operand) ? (const void *)args->routing : args, operand->offset);
 }
 
 static int64_t extent_of(const imx_asked *asked, int64_t m, int which)
@@ -118,11 +131,24 @@ static imbrex_status check_unlisted(const imx_op *op, const imbrex_args *args)
 {
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         const imbrex_field *row = op->info.args, *end = row + op->info.args_fields;
-        while (row < end && row->offset != fields[i].at)
+        while (row < end && (row->offset != fields[i].at || is_in_routing(row)))
             row++;
         if (row == end && pointer_at(args, fields[i].at))
             return imx_fail(IMBREX_INVALID, "args.%s must be NULL for %s", fields[i].name,
                             op->info.name);
+    }
+    return IMBREX_OK;
+}
+
+/* Where the operator has one. */
+static imbrex_status check_routing(const imx_op *op, const imbrex_args *args)
+{
+    for (int i = 0; i < op->info.args_fields; i++) {
+        if (!is_in_routing(&op->info.args[i]))
+            continue;
+        IMX_TRY(imx_status_need(args->routing, "args.routing", "want where pairs lie"));
+        return imx_status_need_zero(args->routing->reserved, sizeof args->routing->reserved,
+                                    "args.routing");
     }
     return IMBREX_OK;
 }
@@ -146,7 +172,8 @@ static bool is_in_place(const extent *x, const extent *out)
     bool fine =
         (may_be & IMX_MAY_BE_A && x->operand->offset == offsetof(imbrex_args, a)) ||
         (may_be & IMX_MAY_BE_RESIDUAL && x->operand->offset == offsetof(imbrex_args, residual));
-    return fine && x->at == out->at && x->element_bytes == out->element_bytes;
+    return fine && !is_in_routing(x->operand) && x->at == out->at &&
+           x->element_bytes == out->element_bytes;
 }
 
 /* Of an output and what comes before it in the operator's row, or an input behind it. */
@@ -177,12 +204,13 @@ imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args, in
                         (long long)m, imx_request_of_run(op)->name, (long long)asked->shape->m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     IMX_TRY(check_unlisted(op, args));
+    IMX_TRY(check_routing(op, args));
     for (int i = 0; i < op->info.args_fields; i++) {
         const imbrex_field *row = &op->info.args[i];
         if (!imx_args_is_operand(row))
             continue;
         extent *x = &all[count++];
-        *x = (extent){ row, pointer_at(args, row->offset), imx_args_elements(asked, row, m),
+        *x = (extent){ row, operand_at(args, row), imx_args_elements(asked, row, m),
                        imx_args_element_bytes(asked, row) };
         IMX_TRY(check_there(asked, x));
     }
@@ -218,4 +246,12 @@ imbrex_status imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int
         shape[count++] = -1;
     *dtype = imx_args_dtype(&asked, &op->info.args[i]);
     return IMBREX_OK;
+}
+
+int64_t imbrex_plan_rows(const imbrex_plan *plan)
+{
+    if (!imx_live_is(IMX_LIVE_PLAN, plan) || !plan->op->capacity)
+        return 0;
+    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
+    return plan->op->capacity(&asked);
 }

@@ -44,7 +44,7 @@ typedef struct imx_around {
     imbrex_status (*run)(const imx_run *run);                     /* the algorithm's run in it */
 } imx_around;
 
-enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 5, IMX_OPERANDS = 12, IMX_DESC_BYTES = 256 };
+enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 5, IMX_OPERANDS = 16, IMX_DESC_BYTES = 256 };
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
@@ -58,6 +58,7 @@ typedef enum imx_kind {
     IMX_LAYOUT,
     IMX_SCALES, /* imbrex_scaling */
     IMX_NAME,   /* const char * */
+    IMX_STRUCT, /* a pointer to a struct, whose fields have rows of their own; operands follow: */
     IMX_MATRIX, /* void *: elements of the plan's dtype */
     IMX_RESULT, /* void *: of the type that imx_op.result gives */
     IMX_I32,    /* int32_t * */
@@ -80,6 +81,7 @@ enum { IMX_NO_EXTENT = -1 }; /* from imx_op.extent: for this desc the operand en
 
 /* What is in imbrex_field.own. */
 enum { IMX_FIELD_KIND, IMX_FIELD_WIDE, IMX_FIELD_MAY_BE, IMX_FIELD_DIMS, IMX_DIMS = 4 };
+enum { IMX_FIELD_IN_ROUTING = IMX_FIELD_DIMS + IMX_DIMS };
 enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 
 /* A field of a desc or args of the type `of`; also one of a struct in it: norm.eps. */
@@ -104,6 +106,16 @@ enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 /* A matrix of the plan's dtype. */
 #define IMX_MATRIX_OF(field, flags, wide, shape, text, ...) \
     IMX_OPERAND(field, IMX_MATRIX, "matrix", flags, wide, IMX_APART, shape, text, __VA_ARGS__)
+
+/* The same in *args.routing. */
+#define IMX_OPERAND_IN_ROUTING(field, kind, type, flags, shape, text, ...)                      \
+    {                                                                                           \
+        "routing." #field, type, text, shape, offsetof(imbrex_routing, field), sizeof(void *),  \
+            flags,                                                                              \
+        {                                                                                       \
+            [IMX_FIELD_KIND] = kind, [IMX_FIELD_IN_ROUTING] = 1, [IMX_FIELD_DIMS] = __VA_ARGS__ \
+        }                                                                                       \
+    }
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
@@ -162,6 +174,9 @@ typedef struct imx_op {
     /* Of a dimension from IMX_OF_OP on, on this rank; NULL: there is none. */
     int64_t (*extent)(const imx_asked *asked, int64_t m, int which);
 
+    /* Rows that the output with that dimension has room for; NULL: rows follow from the run. */
+    int64_t (*capacity)(const imx_asked *asked);
+
     /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
      * "sequential", whichever is named: there is no peer to send to. */
     imx_algorithm algorithms[IMX_ALGORITHMS];
@@ -182,7 +197,7 @@ typedef struct imx_op {
 
 /* All of them, in the order of imbrex_op. */
 extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
-    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm;
+    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm, imx_op_ag_moe, imx_op_moe_rs;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* The first of that name from `a` on; NULL: there is none. */

@@ -375,6 +375,11 @@ static imbrex_status check(const imbrex_group *group, tuning *t)
     if (t->request.algorithm)
         return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
                         t->request.algorithm);
+    if (op->capacity)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s is not tuned: its time depends on which experts tokens choose, and "
+                        "random operands choose none; name desc.algorithm in its plans",
+                        op->info.name);
     for (int i = 0; i < op->info.desc_fields; i++) {
         const imbrex_field *field = &op->info.desc[i];
         bool size = field->flags & IMBREX_FIELD_REQUIRED && field->own[IMX_FIELD_KIND] == IMX_SIZE;

@@ -136,6 +136,44 @@ class Python(unittest.TestCase):
             wide = numpy.repeat(scale, 128, 1)[:, :n]
             self.assertTrue((abs(values[c] * wide - y) <= abs(y) / 16 + wide / 1000).all())
 
+    def test_experts(self):
+        tokens, hidden, inner, experts, top_k = 11, 6, 4, 5, 2
+        x, up = random(1, tokens, hidden), random(2, experts, hidden, inner)
+        down = random(3, experts, inner, hidden)
+        ids = numpy.random.default_rng(4).integers(-1, experts, (tokens, top_k)).astype("i4")
+        weights = random(5, tokens, top_k)
+
+        def work(group, rank):
+            mine, here = rows_of(rank, tokens), rows_of(rank, experts)
+            sizes = {"tokens": tokens, "experts": experts, "top_k": top_k, "parallel": 1,
+                     "dtype": "f32", "layout": "kn"}
+            first = group.ag_moe(n=inner, k=hidden, **sizes)
+            second = group.moe_rs(n=hidden, k=inner, **sizes)
+            rows, pairs, count = first.capacity, tokens * top_k, here.stop - here.start
+            self.assertEqual((rows, second.capacity), (pairs + 2 * 15,) * 2)
+            routing = {name: numpy.zeros(size, "i4") for name, size in (
+                ("expert_begin", count + 1), ("expert_rows", count), ("row_pair", rows),
+                ("pair_row", pairs), ("pair_expert", pairs))}
+            routing["weights"] = numpy.zeros(pairs, "f")
+            h = numpy.zeros((rows, inner), "f")
+            c = numpy.zeros((mine.stop - mine.start, hidden), "f")
+            with self.assertRaisesRegex(ValueError, r"routing.row_pair is \[1\]: want"):
+                first.run(x[mine], up[here], h, ids=ids[mine], m=0,
+                          routing=dict(routing, row_pair=numpy.zeros(1, "i4")))
+            first.run(x[mine], up[here], h, ids=ids[mine], weights=weights[mine], routing=routing)
+            group.sync()
+            numpy.testing.assert_array_equal(routing["pair_expert"], ids.ravel())
+            second.run(h, down[here], c, routing=routing)
+            group.sync()
+            return c
+        want = numpy.zeros((tokens, hidden))
+        for token, place in zip(*numpy.nonzero(ids >= 0)):
+            expert = ids[token, place]
+            y = x[token].astype("d") @ up[expert] @ down[expert]
+            want[token] += weights[token, place] * y
+        for rank, c in enumerate(on_ranks(work)):
+            self.near(c, want[rows_of(rank, tokens)])
+
     def test_silu_mul(self):
         pair, out = random(5, 7, 6), numpy.full((7, 3), numpy.nan, "f")
         with imbrex.Group(0, 1, lambda blob: [blob], device="cpu") as group:
@@ -387,10 +425,11 @@ class Python(unittest.TestCase):
         self.assertEqual(sizes, [24, 56, 40])
         sizes = {op.name: (ctypes.sizeof(op.Desc), ctypes.sizeof(op.Args))
                  for op in library.OPS.values()}
-        gemm, coll = (80, 136), (112, 136)
+        gemm, coll, moe = (80, 160), (112, 160), (120, 160)
         self.assertEqual(sizes, {
             "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
-            "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm})
+            "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm,
+            "ag_moe": moe, "moe_rs": moe})
         self.assertEqual(library.OPS["ag_gemm"].Desc.m_least.offset, 48)
 
 

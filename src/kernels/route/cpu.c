@@ -6,10 +6,16 @@
 
 void imx_route_cpu(const void *args, const imbrexd_block *block);
 
+static size_t packed_bytes(const imx_route_args *args)
+{
+    return (size_t)args->tokens * 2 * (size_t)args->top_k * sizeof *args->packed;
+}
+
 static void pack(const imx_route_args *args)
 {
     const float one = 1;
     int64_t top_k = args->top_k;
+    imbrexd_check_write(args->packed, packed_bytes(args), 0, 1);
     for (int64_t i = 0; i < args->tokens * top_k; i++) {
         int32_t *to = args->packed + i / top_k * 2 * top_k + i % top_k;
         to[0] = args->ids[i];
@@ -21,6 +27,7 @@ static void pack(const imx_route_args *args)
 static void count_pairs(const imx_route_args *args)
 {
     int64_t top_k = args->top_k;
+    imbrexd_check_read(args->packed, packed_bytes(args), 0, 1);
     memset(args->expert_rows, 0, (size_t)args->here * sizeof *args->expert_rows);
     for (int64_t i = 0; i < args->tokens * top_k; i++) {
         const int32_t *at = args->packed + i / top_k * 2 * top_k + i % top_k;

@@ -1,0 +1,40 @@
+/* args.h - the contract of the combine kernel: products of pairs become sums of tokens.
+ *
+ * IMX_COMBINE_PLACES, on each rank, of all ranks' tokens:
+ *
+ *     to[token, n] = the sum of weights[pair] * from[pair_row[pair], n] over the token's places
+ *                    that have a row here, in place order, in float32, rounded once; without one: 0
+ *
+ * IMX_COMBINE_RANKS, of this rank's tokens, `first` and those behind it:
+ *
+ *     to[token, n] = the sum of the parts of those ranks that have a row of the token, in rank
+ *                    order, in float32, then bias, rounded once; without a rank: bias, or 0
+ *
+ * Rank r's part, [tokens, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.
+ * Who has a row: with `whole` the rank of the expert (r has r*experts/ranks up to
+ * (r+1)*experts/ranks), else all ranks. */
+#ifndef IMX_COMBINE_ARGS_H
+#define IMX_COMBINE_ARGS_H
+
+#include <stdint.h>
+
+enum { IMX_COMBINE_PLACES, IMX_COMBINE_RANKS };
+
+typedef struct imx_combine_args {
+    int step;
+    int64_t tokens, n;
+    int top_k, dtype; /* imbrex_dtype */
+    void *to;
+    /* places */
+    const void *from;
+    int64_t rows; /* that `from` has: others count as none */
+    const int32_t *pair_row;
+    const float *weights;
+    /* ranks */
+    int ranks, own, experts, whole;
+    int64_t first, slot_bytes;
+    const int32_t *pair_expert;
+    const void *slots, *own_part, *bias;
+} imx_combine_args;
+
+#endif /* IMX_COMBINE_ARGS_H */

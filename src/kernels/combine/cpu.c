@@ -1,0 +1,114 @@
+/* cpu.c - the combine kernel on CPU ranks: a block takes its share of the tokens, a strip of
+ * columns at a time. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "args.h"
+#include "imbrex_device.h"
+#include "kernels/dtype.h"
+#include "kernels/team.h"
+
+enum { STRIP = 1024 };
+
+void imx_combine_cpu(const void *args, const imbrexd_block *block);
+
+/* Columns of a token. */
+typedef struct strip {
+    const imx_combine_args *args;
+    int64_t token, col, cols;
+    float *sum;
+} strip;
+
+/* In two roundings, also where the machine could do it in one. */
+static void add_weighted(const strip *s, float weight, const void *row, bool first)
+{
+    float room[STRIP];
+    const float *x = imx_dtype_floats(s->args->dtype, row, room, s->cols);
+    for (int64_t i = 0; i < s->cols; i++) {
+        volatile float term = weight * x[i];
+        s->sum[i] = first ? term : s->sum[i] + term;
+    }
+}
+
+static void add_places(const strip *s)
+{
+    const imx_combine_args *args = s->args;
+    bool first = true;
+    for (int64_t pair = s->token * args->top_k; pair < (s->token + 1) * args->top_k; pair++) {
+        int64_t row = args->pair_row[pair];
+        if (row < 0 || row >= args->rows)
+            continue;
+        const void *from = imx_dtype_at(args->dtype, args->from, row * args->n + s->col);
+        if (s->col == 0)
+            imbrexd_check_read(from, (size_t)(args->n * imx_dtype_size(args->dtype)), 0, 1);
+        add_weighted(s, args->weights[pair], from, first);
+        first = false;
+    }
+}
+
+static bool is_on(const imx_combine_args *args, int64_t token, int rank)
+{
+    int64_t from = args->whole ? imx_team_row(args->experts, args->ranks, rank) : 0;
+    int64_t to = args->whole ? imx_team_row(args->experts, args->ranks, rank + 1) : args->experts;
+    const int32_t *expert = args->pair_expert + (args->first + token) * args->top_k;
+    for (int place = 0; place < args->top_k; place++) {
+        if (expert[place] >= from && expert[place] < to)
+            return true;
+    }
+    return false;
+}
+
+static void add_ranks(const strip *s)
+{
+    const imx_combine_args *args = s->args;
+    int64_t at = s->token * args->n + s->col;
+    bool first = true;
+    for (int r = 0; r < args->ranks; r++) {
+        const char *part = (const char *)args->slots + r * args->slot_bytes;
+        const void *row =
+            imx_dtype_at(args->dtype, r == args->own ? args->own_part : (const void *)part, at);
+        if (!is_on(args, s->token, r))
+            continue;
+        if (first)
+            imx_dtype_widen(args->dtype, row, s->sum, s->cols);
+        else
+            imx_dtype_add(args->dtype, row, s->sum, s->cols);
+        first = false;
+    }
+    if (args->bias)
+        imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, s->col), s->sum, s->cols);
+}
+
+/* What peers have sent, and what the block writes. */
+static void declare(const imx_combine_args *args, int64_t first, int64_t tokens)
+{
+    size_t row_bytes = (size_t)(args->n * imx_dtype_size(args->dtype));
+    imbrexd_check_write((char *)args->to + (size_t)first * row_bytes, row_bytes, row_bytes,
+                        (size_t)tokens);
+    for (int r = 0; r < args->ranks && args->step == IMX_COMBINE_RANKS; r++) {
+        const char *part = (const char *)args->slots + r * args->slot_bytes;
+        const char *from = r == args->own ? args->own_part : part;
+        imbrexd_check_read(from + (size_t)first * row_bytes, row_bytes, row_bytes, (size_t)tokens);
+    }
+}
+
+void imx_combine_cpu(const void *untyped, const imbrexd_block *block)
+{
+    const imx_combine_args *args = untyped;
+    int64_t first = args->tokens * block->index / block->count;
+    int64_t end = args->tokens * (block->index + 1) / block->count;
+    declare(args, first, end - first);
+    for (int64_t token = first; token < end; token++) {
+        for (int64_t col = 0; col < args->n; col += STRIP) {
+            float sum[STRIP] = { 0 };
+            strip s = { args, token, col, args->n - col < STRIP ? args->n - col : STRIP, sum };
+            if (args->step == IMX_COMBINE_PLACES)
+                add_places(&s);
+            else
+                add_ranks(&s);
+            imx_dtype_narrow(
+                args->dtype, sum,
+                (char *)args->to + (token * args->n + col) * imx_dtype_size(args->dtype), s.cols);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+/* args.h - the contract of the grouped kernel: for each expert here its rows times its weights,
+ *
+ *     c[row, n] = a[token of row, k] * b[expert, n, k] or b[expert, k, n]
+ *
+ * for the rows expert_begin[e] up to expert_begin[e] + expert_rows[e], which are read when the
+ * kernel runs; rows between experts are not written.  The row's token is row_pair[row] / top_k: one
+ * of own tokens lies in `own`, which begins with token own_first, others in `gathered`.  top_k 0:
+ * row r of a is row r of `own`.
+ *
+ * What is read of the routing may be left from a run that failed: nothing outside of `rows` rows
+ * and `tokens` tokens is touched, whatever it says.
+ *
+ * An element is the sum over k in float32, of 256 products at a time, one after the other, and of
+ * those sums likewise; rounded once.  So its bits depend on its row of a and its column of b alone:
+ * not on where the row lies, nor on how many there are, nor on how the columns of b are shared. */
+#ifndef IMX_GROUPED_ARGS_H
+#define IMX_GROUPED_ARGS_H
+
+#include <stdint.h>
+
+typedef struct imx_grouped_args {
+    int64_t n, k;
+    int dtype, layout; /* imbrex_dtype, imbrex_layout */
+    int here, top_k;
+    const void *own, *gathered;
+    int64_t own_first, own_rows, tokens; /* tokens: of all ranks; with top_k 0 nothing */
+    int64_t rows;                        /* that c has room for */
+    const void *b;
+    void *c;
+    const int32_t *expert_begin, *expert_rows, *row_pair;
+} imx_grouped_args;
+
+#endif /* IMX_GROUPED_ARGS_H */

@@ -1,0 +1,152 @@
+/* ag_moe.c - c[rows, n] = all_gather(a)[token of row] * b[expert of row], rows by expert.
+ *
+ * sequential  caller   | pack own ids and weights | push them and a, flags | wait for all | route |
+ *                        all experts' tiles, whose rows of a are found by index |
+ *
+ * The product reads own tokens from the caller's a, and others where they came in.
+ */
+#include "moe.h"
+#include "plan/descs.h"
+
+enum { ROUTE, GROUPED }; /* kernels */
+
+/* ---- ids and weights, which travel as one matrix --------------------------------------------- */
+
+/* Of a token: top_k ids and as many weights, in elements of dtype. */
+static int64_t pack_width(const imx_variant *variant)
+{
+    size_t bytes = 2 * sizeof(int32_t) * (size_t)imx_moe_desc_of(variant->plan)->top_k;
+    return (int64_t)(bytes / imx_dtype_bytes(variant->shape.dtype));
+}
+
+/* In local data: own tokens' behind all ranks'. */
+static size_t pack_bytes(const imx_variant *variant, int64_t tokens)
+{
+    return imx_align((size_t)(tokens * pack_width(variant)) * imx_dtype_bytes(variant->shape.dtype),
+                     256);
+}
+
+static void *packed_all(const imx_run *run)
+{
+    return imx_run_local(run);
+}
+
+static void *packed_own(const imx_run *run)
+{
+    return (char *)imx_run_local(run) + pack_bytes(run->variant, run->variant->shape.m);
+}
+
+/* ---- sequential ------------------------------------------------------------------------------ */
+
+/* Two movements: a, and what was packed. */
+static void layout(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs a = { 0 }, packed = { 0 };
+    imx_transfer_gather_needs(variant, variant->shape.k, &a);
+    imx_transfer_gather_needs(variant, pack_width(variant), &packed);
+    *n = imx_transfer_both(&a, &packed);
+    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
+}
+
+static imbrex_status prepare(imx_variant *variant)
+{
+    const imx_route_args route = imx_moe_route_args(variant->plan, variant->shape.m);
+    const imx_grouped_args product = imx_moe_grouped_largest(variant);
+    IMX_TRY(imx_variant_prepare(variant, ROUTE, &imx_kernel_route, &route));
+    return imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product);
+}
+
+static imbrex_status pack(const imx_run *run)
+{
+    imx_route_args args = imx_moe_route_args(run->plan, imx_run_rows(run, run->rank));
+    args.step = IMX_ROUTE_PACKS;
+    args.ids = run->args->ids;
+    args.weights_in = run->args->weights;
+    args.packed = packed_own(run);
+    return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
+}
+
+static imbrex_status route(const imx_run *run)
+{
+    imx_route_args args = imx_moe_route_args(run->plan, run->m);
+    const imbrex_routing *routing = run->args->routing;
+    args.step = IMX_ROUTE_ROUTES;
+    args.packed = packed_all(run);
+    args.expert_begin = routing->expert_begin;
+    args.expert_rows = routing->expert_rows;
+    args.row_pair = routing->row_pair;
+    args.pair_row = routing->pair_row;
+    args.pair_expert = routing->pair_expert;
+    args.weights = routing->weights;
+    return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
+}
+
+static imbrex_status multiply(const imx_run *run)
+{
+    imx_grouped_args args = imx_moe_grouped_args(run);
+    args.top_k = imx_moe_desc_of(run->plan)->top_k;
+    args.own = run->args->a;
+    args.own_first = imx_run_row(run, run->rank);
+    args.own_rows = imx_run_rows(run, run->rank);
+    args.gathered = imx_run_data(run, run->rank);
+    args.c = run->args->c;
+    return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
+}
+
+static imbrex_status run_sequential(const imx_run *run)
+{
+    int64_t k = run->variant->shape.k, packed = pack_width(run->variant);
+    imx_needs a = { 0 };
+    imx_transfer_gather_needs(run->variant, k, &a);
+    const imx_run second = imx_transfer_second(run, &a);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(pack(run));
+    IMX_TRY(imx_transfer_gather(&second, run->stream, packed_own(run), packed));
+    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, k));
+    IMX_TRY(imx_transfer_gather_wait(&second, run->stream));
+    IMX_TRY(imx_transfer_gather_out(&second, run->stream, packed_own(run), packed, packed_all(run),
+                                    true));
+    IMX_TRY(imx_transfer_gather_wait(run, run->stream));
+    IMX_TRY(route(run));
+    if (run->args->gathered)
+        IMX_TRY(
+            imx_transfer_gather_out(run, run->stream, run->args->a, k, run->args->gathered, true));
+    IMX_TRY(multiply(run));
+    return imx_run_end(run);
+}
+
+/* ---- the operator ---------------------------------------------------------------------------- */
+
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[rows, k]", "own tokens", IMX_OWN_ROWS, IMX_K),
+    IMX_OPERAND(ids, IMX_I32, "int32", IMBREX_FIELD_INPUT, false, IMX_APART, "[rows, top_k]",
+                "experts of own tokens; outside of 0..experts-1: none", IMX_OWN_ROWS,
+                IMX_MOE_TOP_K),
+    IMX_OPERAND(weights, IMX_FLOATS, "float32", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,
+                IMX_APART, "[rows, top_k]", "their weights; NULL: 1", IMX_OWN_ROWS, IMX_MOE_TOP_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, false, "[experts here, n, k] or [experts here, k, n]",
+                  "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[capacity, n]", "products, by expert",
+                  IMX_MOE_CAPACITY, IMX_N),
+    IMX_MATRIX_OF(gathered, IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false, "[m, k]",
+                  "all ranks' tokens", IMX_ROWS, IMX_K),
+    IMX_MOE_ROUTING_ROWS(IMBREX_FIELD_OUTPUT),
+    IMX_ARGS_M,
+};
+
+const imx_op imx_op_ag_moe = {
+    IMX_OP(ag_moe, "c = all_gather(a)[token] * b[expert], rows by expert", imbrex_moe_desc,
+           imx_moe_desc, args),
+    .check = imx_moe_check,
+    .extent = imx_moe_extent,
+    .capacity = imx_moe_capacity,
+    .algorithms = {
+        { .name = "sequential", .layout = layout, .prepare = prepare, .run = run_sequential },
+    },
+};
+
+imbrex_status imbrex_plan_ag_moe(imbrex_group *group, const imbrex_moe_desc *desc,
+                                 imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_ag_moe, desc, plan);
+}

@@ -1,0 +1,180 @@
+/* moe.c - the desc of ag_moe and moe_rs, and what follows from it. */
+#include "moe.h"
+
+#include "plan/descs.h"
+
+enum { ALIGN_MOST = 512, TOP_K_MOST = 64 };
+
+const imbrex_field imx_moe_desc[IMX_MOE_FIELDS] = {
+    IMX_FIELD(imbrex_moe_desc, tokens, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED | IMBREX_FIELD_RUN,
+              "of all ranks"),
+    IMX_FIELD(imbrex_moe_desc, n, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED,
+              "columns of one expert's product on one rank"),
+    IMX_FIELD(imbrex_moe_desc, k, IMX_SIZE, "int64", IMBREX_FIELD_REQUIRED, "what is summed over"),
+    IMX_FIELD(imbrex_moe_desc, experts, IMX_COUNT, "int", IMBREX_FIELD_REQUIRED, "of all ranks"),
+    IMX_FIELD(imbrex_moe_desc, top_k, IMX_COUNT, "int", IMBREX_FIELD_REQUIRED,
+              "experts of a token"),
+    IMX_FIELD(imbrex_moe_desc, parallel, IMX_FLAG, "int", 0,
+              "0: every rank has a part of every expert; 1: whole experts"),
+    IMX_FIELD(imbrex_moe_desc, align, IMX_COUNT, "int", 0,
+              "an expert's rows begin at a multiple of it; 0: 16"),
+    IMX_FIELD(imbrex_moe_desc, rows, IMX_SIZE, "int64", 0,
+              "rows that there is room for; 0: as many as there can be"),
+    IMX_FIELD(imbrex_moe_desc, dtype, IMX_DTYPE, "dtype", 0, "of all matrices"),
+    IMX_FIELD(imbrex_moe_desc, layout, IMX_LAYOUT, "layout", 0, "how each expert of b lies"),
+    IMX_DESC_TAIL(imbrex_moe_desc),
+};
+
+static int align_of(const imbrex_moe_desc *desc)
+{
+    return desc->align ? desc->align : 16;
+}
+
+/* The first expert of rank. */
+static int64_t first_expert(const imbrex_moe_desc *desc, int ranks, int rank)
+{
+    return desc->parallel == IMBREX_EXPERTS_WHOLE ? imx_team_row(desc->experts, ranks, rank) : 0;
+}
+
+static int64_t experts_here(const imbrex_moe_desc *desc, int ranks, int rank)
+{
+    if (desc->parallel == IMBREX_EXPERTS_TENSOR)
+        return desc->experts;
+    return first_expert(desc, ranks, rank + 1) - first_expert(desc, ranks, rank);
+}
+
+/* Alike on all ranks: the worst case is that all pairs are on one, and each expert of it that has
+ * any leaves a gap. */
+static int64_t capacity(const imbrex_moe_desc *desc, int ranks)
+{
+    if (desc->rows)
+        return desc->rows;
+    bool whole = desc->parallel == IMBREX_EXPERTS_WHOLE;
+    int64_t here = whole ? imx_ceil_div(desc->experts, ranks) : desc->experts;
+    int64_t pairs = desc->tokens * desc->top_k;
+    return pairs + imx_min(here, pairs) * (align_of(desc) - 1);
+}
+
+int64_t imx_moe_capacity(const imx_asked *asked)
+{
+    return capacity(asked->desc, asked->group->size);
+}
+
+int64_t imx_moe_rows(const imbrex_plan *plan)
+{
+    return capacity(imx_moe_desc_of(plan), plan->group->size);
+}
+
+int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
+{
+    const imbrex_moe_desc *desc = asked->desc;
+    int64_t here = experts_here(desc, asked->group->size, asked->group->rank);
+    switch (which) {
+    case IMX_MOE_TOP_K:
+        return desc->top_k;
+    case IMX_MOE_HERE:
+        return here;
+    case IMX_MOE_BEGINS:
+        return here + 1;
+    case IMX_MOE_CAPACITY:
+        return imx_moe_capacity(asked);
+    default:
+        return m * desc->top_k;
+    }
+}
+
+/* ---- what is wrong --------------------------------------------------------------------------- */
+
+static imbrex_status check_range(const char *name, int64_t value, int64_t least, int64_t most)
+{
+    if (value < least || value > most)
+        return imx_fail(IMBREX_INVALID, "desc.%s is %lld: want from %lld to %lld", name,
+                        (long long)value, (long long)least, (long long)most);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_matrix(const char *what, int64_t rows, int64_t cols)
+{
+    if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s, %lld x %lld, is too large: want at most 2^%d elements", what,
+                        (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
+    return IMBREX_OK;
+}
+
+imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *request)
+{
+    const imbrex_moe_desc *d = (const imbrex_moe_desc *)(const void *)request->desc;
+    IMX_TRY(check_range("experts", d->experts, 1, INT32_MAX));
+    IMX_TRY(check_range("top_k", d->top_k, 1, TOP_K_MOST));
+    int align = align_of(d);
+    if (align > ALIGN_MOST || align & (align - 1))
+        return imx_fail(IMBREX_INVALID, "desc.align is %d: want a power of two up to %d", align,
+                        ALIGN_MOST);
+    if (group->target->arch)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s is for CPU ranks so far, and %s is a GPU: no kernel multiplies rows of "
+                        "experts there",
+                        request->op->info.name, group->device_name);
+    int64_t here = experts_here(d, group->size, 0);
+    for (int r = 1; r < group->size; r++)
+        here = imx_max(here, experts_here(d, group->size, r));
+    if (here > IMX_ROUTE_EXPERTS)
+        return imx_fail(IMBREX_UNSUPPORTED, "desc.experts is %d: want at most %d on a rank",
+                        d->experts, IMX_ROUTE_EXPERTS);
+    if (d->tokens > ((int64_t)1 << IMX_ROUTE_PAIRS_LOG2) / d->top_k)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "desc.tokens x desc.top_k is %lld x %d: want at most 2^%d pairs",
+                        (long long)d->tokens, d->top_k, IMX_ROUTE_PAIRS_LOG2);
+    int64_t rows = capacity(d, group->size), most = imx_max(d->n, d->k);
+    IMX_TRY(check_matrix("the matrix of desc.rows and desc.n or desc.k", rows, most));
+    return check_matrix("the matrix of all experts' weights", here * d->n, d->k);
+}
+
+/* ---- what kernels get ------------------------------------------------------------------------ */
+
+imx_route_args imx_moe_route_args(const imbrex_plan *plan, int64_t m)
+{
+    const imbrex_moe_desc *desc = imx_moe_desc_of(plan);
+    int ranks = plan->group->size, rank = plan->group->rank;
+    return (imx_route_args){
+        .tokens = (int32_t)m,
+        .top_k = desc->top_k,
+        .experts = desc->experts,
+        .first = (int32_t)first_expert(desc, ranks, rank),
+        .here = (int32_t)experts_here(desc, ranks, rank),
+        .align = align_of(desc),
+        .rows = (int32_t)capacity(desc, ranks),
+        .plan = plan->object.number, /* the fault names the plan */
+    };
+}
+
+static imx_grouped_args grouped_args(const imbrex_plan *plan)
+{
+    const imbrex_moe_desc *desc = imx_moe_desc_of(plan);
+    return (imx_grouped_args){
+        .n = desc->n,
+        .k = desc->k,
+        .dtype = (int)desc->dtype,
+        .layout = (int)desc->layout,
+        .here = (int)experts_here(desc, plan->group->size, plan->group->rank),
+        .rows = capacity(desc, plan->group->size),
+    };
+}
+
+imx_grouped_args imx_moe_grouped_args(const imx_run *run)
+{
+    imx_grouped_args args = grouped_args(run->plan);
+    const imbrex_routing *routing = run->args->routing;
+    args.tokens = run->m;
+    args.b = run->args->b;
+    args.expert_begin = routing->expert_begin;
+    args.expert_rows = routing->expert_rows;
+    args.row_pair = routing->row_pair;
+    return args;
+}
+
+imx_grouped_args imx_moe_grouped_largest(const imx_variant *variant)
+{
+    return grouped_args(variant->plan);
+}

@@ -1,0 +1,147 @@
+/* moe_rs.c - c[own tokens, n] = the sum over places of weight * (a[row] * b[expert]), over all
+ * ranks, + bias.
+ *
+ * sequential  caller   | all experts' tiles | weigh and add places | push each rank its tokens,
+ *                        flags | wait for all | add ranks, bias |
+ *
+ * A product is rounded to dtype, and so is what a rank sends of a token.  Rows of tokens that a
+ * rank has nothing of are sent, too, and not read.
+ */
+#include "moe.h"
+#include "plan/descs.h"
+
+enum { GROUPED, COMBINE }; /* kernels */
+
+/* ---- local data: | products [capacity, n] | parts [tokens, n] | ------------------------------ */
+
+static size_t products_bytes(const imx_variant *variant)
+{
+    size_t elements = (size_t)imx_moe_rows(variant->plan) * (size_t)variant->shape.n;
+    return imx_align(elements * imx_dtype_bytes(variant->shape.dtype), 256);
+}
+
+static size_t parts_bytes(const imx_variant *variant)
+{
+    size_t elements = (size_t)variant->shape.m * (size_t)variant->shape.n;
+    return elements * imx_dtype_bytes(variant->shape.dtype);
+}
+
+static void *products(const imx_run *run)
+{
+    return imx_run_local(run);
+}
+
+static void *parts(const imx_run *run)
+{
+    return (char *)imx_run_local(run) + products_bytes(run->variant);
+}
+
+/* ---- sequential ------------------------------------------------------------------------------ */
+
+static void layout(const imx_variant *variant, imx_needs *n)
+{
+    imx_transfer_scatter_needs(variant, n);
+    n->local_bytes = products_bytes(variant) + parts_bytes(variant);
+}
+
+static imbrex_status prepare(imx_variant *variant)
+{
+    const imx_grouped_args product = imx_moe_grouped_largest(variant);
+    const imx_combine_args any = { .dtype = (int)variant->shape.dtype };
+    IMX_TRY(imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product));
+    return imx_variant_prepare(variant, COMBINE, &imx_kernel_combine, &any);
+}
+
+static imbrex_status multiply(const imx_run *run)
+{
+    imx_grouped_args args = imx_moe_grouped_args(run);
+    args.own = run->args->a;
+    args.c = products(run);
+    return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
+}
+
+static imx_combine_args combine_args(const imx_run *run, int step)
+{
+    const imbrex_moe_desc *desc = imx_moe_desc_of(run->plan);
+    return (imx_combine_args){
+        .step = step,
+        .n = desc->n,
+        .top_k = desc->top_k,
+        .dtype = (int)desc->dtype,
+        .ranks = run->ranks,
+        .own = run->rank,
+        .experts = desc->experts,
+        .whole = desc->parallel == IMBREX_EXPERTS_WHOLE,
+        .pair_row = run->args->routing->pair_row,
+        .pair_expert = run->args->routing->pair_expert,
+        .weights = run->args->routing->weights,
+    };
+}
+
+static imbrex_status add_places(const imx_run *run)
+{
+    imx_combine_args args = combine_args(run, IMX_COMBINE_PLACES);
+    args.tokens = run->m;
+    args.from = products(run);
+    args.rows = imx_moe_rows(run->plan);
+    args.to = parts(run);
+    return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
+}
+
+static imbrex_status add_ranks(const imx_run *run)
+{
+    imx_combine_args args = combine_args(run, IMX_COMBINE_RANKS);
+    args.tokens = imx_run_rows(run, run->rank);
+    args.first = imx_run_row(run, run->rank);
+    args.slots = imx_run_data(run, run->rank);
+    args.slot_bytes = (int64_t)imx_transfer_slot_bytes(run->variant);
+    args.own_part =
+        (const char *)parts(run) + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
+    args.bias = run->args->bias;
+    args.to = run->args->c;
+    return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
+}
+
+static imbrex_status run_sequential(const imx_run *run)
+{
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run));
+    IMX_TRY(add_places(run));
+    IMX_TRY(imx_transfer_scatter(run, run->stream, parts(run), NULL));
+    IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
+    IMX_TRY(add_ranks(run));
+    return imx_run_end(run);
+}
+
+/* ---- the operator ---------------------------------------------------------------------------- */
+
+static const imbrex_field args[] = {
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[capacity, k]", "rows by expert", IMX_MOE_CAPACITY,
+                  IMX_K),
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, false, "[experts here, n, k] or [experts here, k, n]",
+                  "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
+    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
+                  "of the columns of c", IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own tokens of the sum", IMX_OWN_ROWS,
+                  IMX_N),
+    IMX_MOE_ROUTING_ROWS(IMBREX_FIELD_INPUT),
+    IMX_ARGS_M,
+};
+
+const imx_op imx_op_moe_rs = {
+    IMX_OP(moe_rs, "c = reduce_scatter of the sum over places of weight * (a * b[expert]) + bias",
+           imbrex_moe_desc, imx_moe_desc, args),
+    .scatters = true,
+    .check = imx_moe_check,
+    .extent = imx_moe_extent,
+    .capacity = imx_moe_capacity,
+    .algorithms = {
+        { .name = "sequential", .layout = layout, .prepare = prepare, .run = run_sequential },
+    },
+};
+
+imbrex_status imbrex_plan_moe_rs(imbrex_group *group, const imbrex_moe_desc *desc,
+                                 imbrex_plan **plan)
+{
+    return imx_plan_create(group, &imx_op_moe_rs, desc, plan);
+}

@@ -1,0 +1,390 @@
+/* moe_cases.c - ag_moe and moe_rs against what they should give; see moe_cases.h. */
+#include "moe_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "imbrex_device.h"
+#include "reference.h"
+
+enum { A, B, ROW, WEIGHT, IDS, BIAS }; /* inputs */
+enum { GUARD = 8 };
+
+static double value(const moe_case *c, int input, int64_t i)
+{
+    double x = input_value(c->desc.dtype, 100 * input, i);
+    return input == WEIGHT || c->real ? x : rint(x);
+}
+
+static int32_t id_of(const moe_case *c, int64_t pair)
+{
+    double x = input_value(IMBREX_F32, 100 * IDS, pair) + 2; /* from 0 to 4 */
+    int experts = c->desc.experts;
+    switch (c->ids) {
+    case EVEN:
+        return (int32_t)(x / 4 * experts);
+    case SKEWED:
+        return (int32_t)(x / 4 * x / 4 * x / 4 * x / 4 * experts);
+    case TO_ONE:
+        return experts / 2;
+    case TO_NONE:
+        return -1;
+    case ANY_NUMBER:
+        return x < 1 ? INT32_MIN : x < 2 ? INT32_MAX : (int32_t)(x / 2 * experts) - experts / 2;
+    default:
+        return (int32_t)(pair / 2 % experts);
+    }
+}
+
+static bool is_whole(const moe_bench *b)
+{
+    return b->c->desc.parallel == IMBREX_EXPERTS_WHOLE;
+}
+
+/* Filled with ones, which are no numbers; behind it a guard. */
+static void *room(int64_t elements, size_t element)
+{
+    size_t bytes = (size_t)elements * element + GUARD;
+    return memset(malloc(bytes), 0xff, bytes);
+}
+
+bool moe_is_intact(const void *at, int64_t elements, size_t element)
+{
+    const unsigned char *guard = (const unsigned char *)at + (size_t)elements * element;
+    for (int i = 0; i < GUARD; i++)
+        if (guard[i] != 0xff)
+            return false;
+    return true;
+}
+
+/* Weights of expert e, column and k as all ranks count them. */
+static double weight_of(const moe_bench *b, int64_t e, int64_t col, int64_t k, int64_t all_k)
+{
+    return value(b->c, B, (e * 512 + col) * all_k + k);
+}
+
+static void fill_b(const moe_bench *b, void *to, bool scatters)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t parts = is_whole(b) ? 0 : b->rank, all_k = d->k * (is_whole(b) ? 1 : b->ranks);
+    for (int64_t i = 0; i < b->here * d->n * d->k; i++) {
+        int64_t e = i / (d->n * d->k), at = i % (d->n * d->k);
+        int64_t col = d->layout == IMBREX_NK ? at / d->k : at % d->n;
+        int64_t k = d->layout == IMBREX_NK ? at % d->k : at / d->n;
+        double x = scatters ? weight_of(b, b->first + e, col, parts * d->k + k, all_k)
+                            : weight_of(b, b->first + e, parts * d->n + col, k, d->k);
+        element_set(d->dtype, to, i, x);
+    }
+}
+
+moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t capacity)
+{
+    const imbrex_moe_desc *d = &c->desc;
+    size_t e = element_bytes(d->dtype);
+    bool whole = d->parallel == IMBREX_EXPERTS_WHOLE;
+    moe_bench b = { .c = c, .rank = rank, .ranks = ranks, .m = m, .capacity = capacity };
+    b.first = whole ? (int)rank_row(d->experts, ranks, rank) : 0;
+    b.here = whole ? (int)rank_row(d->experts, ranks, rank + 1) - b.first : d->experts;
+    b.own_first = rank_row(m, ranks, rank);
+    b.own = rank_row(m, ranks, rank + 1) - b.own_first;
+    b.pairs = m * d->top_k;
+    b.routing = (imbrex_routing){ .expert_begin = room(b.here + 1, 4),
+                                  .expert_rows = room(b.here, 4),
+                                  .row_pair = room(capacity, 4),
+                                  .pair_row = room(b.pairs, 4),
+                                  .pair_expert = room(b.pairs, 4),
+                                  .weights = room(b.pairs, 4) };
+    b.a = room(b.own * d->k, e);
+    b.b = room(b.here * d->n * d->k, e);
+    b.out = room(capacity * d->n, e);
+    b.gathered = room(m * d->k, e);
+    b.row_a = room(capacity * d->k, e);
+    b.row_b = room(b.here * d->n * d->k, e);
+    b.bias = room(d->n, e);
+    b.sum = room(b.own * d->n, e);
+    b.ids = room(b.own * d->top_k, 4);
+    b.weights = room(b.own * d->top_k, 4);
+    for (int64_t i = 0; i < b.own * d->k; i++)
+        element_set(d->dtype, b.a, i, value(c, A, b.own_first * d->k + i));
+    for (int64_t i = 0; i < b.own * d->top_k; i++) {
+        b.ids[i] = id_of(c, b.own_first * d->top_k + i);
+        b.weights[i] = (float)value(c, WEIGHT, b.own_first * d->top_k + i);
+    }
+    for (int64_t i = 0; i < d->n; i++)
+        element_set(d->dtype, b.bias, i, value(c, BIAS, i) / 8);
+    fill_b(&b, b.b, false);
+    fill_b(&b, b.row_b, true);
+    return b;
+}
+
+void moe_drop(moe_bench *b)
+{
+    void *all[] = { b->routing.expert_begin,
+                    b->routing.expert_rows,
+                    b->routing.row_pair,
+                    b->routing.pair_row,
+                    b->routing.pair_expert,
+                    b->routing.weights,
+                    b->a,
+                    b->b,
+                    b->out,
+                    b->gathered,
+                    b->row_a,
+                    b->row_b,
+                    b->bias,
+                    b->sum,
+                    b->ids,
+                    b->weights };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* ---- what is right --------------------------------------------------------------------------- */
+
+int moe_check_routing(const moe_bench *b)
+{
+    const imbrex_routing *r = &b->routing;
+    int64_t row = 0, align = b->c->desc.align ? b->c->desc.align : 16, rows = 0;
+    for (int e = 0; e < b->here; e++) {
+        row = (row + align - 1) / align * align;
+        RANK_CHECK(r->expert_begin[e] == row, "expert %d begins at %d, not %d", e,
+                   r->expert_begin[e], (int)row);
+        for (int64_t pair = 0; pair < b->pairs; pair++) {
+            if (id_of(b->c, pair) != b->first + e)
+                continue;
+            RANK_CHECK(r->row_pair[row] == pair && r->pair_row[pair] == row,
+                       "row %d has pair %d, pair %d row %d", (int)row, r->row_pair[row], (int)pair,
+                       r->pair_row[pair]);
+            row++;
+            rows++;
+        }
+        RANK_CHECK(r->expert_rows[e] == row - r->expert_begin[e], "expert %d has %d rows", e,
+                   r->expert_rows[e]);
+    }
+    RANK_CHECK(r->expert_begin[b->here] == row, "the end is %d", r->expert_begin[b->here]);
+    for (int64_t i = 0; i < b->capacity; i++)
+        rows -= r->row_pair[i] >= 0;
+    RANK_CHECK(rows == 0, "%d rows too few are in row_pair", (int)rows);
+    for (int64_t pair = 0; pair < b->pairs; pair++) {
+        int32_t id = id_of(b->c, pair);
+        bool is = id >= 0 && id < b->c->desc.experts,
+             here = id >= b->first && id < b->first + b->here;
+        RANK_CHECK(r->pair_expert[pair] == (is ? id : -1), "pair_expert[%d]", (int)pair);
+        RANK_CHECK(here || r->pair_row[pair] == -1, "pair_row[%d]", (int)pair);
+        float want = b->c->weights ? (float)value(b->c, WEIGHT, pair) : 1;
+        RANK_CHECK(r->weights[pair] == want, "weights[%d] is %g", (int)pair,
+                   (double)r->weights[pair]);
+    }
+    RANK_CHECK(
+        moe_is_intact(r->expert_begin, b->here + 1, 4) &&
+            moe_is_intact(r->expert_rows, b->here, 4) &&
+            moe_is_intact(r->row_pair, b->capacity, 4) && moe_is_intact(r->pair_row, b->pairs, 4) &&
+            moe_is_intact(r->pair_expert, b->pairs, 4) && moe_is_intact(r->weights, b->pairs, 4),
+        "something was written behind the routing");
+    return 0;
+}
+
+/* As an element of the plan's type. */
+static double rounded(const moe_case *c, double x)
+{
+    char element[4];
+    element_set(c->desc.dtype, element, 0, x);
+    return element_get(c->desc.dtype, element, 0);
+}
+
+int moe_check_products(const moe_bench *b)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t part = is_whole(b) ? 0 : b->rank;
+    for (int64_t i = 0; i < b->capacity * d->n; i++) {
+        int64_t pair = b->routing.row_pair[i / d->n], col = part * d->n + i % d->n;
+        double have = element_get(d->dtype, b->out, i), want = 0, size = 0;
+        if (pair < 0) {
+            RANK_CHECK(isnan(have), "a row between experts was written");
+            continue;
+        }
+        for (int64_t k = 0; k < d->k; k++) {
+            double term = value(b->c, A, pair / d->top_k * d->k + k) *
+                          weight_of(b, id_of(b->c, pair), col, k, d->k);
+            want += term;
+            size += fabs(term);
+        }
+        if (b->c->real)
+            RANK_CHECK(fabs(have - want) <= 1e-6 * size + fabs(want) / 128, "c[%d] is %g, not %g",
+                       (int)i, have, want);
+        else
+            RANK_CHECK(have == rounded(b->c, want), "c[%d] of pair %d is %g, not %g", (int)i,
+                       (int)pair, have, rounded(b->c, want));
+    }
+    for (int64_t i = 0; i < b->m * d->k && b->c->gathered; i++)
+        RANK_CHECK(element_get(d->dtype, b->gathered, i) == value(b->c, A, i), "gathered[%d]",
+                   (int)i);
+    RANK_CHECK(moe_is_intact(b->out, b->capacity * d->n, element_bytes(d->dtype)) &&
+                   moe_is_intact(b->gathered, b->m * d->k, element_bytes(d->dtype)),
+               "something was written behind c");
+    return 0;
+}
+
+/* The rank that has expert e alone. */
+static int holder(const moe_bench *b, int e)
+{
+    int r = 0;
+    while (e >= rank_row(b->c->desc.experts, b->ranks, r + 1))
+        r++;
+    return r;
+}
+
+/* What rank r sends of an element of a token; false: it has nothing of it. */
+static bool part_of(const moe_bench *b, int r, int64_t token, int64_t col, float *part)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t parts = is_whole(b) ? 1 : b->ranks, from = is_whole(b) ? 0 : r * d->k;
+    bool any = false;
+    for (int64_t pair = token * d->top_k; pair < (token + 1) * d->top_k; pair++) {
+        int32_t id = id_of(b->c, pair);
+        if (id < 0 || id >= d->experts || (is_whole(b) && holder(b, id) != r))
+            continue;
+        double product = 0;
+        for (int64_t k = from; k < from + d->k; k++)
+            product +=
+                value(b->c, ROW, pair * d->k * parts + k) * weight_of(b, id, col, k, d->k * parts);
+        volatile float term = (b->c->weights ? (float)value(b->c, WEIGHT, pair) : 1.0f) *
+                              (float)rounded(b->c, product);
+        *part = any ? *part + term : term;
+        any = true;
+    }
+    *part = any ? (float)rounded(b->c, (double)*part) : 0;
+    return any;
+}
+
+static int check_sums(const moe_bench *b)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    for (int64_t i = 0; i < b->own * d->n; i++) {
+        int64_t token = b->own_first + i / d->n, col = i % d->n;
+        float sum = 0, part;
+        bool any = false;
+        for (int r = 0; r < b->ranks; r++) {
+            if (!part_of(b, r, token, col, &part))
+                continue;
+            sum = any ? sum + part : part;
+            any = true;
+        }
+        if (b->c->bias)
+            sum += (float)element_get(d->dtype, b->bias, col);
+        double have = element_get(d->dtype, b->sum, i), want = rounded(b->c, (double)sum);
+        RANK_CHECK(have == want, "c[%d] of token %d is %.9g, not %.9g", (int)i, (int)token, have,
+                   want);
+    }
+    RANK_CHECK(moe_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
+               "something was written behind c");
+    return 0;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+int moe_run_ag(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
+{
+    imbrex_args args = { .a = b->a,
+                         .b = b->b,
+                         .c = b->out,
+                         .gathered = b->c->gathered ? b->gathered : NULL,
+                         .ids = b->ids,
+                         .weights = b->c->weights ? b->weights : NULL,
+                         .routing = &b->routing,
+                         .m = b->m };
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t parts = is_whole(b) ? 1 : b->ranks, from = is_whole(b) ? 0 : b->rank * d->k;
+    for (int64_t i = 0; i < b->capacity * d->k; i++) {
+        int64_t pair = b->routing.row_pair[i / d->k];
+        if (pair >= 0)
+            element_set(d->dtype, b->row_a, i,
+                        value(b->c, ROW, pair * d->k * parts + from + i % d->k));
+    }
+    imbrex_args args = { .a = b->row_a,
+                         .b = b->row_b,
+                         .c = b->sum,
+                         .bias = b->c->bias ? b->bias : NULL,
+                         .routing = &b->routing,
+                         .m = b->m };
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    return 0;
+}
+
+/* Both operators, with all tokens, with fewer, with all again. */
+static int check_case(imbrex_group *group, const moe_case *c)
+{
+    imbrex_plan *ag = NULL, *rs = NULL;
+    int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group), failed = 0;
+    int64_t tokens = c->desc.tokens, ms[] = { tokens, tokens / 2, tokens };
+    RANK_OK(imbrex_plan_ag_moe(group, &c->desc, &ag));
+    RANK_OK(imbrex_plan_moe_rs(group, &c->desc, &rs));
+    RANK_CHECK(imbrex_plan_rows(ag) == imbrex_plan_rows(rs), "capacities differ");
+    for (int i = 0; i < 3 && !failed; i++) {
+        if (ms[i] < 1 || ms[i] > tokens)
+            continue;
+        moe_bench b = moe_take(c, rank, ranks, ms[i], imbrex_plan_rows(ag));
+        failed = moe_run_ag(group, ag, &b) || moe_check_routing(&b) || moe_check_products(&b);
+        if (!failed && !c->real)
+            failed = moe_run_rs(group, rs, &b) || check_sums(&b);
+        moe_drop(&b);
+    }
+    if (failed)
+        fprintf(stderr,
+                "  tokens %d, n %d, k %d, experts %d, top_k %d, parallel %d, dtype %d, ids %d\n",
+                (int)tokens, (int)c->desc.n, (int)c->desc.k, c->desc.experts, c->desc.top_k,
+                (int)c->desc.parallel, (int)c->desc.dtype, c->ids);
+    imbrex_plan_destroy(ag);
+    imbrex_plan_destroy(rs);
+    return failed;
+}
+
+static const struct {
+    int64_t tokens, n, k;
+    int experts, top_k, align, chunk_rows;
+} shapes[] = {
+    { 24, 16, 32, 8, 2, 0, 0 }, { 61, 17, 13, 12, 4, 1, 5 },  { 3, 70, 7, 2, 1, 512, 0 },
+    { 1, 1, 1, 1, 1, 0, 0 },    { 20, 5, 30, 3, 64, 4, 0 },   { 9, 4, 0, 5, 2, 0, 0 },
+    { 0, 8, 8, 4, 2, 0, 0 },    { 50, 65, 20, 40, 8, 16, 7 },
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static moe_case case_of(int i)
+{
+    int s = i / (KINDS * 2), kind = i / 2 % KINDS;
+    return (moe_case){ .desc = { .tokens = shapes[s].tokens,
+                                 .n = shapes[s].n,
+                                 .k = shapes[s].k,
+                                 .experts = shapes[s].experts,
+                                 .top_k = shapes[s].top_k,
+                                 .align = shapes[s].align,
+                                 .chunk_rows = shapes[s].chunk_rows,
+                                 .parallel = (imbrex_experts)(i % 2),
+                                 .dtype = (imbrex_dtype)(IMBREX_BF16 + (s + kind) % 3),
+                                 .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
+                       .ids = kind,
+                       .weights = (s + kind) % 4 != 0,
+                       .bias = (s + kind) % 2,
+                       .gathered = (s + kind) % 3 == 0 };
+}
+
+int moe_cases_all(imbrex_group *group, void *ctx)
+{
+    const moe_walk *walk = ctx;
+    for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
+        moe_case c = case_of(i);
+        c.desc.algorithm = walk->algorithm;
+        if (check_case(group, &c))
+            return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,203 @@
+/* test_moe.c - ag_moe and moe_rs on CPU ranks: the table of cases, real numbers against float64,
+ * the bits of both ways to divide experts, and what fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "moe_cases.h"
+#include "sanitized.h"
+
+static void on_ranks(int size, rank_main main, void *ctx)
+{
+    ranks_desc desc = { .size = size };
+    assert_int_equal(ranks_run(&desc, main, ctx), 0);
+}
+
+static void bit_for_bit(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        on_ranks(ranks, moe_cases_all,
+                 &(moe_walk){ .step = (ranks == 3 ? 1 : 3) * (SANITIZED ? 5 : 1) });
+}
+
+/* Under the protocol checker, and with blocks that share the tiles otherwise. */
+static void checked(void **state)
+{
+    moe_walk walk = { .step = SANITIZED ? 11 : 5 }; /* each access is looked at */
+    (void)state;
+    setenv("IMBREX_CHECK", "1", 1);
+    setenv("IMBREX_CPU_THREADS", "3", 1);
+    ranks_desc desc = { .size = 3 };
+    int failed = ranks_run(&desc, moe_cases_all, &walk);
+    unsetenv("IMBREX_CPU_THREADS");
+    unsetenv("IMBREX_CHECK");
+    assert_int_equal(failed, 0);
+}
+
+/* Real numbers: [pair, column] as whole experts give it, and as parts of them do. */
+enum { TOKENS = 50, N = 96, K = 700, EXPERTS = 6, TOP = 2, RANKS = 3 };
+static uint32_t bits[2][TOKENS * TOP * N];
+
+static int both_ways(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    int rank = imbrex_group_rank(group);
+    for (int whole = 0; whole < 2; whole++) {
+        moe_case c = { .desc = { .tokens = TOKENS,
+                                 .n = whole ? N : N / RANKS,
+                                 .k = K,
+                                 .experts = EXPERTS,
+                                 .top_k = TOP,
+                                 .parallel = (imbrex_experts)whole,
+                                 .dtype = IMBREX_F32,
+                                 .layout = whole ? IMBREX_KN : IMBREX_NK },
+                       .real = 1 };
+        imbrex_plan *plan = NULL;
+        RANK_OK(imbrex_plan_ag_moe(group, &c.desc, &plan));
+        moe_bench b = moe_take(&c, rank, RANKS, TOKENS, imbrex_plan_rows(plan));
+        if (moe_run_ag(group, plan, &b) || moe_check_routing(&b) || moe_check_products(&b))
+            return 1;
+        int64_t first = whole ? 0 : rank * c.desc.n;
+        for (int64_t i = 0; i < b.capacity * c.desc.n; i++) {
+            int64_t pair = b.routing.row_pair[i / c.desc.n];
+            if (pair >= 0)
+                memcpy(&bits[whole][pair * N + first + i % c.desc.n], b.out + 4 * i, 4);
+        }
+        moe_drop(&b);
+        imbrex_plan_destroy(plan);
+    }
+    return 0;
+}
+
+static void divided_either_way(void **state)
+{
+    (void)state;
+    on_ranks(RANKS, both_ways, NULL);
+    assert_memory_equal(bits[0], bits[1], sizeof bits[0]);
+}
+
+/* ---- what fails ------------------------------------------------------------------------------ */
+
+/* All pairs on rank 1, which has no room for them. */
+static int too_many_rows(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    moe_case c = { .desc = { .tokens = 12,
+                             .n = 4,
+                             .k = 4,
+                             .experts = 3,
+                             .top_k = 2,
+                             .rows = 20,
+                             .parallel = IMBREX_EXPERTS_WHOLE,
+                             .dtype = IMBREX_F32 },
+                   .ids = TO_ONE };
+    imbrex_plan *plan = NULL;
+    RANK_OK(imbrex_plan_ag_moe(group, &c.desc, &plan));
+    RANK_CHECK(imbrex_plan_rows(plan) == 20, "%d rows", (int)imbrex_plan_rows(plan));
+    moe_bench b = moe_take(&c, imbrex_group_rank(group), imbrex_group_size(group), 12, 20);
+    imbrex_args args = {
+        .a = b.a, .b = b.b, .c = b.out, .ids = b.ids, .routing = &b.routing, .m = 12
+    };
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    imbrex_status status = imbrex_stream_sync(group, NULL);
+    while (status == IMBREX_OK) /* the others hear of it a little later */
+        status = imbrex_group_status(group);
+    RANK_CHECK(status == IMBREX_NO_MEMORY && strstr(imbrex_error(), "rank 1") &&
+                   strstr(imbrex_error(), "have 24 rows there, and desc.rows is 20"),
+               "%s: %s", imbrex_status_name(status), imbrex_error());
+    RANK_CHECK(moe_is_intact(b.out, 20 * 4, 4) && moe_is_intact(b.routing.row_pair, 20, 4) &&
+                   moe_is_intact(b.routing.pair_row, 24, 4),
+               "something was written beyond the capacity");
+    moe_drop(&b);
+    return 0;
+}
+
+static void fails_on_too_many_rows(void **state)
+{
+    (void)state;
+    on_ranks(3, too_many_rows, NULL);
+}
+
+#define WRONG_DESC(field, value, status, says)                             \
+    do {                                                                   \
+        imbrex_moe_desc wrong = good;                                      \
+        wrong.field = (value);                                             \
+        RANK_CHECK(imbrex_plan_moe_rs(group, &wrong, &plan) == (status) && \
+                       strstr(imbrex_error(), says),                       \
+                   "%s", imbrex_error());                                  \
+    } while (0)
+
+#define WRONG_ARGS(change, says)                                      \
+    do {                                                              \
+        imbrex_args args = fine;                                      \
+        imbrex_routing routing = b.routing;                           \
+        args.routing = &routing;                                      \
+        change;                                                       \
+        RANK_CHECK(imbrex_plan_run(plan, &args, NULL) != IMBREX_OK && \
+                       strstr(imbrex_error(), says),                  \
+                   "%s", imbrex_error());                             \
+    } while (0)
+
+static int mistakes(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *plan = NULL;
+    bool odd = imbrex_group_rank(group) == 1;
+    const imbrex_moe_desc good = {
+        .tokens = 8, .n = 4, .k = 4, .experts = 3, .top_k = 2, .dtype = IMBREX_F32
+    };
+    const moe_case c = { .desc = good };
+    WRONG_DESC(experts, 0, IMBREX_INVALID, "desc.experts is 0: want from 1 to");
+    WRONG_DESC(experts, 2049, IMBREX_UNSUPPORTED, "want at most 2048 on a rank");
+    WRONG_DESC(top_k, 65, IMBREX_INVALID, "desc.top_k is 65: want from 1 to 64");
+    WRONG_DESC(parallel, (imbrex_experts)2, IMBREX_INVALID, "desc.parallel is 2: want from 0 to 1");
+    WRONG_DESC(align, 24, IMBREX_INVALID, "desc.align is 24: want a power of two up to 512");
+    WRONG_DESC(rows, -1, IMBREX_INVALID, "desc.rows is -1");
+    WRONG_DESC(tokens, 1 << 30, IMBREX_UNSUPPORTED, "want at most 2^30 pairs");
+    WRONG_DESC(reserved[11], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
+    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "moe_rs has \"sequential\" here");
+    WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
+    RANK_CHECK(imbrex_tune(group, "ag_moe", &good, sizeof good, NULL, NULL) == IMBREX_UNSUPPORTED &&
+                   strstr(imbrex_error(), "ag_moe is not tuned: its time depends on"),
+               "%s", imbrex_error());
+    RANK_CHECK(imbrex_plan_rows(NULL) == 0, "NULL has rows");
+    RANK_OK(imbrex_plan_ag_moe(group, &good, &plan));
+    RANK_CHECK(imbrex_plan_rows(plan) == 16 + 3 * 15, "%d rows", (int)imbrex_plan_rows(plan));
+    moe_bench b =
+        moe_take(&c, imbrex_group_rank(group), imbrex_group_size(group), 8, imbrex_plan_rows(plan));
+    const imbrex_args fine = { .a = b.a, .b = b.b, .c = b.out, .ids = b.ids, .m = 8 };
+    WRONG_ARGS(args.routing = NULL, "args.routing is NULL: want where pairs lie");
+    WRONG_ARGS(routing.row_pair = NULL, "args.routing.row_pair is NULL: want 61 elements");
+    WRONG_ARGS(routing.weights = NULL, "args.routing.weights is NULL: want 16 elements");
+    WRONG_ARGS(routing.reserved[3] = 1, "args.routing.reserved");
+    WRONG_ARGS(routing.pair_row = routing.pair_expert, "overlaps args.routing.pair_row");
+    WRONG_ARGS(routing.expert_rows = (int32_t *)(void *)b.out, "args.routing.expert_rows overlaps");
+    WRONG_ARGS(routing.expert_rows = (int32_t *)(void *)((char *)b.routing.expert_rows + 2),
+               "is not 4-byte aligned");
+    WRONG_ARGS(args.ids = NULL, "args.ids is NULL: want ");
+    WRONG_ARGS(args.bias = b.bias, "args.bias must be NULL for ag_moe");
+    imbrex_plan_destroy(plan);
+    RANK_CHECK(imbrex_plan_rows(plan) == 0, "a destroyed plan has rows");
+    moe_drop(&b);
+    return 0;
+}
+
+static void says_what_is_wrong(void **state)
+{
+    (void)state;
+    on_ranks(2, mistakes, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bit_for_bit),        cmocka_unit_test(checked),
+        cmocka_unit_test(divided_either_way), cmocka_unit_test(fails_on_too_many_rows),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests_name("moe", tests, NULL, NULL);
+}
