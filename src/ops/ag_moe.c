@@ -38,6 +38,11 @@ static void *packed_own(const imx_run *run)
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
+static double cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_sequential_cost(rates, p->sent);
+}
+
 /* Two movements: a, and what was packed. */
 static void layout(const imx_variant *variant, imx_needs *n)
 {
@@ -118,13 +123,13 @@ static imbrex_status run_sequential(const imx_run *run)
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[rows, k]", "own tokens", IMX_OWN_ROWS, IMX_K),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[rows, k]", "own tokens", IMX_OWN_ROWS, IMX_K),
     IMX_OPERAND(ids, IMX_I32, "int32", IMBREX_FIELD_INPUT, false, IMX_APART, "[rows, top_k]",
                 "experts of own tokens; outside of 0..experts-1: none", IMX_OWN_ROWS,
                 IMX_MOE_TOP_K),
     IMX_OPERAND(weights, IMX_FLOATS, "float32", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,
                 IMX_APART, "[rows, top_k]", "their weights; NULL: 1", IMX_OWN_ROWS, IMX_MOE_TOP_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, false, "[experts here, n, k] or [experts here, k, n]",
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[experts here, n, k] or [experts here, k, n]",
                   "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
     IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[capacity, n]", "products, by expert",
                   IMX_MOE_CAPACITY, IMX_N),
@@ -141,7 +146,11 @@ const imx_op imx_op_ag_moe = {
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
     .algorithms = {
-        { .name = "sequential", .layout = layout, .prepare = prepare, .run = run_sequential },
+        { .name = "sequential",
+          .cost = cost,
+          .layout = layout,
+          .prepare = prepare,
+          .run = run_sequential },
     },
 };
 

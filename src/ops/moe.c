@@ -3,6 +3,8 @@
 
 #include "plan/descs.h"
 
+_Static_assert((int)IMX_ROUTE_EXPERTS == (int)IMX_GROUPED_EXPERTS, "one limit, one sentence");
+
 enum { ALIGN_MOST = 512, TOP_K_MOST = 64 };
 
 const imbrex_field imx_moe_desc[IMX_MOE_FIELDS] = {
@@ -111,11 +113,6 @@ imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *reques
     if (align > ALIGN_MOST || align & (align - 1))
         return imx_fail(IMBREX_INVALID, "desc.align is %d: want a power of two up to %d", align,
                         ALIGN_MOST);
-    if (group->target->arch)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "%s is for CPU ranks so far, and %s is a GPU: no kernel multiplies rows of "
-                        "experts there",
-                        request->op->info.name, group->device_name);
     int64_t here = experts_here(d, group->size, 0);
     for (int r = 1; r < group->size; r++)
         here = imx_max(here, experts_here(d, group->size, r));
@@ -155,6 +152,7 @@ static imx_grouped_args grouped_args(const imbrex_plan *plan)
     return (imx_grouped_args){
         .n = desc->n,
         .k = desc->k,
+        .expected = imx_ceil_div(desc->tokens * desc->top_k, desc->experts),
         .dtype = (int)desc->dtype,
         .layout = (int)desc->layout,
         .here = (int)experts_here(desc, plan->group->size, plan->group->rank),

@@ -38,6 +38,11 @@ static void *parts(const imx_run *run)
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
+static double cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_sequential_cost(rates, p->sent);
+}
+
 static void layout(const imx_variant *variant, imx_needs *n)
 {
     imx_transfer_scatter_needs(variant, n);
@@ -116,9 +121,9 @@ static imbrex_status run_sequential(const imx_run *run)
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[capacity, k]", "rows by expert", IMX_MOE_CAPACITY,
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[capacity, k]", "rows by expert", IMX_MOE_CAPACITY,
                   IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, false, "[experts here, n, k] or [experts here, k, n]",
+    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[experts here, n, k] or [experts here, k, n]",
                   "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
     IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
                   "of the columns of c", IMX_N),
@@ -136,7 +141,11 @@ const imx_op imx_op_moe_rs = {
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
     .algorithms = {
-        { .name = "sequential", .layout = layout, .prepare = prepare, .run = run_sequential },
+        { .name = "sequential",
+          .cost = cost,
+          .layout = layout,
+          .prepare = prepare,
+          .run = run_sequential },
     },
 };
 

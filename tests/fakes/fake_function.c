@@ -11,8 +11,10 @@
 #include "backends/cuda/signals.h"
 #include "fake_driver.h"
 #include "kernels/activate/args.h"
+#include "kernels/combine/args.h"
 #include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
+#include "kernels/grouped/args.h"
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
 #include "kernels/norm/args.h"
@@ -97,6 +99,8 @@ static const struct CUfunc_st functions[] = {
     { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
     { "imx_gate", &imx_kernel_gate, sizeof(imx_gate_args), NULL, NULL, false, -1 },
     { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
+    { "imx_grouped", &imx_kernel_grouped, sizeof(imx_grouped_args), NULL, NULL, false, -1 },
+    { "imx_combine", &imx_kernel_combine, sizeof(imx_combine_args), NULL, NULL, false, -1 },
 };
 
 enum { CALLERS_MOST = 8 };

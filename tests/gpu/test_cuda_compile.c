@@ -16,8 +16,10 @@
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
 #include "kernels/activate/args.h"
+#include "kernels/combine/args.h"
 #include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
+#include "kernels/grouped/args.h"
 #include "kernels/ll/args.h"
 #include "kernels/norm/args.h"
 #include "kernels/push/args.h"
@@ -221,6 +223,31 @@ static void route(void **state)
     (void)state;
     imx_route_args args = { .tokens = 1000, .top_k = 8, .experts = 256, .here = 256 };
     try(&imx_kernel_route, &args);
+}
+
+/* Of few rows an expert and of many, b both ways, rows that begin at 16 bytes and anywhere. */
+static void grouped(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * 2 * 2 * 3; i++) {
+        int64_t k = i & 1 ? 999 : 1024;
+        imx_grouped_args args = { .n = k,
+                                  .k = k,
+                                  .expected = i & 2 ? 16 : 1024,
+                                  .layout = i & 4 ? IMBREX_KN : IMBREX_NK,
+                                  .dtype = IMBREX_BF16 + i / 8 };
+        try_either(&imx_kernel_grouped, &args, (size_t)(i ^ i / 2));
+        if (args.dtype != IMBREX_F16 && args.layout == IMBREX_NK)
+            try_on(&imx_kernel_grouped, &args, &targets[LITTLE]);
+    }
+}
+
+static void combine(void **state)
+{
+    (void)state;
+    imx_combine_args args = { .tokens = 1000, .n = 1000 };
+    for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++)
+        try(&imx_kernel_combine, &args);
 }
 
 static int ranks = 4;
@@ -515,13 +542,14 @@ int main(void)
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
     const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),  cmocka_unit_test(split),
-        cmocka_unit_test(sums),   cmocka_unit_test(signals),
-        cmocka_unit_test(reduce), cmocka_unit_test(push),
-        cmocka_unit_test(ll),     cmocka_unit_test(activate),
-        cmocka_unit_test(norm),   cmocka_unit_test(pushes),
-        cmocka_unit_test(gate),   cmocka_unit_test(route),
-        cmocka_unit_test(traces), cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(folds),   cmocka_unit_test(split),
+        cmocka_unit_test(sums),    cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),  cmocka_unit_test(push),
+        cmocka_unit_test(ll),      cmocka_unit_test(activate),
+        cmocka_unit_test(norm),    cmocka_unit_test(pushes),
+        cmocka_unit_test(gate),    cmocka_unit_test(route),
+        cmocka_unit_test(grouped), cmocka_unit_test(combine),
+        cmocka_unit_test(traces),  cmocka_unit_test(errors_name_file_and_line),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
     limit_s *= 8; /* a case has up to a hundred kernels */

@@ -42,6 +42,9 @@ RULES = [
                                  "src/kernels/sites.h"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/sites.h", "src/kernels/team.h",
                                        "src/kernels/user.h", "{own}/*.h"], None),
+    ("src/kernels/grouped/sm80.cu", PUBLIC + [  # the gemm's products over other tiles
+        "src/kernels/*.cuh", "{own}/*.h", "src/kernels/gemm/args.h",
+        "src/kernels/gemm/sm80_*.cuh"], None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
     ("src/kernels/*.cuh", PUBLIC + TRACE + ["src/kernels/team.h"], None),

@@ -23,57 +23,20 @@
  * too large, the sum is a NaN or infinite.
  */
 #include "args.h"
-#include "sm80_load.cuh"
-#include "sm80_store.cuh"
+#include "sm80_product.cuh"
 #include "team.cuh"
 
-extern __shared__ __attribute__((aligned(128))) unsigned char ring[];
-
-/* What one warp multiplies at once. */
-typedef struct fragments {
-    uint32_t a[PARTS_M][4], b[PARTS_N][2];
-} fragments;
-
-/* Where this thread finds and puts its shares. */
+/* What this thread loads next. */
 typedef struct worker {
     source a, b;
-    uint32_t a_to, b_to;     /* its units in a stage */
-    uint32_t a_from, b_from; /* its rows of the first fragments in a stage */
+    places at;
 #ifndef IMX_ALIGNED
     int raw; /* stage that comes next out of the ring of copies, */
     int k;   /* and how many elements of k are left from it on */
 #endif
 } worker;
 
-IMX_FN uint32_t stage_at(int stage)
-{
-    return (uint32_t)__cvta_generic_to_shared(ring) + stage * STAGE_BYTES;
-}
-
 /* ---- loads ----------------------------------------------------------------------------------- */
-
-IMX_FN void worker_init(worker *w)
-{
-    int lane = lane_of(), thread = threadIdx.x;
-    w->a_to = place_along(thread / (A_ROW / 16), thread % (A_ROW / 16));
-    w->a_from = place_along(warp_row() + lane % 16, lane / 16);
-#if !defined(IMX_B_KN)
-    w->b_to = A_BYTES + place_along(thread / (B_ROW / 16), thread % (B_ROW / 16));
-    w->b_from = A_BYTES + place_along(warp_col() + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#else
-    w->b_to = A_BYTES + place_across(thread / (B_ROW / 16), thread % (B_ROW / 16));
-    if (ELEMENT == 2)
-        w->b_from = A_BYTES + place_across(lane % 16, warp_col() / 8 + lane / 16);
-    else
-        w->b_from = A_BYTES + place_across(lane % 4, warp_col() / 4 + lane / 16) + lane / 4 % 4 * 4;
-#endif
-}
-
-/* At least one: with k = 0 it is zeros. */
-IMX_FN int stages_of(const imx_gemm_args &args)
-{
-    return args.k > IMX_TILE_K ? (int)((args.k + IMX_TILE_K - 1) / IMX_TILE_K) : 1;
-}
 
 /* The rows of a and b that a tile is made of. */
 IMX_FN void set_sources(worker *w, const imx_gemm_args &args, const imx_tile &tile)
@@ -115,8 +78,8 @@ IMX_FN void load_ahead(worker *w, int stage, bool more)
 {
     uint32_t to = stage_at(stage);
     if (more) {
-        copy_box(to + w->a_to, A_APART * A_ROW, &w->a, A_UNITS, A_APART);
-        copy_box(to + w->b_to, B_APART * B_ROW, &w->b, B_UNITS, B_APART);
+        copy_box(to + w->at.a_to, A_APART * A_ROW, &w->a, A_UNITS, A_APART);
+        copy_box(to + w->at.b_to, B_APART * B_ROW, &w->b, B_UNITS, B_APART);
         step_sources(w);
     }
     copy_commit();
@@ -169,9 +132,9 @@ IMX_FN void load_ahead(worker *w, int stage, bool more)
 #else
     int b_left = w->k - (int)threadIdx.x % (B_ROW / 16) * PER_UNIT;
 #endif
-    put_box(to + w->a_to, A_APART * A_ROW, raw, shift_of(&w->a), a_left, A_UNITS, A_APART,
+    put_box(to + w->at.a_to, A_APART * A_ROW, raw, shift_of(&w->a), a_left, A_UNITS, A_APART,
             A_ROW / 16);
-    put_box(to + w->b_to, B_APART * B_ROW, raw_b, shift_of(&w->b), b_left, B_UNITS, B_APART,
+    put_box(to + w->at.b_to, B_APART * B_ROW, raw_b, shift_of(&w->b), b_left, B_UNITS, B_APART,
             B_ROW / 16);
     w->k -= IMX_TILE_K;
     w->raw = w->raw + 1 < IMX_STAGES ? w->raw + 1 : 0;
@@ -190,132 +153,6 @@ IMX_FN void load_first(worker *w, int stages)
 IMX_FN void wait_ahead(void) {}
 
 #endif /* IMX_ALIGNED */
-
-/* ---- products -------------------------------------------------------------------------------- */
-
-/* The fragments of a stage's product number `step`.  Exclusive or, because places are swizzled. */
-IMX_FN void load_fragments(fragments *f, const worker *w, uint32_t from, int step)
-{
-#pragma unroll
-    for (int i = 0; i < PARTS_M; i++)
-        load_matrices(f->a[i], from + (w->a_from ^ step << 5) + i * 16 * A_ROW);
-#pragma unroll
-    for (int j = 0; j + 1 < PARTS_N; j += 2) {
-#if !defined(IMX_B_KN)
-        uint32_t two[4];
-        load_matrices(two, from + (w->b_from ^ step << 5) + j * 8 * B_ROW);
-#elif IMX_IS_F32
-        uint32_t at = from + step * 8 * B_ROW;
-        uint32_t two[] = { load_word(at + (w->b_from ^ j << 5)),
-                           load_word(at + (w->b_from ^ j << 5) + 4 * B_ROW),
-                           load_word(at + (w->b_from ^ (j + 1) << 5)),
-                           load_word(at + (w->b_from ^ (j + 1) << 5) + 4 * B_ROW) };
-#else
-        uint32_t two[4];
-        load_matrices_turned(two, from + (w->b_from ^ j << 4) + step * 16 * B_ROW);
-#endif
-        f->b[j][0] = two[0], f->b[j][1] = two[1];
-        f->b[j + 1][0] = two[2], f->b[j + 1][1] = two[3];
-    }
-#if !defined(IMX_B_KN)
-    if (PARTS_N % 2)
-        load_two_matrices(f->b[PARTS_N - 1],
-                          from + (w->b_from ^ step << 5) + (PARTS_N - 1) * 8 * B_ROW);
-#endif
-}
-
-IMX_FN void multiply_row(float (&c)[PARTS_N][4], const uint32_t (&a)[4],
-                         const uint32_t (&b)[PARTS_N][2])
-{
-#pragma unroll
-    for (int j = 0; j < PARTS_N; j++)
-        mma(c[j], a, b[j]);
-}
-
-#if IMX_IS_F32
-
-/* The small products first. */
-IMX_FN void multiply(sums &c, const fragments *f)
-{
-    uint32_t b_high[PARTS_N][2], b_low[PARTS_N][2];
-#pragma unroll
-    for (int j = 0; j < PARTS_N * 2; j++)
-        split(f->b[j / 2][j % 2], b_high[j / 2][j % 2], b_low[j / 2][j % 2]);
-#pragma unroll
-    for (int i = 0; i < PARTS_M; i++) {
-        uint32_t a_high[4], a_low[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++)
-            split(f->a[i][q], a_high[q], a_low[q]);
-        multiply_row(c[i], a_low, b_high);
-        multiply_row(c[i], a_high, b_low);
-        multiply_row(c[i], a_high, b_high);
-    }
-}
-
-/* sum += part, and part begins again. */
-IMX_FN void add_stage(sums &sum, sums &part)
-{
-#pragma unroll
-    for (int i = 0; i < PARTS_M * PARTS_N * 4; i++) {
-        sum[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4] +=
-            part[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4];
-        part[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4] = 0;
-    }
-}
-
-#else
-
-IMX_FN void multiply(sums &c, const fragments *f)
-{
-#pragma unroll
-    for (int i = 0; i < PARTS_M; i++)
-        multiply_row(c[i], f->a[i], f->b);
-}
-
-#endif
-
-/* sum = a tile, whose first copies are under way.  At its end all are done with the ring. */
-IMX_FN void multiply_tile(sums &sum, worker *w, int stages)
-{
-    fragments f[2];
-#if IMX_IS_F32
-    sums part = {};
-#else
-    sums &part = sum;
-#endif
-#pragma unroll
-    for (int i = 0; i < PARTS_M * PARTS_N * 4; i++)
-        sum[i / 4 / PARTS_N][i / 4 % PARTS_N][i % 4] = 0;
-
-    int read = 0;
-    wait_ahead();
-    __syncthreads();
-    load_fragments(&f[0], w, stage_at(0), 0);
-#pragma unroll 1
-    for (int left = stages; left > 0; left--) {
-        uint32_t from = stage_at(read);
-        int before = read > 0 ? read - 1 : RING - 1;
-        read = read + 1 < RING ? read + 1 : 0;
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            if (step + 1 < STEPS) {
-                load_fragments(&f[(step + 1) % 2], w, from, step + 1);
-            } else {
-                wait_ahead();
-                __syncthreads(); /* the next stage is there, this one may be overwritten */
-                if (left > 1)
-                    load_fragments(&f[0], w, stage_at(read), 0);
-            }
-            if (step == 0)
-                load_ahead(w, before, left > AHEAD);
-            multiply(part, &f[step % 2]);
-        }
-#if IMX_IS_F32
-        add_stage(sum, part);
-#endif
-    }
-}
 
 /* ---- sides and tiles ------------------------------------------------------------------------- */
 
@@ -435,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
 
     worker w;
-    worker_init(&w);
+    w.at = places_here();
     int waited = -1, parity = 0;
     bool loading = false;
 #pragma unroll 1
@@ -448,11 +285,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         if (!loading) {
             set_sources(&w, args, tile);
-            load_first(&w, stages_of(args));
+            load_first(&w, stages_of(args.k));
         }
         sums c;
         imx_trace_begin(IMX_TRACE_TILE);
-        multiply_tile(c, &w, stages_of(args));
+        multiply_tile(c, &w, w.at, stages_of(args.k));
         if (threadIdx.x == 0)
             imx_trace_end(IMX_TRACE_TILE, tile.rank, (int)i);
 
@@ -460,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         loading = i + gridDim.x < tiles && !must_wait(args, next, waited);
         if (loading) {
             set_sources(&w, args, next);
-            load_first(&w, stages_of(args));
+            load_first(&w, stages_of(args.k));
         }
         store_tile(c, args, tile);
 #ifdef IMX_STORE

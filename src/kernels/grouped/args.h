@@ -10,16 +10,20 @@
  * What is read of the routing may be left from a run that failed: nothing outside of `rows` rows
  * and `tokens` tokens is touched, whatever it says.
  *
- * An element is the sum over k in float32, of 256 products at a time, one after the other, and of
- * those sums likewise; rounded once.  So its bits depend on its row of a and its column of b alone:
- * not on where the row lies, nor on how many there are, nor on how the columns of b are shared. */
+ * An element is a sum over k in float32, rounded once, whose order is the same for all elements: on
+ * CPUs of 256 products at a time, one after the other, and of those sums likewise; on GPUs as
+ * tensor cores add.  So its bits depend on its row of a and its column of b alone: not on where the
+ * row lies, nor on how many there are, nor on how the columns of b are shared. */
 #ifndef IMX_GROUPED_ARGS_H
 #define IMX_GROUPED_ARGS_H
 
 #include <stdint.h>
 
+enum { IMX_GROUPED_EXPERTS = 2048 }; /* here, at most */
+
 typedef struct imx_grouped_args {
     int64_t n, k;
+    int64_t expected;  /* rows of an expert, if all have as many: for the choice of tiles */
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
     int here, top_k;
     const void *own, *gathered;

@@ -1,0 +1,234 @@
+/* sm80.cu - the grouped kernel on NVIDIA GPUs: the general GEMM's products over the tiles of all
+ * experts.  Rows of a are found by index as they are loaded:
+ *
+ *     tile of an expert | its rows' pairs | their tokens: each a row of own or of gathered |
+ *
+ *     IMX_DTYPE, IMX_TILE_M, IMX_TILE_N, IMX_WARP_M, IMX_WARP_N, IMX_TILE_K, IMX_STAGES, IMX_B_KN,
+ *     IMX_SHARED_BYTES   as gemm/sm80_shape.cuh has them, and IMX_ALIGNED, always
+ *     IMX_ANYWHERE       rows of a or b begin at no multiples of 16 bytes: loaded by elements, with
+ *                        nothing under way meanwhile
+ *
+ * Blocks are persistent.  Which tiles there are is only known now: each block counts them for
+ * itself.  Tiles follow each other by expert, then by column, then down the rows, so that blocks
+ * side by side read the same columns of b.
+ */
+#include "../gemm/args.h"
+#include "../gemm/sm80_product.cuh"
+#include "../grid.cuh"
+#include "args.h"
+
+/* What this thread loads next.  Its rows of a are anywhere; those that are not there are zeros. */
+typedef struct worker {
+    places at;
+    source b;
+    const char *a[A_UNITS]; /* its unit of each row */
+    uint32_t a_there;       /* bit i: of row i */
+    int a_left;             /* elements of a row, from the unit on; may be negative */
+} worker;
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+/* left: elements from there on; below 1 they are zeros. */
+IMX_FN void copy_unit(uint32_t to, const char *from, int left)
+{
+#ifdef IMX_ANYWHERE
+    uint32_t words[4] = { 0, 0, 0, 0 };
+#pragma unroll
+    for (int i = 0; i < PER_UNIT; i++) {
+        if (i >= left)
+            continue;
+        if (ELEMENT == 4)
+            words[i] = ((const volatile uint32_t *)from)[i];
+        else
+            words[i / 2] |= (uint32_t)((const volatile uint16_t *)from)[i] << i % 2 * 16;
+    }
+    shared_store(to, make_uint4(words[0], words[1], words[2], words[3]));
+#else
+    copy_async(to, from, left > 0 ? 16 : 0);
+#endif
+}
+
+IMX_FN void load_ahead(worker *w, int stage, bool more)
+{
+    uint32_t to = stage_at(stage);
+    if (more) {
+#pragma unroll
+        for (int i = 0; i < A_UNITS; i++) {
+            copy_unit(to + w->at.a_to + i * A_APART * A_ROW, w->a[i],
+                      w->a_there >> i & 1 ? w->a_left : 0);
+            w->a[i] += A_ROW;
+        }
+        w->a_left -= IMX_TILE_K;
+        const char *b = w->b.at;
+#pragma unroll
+        for (int i = 0; i < B_UNITS; i++, b += B_APART * w->b.stride)
+            copy_unit(to + w->at.b_to + i * B_APART * B_ROW, b,
+                      i * B_APART < w->b.rows ? w->b.left : 0);
+#ifdef IMX_B_KN
+        step_down(&w->b);
+#else
+        step_along(&w->b);
+#endif
+    }
+    copy_commit();
+}
+
+IMX_FN void wait_ahead(void)
+{
+    copy_wait();
+}
+
+/* The first of a tile's stages: all of the ring but one. */
+IMX_FN void load_first(worker *w, int stages)
+{
+#pragma unroll 1
+    for (int stage = 0; stage < IMX_STAGES - 1; stage++)
+        load_ahead(w, stage, stage < stages);
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+typedef struct note {
+    imx_tile tile;
+    int expert;
+} note;
+
+IMX_FN int64_t first_row(const imx_grouped_args &args, int e)
+{
+    int64_t row = args.expert_begin[e];
+    return row < 0 ? 0 : row < args.rows ? row : args.rows;
+}
+
+IMX_FN int64_t rows_of(const imx_grouped_args &args, int e)
+{
+    int64_t rows = args.expert_rows[e], most = args.rows - first_row(args, e);
+    return rows < 0 ? 0 : rows < most ? rows : most;
+}
+
+/* By the first warp, 32 experts at a time: before[e] = rows of tiles ahead of expert e's. */
+IMX_FN void count_tiles(const imx_grouped_args &args, int32_t *before)
+{
+    int32_t sum = 0, lane = threadIdx.x;
+    for (int at = 0; at < args.here; at += 32) {
+        int e = at + lane;
+        int32_t upto =
+            e < args.here ? (int32_t)((rows_of(args, e) + IMX_TILE_M - 1) / IMX_TILE_M) : 0;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            int32_t other = __shfl_up_sync(0xffffffffu, upto, step);
+            upto += lane >= step ? other : 0;
+        }
+        if (e < args.here)
+            before[e + 1] = sum + upto;
+        sum += __shfl_sync(0xffffffffu, upto, 31);
+    }
+    if (lane == 0)
+        before[0] = 0;
+}
+
+/* Tile number i, of the last expert that does not begin behind it. */
+IMX_FN note tile_at(const imx_grouped_args &args, const int32_t *before, int64_t columns, int64_t i)
+{
+    int32_t number = (int32_t)(i / columns);
+    int low = 0, high = args.here;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (before[middle] <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    int64_t tall = before[low + 1] - before[low], place = i - before[low] * columns;
+    int64_t row = place % tall * IMX_TILE_M, col = place / tall * IMX_TILE_N;
+    int64_t rows = rows_of(args, low) - row, cols = args.n - col;
+    note found = {};
+    found.expert = low;
+    found.tile.row = first_row(args, low) + row;
+    found.tile.col = col;
+    found.tile.rows = (int)(rows < IMX_TILE_M ? rows : IMX_TILE_M);
+    found.tile.cols = (int)(cols < IMX_TILE_N ? cols : IMX_TILE_N);
+    return found;
+}
+
+/* NULL: no token's. */
+IMX_FN const char *row_of_a(const imx_grouped_args &args, int64_t row)
+{
+    if (!args.top_k)
+        return (const char *)args.own + row * args.k * ELEMENT;
+    int32_t pair = args.row_pair[row];
+    int64_t token = pair < 0 ? -1 : pair / args.top_k, mine = token - args.own_first;
+    if (token < 0 || token >= args.tokens)
+        return NULL;
+    if (mine >= 0 && mine < args.own_rows)
+        return (const char *)args.own + mine * args.k * ELEMENT;
+    return (const char *)args.gathered + token * args.k * ELEMENT;
+}
+
+IMX_FN void set_sources(worker *w, const imx_grouped_args &args, const note &n)
+{
+    int first = (int)threadIdx.x / (A_ROW / 16), unit = (int)threadIdx.x % (A_ROW / 16);
+    const char *b = (const char *)args.b + n.expert * args.n * args.k * ELEMENT;
+    w->a_left = (int)args.k - unit * PER_UNIT;
+    w->a_there = 0;
+#pragma unroll
+    for (int i = 0; i < A_UNITS; i++) {
+        int row = first + i * A_APART;
+        const char *at = row < n.tile.rows ? row_of_a(args, n.tile.row + row) : NULL;
+        w->a[i] = at + unit * 16;
+        w->a_there |= (uint32_t)(at != NULL) << i;
+    }
+#ifdef IMX_B_KN
+    w->b = source_of(b, args.k, args.n, 0, n.tile.col, B_ROW / 16);
+#else
+    w->b = source_of(b, args.n, args.k, n.tile.col, 0, B_ROW / 16);
+#endif
+}
+
+IMX_FN void store(sums &c, const imx_grouped_args &args, const imx_tile &tile)
+{
+    char *corner = (char *)args.c + (tile.row * args.n + tile.col) * ELEMENT;
+    if (imx_vector_aligned(corner) && args.n % PER_UNIT == 0)
+        store_vectors(c, corner, args.n, tile);
+    else
+        store_elements(c, corner, args.n, tile);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    imx_grouped(const __grid_constant__ imx_grouped_args args,
+                const __grid_constant__ imbrexd_watch watch)
+{
+    __shared__ note notes[2]; /* this tile and the next */
+    __shared__ int32_t before[IMX_GROUPED_EXPERTS + 1];
+    int64_t columns = (args.n + IMX_TILE_N - 1) / IMX_TILE_N;
+    imx_grid_wait();
+    imx_grid_let_go();
+    if (threadIdx.x < 32)
+        count_tiles(args, before);
+    __syncthreads();
+    int64_t tiles = before[args.here] * columns;
+    if (threadIdx.x < 2 && blockIdx.x + threadIdx.x * gridDim.x < tiles)
+        notes[threadIdx.x] = tile_at(args, before, columns, blockIdx.x + threadIdx.x * gridDim.x);
+    __syncthreads();
+
+    worker w;
+    w.at = places_here();
+    int parity = 0, stages = stages_of(args.k);
+    if (blockIdx.x < tiles) {
+        set_sources(&w, args, notes[0]);
+        load_first(&w, stages);
+    }
+#pragma unroll 1
+    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x, parity ^= 1) {
+        note &here = notes[parity];
+        sums c;
+        multiply_tile(c, &w, w.at, stages);
+        if (i + gridDim.x < tiles) {
+            set_sources(&w, args, notes[parity ^ 1]);
+            load_first(&w, stages);
+        }
+        store(c, args, here.tile);
+        __syncthreads(); /* all have stored, and read the note */
+        if (threadIdx.x == 0 && i + 2 * (int64_t)gridDim.x < tiles)
+            here = tile_at(args, before, columns, i + 2 * (int64_t)gridDim.x);
+    }
+}
