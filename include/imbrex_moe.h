@@ -68,7 +68,9 @@ typedef struct imbrex_moe_desc {
     imbrex_layout layout;  /* of each expert's b */
     const char *algorithm; /* "sequential"; NULL: that */
     int chunk_rows, sms;   /* as in imbrex_gemm_desc */
-    uint32_t reserved[12];
+    int replicate;         /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
+                              all ranks, and c of moe_rs are of all m tokens */
+    uint32_t reserved[11];
 } imbrex_moe_desc;
 
 /* Where pairs lie: memory of the device's, written by ag_moe, read by moe_rs and any kernel of the
@@ -93,6 +95,9 @@ typedef struct imbrex_routing {
  *           parallel, align, rows and m
  *           -> c[own tokens, n] = the sum over ranks and places of weight * (a[row] * b[expert]),
  *              + bias[n], or NULL
+ *
+ * With desc.replicate ag_moe sends nothing, and moe_rs gives every rank all of the sum: own tokens
+ * above are then all tokens, and gathered must be NULL.
  *
  * An id outside of 0..experts-1 is none: its pair is nowhere.  More rows than desc.rows: the group
  * fails, NO_MEMORY, which names the rank, how many there are, and the most; nothing is written

@@ -3,6 +3,8 @@
  * sequential  caller   | pack own ids and weights | push them and a, flags | wait for all | route |
  *                        all experts' tiles, whose rows of a are found by index |
  *
+ * Where tokens are on every rank nothing is sent: pack all, route, all tiles.
+ *
  * The product reads own tokens from the caller's a, and others where they came in.
  */
 #include "moe.h"
@@ -47,10 +49,14 @@ static double cost(const imx_problem *p, const imx_rates *rates)
 static void layout(const imx_variant *variant, imx_needs *n)
 {
     imx_needs a = { 0 }, packed = { 0 };
+    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
+    if (imx_moe_desc_of(variant->plan)->replicate)
+        return;
     imx_transfer_gather_needs(variant, variant->shape.k, &a);
     imx_transfer_gather_needs(variant, pack_width(variant), &packed);
-    *n = imx_transfer_both(&a, &packed);
-    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
+    imx_needs both = imx_transfer_both(&a, &packed);
+    both.local_bytes = n->local_bytes;
+    *n = both;
 }
 
 static imbrex_status prepare(imx_variant *variant)
@@ -61,13 +67,13 @@ static imbrex_status prepare(imx_variant *variant)
     return imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product);
 }
 
-static imbrex_status pack(const imx_run *run)
+static imbrex_status pack(const imx_run *run, int64_t tokens, void *packed)
 {
-    imx_route_args args = imx_moe_route_args(run->plan, imx_run_rows(run, run->rank));
+    imx_route_args args = imx_moe_route_args(run->plan, tokens);
     args.step = IMX_ROUTE_PACKS;
     args.ids = run->args->ids;
     args.weights_in = run->args->weights;
-    args.packed = packed_own(run);
+    args.packed = packed;
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
@@ -86,26 +92,36 @@ static imbrex_status route(const imx_run *run)
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
-static imbrex_status multiply(const imx_run *run)
+/* Own tokens, which the caller's a has, are `tokens` from `first` on. */
+static imbrex_status multiply(const imx_run *run, int64_t first, int64_t tokens)
 {
     imx_grouped_args args = imx_moe_grouped_args(run);
     args.top_k = imx_moe_desc_of(run->plan)->top_k;
     args.own = run->args->a;
-    args.own_first = imx_run_row(run, run->rank);
-    args.own_rows = imx_run_rows(run, run->rank);
+    args.own_first = first;
+    args.own_rows = tokens;
     args.gathered = imx_run_data(run, run->rank);
     args.c = run->args->c;
     return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 
+static imbrex_status run_replicated(const imx_run *run)
+{
+    IMX_TRY(pack(run, run->m, packed_all(run)));
+    IMX_TRY(route(run));
+    return multiply(run, 0, run->m);
+}
+
 static imbrex_status run_sequential(const imx_run *run)
 {
+    if (imx_moe_desc_of(run->plan)->replicate)
+        return run_replicated(run);
     int64_t k = run->variant->shape.k, packed = pack_width(run->variant);
     imx_needs a = { 0 };
     imx_transfer_gather_needs(run->variant, k, &a);
     const imx_run second = imx_transfer_second(run, &a);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(pack(run));
+    IMX_TRY(pack(run, imx_run_rows(run, run->rank), packed_own(run)));
     IMX_TRY(imx_transfer_gather(&second, run->stream, packed_own(run), packed));
     IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, k));
     IMX_TRY(imx_transfer_gather_wait(&second, run->stream));
@@ -116,19 +132,20 @@ static imbrex_status run_sequential(const imx_run *run)
     if (run->args->gathered)
         IMX_TRY(
             imx_transfer_gather_out(run, run->stream, run->args->a, k, run->args->gathered, true));
-    IMX_TRY(multiply(run));
+    IMX_TRY(multiply(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank)));
     return imx_run_end(run);
 }
 
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[rows, k]", "own tokens", IMX_OWN_ROWS, IMX_K),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[rows, k]", "own tokens", IMX_MOE_TOKENS, IMX_K),
     IMX_OPERAND(ids, IMX_I32, "int32", IMBREX_FIELD_INPUT, false, IMX_APART, "[rows, top_k]",
-                "experts of own tokens; outside of 0..experts-1: none", IMX_OWN_ROWS,
+                "experts of own tokens; outside of 0..experts-1: none", IMX_MOE_TOKENS,
                 IMX_MOE_TOP_K),
     IMX_OPERAND(weights, IMX_FLOATS, "float32", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,
-                IMX_APART, "[rows, top_k]", "their weights; NULL: 1", IMX_OWN_ROWS, IMX_MOE_TOP_K),
+                IMX_APART, "[rows, top_k]", "their weights; NULL: 1", IMX_MOE_TOKENS,
+                IMX_MOE_TOP_K),
     IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[experts here, n, k] or [experts here, k, n]",
                   "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
     IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[capacity, n]", "products, by expert",
@@ -139,10 +156,23 @@ static const imbrex_field args[] = {
     IMX_ARGS_M,
 };
 
+static imx_part part(const imx_op *op, const void *untyped, const imbrex_field *operand,
+                     const char **because)
+{
+    const imbrex_moe_desc *desc = untyped;
+    (void)op;
+    if (!desc->replicate || operand->offset != offsetof(imbrex_args, gathered) ||
+        operand->own[IMX_FIELD_IN_ROUTING])
+        return IMX_AS_DECLARED;
+    *because = "desc.replicate is 1, so that a is it";
+    return IMX_MUST_NOT;
+}
+
 const imx_op imx_op_ag_moe = {
     IMX_OP(ag_moe, "c = all_gather(a)[token] * b[expert], rows by expert", imbrex_moe_desc,
            imx_moe_desc, args),
     .check = imx_moe_check,
+    .part = part,
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
     .algorithms = {

@@ -25,6 +25,7 @@ const imbrex_field imx_moe_desc[IMX_MOE_FIELDS] = {
     IMX_FIELD(imbrex_moe_desc, dtype, IMX_DTYPE, "dtype", 0, "of all matrices"),
     IMX_FIELD(imbrex_moe_desc, layout, IMX_LAYOUT, "layout", 0, "how each expert of b lies"),
     IMX_DESC_TAIL(imbrex_moe_desc),
+    IMX_FIELD(imbrex_moe_desc, replicate, IMX_FLAG, "int", 0, "1: tokens are on every rank"),
 };
 
 static int align_of(const imbrex_moe_desc *desc)
@@ -70,7 +71,8 @@ int64_t imx_moe_rows(const imbrex_plan *plan)
 int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
 {
     const imbrex_moe_desc *desc = asked->desc;
-    int64_t here = experts_here(desc, asked->group->size, asked->group->rank);
+    int ranks = asked->group->size, rank = asked->group->rank;
+    int64_t here = experts_here(desc, ranks, rank);
     switch (which) {
     case IMX_MOE_TOP_K:
         return desc->top_k;
@@ -80,6 +82,9 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
         return here + 1;
     case IMX_MOE_CAPACITY:
         return imx_moe_capacity(asked);
+    case IMX_MOE_TOKENS:
+        return desc->replicate ? m
+                               : imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank);
     default:
         return m * desc->top_k;
     }

@@ -8,7 +8,7 @@
 #include "kernels/route/args.h"
 #include "transfer.h"
 
-enum { IMX_MOE_FIELDS = 13, IMX_MOE_ROUTING = 6 };
+enum { IMX_MOE_FIELDS = 14, IMX_MOE_ROUTING = 6 };
 extern const imbrex_field imx_moe_desc[IMX_MOE_FIELDS];
 
 /* Dimensions of operands. */
@@ -17,7 +17,8 @@ enum {
     IMX_MOE_HERE,     /* experts here */
     IMX_MOE_BEGINS,   /* one more */
     IMX_MOE_CAPACITY, /* rows */
-    IMX_MOE_PAIRS     /* of all ranks' tokens */
+    IMX_MOE_PAIRS,    /* of all ranks' tokens */
+    IMX_MOE_TOKENS    /* own tokens, or, where they are on every rank, all */
 };
 
 /* Rows of imbrex_routing in an operator's args: what it writes, or reads. */

@@ -4,11 +4,14 @@
  * sequential  caller   | all experts' tiles | weigh and add places | push each rank its tokens,
  *                        flags | wait for all | add ranks, bias |
  *
+ * Where tokens are on every rank: then | push own sums to all, flags | wait for all | copy |
+ *
  * A product is rounded to dtype, and so is what a rank sends of a token.  Rows of tokens that a
  * rank has nothing of are sent, too, and not read.
  */
 #include "moe.h"
 #include "plan/descs.h"
+#include "sum_all.h"
 
 enum { GROUPED, COMBINE }; /* kernels */
 
@@ -45,7 +48,10 @@ static double cost(const imx_problem *p, const imx_rates *rates)
 
 static void layout(const imx_variant *variant, imx_needs *n)
 {
-    imx_transfer_scatter_needs(variant, n);
+    if (imx_moe_desc_of(variant->plan)->replicate)
+        imx_sum_all_needs(variant, n);
+    else
+        imx_transfer_scatter_needs(variant, n);
     n->local_bytes = products_bytes(variant) + parts_bytes(variant);
 }
 
@@ -93,7 +99,7 @@ static imbrex_status add_places(const imx_run *run)
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
-static imbrex_status add_ranks(const imx_run *run)
+static imbrex_status add_ranks(const imx_run *run, void *to)
 {
     imx_combine_args args = combine_args(run, IMX_COMBINE_RANKS);
     args.tokens = imx_run_rows(run, run->rank);
@@ -103,18 +109,34 @@ static imbrex_status add_ranks(const imx_run *run)
     args.own_part =
         (const char *)parts(run) + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
     args.bias = run->args->bias;
-    args.to = run->args->c;
+    args.to = to;
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
+}
+
+/* Own tokens' sums, which lie in c, to everybody. */
+static imbrex_status gather_sums(const imx_run *run, const void *own)
+{
+    int64_t width = run->variant->shape.n;
+    imx_needs scatter = { 0 };
+    imx_transfer_scatter_needs(run->variant, &scatter);
+    const imx_run gather = imx_transfer_second(run, &scatter);
+    IMX_TRY(imx_transfer_gather(&gather, run->stream, own, width));
+    IMX_TRY(imx_transfer_gather_wait(&gather, run->stream));
+    return imx_transfer_gather_out(&gather, run->stream, own, width, run->args->c, true);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
+    bool replicate = imx_moe_desc_of(run->plan)->replicate;
+    void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run));
     IMX_TRY(add_places(run));
     IMX_TRY(imx_transfer_scatter(run, run->stream, parts(run), NULL));
     IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
-    IMX_TRY(add_ranks(run));
+    IMX_TRY(add_ranks(run, own));
+    if (replicate)
+        IMX_TRY(gather_sums(run, own));
     return imx_run_end(run);
 }
 
@@ -127,8 +149,8 @@ static const imbrex_field args[] = {
                   "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
     IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
                   "of the columns of c", IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own tokens of the sum", IMX_OWN_ROWS,
-                  IMX_N),
+    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own tokens of the sum",
+                  IMX_MOE_TOKENS, IMX_N),
     IMX_MOE_ROUTING_ROWS(IMBREX_FIELD_INPUT),
     IMX_ARGS_M,
 };

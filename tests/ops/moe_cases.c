@@ -86,8 +86,8 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
     moe_bench b = { .c = c, .rank = rank, .ranks = ranks, .m = m, .capacity = capacity };
     b.first = whole ? (int)rank_row(d->experts, ranks, rank) : 0;
     b.here = whole ? (int)rank_row(d->experts, ranks, rank + 1) - b.first : d->experts;
-    b.own_first = rank_row(m, ranks, rank);
-    b.own = rank_row(m, ranks, rank + 1) - b.own_first;
+    b.own_first = d->replicate ? 0 : rank_row(m, ranks, rank);
+    b.own = d->replicate ? m : rank_row(m, ranks, rank + 1) - b.own_first;
     b.pairs = m * d->top_k;
     b.routing = (imbrex_routing){ .expert_begin = room(b.here + 1, 4),
                                   .expert_rows = room(b.here, 4),
@@ -370,11 +370,12 @@ static moe_case case_of(int i)
                                  .chunk_rows = shapes[s].chunk_rows,
                                  .parallel = (imbrex_experts)(i % 2),
                                  .dtype = (imbrex_dtype)(IMBREX_BF16 + (s + kind) % 3),
-                                 .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
+                                 .layout = kind % 2 ? IMBREX_KN : IMBREX_NK,
+                                 .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
-                       .gathered = (s + kind) % 3 == 0 };
+                       .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
 }
 
 int moe_cases_all(imbrex_group *group, void *ctx)

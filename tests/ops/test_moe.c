@@ -158,7 +158,7 @@ static int mistakes(imbrex_group *group, void *ctx)
     WRONG_DESC(align, 24, IMBREX_INVALID, "desc.align is 24: want a power of two up to 512");
     WRONG_DESC(rows, -1, IMBREX_INVALID, "desc.rows is -1");
     WRONG_DESC(tokens, 1 << 30, IMBREX_UNSUPPORTED, "want at most 2^30 pairs");
-    WRONG_DESC(reserved[11], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
+    WRONG_DESC(reserved[10], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
     WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "moe_rs has \"sequential\" here");
     WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
     RANK_CHECK(imbrex_tune(group, "ag_moe", &good, sizeof good, NULL, NULL) == IMBREX_UNSUPPORTED &&
@@ -180,6 +180,11 @@ static int mistakes(imbrex_group *group, void *ctx)
                "is not 4-byte aligned");
     WRONG_ARGS(args.ids = NULL, "args.ids is NULL: want ");
     WRONG_ARGS(args.bias = b.bias, "args.bias must be NULL for ag_moe");
+    imbrex_plan_destroy(plan);
+    imbrex_moe_desc everywhere = good;
+    everywhere.replicate = 1;
+    RANK_OK(imbrex_plan_ag_moe(group, &everywhere, &plan));
+    WRONG_ARGS(args.gathered = b.gathered, "args.gathered must be NULL: desc.replicate is 1, so");
     imbrex_plan_destroy(plan);
     RANK_CHECK(imbrex_plan_rows(plan) == 0, "a destroyed plan has rows");
     moe_drop(&b);
