@@ -92,6 +92,11 @@ class Group:
         return "<imbrex.Group, rank %d of %d on %s>" % (life.rank, life.size, life.device)
 
     @property
+    def is_open(self):
+        """Whether it is not closed."""
+        return self._life is not None and self._life.handle is not None
+
+    @property
     def rank(self):
         """This rank's number, from 0."""
         self._open()

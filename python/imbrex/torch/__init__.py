@@ -1,0 +1,28 @@
+"""imbrex.torch: imbrex's operators as PyTorch's, by torch.library, with gradients.
+
+    import imbrex.torch as it
+    c = it.ag_mm(a, w.t())        # a: this rank's rows; c = all ranks' rows of a, times w.t()
+    y = it.mm_rs(c, v.t())        # y: this rank's rows of the sum over ranks of c @ v.t()
+
+Ranks are those of a process group of torch.distributed (None: all), whose rank r has rows
+[r * m // size, (r + 1) * m // size) of m.  A first call makes imbrex's group of the process group,
+collectively; group() does so ahead and returns it.  Operators are collective: all ranks call them
+in the same order, with the same shapes but for their rows.  They enqueue on the current stream;
+tensors on the CPU are there when a call returns.
+
+Each operator is torch.ops.imbrex.NAME, too: functional, so that torch.compile takes it as it is.
+
+Plans.  A plan serves an operator for up to the next power of two of rows; making one is slow, and
+impossible in a CUDA graph's capture: call once before.  Of each group the latest 64 are kept
+(keep_plans), and whatever a graph has captured.
+
+Gradients are those of one program over all ranks.  What every rank has alike, such as the result of
+mm_ar, must have a gradient that is alike.  The same inputs give gradients of the same bits.
+"""
+from ._calls import ag_mm, all_gather, all_reduce, all_reduce_rms, mm_ar, mm_rs, reduce_scatter
+from ._ranks import group, keep_plans
+from .nn import ColumnParallelLinear, ParallelMLP, RowParallelLinear
+
+__all__ = ["ColumnParallelLinear", "ParallelMLP", "RowParallelLinear", "ag_mm", "all_gather",
+           "all_reduce", "all_reduce_rms", "group", "keep_plans", "mm_ar", "mm_rs",
+           "reduce_scatter"]

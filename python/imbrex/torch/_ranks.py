@@ -1,0 +1,108 @@
+"""imbrex's groups of process groups, and the plans that operators run."""
+import collections
+import weakref
+
+import torch
+import torch.distributed
+
+from .. import Group
+
+_most_plans = 64  # of each group
+_LEAST = 16  # rows that a plan is made for
+
+
+class _Ranks:
+    """imbrex's group of a process group, and the plans that it has."""
+
+    def __init__(self, process_group, device):
+        self.process_group = weakref.ref(process_group)
+        size = process_group.size()
+
+        def allgather(blob):
+            alive, blobs = self.process_group(), [None] * size
+            torch.distributed.all_gather_object(blobs, blob, group=alive)
+            return blobs
+        self.group = Group(torch.distributed.get_rank(process_group), size, allgather, device)
+        self._plans, self._captured = collections.OrderedDict(), set()
+
+    def plan(self, op, m, **fields):
+        most = max(_LEAST, 1 << (m - 1).bit_length() if m else 0)
+        key, capturing = (op, most, *sorted(fields.items(), key=str)), _capturing()
+        plan = self._plans.get(key)
+        if plan is None:
+            if capturing:
+                raise RuntimeError("imbrex::%s has no plan of %s for %d rows yet, and none can be "
+                                   "made while a CUDA graph is captured: run it once before"
+                                   % (op, fields, m))
+            while len(self._plans) - len(self._captured) >= _most_plans:
+                oldest = next(key for key in self._plans if key not in self._captured)
+                self._plans.pop(oldest).close()
+            plan = self._plans[key] = getattr(self.group, op)(m=most, **{
+                name: dict(value) if isinstance(value, tuple) else value
+                for name, value in fields.items()})
+        self._plans.move_to_end(key)
+        if capturing:
+            self._captured.add(key)
+        return plan
+
+    def run(self, op, m, operands, **fields):
+        """Enqueues on the current stream; waits for it on the CPU, as PyTorch's operators do."""
+        plan = self.plan(op, m, **fields)
+        stream = torch.cuda.current_stream() if self.group.device.startswith("cuda") else None
+        plan.run(m=m, stream=stream, **operands)
+        if stream is None:
+            self.group.sync()
+
+
+_ranks = {}  # by the name of a process group and a device
+
+
+def _capturing():
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def named(name):
+    return torch.distributed.distributed_c10d._resolve_process_group(name)
+
+
+def size_of(name):
+    return named(name).size()
+
+
+def share(m, name):
+    """This rank's rows of m."""
+    process_group = named(name)
+    rank, size = torch.distributed.get_rank(process_group), process_group.size()
+    return (rank + 1) * m // size - rank * m // size
+
+
+def ranks_of(name, tensor):
+    """The ranks of a group, for tensors on that device."""
+    device = str(tensor.device)
+    process_group, known = named(name), _ranks.get((name, device))
+    if known is None or known.process_group() is not process_group or not known.group.is_open:
+        known = _ranks[name, device] = _Ranks(process_group, device)
+    return known
+
+
+def group(process_group=None, device=None):
+    """imbrex's Group of a process group (None: of all ranks), made at the first call, collectively.
+
+    device: "cuda:1", "cpu"; None: the current CUDA device, or the CPU where there is none."""
+    if device is None:
+        device = "cuda:%d" % torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    return ranks_of(name_of(process_group), torch.empty(0, device=device)).group
+
+
+def keep_plans(most):
+    """How many plans a group keeps, from its next on, beside those that a graph has captured."""
+    global _most_plans
+    if most < 1:
+        raise ValueError("most is %d: want from 1" % most)
+    _most_plans = most
+
+
+def name_of(process_group):
+    if isinstance(process_group, str):
+        return process_group
+    return (process_group or torch.distributed.group.WORLD).group_name

@@ -1,0 +1,78 @@
+"""imbrex.torch over processes: operators, gradients, torch.compile, layers, against one process of
+PyTorch.  On the CPU, and on GPUs where there are as many as ranks."""
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
+    os.path.join(os.path.dirname(__file__), "..", ".."))
+BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
+RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
+EXAMPLES = os.path.join(SOURCE, "examples", "python")
+
+
+def checks():
+    with open(RANKS) as file:
+        return [line[4:].partition("(")[0] for line in file if line.startswith("def check_")]
+
+
+def run(size, device, program=RANKS):
+    """How each of so many ranks ended, and what it printed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {"IMBREX_LIBRARY": os.path.join(BUILD, "libimbrex.so"), **os.environ,
+                   "PYTHONPATH": os.path.join(SOURCE, "python"), "WORLD_SIZE": str(size),
+                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "IMBREX_TEST_DEVICE": device, "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, program], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT,
+                              env=dict(environment, RANK=str(rank), LOCAL_RANK=str(rank)))
+             for rank in range(size)]
+    try:
+        said = [rank.communicate(timeout=300)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [(rank.returncode, words) for rank, words in zip(ranks, said)]
+
+
+class Torch(unittest.TestCase):
+    def expect(self, size, device):
+        for status, words in run(size, device):
+            self.assertEqual(status, 0, words)
+            self.assertEqual([word for word in words.split() if word.startswith("check_")],
+                             checks(), words)
+
+    def test_cpu(self):
+        for size in 1, 3:
+            with self.subTest(size=size):
+                self.expect(size, "cpu")
+
+    def test_examples(self):
+        """On GPUs where there are two, else on the CPU."""
+        import torch
+        gpus = torch.cuda.device_count() >= 2
+        for name in ("01_overlap_a_layer", "02_train_an_mlp") + ("05_cuda_graph",) * gpus:
+            with self.subTest(name=name):
+                for rank, (status, words) in enumerate(
+                        run(2, "cuda" if gpus else "cpu", os.path.join(EXAMPLES, name + ".py"))):
+                    self.assertEqual(status, 0, words)
+                    self.assertIn("rank %d of 2" % rank, words)
+
+    def test_cuda(self):
+        import torch
+        if not torch.cuda.is_available():
+            self.skipTest("no GPU here")
+        for size in {1, min(4, torch.cuda.device_count())}:
+            with self.subTest(size=size):
+                self.expect(size, "cuda")
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("torch") is None:
+        print("skipped: needs PyTorch")
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,259 @@
+"""The ranks of test_torch.py: one process each, of which each runs all checks and prints their
+names, or ends with what failed."""
+import os
+import re
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as functional
+
+import imbrex
+import imbrex.torch as it
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+DEVICE = "cuda:%d" % RANK if os.environ["IMBREX_TEST_DEVICE"] == "cuda" else "cpu"
+ROWS, N, K = 6, 24, 40  # rows of each rank
+
+
+def whole(seed, *shape, dtype=torch.float32):
+    """The same on all ranks."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def mine(tensor, dim=0, rank=RANK):
+    """This rank's part of it, of as many as there are."""
+    size = tensor.shape[dim]
+    first = rank * size // SIZE
+    return tensor.narrow(dim, first, (rank + 1) * size // SIZE - first).contiguous()
+
+
+def near(ours, theirs, what, tolerance=2e-5):
+    torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=tolerance, atol=tolerance,
+                               msg=lambda text: "%s, rank %d: %s" % (what, RANK, text))
+
+
+def leaf(tensor):
+    return tensor.detach().clone().requires_grad_()
+
+
+def each(seed, *shape):
+    """What ranks have different: a list, by rank."""
+    return [whole(seed + 100 * rank, *shape) for rank in range(SIZE)]
+
+
+def check_ag_mm():
+    for m in SIZE * ROWS, SIZE * ROWS - 1, 1:  # shares are even, are not, are empty
+        for keep in True, False:
+            a, weights, biases = whole(1, m, K), each(2, N, K), each(3, N)
+            ours = [leaf(mine(a)), leaf(weights[RANK]), leaf(biases[RANK])]
+            c = it.ag_mm(ours[0], ours[1].t(), ours[2], m=m, keep_gathered=keep)
+            near(c, a @ weights[RANK].t() + biases[RANK], "ag_mm")
+            grads = each(4, m, N)
+            c.backward(grads[RANK])
+            theirs = leaf(a)
+            for rank in range(SIZE):
+                (theirs @ weights[rank].t()).backward(grads[rank])
+            near(ours[0].grad, mine(theirs.grad), "ag_mm's a")
+            near(ours[1].grad, grads[RANK].t() @ a, "ag_mm's weight")
+            near(ours[2].grad, grads[RANK].sum(0), "ag_mm's bias")
+
+
+def check_mm_rs():
+    for m in SIZE * ROWS, SIZE * ROWS - 1:
+        a, b, bias = each(1, m, K), each(2, K, N), whole(3, N)
+        ours = [leaf(a[RANK]), leaf(b[RANK]), leaf(bias)]
+        c = it.mm_rs(*ours)
+        near(c, mine(sum(x @ y for x, y in zip(a, b)) + bias), "mm_rs")
+        grad = whole(4, m, N)
+        c.backward(mine(grad))
+        near(ours[0].grad, grad @ b[RANK].t(), "mm_rs's a")
+        near(ours[1].grad, a[RANK].t() @ grad, "mm_rs's b")
+        near(ours[2].grad, grad.sum(0), "mm_rs's bias")
+
+
+def check_mm_ar():
+    a, b, bias = each(1, ROWS, K), each(2, K, N), whole(3, N)
+    ours = [leaf(a[RANK]), leaf(b[RANK]), leaf(bias)]
+    c = it.mm_ar(*ours)
+    near(c, sum(x @ y for x, y in zip(a, b)) + bias, "mm_ar")
+    grad = whole(4, ROWS, N)
+    c.backward(grad)
+    near(ours[0].grad, grad @ b[RANK].t(), "mm_ar's a")
+    near(ours[1].grad, a[RANK].t() @ grad, "mm_ar's b")
+    near(ours[2].grad, grad.sum(0), "mm_ar's bias")
+
+
+def check_copies():
+    m = SIZE * ROWS - 1
+    a = whole(1, m, N)
+    ours = leaf(mine(a))
+    c = it.all_gather(ours, m=m)
+    assert torch.equal(c, a)
+    grads = each(2, m, N)
+    c.backward(grads[RANK])
+    near(ours.grad, mine(sum(grads)), "all_gather")
+    parts = each(3, m, N)
+    ours = leaf(parts[RANK])
+    c = it.reduce_scatter(ours)
+    near(c, mine(sum(parts)), "reduce_scatter")
+    c.backward(mine(grads[0]))
+    assert torch.equal(ours.grad, grads[0])
+
+
+def check_all_reduce():
+    parts, residual, gamma = each(1, 2, 3, N), whole(2, 2, 3, N), whole(3, N)
+    total = sum(parts)
+    ours = [leaf(parts[RANK]), leaf(gamma), leaf(residual)]
+    near(it.all_reduce(ours[0], ours[1], ours[2]), total + gamma + residual, "all_reduce")
+    c, h = it.all_reduce_rms(ours[0], ours[2], ours[1], eps=1e-3, gamma_offset=1)
+    theirs = [leaf(total), leaf(gamma), leaf(residual)]
+    their_h = theirs[0] + theirs[2]
+    their_c = functional.rms_norm(their_h, (N,), theirs[1] + 1, 1e-3)
+    near(h, their_h, "all_reduce_rms's h")
+    near(c, their_c, "all_reduce_rms")
+    grad_c, grad_h = whole(4, 2, 3, N), whole(5, 2, 3, N)
+    torch.autograd.backward([c, h], [grad_c, grad_h])
+    torch.autograd.backward([their_c, their_h], [grad_c, grad_h])
+    for name, our, their in zip(("a", "gamma", "residual"), ours, theirs):
+        near(our.grad, their.grad, "all_reduce_rms's " + name, 1e-4)
+
+
+def check_types():
+    for dtype in torch.bfloat16, torch.float16:
+        a, weight = whole(1, SIZE * ROWS, K, dtype=dtype), whole(2, N, K, dtype=dtype)
+        c = it.ag_mm(mine(a), weight.t())
+        assert c.dtype is dtype
+        near(c.float(), a.float() @ weight.float().t(), "ag_mm %s" % dtype, 2e-2)
+
+
+def check_opcheck():
+    """PyTorch's own test: schema, shapes, gradients and tracing agree."""
+    ops, name = torch.ops.imbrex, dist.group.WORLD.group_name
+    a, b, rows = leaf(whole(1, ROWS, K)), leaf(whole(2, K, N)), SIZE * ROWS
+    for op, arguments in (
+            (ops.all_gather, (a, None, name)), (ops.reduce_scatter, (a, name)),
+            (ops.all_reduce, (a, None, leaf(whole(3, ROWS, K)), name)),
+            (ops.all_reduce_rms, (a, leaf(whole(3, ROWS, K)), leaf(whole(4, K)), 1e-5, 0., None,
+                                  name)),
+            (ops.ag_mm, (a, b, None, True, rows, name)), (ops.mm_rs, (a, b, None, name)),
+            (ops.mm_ar, (a, b, leaf(whole(4, N)), name))):
+        torch.library.opcheck(op.default, arguments)
+
+
+def check_compile():
+    """The whole of it is one graph, whose results and gradients are those of eager calls."""
+    def layer(x, up, down):
+        return it.mm_rs(functional.silu(it.ag_mm(x, up.t())), down.t())
+    x, up, down = whole(1, ROWS, K), whole(2, N, K), whole(3, K, N)
+    eager = [leaf(t) for t in (x, up, down)]
+    traced = [leaf(t) for t in (x, up, down)]
+    y = layer(*eager)
+    z = torch.compile(layer, fullgraph=True, backend="aot_eager")(*traced)
+    assert torch.equal(y, z)
+    for out in y, z:
+        out.backward(whole(4, *out.shape))
+    for one, other in zip(eager, traced):
+        assert torch.equal(one.grad, other.grad)
+
+
+def check_layers():
+    """A transformer's MLP over ranks against one process, with its gradients, twice with the same
+    bits."""
+    hidden, inner, m = 16, 12, SIZE * ROWS - 1
+    state = {"mlp.gate_proj.weight": whole(1, inner, hidden),
+             "mlp.up_proj.weight": whole(2, inner, hidden),
+             "mlp.down_proj.weight": whole(3, hidden, inner)}
+    x = whole(4, m, hidden)
+    gate, up, down = [leaf(t) for t in state.values()]
+    theirs = (functional.silu(x @ gate.t()) * (x @ up.t())) @ down.t()
+    theirs.backward(x)
+    grads = []
+    for _ in range(2):
+        layer = it.ParallelMLP(hidden, inner, device=DEVICE).load(state, "mlp.")
+        y = layer(mine(x), m=m)
+        near(y, mine(theirs.detach()), "ParallelMLP")
+        y.backward(mine(x))
+        near(layer.gate_up.grad, torch.cat([mine(gate.grad), mine(up.grad)]), "gate_up")
+        near(layer.down.weight.grad, mine(down.grad, 1), "down")
+        grads.append(layer.gate_up.grad)
+    assert torch.equal(*grads)
+    weight, bias = whole(5, N, hidden), whole(6, N)
+    column = it.ColumnParallelLinear(hidden, N, device=DEVICE).load(weight, bias)
+    near(column(mine(x), m=m), mine(functional.linear(x, weight, bias), 1), "ColumnParallelLinear")
+    weight, bias = whole(7, hidden, N), whole(8, hidden)
+    row = it.RowParallelLinear(N, hidden, device=DEVICE).load(weight, bias)
+    wide = whole(9, m, N)
+    near(row(mine(wide, 1)), mine(functional.linear(wide, weight, bias)), "RowParallelLinear")
+
+
+def check_subgroup():
+    """A process group of one's own, as a mesh of tensor and data parallelism has them."""
+    alone = [dist.new_group([rank]) for rank in range(SIZE)][RANK]
+    a = whole(RANK, ROWS, N)
+    assert torch.equal(it.all_gather(a, group=alone), a)
+    assert it.group(alone, DEVICE).size == 1 and it.group(device=DEVICE).size == SIZE
+
+
+def check_errors():
+    """Sentences, of which no rank waits for another."""
+    a, b = whole(1, ROWS, K), whole(2, K, N)
+    for call, sentence in ((lambda: it.ag_mm(a, b.t()), r"want b as \[40, n\]"),
+                           (lambda: it.ag_mm(a, b, m=1), "this rank has"),
+                           (lambda: it.mm_rs(a.double(), b), "of a's dtype"),
+                           (lambda: it.all_gather(a[0]), r"want \[rows, n\]"),
+                           (lambda: it.mm_rs(a.double(), b.double()), "dtype is torch.float64"),
+                           (lambda: it.RowParallelLinear(60 * SIZE + SIZE - 1, 8), "evenly")):
+        if sentence == "evenly" and SIZE == 1:
+            continue
+        try:
+            call()
+        except (ValueError, RuntimeError) as error:
+            assert re.search(sentence, str(error)), str(error)
+        else:
+            raise AssertionError("nothing was refused: " + sentence)
+
+
+def check_plans():
+    """Of many sizes the latest are kept."""
+    from imbrex.torch import _ranks
+    it.keep_plans(3)
+    for n in range(8, 16):
+        it.all_reduce(whole(1, ROWS, n))
+    plans = _ranks.ranks_of(dist.group.WORLD.group_name, whole(1, 1))._plans
+    assert 0 < len(plans) <= 3, len(plans)
+    near(it.all_reduce(whole(1, ROWS, 8)), SIZE * whole(1, ROWS, 8), "made again")
+    it.keep_plans(64)
+
+
+def check_graph():
+    """A CUDA graph that is replayed with other values; without a plan the capture says so."""
+    if DEVICE == "cpu":
+        return
+    a, weight = whole(1, ROWS, K), whole(2, N, K)
+    it.ag_mm(a, weight.t())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = it.ag_mm(a, weight.t())
+    for seed in 3, 4:
+        new = whole(seed, SIZE * ROWS, K)
+        a.copy_(mine(new))
+        graph.replay()
+        near(c, new @ weight.t(), "a graph")
+
+
+def main():
+    if DEVICE != "cpu":
+        torch.cuda.set_device(DEVICE)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    dist.init_process_group("cpu:gloo,cuda:nccl" if DEVICE != "cpu" else "gloo")
+    chosen = sys.argv[1:] or [name for name in globals() if name.startswith("check_")]
+    for name in chosen:
+        globals()[name]()
+        print(name)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    assert imbrex.version()
+    main()
