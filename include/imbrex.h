@@ -282,13 +282,40 @@ typedef enum imbrex_dtype {
 /* How b lies: [n, k] or [k, n]. */
 typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
 
+/* How many elements share a scale, a float32: an element stands for itself times its scale. */
+typedef enum imbrex_scaling {
+    IMBREX_UNSCALED,
+    IMBREX_PER_TENSOR, /* all */
+    IMBREX_PER_ROW,    /* a row's: [rows] */
+    IMBREX_PER_BLOCK   /* 128 of a row that follow each other: [rows, n/128 rounded up] */
+} imbrex_scaling;
+
+/* What happens to rows before they are stored:
+ *     h = x + bias + residual, of those that are given, in float32, rounded once; x: the sum
+ *     c = h, or, with rms, h / rms(h) * (gamma + gamma_offset), in float32, rounded once;
+ *         rms(h) = sqrt(mean(h^2) + eps)
+ * With quant c is then c / scale as E4M3.  docs/numerics.md says how; bits of a row depend on that
+ * row alone. */
+typedef struct imbrex_norm {
+    int rms;            /* 0 or 1 */
+    int shard_residual; /* all_reduce, gemm_ar: 1: residual and h are this rank's rows alone, c has
+                             all; not by "ll".  reduce_scatter, gemm_rs, where they are so anyway:
+                             either */
+    float eps;          /* 0: 1e-6 */
+    float gamma_offset; /* 1 for models whose weights are stored as gamma - 1 */
+    imbrex_scaling quant; /* PER_TENSOR: args.scale_c is read; PER_ROW, PER_BLOCK: written, each the
+                             largest number under it / 448, and at least 2^-9 / 448 */
+    int power_of_two;     /* 1: written scales are rounded up to powers of two */
+    uint32_t reserved[4];
+} imbrex_norm;
+
 /* Algorithms: "sequential", "copy", "store", "ll", "pull", "ring", "hierarchical"; of gemm_rs, in
  * place of "store", "scatter_push", "reduce_push", "reduce_pull".  docs/algorithms.md has what each
  * moves, what it needs, and which operators have it.  All cut the product into the same tiles and
  * give the same bits, but for runs of fewer rows by plans with variants for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
-    imbrex_dtype dtype;    /* of a, b, bias and c; sums are kept in float32 */
+    imbrex_dtype dtype;    /* of all matrices; sums are kept in float32 */
     imbrex_layout layout;  /* of b */
     const char *algorithm; /* a name from above; NULL: chosen, and imbrex_plan_describe says why */
     int chunk_rows;        /* rows that travel under one signal, rounded up to whole tiles; a run's
@@ -306,37 +333,12 @@ typedef struct imbrex_gemm_desc {
      * of them are "ll", and time when the plan is made; m_least = m makes none.  In
      * imbrex_kernel_desc.gemm it must be 0. */
     int64_t m_least;
+    imbrex_norm norm; /* gemm_rs, gemm_ar: what happens to the sum; else 0 */
     uint32_t reserved[6];
 } imbrex_gemm_desc;
 
 /* A count of a run: 0 is the plan's most, and this is none. */
 #define IMBREX_NONE (-1)
-
-/* How many elements share a scale, a float32: an element stands for itself times its scale. */
-typedef enum imbrex_scaling {
-    IMBREX_UNSCALED,
-    IMBREX_PER_TENSOR, /* all */
-    IMBREX_PER_ROW,    /* a row's: [rows] */
-    IMBREX_PER_BLOCK   /* 128 of a row that follow each other: [rows, n/128 rounded up] */
-} imbrex_scaling;
-
-/* What happens to rows before they are stored:
- *     h = x + bias + residual, of those that are given, in float32, rounded once; x: the sum
- *     c = h, or, with rms, h / rms(h) * (gamma + gamma_offset), in float32, rounded once;
- *         rms(h) = sqrt(mean(h^2) + eps)
- * With quant c is then c / scale as E4M3.  docs/numerics.md says how; bits of a row depend on that
- * row alone. */
-typedef struct imbrex_norm {
-    int rms;              /* 0 or 1 */
-    int shard_residual;   /* all_reduce: 1: residual and h are this rank's rows alone, c has all;
-                             not by "ll".  reduce_scatter, where they are so anyway: either */
-    float eps;            /* 0: 1e-6 */
-    float gamma_offset;   /* 1 for models whose weights are stored as gamma - 1 */
-    imbrex_scaling quant; /* PER_TENSOR: args.scale_c is read; PER_ROW, PER_BLOCK: written, each the
-                             largest number under it / 448, and at least 2^-9 / 448 */
-    int power_of_two;     /* 1: written scales are rounded up to powers of two */
-    uint32_t reserved[4];
-} imbrex_norm;
 
 typedef struct imbrex_coll_desc {
     int64_t m, n; /* the matrix [m, n] of the table below; m: the most that a run may ask for */
@@ -377,13 +379,14 @@ typedef struct imbrex_args {
  *
  * rows: this rank's shard of the run's m; R: ranks.  * b: with b as [n, k], times its transpose.
  * all_to_all: rank r's block of a, the rows that r owns, goes to r, whose c has the blocks in rank
- * order; for ranks of one node.  all_reduce and reduce_scatter take bias, residual and h, and what
- * desc.norm asks for: c is then what imbrex_norm says of the sum.  bias, gamma and the residual of
- * all_reduce are alike on all ranks.  Any size may be 0.  Inputs and outputs are ordinary memory of
- * the group's device and must not overlap, but for h = residual and, in all_reduce, where c is not
- * quantised, c = a.
+ * order; for ranks of one node.  What adds up over ranks (reduce_scatter, all_reduce, gemm_rs,
+ * gemm_ar) takes bias, residual and h, and what desc.norm asks for: c is then what imbrex_norm says
+ * of the sum.  bias, gamma and the residual of all_reduce and gemm_ar are alike on all ranks.  Any
+ * size may be 0.  Inputs and outputs are ordinary memory of the group's device and must not
+ * overlap, but for h = residual and, in all_reduce, where c is not quantised, c = a.
  * They need the alignment of their element, else INVALID; those of a product on "cuda", but for
- * bias, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie anywhere.
+ * bias, gamma and scale_c, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie
+ * anywhere.
  *
  * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
  * float32, then bias, then residual, then one rounding: the same inputs give the same bits on every

@@ -466,8 +466,9 @@ class Plan:
             gemm_ar         [m, k]       [n, k] or [k, n]    [m, n]
             gemm            [m, k]       [n, k] or [k, n]    [m, n]       of each rank alone
 
-        all_reduce and reduce_scatter take bias, residual and h, and by norm={"rms": 1} gamma, by
-        norm={"quant": "per_row"} scale_c and normed: imbrex.h, imbrex_norm, says what they are.
+        What adds up over ranks (reduce_scatter, all_reduce, gemm_rs, gemm_ar) takes bias, residual
+        and h, and by norm={"rms": 1} gamma, by norm={"quant": "per_row"} scale_c and normed:
+        imbrex.h, imbrex_norm, says what they are.
 
         ag_moe takes a, b[experts here, n, k] or [experts here, k, n] and c[capacity, n], ids and
         weights, and routing, a dict of expert_begin, expert_rows, row_pair, pair_row, pair_expert

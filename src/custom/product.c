@@ -14,6 +14,7 @@ enum { CHUNK_ROWS = 2048 };
 /* What a kernel of the caller's is cut as: its rows come from all ranks, and go to their owners. */
 static const imx_op kernel_op = {
     IMX_OP(kernel, "a caller's product", imbrex_gemm_desc, imx_gemm_desc, imx_gemm_desc),
+    .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_gemm_desc, norm),
     .product = true,
     .scatters = true,
 };

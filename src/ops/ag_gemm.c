@@ -403,6 +403,7 @@ static const imbrex_field args[] = {
 
 const imx_op imx_op_ag_gemm = {
     IMX_OP(ag_gemm, "c = all_gather(a) * b + bias", imbrex_gemm_desc, imx_gemm_desc, args),
+    .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_gemm_desc, norm),
     .product = true,
     .algorithms = {
         { .name = "copy",

@@ -43,14 +43,6 @@ static imbrex_status run_sequential(const imx_run *run)
 
 /* ---- ll -------------------------------------------------------------------------------------- */
 
-static bool can_ll(const imx_problem *p, imx_text *why_not)
-{
-    if (p->in->shard_residual)
-        imx_text_add(why_not, "which adds all rows on every rank, and desc.norm.shard_residual "
-                              "gives a rank its own rows alone: choose \"sequential\"");
-    return !p->in->shard_residual;
-}
-
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
     imx_transfer_ll_needs(variant, variant->shape.n, true, n);
@@ -97,7 +89,7 @@ static const imbrex_field args[] = {
                   "added to the sum", IMX_N),
     IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, false, IMX_MAY_BE_A, "[m, n]",
                 "their sum over ranks; may be a", IMX_ROWS, IMX_N),
-    IMX_NORM_ARGS(IMX_NORM_RESIDUAL_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[m, n]", "[m, n/128]"),
+    IMX_NORM_ARGS(false, IMX_NORM_RESIDUAL_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[m, n]", "[m, n/128]"),
     IMX_ARGS_M,
 };
 
@@ -118,7 +110,7 @@ const imx_op imx_op_all_reduce = {
           .run = run_sequential_nodes },
         { .name = "ll",
           .by_kernel = true,
-          .can = can_ll,
+          .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,

@@ -74,6 +74,7 @@ static const imbrex_field args[] = {
 
 const imx_op imx_op_gemm = {
     IMX_OP(gemm, "c = a * b + bias, without peers", imbrex_gemm_desc, imx_gemm_desc, args),
+    .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_gemm_desc, norm),
     .product = true,
     .alone = true,
     .algorithms = {

@@ -15,12 +15,13 @@
  * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it; then the
  * sums
  *
- * Partials are rounded to dtype, added in rank order, then bias, one rounding, whoever does it: the
- * bits are those of a gemm_rs and an all_gather behind it.
+ * Partials are rounded to dtype, added in rank order, then bias and residual, one rounding, whoever
+ * does it: the bits are those of a gemm_rs and an all_gather behind it.  norm.h has what may
+ * follow.
  */
 #include "hierarchical.h"
+#include "norm.h"
 #include "partials.h"
-#include "plan/descs.h"
 #include "sum_all.h"
 
 /* Kernels; over nodes several, from there on. */
@@ -165,10 +166,9 @@ static imbrex_status prepare_store(imx_variant *variant)
 static imbrex_status run_store(const imx_run *run)
 {
     imx_needs scatter = scatter_needs(run->variant);
-    imbrex_args args = *run->args;
-    imx_run first = *run, second = imx_transfer_apart(run, &scatter);
+    imbrex_args args;
+    imx_run first = imx_sum_all_first(run, &args), second = imx_transfer_apart(run, &scatter);
     args.c = (char *)imx_run_local(run) + scatter.local_bytes;
-    first.args = &args;
     IMX_TRY(scatter_of(&run->variant->config)->run(&first));
     return imx_transfer_push(&second, PUSH, IMX_PUSH_GATHERS, args.c, NULL);
 }
@@ -248,12 +248,15 @@ static const imbrex_field args[] = {
                   IMX_B_COLS),
     IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
                   "of the columns of c", IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[m, n]", "all rows of the sum", IMX_ROWS, IMX_N),
+    IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, true, IMX_APART, "[m, n]",
+                "all rows of the sum", IMX_ROWS, IMX_N),
+    IMX_NORM_ARGS(true, IMX_NORM_RESIDUAL_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[m, n]", "[m, n/128]"),
     IMX_ARGS_M,
 };
 
 const imx_op imx_op_gemm_ar = {
-    IMX_OP(gemm_ar, "c = all_reduce(a * b) + bias", imbrex_gemm_desc, imx_gemm_desc, args),
+    IMX_OP(gemm_ar, "c = all_reduce(a * b) + bias", imbrex_gemm_desc, imx_norm_gemm_desc, args),
+    IMX_NORM_RUNS(imbrex_gemm_desc),
     .product = true,
     .scatters = true,
     .algorithms = {
@@ -281,6 +284,7 @@ const imx_op imx_op_gemm_ar = {
           .run = run_store },
         { .name = "ll",
           .by_kernel = true,
+          .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,

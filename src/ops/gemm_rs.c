@@ -19,13 +19,14 @@
  *
  * The product counts the tiles of each chunk; the last one posts done, and the chunk leaves for its
  * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
- * too, so that it does not matter whose they are.
+ * too, so that it does not matter whose they are.  Each adds bias and residual to the sum; norm.h
+ * has what may follow.
  */
 #include <string.h>
 
 #include "hierarchical.h"
+#include "norm.h"
 #include "partials.h"
-#include "plan/descs.h"
 
 enum {
     GEMM,
@@ -126,6 +127,7 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t 
         return IMBREX_OK; /* no rank has anything to do */
     imx_partials_bind(run, run->args->c, &args);
     args.bias = run->args->bias;
+    args.residual = run->args->residual;
     args.slot_bytes = slot_bytes;
     args.team = imx_run_team(run);
     args.ahead = 1;
@@ -349,13 +351,17 @@ static const imbrex_field args[] = {
                   IMX_B_COLS),
     IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
                   "of the columns of c", IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[rows, n]", "own rows of the sum", IMX_OWN_ROWS,
-                  IMX_N),
+    IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, true, IMX_APART, "[rows, n]",
+                "own rows of the sum", IMX_OWN_ROWS, IMX_N),
+    IMX_NORM_ARGS(true, IMX_OWN_ROWS, IMX_NORM_SCALES_OWN, IMX_OWN_ROWS, "[rows, n]",
+                  "[rows, n/128]"),
     IMX_ARGS_M,
 };
 
 const imx_op imx_op_gemm_rs = {
-    IMX_OP(gemm_rs, "c = reduce_scatter(a * b) + bias", imbrex_gemm_desc, imx_gemm_desc, args),
+    IMX_OP(gemm_rs, "c = reduce_scatter(a * b) + bias", imbrex_gemm_desc, imx_norm_gemm_desc,
+           args),
+    IMX_NORM_RUNS(imbrex_gemm_desc),
     .product = true,
     .scatters = true,
     .algorithms = {

@@ -18,8 +18,9 @@
         IMX_FIELD(of, norm.quant, IMX_SCALES, "scaling", 0, "of c as e4m3"),                    \
         IMX_FIELD(of, norm.power_of_two, IMX_FLAG, "int", 0, "1: scales are powers of two")
 
-/* Of reduce_scatter and all_reduce. */
+/* Of reduce_scatter and all_reduce; of gemm_rs and gemm_ar. */
 static const imbrex_field imx_norm_coll_desc[] = { IMX_COLL_DESC, IMX_NORM_DESC(imbrex_coll_desc) };
+static const imbrex_field imx_norm_gemm_desc[] = { IMX_GEMM_DESC, IMX_NORM_DESC(imbrex_gemm_desc) };
 
 /* Dimensions beyond imx_extent. */
 enum {
@@ -29,19 +30,20 @@ enum {
     IMX_NORM_SCALE_COLS
 };
 
-/* The operands beside a and c, where c has `rows`, and residual and h `residual_rows`. */
-#define IMX_NORM_ARGS(residual_rows, scales, rows, letters, scale_letters)                         \
-    IMX_OPERAND(residual, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, \
-                IMX_APART, letters, "added to the sum", residual_rows, IMX_N),                     \
-        IMX_OPERAND(gamma, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL,       \
-                    false, IMX_APART, "[n]", "the norm's weights", IMX_N),                         \
-        IMX_OPERAND(h, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,   \
-                    IMX_MAY_BE_RESIDUAL, letters, "the sum before the norm", residual_rows,        \
-                    IMX_N),                                                                        \
-        IMX_OPERAND(normed, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL,     \
-                    false, IMX_APART, letters, "c before it was quantised", rows, IMX_N),          \
-        IMX_OPERAND(scale_c, IMX_FLOATS, "float32",                                                \
-                    IMBREX_FIELD_INPUT | IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,       \
+/* The operands beside a and c, where c has `rows`, and residual and h `residual_rows`; wide: as in
+ * IMX_OPERAND, where c is. */
+#define IMX_NORM_ARGS(wide, residual_rows, scales, rows, letters, scale_letters)                  \
+    IMX_OPERAND(residual, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, wide, \
+                IMX_APART, letters, "added to the sum", residual_rows, IMX_N),                    \
+        IMX_OPERAND(gamma, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL,      \
+                    false, IMX_APART, "[n]", "the norm's weights", IMX_N),                        \
+        IMX_OPERAND(h, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, wide,   \
+                    IMX_MAY_BE_RESIDUAL, letters, "the sum before the norm", residual_rows,       \
+                    IMX_N),                                                                       \
+        IMX_OPERAND(normed, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL,    \
+                    wide, IMX_APART, letters, "c before it was quantised", rows, IMX_N),          \
+        IMX_OPERAND(scale_c, IMX_FLOATS, "float32",                                               \
+                    IMBREX_FIELD_INPUT | IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,      \
                     IMX_APART, scale_letters, "of a quantised c", scales, IMX_NORM_SCALE_COLS)
 
 /* In an imx_op whose desc has a `norm`. */

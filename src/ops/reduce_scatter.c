@@ -112,7 +112,8 @@ static const imbrex_field args[] = {
                   "added to the sum", IMX_N),
     IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, false, IMX_APART, "[rows, n]",
                 "own rows of the sum", IMX_OWN_ROWS, IMX_N),
-    IMX_NORM_ARGS(IMX_OWN_ROWS, IMX_NORM_SCALES_OWN, IMX_OWN_ROWS, "[rows, n]", "[rows, n/128]"),
+    IMX_NORM_ARGS(false, IMX_OWN_ROWS, IMX_NORM_SCALES_OWN, IMX_OWN_ROWS, "[rows, n]",
+                  "[rows, n/128]"),
     IMX_ARGS_M,
 };
 

@@ -19,7 +19,7 @@ static const imbrex_field args_rows[] = {
                   "added to every row", IMX_N),
     IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, false, IMX_MAY_BE_A, "[rows, n]",
                 "the same, normed", IMX_ROWS, IMX_N),
-    IMX_NORM_ARGS(IMX_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[rows, n]", "[rows, n/128]"),
+    IMX_NORM_ARGS(false, IMX_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[rows, n]", "[rows, n/128]"),
 };
 
 /* No plan is made of it: it is what an operator's args are checked by. */

@@ -105,6 +105,14 @@ imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int b
                                    run->args->c, false);
 }
 
+bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not)
+{
+    if (p->in->shard_residual)
+        imx_text_add(why_not, "which adds all rows on every rank, and desc.norm.shard_residual "
+                              "gives a rank its own rows alone: choose \"sequential\"");
+    return !p->in->shard_residual;
+}
+
 /* Every rank sends all of its rows to all.  On 4 H200s, bf16, in lines: 512 KB 7.7 us, 2 MB 24.4,
  * 8 MB 88.8, 32 MB 363; sequential 81, 92, 125, 307. */
 double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates)

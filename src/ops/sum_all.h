@@ -12,8 +12,8 @@ void *imx_sum_all_own_rows(const imx_run *run);
 /* The run of the scatter, whose output is own rows; args: where its own may lie. */
 imx_run imx_sum_all_first(const imx_run *run, imbrex_args *args);
 
-/* args.c[m, n] = the sum of all ranks' matrix[m, n], in rank order, then bias; all on the caller's
- * stream, by the scatter's kernel. */
+/* args.c[m, n] = the sum of all ranks' matrix[m, n], in rank order, bias and residual; all on the
+ * caller's stream, by the scatter's kernel. */
 void imx_sum_all_needs(const imx_variant *variant, imx_needs *needs);
 double imx_sum_all_cost(const imx_rates *rates, double sent);
 imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix) IMX_MUST_CHECK;
@@ -28,7 +28,8 @@ imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix) IM
 imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int beside, int last,
                                  const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
-/* Of sums by the ll kernel.  NEVER beyond what was measured. */
+/* Of sums by the ll kernel: whether it can, and its cost, NEVER beyond what was measured. */
+bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not);
 double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates);
 
 #endif /* IMX_SUM_ALL_H */

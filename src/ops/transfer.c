@@ -364,6 +364,8 @@ imbrex_status imx_transfer_reduce_chunk(const imx_run *run, imbrex_stream stream
     args.slots = (char *)imx_run_data(run, run->rank) + at;
     args.own_part = (const char *)matrix + imx_transfer_rank_at(run, run->rank, width) + at;
     args.bias = run->args->bias;
+    if (run->args->residual)
+        args.residual = (const char *)run->args->residual + at;
     args.c = (char *)run->args->c + at;
     args.epoch = run->epoch;
     args.arrived = imx_run_signal(run, run->rank) + q;
@@ -475,7 +477,7 @@ imbrex_status imx_transfer_push(const imx_run *run, int kernel, imx_push_how how
     imx_push_args args = push_args(run->variant, run->m, how);
     args.from = from;
     args.bias = bias;
-    args.residual = run->args->residual;
+    args.residual = how == IMX_PUSH_REDUCES ? run->args->residual : NULL;
     args.to = run->args->c;
     args.epoch = run->epoch;
     args.ended = imx_run_ended(run);

@@ -257,12 +257,17 @@ static imbrex_status run_all(imbrex_group *group, const op_case *c, imbrex_plan 
 {
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
     op_sizes n = op_sizes_of(c, c->m, ranks, rank);
-    float *room = calloc((size_t)(n.a + n.b + n.c + n.gathered) + 1, sizeof *room);
+    int64_t operands = n.a + n.b + n.c + n.gathered + n.residual + n.gamma;
+    float *room = calloc((size_t)operands + 1, sizeof *room);
+    float *norm = room + operands - n.residual - n.gamma;
     imbrex_args args = {
         .a = room,
         .b = c->k ? room + n.a : NULL,
         .c = room + n.a + n.b,
         .gathered = c->gathered ? room + n.a + n.b + n.c : NULL,
+        .residual = n.residual ? norm : NULL,
+        .h = n.residual ? norm : NULL,
+        .gamma = n.gamma ? norm + n.residual : NULL,
     };
     /* With one row most ranks send nothing, and credits alone say who has read what. */
     const int64_t rows[RUNS] = { c->m, 1, c->m, c->m - 5, c->m };
@@ -311,6 +316,7 @@ static int silent(imbrex_group *group, void *ctx)
             imbrex_plan *plan;
             c.chunk_rows = as->chunk_rows;
             c.sms = as->blocks;
+            c.residual = c.norm.rms = adds_up(&c) && i % 2;
             /* All of c goes to all ranks, and the checker knows each line of it. */
             c.n = strcmp(c.op, "gemm_ar") == 0 && strcmp(c.algorithm, "ll") == 0 ? 90 : n;
             if (op_cases_plan(group, &c, &plan))

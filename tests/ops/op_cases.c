@@ -61,13 +61,13 @@ static bool is_spanning(imbrex_group *group, op_case c)
 
 /* "ring" and "scatter_push" are not for tiles with rows of several ranks, "reduce_push" and
  * "reduce_pull" for no others, and "ring" on GPUs not for what their copy engine cannot take: then
- * they have to be refused; so has "ll" in all_reduce where a rank has only its own rows of the
- * residual. */
+ * they have to be refused; so has "ll" where all ranks get all rows of a sum, but each has its own
+ * of the residual. */
 static bool is_refused(imbrex_group *group, const op_case *c)
 {
     int ranks = imbrex_group_size(group);
     if (ranks > 1 && strcmp(c->algorithm, "ll") == 0)
-        return strcmp(c->op, "all_reduce") == 0 && c->norm.shard_residual;
+        return sums_all(c) && c->norm.shard_residual;
     if (ranks > 1 && strcmp(c->algorithm, "scatter_push") == 0)
         return is_spanning(group, *c);
     if (ranks > 1 && strncmp(c->algorithm, "reduce_pu", 9) == 0) {
@@ -387,6 +387,8 @@ bool op_cases_get_large(int number, op_case *c)
     *c = large[number / PRODUCTS];
     c->op = ops[COLLECTIVES + number % PRODUCTS].name;
     c->gathered = c->gathered && number % PRODUCTS == 0;
+    c->residual = adds_up(c) && number / PRODUCTS % 3 != 1;
+    c->in_place = number / PRODUCTS % 2;
     c->whole = 1;
     return true;
 }

@@ -1,6 +1,7 @@
 /* op_image.c - lays out, fills, moves and inspects the matrices of a run. */
 #include "op_image.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,11 +50,12 @@ size_t op_image_bytes(const op_case *c, int ranks)
 static void fill_norm(const op_case *c, int64_t m, int ranks, int r, const op_sizes *n,
                       const op_image *x)
 {
-    bool own = strcmp(c->op, "reduce_scatter") == 0 || c->norm.shard_residual;
+    bool own = !sums_all(c) || c->norm.shard_residual;
     int64_t first = own ? rank_row(m, ranks, r) * c->n : 0;
-    for (int64_t i = 0; i < n->residual; i++)
-        element_set(c->dtype, x->host + x->residual.at, i,
-                    input_value(c->dtype, INPUT_RESIDUAL + c->input, first + i));
+    for (int64_t i = 0; i < n->residual; i++) {
+        double value = input_value(c->dtype, INPUT_RESIDUAL + c->input, first + i);
+        element_set(c->dtype, x->host + x->residual.at, i, c->whole ? rint(value) : value);
+    }
     input_fill(c->dtype, INPUT_GAMMA + c->input, c->whole, x->host + x->gamma.at, n->gamma);
     if (c->norm.quant == IMBREX_PER_TENSOR)
         memcpy(x->host + x->scale.at, &(float){ 0.02f }, sizeof(float));

@@ -9,7 +9,7 @@
 
 enum { SHAPES = 12 };
 
-/* By shape, of operators that only add: what happens to the sum. */
+/* By shape, of operators that add up over ranks: what happens to the sum. */
 static const struct {
     imbrex_norm norm;
     int bias, residual, in_place;
@@ -30,7 +30,7 @@ static const struct {
 
 void op_norm_set(op_case *c, int shape)
 {
-    if (strcmp(c->op, "reduce_scatter") != 0 && strcmp(c->op, "all_reduce") != 0)
+    if (!adds_up(c))
         return;
     c->norm = after[shape % SHAPES].norm;
     c->bias = after[shape % SHAPES].bias;
@@ -42,7 +42,7 @@ int op_norm_check(imbrex_group *group, const op_case *c, int64_t m, const op_ima
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group), failed = 0;
     size_t e = element_bytes(c->dtype), to = element_bytes(result_dtype(c));
-    bool part = strcmp(c->op, "all_reduce") == 0 && c->norm.shard_residual;
+    bool part = sums_all(c) && c->norm.shard_residual;
     int64_t rows = (int64_t)(op_image_h(c, x).bytes / e) / (c->n ? c->n : 1);
     int64_t first = part ? rank_row(m, ranks, r) : 0;
     float *y = calloc((size_t)c->n + 1, sizeof *y), *have = calloc((size_t)c->n + 1, sizeof *have);

@@ -97,6 +97,16 @@ int64_t rank_row(int64_t m, int ranks, int r)
     return r * m / ranks;
 }
 
+bool adds_up(const op_case *c)
+{
+    return sums_all(c) || strcmp(c->op, "reduce_scatter") == 0 || strcmp(c->op, "gemm_rs") == 0;
+}
+
+bool sums_all(const op_case *c)
+{
+    return strcmp(c->op, "all_reduce") == 0 || strcmp(c->op, "gemm_ar") == 0;
+}
+
 bool has_norm(const op_case *c)
 {
     return c->residual || c->norm.rms || c->norm.quant;
@@ -107,11 +117,17 @@ imbrex_dtype result_dtype(const op_case *c)
     return c->norm.quant ? IMBREX_E4M3 : c->dtype;
 }
 
-/* Of an operator whose c has so many rows; residual and h have `own`. */
-static op_sizes sum_sizes(const op_case *c, int64_t m, int64_t rows, int64_t own)
+/* Of rank r, which has `rows` of the m. */
+static op_sizes sum_sizes(const op_case *c, int64_t m, int64_t rows)
 {
+    bool product = strstr(c->op, "gemm") != NULL;
+    int64_t own = sums_all(c) && !c->norm.shard_residual ? m : rows;
     int64_t blocks = c->norm.quant == IMBREX_PER_BLOCK ? (c->n + 127) / 128 : 1;
-    op_sizes s = { .a = m * c->n, .c = rows * c->n, .bias = c->bias ? c->n : 0 };
+    rows = sums_all(c) ? m : rows;
+    op_sizes s = { .a = m * (product ? c->k : c->n),
+                   .b = product ? c->n * c->k : 0,
+                   .c = rows * c->n,
+                   .bias = c->bias ? c->n : 0 };
     if (!has_norm(c))
         return s;
     s.h = own * c->n;
@@ -127,24 +143,16 @@ op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r)
     int64_t rows = rank_row(m, ranks, r + 1) - rank_row(m, ranks, r);
     if (strcmp(c->op, "all_gather") == 0)
         return (op_sizes){ .a = rows * c->n, .c = m * c->n };
-    if (strcmp(c->op, "reduce_scatter") == 0)
-        return sum_sizes(c, m, rows, rows);
-    if (strcmp(c->op, "all_reduce") == 0)
-        return sum_sizes(c, m, m, c->norm.shard_residual ? rows : m);
+    if (adds_up(c))
+        return sum_sizes(c, m, rows);
     if (strcmp(c->op, "all_to_all") == 0)
         return (op_sizes){ .a = m * c->n, .c = ranks * rows * c->n };
     op_sizes s = { .b = c->n * c->k, .bias = c->n };
-    bool gathers = strcmp(c->op, "ag_gemm") == 0, all = strcmp(c->op, "gemm_rs") != 0;
+    bool gathers = strcmp(c->op, "ag_gemm") == 0;
     s.a = (gathers ? rows : m) * c->k;
-    s.c = (all ? m : rows) * c->n;
+    s.c = m * c->n;
     s.gathered = gathers ? m * c->k : 0;
     return s;
-}
-
-/* Every rank gets all rows of the sum. */
-static bool sums_all(const op_case *c)
-{
-    return strcmp(c->op, "all_reduce") == 0 || strcmp(c->op, "gemm_ar") == 0;
 }
 
 int input_bias(const op_case *c, int r)
@@ -281,9 +289,9 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
                         reference_error *error)
 {
     const int bias = input_bias(c, r);
-    op_case own = *c; /* h of a sharded residual is as reduce_scatter's */
-    if (strcmp(c->op, "all_reduce") == 0 && has_norm(c) && c->norm.shard_residual)
-        own.op = "reduce_scatter";
+    op_case own = *c; /* h of a sharded residual is as of those whose c is own rows */
+    if (sums_all(c) && has_norm(c) && c->norm.shard_residual)
+        own.op = strcmp(c->op, "all_reduce") == 0 ? "reduce_scatter" : "gemm_rs";
     c = &own;
     int64_t count = op_sizes_of(c, m, ranks, r).c, wrong = -1;
     double *room = calloc((size_t)(3 * count + (c->k + 1) * c->n) + 1, sizeof *room);
@@ -294,7 +302,7 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
     bool exchanges = strcmp(c->op, "all_to_all") == 0;
     bool exact = exchanges || strcmp(c->op, "all_gather") == 0;
     bool gathers = exact || strcmp(c->op, "ag_gemm") == 0;
-    int64_t first = strcmp(c->op, "reduce_scatter") == 0 ? rank_row(m, ranks, r) * c->n : 0;
+    int64_t first = adds_up(c) && !sums_all(c) ? rank_row(m, ranks, r) * c->n : 0;
     for (int64_t i = 0; c->bias && i < count; i++) {
         x.value[i] = input_value(c->dtype, bias, i % c->n);
         x.magnitude[i] = fabs(x.value[i]);
@@ -354,6 +362,7 @@ imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **pla
         .algorithm = c->algorithm,
         .chunk_rows = c->chunk_rows,
         .sms = c->sms,
+        .norm = c->norm,
     };
     bool product = strstr(c->op, "gemm") != NULL;
     return imbrex_plan_create(group, c->op, product ? (void *)&gemm : &coll,

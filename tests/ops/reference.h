@@ -16,7 +16,7 @@ typedef struct op_case {
     int chunk_rows, sms;
     int64_t run_m; /* 0: m */
     int bias, gathered;
-    imbrex_norm norm;       /* all_reduce and reduce_scatter: what happens to the sum */
+    imbrex_norm norm;       /* of operators that add up over ranks: what happens to the sum */
     int residual, in_place; /* h is then residual's memory, and c a's, where it may be */
     int input;              /* added to the numbers of all inputs: other values */
     int nodes;              /* 2 or more: sums of nodes are rounded too */
@@ -57,6 +57,11 @@ op_sizes op_sizes_of(const op_case *c, int64_t m, int ranks, int r);
 typedef struct reference_error {
     double have, want, within;
 } reference_error;
+
+/* Whether its operator adds up over ranks, so that a norm may follow; whether every rank gets all
+ * rows of the sum. */
+bool adds_up(const op_case *c);
+bool sums_all(const op_case *c);
 
 /* Whether a case has h, residual and the like. */
 bool has_norm(const op_case *c);

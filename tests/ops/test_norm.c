@@ -225,14 +225,49 @@ static void rows_do_not_depend_on_m(void **state)
     }
 }
 
-static int plan_refused(imbrex_group *group, const char *op, const imbrex_coll_desc *desc,
-                        const char *says)
+static int refused_of(imbrex_group *group, const char *op, const void *desc, size_t bytes,
+                      const char *says)
 {
     imbrex_plan *plan = NULL;
-    imbrex_status status = imbrex_plan_create(group, op, desc, sizeof *desc, &plan);
+    imbrex_status status = imbrex_plan_create(group, op, desc, bytes, &plan);
     RANK_CHECK(status != IMBREX_OK && strstr(imbrex_error(), says), "want %s, have %d: %s", says,
                (int)status, imbrex_error());
     return 0;
+}
+
+static int plan_refused(imbrex_group *group, const char *op, const imbrex_coll_desc *desc,
+                        const char *says)
+{
+    return refused_of(group, op, desc, sizeof *desc, says);
+}
+
+static int product_refused(imbrex_group *group, const char *op, const imbrex_gemm_desc *desc,
+                           const char *says)
+{
+    return refused_of(group, op, desc, sizeof *desc, says);
+}
+
+static int products_wrong(imbrex_group *group)
+{
+    const imbrex_gemm_desc good = { .m = M, .n = N, .k = 8, .norm = { .rms = 1 } };
+    imbrex_gemm_desc bad = good;
+    bad.norm.quant = (imbrex_scaling)4;
+    if (product_refused(group, "gemm_rs", &bad, "desc.norm.quant is 4: want from 0 to 3"))
+        return 1;
+    bad = good;
+    bad.norm.gamma_offset = (float)imbrex_group_rank(group);
+    if (product_refused(group, "gemm_ar", &bad, "desc.norm.gamma_offset differs between ranks"))
+        return 1;
+    bad = good;
+    bad.norm.reserved[3] = 1;
+    if (product_refused(group, "gemm_ar", &bad, "desc.norm.reserved"))
+        return 1;
+    bad = good;
+    bad.norm.shard_residual = 1;
+    bad.algorithm = "ll";
+    return product_refused(group, "gemm_ar", &bad, "desc.norm.shard_residual gives a rank") ||
+           product_refused(group, "ag_gemm", &good, "desc.norm must be 0 for ag_gemm") ||
+           product_refused(group, "gemm", &good, "desc.norm must be 0 for gemm");
 }
 
 static int plans_wrong(imbrex_group *group)
@@ -312,7 +347,7 @@ static int runs_wrong(imbrex_group *group)
 static int operators_wrong(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    return plans_wrong(group) || runs_wrong(group);
+    return plans_wrong(group) || products_wrong(group) || runs_wrong(group);
 }
 
 static void operators_say_what_is_wrong(void **state)

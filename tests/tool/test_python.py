@@ -112,6 +112,24 @@ class Python(unittest.TestCase):
             numpy.testing.assert_array_equal(
                 blocks, numpy.concatenate([a[rows_of(rank, m)] for a in given]))
 
+    def test_gemm_ar_with_a_norm(self):
+        m, n, k = 7, 24, 12
+        a, b = random(1, m, k * RANKS), random(2, n, k * RANKS)
+        residual, gamma, bias = random(3, m, n), random(4, n), random(5, n)
+
+        def work(group, rank):
+            part = slice(rank * k, rank * k + k)
+            with group.gemm_ar(m, n, k, dtype="f32", norm={"rms": 1}) as plan:
+                h, c = residual.copy(), numpy.zeros((m, n), "f")
+                plan.run(a[:, part].copy(), b[:, part].copy(), c, bias, residual=h, h=h,
+                         gamma=gamma)
+                group.sync()
+            return h, c
+        want = a.astype("d") @ b.T.astype("d") + bias + residual
+        for h, c in on_ranks(work):
+            self.near(h, want)
+            self.near(c, want / numpy.sqrt((want ** 2).mean(1, keepdims=True) + 1e-6) * gamma)
+
     def test_all_reduce_with_a_norm(self):
         m, n = 9, 300
         given = [random(rank, m, n) for rank in range(RANKS)]

@@ -30,7 +30,8 @@
  *            (slots of slot_bytes, [rows, n]); the chunk's last tile raises signal rank * chunks +
  *            q there.  A tile of one's own rows waits for the peers' parts of its chunk and becomes
  *            c ([own rows, n]): the parts, its own product, rounded, among them, added in rank
- *            order in float32, then bias; such a tile need not go through the slot
+ *            order in float32, then bias, then residual, whose memory c may be; such a
+ *            tile need not go through the slot
  *
  *   IMX_GEMM_REDUCE_PUSH: the same where tiles have rows of several ranks: schedule.ranks = 1, not
  *            f32. Each of a tile's rows goes to its owner, into its place in slot `rank` (sum.h);
@@ -93,6 +94,7 @@ typedef struct imx_gemm_args {
     int ahead;
     int plan; /* for the site of a wait */
     const void *a, *gathered, *b, *bias;
+    const void *residual; /* [own rows, n] or NULL: of what own rows' sums become c */
     void *c;
     uint64_t *epoch; /* of the run */
     const uint64_t *ready;

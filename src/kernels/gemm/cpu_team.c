@@ -81,9 +81,9 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
 /* ---- tiles to their owners ------------------------------------------------------------------- */
 
 /* Of [rows, n]. */
-static char *tile_at(const imx_gemm_args *args, char *matrix, int64_t row, int64_t col)
+static char *tile_at(const imx_gemm_args *args, const void *matrix, int64_t row, int64_t col)
 {
-    return matrix + (row * args->schedule.n + col) * imx_dtype_size(args->dtype);
+    return (char *)(uintptr_t)imx_dtype_at(args->dtype, matrix, row * args->schedule.n + col);
 }
 
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile)
@@ -170,6 +170,9 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
     for (int r = 0; r < team->size; r++)
         imbrexd_check_read(part_at(args, tile, r), (size_t)tile->cols * element,
                            (size_t)n * element, (size_t)tile->rows);
+    if (args->residual)
+        imbrexd_check_read(tile_at(args, args->residual, tile->rank_row, tile->col),
+                           (size_t)tile->cols * element, (size_t)n * element, (size_t)tile->rows);
     imbrexd_check_write(tile_at(args, args->c, tile->rank_row, tile->col),
                         (size_t)tile->cols * element, (size_t)n * element, (size_t)tile->rows);
     for (int64_t row = 0; row < tile->rows; row++) {
@@ -186,6 +189,9 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
                 imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, tile->col + col),
                               sum, count);
             int64_t to = (tile->rank_row + row) * n + tile->col + col;
+            if (args->residual)
+                imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->residual, to), sum,
+                              count);
             imx_dtype_narrow(args->dtype, sum, (char *)args->c + to * imx_dtype_size(args->dtype),
                              count);
         }

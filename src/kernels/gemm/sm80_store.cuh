@@ -172,7 +172,7 @@ IMX_FN const char *part_of(const imx_gemm_args &args, int r)
 #endif
 }
 
-/* One element of c: the parts of all ranks, then bias. */
+/* One element of c: the parts of all ranks, then bias and residual. */
 IMX_FN void fold_element(const imx_gemm_args &args, int64_t at, int64_t col)
 {
     float sum = imx_vector_get(IMX_DTYPE, part_of(args, 0), at);
@@ -180,6 +180,8 @@ IMX_FN void fold_element(const imx_gemm_args &args, int64_t at, int64_t col)
         sum += imx_vector_get(IMX_DTYPE, part_of(args, r), at);
     if (args.bias)
         sum += imx_vector_get(IMX_DTYPE, args.bias, col);
+    if (args.residual)
+        sum += imx_vector_get(IMX_DTYPE, args.residual, at);
     imx_vector_put(IMX_DTYPE, args.c, at, sum);
 }
 
@@ -205,6 +207,9 @@ IMX_FN void fold_unit(const imx_gemm_args &args, int64_t at, int64_t col)
 #pragma unroll
     for (int i = 0; i < PER_UNIT && args.bias; i++)
         sum[i] += imx_vector_get(IMX_DTYPE, args.bias, col + i);
+    if (args.residual)
+        imx_vector_add(IMX_DTYPE, sum,
+                       imx_vector_load((const char *)args.residual + at * ELEMENT), false);
     *(uint4 *)((char *)args.c + at * ELEMENT) = imx_vector_narrow(IMX_DTYPE, sum);
 }
 

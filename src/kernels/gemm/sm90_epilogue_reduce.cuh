@@ -27,12 +27,14 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 
 enum { UNIT_COLS = 8 }; /* elements of 16 bytes, a unit */
 
-/* Unit `at` of c, which begins in column col: the sum, and bias. */
+/* Unit `at` of c, which begins in column col: the sum, bias and residual. */
 IMX_FN void sum_put(const imx_gemm_args &args, uint32_t at, uint32_t col, float (&sum)[UNIT_COLS])
 {
 #pragma unroll
     for (int e = 0; e < UNIT_COLS && args.bias; e++)
         sum[e] += bias_at((const uint16_t *)args.bias, (int)col + e, (int)args.schedule.n);
+    if (args.residual)
+        imx_vector_add(DTYPE, sum, imx_vector_load((const uint4 *)args.residual + at), false);
     ((uint4 *)args.c)[at] = imx_vector_narrow(DTYPE, sum);
 }
 #endif
@@ -157,6 +159,8 @@ IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int
             sum += unpack(*(const volatile uint16_t *)(slot + p * args.slot_bytes + at * 2));
         if (args.bias)
             sum += bias_at((const uint16_t *)args.bias, at_col, n);
+        if (args.residual)
+            sum += bias_at((const uint16_t *)args.residual + at, 0, 1);
         ((uint16_t *)args.c)[at] = (uint16_t)pack(sum, 0);
     }
 }

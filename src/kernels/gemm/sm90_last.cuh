@@ -45,6 +45,23 @@ IMX_FN void last_release(uint32_t base, place *at, int consumer)
     step(at);
 }
 
+/* sum, whose words are `rows` rows' from `row` of own ones on, += the residual's from col on. */
+IMX_FN void last_residual(float (&sum)[2 * LAST_WORDS], const imx_gemm_args &args, int row,
+                          int rows, int col)
+{
+    int lane = lane_here(), n = (int)args.schedule.n;
+    const uint16_t *from = (const uint16_t *)args.residual + (int64_t)(row + lane / 4) * n;
+#pragma unroll
+    for (int i = 0; i < LAST_WORDS; i++) {
+        int down = i % 2 * 8, at = col + i / 2 * 8 + lane % 4 * 2;
+        uint32_t word = 0;
+        if (lane / 4 + down < rows && at < n)
+            word = *(const volatile uint32_t *)(from + (int64_t)down * n + at);
+        sum[2 * i] += unpack((uint16_t)word);
+        sum[2 * i + 1] += unpack((uint16_t)(word >> 16));
+    }
+}
+
 /* One consumer warp; packed: own words, piece by piece, which are used up.  One piece's code serves
  * all: what runs but once waits for its instructions. */
 IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
@@ -77,6 +94,8 @@ IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_arg
         }
         int col = note->col + p * PIECE_COLS;
         add_bias(sum, args, col);
+        if (args.residual)
+            last_residual(sum[0], args, note->row + first_row, note->rows - first_row, col);
         uint32_t words[LAST_WORDS];
 #pragma unroll
         for (int i = 0; i < LAST_WORDS; i++)

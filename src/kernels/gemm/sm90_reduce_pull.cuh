@@ -196,11 +196,13 @@ IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uin
         }
 #pragma unroll
         for (int e = 0; e < UNIT_COLS; e++) {
-            float bias = 0;
-            if (args.bias && e < count)
-                bias = bias_at((const uint16_t *)args.bias, (int)col + e, (int)n);
-            if (e < count)
-                imx_vector_put(DTYPE, args.c, to + e, args.bias ? sum[e] + bias : sum[e]);
+            if (e >= count)
+                continue;
+            if (args.bias)
+                sum[e] += bias_at((const uint16_t *)args.bias, (int)col + e, (int)n);
+            if (args.residual)
+                sum[e] += bias_at((const uint16_t *)args.residual + to + e, 0, 1);
+            imx_vector_put(DTYPE, args.c, to + e, sum[e]);
         }
     }
 }

@@ -215,6 +215,11 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
         low += bias_at((const uint16_t *)args.bias, col, n);
         high += bias_at((const uint16_t *)args.bias, col + 1, n);
     }
+    if (args.residual) {
+        const uint16_t *residual = (const uint16_t *)args.residual + row * n;
+        low += bias_at(residual, col, n);
+        high += bias_at(residual, col + 1, n);
+    }
     uint32_t word = pack(low, high);
 #ifdef IMX_C_PLAIN
     if (n % 2) {
