@@ -515,9 +515,12 @@ typedef enum imbrex_activation_kind {
 
 typedef struct imbrex_activation {
     imbrex_activation_kind kind;
-    int gated;          /* 1: f(gate) * up, where both lie side by side in a row; 0: f alone */
-    imbrex_dtype dtype; /* of in and out */
-    uint32_t reserved[6];
+    int gated;            /* 1: f(gate) * up, where both lie side by side in a row; 0: f alone */
+    imbrex_dtype dtype;   /* of in, and of out unless that is quantised */
+    imbrex_scaling quant; /* out is E4M3, by `scales`: PER_TENSOR reads one, PER_ROW and PER_BLOCK
+                             write them, as imbrex_norm's */
+    int power_of_two;     /* 1: written scales are rounded up to powers of two */
+    uint32_t reserved[4];
 } imbrex_activation;
 
 /* gated: out[rows, cols] = f(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
@@ -525,9 +528,10 @@ typedef struct imbrex_activation {
  * in[rows, cols].  Computed in float32, rounded once; docs/numerics.md says how exact it is.  in
  * and out must not overlap, and need the alignment of their element.
  *
- * scales must be NULL: nothing is scaled.  rows_here, in memory of the device: how many of the rows
- * there are, read when the stream comes to it; more than `rows` counts as that, less than 0 as
- * none, and of out no other rows are written.  NULL: all.  Local. */
+ * With quant, out has the bits of imbrex_quantize behind it, and cols is at most 2^24, else
+ * UNSUPPORTED; without, scales must be NULL.  rows_here, in memory of the device: how many of the
+ * rows there are, read when the stream comes to it; more than `rows` counts as that, less than 0 as
+ * none, and of out and scales no other rows are written.  NULL: all.  Local. */
 IMBREX_TRY imbrex_activate(imbrex_group *group, const imbrex_activation *desc, int64_t rows,
                            int64_t cols, const void *in, void *out, float *scales,
                            const int32_t *rows_here, imbrex_stream stream);

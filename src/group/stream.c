@@ -325,6 +325,15 @@ static imbrex_status check_activation(const imbrex_activation *desc)
                         (int)desc->kind);
     if (desc->gated != 0 && desc->gated != 1)
         return imx_fail(IMBREX_INVALID, "desc.gated is %d: want 0 or 1", desc->gated);
+    if ((unsigned)desc->quant > IMBREX_PER_BLOCK)
+        return imx_fail(IMBREX_INVALID,
+                        "desc.quant is %d: want IMBREX_UNSCALED, PER_TENSOR, PER_ROW or PER_BLOCK",
+                        (int)desc->quant);
+    if (desc->power_of_two != 0 && desc->power_of_two != 1)
+        return imx_fail(IMBREX_INVALID, "desc.power_of_two is %d: want 0 or 1", desc->power_of_two);
+    if (desc->power_of_two && desc->quant != IMBREX_PER_ROW && desc->quant != IMBREX_PER_BLOCK)
+        return imx_fail(IMBREX_INVALID, "desc.power_of_two is 1 and desc.quant computes no scales: "
+                                        "want IMBREX_PER_ROW or PER_BLOCK");
     return IMBREX_OK;
 }
 
@@ -342,12 +351,56 @@ static imbrex_status check_sizes(const imx_activate_args *args)
     return IMBREX_OK;
 }
 
+static size_t scales_of(const imx_activate_args *args)
+{
+    switch ((imbrex_scaling)args->quant) {
+    case IMBREX_PER_TENSOR:
+        return 1;
+    case IMBREX_PER_ROW:
+        return (size_t)args->rows;
+    case IMBREX_PER_BLOCK:
+        return (size_t)args->rows * (size_t)imx_ceil_div(args->cols, IMX_SCALE_BLOCK);
+    default:
+        return 0;
+    }
+}
+
+/* Of an activation that has elements; out_bytes: of out. */
+static imbrex_status check_scales(const imx_activate_args *args, size_t in_bytes, size_t out_bytes)
+{
+    const float *scales = args->scales;
+    size_t bytes = scales_of(args) * sizeof *scales;
+    if (!args->quant)
+        return IMBREX_OK;
+    if (args->cols > IMX_SCALE_COLUMNS)
+        return imx_fail(IMBREX_UNSUPPORTED, "cols is %lld: want at most %d where out is quantised",
+                        (long long)args->cols, IMX_SCALE_COLUMNS);
+    if (!scales)
+        return imx_fail(IMBREX_INVALID, "scales is NULL: want %zu, since desc.quant is not 0",
+                        scales_of(args));
+    if ((uintptr_t)scales % sizeof *scales)
+        return imx_fail(IMBREX_INVALID, "scales, %p, is not %zu-byte aligned", (const void *)scales,
+                        sizeof *scales);
+    bool in = imx_overlap(scales, bytes, args->in, in_bytes);
+    if (in || imx_overlap(scales, bytes, args->out, out_bytes))
+        return imx_fail(IMBREX_INVALID, "scales, %p and %zu bytes, overlaps %s",
+                        (const void *)scales, bytes, in ? "in" : "out");
+    if (args->rows_here && imx_overlap(args->rows_here, sizeof *args->rows_here, scales, bytes))
+        return imx_fail(IMBREX_INVALID, "rows_here, %p, lies in scales, %p and %zu bytes",
+                        (const void *)args->rows_here, (const void *)scales, bytes);
+    return IMBREX_OK;
+}
+
 static imbrex_status check_activate(const imx_activate_args *args)
 {
     IMX_TRY(check_sizes(args));
     size_t element = imx_dtype_bytes((imbrex_dtype)args->dtype);
-    size_t bytes = (size_t)(args->rows * args->cols) * element;
-    size_t in_bytes = (args->gated ? 2 : 1) * bytes;
+    size_t to = args->quant ? imx_dtype_bytes(IMBREX_E4M3) : element;
+    size_t elements = (size_t)(args->rows * args->cols), bytes = elements * to;
+    size_t in_bytes = (args->gated ? 2 : 1) * elements * element;
+    if (!args->quant && args->scales)
+        return imx_fail(IMBREX_INVALID, "scales is %p: want NULL, nothing is scaled",
+                        (const void *)args->scales);
     if ((uintptr_t)args->rows_here % sizeof *args->rows_here)
         return imx_fail(IMBREX_INVALID, "rows_here, %p, is not %zu-byte aligned",
                         (const void *)args->rows_here, sizeof *args->rows_here);
@@ -356,16 +409,17 @@ static imbrex_status check_activate(const imx_activate_args *args)
     if (!args->in || !args->out)
         return imx_fail(IMBREX_INVALID, "%s is NULL", args->in ? "out" : "in");
     uintptr_t in = (uintptr_t)args->in, out = (uintptr_t)args->out;
-    if (in % element || out % element)
+    if (in % element || out % to)
         return imx_fail(IMBREX_INVALID, "%s, %p, is not %zu-byte aligned",
-                        in % element ? "in" : "out", in % element ? args->in : args->out, element);
+                        in % element ? "in" : "out", in % element ? args->in : args->out,
+                        in % element ? element : to);
     if (imx_overlap(args->in, in_bytes, args->out, bytes))
         return imx_fail(IMBREX_INVALID, "out, %p and %zu bytes, overlaps in, %p and %zu bytes",
                         args->out, bytes, args->in, in_bytes);
     if (args->rows_here && imx_overlap(args->rows_here, sizeof *args->rows_here, args->out, bytes))
         return imx_fail(IMBREX_INVALID, "rows_here, %p, lies in out, %p and %zu bytes",
                         (const void *)args->rows_here, args->out, bytes);
-    return IMBREX_OK;
+    return check_scales(args, in_bytes, bytes);
 }
 
 static imbrex_status enqueue_activate(imbrex_group *group, const imx_activate_args *args,
@@ -385,9 +439,6 @@ imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc
     IMX_ENTER(group);
     IMX_TRY(get_ready(group, &stream));
     IMX_TRY(check_activation(desc));
-    if (scales)
-        return imx_fail(IMBREX_INVALID, "scales is %p: want NULL, nothing is scaled",
-                        (void *)scales);
     imx_activate_args args = {
         .rows = rows,
         .cols = cols,
@@ -396,6 +447,9 @@ imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc
         .dtype = (int)imx_dtype_or(desc->dtype, IMBREX_BF16),
         .in = in,
         .out = out,
+        .quant = (int)desc->quant,
+        .power_of_two = desc->power_of_two,
+        .scales = scales,
         .rows_here = rows_here,
     };
     return enqueue_activate(group, &args, stream);

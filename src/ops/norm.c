@@ -197,7 +197,7 @@ int64_t imx_norm_extent(const imx_asked *asked, int64_t m, int which)
         return norm.quant == IMBREX_PER_TENSOR ? 1
                                                : rows_of(asked, m, which == IMX_NORM_SCALES_OWN);
     default:
-        return norm.quant == IMBREX_PER_BLOCK ? imx_ceil_div(asked->shape->n, IMX_NORM_BLOCK)
+        return norm.quant == IMBREX_PER_BLOCK ? imx_ceil_div(asked->shape->n, IMX_SCALE_BLOCK)
                                               : IMX_NO_EXTENT;
     }
 }

@@ -139,7 +139,7 @@ imbrex_status imbrex_quantize(imbrex_group *group, imbrex_dtype dtype, imbrex_sc
     };
     int64_t count = scaling == IMBREX_PER_TENSOR ? 1
                     : scaling == IMBREX_PER_ROW  ? rows
-                                                 : rows * imx_ceil_div(cols, IMX_NORM_BLOCK);
+                                                 : rows * imx_ceil_div(cols, IMX_SCALE_BLOCK);
     size_t elements = (size_t)(rows * cols), element = imx_dtype_bytes(dtype);
     const operand all[] = {
         { "in", in, elements * element, element },

@@ -118,7 +118,7 @@ static int far_apart(bench *b)
                                            { 0, 4 } };
     memcpy(b->host_in, (float[]){ -1, 2 }, 8);
     for (int kind = 0; kind < KINDS; kind++) {
-        activate_case c = { 1, 2, { (imbrex_activation_kind)kind, 0, IMBREX_F32, { 0 } }, 0, NULL };
+        activate_case c = { 1, 2, { (imbrex_activation_kind)kind, .dtype = IMBREX_F32 }, 0, NULL };
         if (run_case(b, &c))
             return 1;
         for (int i = 0; i < 2; i++) {
@@ -138,10 +138,9 @@ static int every_shape(bench *b)
     for (int i = 0; i < SHAPES * KINDS * 3 * 2 * 2; i++) {
         const int64_t *shape = shapes[i / (KINDS * 12)];
         activate_case c = { shape[0], shape[1], { 0 }, i % 2, NULL };
-        c.desc = (imbrex_activation){ (imbrex_activation_kind)(i / 12 % KINDS),
-                                      i / 2 % 2,
-                                      (imbrex_dtype)(IMBREX_BF16 + i / 4 % 3),
-                                      { 0 } };
+        c.desc = (imbrex_activation){ .kind = (imbrex_activation_kind)(i / 12 % KINDS),
+                                      .gated = i / 2 % 2,
+                                      .dtype = (imbrex_dtype)(IMBREX_BF16 + i / 4 % 3) };
         for (int64_t e = 0; e < 2 * c.rows * c.cols; e++)
             element_set(c.desc.dtype, b->host_in, e, 5 * input_value(IMBREX_F32, i, e));
         if (run_case(b, &c) || check_case(b, &c))
@@ -154,10 +153,83 @@ static int rows_here(bench *b)
 {
     static const int32_t counts[] = { 0, 1, 3, 7, 8, -1, INT32_MAX, INT32_MIN };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        activate_case c = { 7, 40, { IMBREX_GELU, 1, IMBREX_F32, { 0 } }, 0, &counts[i] };
+        activate_case c = { 7, 40, { IMBREX_GELU, 1, .dtype = IMBREX_F32 }, 0, &counts[i] };
         input_fill(IMBREX_F32, (int)i, 0, b->host_in, 2 * c.rows * c.cols);
         if (run_case(b, &c) || check_case(b, &c))
             return 1;
+    }
+    return 0;
+}
+
+/* ---- quantised ------------------------------------------------------------------------------- */
+
+/* Where the results of both ways lie in the room for out: as far from each other. */
+enum { PART = 1 << 16, SCALES = PART, OUT_2 = 2 * PART, SCALES_2 = 3 * PART, Y = 4 * PART };
+
+typedef struct quant_case {
+    activate_case of;
+    int64_t rows; /* that are there */
+} quant_case;
+
+static int quant_by_both(const bench *b, const quant_case *q)
+{
+    const activate_case *c = &q->of;
+    imbrex_activation plain = c->desc;
+    imbrex_norm norm = { .quant = c->desc.quant, .power_of_two = c->desc.power_of_two };
+    int64_t at = c->shift * (int64_t)element_bytes(c->desc.dtype);
+    char *in = b->in + at, *out = b->out + GUARD + c->shift, *y = b->out + Y + GUARD + at;
+    float *scales = (float *)(void *)(b->out + SCALES);
+    plain.quant = IMBREX_UNSCALED;
+    plain.power_of_two = 0;
+    RANK_OK(imbrex_copy(b->group, b->out, b->host_out, Y, NULL));
+    RANK_OK(imbrex_copy(b->group, in, b->host_in, PART, NULL));
+    if (c->count)
+        RANK_OK(imbrex_copy(b->group, b->count, c->count, sizeof *c->count, NULL));
+    RANK_OK(imbrex_activate(b->group, &c->desc, c->rows, c->cols, in, out, scales,
+                            c->count ? b->count : NULL, NULL));
+    RANK_OK(imbrex_activate(b->group, &plain, c->rows, c->cols, in, y, NULL, NULL, NULL));
+    imbrex_args args = { .a = y, .c = out + OUT_2, .scale_c = scales + OUT_2 / sizeof(float) };
+    RANK_OK(imbrex_rms_norm(b->group, c->desc.dtype, q->rows, c->cols, &norm, &args, NULL));
+    RANK_OK(imbrex_copy(b->group, b->host_out, b->out, Y, NULL));
+    RANK_OK(imbrex_stream_sync(b->group, NULL));
+    return 0;
+}
+
+/* out and scales are those of imbrex_rms_norm's quant behind the activation, to the bit, and so is
+ * what lies beside them: untouched. */
+static int quantizes(bench *b)
+{
+    static const int64_t shapes[][2] = { { 1, 1 },   { 7, 45 },   { 5, 64 },   { 3, 300 },
+                                         { 9, 128 }, { 2, 2500 }, { 1, 7000 }, { 40, 8 } };
+    static const int32_t counts[] = { 2, 0, 100 };
+    enum { SHAPES = sizeof shapes / sizeof *shapes };
+    for (int i = 0; i < SHAPES * 3 * 3 * 2 * 2; i++) {
+        const int64_t *shape = shapes[i / 36];
+        const int32_t *count = i % 5 ? NULL : &counts[i / 5 % 3];
+        quant_case q = { { shape[0], shape[1], { 0 }, i % 2, count }, shape[0] };
+        q.of.desc = (imbrex_activation){ .kind = (imbrex_activation_kind)(i % KINDS),
+                                         .gated = i / 2 % 2,
+                                         .dtype = (imbrex_dtype)(IMBREX_BF16 + i / 4 % 3),
+                                         .quant = (imbrex_scaling)(1 + i / 12 % 3),
+                                         .power_of_two = i / 12 % 3 && i % 3 };
+        if (count && *count < q.rows)
+            q.rows = *count;
+        for (int64_t e = 0; e < 2 * shape[0] * shape[1]; e++)
+            element_set(q.of.desc.dtype, b->host_in, e, 5 * input_value(IMBREX_F32, i, e));
+        memset(b->host_out, GUARD_BYTE, Y);
+        for (int way = 0; way < 2 && q.of.desc.quant == IMBREX_PER_TENSOR; way++)
+            memcpy(b->host_out + SCALES + way * OUT_2, &(float){ 0.03f }, sizeof(float));
+        if (quant_by_both(b, &q))
+            return 1;
+        const imbrex_activation *d = &q.of.desc;
+        for (int at = 0; at < OUT_2; at++)
+            RANK_CHECK(b->host_out[at] == b->host_out[OUT_2 + at],
+                       "%s, gated %d, dtype %d, quant %d, %lld x %lld, shift %lld: byte %d of %s "
+                       "is %02x, not %02x",
+                       kind_names[d->kind], d->gated, (int)d->dtype, (int)d->quant,
+                       (long long)shape[0], (long long)shape[1], (long long)q.of.shift, at % PART,
+                       at < SCALES ? "out" : "scales", (uint8_t)b->host_out[at],
+                       (uint8_t)b->host_out[OUT_2 + at]);
     }
     return 0;
 }
@@ -171,7 +243,7 @@ static int every_magnitude(bench *b)
     }
     for (int kind = 0; kind < KINDS; kind++) {
         activate_case c = {
-            1024, EVERY / 1024, { (imbrex_activation_kind)kind, 0, IMBREX_F32, { 0 } }, 0, NULL
+            1024, EVERY / 1024, { (imbrex_activation_kind)kind, .dtype = IMBREX_F32 }, 0, NULL
         };
         if (run_case(b, &c) || check_case(b, &c))
             return 1;
@@ -188,7 +260,7 @@ int activate_cases(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_mem_alloc(group, sizeof(int32_t), &count));
     bench b = { group, in, out, count, malloc(ROOM), malloc(ROOM) };
     int failed = !b.host_in || !b.host_out || far_apart(&b) || every_shape(&b) || rows_here(&b) ||
-                 every_magnitude(&b);
+                 quantizes(&b) || every_magnitude(&b);
     free(b.host_in);
     free(b.host_out);
     return failed;

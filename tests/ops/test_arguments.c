@@ -327,9 +327,24 @@ static int activate(imbrex_group *group, void *ctx)
     bad.dtype = (imbrex_dtype)4;
     INVALID("dtype is 4", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL, NULL);
     bad = desc;
-    bad.reserved[5] = 1;
+    bad.reserved[3] = 1;
     UNSUPPORTED("desc.reserved is not 0", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL,
                 NULL);
+    bad = desc;
+    bad.quant = (imbrex_scaling)4;
+    INVALID("desc.quant is 4", imbrex_activate, group, &bad, 8, 4, in, out, own, NULL, NULL);
+    bad.quant = IMBREX_PER_TENSOR;
+    bad.power_of_two = 1;
+    INVALID("desc.quant computes no scales", imbrex_activate, group, &bad, 8, 4, in, out, own, NULL,
+            NULL);
+    bad.quant = IMBREX_PER_ROW;
+    INVALID("scales is NULL: want 8", imbrex_activate, group, &bad, 8, 4, in, out, NULL, NULL,
+            NULL);
+    INVALID("scales, ", imbrex_activate, group, &bad, 8, 4, in, out, out + 7, NULL, NULL);
+    INVALID("overlaps in", imbrex_activate, group, &bad, 8, 4, in, out, in + 25, NULL, NULL);
+    INVALID("rows_here, ", imbrex_activate, group, &bad, 8, 4, in, out, out + 8,
+            (int32_t *)(void *)(out + 15), NULL);
+    RANK_OK(imbrex_activate(group, &bad, 8, 4, in, out, out + 8, NULL, NULL));
     INVALID("desc is NULL", imbrex_activate, group, NULL, 8, 4, in, out, NULL, NULL, NULL);
     INVALID("scales is ", imbrex_activate, group, &desc, 8, 4, in, out, own, NULL, NULL);
     INVALID("rows is -1", imbrex_activate, group, &desc, -1, 4, in, out, NULL, NULL, NULL);

@@ -5,8 +5,9 @@
 #include "args.h"
 #include "imbrex_device.h"
 #include "kernels/dtype.h"
+#include "kernels/scale.h"
 
-enum { STRIP = 1024 };
+enum { STRIP = 8 * IMX_SCALE_BLOCK };
 
 void imx_activate_cpu(const void *args, const imbrexd_block *block);
 
@@ -123,6 +124,77 @@ static void gate_strip(const imx_activate_args *args, const void *gate, const vo
     imx_dtype_narrow(dtype, result, out, cols);
 }
 
+/* The strip of a row from col on, into out. */
+static void row_strip(const imx_activate_args *args, int64_t row, int64_t col, int64_t cols,
+                      void *out)
+{
+    int64_t width = (args->gated ? 2 : 1) * args->cols;
+    const void *gate = imx_dtype_at(args->dtype, args->in, row * width + col);
+    const void *up = args->gated ? imx_dtype_at(args->dtype, gate, args->cols) : NULL;
+    gate_strip(args, gate, up, out, cols);
+}
+
+static float largest_of(float largest, const float *y, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        largest = largest < imx_scale_size(y[i]) ? imx_scale_size(y[i]) : largest;
+    return largest;
+}
+
+/* y[cols], as it was rounded: of a row's strip. */
+static void rounded_strip(const imx_activate_args *args, int64_t row, int64_t col, int64_t cols,
+                          float *y)
+{
+    float room[STRIP];
+    row_strip(args, row, col, cols, room);
+    imx_dtype_widen(args->dtype, room, y, cols);
+}
+
+static float row_scale(const imx_activate_args *args, int64_t row)
+{
+    float y[STRIP], largest = 0;
+    for (int64_t col = 0; col < args->cols; col += STRIP) {
+        int64_t cols = args->cols - col < STRIP ? args->cols - col : STRIP;
+        rounded_strip(args, row, col, cols, y);
+        largest = largest_of(largest, y, cols);
+    }
+    return imx_scale_of(largest, args->power_of_two);
+}
+
+/* Where a row has one scale it is computed twice: there is room for a strip of it. */
+static void quantize_row(const imx_activate_args *args, int64_t row)
+{
+    float y[STRIP], scale = 0;
+    int64_t blocks = (args->cols + IMX_SCALE_BLOCK - 1) / IMX_SCALE_BLOCK;
+    if (args->quant == IMBREX_PER_TENSOR)
+        scale = args->scales[0];
+    else if (args->quant == IMBREX_PER_ROW)
+        scale = args->scales[row] = row_scale(args, row);
+    for (int64_t col = 0; col < args->cols; col += STRIP) {
+        int64_t cols = args->cols - col < STRIP ? args->cols - col : STRIP;
+        rounded_strip(args, row, col, cols, y);
+        for (int64_t i = 0; i < cols; i += IMX_SCALE_BLOCK) {
+            int64_t here = cols - i < IMX_SCALE_BLOCK ? cols - i : IMX_SCALE_BLOCK;
+            if (args->quant == IMBREX_PER_BLOCK) {
+                scale = imx_scale_of(largest_of(0, y + i, here), args->power_of_two);
+                args->scales[row * blocks + (col + i) / IMX_SCALE_BLOCK] = scale;
+            }
+            for (int64_t j = 0; j < here; j++)
+                y[i + j] /= scale;
+        }
+        imx_dtype_narrow(IMBREX_E4M3, y, (char *)args->out + row * args->cols + col, cols);
+    }
+}
+
+static void store_row(const imx_activate_args *args, int64_t row)
+{
+    for (int64_t col = 0; col < args->cols; col += STRIP) {
+        int64_t cols = args->cols - col < STRIP ? args->cols - col : STRIP;
+        int64_t to = (row * args->cols + col) * imx_dtype_size(args->dtype);
+        row_strip(args, row, col, cols, (char *)args->out + to);
+    }
+}
+
 /* Of the rows that there are: all blocks see the same number, which nobody writes meanwhile. */
 static int64_t count_rows(const imx_activate_args *args)
 {
@@ -133,16 +205,7 @@ static int64_t count_rows(const imx_activate_args *args)
 void imx_activate_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_activate_args *args = untyped;
-    int dtype = args->dtype;
-    int64_t rows = count_rows(args), width = (args->gated ? 2 : 1) * args->cols;
-    int64_t last = rows * (block->index + 1) / block->count;
-
+    int64_t rows = count_rows(args), last = rows * (block->index + 1) / block->count;
     for (int64_t row = rows * block->index / block->count; row < last; row++)
-        for (int64_t col = 0; col < args->cols; col += STRIP) {
-            int64_t cols = args->cols - col < STRIP ? args->cols - col : STRIP;
-            const void *gate = imx_dtype_at(dtype, args->in, row * width + col);
-            const void *up = args->gated ? imx_dtype_at(dtype, gate, args->cols) : NULL;
-            char *out = (char *)args->out + (row * args->cols + col) * imx_dtype_size(dtype);
-            gate_strip(args, gate, up, out, cols);
-        }
+        (args->quant ? quantize_row : store_row)(args, row);
 }

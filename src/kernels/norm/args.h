@@ -17,6 +17,7 @@
 
 #include <math.h>
 
+#include "../scale.h"
 #include "../team.h"
 #include "imbrex_device.h"
 
@@ -31,15 +32,14 @@ typedef struct imx_norm_args {
     const void *gamma;           /* [n] with rms */
     void *h, *normed;            /* [rows, n]; NULL: not wanted */
     void *c;
-    float *scale; /* one that is read; [rows] or [rows, n / IMX_NORM_BLOCK rounded up], written */
+    float *scale; /* one that is read; [rows] or [rows, n / IMX_SCALE_BLOCK rounded up], written */
 } imx_norm_args;
 
 enum {
     IMX_NORM_COLUMNS = 32768,
     IMX_NORM_SEGMENT = 1024,
     IMX_NORM_LANES = 32,
-    IMX_NORM_TOGETHER = 8, /* columns of a lane that follow each other */
-    IMX_NORM_BLOCK = 128   /* columns under one scale */
+    IMX_NORM_TOGETHER = 8 /* columns of a lane that follow each other */
 };
 
 /* 1 / rms.  Square root and quotients are rounded to nearest everywhere. */
@@ -47,23 +47,6 @@ IMX_TEAM_FN float imx_norm_inverse(float squares, int64_t n, float eps)
 {
     float mean = squares / (float)n;
     return 1.0f / sqrtf(mean + eps);
-}
-
-/* What counts for a scale: not NaN and not an infinity. */
-IMX_TEAM_FN float imx_norm_size(float y)
-{
-    float size = fabsf(y);
-    return size <= 3.40282347e38f ? size : 0.0f;
-}
-
-/* Of elements that are at most `largest`; 2^e: the next one up. */
-IMX_TEAM_FN float imx_norm_scale(float largest, int power_of_two)
-{
-    const float most = 448.0f, least = 0.001953125f; /* E4M3's own: 2^-9 */
-    float scale = (largest < least ? least : largest) / most;
-    int exponent;
-    float fraction = frexpf(scale, &exponent);
-    return !power_of_two || fraction == 0.5f ? scale : ldexpf(1.0f, exponent);
 }
 
 #endif /* IMX_NORM_ARGS_H */

@@ -73,14 +73,14 @@ static float largest_of(const float *x, int64_t count)
 {
     float largest = 0;
     for (int64_t i = 0; i < count; i++)
-        largest = largest < imx_norm_size(x[i]) ? imx_norm_size(x[i]) : largest;
+        largest = largest < imx_scale_size(x[i]) ? imx_scale_size(x[i]) : largest;
     return largest;
 }
 
 /* x / scale, in place, where the scale of `cols` columns at a time is number `first` on. */
 static void quantize_row(const imx_norm_args *args, float *x, int64_t row, void *c)
 {
-    int64_t each = args->quant == IMBREX_PER_BLOCK ? IMX_NORM_BLOCK : args->n;
+    int64_t each = args->quant == IMBREX_PER_BLOCK ? IMX_SCALE_BLOCK : args->n;
     int64_t first = row * ((args->n + each - 1) / each);
     for (int64_t col = 0, block = 0; col < args->n; col += each, block++) {
         int64_t cols = args->n - col < each ? args->n - col : each;
@@ -88,7 +88,7 @@ static void quantize_row(const imx_norm_args *args, float *x, int64_t row, void 
         if (args->quant == IMBREX_PER_TENSOR) {
             scale = args->scale[0];
         } else {
-            scale = imx_norm_scale(largest_of(x + col, cols), args->power_of_two);
+            scale = imx_scale_of(largest_of(x + col, cols), args->power_of_two);
             args->scale[first + block] = scale;
         }
         for (int64_t i = 0; i < cols; i++)

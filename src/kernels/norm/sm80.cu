@@ -4,20 +4,20 @@
  * from the start, and what is asked of the dtype is alike in all threads.
  */
 #include "../grid.cuh"
-#include "../vector.cuh"
+#include "../row.cuh"
 #include "args.h"
 
 #define NORM_FN static __device__ __forceinline__
 
 enum {
     LANES = IMX_NORM_LANES,
-    TOGETHER = IMX_NORM_TOGETHER,
+    TOGETHER = IMX_ROW_COLS,
     GROUPS = IMX_NORM_SEGMENT / (LANES * TOGETHER), /* a lane has so many times TOGETHER columns */
     SEGMENTS = IMX_NORM_COLUMNS / IMX_NORM_SEGMENT,
     HELD = 2, /* segments of a warp */
-    WARPS = SEGMENTS / HELD,
-    HALF = IMX_NORM_BLOCK / TOGETHER /* lanes whose columns are under one scale */
+    WARPS = SEGMENTS / HELD
 };
+static_assert(TOGETHER == IMX_NORM_TOGETHER, "a lane has its columns");
 
 /* This thread's columns of a row. */
 typedef struct held {
@@ -48,31 +48,10 @@ NORM_FN int column_of(int g)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* x = the columns from `column` on that a row of n has, others 0. */
-NORM_FN void load(int dtype, const void *row, int column, int n, float *x)
-{
-    const char *at = (const char *)row + column * imx_vector_bytes(dtype);
-    if (n - column >= TOGETHER && imx_vector_aligned(at)) {
-        uint4 first = imx_vector_load(at);
-        if (dtype == IMBREX_F32) {
-            imx_vector_add(IMBREX_F32, x, first, true);
-            imx_vector_add(IMBREX_F32, x + 4, imx_vector_load(at + 16), true);
-        } else if (dtype == IMBREX_BF16) {
-            imx_vector_add(IMBREX_BF16, x, first, true);
-        } else {
-            imx_vector_add(IMBREX_F16, x, first, true);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++)
-        x[i] = column + i < n ? imx_vector_get(dtype, row, column + i) : 0.0f;
-}
-
 NORM_FN void add(int dtype, const void *row, int column, int n, float *x)
 {
     float more[TOGETHER];
-    load(dtype, row, column, n, more);
+    imx_row_load(dtype, row, column, n, more);
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++)
         x[i] = __fadd_rn(x[i], more[i]);
@@ -99,35 +78,9 @@ NORM_FN void store(int dtype, void *row, int column, int n, const float *x)
     }
 }
 
-NORM_FN void store_e4m3(char *row, int column, int n, const float *x)
-{
-    uint64_t bytes = 0;
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i += 2)
-        bytes |= (uint64_t)imx_vector_e4m3(x[i], x[i + 1]) << 8 * i;
-    if (n - column >= TOGETHER && ((uintptr_t)(row + column) & 7) == 0) {
-        *(uint64_t *)(row + column) = bytes;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++) {
-        if (column + i < n)
-            row[column + i] = (char)(bytes >> 8 * i);
-    }
-}
-
 NORM_FN char *row_at(int dtype, const void *matrix, int64_t row, int64_t n)
 {
     return (char *)matrix + row * n * imx_vector_bytes(dtype);
-}
-
-NORM_FN void round_all(int dtype, float *x)
-{
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++) {
-        if (dtype != IMBREX_F32)
-            x[i] = imx_vector_widen16(dtype, imx_vector_narrow16(dtype, x[i]));
-    }
 }
 
 /* ---- over the row ---------------------------------------------------------------------------- */
@@ -157,36 +110,19 @@ NORM_FN float add_squares(const imx_norm_args *args, const held *row, float *sha
     return squares;
 }
 
-/* The largest of `lanes` neighbouring lanes. */
-NORM_FN float largest_of(float mine, int lanes)
-{
-    for (int d = lanes / 2; d; d /= 2)
-        mine = fmaxf(mine, __shfl_xor_sync(0xffffffffu, mine, d));
-    return mine;
-}
-
-NORM_FN float largest_in(const float *x)
-{
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++)
-        largest = fmaxf(largest, imx_norm_size(x[i]));
-    return largest;
-}
-
 /* Of the whole row; shared[WARPS].  All threads of the block. */
 NORM_FN float row_scale(const imx_norm_args *args, const held *row, float *shared)
 {
     float largest = 0.0f;
-    EACH_GROUP(args->n, g) largest = fmaxf(largest, largest_in(row->x[g]));
-    largest = largest_of(largest, LANES);
+    EACH_GROUP(args->n, g) largest = fmaxf(largest, imx_row_largest(row->x[g]));
+    largest = imx_row_largest_of(largest, LANES);
     if (lane_of() == 0)
         shared[warp_of()] = largest;
     __syncthreads();
 #pragma unroll 1
     for (int w = 0; w < WARPS && w * IMX_NORM_SEGMENT < args->n; w++)
         largest = fmaxf(largest, shared[w]);
-    return imx_norm_scale(largest, args->power_of_two);
+    return imx_scale_of(largest, args->power_of_two);
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */
@@ -199,12 +135,12 @@ NORM_FN void load_row(const imx_norm_args *args, int64_t row, held *held)
     {
         float *x = held->x[g];
         int column = column_of(g);
-        load(dtype, row_at(dtype, args->in, row, n), column, n, x);
+        imx_row_load(dtype, row_at(dtype, args->in, row, n), column, n, x);
         if (args->bias)
             add(dtype, args->bias, column, n, x);
         if (args->residual)
             add(dtype, row_at(dtype, args->residual, row, n), column, n, x);
-        round_all(dtype, x);
+        imx_row_round(dtype, x);
         if (args->h)
             store(dtype, row_at(dtype, args->h, row, n), column, n, x);
     }
@@ -215,11 +151,11 @@ NORM_FN void norm_row(const imx_norm_args *args, float inverse, held *held)
     EACH_GROUP(args->n, g)
     {
         float *x = held->x[g], gamma[TOGETHER];
-        load(args->dtype, args->gamma, column_of(g), (int)args->n, gamma);
+        imx_row_load(args->dtype, args->gamma, column_of(g), (int)args->n, gamma);
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++)
             x[i] = __fmul_rn(__fmul_rn(x[i], inverse), __fadd_rn(gamma[i], args->gamma_offset));
-        round_all(args->dtype, x);
+        imx_row_round(args->dtype, x);
     }
 }
 
@@ -233,7 +169,7 @@ NORM_FN void store_row(const imx_norm_args *args, void *to, int64_t row, const h
 /* The scale of 128 columns is found by the lanes that have them. */
 NORM_FN void quantize_row(const imx_norm_args *args, int64_t row, held *held, float *shared)
 {
-    int n = (int)args->n, blocks = (n + IMX_NORM_BLOCK - 1) / IMX_NORM_BLOCK;
+    int n = (int)args->n, blocks = (n + IMX_SCALE_BLOCK - 1) / IMX_SCALE_BLOCK;
     float scale = 0.0f;
     if (args->quant == IMBREX_PER_TENSOR)
         scale = *(const volatile float *)args->scale;
@@ -246,14 +182,15 @@ NORM_FN void quantize_row(const imx_norm_args *args, int64_t row, held *held, fl
         float *x = held->x[g];
         int column = column_of(g);
         if (args->quant == IMBREX_PER_BLOCK) {
-            scale = imx_norm_scale(largest_of(largest_in(x), HALF), args->power_of_two);
-            if (lane_of() % HALF == 0 && column < n)
-                args->scale[row * blocks + column / IMX_NORM_BLOCK] = scale;
+            scale = imx_scale_of(imx_row_largest_of(imx_row_largest(x), IMX_ROW_HALF),
+                                 args->power_of_two);
+            if (lane_of() % IMX_ROW_HALF == 0 && column < n)
+                args->scale[row * blocks + column / IMX_SCALE_BLOCK] = scale;
         }
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++)
             x[i] = __fdiv_rn(x[i], scale);
-        store_e4m3((char *)args->c + row * n, column, n, x);
+        imx_row_store_e4m3((char *)args->c + row * n, column, n, x);
     }
 }
 
