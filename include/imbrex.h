@@ -44,7 +44,8 @@
  *               bytes.  A plan's m, n and k are at most 2^31 - 4097.  R ranks; rank r owns rows
  *               r*m/R up to (r+1)*m/R, rounded down: maybe none.
  *   Budget      Plans that run at once on one device must fit their budgets (desc.sms) together, or
- *               they may time out.  A product with m > 128 may take two SMs on a GPU of compute
+ *               they may time out: those at least of which imbrex_plan_describe says that they need
+ *               all their SMs at once.  A product with m > 128 may take two SMs on a GPU of compute
  *               capability 9.0 where its budget is one, and leaves none of two: where ranks share a
  *               GPU, and copy by its SMs, give each at least three.
  *   Threads     A group, and all that was made from it, belongs to one thread at a time: a call
@@ -494,8 +495,9 @@ IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const void *desc, si
  * why the call was refused, if they are on its node. */
 IMBREX_TRY imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream);
 
-/* One line for people: shape, algorithm and why, tiles, its variants for fewer rows, and how much
- * memory all take of this rank.  Writes and returns as snprintf does. */
+/* One line for people: shape, algorithm and why, tiles, on "cuda" how many SMs a run needs at once
+ * if it cannot go on with fewer, its variants for fewer rows, and how much memory all take of this
+ * rank.  Writes and returns as snprintf does. */
 IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size);
 
 /* Local.  Waits until this rank's runs of the plan are done, but for replays of graphs, which the

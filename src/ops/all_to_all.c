@@ -103,6 +103,7 @@ const imx_op imx_op_all_to_all = {
         { .name = "store",
           .by_kernel = true,
           .stores = true,
+          .at_once = true,
           .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,

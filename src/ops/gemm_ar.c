@@ -278,6 +278,7 @@ const imx_op imx_op_gemm_ar = {
         { .name = "store",
           .by_kernel = true,
           .stores = true,
+          .at_once = true,
           .cost = store_cost,
           .layout = lay_out_store,
           .prepare = prepare_store,

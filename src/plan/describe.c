@@ -2,6 +2,12 @@
 #include "base/live.h"
 #include "plan.h"
 
+/* Threads of a CPU take turns. */
+static bool needs_all(const imx_variant *variant)
+{
+    return variant->algorithm && variant->algorithm->at_once && variant->plan->group->target->arch;
+}
+
 imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
 {
     const imbrex_group *group = plan->group;
@@ -13,6 +19,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
         .tile_rows = all->config.tile_rows,
         .tile_cols = all->config.tile_cols,
         .blocks = all->config.blocks,
+        .at_once = needs_all(all) ? all->config.blocks : 0,
         .spanning = all->config.spanning,
         .parts = all->config.parts,
         .slices = all->config.slices,
@@ -98,6 +105,8 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d, %d block%s", facts.tile_rows, facts.tile_cols,
                      facts.blocks, facts.blocks == 1 ? "" : "s");
+    if (facts.at_once)
+        imx_text_add(&out, "; needs all %d SMs at once", facts.at_once);
     describe_nodes(plan, &facts, &out);
     for (int i = 0; i < IMX_KERNELS && plan->group->backend->prepared_describe; i++) {
         const imx_prepared *kernel = plan->variants[0].kernels[i];

@@ -129,8 +129,9 @@ typedef struct imx_plan_facts {
     bool measured;      /* the algorithm, not only expected */
     int64_t chunk_rows; /* of a run of all rows, but for a rank's last */
     int tile_rows, tile_cols, blocks;
-    bool spanning;                       /* tiles have rows of several ranks: no rank has its own */
-    int parts, slices;                   /* as in imx_config */
+    int at_once;       /* SMs that a run needs all at once; 0: it goes on with any */
+    bool spanning;     /* tiles have rows of several ranks: no rank has its own */
+    int parts, slices; /* as in imx_config */
     uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
     size_t symmetric_bytes, local_bytes; /* of all variants */
     const char *net;                     /* the engine between nodes; NULL: one node */

@@ -98,6 +98,27 @@ static void a_product_with_variants(void **state)
     assert_false(facts.spanning || facts.measured);
 }
 
+/* On a GPU, of an algorithm whose blocks wait for each other. */
+static void a_product_that_needs_all(void **state)
+{
+    (void)state;
+    static const imx_target gpu = { .arch = 90 };
+    static const imx_algorithm waits = { .name = "store", .at_once = true },
+                               goes_on = { .name = "copy" };
+    imbrex_group group = { .size = 4, .backend = &speaks, .target = &gpu, .nodes.count = 1 };
+    imbrex_plan plan;
+    product(&group, &plan);
+    plan.variants[0].algorithm = &waits;
+    says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cuda: store (desc.algorithm); "
+                "chunks of 64 rows, tiles of 32x16, 3 blocks; needs all 3 SMs at once; "
+                "3.00 MiB symmetric, 0.50 MiB local");
+    plan.variants[0].algorithm = &goes_on;
+    assert_int_equal(imx_describe_facts(&plan).at_once, 0);
+    group.target = &usual;
+    plan.variants[0].algorithm = &waits;
+    assert_int_equal(imx_describe_facts(&plan).at_once, 0);
+}
+
 static void a_product_over_nodes(void **state)
 {
     (void)state;
@@ -127,6 +148,7 @@ int main(void)
         cmocka_unit_test(no_plan),
         cmocka_unit_test(a_collective),
         cmocka_unit_test(a_product_with_variants),
+        cmocka_unit_test(a_product_that_needs_all),
         cmocka_unit_test(a_product_over_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
