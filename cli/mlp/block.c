@@ -122,6 +122,12 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
     };
     mlp_block block = { .group = group, .shape = *s, .on = *on };
     bool replicated = s->replicated && !products;
+    if (products) {
+        block.on.residual = NULL; /* what is added to y belongs to no product */
+        block.on.gamma = NULL;
+    } else {
+        second.norm = s->norm;
+    }
     if (replicated)
         first.algorithm = "sequential"; /* the only one of what has no peers */
     imbrex_status status = replicated ? imbrex_plan_gemm(group, &first, &block.gate_up)
@@ -157,7 +163,14 @@ imbrex_status mlp_block_run(void *ctx)
     const mlp_block *b = ctx;
     const mlp_shape *s = &b->shape;
     imbrex_args first = { .a = b->on.x, .b = b->on.gate_up, .bias = b->on.up_bias, .c = b->up };
-    imbrex_args second = { .a = b->act, .b = b->on.down, .bias = b->on.bias, .c = b->on.y };
+    imbrex_args second = {
+        .a = b->act,
+        .b = b->on.down,
+        .bias = b->on.bias,
+        .c = b->on.y,
+        .residual = b->on.residual,
+        .gamma = b->on.gamma,
+    };
     imbrex_activation activation = { .kind = s->activation,
                                      .gated = !s->ungated,
                                      .dtype = s->dtype };

@@ -74,6 +74,14 @@ const char *mlp_config_text(const mlp_config *config, const char *section, const
     return json_string_value(json_object_get(in, key));
 }
 
+double mlp_config_number(const mlp_config *config, const char *section, const char *key,
+                         double otherwise)
+{
+    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
+    const json_t *value = json_object_get(in, key);
+    return json_is_number(value) ? json_number_value(value) : otherwise;
+}
+
 /* The value of a key in one of the sections; NULL where it is not there or null. */
 static const json_t *value_in(const mlp_config *config, int section, const char *key)
 {
@@ -364,6 +372,13 @@ const char *mlp_config_text(const mlp_config *config, const char *section, const
 {
     (void)config, (void)section, (void)key;
     return NULL;
+}
+
+double mlp_config_number(const mlp_config *config, const char *section, const char *key,
+                         double otherwise)
+{
+    (void)config, (void)section, (void)key;
+    return otherwise;
 }
 
 static bool find_activation(const mlp_config *config, const char *asked,

@@ -104,6 +104,11 @@ int cli_mlp(int argc, char **argv)
         { "parallel", 0, .text = &parallel, .metavar = "HOW", .choices = "sp|ar",
           .help = "sp: each rank has its rows of x and y; ar: every rank has all of\nthem, "
                   "as servers do where tokens are few (sp)" },
+        { "residual", 0, .flag = &source.residual,
+          .help = "add the input's residual[tokens, hidden] to y" },
+        { "norm", 0, .text = &source.norm, .metavar = "NAME",
+          .choices = "input_layernorm|post_attention_layernorm",
+          .help = "norm y, behind the residual, by this weight of the layer" },
         { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 64,
           .help = "ranks to start, outside every launcher (4)" },
         { "device", 0, .text = &request.device, .metavar = "NAME",
@@ -135,7 +140,8 @@ int cli_mlp(int argc, char **argv)
             "overlap and against the products alone. f, an activation, is what the config.json\n"
             "beside the weights says; biases are added where there are any, and MLPs without\n"
             "a gate are computed where f is relu or relu2. Whatever else the layer has is\n"
-            "refused by its name.",
+            "refused by its name. --residual and --norm are what follows the sum in a model:\n"
+            "y = RMSNorm(y + residual) by a weight of the layer, in the same operator.",
         .options = options,
         .notes =
             "--check bounds two errors, e = y - reference: ||e|| by 1e-5 (f32), 2e-3 (f16) or "
@@ -149,6 +155,7 @@ int cli_mlp(int argc, char **argv)
     if (given < 0)
         return options_exit(given);
     request.replicated = strcmp(parallel, "ar") == 0;
+    request.norm = source.norm;
     ranks = launch_count(&page, ranks, RANKS);
     int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)

@@ -45,12 +45,13 @@ void shard_rows(const matrix *x, int rank, int ranks, imbrex_dtype to, void *out
  *     x[T, H] ------gemm----> up[T, 2W] --activate--> act[T, W] --gemm_ar--> y[T, H]
  *
  * Gate and up shards lie over each other as one b[2W, H].  Without a gate there is up alone, W for
- * 2W. */
+ * 2W.  y may get a residual, and be normed, by the operator that adds it up. */
 typedef struct mlp_shape {
     int64_t tokens, hidden, width; /* T, H, W: features of a rank */
     imbrex_dtype dtype;
     imbrex_activation_kind activation;
     bool ungated, replicated;
+    imbrex_norm norm; /* of y */
 } mlp_shape;
 
 /* What a block runs on: all in memory of the group's device. */
@@ -60,6 +61,8 @@ typedef struct mlp_operands {
     const void *up_bias;  /* [2W], or NULL */
     const void *down;     /* [H, W] */
     const void *bias;     /* [H], or NULL */
+    const void *residual; /* as x, or NULL */
+    const void *gamma;    /* [H] where y is normed, else NULL */
     void *y;              /* as x */
     imbrex_stream stream; /* to run on; NULL: the group's default */
 } mlp_operands;
@@ -88,6 +91,7 @@ IMBREX_TRY mlp_block_run(void *ctx);
 typedef struct mlp_reference {
     checkpoint *file; /* that weights point into; NULL: random ones */
     mlp_weights weights;
+    mlp_after after;
     double (*activation)(double x);
 } mlp_reference;
 
@@ -103,7 +107,8 @@ void mlp_reference_close(mlp_reference *reference);
 
 /* An element's spread is what its sum over the features comes to if signs fall at random,
  * sqrt(sum of (act down)^2 + bias^2): rounding errors grow with it and not with the element itself,
- * and a token or a feature that stands out does not hide the errors of the others.
+ * and a token or a feature that stands out does not hide the errors of the others.  A residual is
+ * one more term of the sum; where y is normed, the spread is what becomes of it.
  *
  * Where x or a weight is infinite or NaN, so may the reference be, and no such y is an error. */
 typedef struct mlp_error {
@@ -141,6 +146,7 @@ typedef struct mlp_request {
     const mlp_model *model;
     const mlp_reference *reference; /* with check */
     const char *device, *algorithm; /* NULL: chosen */
+    const char *norm;               /* as in mlp_source */
     bool replicated;                /* x and y, on all ranks */
     const char *output, *timeline;  /* files to write, or NULL */
     bool check, json;
@@ -162,7 +168,8 @@ typedef struct mlp_result {
     bool replicated;
     const char *activation;      /* "gelu_tanh" */
     const char *activation_from; /* "config.json" or "--activation"; NULL: assumed */
-    bool gated, biases;
+    bool gated, biases, residual;
+    const char *norm;             /* "input_layernorm", or NULL */
     char gate_up[400], down[400]; /* imbrex_plan_describe */
     double products_us, sequential_us, overlapped_us;
     bool device_clock, graph; /* how they were timed */

@@ -252,9 +252,49 @@ bool mlp_layer_find(checkpoint *from, int layer, mlp_weights *weights, char *pre
     return true;
 }
 
+/* ---- What happens to y ----------------------------------------------------------------------- */
+
+/* The language model's own, or else that of the whole. */
+static double number_of(const mlp_config *config, const char *key, double otherwise)
+{
+    static const char *const sections[] = { "text_config", "llm_config", "language_config", "" };
+    for (int i = 3; i >= 0; i--)
+        otherwise = mlp_config_number(config, sections[i], key, otherwise);
+    return otherwise;
+}
+
+static bool is_gemma(const mlp_config *config)
+{
+    const char *model = mlp_config_text(config, "", "model_type");
+    return model && strncmp(model, "gemma", 5) == 0;
+}
+
+bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
+                   const mlp_config *config, mlp_after *after, st_error *error)
+{
+    char name[NAME_BYTES + 32];
+    int layer = (int)(strlen(prefix) - strlen("mlp."));
+    snprintf(name, sizeof name, "%.*s%s.bias", layer, prefix, norm);
+    if (checkpoint_has(from, name))
+        return st_fail(error, "%s: has the tensor %.120s: only RMSNorm is computed, which has none",
+                       st_path_tail(checkpoint_holder(from, name)), name);
+    snprintf(name, sizeof name, "%.*s%s.weight", layer, prefix, norm);
+    if (!checkpoint_vector(from, name, &after->gamma, error))
+        return false;
+    if (after->gamma.cols != hidden)
+        return st_fail(error,
+                       "%s: %.120s has %" PRId64 " numbers, but the layer's hidden size is "
+                       "%" PRId64,
+                       st_path_tail(checkpoint_holder(from, name)), name, after->gamma.cols,
+                       hidden);
+    after->eps = config ? number_of(config, "rms_norm_eps", 1e-6) : 1e-6;
+    after->offset = config && is_gemma(config) ? 1 : 0;
+    return true;
+}
+
 /* ---- Random ones ----------------------------------------------------------------------------- */
 
-enum { SEED_GATE = 1, SEED_UP, SEED_DOWN, SEED_INPUT };
+enum { SEED_GATE = 1, SEED_UP, SEED_DOWN, SEED_INPUT, SEED_RESIDUAL, SEED_GAMMA };
 
 static matrix random_weight(uint64_t seed, int64_t rows, int64_t cols)
 {
@@ -301,7 +341,9 @@ static bool find_layer(const mlp_source *q, mlp_model *m, st_error *error)
     bool good = checkpoint_open(q->weights, &m->weights_file, error) &&
                 mlp_layer_find(m->weights_file, (int)q->layer, &m->weights, m->prefix, error) &&
                 mlp_config_open(m->weights_file, &config, error) &&
-                mlp_config_apply(config, (int)q->layer, q->activation, &m->weights, error);
+                mlp_config_apply(config, (int)q->layer, q->activation, &m->weights, error) &&
+                (!q->norm || mlp_norm_find(m->weights_file, m->prefix, q->norm, m->weights.hidden,
+                                           config, &m->after, error));
     m->activation_from = q->activation ? "--activation" : config ? "config.json" : NULL;
     mlp_config_close(config);
     return good;
@@ -322,7 +364,27 @@ static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
                        "--input made for this model",
                        st_path_tail(q->input), (long long)m->x.cols, m->x.cols == 1 ? "" : "s",
                        (long long)m->weights.hidden);
-    return true;
+    if (!q->residual)
+        return true;
+    const matrix *residual = &m->after.residual;
+    if (!checkpoint_matrix(m->input_file, "residual", &m->after.residual, error))
+        return false;
+    return (residual->rows == m->x.rows && residual->cols == m->x.cols) ||
+           st_fail(error,
+                   "%s: residual is [%" PRId64 ", %" PRId64 "], but x [%" PRId64 ", %" PRId64
+                   "]: want both alike",
+                   st_path_tail(q->input), residual->rows, residual->cols, m->x.rows, m->x.cols);
+}
+
+static void make_up(const mlp_source *q, const mlp_sizes *sizes, mlp_model *m)
+{
+    m->weights = shard_random_weights(sizes->hidden, sizes->ffn);
+    m->x = shard_random_input(sizes->tokens, sizes->hidden);
+    m->after.eps = 1e-6;
+    if (q->residual)
+        m->after.residual = matrix_random(SEED_RESIDUAL, sizes->tokens, sizes->hidden, 1);
+    if (q->norm)
+        m->after.gamma = matrix_random(SEED_GAMMA, 1, sizes->hidden, 1);
 }
 
 bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
@@ -335,8 +397,7 @@ bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
     } else {
         if (!mlp_model_parse(q->random, &sizes))
             return st_fail(error, "--random is '%s': want HIDDEN,FFN,TOKENS", q->random);
-        m->weights = shard_random_weights(sizes.hidden, sizes.ffn);
-        m->x = shard_random_input(sizes.tokens, sizes.hidden);
+        make_up(q, &sizes, m);
         m->activation_from = q->activation ? "--activation" : "--random";
         if (q->activation)
             m->weights.activation = (imbrex_activation_kind)options_index(

@@ -49,6 +49,10 @@ void mlp_config_close(mlp_config *config); /* takes NULL */
 /* A string in the object `section` ("": the whole), or NULL; goes with the config. */
 const char *mlp_config_text(const mlp_config *config, const char *section, const char *key);
 
+/* A number in that object; otherwise: where there is none. */
+double mlp_config_number(const mlp_config *config, const char *section, const char *key,
+                         double otherwise);
+
 /* Sets weights->activation: what the config says, or `asked` (NULL: not asked) where it says
  * nothing or two things; without a config what is asked, or SiLU.  False where the layer cannot be
  * computed from its weights and biases alone, or contradicts the config: the sentence names what
@@ -65,12 +69,27 @@ typedef struct mlp_source {
     const char *random;     /* instead of the three above: "HIDDEN,FFN,TOKENS" */
     const char *dtype;      /* NULL: the weights' own; random: f32 */
     const char *activation; /* see mlp_config_apply; random: NULL is silu */
+    bool residual;          /* the input has residual[tokens, hidden], too */
+    const char *norm; /* "input_layernorm": of the layer, what y is normed by; NULL: nothing */
 } mlp_source;
+
+/* What happens to y: it gets the residual, and becomes y / rms(y) * (gamma + offset). */
+typedef struct mlp_after {
+    matrix residual; /* [tokens, hidden]; no rows: none */
+    matrix gamma;    /* [1, hidden]; no rows: y is not normed */
+    double eps, offset;
+} mlp_after;
+
+/* The layer's weight of a norm, "post_attention_layernorm", and what config.json, or NULL, says of
+ * norms: prefix, the mlp's, ends in "mlp.".  Refused where the norm has a bias. */
+bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
+                   const mlp_config *config, mlp_after *after, st_error *error) ST_MUST_CHECK;
 
 typedef struct mlp_model {
     checkpoint *weights_file, *input_file;
     mlp_weights weights;
     matrix x;
+    mlp_after after;
     imbrex_dtype dtype;            /* to compute in */
     char name[200];                /* for people */
     char prefix[MLP_LAYER_PREFIX]; /* of the layer's tensors */

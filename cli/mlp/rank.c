@@ -22,6 +22,7 @@ typedef struct rank_state {
     int rank, ranks;
     int64_t row0, rows;
     void *x, *gate_up, *up_bias, *down, *bias, *y, *all_x, *all_y; /* biases: NULL where none */
+    void *residual, *gamma;                                        /* likewise */
     cuda_timer *timer; /* NULL: the host's clock, on the groups' default streams */
     imbrex_stream stream;
     mlp_block overlapped, sequential, products;
@@ -38,7 +39,22 @@ static imbrex_status take(rank_state *s, int64_t rows, int64_t cols, void **out)
     return imbrex_mem_alloc(s->group, bytes ? bytes : 1, out);
 }
 
-enum part { PART_X, PART_ALL_X, PART_GATE_UP, PART_UP_BIAS, PART_DOWN, PART_BIAS };
+enum part {
+    PART_X,
+    PART_ALL_X,
+    PART_GATE_UP,
+    PART_UP_BIAS,
+    PART_DOWN,
+    PART_BIAS,
+    PART_RESIDUAL,
+    PART_GAMMA
+};
+
+/* All of it. */
+static void fill_whole(const rank_state *s, const matrix *from, void *host)
+{
+    matrix_copy(from, 0, from->rows, 0, from->cols, s->shape.dtype, host, from->cols);
+}
 
 static void fill(const rank_state *s, enum part part, void *host)
 {
@@ -46,7 +62,13 @@ static void fill(const rank_state *s, enum part part, void *host)
     if (part == PART_X)
         shard_rows(&m->x, s->rank, s->ranks, s->shape.dtype, host);
     else if (part == PART_ALL_X)
-        matrix_copy(&m->x, 0, m->x.rows, 0, m->x.cols, s->shape.dtype, host, m->x.cols);
+        fill_whole(s, &m->x, host);
+    else if (part == PART_RESIDUAL && s->shape.replicated)
+        fill_whole(s, &m->after.residual, host);
+    else if (part == PART_RESIDUAL)
+        shard_rows(&m->after.residual, s->rank, s->ranks, s->shape.dtype, host);
+    else if (part == PART_GAMMA)
+        fill_whole(s, &m->after.gamma, host);
     else if (part == PART_GATE_UP)
         shard_gate_up(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
     else if (part == PART_UP_BIAS)
@@ -54,8 +76,7 @@ static void fill(const rank_state *s, enum part part, void *host)
     else if (part == PART_DOWN)
         shard_down(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
     else
-        matrix_copy(&m->weights.down_bias, 0, 1, 0, m->weights.hidden, s->shape.dtype, host,
-                    m->weights.hidden);
+        fill_whole(s, &m->weights.down_bias, host);
 }
 
 static imbrex_status load(rank_state *s, enum part part, int64_t rows, int64_t cols, void *device)
@@ -97,6 +118,14 @@ static imbrex_status load_operands(rank_state *s)
         TRY(take(s, 1, h, &s->bias));
         TRY(load(s, PART_BIAS, 1, h, s->bias));
     }
+    if (s->model->after.residual.rows) {
+        TRY(take(s, s->shape.replicated ? t : most_rows, h, &s->residual));
+        TRY(load(s, PART_RESIDUAL, s->shape.replicated ? t : s->rows, h, s->residual));
+    }
+    if (s->model->after.gamma.rows) {
+        TRY(take(s, 1, h, &s->gamma));
+        TRY(load(s, PART_GAMMA, 1, h, s->gamma));
+    }
     return IMBREX_OK;
 }
 
@@ -106,7 +135,8 @@ static imbrex_status make_blocks(rank_state *s)
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
     imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
     TRY(imbrex_group_create(&desc, &s->alone));
-    mlp_operands on = { s->x, s->gate_up, s->up_bias, s->down, s->bias, s->y, s->stream };
+    mlp_operands on = { s->x,        s->gate_up, s->up_bias, s->down,  s->bias,
+                        s->residual, s->gamma,   s->y,       s->stream };
     mlp_operands all = on;
     all.x = s->all_x;
     all.y = s->all_y;
@@ -305,6 +335,14 @@ static int picture(rank_state *s)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+static imbrex_norm norm_of(const mlp_after *after)
+{
+    if (!after->gamma.rows)
+        return (imbrex_norm){ 0 };
+    return (
+        imbrex_norm){ .rms = 1, .eps = (float)after->eps, .gamma_offset = (float)after->offset };
+}
+
 static imbrex_status begin(rank_state *s)
 {
     const mlp_request *q = s->request;
@@ -321,6 +359,7 @@ static imbrex_status begin(rank_state *s)
         .activation = m->weights.activation,
         .ungated = m->weights.ungated,
         .replicated = q->replicated,
+        .norm = norm_of(&m->after),
     };
     s->row0 = shard_first_row(m->x.rows, s->rank, s->ranks);
     s->rows = shard_first_row(m->x.rows, s->rank + 1, s->ranks) - s->row0;
@@ -337,13 +376,16 @@ static imbrex_status begin(rank_state *s)
         .activation_from = m->activation_from,
         .gated = !m->weights.ungated,
         .biases = shard_has_up_bias(&m->weights) || m->weights.down_bias.rows,
+        .residual = m->after.residual.rows > 0,
+        .norm = q->norm,
     };
     TRY(measure_clock(s->group, q->graph, &s->timer));
     s->stream = s->timer ? cuda_timer_stream(s->timer) : NULL;
     s->result.device_clock = s->timer != NULL;
     s->result.graph = q->graph;
     s->shown = s->rank == 0 ? &s->bar : NULL;
-    int loads = 4 + (shard_has_up_bias(&m->weights) ? 1 : 0) + (m->weights.down_bias.rows ? 1 : 0);
+    int loads = 4 + (shard_has_up_bias(&m->weights) ? 1 : 0) + (m->weights.down_bias.rows ? 1 : 0) +
+                (m->after.residual.rows ? 1 : 0) + (m->after.gamma.rows ? 1 : 0);
     progress_begin(s->shown, "mlp", loads + WARM + q->rounds);
     TRY(share_open(s->group, sizeof(mlp_error), &s->share));
     TRY(load_operands(s));

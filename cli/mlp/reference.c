@@ -114,10 +114,32 @@ static bool read_activation(const checkpoint *file, const char *asked, mlp_refer
     return to->activation || st_fail(error, "--check does not know the activation %.60s", name);
 }
 
+/* The tensor beside the layer's MLP, whose prefix ends in "mlp."; what norms add to the mean of
+ * squares and to their weights, in the model's code, is not in it. */
+static bool read_norm(const mlp_source *source, const char *prefix, mlp_reference *to,
+                      st_error *error)
+{
+    static const char *const sections[] = { "", "text_config", "llm_config", "language_config" };
+    char name[160];
+    mlp_config *config;
+    snprintf(name, sizeof name, "%s", prefix);
+    snprintf(name + strlen(name) - 4, 64, "%s.weight", source->norm);
+    if (!checkpoint_vector(to->file, name, &to->after.gamma, error) ||
+        !mlp_config_open(to->file, &config, error))
+        return false;
+    to->after.eps = 1e-6;
+    for (int i = 0; config && i < 4; i++)
+        to->after.eps = mlp_config_number(config, sections[i], "rms_norm_eps", to->after.eps);
+    const char *model = config ? mlp_config_text(config, "", "model_type") : NULL;
+    to->after.offset = model && strstr(model, "gemma") == model;
+    mlp_config_close(config);
+    return true;
+}
+
 bool mlp_reference_open(const mlp_source *source, const mlp_model *model, mlp_reference *out,
                         st_error *error)
 {
-    *out = (mlp_reference){ .weights = model->weights };
+    *out = (mlp_reference){ .weights = model->weights, .after = model->after };
     if (source->random) {
         out->activation = mlp_reference_function(source->activation ? source->activation : "silu");
         return true;
@@ -125,7 +147,8 @@ bool mlp_reference_open(const mlp_source *source, const mlp_model *model, mlp_re
     out->weights = (mlp_weights){ 0 };
     return checkpoint_open(source->weights, &out->file, error) &&
            read_layer(out->file, model->prefix, &out->weights, error) &&
-           read_activation(out->file, source->activation, out, error);
+           read_activation(out->file, source->activation, out, error) &&
+           (!source->norm || read_norm(source, model->prefix, out, error));
 }
 
 void mlp_reference_close(mlp_reference *reference)
@@ -303,6 +326,43 @@ static void add_bias(work *w, int64_t rows)
     }
 }
 
+/* Adds rows row0 and on of the residual, terms of the sum, too. */
+static void add_residual(work *w, int64_t row0, int64_t rows)
+{
+    const matrix *residual = &w->reference->after.residual;
+    int64_t h = w->reference->weights.hidden;
+    for (int64_t r = 0; r < rows && residual->rows; r++) {
+        float *row = w->gate; /* no longer needed */
+        w->error.odd_rows += !widen(w, residual, row0 + r, row0 + r + 1, 0, h, row);
+        for (int64_t i = 0; i < h; i++) {
+            w->y[r * h + i] += (double)row[i];
+            w->spread[r * h + i] += (double)row[i] * (double)row[i];
+        }
+    }
+}
+
+/* y, and what its spread and what underflow may cost come to. */
+static void norm_rows(work *w, int64_t rows)
+{
+    const mlp_after *after = &w->reference->after;
+    int64_t h = w->reference->weights.hidden;
+    float *gamma = w->gate; /* no longer needed */
+    if (!after->gamma.rows)
+        return;
+    widen_bias(w, &after->gamma, 0, h, gamma);
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0, *y = w->y + r * h, *spread = w->spread + r * h;
+        for (int64_t i = 0; i < h; i++)
+            squares += y[i] * y[i];
+        for (int64_t i = 0; i < h; i++) {
+            double by = ((double)gamma[i] + after->offset) / sqrt(squares / (double)h + after->eps);
+            y[i] *= by;
+            spread[i] = (spread[i] + w->least[i]) * by * by;
+        }
+    }
+    memset(w->least, 0, (size_t)h * sizeof *w->least);
+}
+
 static void compare(work *w, int64_t rows, const void *y)
 {
     int64_t h = w->reference->weights.hidden;
@@ -339,6 +399,8 @@ bool mlp_check(const mlp_reference *reference, const matrix *x, imbrex_dtype dty
     }
     progress_end(bar);
     add_bias(&w, rows);
+    add_residual(&w, row0, rows);
+    norm_rows(&w, rows);
     compare(&w, rows, y);
     *out = w.error;
     drop(&w);

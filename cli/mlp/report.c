@@ -66,6 +66,9 @@ void mlp_print_table(const mlp_result *r)
            r->activation_from ? r->activation_from : "");
     if (r->replicated)
         printf("  x and y on every rank whole\n");
+    if (r->residual || r->norm)
+        printf("  y%s%s%s\n", r->residual ? " with a residual" : "", r->norm ? ", normed by " : "",
+               r->norm ? r->norm : "");
     printf("  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ", r->gate_up, r->down);
     if (measure_wire() > 0)
         printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
@@ -109,6 +112,8 @@ void mlp_print_json(const mlp_result *r)
     printf("  \"gated\": %s,\n  \"biases\": %s,\n", r->gated ? "true" : "false",
            r->biases ? "true" : "false");
     json_text("parallel", r->replicated ? "ar" : "sp");
+    printf("  \"residual\": %s,\n", r->residual ? "true" : "false");
+    json_text("norm", r->norm ? r->norm : "none");
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
     json_text("clock", r->device_clock ? "gpu" : "host");

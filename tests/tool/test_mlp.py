@@ -87,11 +87,14 @@ def mlp(x, layer, activation="silu"):
     return linear(f(linear(x, "gate")) * linear(x, "up") if gated else f(linear(x, "up")), "down")
 
 
-class Mlp(unittest.TestCase):
+class Layer(unittest.TestCase):
+    """A checkpoint with two layers, and what layer 3 of it is to give."""
+
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
         self.activation = "silu"
+        self.after = lambda y, residual, weights: y
         self.rng = rng = np.random.default_rng(7)
         self.weights = {
             f"model.layers.{layer}.mlp.{name}_proj.weight":
@@ -100,6 +103,7 @@ class Mlp(unittest.TestCase):
             for name, shape in (("gate", (FFN, HIDDEN)), ("up", (FFN, HIDDEN)),
                                 ("down", (HIDDEN, FFN)))}
         self.x = rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32)
+        self.residual = rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32)
 
     def path(self, name):
         return os.path.join(self.dir.name, name)
@@ -109,14 +113,14 @@ class Mlp(unittest.TestCase):
         rounded = {"f32": lambda t: t, "f16": lambda t: t.astype(np.float16),
                    "bf16": lambda t: from_bf16(to_bf16(t))}[dtype]
         weights = {name: rounded(t) for name, t in self.weights.items()}
-        x = rounded(self.x)
+        x, residual = rounded(self.x), rounded(self.residual[:len(self.x)])
         if dtype == "bf16":
             write_bf16(self.path("w.safetensors"), weights)
-            write_bf16(self.path("x.safetensors"), {"x": x})
+            write_bf16(self.path("x.safetensors"), {"x": x, "residual": residual})
         else:
             save_file(weights, self.path("w.safetensors"))
-            save_file({"x": x}, self.path("x.safetensors"))
-        return mlp(x, self.layer(weights), self.activation)
+            save_file({"x": x, "residual": residual}, self.path("x.safetensors"))
+        return self.after(mlp(x, self.layer(weights), self.activation), residual, weights)
 
     @staticmethod
     def layer(weights, prefix="model.layers.3.mlp."):
@@ -145,6 +149,18 @@ class Mlp(unittest.TestCase):
         self.assertAlmostEqual(result["relative_error"], error, delta=0.01 * error + 1e-9)
         return result
 
+    def biases(self, *names):
+        for name in names:
+            size = HIDDEN if name == "down" else FFN
+            self.weights[f"model.layers.3.mlp.{name}_proj.bias"] = (
+                self.rng.standard_normal(size).astype(np.float32))
+
+    def config(self, **values):
+        with open(self.path("config.json"), "w") as file:
+            json.dump(values, file)
+
+
+class Mlp(Layer):
     def test_dtypes_and_ranks(self):
         for dtype in ("f32", "f16", "bf16"):
             for ranks in (1, 2, 3, 4):
@@ -217,16 +233,6 @@ class Mlp(unittest.TestCase):
         self.assertEqual(done.stdout.count("passed"), 1, done.stdout)
 
     # ---- other MLPs than LLaMA's, as the checkpoints of models have them
-
-    def biases(self, *names):
-        for name in names:
-            size = HIDDEN if name == "down" else FFN
-            self.weights[f"model.layers.3.mlp.{name}_proj.bias"] = (
-                self.rng.standard_normal(size).astype(np.float32))
-
-    def config(self, **values):
-        with open(self.path("config.json"), "w") as file:
-            json.dump(values, file)
 
     def test_activations_of_the_config(self):
         names = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
