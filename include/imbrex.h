@@ -335,7 +335,11 @@ typedef struct imbrex_gemm_desc {
      * imbrex_kernel_desc.gemm it must be 0. */
     int64_t m_least;
     imbrex_norm norm; /* gemm_rs, gemm_ar: what happens to the sum; else 0 */
-    uint32_t reserved[6];
+    /* 1: bits of a row of the product do not depend on m, nor on the other rows: k is added up as
+     * n and k alone decide.  On "cuda" few rows of a wide b may take longer; on "cpu" no BLAS is
+     * asked.  docs/numerics.md */
+    int batch_invariant;
+    uint32_t reserved[5];
 } imbrex_gemm_desc;
 
 /* A count of a run: 0 is the plan's most, and this is none. */

@@ -41,7 +41,7 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserv
         .dtype = (int)variant->shape.dtype,
         .layout = (int)variant->shape.layout,
         .reserved_sms = reserved_sms,
-        .sides = IMX_GEMM_GATHERS,
+        .sides = IMX_GEMM_GATHERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0),
         .own = variant->config.spanning ? -1 : variant->plan->group->rank,
         .slices = 1,
         .slice_k = (int)variant->shape.k,

@@ -26,7 +26,8 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m)
         .k = s->k,
         .dtype = (int)s->dtype,
         .layout = (int)s->layout,
-        .sides = IMX_GEMM_GATHERS, /* own = 0: of oneself */
+        .sides = IMX_GEMM_GATHERS /* own = 0: of oneself */ |
+                 (config->invariant ? IMX_GEMM_INVARIANT : 0),
         .slices = 1,
         .slice_k = (int)s->k,
         .plan = imx_variant_site(variant),

@@ -19,7 +19,9 @@
         IMX_FIELD(imbrex_gemm_desc, layout, IMX_LAYOUT, "layout", 0, "how b lies"),              \
         IMX_DESC_TAIL(imbrex_gemm_desc),                                                         \
         IMX_FIELD(imbrex_gemm_desc, m_least, IMX_SIZE, "int64", 0,                               \
-                  "the fewest rows of a run that is to be fast")
+                  "the fewest rows of a run that is to be fast"),                                \
+        IMX_FIELD(imbrex_gemm_desc, batch_invariant, IMX_FLAG, "int", 0,                         \
+                  "1: a row's bits do not depend on m")
 
 static const imbrex_field imx_gemm_desc[] = { IMX_GEMM_DESC };
 

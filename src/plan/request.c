@@ -228,6 +228,7 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .product = r->op->product,
         .scatters = r->op->scatters,
         .shard_residual = shards_residual(r),
+        .invariant = number_named(r->op, r->desc, "batch_invariant") != 0,
         .ranks = r->op->alone ? 1 : group->size,
         .nodes = r->op->alone ? 1 : group->nodes.count,
         .net_workers = group->net_facts.workers,

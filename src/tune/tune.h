@@ -17,6 +17,7 @@ typedef struct imx_tune_input {
     bool shard_residual; /* of sums: each rank has its own rows of it */
     bool scatters;       /* c goes to its rows' owners; else a comes from them */
     bool hooks;          /* the product is of a caller's kernel */
+    bool invariant;      /* a row's bits do not depend on m */
     int ranks;
     int nodes;           /* that they are on */
     int net_workers;     /* of the device, that the engine between nodes takes */
@@ -37,6 +38,7 @@ typedef struct imx_config {
     int tile_rows, tile_cols, group;
     int chunks;        /* most chunks of any rank */
     bool spanning;     /* ranks have so few rows that tiles have rows of several: one chunk each */
+    bool invariant;    /* as in imx_tune_input */
     bool summable;     /* spanning: the kernel of a product that scatters may add it up, */
     bool sums;         /* and does (IMX_GEMM_REDUCE_PUSH) */
     int64_t part_cols; /* spanning: columns of c that travel, or that others come to read, while the

@@ -363,6 +363,7 @@ imbrex_status case_plan(imbrex_group *group, const op_case *c, imbrex_plan **pla
         .chunk_rows = c->chunk_rows,
         .sms = c->sms,
         .norm = c->norm,
+        .batch_invariant = c->batch_invariant,
     };
     bool product = strstr(c->op, "gemm") != NULL;
     return imbrex_plan_create(group, c->op, product ? (void *)&gemm : &coll,

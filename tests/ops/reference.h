@@ -20,6 +20,7 @@ typedef struct op_case {
     int residual, in_place; /* h is then residual's memory, and c a's, where it may be */
     int input;              /* added to the numbers of all inputs: other values */
     int nodes;              /* 2 or more: sums of nodes are rounded too */
+    int batch_invariant;
     int whole; /* small whole numbers: every sum is exact, so that its order does not matter */
 } op_case;
 

@@ -88,7 +88,7 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.m_least is 13: want from 0 to desc.m, 12", imbrex_plan_ag_gemm, group,
             GEMM(m_least, 13), &p);
     INVALID("desc.m_least is -1", imbrex_plan_gemm_rs, group, GEMM(m_least, -1), &p);
-    UNSUPPORTED("desc.reserved", imbrex_plan_ag_gemm, group, GEMM(reserved[5], 1), &p);
+    UNSUPPORTED("desc.reserved", imbrex_plan_ag_gemm, group, GEMM(reserved[4], 1), &p);
     UNSUPPORTED("desc.reserved", imbrex_plan_all_gather, group, COLL(reserved[0], 1), &p);
 #pragma GCC diagnostic pop
     imbrex_gemm_desc huge = { .m = IMX_SIZE_MOST, .n = IMX_SIZE_MOST, .k = 1 };

@@ -1,5 +1,6 @@
 /* test_gemm_ar.c - what a product's sum on every rank promises beyond the table of cases: the bits
- * of a gemm_rs and an all_gather behind it, by every algorithm, with runs of fewer rows between. */
+ * of a gemm_rs and an all_gather behind it, by every algorithm, with runs of fewer rows between;
+ * and with batch_invariant rows that do not depend on each other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,10 +123,74 @@ static void has_the_bits_of_two_operators(void **state)
     }
 }
 
+/* ---- batch_invariant ------------------------------------------------------------------------- */
+
+enum { M = 37, N = 150, K = 700 };
+
+/* Rows of c by themselves, from a plan for one row and from the one for all, have the bits that
+ * they have among the others. */
+static int rows_alone(imbrex_group *group, op_case c)
+{
+    matrices x = take(&c, imbrex_group_size(group), imbrex_group_rank(group));
+    size_t e = element_bytes(c.dtype), row = (size_t)c.n * e;
+    op_case single = c;
+    imbrex_plan *all, *one;
+    single.m = 1;
+    RANK_OK(case_plan(group, &c, &all));
+    RANK_OK(case_plan(group, &single, &one));
+    imbrex_args args = args_of(&c, &x, x.want, c.m);
+    RANK_OK(imbrex_plan_run(all, &args, NULL));
+    for (int r = 0; r < c.m; r++) {
+        args.a = x.a + (size_t)(r * c.k) * e;
+        args.c = x.c + (size_t)r * row;
+        args.m = 1;
+        RANK_OK(imbrex_plan_run(r % 2 ? all : one, &args, NULL));
+    }
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    for (int r = 0; r < c.m; r++)
+        RANK_CHECK(memcmp(x.c + (size_t)r * row, x.want + (size_t)r * row, row) == 0,
+                   "%s by %s, dtype %d: row %d alone has other bits", c.op, c.algorithm,
+                   (int)c.dtype, r);
+    imbrex_plan_destroy(one);
+    imbrex_plan_destroy(all);
+    drop(&x);
+    return 0;
+}
+
+static int invariant(imbrex_group *group, void *ctx)
+{
+    static const char *const ops[] = { "gemm_ar", "gemm" };
+    (void)ctx;
+    for (int i = 0; i < 2 * 3; i++) {
+        op_case c = { .op = ops[i % 2],
+                      .m = M,
+                      .n = N,
+                      .k = K,
+                      .dtype = (imbrex_dtype)(IMBREX_BF16 + i / 2),
+                      .layout = i / 2 % 2 ? IMBREX_KN : IMBREX_NK,
+                      .bias = i % 3 == 1,
+                      .batch_invariant = 1 };
+        for (int at = 0; (c.algorithm = op_cases_algorithm(&c, at)); at++)
+            if (rows_alone(group, c))
+                return 1;
+    }
+    return 0;
+}
+
+static void rows_do_not_depend_on_others(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        ranks_desc desc = { .size = ranks };
+        assert_int_equal(ranks_run(&desc, invariant, NULL), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_bits_of_two_operators),
+        cmocka_unit_test(rows_do_not_depend_on_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

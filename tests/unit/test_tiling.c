@@ -133,6 +133,8 @@ static void few_rows_are_shared_out(void **state)
                      rows[i].cols, rows[i].split);
         assert_in_range(c.shared_bytes, 1, SHARED_MOST);
         assert_in_range(c.stages, 4, 13);
+        in.invariant = 1;
+        assert_int_equal(imx_sm90_tune(&in).split, 1); /* k has one order, for any m */
     }
     check(256, 7168, 8192, 1, 0, 112);
     check(64, 14336, 8192, 1, 1, 112); /* of one rank nothing goes to peers */

@@ -48,6 +48,9 @@
  *   IMX_GEMM_MERGED: whoever sends them, tiles have rows of several ranks; IMX_GEMM_SUMMABLE: and
  *            SUMS is possible: for the choice of tiles
  *
+ *   IMX_GEMM_INVARIANT: an element's products are added up as n and k alone decide: two blocks do
+ *            not make a tile, and no BLAS is asked
+ *
  *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
  *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
@@ -78,6 +81,7 @@ enum {
     IMX_GEMM_REDUCE_PULL = 128,
     IMX_GEMM_SPANNING = 256,
     IMX_GEMM_SUMMABLE = 512,
+    IMX_GEMM_INVARIANT = 1024,
 };
 
 typedef struct imx_gemm_args {

@@ -154,6 +154,14 @@ static void widen_b(const imx_gemm_args *args, const imx_tile *tile, panels *p)
                         p->b + i * tile->cols, tile->cols);
 }
 
+/* A BLAS adds up a tile as its shape has it. */
+static void multiply(const imx_gemm_args *args, int64_t rows, int64_t cols, const float *a,
+                     const float *b, int64_t ldb, float *c, int64_t ldc)
+{
+    (args->sides & IMX_GEMM_INVARIANT ? imx_blas_plain : imx_blas_sgemm)(
+        (imbrex_layout)args->layout, rows, cols, args->k, a, args->k, b, ldb, c, ldc);
+}
+
 static void product_short(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t k = args->k;
@@ -163,8 +171,8 @@ static void product_short(const imx_gemm_args *args, const imx_tile *tile, panel
         widen_b(args, tile, p);
     p->row = tile->row;
     p->col = tile->col;
-    imx_blas_sgemm((imbrex_layout)args->layout, tile->rows, tile->cols, k, p->a, k, p->b,
-                   args->layout == IMBREX_NK ? k : tile->cols, p->c, tile->cols);
+    multiply(args, tile->rows, tile->cols, p->a, p->b, args->layout == IMBREX_NK ? k : tile->cols,
+             p->c, tile->cols);
 }
 
 static void product_f32(const imx_gemm_args *args, const imx_tile *tile, float *c)
@@ -172,8 +180,8 @@ static void product_f32(const imx_gemm_args *args, const imx_tile *tile, float *
     int64_t k = args->k, n = args->schedule.n;
     bool nk = args->layout == IMBREX_NK;
     const float *b = args->b;
-    imx_blas_sgemm((imbrex_layout)args->layout, tile->rows, tile->cols, k, rows_of_a(args, tile), k,
-                   b + (nk ? tile->col * k : tile->col), nk ? k : n, c, n);
+    multiply(args, tile->rows, tile->cols, rows_of_a(args, tile),
+             b + (nk ? tile->col * k : tile->col), nk ? k : n, c, n);
 }
 
 /* c[rows, cols] += bias[cols], which starts at the tile's first column. */

@@ -34,6 +34,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .sms = blocks,
         .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
         .hooks = (args->sides & IMX_GEMM_HOOKS) != 0,
+        .invariant = (args->sides & IMX_GEMM_INVARIANT) != 0,
         .spanning = (args->sides & IMX_GEMM_SPANNING) != 0,
         .summable = (args->sides & IMX_GEMM_SUMMABLE) != 0,
         .pushes = args->sides & IMX_GEMM_PUSHES && args->own >= 0,

@@ -124,7 +124,7 @@ static int64_t last_waves(const imx_sm90_input *in, const candidate *c)
  * its rows on, has all of it. */
 static bool may_split(const imx_sm90_input *in)
 {
-    return in->ranks == 1 && !in->hooks && in->sms > 1;
+    return in->ranks == 1 && !in->hooks && !in->invariant && in->sms > 1;
 }
 
 /* Whether the kernel adds up what peers send, by tiles that are all in one wave. */

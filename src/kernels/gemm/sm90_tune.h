@@ -18,6 +18,7 @@ typedef struct imx_sm90_input {
     int hooks;       /* likewise, and also of one rank */
     int spanning;    /* likewise, and tiles have rows of several ranks, which may come and read */
     int summable;    /* spanning: the kernel may add them up, instead */
+    int invariant;   /* k is added up in one order, whatever m is: by one block */
     int pushes;      /* a's rows go to peers, chunk by chunk, beneath the product */
 } imx_sm90_input;
 

@@ -94,6 +94,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .hooks = in->hooks,
             .spanning = in->spanning,
             .summable = in->summable,
+            .invariant = in->invariant,
             .pushes = in->pushes,
         };
         t.form = IMX_GEMM_SM90;

@@ -20,6 +20,7 @@ typedef struct imx_tiling_input {
     int hooks;         /* likewise, and also of one rank: with hooks of a caller's */
     int spanning;      /* likewise, and tiles have rows of several ranks */
     int summable;      /* spanning: the kernel may add the tiles up */
+    int invariant;     /* k is added up as n and k alone decide */
     int pushes;        /* a goes to peers chunk by chunk; tiles are the same */
 } imx_tiling_input;
 
