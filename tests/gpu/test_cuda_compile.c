@@ -504,12 +504,12 @@ static void errors_name_file_and_line(void **state)
     size_t bytes;
     assert_int_equal(imx_source_expand("kernels/activate/sm80.cu", &source), IMBREX_OK);
     char *text = strdup(source->text);
-    char *word = strstr(text, "expf");
+    char *word = strstr(text, "expf(0");
     assert_non_null(word);
     memcpy(word, "eexp", 4);
     int line = 1;
     const char *file = imx_source_find("kernels/activate/sm80.cu")->text;
-    for (const char *at = strstr(file, "expf"); at > file; at--)
+    for (const char *at = strstr(file, "expf(0"); at > file; at--)
         line += at[-1] == '\n';
     imbrex_status status =
         imx_nvrtc_compile("kernels/activate/sm80.cu", text, "", 90, &cubin, &bytes, NULL);
