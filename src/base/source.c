@@ -78,6 +78,17 @@ static bool included_name(const char *line, size_t length, char name[NAME_MOST])
     return true;
 }
 
+/* As imx_text_add, of thousands of lines, which need no format. */
+static void add_lines(imx_text *out, const char *lines, const char *end)
+{
+    size_t bytes = (size_t)(end - lines);
+    if (out->length + bytes < out->size) {
+        memcpy(out->at + out->length, lines, bytes);
+        out->at[out->length + bytes] = '\0';
+    }
+    out->length += bytes;
+}
+
 /* What cannot be found stays as it is: the compiler then says so, with file and line. */
 static imbrex_status expand(const imx_source_file *file, int depth, imx_text *out)
 {
@@ -86,20 +97,25 @@ static imbrex_status expand(const imx_source_file *file, int depth, imx_text *ou
                         DEPTH_MOST);
     imx_text_add(out, "#line 1 \"%s\"\n", file->name);
     int number = 0;
-    for (const char *line = file->text; *line;) {
+    const char *lines = file->text, *line = lines; /* lines: those that are not copied yet */
+    while (*line) {
         size_t length = strcspn(line, "\n");
+        const char *next = line + length + (line[length] == '\n');
         char name[NAME_MOST];
         const imx_source_file *other =
             included_name(line, length, name) ? resolve(file->name, name) : NULL;
         number++;
         if (other) {
+            add_lines(out, lines, line);
             IMX_TRY(expand(other, depth + 1, out));
             imx_text_add(out, "#line %d \"%s\"\n", number + 1, file->name);
-        } else {
-            imx_text_add(out, "%.*s\n", (int)length, line);
+            lines = next;
         }
-        line += length + (line[length] == '\n');
+        line = next;
     }
+    add_lines(out, lines, line);
+    if (line > file->text && line[-1] != '\n')
+        imx_text_add(out, "\n");
     return IMBREX_OK;
 }
 
