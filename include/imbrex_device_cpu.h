@@ -546,10 +546,16 @@ IMBREXD_FN int imbrexd_all_block(int mine)
     return mine;
 }
 
-/* Between polls: another rank may need this core. */
-IMBREXD_FN void imbrexd_yield(void)
+/* Between polls of a wait that has lasted so long: another rank may need this core.  Where threads
+ * outnumber cores a yield costs the time slices of all others; a thread that naps is the next one
+ * when it wakes up. */
+IMBREXD_FN void imbrexd_yield(int64_t waited_ns)
 {
-    sched_yield();
+    const struct timespec nap = { 0, 20000 };
+    if (waited_ns < 100000)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
 }
 
 /* Thread number lane of lanes, which is the only one. */

@@ -377,7 +377,10 @@ IMBREXD_FN int imbrexd_all_block(int mine)
 }
 
 /* CPUs do more between polls, of those that last long, and for a checker. */
-IMBREXD_FN void imbrexd_yield(void) {}
+IMBREXD_FN void imbrexd_yield(int64_t waited_ns)
+{
+    (void)waited_ns;
+}
 
 IMBREXD_FN void imbrexd_check_fence(void) {}
 

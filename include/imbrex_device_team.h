@@ -247,14 +247,15 @@ typedef struct imbrexd_limit {
         0, 0, 0, 0    \
     }
 
-/* Looks at the abort word and the clock once in a thousand polls. */
+/* Looks at the abort word and the clock once in a thousand polls, and then rests: another rank may
+ * need this core. */
 IMBREXD_FN int imbrexd_limit_allows(imbrexd_limit *limit, const imbrexd_watch *watch,
                                     imbrexd_site site, uint64_t have, uint64_t want)
 {
     if (++limit->polls <= 1000)
         return 1;
     limit->polls = 0;
-    imbrexd_yield();
+    imbrexd_yield(limit->begin_ns ? limit->looked_ns - limit->begin_ns : 0);
     if (imbrexd_look(watch->abort[watch->rank]))
         return 0;
     int64_t now_ns = imbrexd_now_ns();

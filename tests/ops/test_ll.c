@@ -156,7 +156,7 @@ static int misses(imbrex_group *group, void *ctx)
     imbrex_status status = IMBREX_OK;
     for (int i = 0; i < patient(5000) && status == IMBREX_OK; i++) {
         status = imbrex_group_status(group);
-        imbrexd_yield();
+        imbrexd_yield(0);
         if (imbrex_group_rank(group) == t->absent)
             poll(NULL, 0, 1);
     }
