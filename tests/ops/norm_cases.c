@@ -14,13 +14,13 @@
 
 enum { ROWS = 4, COLS = 32768, GUARD = 64, FILL = 0xa5 };
 
-/* Where an operand lies in the image, in bytes; each is as large as it may become. */
+/* Operands lie in the image one after another, each as large as the largest of its case. */
 enum { X, RESIDUAL, BIAS, GAMMA, H, NORMED, C, SCALE, OPERANDS };
-enum { EACH = ROWS * COLS * 4 + 4 * GUARD, IMAGE = OPERANDS * EACH };
+enum { IMAGE_MOST = OPERANDS * (ROWS * COLS * 4 + 5 * GUARD) };
 
 typedef struct bench {
     imbrex_group *group;
-    char *device, *host, *again; /* [IMAGE] */
+    char *device, *host, *again; /* [IMAGE_MOST] */
 } bench;
 
 typedef struct norm_case {
@@ -107,12 +107,22 @@ int64_t norm_quant_differs(const imbrex_norm *norm, int64_t n, const float *y, c
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
+static size_t operand_bytes(const norm_case *c)
+{
+    return ((size_t)(c->rows * c->n) * 4 / GUARD + 5) * GUARD;
+}
+
+static size_t image_bytes(const norm_case *c)
+{
+    return OPERANDS * operand_bytes(c);
+}
+
 static size_t place(const norm_case *c, int operand, int64_t element)
 {
     size_t bytes = operand == SCALE                ? 4
                    : operand == C && c->norm.quant ? 1
                                                    : element_bytes(c->dtype);
-    return (size_t)operand * EACH + GUARD + (size_t)(element + c->shift) * bytes;
+    return (size_t)operand * operand_bytes(c) + GUARD + (size_t)(element + c->shift) * bytes;
 }
 
 static double get(const bench *b, const norm_case *c, int operand, int64_t element)
@@ -160,7 +170,7 @@ static int enqueue(const bench *b, const norm_case *c, int64_t first, int64_t ro
 
 static void fill(const bench *b, const norm_case *c, int input)
 {
-    memset(b->host, FILL, IMAGE);
+    memset(b->host, FILL, image_bytes(c));
     input_fill(c->dtype, input, 0, b->host + place(c, X, 0), c->rows * c->n);
     input_fill(c->dtype, input + 1, 0, b->host + place(c, RESIDUAL, 0), c->rows * c->n);
     input_fill(c->dtype, input + 2, 0, b->host + place(c, BIAS, 0), c->n);
@@ -171,10 +181,10 @@ static void fill(const bench *b, const norm_case *c, int input)
 
 static int run(const bench *b, const norm_case *c, int64_t first, int64_t rows)
 {
-    RANK_OK(imbrex_copy(b->group, b->device, b->host, IMAGE, NULL));
+    RANK_OK(imbrex_copy(b->group, b->device, b->host, image_bytes(c), NULL));
     if (enqueue(b, c, first, rows))
         return 1;
-    RANK_OK(imbrex_copy(b->group, b->host, b->device, IMAGE, NULL));
+    RANK_OK(imbrex_copy(b->group, b->host, b->device, image_bytes(c), NULL));
     RANK_OK(imbrex_stream_sync(b->group, NULL));
     return 0;
 }
@@ -282,7 +292,7 @@ static int check_beside(const bench *b, const norm_case *c, const char *before)
     };
     size_t at = 0;
     for (int i = 0; i <= OPERANDS; i++) {
-        size_t end = i < OPERANDS ? place(c, i, 0) : IMAGE;
+        size_t end = i < OPERANDS ? place(c, i, 0) : image_bytes(c);
         RANK_CHECK(memcmp(b->host + at, before + at, end - at) == 0,
                    "n %lld: something before operand %d was written", (long long)c->n, i);
         at = i < OPERANDS ? place(c, i, written[i]) : end;
@@ -293,13 +303,13 @@ static int check_beside(const bench *b, const norm_case *c, const char *before)
 /* Each row by itself gives the bits that it has among the others. */
 static int check_alone(const bench *b, const norm_case *c, int input)
 {
-    memcpy(b->again, b->host, IMAGE);
+    memcpy(b->again, b->host, image_bytes(c));
     fill(b, c, input);
     for (int64_t r = 0; r < c->rows; r++) {
         if (run(b, c, r, 1)) /* what is there goes up and down again */
             return 1;
     }
-    RANK_CHECK(memcmp(b->host, b->again, IMAGE) == 0, "n %lld: a row alone has other bits",
+    RANK_CHECK(memcmp(b->host, b->again, image_bytes(c)) == 0, "n %lld: a row alone has other bits",
                (long long)c->n);
     return 0;
 }
@@ -308,9 +318,9 @@ static int check_case(const bench *b, const norm_case *c, int input)
 {
     int h = c->in_place && c->residual ? RESIDUAL : H;
     int y = c->norm.quant ? NORMED : c->in_place ? X : C;
-    char *before = malloc(IMAGE);
+    char *before = malloc(image_bytes(c));
     fill(b, c, input);
-    memcpy(before, b->host, IMAGE);
+    memcpy(before, b->host, image_bytes(c));
     int failed = run(b, c, 0, c->rows) || check_beside(b, c, before) ||
                  check_sum(b, c, before, h) || check_norm(b, c, before, h, y) ||
                  (c->norm.quant && check_quant(b, c)) || check_alone(b, c, input);
@@ -387,16 +397,16 @@ static int quantizes(const bench *b)
         fill(b, &c, i);
         if (run(b, &c, 0, 3))
             return 1;
-        memcpy(b->again, b->host, IMAGE);
+        memcpy(b->again, b->host, image_bytes(&c));
         fill(b, &c, i);
-        RANK_OK(imbrex_copy(b->group, b->device, b->host, IMAGE, NULL));
+        RANK_OK(imbrex_copy(b->group, b->device, b->host, image_bytes(&c), NULL));
         RANK_OK(imbrex_quantize(b->group, c.dtype, c.norm.quant, c.rows, c.n,
                                 b->device + place(&c, X, 0), b->device + place(&c, C, 0),
                                 (float *)(b->device + place(&c, SCALE, 0)), NULL));
-        RANK_OK(imbrex_copy(b->group, b->host, b->device, IMAGE, NULL));
+        RANK_OK(imbrex_copy(b->group, b->host, b->device, image_bytes(&c), NULL));
         RANK_OK(imbrex_stream_sync(b->group, NULL));
-        size_t from = (size_t)C * EACH; /* c and the scales */
-        RANK_CHECK(memcmp(b->host + from, b->again + from, IMAGE - from) == 0,
+        size_t from = (size_t)C * operand_bytes(&c); /* c and the scales */
+        RANK_CHECK(memcmp(b->host + from, b->again + from, image_bytes(&c) - from) == 0,
                    "imbrex_quantize differs from imbrex_rms_norm");
     }
     return 0;
@@ -406,8 +416,8 @@ int norm_cases(imbrex_group *group, void *ctx)
 {
     void *device;
     (void)ctx;
-    RANK_OK(imbrex_mem_alloc(group, IMAGE, &device));
-    bench b = { group, device, malloc(IMAGE), malloc(IMAGE) };
+    RANK_OK(imbrex_mem_alloc(group, IMAGE_MOST, &device));
+    bench b = { group, device, malloc(IMAGE_MOST), malloc(IMAGE_MOST) };
     int failed = !b.host || !b.again || odd_values(&b) || quantizes(&b) || every_shape(&b);
     free(b.host);
     free(b.again);
