@@ -1,7 +1,7 @@
 /* test_cuda_compile.c - every kernel of the table, in every configuration that it can choose, goes
  * through the real compiler, where there is one: no GPU is needed.  Registers that spill, local
- * memory and too much shared memory are failures. */
-#define _GNU_SOURCE
+ * memory and too much shared memory are failures.  The compiler's report on a text and its options
+ * is kept in the build folder, so that only what has changed is compiled again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,12 +9,11 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
+#include "compile_jobs.h"
 #include "kernels/activate/args.h"
 #include "kernels/combine/args.h"
 #include "kernels/gate/args.h"
@@ -30,89 +29,16 @@
 
 enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM86 = 101376, SHARED_SM90 = 232448 };
 
-/* ---- the compiler's report ------------------------------------------------------------------- */
+/* ---- what is to be compiled ------------------------------------------------------------------ */
 
-/* The number before `words` in text, or 0. */
-static long number_before(const char *text, const char *words)
-{
-    const char *at = strstr(text, words);
-    while (at && at > text && at[-1] == ' ')
-        at--;
-    while (at && at > text && at[-1] >= '0' && at[-1] <= '9')
-        at--;
-    return at ? atol(at) : 0;
-}
-
-/* The largest of all places. */
-static long most(const char *log, const char *words)
-{
-    long largest = 0;
-    for (const char *line = log; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        char one[512];
-        snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
-        long here = number_before(one, words);
-        largest = here > largest ? here : largest;
-    }
-    return largest;
-}
-
-static void check(const imx_cuda_config *config, int arch, size_t shared_most, char *log)
-{
-    static const char *const none[] = { "bytes stack frame", "bytes spill stores",
-                                        "bytes spill loads", "bytes lmem" };
-    for (int i = 0; i < 4; i++) {
-        if (most(log, none[i]))
-            fail_msg("%s %s, sm_%d: %ld %s\n%s", config->source, config->options, arch,
-                     most(log, none[i]), none[i], log);
-    }
-    size_t shared = config->shared_bytes + (size_t)most(log, "bytes smem");
-    if (shared > shared_most)
-        fail_msg("%s %s: %zu bytes of shared memory, sm_%d has %zu", config->source,
-                 config->options, shared, arch, shared_most);
-    long registers = most(log, "registers");
-    if (registers * config->threads > 65536)
-        fail_msg("%s %s: %ld registers for %d threads", config->source, config->options, registers,
-                 config->threads);
-}
-
-static char *compile(const imx_cuda_config *config, int arch)
-{
-    imx_folder none = { 0 };
-    void *cubin;
-    size_t bytes;
-    char *log;
-    if (imx_cuda_build(&none, config, arch, &cubin, &bytes, &log) != IMBREX_OK)
-        fail_msg("%s", imbrex_error());
-    assert_true(bytes > 0);
-    free(cubin);
-    return log;
-}
-
-enum { BLOCKS = 100, TARGETS = 2, LITTLE = 2, KINDS_MOST = 512 };
+enum { BLOCKS = 100, TARGETS = 2, LITTLE = 2 };
 
 /* The last one, an older form on a GPU with less shared memory, for a few shapes. */
 static const imx_cuda_target targets[TARGETS + 1] = { { 80, SHARED_SM80 },
                                                       { 90, SHARED_SM90 },
                                                       { 80, SHARED_SM86 } };
 
-static int compiled;
 static bool traced; /* kernels that can write down what they do are compiled to do so */
-
-/* Different shapes may ask for one and the same module. */
-static bool is_new(const imx_cuda_config *config, int arch)
-{
-    static char seen[KINDS_MOST][560];
-    char key[560];
-    snprintf(key, sizeof key, "%d %s %s", arch, config->source, config->options);
-    for (int i = 0; i < compiled; i++) {
-        if (strcmp(seen[i], key) == 0)
-            return false;
-    }
-    assert_in_range(compiled, 0, KINDS_MOST - 1);
-    strcpy(seen[compiled++], key);
-    return true;
-}
 
 static char tried[sizeof((imx_cuda_config *)0)->options]; /* options of the last one */
 
@@ -122,16 +48,14 @@ static void try_on(const imx_kernel *kernel, const void *args, const imx_cuda_ta
     imx_cuda_config config = { 0 };
     kernel->cuda_config(args, target, BLOCKS, &config);
     char *once = strstr(config.options, less);
-    if (once && compiled % 4) /* of those that leave code out, most are compiled with it */
+    if (once &&
+        compile_jobs_count() % 4) /* of those that leave code out, most are compiled with it */
         memmove(once, once + strlen(less), strlen(once + strlen(less)) + 1);
     if (traced && config.traces)
         strcat(config.options, " -DIMX_TRACE");
     memcpy(tried, config.options, sizeof tried);
-    if (!config.source || !is_new(&config, target->arch))
-        return; /* this GPU has no form for this shape, or it is known */
-    char *log = compile(&config, target->arch);
-    check(&config, target->arch, target->shared_bytes_most, log);
-    free(log);
+    if (config.source) /* else this GPU has no form for this shape */
+        compile_jobs_add(&config, target->arch, target->shared_bytes_most);
 }
 
 /* For both kinds of GPU: the older ones' shape is taken on the newer ones as well. */
@@ -445,14 +369,14 @@ static void ring(void **state)
     static const int64_t shapes[][3] = {
         { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 512, 7168, 8192 }, { 1000, 1001, 1000 }
     };
-    int before = compiled, sides = IMX_GEMM_GATHERS | IMX_GEMM_FORWARDS;
+    int before = compile_jobs_count(), sides = IMX_GEMM_GATHERS | IMX_GEMM_FORWARDS;
     for (int i = 0; i < 4; i++) {
         for (int target = 0; target < TARGETS; target++)
             try_gemm(shapes[i], IMBREX_BF16, IMBREX_NK, sides, target, 1);
         if (i % 2 == 0)
             try_gemm(shapes[i], IMBREX_F16, IMBREX_KN, sides, 1, 1);
     }
-    assert_int_equal(compiled - before, 6);
+    assert_int_equal(compile_jobs_count() - before, 6);
 }
 
 /* What tells of itself must be as lean as what does not, and fit. */
@@ -474,9 +398,7 @@ static void traces(void **state)
     traced = false;
     imx_cuda_config config;
     imx_cuda_clock_kernel.cuda_config(NULL, &targets[1], 1, &config);
-    char *log = compile(&config, 90);
-    check(&config, 90, SHARED_SM90, log);
-    free(log);
+    compile_jobs_add(&config, 90, SHARED_SM90);
 }
 
 /* Has to become resident beneath a kernel that fills the GPU but for 1024 registers and no shared
@@ -487,11 +409,15 @@ static void signals(void **state)
     imx_cuda_config config;
     imx_cuda_target target = { 90, SHARED_SM90 };
     imx_cuda_signals_kernel.cuda_config(NULL, &target, 1, &config);
-    char *log = compile(&config, 90);
-    check(&config, 90, SHARED_SM90, log);
-    assert_in_range(most(log, "registers"), 1, 32);
-    assert_int_equal(most(log, "bytes smem"), 0);
-    free(log);
+    compile_jobs_add(&config, 90, SHARED_SM90)->slips_beneath = true;
+}
+
+/* What the cases before it have listed. */
+static void all_compile_and_are_lean(void **state)
+{
+    (void)state;
+    printf("%d configurations\n", compile_jobs_count());
+    assert_int_equal(compile_jobs_run(), 0);
 }
 
 /* ---- sources --------------------------------------------------------------------------------- */
@@ -540,33 +466,33 @@ static void each_kernel_has_its_own_args(void **state)
 int main(void)
 {
     const struct CMUnitTest always[] = { cmocka_unit_test(each_kernel_has_its_own_args) };
-    const struct CMUnitTest products[] = { cmocka_unit_test(gemm), cmocka_unit_test(ring) };
-    const struct CMUnitTest others[] = {
-        cmocka_unit_test(folds),   cmocka_unit_test(split),
-        cmocka_unit_test(sums),    cmocka_unit_test(signals),
-        cmocka_unit_test(reduce),  cmocka_unit_test(push),
-        cmocka_unit_test(ll),      cmocka_unit_test(activate),
-        cmocka_unit_test(norm),    cmocka_unit_test(pushes),
-        cmocka_unit_test(gate),    cmocka_unit_test(route),
-        cmocka_unit_test(grouped), cmocka_unit_test(combine),
-        cmocka_unit_test(traces),  cmocka_unit_test(errors_name_file_and_line),
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(ring),
+        cmocka_unit_test(folds),
+        cmocka_unit_test(split),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(reduce),
+        cmocka_unit_test(push),
+        cmocka_unit_test(ll),
+        cmocka_unit_test(activate),
+        cmocka_unit_test(norm),
+        cmocka_unit_test(pushes),
+        cmocka_unit_test(gate),
+        cmocka_unit_test(route),
+        cmocka_unit_test(grouped),
+        cmocka_unit_test(combine),
+        cmocka_unit_test(traces),
+        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(all_compile_and_are_lean),
     };
     int failed = cmocka_run_group_tests(always, NULL, NULL);
-    limit_s *= 8; /* a case has up to a hundred kernels */
+    limit_s *= 15; /* two hundred kernels */
     const char *file = getenv("IMBREX_NVRTC");
     if (imx_nvrtc_open(file ? file : "") != IMBREX_OK) {
         printf("skipped: %s\n", imbrex_error());
         return failed ? failed : SKIP;
     }
-    fflush(stdout);
-    pid_t other = fork(); /* minutes of one core's work */
-    if (other < 0)
-        return 1;
-    failed += other ? cmocka_run_group_tests(products, NULL, NULL)
-                    : cmocka_run_group_tests(others, NULL, NULL);
-    printf("%d configurations compiled\n", compiled);
-    if (!other)
-        return failed;
-    int status;
-    return waitpid(other, &status, 0) != other || status || failed;
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,161 @@
+/* compile_jobs.c - as the header says. */
+#define _GNU_SOURCE
+#include "compile_jobs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backends/cuda/nvrtc.h"
+#include "base/source.h"
+
+enum { JOBS_MOST = 512, WORKERS_MOST = 16 };
+
+static compile_job jobs[JOBS_MOST];
+static int job_count;
+
+compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t shared_most)
+{
+    for (int i = 0; i < job_count; i++) {
+        if (jobs[i].arch == arch && strcmp(jobs[i].config.source, config->source) == 0 &&
+            strcmp(jobs[i].config.options, config->options) == 0)
+            return &jobs[i];
+    }
+    if (job_count == JOBS_MOST) {
+        fprintf(stderr, "more than %d kernels: make JOBS_MOST of them\n", JOBS_MOST);
+        abort();
+    }
+    jobs[job_count] = (compile_job){ .config = *config, .arch = arch, .shared_most = shared_most };
+    return &jobs[job_count++];
+}
+
+int compile_jobs_count(void)
+{
+    return job_count;
+}
+
+/* ---- the compiler's report ------------------------------------------------------------------- */
+
+/* The number before `words` in text, or 0. */
+static long number_before(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    while (at && at > text && at[-1] == ' ')
+        at--;
+    while (at && at > text && at[-1] >= '0' && at[-1] <= '9')
+        at--;
+    return at ? atol(at) : 0;
+}
+
+/* The largest of all places. */
+static long most(const char *log, const char *words)
+{
+    long largest = 0;
+    for (const char *line = log; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        char one[512];
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
+        long here = number_before(one, words);
+        largest = here > largest ? here : largest;
+    }
+    return largest;
+}
+
+/* ---- the compiler ---------------------------------------------------------------------------- */
+
+/* False, and says why: the kernel is not as lean as it has to be. */
+static bool is_lean(const compile_job *j, const char *log)
+{
+    static const char *const none[] = { "bytes stack frame", "bytes spill stores",
+                                        "bytes spill loads", "bytes lmem" };
+    const imx_cuda_config *config = &j->config;
+    long registers = most(log, "registers"), own = most(log, "bytes smem");
+    size_t shared = config->shared_bytes + (size_t)own;
+    bool lean = registers > 0;
+    for (int i = 0; i < 4; i++)
+        lean &= most(log, none[i]) == 0;
+    lean &= shared <= j->shared_most && registers * config->threads <= 65536;
+    lean &= !j->slips_beneath || (registers <= 32 && own == 0);
+    if (!lean)
+        fprintf(stderr,
+                "%s %s, sm_%d: want no stack and no spills, at most %zu bytes of shared memory, "
+                "which are %zu, and %d registers for each of %d threads:\n%s",
+                config->source, config->options, j->arch, j->slips_beneath ? 0 : j->shared_most,
+                shared, j->slips_beneath ? 32 : 65536 / config->threads, config->threads, log);
+    return lean;
+}
+
+/* What the compiler says depends on nothing else. */
+static imx_cache_key key_of(const compile_job *j)
+{
+    const imx_source *source;
+    int numbers[] = { j->arch, imx_nvrtc_version() };
+    if (imx_source_expand(j->config.source, &source) != IMBREX_OK)
+        return (imx_cache_key){ { 0 } }; /* nor does it compile */
+    imx_cache_key key = source->key;
+    imx_cache_key_add(&key, j->config.options, strlen(j->config.options));
+    imx_cache_key_add(&key, numbers, sizeof numbers);
+    imx_cache_key_add(&key, "log", 3);
+    return key;
+}
+
+/* kept: logs of earlier runs of this test. */
+static bool compiles(const imx_folder *kept, const compile_job *j)
+{
+    static const imx_folder none = { 0 };
+    imx_cache_key key = key_of(j);
+    void *log, *cubin;
+    size_t bytes;
+    if (!imx_cache_load(kept, &key, &log, &bytes)) {
+        char *said;
+        if (imx_cuda_build(&none, &j->config, j->arch, &cubin, &bytes, &said) != IMBREX_OK) {
+            fprintf(stderr, "%s %s, sm_%d: %s\n", j->config.source, j->config.options, j->arch,
+                    imbrex_error());
+            return false;
+        }
+        free(cubin);
+        log = said;
+        imx_cache_store(kept, &key, log, strlen(log) + 1);
+    }
+    bool lean = is_lean(j, log);
+    free(log);
+    return lean;
+}
+
+/* Takes jobs until there are none; returns how many failed, at most 99. */
+static int work(int *next)
+{
+    imx_folder kept = { 0 };
+    const char *folder = getenv("IMBREX_CACHE_DIR");
+    if (folder) /* else by hand, and nothing is kept */
+        imx_folder_find(folder, &kept);
+    int failed = 0, i;
+    while ((i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < job_count)
+        failed += !compiles(&kept, &jobs[i]);
+    return failed < 99 ? failed : 99;
+}
+
+/* The compiler works on one thread at a time. */
+int compile_jobs_run(void)
+{
+    pid_t workers[WORKERS_MOST];
+    int count = (int)sysconf(_SC_NPROCESSORS_ONLN), failed = 0;
+    int *next = mmap(NULL, sizeof *next, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (next == MAP_FAILED)
+        return 1;
+    count = count < WORKERS_MOST ? count : WORKERS_MOST;
+    fflush(stdout);
+    for (int i = 0; i < count; i++) {
+        if ((workers[i] = fork()) == 0)
+            _exit(work(next));
+    }
+    for (int i = 0; i < count; i++) {
+        int status;
+        failed += workers[i] < 0 || waitpid(workers[i], &status, 0) != workers[i] || status;
+    }
+    munmap(next, sizeof *next);
+    return failed;
+}

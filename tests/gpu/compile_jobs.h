@@ -1,0 +1,24 @@
+/* compile_jobs.h - kernels that the real compiler is to take, each lean: no stack, no spills, and
+ * registers and shared memory that a GPU has. */
+#ifndef COMPILE_JOBS_H
+#define COMPILE_JOBS_H
+
+#include "backends/cuda/cuda.h"
+
+typedef struct compile_job {
+    imx_cuda_config config;
+    int arch;
+    size_t shared_most;
+    bool slips_beneath; /* few registers and no shared memory */
+} compile_job;
+
+/* The job, there already or new: different shapes may ask for one and the same module. */
+compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t shared_most);
+
+int compile_jobs_count(void);
+
+/* Compiles all of them, by a process a core, and says on stderr what is wrong; how many processes
+ * found something.  The compiler's reports are kept in IMBREX_CACHE_DIR. */
+int compile_jobs_run(void);
+
+#endif /* COMPILE_JOBS_H */
