@@ -489,15 +489,29 @@ __attribute__((constructor)) static void share_with_processes(void)
         abort();
 }
 
-static int walk_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
+static bool is_in(op_part part, int number)
+{
+    bool third = part == OP_CASES_THIRD || (part == OP_CASES_WATCHED && SANITIZED);
+    int at = number / (OPS * DTYPES), op = table_op(number), dtype = number % DTYPES;
+    return !third || (at + op + dtype) % 3 == 2;
+}
+
+typedef struct op_selection {
+    int last_op, nodes;
+    op_part part;
+} op_selection;
+
+static int walk_all(imbrex_group *group, const op_selection *of, void *device, op_walk *walk)
 {
     int worst = FINE, wrong = 0;
     op_case c;
     for (int i = walk ? walk->from : 0; op_cases_get(i, &c) && worst != STUCK; i++) {
         if (walk && walk_is_over(group, walk, i))
             break;
-        c.nodes = nodes;
-        int how = table_op(i) < last_op ? check_case(group, c, i, device, walk) : FINE;
+        if (table_op(i) >= of->last_op || !is_in(of->part, i))
+            continue;
+        c.nodes = of->nodes;
+        int how = check_case(group, c, i, device, walk);
         worst = how == STUCK || !worst ? how : worst;
         wrong += how == WRONG;
         if (wrong == FAILURES_MOST) {
@@ -518,15 +532,16 @@ static bool wants_rings(const imbrex_group *group)
     return group->size > 1 && group->target->arch != 80;
 }
 
-static int check_all(imbrex_group *group, int last_op, int nodes, void *device, op_walk *walk)
+static int check_all(imbrex_group *group, const op_selection *of, void *device, op_walk *walk)
 {
     if (__atomic_load_n(lost, __ATOMIC_RELAXED) >= FAILURES_MOST) {
         op_image_complain("the groups of %d tables failed: this one is left out", FAILURES_MOST);
         return STUCK;
     }
     rings = 0;
-    int worst = walk_all(group, last_op, nodes, device, walk);
-    if (worst == FINE && !walk && last_op == OPS && nodes == 1 && wants_rings(group) && !rings) {
+    int worst = walk_all(group, of, device, walk);
+    if (worst == FINE && !walk && of->last_op == OPS && of->nodes == 1 && wants_rings(group) &&
+        !rings) {
         op_image_complain("no case has tiles for \"ring\"");
         return WRONG;
     }
@@ -535,22 +550,25 @@ static int check_all(imbrex_group *group, int last_op, int nodes, void *device, 
     return worst;
 }
 
+static int check_part(imbrex_group *group, int last_op, int nodes, const void *part)
+{
+    op_selection of = { last_op, nodes, part ? *(const op_part *)part : OP_CASES_ALL };
+    return check_all(group, &of, NULL, NULL);
+}
+
 int op_cases_all(imbrex_group *group, void *ctx)
 {
-    (void)ctx;
-    return check_all(group, OPS, 1, NULL, NULL);
+    return check_part(group, OPS, 1, ctx);
 }
 
 int op_cases_over_nodes(imbrex_group *group, void *ctx)
 {
-    (void)ctx;
-    return check_all(group, OPS, 2, NULL, NULL);
+    return check_part(group, OPS, 2, ctx);
 }
 
 int op_cases_collectives(imbrex_group *group, void *ctx)
 {
-    (void)ctx;
-    return check_all(group, COLLECTIVES, 1, NULL, NULL);
+    return check_part(group, COLLECTIVES, 1, ctx);
 }
 
 static int check_on_device(imbrex_group *group, int nodes, op_walk *walk)
@@ -563,7 +581,7 @@ static int check_on_device(imbrex_group *group, int nodes, op_walk *walk)
         most = bytes > most ? bytes : most;
     }
     RANK_OK(imbrex_mem_alloc(group, most, &device));
-    return check_all(group, OPS, nodes, device, walk);
+    return check_all(group, &(op_selection){ OPS, nodes, OP_CASES_ALL }, device, walk);
 }
 
 int op_cases_device(imbrex_group *group, void *walk)

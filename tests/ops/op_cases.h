@@ -17,7 +17,12 @@ bool op_cases_get(int number, op_case *c);
 bool op_cases_get_large(int number, op_case *c);
 bool op_cases_get_long(int number, op_case *c);
 
-/* For ranks_run; ctx is not used.  Matrices are host memory. */
+/* Which of the table: a third of it is every operator's every shape, in one dtype each, and all
+ * dtypes in turns.  WATCHED: all, but a third where a sanitizer watches, since what it finds is in
+ * shapes and in who meets whom. */
+typedef enum op_part { OP_CASES_ALL, OP_CASES_THIRD, OP_CASES_WATCHED } op_part;
+
+/* For ranks_run; ctx: an op_part, NULL is all.  Matrices are host memory. */
 int op_cases_all(imbrex_group *group, void *ctx);
 int op_cases_over_nodes(imbrex_group *group, void *ctx);
 int op_cases_collectives(imbrex_group *group, void *ctx); /* those without a product */

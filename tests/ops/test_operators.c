@@ -9,12 +9,17 @@
 #include "op_cases.h"
 #include "ranks.h"
 
+/* Three ranks, whose rows are uneven, walk all of the table in every build.  Of processes no more:
+ * their kernels and calls are those of threads, only their memory is mapped in another way. */
 static void run(int size, bool processes)
 {
     if (processes && !RANKS_PROCESSES)
         skip();
     ranks_desc desc = { .size = size, .processes = processes };
-    assert_int_equal(ranks_run(&desc, op_cases_all, NULL), 0);
+    op_part part = processes   ? (size == 3 ? OP_CASES_WATCHED : OP_CASES_THIRD)
+                   : size == 3 ? OP_CASES_ALL
+                               : OP_CASES_WATCHED;
+    assert_int_equal(ranks_run(&desc, op_cases_all, &part), 0);
 }
 
 static void threads_1(void **state)
