@@ -136,7 +136,7 @@ bool imx_sys_write_all(int fd, const void *from, size_t bytes);
  * info`; docs/environment.md says more of each.  Rows: field, variable, kind, default, what it
  * does. */
 #define IMX_ENV_TABLE(ROW)                                                                        \
-    ROW(algorithm, "IMBREX_ALGORITHM", text, "", "algorithm of every plan whose desc names none") \
+    ROW(algorithm, "IMBREX_ALGORITHM", text, "", "algorithms of plans whose desc names none")     \
     ROW(cpu_threads, "IMBREX_CPU_THREADS", number, "1",                                           \
         "threads a rank computes with, if desc.sms does not say")                                 \
     ROW(cpu_link, "IMBREX_CPU_LINK", real, "0",                                                   \

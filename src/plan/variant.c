@@ -30,22 +30,45 @@ const char *imx_variant_algorithm(const imbrex_group *group, const imx_op *op, i
     return NULL;
 }
 
+/* Whether the list, words with commas between, begins with the word. */
+static bool begins_with(const char *list, const char *word)
+{
+    size_t length = strcspn(list, ",");
+    return strlen(word) == length && strncmp(list, word, length) == 0;
+}
+
+static const char *next_word(const char *list)
+{
+    const char *comma = strchr(list, ',');
+    return comma ? comma + 1 : NULL;
+}
+
+/* Whether some operator, maybe another one, has a word of the list. */
+static bool is_elsewhere(const char *list)
+{
+    const imx_op *op;
+    for (int i = 0; (op = imx_op_at(i)); i++) {
+        for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+            for (const char *at = list; at; at = next_word(at)) {
+                if (begins_with(at, a->name))
+                    return true;
+            }
+        }
+    }
+    return false;
+}
+
 static imbrex_status fail_unknown(const imx_variant *variant, const char *source, const char *name)
 {
     char list[96] = "";
     const char *known;
     imx_text text = { .at = list, .size = sizeof list };
-    imbrex_status status = IMBREX_INVALID;
     for (int i = 0; (known = imx_variant_algorithm(variant->plan->group, variant->plan->op, i));
          i++)
         imx_text_add(&text, "%s\"%s\"", i ? ", " : "", known);
-    const imx_op *op;
-    for (int i = 0; (op = imx_op_at(i)); i++) {
-        if (imx_op_algorithm(op->algorithms, name))
-            status = IMBREX_UNSUPPORTED;
-    }
-    return imx_fail(status, "%s is \"%.64s\": %s has %s here", source, name,
-                    variant->plan->op->info.name, list);
+    return imx_fail(is_elsewhere(name) ? IMBREX_UNSUPPORTED : IMBREX_INVALID,
+                    "%s is \"%.64s\": %s has %s here", source, name, variant->plan->op->info.name,
+                    list);
 }
 
 /* The algorithm is there, but not for how the ranks are spread. */
@@ -122,6 +145,21 @@ static imbrex_status find_algorithm(imx_variant *variant, const imx_tune_input *
     return a ? IMBREX_OK : imx_fail(IMBREX_UNSUPPORTED, "%s is \"%s\", %s", source, name, why_not);
 }
 
+/* The first name of a list that the operator has for how the ranks are spread; where it has none,
+ * the list, which is then refused by what it says. */
+static const char *first_known(const imx_variant *variant, const char *list)
+{
+    const char *known;
+    for (const char *at = list; at; at = next_word(at)) {
+        for (int i = 0; (known = imx_variant_algorithm(variant->plan->group, variant->plan->op, i));
+             i++) {
+            if (begins_with(at, known))
+                return known;
+        }
+    }
+    return list;
+}
+
 /* The desc's word counts first, then the environment's, then what is expected. */
 static imbrex_status choose(imx_variant *variant, const imx_request *r, const imx_tune_input *input)
 {
@@ -129,7 +167,7 @@ static imbrex_status choose(imx_variant *variant, const imx_request *r, const im
     const char *source = "desc.algorithm", *name = r->algorithm;
     if (!name && env->algorithm[0]) {
         source = "IMBREX_ALGORITHM";
-        name = env->algorithm;
+        name = first_known(variant, env->algorithm);
     }
     imx_choice choice = imx_choose(r->op, input, &variant->config);
     imx_text why = { .at = variant->why, .size = sizeof variant->why };

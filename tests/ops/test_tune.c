@@ -188,6 +188,40 @@ static void what_is_measured_is_used(void **state)
     unsetenv("IMBREX_ALGORITHM");
 }
 
+/* Of a list, what the operator has: ag_gemm has no "scatter_push", and gemm_rs no "store". */
+static int plans_of_a_list(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    static const char *const ops[] = { "ag_gemm", "gemm_rs", "gemm" };
+    static const char *const want[] = { "store", "scatter_push", NULL };
+    imbrex_gemm_desc desc = { .m = 256, .n = 24, .k = 32, .chunk_rows = 64 };
+    for (int i = 0; i < 3; i++) {
+        imbrex_plan *plan;
+        imbrex_status status = imbrex_plan_create(group, ops[i], &desc, sizeof desc, &plan);
+        if (!want[i]) {
+            RANK_CHECK(status == IMBREX_UNSUPPORTED &&
+                           strstr(imbrex_error(), "IMBREX_ALGORITHM is \"scatter_push,store\": "
+                                                  "gemm has \"sequential\" here"),
+                       "%s: %s", imbrex_status_name(status), imbrex_error());
+            continue;
+        }
+        RANK_OK(status);
+        const char *have = imx_describe_facts(plan).algorithm;
+        RANK_CHECK(strcmp(have, want[i]) == 0, "%s by %s", ops[i], have);
+        imbrex_plan_destroy(plan);
+    }
+    return 0;
+}
+
+static void each_operator_takes_its_own_of_a_list(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    setenv("IMBREX_ALGORITHM", "scatter_push,store", 1);
+    assert_int_equal(ranks_run(&desc, plans_of_a_list, NULL), 0);
+    unsetenv("IMBREX_ALGORITHM");
+}
+
 static int tune_others(imbrex_group *group, void *ctx)
 {
     (void)ctx;
@@ -543,6 +577,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, scratch_remove)
         TEST(what_is_measured_is_used),
+        TEST(each_operator_takes_its_own_of_a_list),
         TEST(descs_that_give_chunks),
         TEST(chunks_from_the_file),
         TEST(every_operator),
