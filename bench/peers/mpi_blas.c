@@ -142,7 +142,7 @@ static imbrex_status make(peer *p)
     if (!mpi->whole || !mpi->counts || !mpi->displacements)
         return IMBREX_NO_MEMORY;
     cut(mpi, s, p->ranks, s->op->a_is_shard ? s->k : s->n);
-    TRY(bench_data_open(p->group, s, &p->data));
+    TRY(bench_data_open(p->group, NULL, s, &p->data));
     p->sequential = (bench_call){ .data = &p->data, .shape = s };
     p->overlapped = p->sequential;
     TRY(bench_op_plan(p->group, s, "sequential", &p->sequential.plan));

@@ -55,6 +55,15 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
         if (!op->product && (w->bias || w->layout || w->k))
             return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
                                  op->name);
+        if (!op->experts && (w->experts || w->top_k || w->parallel || w->skew > 0))
+            return options_wrong(page,
+                                 "%s has no experts: --experts, --top-k, --parallel and --skew say "
+                                 "nothing",
+                                 op->name);
+        if (op->experts &&
+            (a->shapes.list[0][i].top_k > a->shapes.list[0][i].experts || w->plan_m || w->bias))
+            return options_wrong(
+                page, "%s wants --top-k up to --experts, and no --plan-m or --bias", op->name);
         if (op->meets && (q->tune || a->algorithm || w->chunk_rows || w->sms || w->plan_m))
             return options_wrong(page,
                                  "%s has no plan: --tune, --algorithm, --chunk-rows, --sms and "

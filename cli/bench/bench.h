@@ -9,13 +9,15 @@
 
 /* ---- shapes.c: the options of `imbrex bench` and `imbrex compile` that say which plans ------- */
 
-enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 10 };
+enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 14 };
 
 /* As they were given, or 0 and NULL. */
 typedef struct bench_words {
     int64_t m, n, k, ranks, chunk_rows, sms;
     int64_t plan_m; /* of bench: rows that plans are for; 0: their shape's */
-    const char *dtype, *layout, *sizes;
+    int64_t experts, top_k;
+    double skew;
+    const char *dtype, *layout, *sizes, *parallel;
     bool bias, total;
     bool plans; /* of compile: an operator must have a plan */
     option rows[BENCH_WORDS_ROWS];

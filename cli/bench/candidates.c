@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "experts.h"
 #include "matrix.h"
 #include "measure.h"
 
@@ -36,6 +37,22 @@ static size_t place(size_t *end, size_t bytes)
     return at;
 }
 
+/* Rows by expert come in or go out where tokens do not. */
+static int64_t a_rows(const bench_shape *s)
+{
+    return s->op->experts && !s->op->a_is_shard ? bench_op_rows(s) : s->m;
+}
+
+static int64_t b_rows(const bench_shape *s, int ranks)
+{
+    return s->op->experts ? s->k * bench_op_experts(s, ranks) : s->k;
+}
+
+static int64_t c_rows(const bench_shape *s)
+{
+    return s->op->experts && s->op->a_is_shard ? bench_op_rows(s) : s->m;
+}
+
 /* The first block comes from the host, and what stands is then doubled. */
 static imbrex_status fill(const bench_data *data, uint64_t seed, const bench_shape *s, int64_t rows,
                           int64_t cols, size_t at)
@@ -59,9 +76,10 @@ static imbrex_status fill(const bench_data *data, uint64_t seed, const bench_sha
 static imbrex_status fill_all(const bench_data *data, const bench_shape *s)
 {
     uint64_t seed = 3 * (uint64_t)imbrex_group_rank(data->group);
-    TRY(fill(data, seed, s, s->m, s->op->product ? s->k : s->n, 0));
+    int ranks = imbrex_group_size(data->group);
+    TRY(fill(data, seed, s, a_rows(s), s->op->product ? s->k : s->n, 0));
     if (s->op->product) {
-        TRY(fill(data, seed + 1, s, s->k, s->n, data->b));
+        TRY(fill(data, seed + 1, s, b_rows(s, ranks), s->n, data->b));
         TRY(fill(data, seed + 2, s, 1, s->n, data->bias));
     }
     for (int i = 1; i < data->count; i++)
@@ -70,18 +88,20 @@ static imbrex_status fill_all(const bench_data *data, const bench_shape *s)
     return imbrex_stream_sync(data->group, NULL);
 }
 
-imbrex_status bench_data_open(imbrex_group *group, const bench_shape *s, bench_data *out)
+imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const bench_shape *s,
+                              bench_data *out)
 {
     bench_data data = { .group = group };
     int64_t width = s->op->product ? s->k : s->n;
     int64_t row = imbrex_group_rank(group) * s->m / imbrex_group_size(group);
     size_t end = 0;
-    place(&end, matrix_bytes(s, s->m, width));
+    place(&end, matrix_bytes(s, a_rows(s), width));
     data.own = s->op->a_is_shard ? matrix_bytes(s, row, width) : 0;
-    data.b = place(&end, s->op->product ? matrix_bytes(s, s->k, s->n) : 0);
+    data.b = place(&end,
+                   s->op->product ? matrix_bytes(s, b_rows(s, imbrex_group_size(group)), s->n) : 0);
     data.bias = place(&end, s->op->product ? matrix_bytes(s, 1, s->n) : 0);
     /* Of blocks of all ranks it may have a row more of each. */
-    data.c = place(&end, matrix_bytes(s, s->m + imbrex_group_size(group), s->n));
+    data.c = place(&end, matrix_bytes(s, c_rows(s) + imbrex_group_size(group), s->n));
     data.set_bytes = end;
     bool gpu = strncmp(imbrex_group_device(group), "cuda", 4) == 0;
     size_t wanted = gpu ? BYTES_WANTED_CUDA : BYTES_WANTED, count = (wanted + end - 1) / end;
@@ -91,11 +111,15 @@ imbrex_status bench_data_open(imbrex_group *group, const bench_shape *s, bench_d
     TRY(imbrex_mem_alloc(group, (size_t)data.count * end, &sets));
     data.sets = sets;
     *out = data;
+    if (s->op->experts)
+        TRY(bench_experts_open(out, alone, s, &out->experts));
     return fill_all(out, s);
 }
 
 void bench_data_close(bench_data *data)
 {
+    bench_experts_close(data->experts);
+    data->experts = NULL;
     if (data->group)
         imbrex_mem_free(data->group, data->sets);
     data->group = NULL;
@@ -104,13 +128,16 @@ void bench_data_close(bench_data *data)
 imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_t i, bool whole)
 {
     char *set = data->sets + (size_t)(i % data->count) * data->set_bytes;
-    return (imbrex_args){
+    imbrex_args args = {
         .a = set + (whole ? 0 : data->own),
         .b = s->op->product ? set + data->b : NULL,
         .bias = s->bias && !whole ? set + data->bias : NULL,
         .c = set + data->c,
         .m = s->m,
     };
+    if (data->experts)
+        bench_experts_args(data->experts, s, whole, &args);
+    return args;
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */

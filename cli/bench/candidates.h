@@ -15,11 +15,14 @@ typedef struct bench_data {
     char *sets; /* [count][set_bytes], symmetric */
     int count;
     size_t set_bytes;
-    size_t own, b, bias, c; /* offsets in a set; own: of this rank's rows of a */
+    size_t own, b, bias, c;        /* offsets in a set; own: of this rank's rows of a */
+    struct bench_experts *experts; /* NULL: the operator has none */
 } bench_data;
 
-/* Collective: takes the memory and fills it with values as from N(0, 1). */
-IMBREX_TRY bench_data_open(imbrex_group *group, const bench_shape *shape, bench_data *out);
+/* Collective: takes the memory and fills it with values as from N(0, 1).  alone: this rank's group
+ * of one. */
+IMBREX_TRY bench_data_open(imbrex_group *group, imbrex_group *alone, const bench_shape *shape,
+                           bench_data *out);
 void bench_data_close(bench_data *data);
 
 /* Of set number i, modulo their count: what the operator takes.  whole: all of a instead of the

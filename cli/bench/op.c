@@ -32,16 +32,19 @@ static bool reaches(const imbrex_op_info *info, const char *operand, const char 
            strchr(",]", field->shape[1 + length]);
 }
 
-/* m, n and k are all that it must be told. */
+/* m, n and k are all that it must be told; or tokens, n, k, experts and top_k. */
 static bool has_our_sizes(const imbrex_op_info *info)
 {
+    static const char *const ours[] = { "m", "n", "k", "tokens", "experts", "top_k" };
     for (int i = 0; i < info->desc_fields; i++) {
-        const char *name = info->desc[i].name;
-        if (info->desc[i].flags & IMBREX_FIELD_REQUIRED && (!strchr("mnk", *name) || name[1]))
+        bool known = !(info->desc[i].flags & IMBREX_FIELD_REQUIRED);
+        for (size_t j = 0; j < sizeof ours / sizeof *ours; j++)
+            known = known || strcmp(info->desc[i].name, ours[j]) == 0;
+        if (!known)
             return false;
     }
-    return desc_field(info, "m") && desc_field(info, "n") &&
-           field_of(info->args, info->args_fields, "a") &&
+    bool rows = desc_field(info, "m") || (desc_field(info, "tokens") && desc_field(info, "k"));
+    return rows && desc_field(info, "n") && field_of(info->args, info->args_fields, "a") &&
            field_of(info->args, info->args_fields, "c");
 }
 
@@ -54,8 +57,9 @@ static bench_op from_row(const imbrex_op_info *info)
         .info = info,
         .product = desc_field(info, "k") != NULL,
         .a_is_shard = reaches(info, "a", "rows"),
+        .experts = desc_field(info, "experts") != NULL,
     };
-    op.moves = !op.a_is_shard + reaches(info, "c", "m");
+    op.moves = op.experts ? 1 : !op.a_is_shard + reaches(info, "c", "m");
     return op;
 }
 
@@ -104,7 +108,8 @@ void bench_op_names(bench_ops which, const char *between, char *text, size_t siz
         *text = '\0';
     for (int i = 0; i < op_count && length < size; i++) {
         const bench_op *op = &ops[i];
-        if (which == BENCH_OPS_ALL || (op->info && (which == BENCH_OPS_PLANS || op->product)))
+        if (which == BENCH_OPS_ALL ||
+            (op->info && (which == BENCH_OPS_PLANS || (op->product && !op->experts))))
             length += (size_t)snprintf(text + length, size - length, "%s%s", length ? between : "",
                                        op->name);
     }
@@ -128,8 +133,9 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 }
 
 /* What the desc has of these; the rest is 0.  NULL: no memory. */
-static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from)
+static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from, const bench_shape *s)
 {
+    const int whole = s->whole;
     const struct {
         const char *name;
         const void *value;
@@ -144,6 +150,10 @@ static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from)
         { "chunk_rows", &from->chunk_rows, sizeof from->chunk_rows },
         { "sms", &from->sms, sizeof from->sms },
         { "m_least", &from->m_least, sizeof from->m_least },
+        { "tokens", &from->m, sizeof from->m },
+        { "experts", &s->experts, sizeof s->experts },
+        { "top_k", &s->top_k, sizeof s->top_k },
+        { "parallel", &whole, sizeof whole },
     };
     char *desc = calloc(1, info->desc_bytes);
     for (size_t i = 0; desc && i < sizeof fields / sizeof *fields; i++) {
@@ -155,9 +165,9 @@ static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from)
 }
 
 static imbrex_status create(imbrex_group *group, const imbrex_op_info *info,
-                            const imbrex_gemm_desc *from, imbrex_plan **plan)
+                            const imbrex_gemm_desc *from, const bench_shape *s, imbrex_plan **plan)
 {
-    void *desc = desc_of(info, from);
+    void *desc = desc_of(info, from, s);
     if (!desc)
         return IMBREX_NO_MEMORY;
     imbrex_status status = imbrex_plan_create(group, info->name, desc, info->desc_bytes, plan);
@@ -173,7 +183,7 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
         desc.m = s->plan_m;
         desc.m_least = 0;
     }
-    return create(group, s->op->info, &desc, plan);
+    return create(group, s->op->info, &desc, s, plan);
 }
 
 imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
@@ -181,7 +191,7 @@ imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
 {
     const imbrex_op_info *info = s->op->info;
     const imbrex_gemm_desc from = bench_op_desc(s, NULL);
-    void *desc = desc_of(info, &from);
+    void *desc = desc_of(info, &from, s);
     if (!desc)
         return IMBREX_NO_MEMORY;
     imbrex_status status = imbrex_tune(group, info->name, desc, info->desc_bytes, progress, ctx);
@@ -189,23 +199,61 @@ imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
     return status;
 }
 
-/* One rank alone gathers nothing: what is left is the product. */
-imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, imbrex_plan **plan)
+/* ---- experts --------------------------------------------------------------------------------- */
+
+int bench_op_experts(const bench_shape *s, int ranks)
 {
+    return s->whole ? (s->experts + ranks - 1) / ranks : s->experts;
+}
+
+int64_t bench_op_rows(const bench_shape *s)
+{
+    enum { ALIGN = 16 }; /* of experts' rows in a plan */
+    return s->m * s->top_k + (int64_t)s->experts * ALIGN;
+}
+
+/* As one rank of several would have them, for that rank alone. */
+static bench_shape alone_of(const bench_shape *s, int ranks)
+{
+    bench_shape alone = *s;
+    alone.experts = bench_op_experts(s, ranks);
+    alone.whole = false;
+    return alone;
+}
+
+imbrex_status bench_op_router(imbrex_group *group, const bench_shape *s, int ranks,
+                              imbrex_plan **plan)
+{
+    bench_shape shape = ranks ? alone_of(s, ranks) : *s;
+    imbrex_gemm_desc desc = bench_op_desc(&shape, "sequential");
+    desc.n = desc.k = 1;
+    read_rows();
+    const bench_op *op = ops;
+    while (!op->experts || !op->a_is_shard)
+        op++;
+    return create(group, op->info, &desc, &shape, plan);
+}
+
+/* One rank alone gathers nothing: what is left is the product. */
+imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, int ranks,
+                               imbrex_plan **plan)
+{
+    const bench_shape shape = alone_of(s, ranks);
     imbrex_gemm_desc desc = bench_op_desc(s, "sequential");
     desc.chunk_rows = 0;
     read_rows();
-    const bench_op *op = ops;
-    while (!op->info || !op->product || !op->a_is_shard)
+    const bench_op *op = s->op->experts ? s->op : ops;
+    while (!s->op->experts && (!op->info || !op->product || !op->a_is_shard))
         op++;
-    return create(alone, op->info, &desc, plan);
+    return create(alone, op->info, &desc, &shape, plan);
 }
 
 /* ---- what a run takes ------------------------------------------------------------------------ */
 
-double bench_op_flop(const bench_shape *s)
+double bench_op_flop(const bench_shape *s, int ranks)
 {
-    return 2.0 * (double)s->m * (double)s->n * (double)s->k;
+    double pairs = s->op->experts ? (double)s->top_k / (s->whole ? ranks : 1) : 1;
+    return 2.0 * pairs * (double)s->m * (double)s->n * (double)s->k;
 }
 
 /* On average: a rank's own shard of what travels stays where it is. */

@@ -13,9 +13,10 @@ typedef struct bench_op {
     const imbrex_op_info *info; /* NULL: it has no plan */
     bool product;               /* it multiplies by a b */
     bool a_is_shard;            /* a rank's a holds its own rows only */
-    bool alone; /* nothing travels: only the product of one rank, as its own group */
-    bool meets; /* ranks meet and no more: there is no shape, and no plan */
-    int moves;  /* how often a matrix must travel: its bytes, but for a rank's own share */
+    bool alone;   /* nothing travels: only the product of one rank, as its own group */
+    bool meets;   /* ranks meet and no more: there is no shape, and no plan */
+    bool experts; /* rows of a are tokens, each of which goes to several experts' b */
+    int moves;    /* how often a matrix must travel: its bytes, but for a rank's own share */
 } bench_op;
 
 /* NULL if there is none of that name. */
@@ -40,6 +41,9 @@ typedef struct bench_shape {
     int64_t m_least;     /* as in imbrex_gemm_desc */
     int64_t plan_m;      /* the chosen plan is for so many rows, and has variants; 0: for m */
     bool bias;
+    int experts, top_k; /* where the operator has some */
+    bool whole;         /* ranks have whole experts */
+    double skew;        /* of the choice of experts; 0: all alike */
 } bench_shape;
 
 extern const char *const bench_layout_names[2]; /* by imbrex_layout */
@@ -55,11 +59,22 @@ IMBREX_TRY bench_op_plan(imbrex_group *group, const bench_shape *shape, const ch
 IMBREX_TRY bench_op_tune(imbrex_group *group, const bench_shape *shape,
                          imbrex_tune_progress progress, void *ctx);
 
-/* Collective.  The product of one rank alone: for a group of one rank. */
-IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, imbrex_plan **plan);
+/* Collective.  The product of one rank of `ranks` alone: for a group of one rank. */
+IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, int ranks,
+                            imbrex_plan **plan);
 
-/* Work of one rank's product, and bytes that a rank receives from its peers. */
-double bench_op_flop(const bench_shape *shape);
+/* Of an operator with experts: those of one rank, the most that one has; and rows that its products
+ * have room for, in a group of that many ranks. */
+int bench_op_experts(const bench_shape *shape, int ranks);
+int64_t bench_op_rows(const bench_shape *shape);
+
+/* Collective.  A plan that says where tokens go, and multiplies next to nothing: the operator that
+ * gathers, of n = k = 1.  ranks: as above where the group is of one rank alone, else 0. */
+IMBREX_TRY bench_op_router(imbrex_group *group, const bench_shape *shape, int ranks,
+                           imbrex_plan **plan);
+
+/* Work of one rank's product, on average, and bytes that a rank receives from its peers. */
+double bench_op_flop(const bench_shape *shape, int ranks);
 double bench_op_bytes(const bench_shape *shape, int ranks);
 
 enum { BENCH_OPS_TEXT = 512 }; /* room for all names */

@@ -47,8 +47,9 @@ static imbrex_status make_plan(case_state *s, const char *algorithm, bool whole,
 {
     bench_setting *setting = s->setting;
     double begin = now_us();
-    imbrex_status status = whole ? bench_op_product(setting->alone, s->shape, plan)
-                                 : bench_op_plan(setting->group, s->shape, algorithm, plan);
+    imbrex_status status =
+        whole ? bench_op_product(setting->alone, s->shape, imbrex_group_size(setting->group), plan)
+              : bench_op_plan(setting->group, s->shape, algorithm, plan);
     *ms = (now_us() - begin) * 1e-3;
     return status;
 }
@@ -77,6 +78,8 @@ static imbrex_status add_yardstick(case_state *s)
     bench_setting *setting = s->setting;
     bench_result *r = s->result;
     TRY(add_plan(s, "products", NULL, true));
+    if (s->shape->op->experts) /* no BLAS has this product */
+        return IMBREX_OK;
     if (setting->workspace) {
         s->cublas = (bench_cublas){
             .data = &s->data, .shape = s->shape, .alone = setting->alone, .timer = setting->timer
@@ -209,7 +212,7 @@ static imbrex_status time_all(case_state *s)
 static imbrex_status time_candidates(case_state *s)
 {
     if (!s->shape->op->meets)
-        TRY(bench_data_open(s->setting->group, s->shape, &s->data));
+        TRY(bench_data_open(s->setting->group, s->setting->alone, s->shape, &s->data));
     s->result->sets = s->data.count;
     TRY(add_all(s));
     TRY(share_barrier(s->setting->group));

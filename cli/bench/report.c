@@ -9,7 +9,7 @@
 
 static double gflop_s(const bench_result *r, const bench_figure *f)
 {
-    return r->shape->op->product ? bench_op_flop(r->shape) / f->us * 1e-3 : (double)NAN;
+    return r->shape->op->product ? bench_op_flop(r->shape, r->ranks) / f->us * 1e-3 : (double)NAN;
 }
 
 /* What a product alone receives is nothing. */
@@ -131,6 +131,10 @@ void bench_report_json(const bench_result *r)
     number("k", s->op->product ? (double)s->k : (double)NAN);
     words("dtype", s->op->meets ? NULL : matrix_dtype_names[s->dtype]);
     words("layout", s->op->product ? bench_layout_names[s->layout] : NULL);
+    number("experts", s->op->experts ? s->experts : (double)NAN);
+    number("top_k", s->op->experts ? s->top_k : (double)NAN);
+    words("parallel", !s->op->experts ? NULL : s->whole ? "whole" : "tensor");
+    number("skew", s->op->experts ? s->skew : (double)NAN);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
     number("plan_m", s->plan_m ? (double)s->plan_m : (double)NAN);
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);

@@ -30,6 +30,14 @@ const option *bench_words_options(bench_words *w, const option *own)
         { "total", 0, .flag = &w->total,
           .help = "n of a product that gathers, k of one that sums over ranks, are\nof all of them "
                   "together" },
+        { "experts", 0, .integer = &w->experts, .metavar = "E", .min = 1, .max = 1024,
+          .help = "of mixtures of experts: of all ranks together (8); m is tokens then" },
+        { "top-k", 0, .integer = &w->top_k, .metavar = "K", .min = 1, .max = 64,
+          .help = "experts of a token (2)" },
+        { "parallel", 0, .text = &w->parallel, .metavar = "HOW", .choices = "tensor|whole",
+          .help = "every rank has a part of every expert, or whole ones (tensor)" },
+        { "skew", 0, .real = &w->skew, .metavar = "S", .min = 0, .max = 8,
+          .help = "expert e is chosen as if in proportion to 1 / (e + 1)^S (0)" },
         { "chunk-rows", 0, .integer = &w->chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal, rounded up to whole\n"
                   "tiles (0: chosen)" },
@@ -55,6 +63,10 @@ bench_shape bench_words_shape(const bench_words *w, bool gpu)
         .layout = (imbrex_layout)(w->layout ? options_index(bench_layout_names, 2, w->layout) : 0),
         .chunk_rows = (int)w->chunk_rows,
         .sms = (int)w->sms,
+        .experts = w->experts ? (int)w->experts : 8,
+        .top_k = w->top_k ? (int)w->top_k : 2,
+        .whole = w->parallel && strcmp(w->parallel, "whole") == 0,
+        .skew = w->skew,
         .bias = w->bias,
     };
 }
@@ -106,14 +118,16 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->m = op->meets ? 1 : sizes ? sizes[0] : shape->m;
     shape->n = op->meets ? 1 : sizes ? sizes[1] : shape->n;
     shape->k = !op->product ? 0 : sizes ? sizes[2] : shape->k;
-    shape->m_least = r->words->plans ? 0 : shape->m; /* who compiles may run any; bench runs m */
+    shape->m_least =
+        r->words->plans || op->experts ? 0 : shape->m; /* who compiles may run any; bench runs m */
     shape->plan_m = op->meets || op->alone ? 0 : r->words->plan_m;
     if (shape->plan_m && shape->plan_m < shape->m) {
         options_wrong(r->page, "--plan-m %lld: a shape has %lld rows", (long long)shape->plan_m,
                       (long long)shape->m);
         return false;
     }
-    int64_t *cut = op->alone || !op->product ? NULL : op->a_is_shard ? &shape->n : &shape->k;
+    bool whole = op->alone || !op->product || (op->experts && shape->whole);
+    int64_t *cut = whole ? NULL : op->a_is_shard ? &shape->n : &shape->k;
     if (cut && *cut % ranks) {
         options_wrong(r->page, "--total: %s = %lld does not divide by %d ranks",
                       op->a_is_shard ? "n" : "k", (long long)*cut, ranks);

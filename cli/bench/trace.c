@@ -144,7 +144,7 @@ static imbrex_status work(picture *p)
     p->own = calloc(SPANS, sizeof *p->own);
     if (!p->own)
         return failure_note(IMBREX_NO_MEMORY, "out of memory");
-    TRY(bench_data_open(p->setting->group, p->shape, &p->data));
+    TRY(bench_data_open(p->setting->group, p->setting->alone, p->shape, &p->data));
     for (int i = 0; i < q->algorithm_count; i++) {
         char *name = p->names[p->count];
         imbrex_status status =

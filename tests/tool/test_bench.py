@@ -12,7 +12,7 @@ TOOL = os.environ.get("IMBREX_TOOL")
 ROUNDS = ["--rounds", "3", "--warm", "1"]
 OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
 NAMES = "ag_gemm, gemm_rs, all_gather, reduce_scatter, all_reduce, all_to_all, gemm_ar, " \
-    "gemm, barrier"
+    "ag_moe, moe_rs, gemm, barrier"
 
 
 def bench(*words, **environment):
@@ -94,6 +94,28 @@ class Bench(unittest.TestCase):
         self.assertEqual((parsed["layout"], parsed["dtype"], parsed["bias"]), ("kn", "f16", True))
         self.assertIn("b=[k,n] f16, 2 ranks", candidates["copy"]["plan"])
         self.assertIn("chunks of 50 rows", candidates["copy"]["plan"])
+
+    def test_experts(self):
+        sizes = ["--m", "40", "--n", "24", "--k", "16", "--experts", "5", "--top-k", "3"]
+        for op in "ag_moe", "moe_rs":
+            for how in "tensor", "whole":
+                with self.subTest(op=op, how=how):
+                    parsed, candidates = self.result(op, "--ranks", "2", *sizes, "--parallel", how,
+                                                     "--skew", "1.5")
+                    self.assertEqual([parsed[key] for key in ("experts", "top_k", "parallel",
+                                                              "skew")], [5, 3, how, 1.5])
+                    flop = 2 * 40 * 3 * 24 * 16 / (2 if how == "whole" else 1)
+                    self.assertEqual(set(candidates), {"products", "sequential", "chosen"})
+                    for c in candidates.values():
+                        self.assertRegex(c["plan"], r"^%s m=40 n=24 k=16 b=\[n,k\] exp" % op)
+                        self.assertAlmostEqual(c["gflop_s"] * c["us"] * 1e3 / flop, 1, delta=1e-5)
+        self.result("moe_rs", "--ranks", "3", "--m", "5", "--n", "1", "--k", "1")
+        for words, says in ((("gemm_rs", "--skew", "1"), "gemm_rs has no experts: --experts, "),
+                            (("ag_moe", "--experts", "2", "--top-k", "3"), "--top-k up to"),
+                            (("ag_moe", "--tune"), "ag_moe is not tuned")):
+            done = bench(*words, "--ranks", "2")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr)
 
     def test_emulated_link(self):
         parsed, _ = self.result("all_gather", "--m", "8", "--n", "8")
