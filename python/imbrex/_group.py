@@ -472,7 +472,8 @@ class Plan:
 
         ag_moe takes a, b[experts here, n, k] or [experts here, k, n] and c[capacity, n], ids and
         weights, and routing, a dict of expert_begin, expert_rows, row_pair, pair_row, pair_expert
-        and weights, which it fills and moe_rs reads: imbrex_moe.h says what they are.
+        and weights, which it fills and moe_rs reads: imbrex_moe.h says what they are, and
+        plan.capacity how many rows c has.  With replicate=1 tokens are on every rank.
 
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
         more: other operands, by the names that imbrex.h has for them.
