@@ -282,26 +282,90 @@ static int check_sums(const moe_bench *b)
     return 0;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- operands where the device reads them ---------------------------------------------------- */
+
+enum { ARENA = 16 << 20, OUTPUTS = 8 };
+
+/* What a run is given: copies in the arena, outputs with what is in them; or the host's own. */
+typedef struct stage {
+    imbrex_group *group;
+    char *arena;
+    size_t used;
+    int count, failed;
+    struct {
+        void *host;
+        const void *device;
+        size_t bytes;
+    } out[OUTPUTS];
+} stage;
+
+static void *lend(stage *s, void *host, int64_t elements, size_t element)
+{
+    size_t bytes = (size_t)elements * element + GUARD;
+    char *at = s->arena + s->used;
+    if (!s->arena)
+        return host;
+    s->used += (bytes + 255) / 256 * 256;
+    s->failed =
+        s->failed || s->used > ARENA || imbrex_copy(s->group, at, host, bytes, NULL) != IMBREX_OK;
+    return s->failed ? NULL : at;
+}
+
+static void *lend_out(stage *s, void *host, int64_t elements, size_t element)
+{
+    void *at = lend(s, host, elements, element);
+    s->out[s->count].host = host;
+    s->out[s->count].device = at;
+    s->out[s->count++].bytes = (size_t)elements * element + GUARD;
+    return at;
+}
+
+static imbrex_routing lend_routing(stage *s, const moe_bench *b, bool out)
+{
+    const imbrex_routing *r = &b->routing;
+    void *(*give)(stage *, void *, int64_t, size_t) = out ? lend_out : lend;
+    return (imbrex_routing){ .expert_begin = give(s, r->expert_begin, b->here + 1, 4),
+                             .expert_rows = give(s, r->expert_rows, b->here, 4),
+                             .row_pair = give(s, r->row_pair, b->capacity, 4),
+                             .pair_row = give(s, r->pair_row, b->pairs, 4),
+                             .pair_expert = give(s, r->pair_expert, b->pairs, 4),
+                             .weights = give(s, r->weights, b->pairs, 4) };
+}
+
+/* Waits until the run is done, and has its outputs back. */
+static int settle(stage *s)
+{
+    for (int i = 0; i < s->count && s->arena; i++)
+        RANK_OK(imbrex_copy(s->group, s->out[i].host, s->out[i].device, s->out[i].bytes, NULL));
+    RANK_OK(imbrex_stream_sync(s->group, NULL));
+    return 0;
+}
 
 int moe_run_ag(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
 {
-    imbrex_args args = { .a = b->a,
-                         .b = b->b,
-                         .c = b->out,
-                         .gathered = b->c->gathered ? b->gathered : NULL,
-                         .ids = b->ids,
-                         .weights = b->c->weights ? b->weights : NULL,
-                         .routing = &b->routing,
+    const imbrex_moe_desc *d = &b->c->desc;
+    size_t e = element_bytes(d->dtype);
+    stage s = { .group = group, .arena = b->arena };
+    const imbrex_routing routing = lend_routing(&s, b, true);
+    imbrex_args args = { .a = lend(&s, b->a, b->own * d->k, e),
+                         .b = lend(&s, b->b, b->here * d->n * d->k, e),
+                         .c = lend_out(&s, b->out, b->capacity * d->n, e),
+                         .ids = lend(&s, b->ids, b->own * d->top_k, 4),
+                         .routing = &routing,
                          .m = b->m };
+    if (b->c->gathered)
+        args.gathered = lend_out(&s, b->gathered, b->m * d->k, e);
+    if (b->c->weights)
+        args.weights = lend(&s, b->weights, b->own * d->top_k, 4);
+    RANK_CHECK(!s.failed, "operands could not be copied: %s", imbrex_error());
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    return 0;
+    return settle(&s);
 }
 
 int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
 {
     const imbrex_moe_desc *d = &b->c->desc;
+    size_t e = element_bytes(d->dtype);
     int64_t parts = is_whole(b) ? 1 : b->ranks, from = is_whole(b) ? 0 : b->rank * d->k;
     for (int64_t i = 0; i < b->capacity * d->k; i++) {
         int64_t pair = b->routing.row_pair[i / d->k];
@@ -309,19 +373,22 @@ int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
             element_set(d->dtype, b->row_a, i,
                         value(b->c, ROW, pair * d->k * parts + from + i % d->k));
     }
-    imbrex_args args = { .a = b->row_a,
-                         .b = b->row_b,
-                         .c = b->sum,
-                         .bias = b->c->bias ? b->bias : NULL,
-                         .routing = &b->routing,
+    stage s = { .group = group, .arena = b->arena };
+    const imbrex_routing routing = lend_routing(&s, b, false);
+    imbrex_args args = { .a = lend(&s, b->row_a, b->capacity * d->k, e),
+                         .b = lend(&s, b->row_b, b->here * d->n * d->k, e),
+                         .c = lend_out(&s, b->sum, b->own * d->n, e),
+                         .routing = &routing,
                          .m = b->m };
+    if (b->c->bias)
+        args.bias = lend(&s, b->bias, d->n, e);
+    RANK_CHECK(!s.failed, "operands could not be copied: %s", imbrex_error());
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    return 0;
+    return settle(&s);
 }
 
 /* Both operators, with all tokens, with fewer, with all again. */
-static int check_case(imbrex_group *group, const moe_case *c)
+static int check_case(imbrex_group *group, const moe_case *c, char *arena)
 {
     imbrex_plan *ag = NULL, *rs = NULL;
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group), failed = 0;
@@ -333,6 +400,7 @@ static int check_case(imbrex_group *group, const moe_case *c)
         if (ms[i] < 1 || ms[i] > tokens)
             continue;
         moe_bench b = moe_take(c, rank, ranks, ms[i], imbrex_plan_rows(ag));
+        b.arena = arena;
         failed = moe_run_ag(group, ag, &b) || moe_check_routing(&b) || moe_check_products(&b);
         if (!failed && !c->real)
             failed = moe_run_rs(group, rs, &b) || check_sums(&b);
@@ -378,14 +446,25 @@ static moe_case case_of(int i)
                        .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
 }
 
-int moe_cases_all(imbrex_group *group, void *ctx)
+static int walk_all(imbrex_group *group, const moe_walk *walk, char *arena)
 {
-    const moe_walk *walk = ctx;
     for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
         moe_case c = case_of(i);
         c.desc.algorithm = walk->algorithm;
-        if (check_case(group, &c))
+        if (check_case(group, &c, arena))
             return 1;
     }
     return 0;
+}
+
+int moe_cases_all(imbrex_group *group, void *walk)
+{
+    return walk_all(group, walk, NULL);
+}
+
+int moe_cases_device(imbrex_group *group, void *walk)
+{
+    void *arena;
+    RANK_OK(imbrex_mem_alloc(group, ARENA, &arena));
+    return walk_all(group, walk, arena);
 }

@@ -22,6 +22,7 @@ typedef struct moe_bench {
     char *a, *b, *out, *gathered, *row_a, *row_b, *bias, *sum;
     int32_t *ids;
     float *weights;
+    char *arena; /* memory of the device, where it cannot read the host's; else NULL */
 } moe_bench;
 
 /* What a rank has for a run of m tokens: outputs are filled with NaN, and followed by a guard. */
@@ -42,5 +43,8 @@ typedef struct moe_walk {
     const char *algorithm; /* NULL: chosen */
 } moe_walk;
 int moe_cases_all(imbrex_group *group, void *walk);
+
+/* The same on a device that does not read the host's memory. */
+int moe_cases_device(imbrex_group *group, void *walk);
 
 #endif /* MOE_CASES_H */
