@@ -259,6 +259,12 @@ static imbrex_status say_mistake(report *r)
 static imbrex_status say_rows(report *r)
 {
     const imbrexd_fault *fault = r->fault;
+    if (fault->site.index >= 0)
+        return imx_fail(IMBREX_NO_MEMORY,
+                        "rank %d%s: expert %d has %llu rows in a run of plan %d, and "
+                        "desc.expert_capacity is %llu: make it larger",
+                        r->by, r->self, fault->site.index, (unsigned long long)fault->have,
+                        fault->site.plan, (unsigned long long)fault->want);
     return imx_fail(IMBREX_NO_MEMORY,
                     "rank %d%s: the tokens of a run of plan %d have %llu rows there, and desc.rows "
                     "is %llu: make it larger, or 0 for as many as there can be",

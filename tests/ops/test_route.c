@@ -56,14 +56,16 @@ static int64_t place(const route_case *c, outputs *o)
         o->weights[i] = a->weights_in ? c->weights[i] : 1;
     }
     for (int32_t e = 0; e < a->here; e++) {
-        while (row % a->align)
+        int64_t end = a->capacity ? (int64_t)(e + 1) * a->capacity : a->rows;
+        row = a->capacity ? (int64_t)e * a->capacity : row;
+        while (!a->capacity && row % a->align)
             row++;
         o->expert_begin[e] = (int32_t)(row < a->rows ? row : a->rows);
         o->expert_rows[e] = 0;
         for (int64_t i = 0; i < pairs; i++) {
             if (c->ids[i] != a->first + e)
                 continue;
-            if (row < a->rows) {
+            if (row < end) {
                 o->row_pair[row] = (int32_t)i;
                 o->pair_row[i] = (int32_t)row;
                 o->expert_rows[e]++;
@@ -71,8 +73,44 @@ static int64_t place(const route_case *c, outputs *o)
             row++;
         }
     }
-    o->expert_begin[a->here] = (int32_t)(row < a->rows ? row : a->rows);
+    o->expert_begin[a->here] = (int32_t)(row < a->rows && !a->capacity ? row : a->rows);
     return row;
+}
+
+static int64_t pairs_of(const route_case *c, int32_t expert)
+{
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < (int64_t)c->args.tokens * c->args.top_k; i++)
+        pairs += c->ids[i] == expert;
+    return pairs;
+}
+
+static int64_t busiest(const route_case *c)
+{
+    int64_t most = 0;
+    for (int32_t e = c->args.first; e < c->args.first + c->args.here; e++)
+        most = pairs_of(c, e) > most ? pairs_of(c, e) : most;
+    return most;
+}
+
+/* rows: what all experts together need.  With a capacity the first that has more fails. */
+static void check_fault(const route_case *c, int64_t rows)
+{
+    const imx_route_args *a = &c->args;
+    int64_t most = a->capacity ? a->capacity : a->rows;
+    int32_t expert = a->capacity ? a->first : -1;
+    while (a->capacity && expert < a->first + a->here && pairs_of(c, expert) <= most)
+        expert++;
+    if (a->capacity)
+        rows = expert < a->first + a->here ? pairs_of(c, expert) : 0;
+    assert_int_equal(c->fault.kind, rows > most ? IMBREXD_FAULT_ROWS : 0);
+    assert_int_equal(c->abort, rows > most ? 1 : 0);
+    if (rows <= most)
+        return;
+    assert_int_equal(c->fault.have, rows);
+    assert_int_equal(c->fault.want, most);
+    assert_int_equal(c->fault.site.plan, 3);
+    assert_int_equal(c->fault.site.index, expert);
 }
 
 static void check_case(route_case *c)
@@ -95,13 +133,7 @@ static void check_case(route_case *c)
     run_kernel(c, IMX_ROUTE_ROUTES);
     int64_t rows = place(c, &c->want);
     assert_memory_equal(&c->have, &c->want, sizeof c->have);
-    assert_int_equal(c->fault.kind, rows > a->rows ? IMBREXD_FAULT_ROWS : 0);
-    assert_int_equal(c->abort, rows > a->rows ? 1 : 0);
-    if (rows > a->rows) {
-        assert_int_equal(c->fault.have, rows);
-        assert_int_equal(c->fault.want, a->rows);
-        assert_int_equal(c->fault.site.plan, 3);
-    }
+    check_fault(c, rows);
 }
 
 static uint32_t next(uint32_t *state)
@@ -139,10 +171,12 @@ static void as_a_plain_loop(void **state)
     (void)state;
     static const struct {
         int32_t tokens, top_k, experts, first, here, align;
+        int each; /* expert has a capacity */
     } shapes[] = {
-        { 300, 8, 64, 0, 64, 16 }, { 300, 8, 64, 16, 16, 128 }, { 33, 2, 8, 5, 3, 1 },
-        { 1, 1, 1, 0, 1, 512 },    { 40, 8, 3, 1, 0, 16 },      { 0, 4, 8, 0, 8, 16 },
-        { 37, 3, 60, 45, 15, 4 },
+        { 300, 8, 64, 0, 64, 16, 0 }, { 300, 8, 64, 16, 16, 128, 0 }, { 33, 2, 8, 5, 3, 1, 0 },
+        { 1, 1, 1, 0, 1, 512, 0 },    { 40, 8, 3, 1, 0, 16, 0 },      { 0, 4, 8, 0, 8, 16, 0 },
+        { 37, 3, 60, 45, 15, 4, 0 },  { 30, 8, 64, 8, 12, 1, 1 },     { 40, 8, 3, 1, 0, 16, 1 },
+        { 9, 2, 5, 2, 3, 1, 1 },
     };
     route_case *c = malloc(sizeof *c);
     uint32_t random = 1;
@@ -169,6 +203,12 @@ static void as_a_plain_loop(void **state)
                                      : how == 1 ? needed
                                      : how == 2 ? (needed ? needed - 1 : 0)
                                                 : needed / 3);
+            if (shapes[s].each) {
+                int64_t most = busiest(c);
+                int64_t each[] = { pairs, most, most - 1, most / 3 };
+                c->args.capacity = each[how] < 1 ? 1 : (int32_t)each[how];
+                c->args.rows = c->args.here * c->args.capacity;
+            }
             check_case(c);
         }
     }

@@ -10,7 +10,8 @@
  * IMX_ROUTE_ROUTES, of all ranks' tokens, from packed:
  *
  *     expert_begin   the first is 0; each next one is the first multiple of align behind the rows
- *                    of the one before; the last: behind all rows
+ *                    of the one before; the last: behind all rows.  With a capacity: expert e's
+ *                    is e * capacity
  *     row_pair       an expert's pairs ascend; -1 where there is none, behind all rows too
  *     pair_row       -1: the pair's expert is not one of `here` from `first` on
  *     pair_expert    -1: no expert of 0..experts-1
@@ -19,8 +20,9 @@
  * two blocks or threads compete for a place.  On GPUs an expert's pairs are one block's, whose
  * warps count the matches in their parts first.
  *
- * More rows than `rows`: nothing is written beyond them (pair_row is -1, and what experts have is
- * cut), and the group fails by IMBREXD_FAULT_ROWS.  Ids may be anything. */
+ * More rows than `rows`, or than `capacity` of one expert: nothing is written beyond them (pair_row
+ * is -1, and what experts have is cut), and the group fails by IMBREXD_FAULT_ROWS, whose index is
+ * that expert, or -1.  Ids may be anything. */
 #ifndef IMX_ROUTE_ARGS_H
 #define IMX_ROUTE_ARGS_H
 
@@ -35,7 +37,8 @@ typedef struct imx_route_args {
     int32_t tokens;
     int32_t top_k, experts, first, here;
     int32_t align, rows;
-    int32_t plan; /* for the fault */
+    int32_t capacity; /* of each expert, then rows is here * capacity; 0: none */
+    int32_t plan;     /* for the fault */
     const int32_t *ids;
     const float *weights_in;
     int32_t *packed;

@@ -44,18 +44,37 @@ static int32_t cut(const imx_route_args *args, int64_t row)
     return row < args->rows ? (int32_t)row : args->rows;
 }
 
-/* From counts to where experts begin; expert_rows becomes the next free row of each.  Returns how
- * many rows there are. */
-static int64_t place_experts(const imx_route_args *args)
+static void fail(const imx_route_args *args, const imbrexd_block *block, int32_t expert,
+                 int64_t rows, int64_t most)
+{
+    imbrexd_site site = { .plan = args->plan, .rank = block->watch->rank, .index = expert };
+    if (rows > most)
+        imbrexd_fault_raise(block->watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows, (uint64_t)most);
+}
+
+/* From counts to where experts begin; expert_rows becomes the next free row of each. */
+static void place_experts(const imx_route_args *args, const imbrexd_block *block)
 {
     int64_t row = 0;
     for (int32_t e = 0; e < args->here; e++) {
         int64_t next = row + args->expert_rows[e];
+        if (args->capacity) {
+            fail(args, block, args->first + e, args->expert_rows[e], args->capacity);
+            next = row + args->capacity;
+        } else if (e + 1 < args->here) {
+            next = (next + args->align - 1) / args->align * args->align;
+        }
         args->expert_begin[e] = args->expert_rows[e] = cut(args, row);
-        row = e + 1 < args->here ? (next + args->align - 1) / args->align * args->align : next;
+        row = next;
     }
     args->expert_begin[args->here] = cut(args, row);
-    return row;
+    fail(args, block, -1, row, args->rows);
+}
+
+/* Behind the last row that an expert may have. */
+static int32_t limit_of(const imx_route_args *args, int32_t e)
+{
+    return args->capacity ? args->expert_begin[e] + args->capacity : args->rows;
 }
 
 static void place_pairs(const imx_route_args *args)
@@ -68,7 +87,7 @@ static void place_pairs(const imx_route_args *args)
         if (id < args->first || id - args->first >= args->here)
             continue;
         int32_t *next = &args->expert_rows[id - args->first];
-        if (*next < args->rows) {
+        if (*next < limit_of(args, id - args->first)) {
             args->row_pair[*next] = i;
             args->pair_row[i] = (*next)++;
         }
@@ -87,11 +106,6 @@ void imx_route_cpu(const void *untyped, const imbrexd_block *block)
         return;
     }
     count_pairs(args);
-    int64_t rows = place_experts(args);
+    place_experts(args, block);
     place_pairs(args);
-    if (rows > args->rows) {
-        imbrexd_site site = { .plan = args->plan, .rank = block->watch->rank, .index = -1 };
-        imbrexd_fault_raise(block->watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows,
-                            (uint64_t)args->rows);
-    }
 }

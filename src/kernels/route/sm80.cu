@@ -62,7 +62,9 @@ static __device__ __forceinline__ void place_experts(const imx_route_args &args,
     int32_t row = 0, lane = threadIdx.x;
     for (int32_t at = 0; at < args.here; at += 32) {
         int32_t e = at + lane, rows = e < args.here ? s->count[e] : 0;
-        if (e + 1 < args.here)
+        if (args.capacity)
+            rows = e < args.here ? args.capacity : 0;
+        else if (e + 1 < args.here)
             rows = (rows + args.align - 1) / args.align * args.align;
         int32_t upto = rows;
 #pragma unroll
@@ -94,6 +96,21 @@ static __device__ __forceinline__ void every_pair(const imx_route_args &args, co
         args.row_pair[row] = -1;
 }
 
+/* Behind the last row that an expert may have. */
+static __device__ __forceinline__ int32_t limit_of(const imx_route_args &args, const shared *s,
+                                                   int32_t e)
+{
+    return args.capacity ? s->begin[e] + args.capacity : args.rows;
+}
+
+static __device__ __forceinline__ void fail(const imx_route_args &args, const imbrexd_watch &watch,
+                                            int32_t expert, int32_t rows, int32_t most)
+{
+    imbrexd_site site = { args.plan, 0, watch.rank, expert };
+    if (rows > most)
+        imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows, (uint64_t)most);
+}
+
 /* All of a block: the expert's pairs in their order, and the rows between it and the next one. */
 static __device__ __forceinline__ void place_pairs(const imx_route_args &args, shared *s, int32_t e)
 {
@@ -109,7 +126,7 @@ static __device__ __forceinline__ void place_pairs(const imx_route_args &args, s
     if (lane == 0)
         s->before[warp] = matches;
     __syncthreads();
-    int32_t row = s->begin[e];
+    int32_t row = s->begin[e], limit = limit_of(args, s, e);
     for (int32_t w = 0; w < warp; w++)
         row += s->before[w];
     for (int32_t at = first; at < end; at += 32) {
@@ -118,8 +135,8 @@ static __device__ __forceinline__ void place_pairs(const imx_route_args &args, s
         unsigned mask = __ballot_sync(ALL, match);
         int32_t mine = row + __popc(mask & ((1u << lane) - 1));
         if (match) {
-            args.pair_row[i] = mine < args.rows ? mine : -1;
-            if (mine < args.rows)
+            args.pair_row[i] = mine < limit ? mine : -1;
+            if (mine < limit)
                 args.row_pair[mine] = i;
         }
         row += __popc(mask);
@@ -137,14 +154,14 @@ static __device__ __forceinline__ void tell(const imx_route_args &args, const sh
     for (int32_t e = threadIdx.x; e < args.here; e += THREADS) {
         int32_t begin = cut(args, s->begin[e]);
         args.expert_begin[e] = begin;
-        args.expert_rows[e] = cut(args, s->begin[e] + s->count[e]) - begin;
+        int32_t end = s->begin[e] + s->count[e], limit = limit_of(args, s, e);
+        args.expert_rows[e] = end < limit ? end - begin : limit - begin;
+        if (args.capacity)
+            fail(args, watch, args.first + e, s->count[e], args.capacity);
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         args.expert_begin[args.here] = cut(args, s->all);
-    if (threadIdx.x == 0 && s->all > args.rows) {
-        imbrexd_site site = { args.plan, 0, watch.rank, -1 };
-        imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, site, (uint64_t)s->all,
-                            (uint64_t)args.rows);
+        fail(args, watch, -1, s->all, args.rows);
     }
 }
 
