@@ -369,6 +369,7 @@ typedef struct imbrex_args {
     const int32_t *ids;           /* of MoE, as imbrex_moe.h says */
     const float *weights;
     const struct imbrex_routing *routing; /* the struct is read during the call */
+    int64_t own; /* tokens of this rank, where that is its own affair.  0: the most; IMBREX_NONE */
     uint64_t reserved[6];
 } imbrex_args;
 

@@ -106,8 +106,51 @@ typedef struct imbrex_routing {
 IMBREX_TRY imbrex_plan_ag_moe(imbrex_group *group, const imbrex_moe_desc *desc, imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_moe_rs(imbrex_group *group, const imbrex_moe_desc *desc, imbrex_plan **plan);
 
-/* Local: the capacity of ag_moe and moe_rs; 0 of other plans, and of NULL. */
+/* Local: the capacity of ag_moe, moe_rs, dispatch and combine; 0 of other plans, and of NULL. */
 IMBREX_API int64_t imbrex_plan_rows(const imbrex_plan *plan);
+
+/* ---- Tokens to their experts' ranks, and back ------------------------------------------------ */
+
+/* For experts' products of one's own: rank r has experts r*E/R up to (r+1)*E/R, rounded down, maybe
+ * none.  Each rank has tokens of its own, args.own of them, which may differ between ranks and be
+ * none.  Rank r's token t has number r * rank_tokens + t, whatever own is; so pairs are
+ * R * rank_tokens * top_k. */
+typedef struct imbrex_dispatch_desc {
+    int64_t rank_tokens; /* of one rank, the most of a run (args.own) */
+    int64_t n;           /* the width of a token */
+    int experts, top_k;  /* of all ranks, at most 2048 on one; of a token, at most 64 */
+    imbrex_dtype dtype;  /* of tokens: BF16, F16 or F32 */
+    imbrex_dtype wire;   /* dispatch: E4M3, what c is then, too; or as dtype */
+    int align;           /* an expert's rows begin at a multiple of it, a power of two up to 512;
+                          * 0: 16.  Rows between are not written */
+    int64_t expert_capacity; /* > 0: expert e of those here begins at row e * expert_capacity, and
+                              * may have no more; then align and rows are 0 */
+    int64_t rows;            /* capacity, with gaps; 0: as many as there can be */
+    const char *algorithm;   /* "store", "sequential" */
+    int sms;                 /* as in imbrex_gemm_desc */
+    uint32_t reserved[9];
+} imbrex_dispatch_desc;
+
+/* Collective, of ranks of one node; else UNSUPPORTED.  capacity: imbrex_plan_rows.
+ *
+ *   dispatch  a[own, n], ids and weights[own, top_k] (NULL: all 1)
+ *             -> c[capacity, n] = the token of each row, by expert; args.routing.  wire E4M3: of
+ *                elements divided by scale_c[capacity, n/128 rounded up], as imbrex_quantize does
+ *                PER_BLOCK
+ *   combine   a[capacity, n], args.routing of a dispatch of the same desc, residual[own, n] or NULL
+ *             -> c[own, n] = the sum over ranks and places of weight * a[row], + residual
+ *
+ * A token travels once to each rank that has an expert of it, and a sum of it once back.  Ids out
+ * of range are none: a token with none alone comes back as its residual, or 0.  combine adds as
+ * moe_rs does with whole experts, in the order that docs/moe.md has, and it travels in dtype.
+ *
+ * More rows than there is room for: the group fails, NO_MEMORY, which names the rank, how many
+ * there are, and the most; nothing is written beyond them.  In routing combine reads pair_row,
+ * pair_expert and weights.  Operands overlap nothing, and need the alignment of their elements. */
+IMBREX_TRY imbrex_plan_dispatch(imbrex_group *group, const imbrex_dispatch_desc *desc,
+                                imbrex_plan **plan);
+IMBREX_TRY imbrex_plan_combine(imbrex_group *group, const imbrex_dispatch_desc *desc,
+                               imbrex_plan **plan);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,15 @@ static const struct {
     { "routing", offsetof(imbrex_args, routing) },
 };
 
+/* Every size that some operator's run has. */
+static const struct {
+    const char *name;
+    size_t at;
+} sizes[] = {
+    { "m", offsetof(imbrex_args, m) },
+    { "own", offsetof(imbrex_args, own) },
+};
+
 static const void *pointer_at(const void *from, size_t at)
 {
     const void *pointer;
@@ -39,6 +48,26 @@ static bool is_in_routing(const imbrex_field *operand)
 static const void *operand_at(const imbrex_args *args, const imbrex_field *operand)
 {
     return pointer_at(is_in_routing(operand) ? (const void *)args->routing : args, operand->offset);
+}
+
+static const imbrex_field *of_run(const imx_op *op)
+{
+    const imbrex_field *field = op->info.args;
+    while (!(field->flags & IMBREX_FIELD_RUN))
+        field++;
+    return field;
+}
+
+static int64_t size_at(const imbrex_args *args, size_t at)
+{
+    int64_t size;
+    memcpy(&size, (const char *)args + at, sizeof size);
+    return size;
+}
+
+int64_t imx_args_rows(const imx_op *op, const imbrex_args *args)
+{
+    return size_at(args, of_run(op)->offset);
 }
 
 static int64_t extent_of(const imx_asked *asked, int64_t m, int which)
@@ -137,6 +166,12 @@ static imbrex_status check_unlisted(const imx_op *op, const imbrex_args *args)
             return imx_fail(IMBREX_INVALID, "args.%s must be NULL for %s", fields[i].name,
                             op->info.name);
     }
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t size = size_at(args, sizes[i].at);
+        if (size && of_run(op)->offset != sizes[i].at)
+            return imx_fail(IMBREX_INVALID, "args.%s is %lld: must be 0 for %s, which has args.%s",
+                            sizes[i].name, (long long)size, op->info.name, of_run(op)->name);
+    }
     return IMBREX_OK;
 }
 
@@ -199,9 +234,10 @@ imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args, in
     int count = 0;
     if (m < 0 || m > asked->shape->m)
         return imx_fail(IMBREX_INVALID,
-                        "args.m is %lld: want at most desc.%s, %lld, 0 for all of it or -1 "
+                        "args.%s is %lld: want at most desc.%s, %lld, 0 for all of it or -1 "
                         "(IMBREX_NONE)",
-                        (long long)m, imx_request_of_run(op)->name, (long long)asked->shape->m);
+                        of_run(op)->name, (long long)m, imx_request_of_run(op)->name,
+                        (long long)asked->shape->m);
     IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     IMX_TRY(check_unlisted(op, args));
     IMX_TRY(check_routing(op, args));

@@ -57,6 +57,7 @@ typedef enum imx_kind {
     IMX_FLAG,     /* int, 0 or 1 */
     IMX_REAL,     /* float */
     IMX_DTYPE,
+    IMX_WIRE, /* imbrex_dtype, E4M3 too */
     IMX_LAYOUT,
     IMX_SCALES, /* imbrex_scaling */
     IMX_NAME,   /* const char * */
@@ -199,7 +200,8 @@ typedef struct imx_op {
 
 /* All of them, in the order of imbrex_op. */
 extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
-    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm, imx_op_ag_moe, imx_op_moe_rs;
+    imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm, imx_op_ag_moe, imx_op_moe_rs,
+    imx_op_dispatch, imx_op_combine;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* The first of that name from `a` on; NULL: there is none. */

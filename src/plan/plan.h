@@ -266,6 +266,9 @@ int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m
 /* How many elements those are. */
 int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m);
 
+/* How many rows a run is to have, as imx_count takes it. */
+int64_t imx_args_rows(const imx_op *op, const imbrex_args *args);
+
 /* Local: what is wrong with what a run of m rows is given. */
 imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args,
                              int64_t m) IMX_MUST_CHECK;

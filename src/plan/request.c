@@ -63,6 +63,11 @@ static const char *algorithm_of(const imx_op *op, const void *desc)
     return name;
 }
 
+static bool is_dtype(const imbrex_field *field)
+{
+    return kind_of(field) == IMX_DTYPE || kind_of(field) == IMX_WIRE;
+}
+
 /* What DEFAULT stands for: ranks agree on that. */
 static void set_dtypes(imx_request *r)
 {
@@ -73,7 +78,7 @@ static void set_dtypes(imx_request *r)
         const imbrex_field *field = &info->desc[i];
         imbrex_dtype is = (imbrex_dtype)number_at(r->desc, field);
         is = imx_dtype_or(is, dtype);
-        if (kind_of(field) == IMX_DTYPE)
+        if (is_dtype(field))
             memcpy(r->desc + field->offset, &is, sizeof is);
     }
 }
@@ -137,6 +142,11 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
     case IMX_DTYPE:
         if ((uint64_t)value > IMBREX_F32)
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16 or F32", desc,
+                            field->name, (int)value);
+        return IMBREX_OK;
+    case IMX_WIRE:
+        if ((uint64_t)value > IMBREX_E4M3)
+            return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_E4M3, or what dtype is", desc,
                             field->name, (int)value);
         return IMBREX_OK;
     case IMX_SCALES:
@@ -288,7 +298,7 @@ int imx_request_fields(const imx_request *r, const char *desc, imx_field fields[
         if (kind_of(field) == IMX_NAME)
             continue;
         *f = (imx_field){ .of = desc, .name = field->name };
-        if (kind_of(field) == IMX_DTYPE) {
+        if (is_dtype(field)) {
             f->words = imx_dtype_names;
             f->words_count = IMX_DTYPES;
         } else if (kind_of(field) == IMX_LAYOUT) {

@@ -313,14 +313,15 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     IMX_TRY(imx_fault_check(plan->group));
     IMX_TRY(imx_group_runs(plan->group));
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
-    const int64_t m = imx_count(args->m, plan->shape.m);
+    const int64_t asked_rows = imx_args_rows(plan->op, args);
+    const int64_t m = imx_count(asked_rows, plan->shape.m);
     const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
     IMX_TRY(imx_args_check(&asked, args, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     int64_t alike = plan->op->own_rows ? 0 : m;
     IMX_TRY(imx_agree_run(plan->group, plan->object.number, alike));
-    if (args->m == IMBREX_NONE && !plan->op->own_rows)
+    if (asked_rows == IMBREX_NONE && !plan->op->own_rows)
         return IMBREX_OK; /* no rank has rows */
     imx_variant *variant = imx_variant_of(plan, m);
     size_t buffer = variant->runs++ % 2;

@@ -12,6 +12,7 @@
 #include "fake_driver.h"
 #include "kernels/activate/args.h"
 #include "kernels/combine/args.h"
+#include "kernels/dispatch/args.h"
 #include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/grouped/args.h"
@@ -101,6 +102,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
     { "imx_grouped", &imx_kernel_grouped, sizeof(imx_grouped_args), NULL, NULL, false, -1 },
     { "imx_combine", &imx_kernel_combine, sizeof(imx_combine_args), NULL, NULL, false, -1 },
+    { "imx_dispatch", &imx_kernel_dispatch, sizeof(imx_dispatch_args), NULL, NULL, false, -1 },
 };
 
 enum { CALLERS_MOST = 8 };

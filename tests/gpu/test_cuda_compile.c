@@ -16,6 +16,7 @@
 #include "compile_jobs.h"
 #include "kernels/activate/args.h"
 #include "kernels/combine/args.h"
+#include "kernels/dispatch/args.h"
 #include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/grouped/args.h"
@@ -164,6 +165,13 @@ static void grouped(void **state)
         if (args.dtype != IMBREX_F16 && args.layout == IMBREX_NK)
             try_on(&imx_kernel_grouped, &args, &targets[LITTLE]);
     }
+}
+
+static void dispatch(void **state)
+{
+    (void)state;
+    imx_dispatch_args args = { .ranks = 4, .experts = 256, .top_k = 8, .n = 7168 };
+    try(&imx_kernel_dispatch, &args);
 }
 
 static void combine(void **state)
@@ -483,6 +491,7 @@ int main(void)
         cmocka_unit_test(route),
         cmocka_unit_test(grouped),
         cmocka_unit_test(combine),
+        cmocka_unit_test(dispatch),
         cmocka_unit_test(traces),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(all_compile_and_are_lean),

@@ -5,10 +5,14 @@
  *     to[token, n] = the sum of weights[pair] * from[pair_row[pair], n] over the token's places
  *                    that have a row here, in place order, in float32, rounded once; without one: 0
  *
+ * or, with owner_tokens, of which each rank has so many: to the token's owner, slot `own` of
+ * data[owner], those alone that have a row here.
+ *
  * IMX_COMBINE_RANKS, of this rank's tokens, `first` and those behind it:
  *
  *     to[token, n] = the sum of the parts of those ranks that have a row of the token, in rank
- *                    order, in float32, then bias, rounded once; without a rank: bias, or 0
+ *                    order, in float32, then bias, then residual[token, n], rounded once; without
+ *                    a rank: those, or 0
  *
  * Rank r's part, [tokens, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.
  * Who has a row: with `whole` the rank of the expert (r has r*experts/ranks up to
@@ -16,7 +20,8 @@
 #ifndef IMX_COMBINE_ARGS_H
 #define IMX_COMBINE_ARGS_H
 
-#include <stdint.h>
+#include "../team.h"
+#include "imbrex_device.h"
 
 enum { IMX_COMBINE_PLACES, IMX_COMBINE_RANKS };
 
@@ -30,11 +35,13 @@ typedef struct imx_combine_args {
     int64_t rows; /* that `from` has: others count as none */
     const int32_t *pair_row;
     const float *weights;
+    int64_t owner_tokens;
+    char *data[IMX_TEAM_MOST]; /* of each owner */
     /* ranks */
     int ranks, own, experts, whole;
     int64_t first, slot_bytes;
     const int32_t *pair_expert;
-    const void *slots, *own_part, *bias;
+    const void *slots, *own_part, *bias, *residual;
 } imx_combine_args;
 
 #endif /* IMX_COMBINE_ARGS_H */

@@ -69,6 +69,8 @@ static void add_ranks(const strip *s)
             imx_dtype_at(args->dtype, r == args->own ? args->own_part : (const void *)part, at);
         if (!is_on(args, s->token, r))
             continue;
+        if (s->col == 0)
+            imbrexd_check_read(row, (size_t)(args->n * imx_dtype_size(args->dtype)), 0, 1);
         if (first)
             imx_dtype_widen(args->dtype, row, s->sum, s->cols);
         else
@@ -77,18 +79,45 @@ static void add_ranks(const strip *s)
     }
     if (args->bias)
         imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, s->col), s->sum, s->cols);
+    if (args->residual)
+        imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->residual, at), s->sum, s->cols);
 }
 
-/* What peers have sent, and what the block writes. */
-static void declare(const imx_combine_args *args, int64_t first, int64_t tokens)
+static bool has_row(const imx_combine_args *args, int64_t token)
 {
-    size_t row_bytes = (size_t)(args->n * imx_dtype_size(args->dtype));
-    imbrexd_check_write((char *)args->to + (size_t)first * row_bytes, row_bytes, row_bytes,
-                        (size_t)tokens);
-    for (int r = 0; r < args->ranks && args->step == IMX_COMBINE_RANKS; r++) {
-        const char *part = (const char *)args->slots + r * args->slot_bytes;
-        const char *from = r == args->own ? args->own_part : part;
-        imbrexd_check_read(from + (size_t)first * row_bytes, row_bytes, row_bytes, (size_t)tokens);
+    for (int64_t pair = token * args->top_k; pair < (token + 1) * args->top_k; pair++) {
+        if (args->pair_row[pair] >= 0 && args->pair_row[pair] < args->rows)
+            return true;
+    }
+    return false;
+}
+
+/* Where the token's sum goes; NULL: nowhere. */
+static char *place_of(const imx_combine_args *args, int64_t token)
+{
+    int64_t row_bytes = args->n * imx_dtype_size(args->dtype);
+    if (args->step == IMX_COMBINE_RANKS || !args->owner_tokens)
+        return (char *)args->to + token * row_bytes;
+    int64_t owner = token / args->owner_tokens, at = token % args->owner_tokens;
+    if (!has_row(args, token))
+        return NULL;
+    return args->data[owner] + args->own * args->slot_bytes + at * row_bytes;
+}
+
+static void combine(const imx_combine_args *args, int64_t token)
+{
+    char *to = place_of(args, token);
+    if (!to)
+        return;
+    imbrexd_check_write(to, (size_t)(args->n * imx_dtype_size(args->dtype)), 0, 1);
+    for (int64_t col = 0; col < args->n; col += STRIP) {
+        float sum[STRIP] = { 0 };
+        strip s = { args, token, col, args->n - col < STRIP ? args->n - col : STRIP, sum };
+        if (args->step == IMX_COMBINE_PLACES)
+            add_places(&s);
+        else
+            add_ranks(&s);
+        imx_dtype_narrow(args->dtype, sum, to + col * imx_dtype_size(args->dtype), s.cols);
     }
 }
 
@@ -97,18 +126,6 @@ void imx_combine_cpu(const void *untyped, const imbrexd_block *block)
     const imx_combine_args *args = untyped;
     int64_t first = args->tokens * block->index / block->count;
     int64_t end = args->tokens * (block->index + 1) / block->count;
-    declare(args, first, end - first);
-    for (int64_t token = first; token < end; token++) {
-        for (int64_t col = 0; col < args->n; col += STRIP) {
-            float sum[STRIP] = { 0 };
-            strip s = { args, token, col, args->n - col < STRIP ? args->n - col : STRIP, sum };
-            if (args->step == IMX_COMBINE_PLACES)
-                add_places(&s);
-            else
-                add_ranks(&s);
-            imx_dtype_narrow(
-                args->dtype, sum,
-                (char *)args->to + (token * args->n + col) * imx_dtype_size(args->dtype), s.cols);
-        }
-    }
+    for (int64_t token = first; token < end; token++)
+        combine(args, token);
 }

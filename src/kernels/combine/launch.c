@@ -2,12 +2,11 @@
 #include <stdio.h>
 
 #include "args.h"
-#include "kernels/dtype.h"
 #include "kernels/kernels.h"
 
 void imx_combine_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-enum { THREADS = 512 }; /* sm80.cu */
+enum { THREADS = 256, BLOCKS_A_UNIT = 4 }; /* sm80.cu: a block a token */
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
@@ -16,7 +15,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     *config = (imx_cuda_config){
         .source = "kernels/combine/sm80.cu",
         .entry = "imx_combine",
-        .blocks = blocks,
+        .blocks = blocks * BLOCKS_A_UNIT,
         .cluster = 1,
         .threads = THREADS,
         .early = target->arch >= 90,
@@ -24,14 +23,11 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d", args->dtype);
 }
 
-/* Blocks only as long as each thread finds 16 bytes to do. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_combine_args *args = untyped;
-    int64_t vector = 16 / (int64_t)imx_dtype_size(args->dtype);
-    int64_t units = args->tokens * ((args->n + vector - 1) / vector);
-    int64_t wanted = (units + THREADS - 1) / THREADS;
-    launch->blocks = wanted < config->blocks ? (int)(wanted > 0 ? wanted : 1) : config->blocks;
+    int64_t wanted = args->tokens < 1 ? 1 : args->tokens;
+    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
     launch->map_count = 0;
 }
 

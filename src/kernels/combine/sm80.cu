@@ -1,129 +1,188 @@
-/* sm80.cu - the combine kernel on NVIDIA GPUs: a thread makes 16 bytes of a token, or what is left
- * of its row.  Weights are multiplied and added in two roundings, as on the CPU.
- *
- *     IMX_DTYPE   imbrex_dtype
- */
+/* sm80.cu - the combine kernel on NVIDIA GPUs: a block takes every so-many-th token.  Its first
+ * warp lists what is to be added, in order; then each thread adds its columns. */
 #include "../grid.cuh"
-#include "../team.h"
 #include "../vector.cuh"
 #include "args.h"
 
-enum { VECTOR = IMX_IS_F32 ? 4 : 8 }; /* elements in 16 bytes */
+#define COMBINE_FN static __device__ __forceinline__
 
-/* Of a token's columns. */
-typedef struct span {
-    int64_t token, col;
+enum { THREADS = 256, LANES = 32, AHEAD = 4 /* loads of a thread before it adds */ };
+enum { PLACES_MOST = 64, RANKS_MOST = 1024, MORE = 2 /* bias, residual */ };
+enum { BYTES = IMX_IS_F32 ? 4 : 2, TOGETHER = 16 / BYTES };
+enum : unsigned { ALL = 0xffffffff };
+
+/* Of a block: rows to add, the place's weights, and where the sum goes. */
+struct list {
+    const char *from[RANKS_MOST + MORE];
+    float weight[PLACES_MOST];
     int count;
-    bool wide; /* whole, and every row of the matrices begins at a multiple of 16 bytes */
-} span;
+    char *to; /* NULL: nothing is wanted */
+};
 
-IMX_VECTOR_FN void span_load(const void *matrix, int64_t at, const span &s, float *x)
+/* ---- what is added --------------------------------------------------------------------------- */
+
+/* Appends what lanes have found, in their order.  All lanes of a warp. */
+COMBINE_FN void append(list *l, bool found, const char *from, float weight)
 {
-    if (s.wide) {
-        imx_vector_add(IMX_DTYPE, x,
-                       imx_vector_load((const char *)matrix + at * imx_vector_bytes(IMX_DTYPE)),
-                       true);
-        return;
+    unsigned mask = __ballot_sync(ALL, found), before = mask & ((1u << threadIdx.x) - 1);
+    int at = l->count + __popc(before);
+    if (found && at < RANKS_MOST)
+        l->from[at] = from;
+    if (found && at < PLACES_MOST)
+        l->weight[at] = weight;
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        int count = l->count + __popc(mask);
+        l->count = count < RANKS_MOST ? count : RANKS_MOST; /* more are on no node */
     }
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++)
-        x[i] = i < s.count ? imx_vector_get(IMX_DTYPE, matrix, at + i) : 0;
+    __syncwarp();
 }
 
-IMX_VECTOR_FN void span_store(void *matrix, int64_t at, const span &s, const float *x)
+COMBINE_FN void list_places(const imx_combine_args &args, int64_t token, list *l)
 {
-    if (s.wide) {
-        *(uint4 *)((char *)matrix + at * imx_vector_bytes(IMX_DTYPE)) =
-            imx_vector_narrow(IMX_DTYPE, x);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        if (i < s.count)
-            imx_vector_put(IMX_DTYPE, matrix, at + i, x[i]);
-    }
-}
-
-IMX_VECTOR_FN void add_places(const imx_combine_args &args, const span &s, float *sum)
-{
-    bool first = true;
-#pragma unroll 1
-    for (int place = 0; place < args.top_k; place++) {
-        int64_t pair = s.token * args.top_k + place;
-        int32_t row = args.pair_row[pair];
-        if (row < 0 || row >= args.rows)
-            continue;
-        float x[VECTOR], weight = args.weights[pair];
-        span_load(args.from, row * args.n + s.col, s, x);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            float term = __fmul_rn(weight, x[i]);
-            sum[i] = first ? term : __fadd_rn(sum[i], term);
-        }
-        first = false;
+    for (int first = 0; first < args.top_k; first += LANES) {
+        int place = first + (int)threadIdx.x;
+        int64_t pair = token * args.top_k + place, row = -1;
+        if (place < args.top_k)
+            row = args.pair_row[pair];
+        bool found = row >= 0 && row < args.rows;
+        append(l, found, (const char *)args.from + row * args.n * BYTES,
+               found ? args.weights[pair] : 0.0f);
     }
 }
 
-IMX_VECTOR_FN bool is_on(const imx_combine_args &args, int64_t token, int rank)
+COMBINE_FN bool is_on(const imx_combine_args &args, int64_t token, int rank)
 {
-    int32_t from = 0, to = args.experts;
-    if (args.whole) {
-        from = (int32_t)imx_team_row(args.experts, args.ranks, rank);
-        to = (int32_t)imx_team_row(args.experts, args.ranks, rank + 1);
-    }
+    int64_t from = args.whole ? imx_team_row(args.experts, args.ranks, rank) : 0;
+    int64_t to = args.whole ? imx_team_row(args.experts, args.ranks, rank + 1) : args.experts;
     const int32_t *expert = args.pair_expert + (args.first + token) * args.top_k;
-    bool on = false;
-#pragma unroll 1
-    for (int place = 0; place < args.top_k; place++)
-        on = on || (expert[place] >= from && expert[place] < to);
-    return on;
+    for (int place = 0; place < args.top_k; place++) {
+        if (expert[place] >= from && expert[place] < to)
+            return true;
+    }
+    return false;
 }
 
-IMX_VECTOR_FN void add_ranks(const imx_combine_args &args, const span &s, float *sum)
+COMBINE_FN void list_ranks(const imx_combine_args &args, int64_t token, list *l)
 {
-    bool first = true;
-#pragma unroll 1
-    for (int r = 0; r < args.ranks; r++) {
-        if (!is_on(args, s.token, r))
-            continue;
-        const void *part =
-            r == args.own ? args.own_part : (const char *)args.slots + r * args.slot_bytes;
-        float x[VECTOR];
-        span_load(part, s.token * args.n + s.col, s, x);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            sum[i] = first ? x[i] : sum[i] + x[i];
-        first = false;
+    int64_t at = token * args.n * BYTES;
+    for (int first = 0; first < args.ranks; first += LANES) {
+        int rank = first + (int)threadIdx.x;
+        const char *part = (const char *)args.slots + rank * args.slot_bytes;
+        append(l, rank < args.ranks && is_on(args, token, rank),
+               (rank == args.own ? (const char *)args.own_part : part) + at, 1.0f);
     }
-    if (!args.bias)
+    if (threadIdx.x)
         return;
+    if (args.bias)
+        l->from[l->count++] = (const char *)args.bias;
+    if (args.residual)
+        l->from[l->count++] = (const char *)args.residual + at;
+}
+
+COMBINE_FN char *place_of(const imx_combine_args &args, int64_t token, const list *l)
+{
+    int64_t row_bytes = args.n * BYTES;
+    if (args.step == IMX_COMBINE_RANKS || !args.owner_tokens)
+        return (char *)args.to + token * row_bytes;
+    if (!l->count)
+        return NULL;
+    return args.data[token / args.owner_tokens] + args.own * args.slot_bytes +
+           token % args.owner_tokens * row_bytes;
+}
+
+/* By the first warp. */
+COMBINE_FN void make_list(const imx_combine_args &args, int64_t token, list *l)
+{
+    if (threadIdx.x == 0)
+        l->count = 0;
+    __syncwarp();
+    if (args.step == IMX_COMBINE_PLACES)
+        list_places(args, token, l);
+    else
+        list_ranks(args, token, l);
+    __syncwarp();
+    if (threadIdx.x == 0)
+        l->to = place_of(args, token, l);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* A product is rounded before it is added, as everywhere. */
+COMBINE_FN void add_one(float *sum, float x, bool weighted, float weight, bool first)
+{
+    float term = weighted ? __fmul_rn(weight, x) : x;
+    *sum = first ? term : __fadd_rn(*sum, term);
+}
+
+COMBINE_FN void add_vector(float *sum, uint4 v, bool weighted, float weight, bool first)
+{
+    float x[TOGETHER];
+    imx_vector_add(IMX_DTYPE, x, v, true);
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        if (i < s.count)
-            sum[i] += imx_vector_get(IMX_DTYPE, args.bias, s.col + i);
+    for (int i = 0; i < TOGETHER; i++)
+        add_one(&sum[i], x[i], weighted, weight, first);
+}
+
+COMBINE_FN void add_vectors(const list *l, int64_t row_bytes, bool weighted)
+{
+    int count = l->count;
+    for (int64_t at = threadIdx.x * 16; at < row_bytes; at += THREADS * 16) {
+        float sum[TOGETHER] = { 0.0f };
+        for (int first = 0; first < count; first += AHEAD) {
+            uint4 v[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (first + i < count)
+                    v[i] = imx_vector_load(l->from[first + i] + at);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (first + i < count)
+                    add_vector(sum, v[i], weighted, weighted ? l->weight[first + i] : 1.0f,
+                               first + i == 0);
+            }
+        }
+        *(uint4 *)(l->to + at) = imx_vector_narrow(IMX_DTYPE, sum);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512)
+/* Where rows do not lie well. */
+COMBINE_FN void add_elements(const list *l, int64_t n, bool weighted)
+{
+    for (int64_t col = threadIdx.x; col < n; col += THREADS) {
+        float sum = 0.0f;
+        for (int i = 0; i < l->count; i++)
+            add_one(&sum, imx_vector_get(IMX_DTYPE, l->from[i], col), weighted,
+                    weighted ? l->weight[i] : 1.0f, i == 0);
+        imx_vector_put(IMX_DTYPE, l->to, col, sum);
+    }
+}
+
+COMBINE_FN bool lies_well(const imx_combine_args &args)
+{
+    return args.n * BYTES % 16 == 0 && imx_vector_aligned(args.to) &&
+           imx_vector_aligned(args.from) && imx_vector_aligned(args.slots) &&
+           imx_vector_aligned(args.own_part) && imx_vector_aligned(args.bias) &&
+           imx_vector_aligned(args.residual);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
     imx_combine(const __grid_constant__ imx_combine_args args,
                 const __grid_constant__ imbrexd_watch watch)
 {
+    __shared__ list l;
+    bool wide = lies_well(args), weighted = args.step == IMX_COMBINE_PLACES;
     imx_grid_wait();
     imx_grid_let_go();
-    const void *from = args.step == IMX_COMBINE_PLACES ? args.from : args.own_part;
-    bool wide = args.n % VECTOR == 0 && imx_vector_aligned(args.to) && imx_vector_aligned(from);
-    int64_t across = (args.n + VECTOR - 1) / VECTOR, step = (int64_t)gridDim.x * blockDim.x;
-#pragma unroll 1
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < args.tokens * across;
-         i += step) {
-        span s = { i / across, i % across * VECTOR, VECTOR, wide };
-        if (args.n - s.col < VECTOR)
-            s.count = (int)(args.n - s.col);
-        float sum[VECTOR] = {};
-        if (args.step == IMX_COMBINE_PLACES)
-            add_places(args, s, sum);
-        else
-            add_ranks(args, s, sum);
-        span_store(args.to, s.token * args.n + s.col, s, sum);
+    for (int64_t token = blockIdx.x; token < args.tokens; token += gridDim.x) {
+        if (threadIdx.x < LANES)
+            make_list(args, token, &l);
+        __syncthreads();
+        if (l.to && wide)
+            add_vectors(&l, args.n * BYTES, weighted);
+        else if (l.to)
+            add_elements(&l, args.n, weighted);
+        __syncthreads(); /* before another token's list comes to the same place */
     }
 }

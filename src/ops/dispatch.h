@@ -1,0 +1,47 @@
+/* dispatch.h - what dispatch and combine have in common: their desc, and how tokens are counted. */
+#ifndef IMX_DISPATCH_H
+#define IMX_DISPATCH_H
+
+#include "kernels/dispatch/args.h"
+#include "plan/descs.h"
+
+enum { IMX_DISPATCH_FIELDS = 11 };
+extern const imbrex_field imx_dispatch_desc[IMX_DISPATCH_FIELDS];
+
+/* Dimensions of operands. */
+enum {
+    IMX_DISPATCH_TOP_K = IMX_OF_OP,
+    IMX_DISPATCH_HERE,     /* experts here */
+    IMX_DISPATCH_BEGINS,   /* one more */
+    IMX_DISPATCH_CAPACITY, /* rows */
+    IMX_DISPATCH_BLOCKS,   /* scales of a row */
+    IMX_DISPATCH_PAIRS     /* of all ranks' tokens */
+};
+
+imbrex_status imx_dispatch_check(const imbrex_group *group,
+                                 const imx_request *request) IMX_MUST_CHECK;
+int64_t imx_dispatch_extent(const imx_asked *asked, int64_t m, int which);
+int64_t imx_dispatch_capacity(const imx_asked *asked);
+
+static inline const imbrex_dispatch_desc *imx_dispatch_desc_of(const imbrex_plan *plan)
+{
+    return (const imbrex_dispatch_desc *)(const void *)plan->desc;
+}
+
+/* Of this rank: its first expert, how many it has, and rows that there is room for. */
+int imx_dispatch_first(const imbrex_plan *plan);
+int imx_dispatch_here(const imbrex_plan *plan);
+int64_t imx_dispatch_rows(const imbrex_plan *plan);
+
+/* Of a buffer: a place for each token of all ranks. */
+static inline int64_t imx_dispatch_slots(const imbrex_plan *plan)
+{
+    return plan->group->size * plan->shape.m;
+}
+
+static inline int64_t imx_dispatch_align(const imbrex_dispatch_desc *desc)
+{
+    return desc->align ? desc->align : 16;
+}
+
+#endif /* IMX_DISPATCH_H */
