@@ -7,8 +7,8 @@ import math
 import weakref
 
 from . import _library as library
-from ._library import (DTYPES, LAYOUTS, OPS, SCALINGS, Field, check, choice, described, failure,
-                       fits, integer, lib, text)
+from ._library import (DTYPES, LAYOUTS, OPS, SCALINGS, WIRES, Field, check, choice, described,
+                       failure, fits, integer, lib, text)
 from ._life import Life, in_words
 from ._operands import ANY, BYTES, Operands, Want, dtype_name, plan_want
 from ._streams import stream_number
@@ -270,8 +270,13 @@ class Group:
 _DEFAULTS = {"dtype": "bf16", "layout": "nk", "scaling": "unscaled", "string": None}
 
 
+def _is_other(field):
+    """Whether it is a type beside the desc's dtype, which it is where it is not given."""
+    return field.type == "dtype" and field.name != "dtype"
+
+
 def _default(field):
-    return _DEFAULTS.get(field.type, 0)
+    return None if _is_other(field) else _DEFAULTS.get(field.type, 0)
 
 
 def _signature(op):
@@ -315,7 +320,9 @@ def _desc(op, values, fields):
     given, names = _fields(op, given.arguments), {"dtype": "bf16", "layout": "nk"}
     for field in op.desc:
         value = given[field.name]
-        if field.type == "dtype":
+        if _is_other(field):
+            given[field.name] = 0 if value is None else choice(field.name, value, WIRES)
+        elif field.type == "dtype":
             names["dtype"] = dtype_name(value)
             given[field.name] = DTYPES[names["dtype"]]
         elif field.type == "layout":
@@ -394,6 +401,7 @@ class Plan:
         self._rows, self._takes, self._bytes = None, {}, 0
         life, handle = self._life, ctypes.c_void_p()
         self._most = getattr(desc, op.run)
+        self._size = next(field.name for field in op.args if field.flags & Field.RUN)
         self._written = {field.name for field in op.args if field.flags & Field.OUTPUT}
         self._takes_none = Operands(op.name, dtype, life.device, life.rank).address, None, False
         check(life.call(lib.imbrex_plan_create, group._open(), op.name.encode(),
@@ -453,7 +461,16 @@ class Plan:
         self._takes = {name: (self._operands[name].address, want, name in self._written)
                        for name, want in wants.items()}
 
-    def run(self, a=None, b=None, c=None, bias=None, gathered=None, m=None, stream=None, **more):
+    def _asked(self, m, own):
+        """How many rows a run has, and whether operands may have more."""
+        asked, other = (own, m) if self._size == "own" else (m, own)
+        if other is not None:
+            raise ValueError("%s takes no %s: give %s" % (
+                self._op.name, "m" if self._size == "own" else "own", self._size))
+        return (self._most, False) if asked is None else (integer(self._size, asked), True)
+
+    def run(self, a=None, b=None, c=None, bias=None, gathered=None, m=None, stream=None, own=None,
+            **more):
         """Enqueues one run.  The operands are kept until the stream has used them.
 
                             a            b                   c
@@ -478,18 +495,25 @@ class Plan:
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
         more: other operands, by the names that imbrex.h has for them.
 
+        dispatch and combine take tokens of this rank, own of them, which is its own affair, and
+        routing as ag_moe does:
+
+            dispatch        [own, n]         ids, weights        [capacity, n]  scale_c, if e4m3
+            combine         [capacity, n]                        [own, n]       residual or None
+
         m: rows of this run, of all ranks together, the same on all; None: the plan's m.  Given, a,
         c and gathered may have more rows than it takes.  0: no rows, so that the operands are
-        checked and nothing is enqueued; in C that is IMBREX_NONE, and 0 the plan's m."""
+        checked and nothing is enqueued; in C that is IMBREX_NONE, and 0 the plan's m.
+        own: likewise, of dispatch and combine, in place of m, but that 0 is a run as well."""
         life = self._life
         try:
             handle = self._open()
             number = None if stream is None else stream_number(life.device, stream)
-            rows = (self._most, False) if m is None else (integer("m", m), True)
+            rows = self._asked(m, own)
             if rows != self._rows:  # else the latest run's: runs are many
                 self._expect(*rows)
                 self._rows = rows
-            takes, held, at = self._takes, [], {"m": rows[0] or NONE}
+            takes, held, at = self._takes, [], {self._size: rows[0] or NONE}
             for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
                                   ("gathered", gathered),
                                   *(_flat(more) if self._op.inner else more.items())):
@@ -514,7 +538,8 @@ class Plan:
 
     @property
     def capacity(self):
-        """Rows that c of ag_moe and a of moe_rs have, and routing's row_pair.  Others: 0."""
+        """Rows that c of ag_moe and dispatch have, a of moe_rs and combine, and routing's row_pair.
+        Others: 0."""
         return lib.imbrex_plan_rows(self._open())
 
     def close(self):

@@ -5,6 +5,7 @@ import operator
 import os
 
 DTYPES = {"bf16": 1, "f16": 2, "f32": 3}
+WIRES = dict(DTYPES, e4m3=4)
 LAYOUTS = {"nk": 0, "kn": 1}
 SCALINGS = {"unscaled": 0, "per_tensor": 1, "per_row": 2, "per_block": 3}
 

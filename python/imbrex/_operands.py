@@ -78,7 +78,7 @@ def plan_want(field, layout, shape, rows, m, more):
     """Of a run of m rows, of which this rank has so many.  shape: as the library has it."""
     letters = (field.shape.split(" or ") * 2)[LAYOUTS[layout]]
     first = letters[1:-1].split(",")[0]
-    if first not in ("m", "rows", "size * rows", "m * top_k"):
+    if first not in ("m", "rows", "size * rows", "m * top_k", "own"):
         return Want(shape, letters)
     if m == 0 and shape != (1,):  # which may be one scale of all
         shape = (0,) + shape[1:]
