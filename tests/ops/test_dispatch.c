@@ -42,7 +42,7 @@ static void processes(void **state)
     ranks_desc desc = { .size = 3, .processes = true };
     if (!RANKS_PROCESSES)
         skip();
-    assert_int_equal(ranks_run(&desc, exchange_every_case, &(int){ 7 }), 0);
+    assert_int_equal(ranks_run(&desc, exchange_every_case, &(int){ 7 + 7 * SANITIZED_THREADS }), 0);
 }
 
 static void under(const char *name, const char *value, int step)
@@ -74,8 +74,9 @@ static void fake_gpus(void **state)
     (void)state;
     for (int size = 1; size <= 4; size++) {
         ranks_desc desc = { .size = size };
-        assert_int_equal(
-            fake_ranks_run(&desc, size == 4 ? 1 : size, exchange_every_case, &(int){ 7 }), 0);
+        assert_int_equal(fake_ranks_run(&desc, size == 4 ? 1 : size, exchange_every_case,
+                                        &(int){ 7 + 7 * SANITIZED_THREADS }),
+                         0);
     }
 }
 
