@@ -156,7 +156,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
     imx_target target;
     b->group->backend->target(b->group->device, &target);
     imx_tune_input input = {
-        .shape = { o->m, o->n, o->k, IMBREX_BF16, IMBREX_NK },
+        .shape = { o->m, o->n, o->k, IMBREX_BF16, IMBREX_BF16, IMBREX_NK, IMBREX_UNSCALED, false },
         .product = true,
         .scatters = sides & IMX_GEMM_SCATTERS,
         .ranks = ranks,
@@ -187,6 +187,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
                       .chunks = tuned.chunks },
         .k = o->k,
         .dtype = IMBREX_BF16,
+        .out = IMBREX_BF16,
         .sides = sides,
         .slices = 1,
         .slice_k = (int)o->k,

@@ -271,25 +271,29 @@ IMBREX_TRY imbrex_exchange(imbrex_group *group, const imbrex_transfer *transfers
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* DEFAULT: BF16 for what is called dtype; what dtype is for other types of one desc.  E4M3: what
- * quantised results are stored as; 8 bits, largest number 448, no infinities. */
+/* DEFAULT: BF16 for what is called dtype; what dtype is for other types of one desc, or BF16 where
+ * that has 8 bits.  E4M3: largest number 448, no infinities; E5M2: largest number 57344.  Both are
+ * for products, as desc.dtype: with E5M2 a is that and b is E4M3.  Quantised results are E4M3. */
 typedef enum imbrex_dtype {
     IMBREX_DTYPE_DEFAULT,
     IMBREX_BF16,
     IMBREX_F16,
     IMBREX_F32,
-    IMBREX_E4M3
+    IMBREX_E4M3,
+    IMBREX_E5M2
 } imbrex_dtype;
-/* How b lies: [n, k] or [k, n]. */
-typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
 
 /* How many elements share a scale, a float32: an element stands for itself times its scale. */
 typedef enum imbrex_scaling {
     IMBREX_UNSCALED,
-    IMBREX_PER_TENSOR, /* all */
-    IMBREX_PER_ROW,    /* a row's: [rows] */
-    IMBREX_PER_BLOCK   /* 128 of a row that follow each other: [rows, n/128 rounded up] */
+    IMBREX_PER_TENSOR, /* all: [1] */
+    IMBREX_PER_ROW,    /* a row's: [rows]; of b a column of the product's: [n] */
+    IMBREX_PER_BLOCK   /* 128 of a row that follow each other: [rows, n/128], of a product's a
+                          [rows, k/128]; of b 128 x 128: [n/128, k/128]; all rounded up */
 } imbrex_scaling;
+
+/* How b lies: [n, k] or [k, n]. */
+typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
 
 /* What happens to rows before they are stored:
  *     h = x + bias + residual, of those that are given, in float32, rounded once; x: the sum
@@ -316,7 +320,8 @@ typedef struct imbrex_norm {
  * give the same bits, but for runs of fewer rows by plans with variants for those (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
-    imbrex_dtype dtype;    /* of all matrices; sums are kept in float32 */
+    imbrex_dtype dtype;    /* of a and b; sums are kept in float32.  E4M3, E5M2: k is a multiple of
+                            * 16 and b lies as [n, k], else UNSUPPORTED */
     imbrex_layout layout;  /* of b */
     const char *algorithm; /* a name from above; NULL: chosen, and imbrex_plan_describe says why */
     int chunk_rows;        /* rows that travel under one signal, rounded up to whole tiles; a run's
@@ -339,7 +344,12 @@ typedef struct imbrex_gemm_desc {
      * n and k alone decide.  On "cuda" few rows of a wide b may take longer; on "cpu" no BLAS is
      * asked.  docs/numerics.md */
     int batch_invariant;
-    uint32_t reserved[5];
+    imbrex_dtype out;       /* of c and bias: BF16, F16 or F32 where dtype has 8 bits; else dtype */
+    imbrex_scaling scaling; /* of a and b, where dtype has 8 bits */
+    /* Where dtype has 8 bits: 1: sums stay in the device's own accumulator over all of k, which on
+     * GPUs is faster and has fewer bits than float32 (docs/numerics.md); not PER_BLOCK. */
+    int fast_accumulation;
+    uint32_t reserved[6];
 } imbrex_gemm_desc;
 
 /* A count of a run: 0 is the plan's most, and this is none. */
@@ -370,6 +380,9 @@ typedef struct imbrex_args {
     const float *weights;
     const struct imbrex_routing *routing; /* the struct is read during the call */
     int64_t own; /* tokens of this rank, where that is its own affair.  0: the most; IMBREX_NONE */
+    /* As desc.scaling says, dense, on the device.  scale_a is of the rows that a has here; in
+     * ag_gemm it travels with them, but PER_TENSOR, which is then alike on all ranks. */
+    const float *scale_a, *scale_b;
     uint64_t reserved[6];
 } imbrex_args;
 
@@ -394,10 +407,10 @@ typedef struct imbrex_args {
  * bias, gamma and scale_c, need 16 bytes, else UNSUPPORTED.  An empty matrix may be NULL, or lie
  * anywhere.
  *
- * Every rank's partial, one's own too, is rounded to dtype; the partials are added in rank order in
- * float32, then bias, then residual, then one rounding: the same inputs give the same bits on every
- * run, and gemm_ar those of gemm_rs and an all_gather behind it.  Over several nodes each node's
- * sum is rounded to dtype, and these are added in the order of the nodes. */
+ * Every rank's partial, one's own too, is rounded to the type of c; the partials are added in
+ * rank order in float32, then bias, then residual, then one rounding: the same inputs give the same
+ * bits on every run, and gemm_ar those of gemm_rs and an all_gather behind it.  Over several nodes
+ * each node's sum is rounded to that type, and these are added in the order of the nodes. */
 IMBREX_TRY imbrex_plan_all_gather(imbrex_group *group, const imbrex_coll_desc *desc,
                                   imbrex_plan **plan);
 IMBREX_TRY imbrex_plan_reduce_scatter(imbrex_group *group, const imbrex_coll_desc *desc,

@@ -45,7 +45,8 @@ static void many_rows_are_summed_where_k_is_short(void **state)
         if (c.sums != rows[i].summed || c.sums != (strcmp(chosen.algorithm, "reduce_push") == 0))
             fail_msg("row %zu: %s, summed %d (%s)", i, chosen.algorithm, c.sums, chosen.why);
     }
-    imx_tune_input in = { .shape = { 2111, 8192, 1280, IMBREX_BF16, IMBREX_NK },
+    imx_tune_input in = { .shape = { 2111, 8192, 1280, IMBREX_BF16, IMBREX_BF16, IMBREX_NK,
+                                     IMBREX_UNSCALED, false },
                           .product = true,
                           .scatters = true,
                           .ranks = 4,

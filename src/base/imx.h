@@ -237,7 +237,14 @@ static inline bool imx_overlap(const void *a, size_t a_bytes, const void *b, siz
 }
 static inline size_t imx_dtype_bytes(imbrex_dtype dtype)
 {
-    return dtype == IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
+    return dtype >= IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
+}
+enum { IMX_SCALING_BLOCK = 128 }; /* elements of a row, or of a column of b, under one scale */
+
+/* E4M3 and E5M2. */
+static inline bool imx_dtype_is_8bit(imbrex_dtype dtype)
+{
+    return dtype == IMBREX_E4M3 || dtype == IMBREX_E5M2;
 }
 /* A count of a run, of which the plan allows `most`. */
 static inline int64_t imx_count(int64_t asked, int64_t most)
@@ -251,7 +258,7 @@ static inline imbrex_dtype imx_dtype_or(imbrex_dtype dtype, imbrex_dtype otherwi
     return dtype == IMBREX_DTYPE_DEFAULT ? otherwise : dtype;
 }
 
-enum { IMX_DTYPES = 5 };
+enum { IMX_DTYPES = 6 };
 extern const char *const imx_dtype_names[IMX_DTYPES]; /* by imbrex_dtype: "bf16" */
 const char *imx_dtype_name(imbrex_dtype dtype);       /* the same, of any number */
 

@@ -182,7 +182,9 @@ const char *imbrex_version(void)
         IMBREX_VERSION_PATCH);
 }
 
-const char *const imx_dtype_names[IMX_DTYPES] = { "default", "bf16", "f16", "f32", "e4m3" };
+const char *const imx_dtype_names[IMX_DTYPES] = {
+    "default", "bf16", "f16", "f32", "e4m3", "e5m2",
+};
 
 const char *imx_dtype_name(imbrex_dtype dtype)
 {

@@ -82,6 +82,7 @@ static imbrex_status create(imbrex_group *group, imx_product *p, const char *nam
                       .chunks = config.chunks },
         .k = d->k,
         .dtype = (int)d->dtype,
+        .out = (int)d->dtype,
         .layout = (int)d->layout,
         .sides = IMX_GEMM_GATHERS | IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH | IMX_GEMM_HOOKS |
                  (d->batch_invariant ? IMX_GEMM_INVARIANT : 0),

@@ -15,7 +15,7 @@
 
 static inline int64_t imx_dtype_size(int dtype)
 {
-    return dtype == IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
+    return dtype >= IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
 }
 
 /* The index-th element of an array of dtype. */
@@ -111,6 +111,26 @@ IMX_DTYPE_FN uint8_t imx_dtype_to_e4m3(float x)
     return (uint8_t)imx_dtype_select((int32_t)magnitude > 0x7f800000, 0x7f, h);
 }
 
+/* The upper half of a float16. */
+IMX_DTYPE_FN float imx_dtype_from_e5m2(uint8_t h)
+{
+    return imx_dtype_from_f16((uint16_t)(h << 8));
+}
+
+/* As to_f16, with subnormals in steps of 2^-16; 61440 and up become infinity. */
+IMX_DTYPE_FN uint8_t imx_dtype_to_e5m2(float x)
+{
+    uint32_t bits = imx_dtype_bits(x);
+    uint32_t magnitude = bits & 0x7fffffff;
+    uint32_t normal = (magnitude + 0xfffff + (magnitude >> 21 & 1) - 0x38000000) >> 21;
+    uint32_t small = imx_dtype_bits(imx_dtype_float(magnitude) + 0x1p7f) - 0x43000000;
+    uint32_t nan = 0x7e | (bits >> 21 & 3);
+    uint32_t h = imx_dtype_select((int32_t)magnitude < 0x38800000, small, normal);
+    h = imx_dtype_select((int32_t)magnitude >= 0x47700000, 0x7c, h);
+    h = imx_dtype_select((int32_t)magnitude > 0x7f800000, nan, h);
+    return (uint8_t)(h | (bits >> 24 & 0x80));
+}
+
 /* Arrays may have been written as anything of the same bits. */
 typedef uint16_t imx_dtype_u16 __attribute__((may_alias));
 
@@ -144,7 +164,9 @@ IMX_DTYPE_FN float imx_dtype_same(float x)
                    imx_dtype_to_bf16)                                                              \
     IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_f16##x, float, imx_dtype_u16, =, imx_dtype_to_f16) \
     IMX_DTYPE_LOOP(attributes, imx_dtype_widen_e4m3##x, uint8_t, float, =, imx_dtype_from_e4m3)    \
-    IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_e4m3##x, float, uint8_t, =, imx_dtype_to_e4m3)
+    IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_e4m3##x, float, uint8_t, =, imx_dtype_to_e4m3)     \
+    IMX_DTYPE_LOOP(attributes, imx_dtype_widen_e5m2##x, uint8_t, float, =, imx_dtype_from_e5m2)    \
+    IMX_DTYPE_LOOP(attributes, imx_dtype_narrow_e5m2##x, float, uint8_t, =, imx_dtype_to_e5m2)
 
 IMX_DTYPE_LOOPS(, )
 #if defined(__x86_64__)
@@ -164,6 +186,8 @@ static inline void imx_dtype_widen(int dtype, const void *src, float *dst, int64
         IMX_DTYPE_RUN(imx_dtype_widen_f16, src, dst, count);
     else if (dtype == IMBREX_E4M3)
         IMX_DTYPE_RUN(imx_dtype_widen_e4m3, src, dst, count);
+    else if (dtype == IMBREX_E5M2)
+        IMX_DTYPE_RUN(imx_dtype_widen_e5m2, src, dst, count);
     else
         memcpy(dst, src, (size_t)count * sizeof *dst);
 }
@@ -188,6 +212,8 @@ static inline void imx_dtype_narrow(int dtype, const float *src, void *dst, int6
         IMX_DTYPE_RUN(imx_dtype_narrow_f16, src, dst, count);
     else if (dtype == IMBREX_E4M3)
         IMX_DTYPE_RUN(imx_dtype_narrow_e4m3, src, dst, count);
+    else if (dtype == IMBREX_E5M2)
+        IMX_DTYPE_RUN(imx_dtype_narrow_e5m2, src, dst, count);
     else
         memcpy(dst, src, (size_t)count * sizeof *src);
 }

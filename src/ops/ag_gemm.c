@@ -27,9 +27,36 @@
 #include "hierarchical.h"
 #include "plan/descs.h"
 
-enum { GEMM, LL }; /* kernels */
+enum { GEMM, LL, LL_SCALES }; /* kernels */
 
 /* ---- the product ----------------------------------------------------------------------------- */
+
+/* Where the scales of a's rows come in, behind the rows: [m, row_scales]. */
+static size_t scales_at(const imx_variant *variant)
+{
+    const imx_shape *s = &variant->shape;
+    return imx_align((size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype), 256);
+}
+
+static size_t scale_row_bytes(const imx_variant *variant)
+{
+    return (size_t)imx_shape_row_scales(&variant->shape) * sizeof(float);
+}
+
+/* Bytes of both. */
+static size_t gathered_bytes(const imx_variant *variant)
+{
+    return scales_at(variant) + imx_align((size_t)variant->shape.m * scale_row_bytes(variant), 256);
+}
+
+/* The run whose rows have their scales with them. */
+static imx_run with_scales(const imx_run *run)
+{
+    imx_run with = *run;
+    with.along =
+        (imx_along){ run->args->scale_a, scale_row_bytes(run->variant), scales_at(run->variant) };
+    return with;
+}
 
 /* Others' rows come rank by rank.  reserved_sms: of the device, for what runs beside the
  * product. */
@@ -40,6 +67,9 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserv
         .k = variant->shape.k,
         .dtype = (int)variant->shape.dtype,
         .layout = (int)variant->shape.layout,
+        .out = (int)variant->shape.out,
+        .scaling = (int)variant->shape.scaling,
+        .row_scales = (int)imx_shape_row_scales(&variant->shape),
         .reserved_sms = reserved_sms,
         .sides = IMX_GEMM_GATHERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0),
         .own = variant->config.spanning ? -1 : variant->plan->group->rank,
@@ -47,6 +77,7 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserv
         .slice_k = (int)variant->shape.k,
         .push_pace = { variant->config.push_pace[0], variant->config.push_pace[1] },
         .plan = imx_variant_site(variant),
+        .scales = (int64_t)scales_at(variant),
     };
     args.schedule.band = 0;
     return args;
@@ -63,6 +94,9 @@ static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
     args->a = run->args->a;
     args->gathered = imx_run_data(run, run->rank);
     args->b = run->args->b;
+    args->scale_a = run->args->scale_a;
+    args->scale_b = run->args->scale_b;
+    args->gathered_scales = (const float *)((const char *)args->gathered + args->scales);
     args->bias = run->args->bias;
     args->c = run->args->c;
     args->epoch = run->epoch;
@@ -74,6 +108,8 @@ static void bind(const imx_run *run, uint64_t *ready, imx_gemm_args *args)
 static void layout(const imx_variant *variant, imx_needs *n)
 {
     imx_transfer_gather_needs(variant, variant->shape.k, n);
+    if (scale_row_bytes(variant) && n->data_bytes)
+        n->data_bytes = gathered_bytes(variant);
     size_t parts = (size_t)imx_max(variant->config.chunks, variant->config.slices);
     n->done = (size_t)variant->plan->group->size * parts;
     if (n->signals)
@@ -108,13 +144,14 @@ static imbrex_status prepare_copy(imx_variant *variant)
 
 static imbrex_status run_copy(const imx_run *run)
 {
+    const imx_run with = with_scales(run);
     imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_for_copies);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_transfer_keep(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_keep(&with, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
-    IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_gather(&with, run->plan->comm, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -134,11 +171,12 @@ static imbrex_status prepare_sequential(imx_variant *variant)
 
 static imbrex_status run_sequential(const imx_run *run)
 {
+    const imx_run with = with_scales(run);
     imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_transfer_keep(run, run->stream, run->args->a, run->variant->shape.k));
-    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_keep(&with, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_gather(&with, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(gathered(run, run->stream, true));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
@@ -164,13 +202,14 @@ static imbrex_status prepare_pull(imx_variant *variant)
  * which fills the device might never start. */
 static imbrex_status run_pull(const imx_run *run)
 {
+    const imx_run with = with_scales(run);
     imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_sms);
     bind(run, imx_run_done(run), &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_transfer_offer(run, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_transfer_offer(&with, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
-    IMX_TRY(imx_transfer_fetch(run, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
+    IMX_TRY(imx_transfer_fetch(&with, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
     IMX_TRY(gathered(run, run->plan->comm, true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -215,11 +254,10 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return 5 + 0.1 * sending + imx_cost_left(sending, p->covering);
 }
 
-/* Behind the gathered rows, where those of spanning tiles come in. */
+/* Behind what is gathered, where rows of spanning tiles come in. */
 static int64_t inbox_at(const imx_variant *variant)
 {
-    const imx_shape *s = &variant->shape;
-    return (int64_t)imx_align((size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype), 256);
+    return (int64_t)gathered_bytes(variant);
 }
 
 static bool has_inbox(const imx_variant *variant)
@@ -331,15 +369,37 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    const imx_shape *s = &variant->shape;
-    imx_transfer_ll_needs(variant, s->k, false, n);
-    n->local_bytes = (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
+    imx_transfer_ll_needs(variant, variant->shape.k, false, n);
+    n->local_bytes = gathered_bytes(variant);
+    if (scale_row_bytes(variant)) {
+        imx_needs scales = { 0 };
+        imx_transfer_ll_needs(variant, (int64_t)scale_row_bytes(variant), false, &scales);
+        *n = imx_transfer_both_ll(n, &scales);
+    }
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
+    int64_t scales = (int64_t)scale_row_bytes(variant);
     IMX_TRY(prepare_sequential(variant));
+    if (scales)
+        IMX_TRY(imx_transfer_ll_prepare(variant, LL_SCALES, scales, false));
     return imx_transfer_ll_prepare(variant, LL, variant->shape.k, false);
+}
+
+/* A gather of their own, whose elements have the 8 bits of a's, behind that of the rows. */
+static imbrex_status gather_scales(const imx_run *run, void *all)
+{
+    int64_t width = (int64_t)scale_row_bytes(run->variant);
+    imx_needs rows = { 0 };
+    if (!width)
+        return IMBREX_OK;
+    imx_transfer_ll_needs(run->variant, run->variant->shape.k, false, &rows);
+    imbrex_args args = *run->args;
+    imx_run scales = imx_transfer_second_ll(run, &rows);
+    args.a = run->args->scale_a;
+    scales.args = &args;
+    return imx_transfer_ll(&scales, LL_SCALES, width, false, all);
 }
 
 /* The product finds all rows in one place, its own too. */
@@ -349,6 +409,9 @@ static imbrex_status run_ll(const imx_run *run)
     bind(run, NULL, &args);
     void *all = run->args->gathered ? run->args->gathered : imx_run_local(run);
     args.gathered = all;
+    args.gathered_scales =
+        (const float *)((const char *)imx_run_local(run) + scales_at(run->variant));
+    IMX_TRY(gather_scales(run, (void *)args.gathered_scales));
     IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, false, all));
     return imx_run_gemm(run, GEMM, &args);
 }
@@ -364,13 +427,14 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
+    const imx_run with = with_scales(run);
     const imx_lanes lanes = imx_hierarchical_lanes(run, true);
     imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_sms);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
-    IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_hierarchical_gather(&with, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
@@ -378,11 +442,12 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
+    const imx_run with = with_scales(run);
     const imx_lanes lanes = imx_hierarchical_lanes(run, false);
     imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, run->variant->shape.k));
+    IMX_TRY(imx_hierarchical_gather(&with, &lanes, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, lanes.inner, false));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
@@ -391,13 +456,13 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[rows, k]", "own rows", IMX_OWN_ROWS, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
-                  IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
-                  "of the columns of c", IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[m, n]", "all rows", IMX_ROWS, IMX_N),
+    IMX_GEMM_B,
+    IMX_GEMM_BIAS,
+    IMX_OPERAND(c, IMX_OUT, "out", IMBREX_FIELD_OUTPUT, true, IMX_APART, "[m, n]", "all rows",
+                IMX_ROWS, IMX_N),
     IMX_MATRIX_OF(gathered, IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, true, "[m, k]",
                   "a of all ranks", IMX_ROWS, IMX_K),
+    IMX_GEMM_SCALES(IMX_SCALE_OWN_ROWS, "[rows, k/128]"),
     IMX_ARGS_M,
 };
 
@@ -405,6 +470,7 @@ const imx_op imx_op_ag_gemm = {
     IMX_OP(ag_gemm, "c = all_gather(a) * b + bias", imbrex_gemm_desc, imx_gemm_desc, args),
     .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_gemm_desc, norm),
     .product = true,
+    .scaled = true,
     .algorithms = {
         { .name = "copy",
           .cost = copy_cost,

@@ -26,6 +26,9 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m)
         .k = s->k,
         .dtype = (int)s->dtype,
         .layout = (int)s->layout,
+        .out = (int)s->out,
+        .scaling = (int)s->scaling,
+        .row_scales = (int)imx_shape_row_scales(s),
         .sides = IMX_GEMM_GATHERS /* own = 0: of oneself */ |
                  (config->invariant ? IMX_GEMM_INVARIANT : 0),
         .slices = 1,
@@ -58,6 +61,8 @@ static imbrex_status run(const imx_run *run)
     imx_gemm_args args = gemm_args(run->variant, run->m);
     args.a = run->args->a;
     args.b = run->args->b;
+    args.scale_a = run->args->scale_a;
+    args.scale_b = run->args->scale_b;
     args.bias = run->args->bias;
     args.c = run->args->c;
     return imx_run_gemm(run, GEMM, &args);
@@ -65,11 +70,11 @@ static imbrex_status run(const imx_run *run)
 
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[m, k]", "all rows", IMX_ROWS, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
-                  IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
-                  "of the columns of c", IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, true, "[m, n]", "all rows", IMX_ROWS, IMX_N),
+    IMX_GEMM_B,
+    IMX_GEMM_BIAS,
+    IMX_OPERAND(c, IMX_OUT, "out", IMBREX_FIELD_OUTPUT, true, IMX_APART, "[m, n]", "all rows",
+                IMX_ROWS, IMX_N),
+    IMX_GEMM_SCALES(IMX_SCALE_ROWS, "[m, k/128]"),
     IMX_ARGS_M,
 };
 
@@ -77,6 +82,7 @@ const imx_op imx_op_gemm = {
     IMX_OP(gemm, "c = a * b + bias, without peers", imbrex_gemm_desc, imx_gemm_desc, args),
     .blanks[1] = IMX_BLANK_OF_OTHERS(imbrex_gemm_desc, norm),
     .product = true,
+    .scaled = true,
     .alone = true,
     .algorithms = {
         { .name = "sequential", .cost = cost, .layout = layout, .prepare = prepare, .run = run },

@@ -15,9 +15,9 @@
  * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it; then the
  * sums
  *
- * Partials are rounded to dtype, added in rank order, then bias and residual, one rounding, whoever
- * does it: the bits are those of a gemm_rs and an all_gather behind it.  norm.h has what may
- * follow.
+ * Partials are rounded to the type of c, added in rank order, then bias and residual, one rounding,
+ * whoever does it: the bits are those of a gemm_rs and an all_gather behind it.  norm.h has what
+ * may follow.
  */
 #include "hierarchical.h"
 #include "norm.h"
@@ -244,13 +244,12 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[m, k]", "all rows", IMX_ROWS, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
-                  IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
-                  "of the columns of c", IMX_N),
+    IMX_GEMM_B,
+    IMX_GEMM_BIAS,
     IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, true, IMX_APART, "[m, n]",
                 "all rows of the sum", IMX_ROWS, IMX_N),
     IMX_NORM_ARGS(true, IMX_NORM_RESIDUAL_ROWS, IMX_NORM_SCALES, IMX_ROWS, "[m, n]", "[m, n/128]"),
+    IMX_GEMM_SCALES(IMX_SCALE_ROWS, "[m, k/128]"),
     IMX_ARGS_M,
 };
 
@@ -258,6 +257,7 @@ const imx_op imx_op_gemm_ar = {
     IMX_OP(gemm_ar, "c = all_reduce(a * b) + bias", imbrex_gemm_desc, imx_norm_gemm_desc, args),
     IMX_NORM_RUNS(imbrex_gemm_desc),
     .product = true,
+    .scaled = true,
     .scatters = true,
     .algorithms = {
         { .name = "copy",

@@ -18,9 +18,9 @@
  * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it
  *
  * The product counts the tiles of each chunk; the last one posts done, and the chunk leaves for its
- * owner while the product goes on.  Partials are rounded to dtype before they are added, one's own
- * too, so that it does not matter whose they are.  Each adds bias and residual to the sum; norm.h
- * has what may follow.
+ * owner while the product goes on.  Partials are rounded to the type of c before they are added,
+ * one's own too, so that it does not matter whose they are.  Each adds bias and residual to the
+ * sum; norm.h has what may follow.
  */
 #include <string.h>
 
@@ -212,7 +212,7 @@ static int64_t reduce_push_slot_bytes(const imx_variant *variant)
 {
     const imx_shape *s = &variant->shape;
     return imx_sum_slot_bytes(s->m, s->n, variant->plan->group->size, variant->config.tile_cols,
-                              (int)imx_dtype_bytes(s->dtype));
+                              (int)imx_dtype_bytes(s->out));
 }
 
 /* Signals are of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
@@ -347,14 +347,13 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[m, k]", "all rows", IMX_ROWS, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[n, k] or [k, n]", "weights", IMX_B_ROWS,
-                  IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
-                  "of the columns of c", IMX_N),
+    IMX_GEMM_B,
+    IMX_GEMM_BIAS,
     IMX_OPERAND(c, IMX_RESULT, "result", IMBREX_FIELD_OUTPUT, true, IMX_APART, "[rows, n]",
                 "own rows of the sum", IMX_OWN_ROWS, IMX_N),
     IMX_NORM_ARGS(true, IMX_OWN_ROWS, IMX_NORM_SCALES_OWN, IMX_OWN_ROWS, "[rows, n]",
                   "[rows, n/128]"),
+    IMX_GEMM_SCALES(IMX_SCALE_ROWS, "[m, k/128]"),
     IMX_ARGS_M,
 };
 
@@ -363,6 +362,7 @@ const imx_op imx_op_gemm_rs = {
            args),
     IMX_NORM_RUNS(imbrex_gemm_desc),
     .product = true,
+    .scaled = true,
     .scatters = true,
     .algorithms = {
         { .name = "copy",

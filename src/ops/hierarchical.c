@@ -56,15 +56,40 @@ static int lane_of(const imx_run *run, const imx_lanes *lanes, int i, int q)
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
+/* From the start of data to what goes along with chunk q of rank. */
+static size_t along_at(const imx_run *run, int rank, int q)
+{
+    return imx_transfer_along_rank_at(run, rank) + imx_transfer_along_at(run, q);
+}
+
+/* 0: it has no such chunk, or nothing goes along. */
+static size_t along_bytes(const imx_run *run, int rank, int q)
+{
+    return q < imx_run_chunks(run, rank) ? imx_transfer_along_bytes(run, rank, q) : 0;
+}
+
+/* Own chunk's, or where that of another node came in. */
+static char *along_of(const imx_run *run, int rank, int q)
+{
+    if (rank == run->rank)
+        return (char *)(uintptr_t)run->along.shard + imx_transfer_along_at(run, q);
+    return (char *)imx_run_data(run, run->rank) + along_at(run, rank, q);
+}
+
 /* Chunk q of rank's rows to the other ranks of this node, the one before first. */
 static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, int q,
                             const void *chunk, int64_t width)
 {
     const imx_nodes *nodes = nodes_of(run);
+    size_t along = along_bytes(run, rank, q);
     for (int i = 1; i < nodes->ranks; i++) {
         int to = imx_nodes_mate(nodes, -i);
         char *theirs = (char *)imx_run_data(run, to) + matrix_at(run, rank, q, width);
         IMX_TRY(imx_run_copy(run, stream, theirs, chunk, chunk_bytes(run, rank, q, width), to));
+        if (along)
+            IMX_TRY(imx_run_copy(run, stream,
+                                 (char *)imx_run_data(run, to) + along_at(run, rank, q),
+                                 along_of(run, rank, q), along, to));
         IMX_TRY(imx_run_post(
             run, stream, imx_run_signal(run, to) + imx_transfer_chunk_number(run, rank, q), to));
     }
@@ -88,9 +113,16 @@ static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int
               .signal = q < imx_run_chunks(run, from) ? imx_run_signal(run, run->rank) +
                                                             imx_transfer_chunk_number(run, from, q)
                                                       : NULL },
+            { .op = { .rank = to,
+                      .at = along_of(run, run->rank, q),
+                      .bytes = along_bytes(run, run->rank, q) } },
+            { .op = { .receives = true,
+                      .rank = from,
+                      .at = along_of(run, from, q),
+                      .bytes = along_bytes(run, from, q) } },
         };
         int lane = lane_of(run, lanes, i, q);
-        IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, 2));
+        IMX_TRY(imx_run_step(run, lanes->net[lane], lane, transfers, run->along.row_bytes ? 4 : 2));
     }
     return IMBREX_OK;
 }
@@ -125,7 +157,7 @@ static size_t sums_at(const imx_variant *variant)
 {
     const imx_shape *s = &variant->shape;
     return variant->plan->op->product
-               ? imx_align((size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype), 256)
+               ? imx_align((size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->out), 256)
                : 0;
 }
 
@@ -156,7 +188,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
     return (imx_reduce_args){
         .rows = imx_ceil_div(m, variant->plan->group->size),
         .n = variant->shape.n,
-        .dtype = (int)variant->shape.dtype,
+        .dtype = (int)variant->shape.out,
         .ranks = over ? nodes->count : nodes->ranks,
         .own = over ? nodes->own : nodes->local,
         .chunk_rows = (int)imx_variant_chunk_rows(variant, m),

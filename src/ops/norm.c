@@ -46,7 +46,7 @@ bool imx_norm_shards(const imx_run *run)
 
 static size_t row_bytes(const imbrex_plan *plan)
 {
-    return (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.dtype);
+    return (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.out);
 }
 
 /* Where a sum is kept in local data, behind what the algorithm has there. */
@@ -70,7 +70,7 @@ static imbrex_status prepare(imx_variant *variant)
     const imbrex_plan *plan = variant->plan;
     const imbrex_norm norm = norm_of(plan->op, plan->desc);
     const imx_norm_args largest = imx_norm_args_of(&norm, result_rows(plan, variant->shape.m),
-                                                   plan->shape.n, plan->shape.dtype);
+                                                   plan->shape.n, plan->shape.out);
     return has_kernel(&norm) ? imx_variant_prepare(variant, NORM, &imx_kernel_norm, &largest)
                              : IMBREX_OK;
 }
@@ -103,8 +103,7 @@ static imbrex_status keep_h(const imx_run *run, const char *sum)
 static imbrex_status norm_rows(const imx_run *run, const imbrex_norm *norm, const void *sum)
 {
     const imx_shape *shape = &run->variant->shape;
-    imx_norm_args x =
-        imx_norm_args_of(norm, result_rows(run->plan, run->m), shape->n, shape->dtype);
+    imx_norm_args x = imx_norm_args_of(norm, result_rows(run->plan, run->m), shape->n, shape->out);
     x.in = sum;
     x.gamma = run->args->gamma;
     x.normed = run->args->normed;
@@ -223,7 +222,7 @@ imx_part imx_norm_part(const imx_op *op, const void *desc, const imbrex_field *o
 
 imbrex_dtype imx_norm_result(const imx_asked *asked)
 {
-    return norm_of(asked->op, asked->desc).quant ? IMBREX_E4M3 : asked->shape->dtype;
+    return norm_of(asked->op, asked->desc).quant ? IMBREX_E4M3 : asked->shape->out;
 }
 
 imx_norm_args imx_norm_args_of(const imbrex_norm *norm, int64_t rows, int64_t n, imbrex_dtype dtype)

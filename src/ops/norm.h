@@ -32,18 +32,18 @@ enum {
 
 /* The operands beside a and c, where c has `rows`, and residual and h `residual_rows`; wide: as in
  * IMX_OPERAND, where c is. */
-#define IMX_NORM_ARGS(wide, residual_rows, scales, rows, letters, scale_letters)                  \
-    IMX_OPERAND(residual, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, wide, \
-                IMX_APART, letters, "added to the sum", residual_rows, IMX_N),                    \
-        IMX_OPERAND(gamma, IMX_MATRIX, "matrix", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL,      \
-                    false, IMX_APART, "[n]", "the norm's weights", IMX_N),                        \
-        IMX_OPERAND(h, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, wide,   \
-                    IMX_MAY_BE_RESIDUAL, letters, "the sum before the norm", residual_rows,       \
-                    IMX_N),                                                                       \
-        IMX_OPERAND(normed, IMX_MATRIX, "matrix", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL,    \
-                    wide, IMX_APART, letters, "c before it was quantised", rows, IMX_N),          \
-        IMX_OPERAND(scale_c, IMX_FLOATS, "float32",                                               \
-                    IMBREX_FIELD_INPUT | IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,      \
+#define IMX_NORM_ARGS(wide, residual_rows, scales, rows, letters, scale_letters)               \
+    IMX_OPERAND(residual, IMX_OUT, "out", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, wide,    \
+                IMX_APART, letters, "added to the sum", residual_rows, IMX_N),                 \
+        IMX_OPERAND(gamma, IMX_OUT, "out", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,  \
+                    IMX_APART, "[n]", "the norm's weights", IMX_N),                            \
+        IMX_OPERAND(h, IMX_OUT, "out", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, wide,      \
+                    IMX_MAY_BE_RESIDUAL, letters, "the sum before the norm", residual_rows,    \
+                    IMX_N),                                                                    \
+        IMX_OPERAND(normed, IMX_OUT, "out", IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, wide, \
+                    IMX_APART, letters, "c before it was quantised", rows, IMX_N),             \
+        IMX_OPERAND(scale_c, IMX_FLOATS, "float32",                                            \
+                    IMBREX_FIELD_INPUT | IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false,   \
                     IMX_APART, scale_letters, "of a quantised c", scales, IMX_NORM_SCALE_COLS)
 
 /* In an imx_op whose desc has a `norm`. */

@@ -15,6 +15,9 @@ imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int reser
         .k = variant->shape.k,
         .dtype = (int)variant->shape.dtype,
         .layout = (int)variant->shape.layout,
+        .out = (int)variant->shape.out,
+        .scaling = (int)variant->shape.scaling,
+        .row_scales = (int)imx_shape_row_scales(&variant->shape),
         .reserved_sms = reserved_sms,
         .sides = IMX_GEMM_SCATTERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0) |
                  (variant->config.spanning ? IMX_GEMM_SPANNING : 0) |
@@ -27,6 +30,8 @@ void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args)
 {
     args->a = run->args->a;
     args->b = run->args->b;
+    args->scale_a = run->args->scale_a;
+    args->scale_b = run->args->scale_b;
     args->c = c;
     args->epoch = run->epoch;
     args->counters = imx_run_counters(run);
@@ -36,7 +41,7 @@ void imx_partials_needs(const imx_variant *variant, imx_needs *n)
 {
     const imx_shape *s = &variant->shape;
     n->done = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
-    n->local_bytes = (size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->dtype);
+    n->local_bytes = (size_t)s->m * (size_t)s->n * imx_dtype_bytes(s->out);
 }
 
 uint64_t *imx_partials_done(const imx_run *run)

@@ -88,7 +88,7 @@ imbrex_status imbrex_rms_norm(imbrex_group *group, imbrex_dtype dtype, int64_t r
         return imx_fail(IMBREX_INVALID, "args.m is %lld: want 0, rows says how many there are",
                         (long long)args->m);
     const rows_desc desc = { .rows = rows, .cols = cols, .dtype = dtype, .norm = *norm };
-    const imx_shape shape = { .m = rows, .n = cols, .dtype = dtype };
+    const imx_shape shape = { .m = rows, .n = cols, .dtype = dtype, .out = dtype };
     const imx_asked asked = { group, &op, &shape, &desc };
     IMX_TRY(imx_args_check(&asked, args, rows));
     return enqueue(group, &desc, args, stream);

@@ -42,6 +42,21 @@ imx_run imx_transfer_apart(const imx_run *run, const imx_needs *first)
     return second;
 }
 
+imx_needs imx_transfer_both_ll(const imx_needs *first, const imx_needs *second)
+{
+    imx_needs both = imx_transfer_both(first, second);
+    both.done += second->done;
+    both.lines_bytes = both.data_bytes;
+    return both;
+}
+
+imx_run imx_transfer_second_ll(const imx_run *run, const imx_needs *first)
+{
+    imx_run second = imx_transfer_second(run, first);
+    second.done_at = first->done;
+    return second;
+}
+
 double imx_transfer_copy_cost(const imx_rates *rates, double sent)
 {
     return 35 + sent / rates->copy;
@@ -58,9 +73,21 @@ void imx_transfer_gather_needs(const imx_variant *variant, int64_t width, imx_ne
 {
     if (variant->plan->group->size == 1)
         return;
-    needs->data_bytes =
-        (size_t)variant->shape.m * (size_t)width * imx_dtype_bytes(variant->shape.dtype);
+    needs->data_bytes = (size_t)variant->shape.m * (size_t)width * imx_transfer_element(variant);
     needs->signals = (size_t)variant->plan->group->size * (size_t)variant->config.chunks;
+}
+
+/* What goes along with own rows from chunk q on, into rank's memory. */
+static imbrex_status copy_along(const imx_run *run, imbrex_stream stream, int rank, int q,
+                                size_t bytes)
+{
+    size_t at = imx_transfer_along_at(run, q);
+    if (!bytes)
+        return IMBREX_OK;
+    return imx_run_copy(run, stream,
+                        (char *)imx_run_data(run, rank) +
+                            imx_transfer_along_rank_at(run, run->rank) + at,
+                        (const char *)run->along.shard + at, bytes, rank);
 }
 
 imbrex_status imx_transfer_gather_chunk(const imx_run *run, imbrex_stream stream, const void *shard,
@@ -70,6 +97,7 @@ imbrex_status imx_transfer_gather_chunk(const imx_run *run, imbrex_stream stream
     char *theirs = (char *)imx_run_data(run, to) + imx_transfer_rank_at(run, run->rank, width);
     IMX_TRY(imx_run_copy(run, stream, theirs + at, (const char *)shard + at,
                          imx_transfer_chunk_bytes(run, run->rank, q, width), to));
+    IMX_TRY(copy_along(run, stream, to, q, imx_transfer_along_bytes(run, run->rank, q)));
     return imx_run_post(run, stream,
                         imx_run_signal(run, to) + imx_transfer_chunk_number(run, run->rank, q), to);
 }
@@ -90,8 +118,10 @@ static imbrex_status copy_own(const imx_run *run, imbrex_stream stream, const vo
                               int64_t width)
 {
     char *own = (char *)imx_run_data(run, run->rank) + imx_transfer_rank_at(run, run->rank, width);
-    size_t bytes = (size_t)imx_run_rows(run, run->rank) * imx_transfer_row_bytes(run, width);
-    return imx_run_copy(run, stream, own, shard, bytes, run->rank);
+    size_t rows = (size_t)imx_run_rows(run, run->rank);
+    IMX_TRY(imx_run_copy(run, stream, own, shard, rows * imx_transfer_row_bytes(run, width),
+                         run->rank));
+    return copy_along(run, stream, run->rank, 0, rows * run->along.row_bytes);
 }
 
 imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,
@@ -149,6 +179,14 @@ imbrex_status imx_transfer_offer(const imx_run *run, const void *shard, int64_t 
                         run->variant->config.chunks, IMX_SITE_CHUNK);
 }
 
+static imbrex_status fetch_along(const imx_run *run, imbrex_stream stream, int from, int q)
+{
+    size_t at = imx_transfer_along_rank_at(run, from) + imx_transfer_along_at(run, q);
+    return imx_run_copy(run, stream, (char *)imx_run_data(run, run->rank) + at,
+                        (const char *)imx_run_data(run, from) + at,
+                        imx_transfer_along_bytes(run, from, q), from);
+}
+
 imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here)
 {
@@ -161,6 +199,8 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
             size_t bytes = i ? imx_transfer_chunk_bytes(run, from, q, width) : 0;
             IMX_TRY(imx_run_copy(run, stream, (char *)imx_run_data(run, run->rank) + at,
                                  (const char *)imx_run_data(run, from) + at, bytes, from));
+            if (i && run->along.row_bytes)
+                IMX_TRY(fetch_along(run, stream, from, q));
             IMX_TRY(imx_run_post(run, stream, here + imx_transfer_chunk_number(run, from, q),
                                  run->rank));
         }
@@ -173,7 +213,7 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
 static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width, bool reduces)
 {
     int ranks = variant->plan->group->size, shards = reduces ? 1 : ranks;
-    int64_t row_bytes = width * (int64_t)imx_dtype_bytes(variant->shape.dtype);
+    int64_t row_bytes = width * (int64_t)imx_transfer_element(variant);
     int64_t most = imx_ceil_div(variant->shape.m, shards) * row_bytes;
     bool lines = variant->plan->group->whole_lines && most >= variant->config.ll_line_bytes;
     return (imx_ll_args){
@@ -183,7 +223,7 @@ static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width,
         .ranks = ranks,
         .lines = lines,
         .reduces = reduces,
-        .dtype = (int)variant->shape.dtype,
+        .dtype = (int)variant->shape.out,
         .plan = imx_variant_site(variant),
         .part_bytes = imx_ll_part_bytes(lines, most),
     };
@@ -229,7 +269,7 @@ imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, boo
 size_t imx_transfer_slot_bytes(const imx_variant *variant)
 {
     int64_t rows = imx_ceil_div(variant->shape.m, variant->plan->group->size);
-    size_t bytes = (size_t)rows * (size_t)variant->shape.n * imx_dtype_bytes(variant->shape.dtype);
+    size_t bytes = (size_t)rows * (size_t)variant->shape.n * imx_transfer_element(variant);
     return imx_align(bytes, 256);
 }
 
@@ -314,7 +354,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int64_
     return (imx_reduce_args){
         .rows = rows,
         .n = variant->shape.n,
-        .dtype = (int)variant->shape.dtype,
+        .dtype = (int)variant->shape.out,
         .ranks = variant->plan->group->size,
         .own = variant->plan->group->rank,
         .chunk_rows = (int)imx_variant_chunk_rows(variant, m),
@@ -384,7 +424,7 @@ enum { PUSH_CHUNKS_MOST = 2048 };
 static int64_t shard_bytes(const imx_variant *variant, int64_t m)
 {
     return imx_ceil_div(m, variant->plan->group->size) * variant->shape.n *
-           (int64_t)imx_dtype_bytes(variant->shape.dtype);
+           (int64_t)imx_transfer_element(variant);
 }
 
 static int push_chunks(const imx_variant *variant)
@@ -445,9 +485,9 @@ static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_h
     int64_t most = shard_bytes(variant, m);
     return (imx_push_args){
         .m = m,
-        .row_bytes = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.dtype),
+        .row_bytes = variant->shape.n * (int64_t)imx_transfer_element(variant),
         .most = most,
-        .dtype = (int)variant->shape.dtype,
+        .dtype = (int)variant->shape.out,
         .ranks = variant->plan->group->size,
         .how = how,
         .lines = most <= lines_share(variant),

@@ -17,9 +17,16 @@
 
 /* ---- where things lie ------------------------------------------------------------------------ */
 
+/* Of an element that travels: of sums, or of a. */
+static inline size_t imx_transfer_element(const imx_variant *variant)
+{
+    const imx_shape *s = &variant->shape;
+    return imx_dtype_bytes(variant->plan->op->scatters ? s->out : s->dtype);
+}
+
 static inline size_t imx_transfer_row_bytes(const imx_run *run, int64_t width)
 {
-    return (size_t)width * imx_dtype_bytes(run->variant->shape.dtype);
+    return (size_t)width * imx_transfer_element(run->variant);
 }
 
 /* Bytes from the start of a rank's rows, or of a slot, to those of its chunk q. */
@@ -41,6 +48,23 @@ static inline size_t imx_transfer_chunk_bytes(const imx_run *run, int rank, int 
     return (size_t)imx_run_chunk_rows(run, rank, q) * imx_transfer_row_bytes(run, width);
 }
 
+/* Of what goes along with a gather: bytes of a chunk, and from the start of that shard or of all
+ * ranks' rows to it. */
+static inline size_t imx_transfer_along_bytes(const imx_run *run, int rank, int q)
+{
+    return (size_t)imx_run_chunk_rows(run, rank, q) * run->along.row_bytes;
+}
+
+static inline size_t imx_transfer_along_at(const imx_run *run, int q)
+{
+    return (size_t)q * (size_t)imx_variant_chunk_rows(run->variant, run->m) * run->along.row_bytes;
+}
+
+static inline size_t imx_transfer_along_rank_at(const imx_run *run, int rank)
+{
+    return run->along.at + (size_t)imx_run_row(run, rank) * run->along.row_bytes;
+}
+
 /* Signal or counter of chunk q of rank. */
 static inline int imx_transfer_chunk_number(const imx_run *run, int rank, int q)
 {
@@ -58,6 +82,10 @@ imx_needs imx_transfer_both_apart(const imx_variant *variant, const imx_needs *f
                                   const imx_needs *second);
 imx_run imx_transfer_apart(const imx_run *run, const imx_needs *first);
 
+/* The same of two gathers by the ll kernel, which has no epoch and no credits. */
+imx_needs imx_transfer_both_ll(const imx_needs *first, const imx_needs *second);
+imx_run imx_transfer_second_ll(const imx_run *run, const imx_needs *first);
+
 /* ---- what copies take, of collectives -------------------------------------------------------- */
 
 /* Microseconds, beside a second stream's work and on one alone. */
@@ -65,6 +93,9 @@ double imx_transfer_copy_cost(const imx_rates *rates, double sent);
 double imx_transfer_sequential_cost(const imx_rates *rates, double sent);
 
 /* ---- gather ---------------------------------------------------------------------------------- */
+
+/* What goes along with the rows (run->along) is moved by all of these but gather_out, and by
+ * hierarchical.h's. */
 
 void imx_transfer_gather_needs(const imx_variant *variant, int64_t width, imx_needs *needs);
 

@@ -22,6 +22,8 @@ static const struct {
     { "ids", offsetof(imbrex_args, ids) },
     { "weights", offsetof(imbrex_args, weights) },
     { "routing", offsetof(imbrex_args, routing) },
+    { "scale_a", offsetof(imbrex_args, scale_a) },
+    { "scale_b", offsetof(imbrex_args, scale_b) },
 };
 
 /* Every size that some operator's run has. */
@@ -70,6 +72,20 @@ int64_t imx_args_rows(const imx_op *op, const imbrex_args *args)
     return size_at(args, of_run(op)->offset);
 }
 
+/* Of scales of a product's a and b. */
+static int64_t scale_extent(const imx_shape *s, int64_t rows, int which)
+{
+    int64_t per = which == IMX_SCALE_B_ROWS ? s->n : rows;
+    if (which == IMX_SCALE_COLS)
+        return s->scaling == IMBREX_PER_BLOCK ? imx_ceil_div(s->k, IMX_SCALING_BLOCK)
+                                              : IMX_NO_EXTENT;
+    if (s->scaling == IMBREX_PER_TENSOR)
+        return 1;
+    return which == IMX_SCALE_B_ROWS && s->scaling == IMBREX_PER_BLOCK
+               ? imx_ceil_div(per, IMX_SCALING_BLOCK)
+               : per;
+}
+
 static int64_t extent_of(const imx_asked *asked, int64_t m, int which)
 {
     const imx_shape *s = asked->shape;
@@ -87,6 +103,12 @@ static int64_t extent_of(const imx_asked *asked, int64_t m, int which)
         return s->layout == IMBREX_NK ? s->n : s->k;
     case IMX_B_COLS:
         return s->layout == IMBREX_NK ? s->k : s->n;
+    case IMX_SCALE_OWN_ROWS:
+        return scale_extent(s, extent_of(asked, m, IMX_OWN_ROWS), which);
+    case IMX_SCALE_ROWS:
+    case IMX_SCALE_COLS:
+    case IMX_SCALE_B_ROWS:
+        return scale_extent(s, m, which);
     default:
         return asked->op->extent(asked, m, which);
     }
@@ -121,6 +143,10 @@ imbrex_dtype imx_args_dtype(const imx_asked *asked, const imbrex_field *operand)
         return asked->op->result(asked);
     case IMX_FLOATS:
         return IMBREX_F32;
+    case IMX_OUT:
+        return asked->shape->out;
+    case IMX_WEIGHTS:
+        return asked->shape->dtype == IMBREX_E5M2 ? IMBREX_E4M3 : asked->shape->dtype;
     default:
         return asked->shape->dtype;
     }
@@ -133,9 +159,22 @@ size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operan
                : imx_dtype_bytes(imx_args_dtype(asked, operand));
 }
 
+/* Of a product's scales. */
+static imx_part scale_part(const void *desc, const char **because)
+{
+    imbrex_gemm_desc gemm;
+    memcpy(&gemm, desc, sizeof gemm);
+    *because = gemm.scaling ? "desc.scaling says how a and b are scaled" : "desc.scaling is 0";
+    return gemm.scaling ? IMX_MUST : IMX_MUST_NOT;
+}
+
 imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
                        const char **because)
 {
+    bool scale = operand->offset == offsetof(imbrex_args, scale_a) ||
+                 operand->offset == offsetof(imbrex_args, scale_b);
+    if (op->scaled && scale)
+        return scale_part(desc, because);
     imx_part part = op->part ? op->part(op, desc, operand, because) : IMX_AS_DECLARED;
     if (part != IMX_AS_DECLARED)
         return part;

@@ -66,7 +66,8 @@ static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
     const imx_shape *shape = &in->shape;
     int64_t rows = imx_max(1, imx_ceil_div(shape->m, in->ranks));
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
-    int64_t shard_bytes = rows * width * (int64_t)imx_dtype_bytes(shape->dtype);
+    int64_t shard_bytes =
+        rows * width * (int64_t)imx_dtype_bytes(in->scatters ? shape->out : shape->dtype);
     bool by_kernel = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
     bool large = shard_bytes >= OVERLAP_BYTES_LEAST;
     const char *store = by_kernel ? storing(op, p) : NULL;

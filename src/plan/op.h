@@ -59,13 +59,15 @@ typedef enum imx_kind {
     IMX_DTYPE,
     IMX_WIRE, /* imbrex_dtype, E4M3 too */
     IMX_LAYOUT,
-    IMX_SCALES, /* imbrex_scaling */
-    IMX_NAME,   /* const char * */
-    IMX_STRUCT, /* a pointer to a struct, whose fields have rows of their own; operands follow: */
-    IMX_MATRIX, /* void *: elements of the plan's dtype */
-    IMX_RESULT, /* void *: of the type that imx_op.result gives */
-    IMX_I32,    /* int32_t * */
-    IMX_FLOATS  /* float * */
+    IMX_SCALES,  /* imbrex_scaling */
+    IMX_NAME,    /* const char * */
+    IMX_STRUCT,  /* a pointer to a struct, whose fields have rows of their own; operands follow: */
+    IMX_MATRIX,  /* void *: elements of the plan's dtype */
+    IMX_RESULT,  /* void *: of the type that imx_op.result gives */
+    IMX_WEIGHTS, /* void *: b's elements */
+    IMX_OUT,     /* void *: elements of the type of c before it is quantised */
+    IMX_I32,     /* int32_t * */
+    IMX_FLOATS   /* float * */
 } imx_kind;
 
 /* own[IMX_FIELD_DIMS + i]: how far dimension i of an operand reaches in a run of m rows. */
@@ -77,6 +79,10 @@ typedef enum imx_extent {
     IMX_K,
     IMX_B_ROWS, /* n or k, as b lies */
     IMX_B_COLS,
+    IMX_SCALE_ROWS,     /* of a's scales, where a has all rows, */
+    IMX_SCALE_OWN_ROWS, /* or own ones */
+    IMX_SCALE_COLS,
+    IMX_SCALE_B_ROWS,
     IMX_OF_OP /* from here on: imx_op.extent knows */
 } imx_extent;
 
@@ -172,6 +178,7 @@ typedef struct imx_op {
 
     const imx_around *around; /* NULL: nothing */
 
+    bool scaled;    /* its desc is an imbrex_gemm_desc, whose dtype may have 8 bits */
     size_t norm_at; /* of the desc's imbrex_norm, with IMX_NORM (ops/norm.h) */
 
     /* Of a dimension from IMX_OF_OP on, on this rank; NULL: there is none. */

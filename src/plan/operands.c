@@ -34,6 +34,27 @@ static uint16_t shortened(float value, imbrex_dtype dtype)
     return (uint16_t)(sign | (magnitude < least ? 0 : (magnitude - (112u << 23)) >> 13));
 }
 
+/* E4M3 has an exponent of four bits, of which 7 is 2^0; an E5M2 is the upper half of a float16. */
+static uint8_t shortened_again(float value, imbrex_dtype dtype)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (dtype == IMBREX_E5M2)
+        return (uint8_t)(shortened(value, IMBREX_F16) >> 8);
+    uint32_t sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
+    const uint32_t least = 121u << 23; /* 2^-6, the least normal one */
+    return (uint8_t)(sign | (magnitude < least ? 0 : (magnitude - (120u << 23)) >> 20));
+}
+
+static void put(float value, imbrex_dtype dtype, char *to)
+{
+    uint16_t half = shortened(value, dtype);
+    if (imx_dtype_is_8bit(dtype))
+        *to = (char)shortened_again(value, dtype);
+    else
+        memcpy(to, dtype == IMBREX_F32 ? (void *)&value : (void *)&half, imx_dtype_bytes(dtype));
+}
+
 static imbrex_status copy(const imx_operands *o, void *dst, const void *src, size_t bytes)
 {
     return imx_stream_copy(o->group, dst, src, bytes, o->group->rank, o->group->stream);
@@ -44,25 +65,39 @@ static imbrex_status drain(const imx_operands *o)
     return o->group->backend->stream_sync(o->group->device, o->group->stream);
 }
 
-/* One block from the host, and what stands is then doubled. */
-static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype)
+/* So many bytes of elements of dtype: one block from the host, and what stands is then doubled. */
+static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype, char *base, size_t all)
 {
-    size_t element = imx_dtype_bytes(dtype), all = (size_t)o->sets * o->set_bytes;
+    size_t element = imx_dtype_bytes(dtype);
     size_t count = all / element < BLOCK_ELEMENTS ? all / element : BLOCK_ELEMENTS;
-    char *host = NULL, *base = o->memory->base;
+    char *host = NULL;
     uint64_t state = 0x9e3779b97f4a7c15 + (uint64_t)o->group->rank;
     IMX_TRY(imx_sys_alloc(count, element, &host));
-    for (size_t i = 0; i < count; i++) {
-        float value = next_value(&state);
-        uint16_t half = shortened(value, dtype);
-        memcpy(host + i * element, dtype == IMBREX_F32 ? (void *)&value : (void *)&half, element);
-    }
+    for (size_t i = 0; i < count; i++)
+        put(next_value(&state), dtype, host + i * element);
     imbrex_status status = copy(o, base, host, count * element);
     for (size_t done = count * element; done < all && status == IMBREX_OK; done *= 2)
         status = copy(o, base + done, base, done < all - done ? done : all - done);
     imbrex_status drained = drain(o); /* also of what came before a copy that failed */
     free(host);
     return status == IMBREX_OK ? drained : status;
+}
+
+/* The operands of one set, which all others are then copies of. */
+static imbrex_status fill_all(const imx_operands *o, const imx_asked *asked)
+{
+    char *base = o->memory->base;
+    for (int i = 0; i < o->op->info.args_fields; i++) {
+        const imbrex_field *row = &o->op->info.args[i];
+        size_t end = o->set_bytes;
+        for (int j = i + 1; j < o->op->info.args_fields; j++)
+            end = o->wanted[j] && o->at[j] < end ? o->at[j] : end;
+        if (o->wanted[i] && end > o->at[i])
+            IMX_TRY(fill(o, imx_args_dtype(asked, row), base + o->at[i], end - o->at[i]));
+    }
+    for (int i = 1; i < o->sets; i++)
+        IMX_TRY(copy(o, base + (size_t)i * o->set_bytes, base, o->set_bytes));
+    return drain(o);
 }
 
 static bool is_wanted(const imx_op *op, const void *desc, const imbrex_field *row)
@@ -87,7 +122,7 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx
     }
     o.sets = 1 + (int)imx_min((int64_t)(group->target->cache_bytes / o.set_bytes), SETS_MOST - 1);
     IMX_TRY(group->backend->memory_create(group->device, (size_t)o.sets * o.set_bytes, &o.memory));
-    imbrex_status status = fill(&o, r->shape.dtype);
+    imbrex_status status = fill_all(&o, &asked);
     if (status != IMBREX_OK)
         imx_operands_destroy(&o);
     else

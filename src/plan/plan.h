@@ -93,6 +93,14 @@ struct imbrex_plan {
                                            to other nodes by the engine */
 };
 
+/* What goes along with rows of this rank's that are gathered, under the same signals: as many rows
+ * of another matrix.  They come in behind the first matrix, all ranks' together. */
+typedef struct imx_along {
+    const void *shard;
+    size_t row_bytes; /* 0: nothing does */
+    size_t at;        /* of shared data */
+} imx_along;
+
 /* One run being enqueued. */
 struct imx_run {
     imbrex_plan *plan;
@@ -106,6 +114,7 @@ struct imx_run {
     size_t data_at, signals_at; /* of a second movement: behind what the first one needs */
     size_t credits_at, done_at; /* likewise, of one with an epoch of its own (imx_transfer_apart):
                                    bytes from the buffer's begin; local signals before its own */
+    imx_along along;
 };
 
 /* Collective; desc: the operator's, NULL is INVALID. */

@@ -28,6 +28,11 @@ static int64_t number_at(const void *desc, const imbrex_field *field)
     return narrow;
 }
 
+static bool is_named(const imbrex_field *field, const char *name)
+{
+    return strcmp(field->name, name) == 0;
+}
+
 static double real_at(const void *desc, const imbrex_field *field)
 {
     float value;
@@ -39,7 +44,7 @@ static double real_at(const void *desc, const imbrex_field *field)
 static int64_t number_named(const imx_op *op, const void *desc, const char *name)
 {
     for (int i = 0; i < op->info.desc_fields; i++) {
-        if (strcmp(op->info.desc[i].name, name) == 0)
+        if (is_named(&op->info.desc[i], name))
             return number_at(desc, &op->info.desc[i]);
     }
     return 0;
@@ -77,7 +82,8 @@ static void set_dtypes(imx_request *r)
     for (int i = 0; i < info->desc_fields; i++) {
         const imbrex_field *field = &info->desc[i];
         imbrex_dtype is = (imbrex_dtype)number_at(r->desc, field);
-        is = imx_dtype_or(is, dtype);
+        bool others = !is_named(field, "dtype") && imx_dtype_is_8bit(dtype);
+        is = imx_dtype_or(is, others ? IMBREX_BF16 : dtype);
         if (is_dtype(field))
             memcpy(r->desc + field->offset, &is, sizeof is);
     }
@@ -97,7 +103,11 @@ imx_request imx_request_of(const imx_op *op, const void *desc)
         .k = number_named(op, desc, "k"),
         .dtype = (imbrex_dtype)number_named(op, desc, "dtype"),
         .layout = (imbrex_layout)number_named(op, desc, "layout"),
+        .scaling = (imbrex_scaling)number_named(op, desc, "scaling"),
+        .fast_accumulation = number_named(op, desc, "fast_accumulation") != 0,
     };
+    imbrex_dtype out = (imbrex_dtype)number_named(op, desc, "out");
+    r.shape.out = imx_dtype_or(out, r.shape.dtype);
     r.algorithm = algorithm_of(op, desc);
     r.chunk_rows = (int)number_named(op, desc, "chunk_rows");
     r.sms = (int)number_named(op, desc, "sms");
@@ -113,6 +123,15 @@ static imbrex_status check_range(const char *desc, const char *name, int64_t val
     if (value < least || value > most)
         return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %lld to %lld", desc, name,
                         (long long)value, (long long)least, (long long)most);
+    return IMBREX_OK;
+}
+
+static imbrex_status check_dtype(const char *desc, const imbrex_field *field, int64_t value,
+                                 bool short_too)
+{
+    if ((uint64_t)value > (short_too ? IMBREX_E5M2 : IMBREX_F32))
+        return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16%s", desc, field->name,
+                        (int)value, short_too ? ", F32, E4M3 or E5M2" : " or F32");
     return IMBREX_OK;
 }
 
@@ -140,10 +159,7 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
                             real_at(r->desc, field));
         return IMBREX_OK;
     case IMX_DTYPE:
-        if ((uint64_t)value > IMBREX_F32)
-            return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16 or F32", desc,
-                            field->name, (int)value);
-        return IMBREX_OK;
+        return check_dtype(desc, field, value, r->op->scaled && is_named(field, "dtype"));
     case IMX_WIRE:
         if ((uint64_t)value > IMBREX_E4M3)
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_E4M3, or what dtype is", desc,
@@ -168,6 +184,46 @@ static imbrex_status check_matrix(const char *desc, const char *name, int64_t ro
                         "a matrix of %s.%s = %lld x %lld is too large: want "
                         "at most 2^%d elements",
                         desc, name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
+    return IMBREX_OK;
+}
+
+/* What products of other types must leave alone. */
+static imbrex_status check_unscaled(const imx_shape *s, const char *desc)
+{
+    if (s->scaling)
+        return imx_fail(IMBREX_INVALID, "%s.scaling is %d and %s.dtype %s: want 0, %s", desc,
+                        (int)s->scaling, desc, imx_dtype_name(s->dtype),
+                        "scales are for E4M3 and E5M2");
+    if (s->fast_accumulation)
+        return imx_fail(IMBREX_INVALID, "%s.fast_accumulation is 1 and %s.dtype %s: want 0, %s",
+                        desc, desc, imx_dtype_name(s->dtype), "it is for E4M3 and E5M2");
+    if (s->out != s->dtype)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s.out is %s and %s.dtype %s: want the same, or a dtype of 8 bits", desc,
+                        imx_dtype_name(s->out), desc, imx_dtype_name(s->dtype));
+    return IMBREX_OK;
+}
+
+/* Of products whose a and b have 8 bits: both are read along k, 16 bytes at a time. */
+static imbrex_status check_scaled(const imx_shape *s, const char *desc)
+{
+    if (!imx_dtype_is_8bit(s->dtype))
+        return check_unscaled(s, desc);
+    if (s->layout != IMBREX_NK)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s.layout is IMBREX_KN and %s.dtype %s: want IMBREX_NK, 8-bit products "
+                        "read both operands along k",
+                        desc, desc, imx_dtype_name(s->dtype));
+    if (s->k % 16)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "%s.k is %lld and %s.dtype %s: want a multiple of 16, rows of 8-bit "
+                        "elements are read by so many",
+                        desc, (long long)s->k, desc, imx_dtype_name(s->dtype));
+    if (s->fast_accumulation && s->scaling == IMBREX_PER_BLOCK)
+        return imx_fail(IMBREX_INVALID,
+                        "%s.fast_accumulation is 1 and %s.scaling PER_BLOCK: want 0, its sums are "
+                        "scaled every %d of k",
+                        desc, desc, IMX_SCALING_BLOCK);
     return IMBREX_OK;
 }
 
@@ -198,6 +254,8 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r,
     if (r->m_least > r->shape.m)
         return imx_fail(IMBREX_INVALID, "%s.m_least is %lld: want from 0 to %s.m, %lld", desc,
                         (long long)r->m_least, desc, (long long)r->shape.m);
+    if (op->product)
+        IMX_TRY(op->scaled ? check_scaled(&r->shape, desc) : check_unscaled(&r->shape, desc));
     if (op->check)
         IMX_TRY(op->check(group, r));
     for (int i = 0; i < IMX_BLANKS; i++)
@@ -261,7 +319,7 @@ static bool is_common(const imbrex_field *field)
     static const char *const names[] = { "n", "k", "chunk_rows", "sms", "m_least" };
     bool common = field->flags & IMBREX_FIELD_RUN;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        common = common || strcmp(field->name, names[i]) == 0;
+        common = common || is_named(field, names[i]);
     return common;
 }
 
@@ -282,6 +340,10 @@ void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
             break;
         case IMX_REAL:
             imx_text_add(text, " %s=%.9g", field->name, real_at(desc, field));
+            break;
+        case IMX_DTYPE:
+            if (value != number_named(op, desc, "dtype"))
+                imx_text_add(text, " %s=%s", field->name, imx_dtype_name((imbrex_dtype)value));
             break;
         default:
             break;

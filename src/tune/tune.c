@@ -72,13 +72,13 @@ static int64_t evenly(int64_t rows, int64_t most)
 /* Collectives only copy and add: a chunk is so many bytes. */
 static int64_t rows_of_bytes(const imx_tune_input *in, int64_t bytes)
 {
-    int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
+    int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.out);
     return imx_max(1, bytes / imx_max(1, row_bytes));
 }
 
 static void cut_pieces(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
-    int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.dtype);
+    int64_t row_bytes = in->shape.n * (int64_t)imx_dtype_bytes(in->shape.out);
     int64_t chunk = imx_min(imx_min(in->chunk_rows, rows) * row_bytes, PIECE_BYTES_MOST);
     config->line_bytes = in->arch ? LINE_BYTES_CUDA : LINE_BYTES_CPU;
     config->piece_bytes = in->arch ? PIECE_BYTES_CUDA : PIECE_BYTES_CPU;

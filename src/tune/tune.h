@@ -5,10 +5,21 @@
 #include "base/imx.h"
 
 typedef struct imx_shape {
-    int64_t m, n, k; /* k is 0 where there is no product */
-    imbrex_dtype dtype;
+    int64_t m, n, k;    /* k is 0 where there is no product */
+    imbrex_dtype dtype; /* of a and b: with E5M2 b is E4M3 */
+    imbrex_dtype out;   /* of c, and of what is added to it */
     imbrex_layout layout;
+    imbrex_scaling scaling; /* of a and b */
+    bool fast_accumulation;
 } imx_shape;
+
+/* Floats of scales that travel with a row of a. */
+static inline int64_t imx_shape_row_scales(const imx_shape *shape)
+{
+    return shape->scaling == IMBREX_PER_ROW     ? 1
+           : shape->scaling == IMBREX_PER_BLOCK ? imx_ceil_div(shape->k, IMX_SCALING_BLOCK)
+                                                : 0;
+}
 
 /* What the choice depends on beside the shape. */
 typedef struct imx_tune_input {

@@ -184,11 +184,15 @@ static void combine(void **state)
 
 static int ranks = 4;
 
+static int scaling; /* of 8-bit products */
+
 /* nodes: 0 is one, whose ranks are walked chunk by chunk. */
 static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target, int nodes)
 {
+    imbrex_dtype out = (imbrex_dtype)(dtype > (int)IMBREX_F32 ? 1 + scaling % 3 : dtype);
     imx_tune_input input = {
-        .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, (imbrex_layout)layout },
+        .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, out, (imbrex_layout)layout, scaling,
+                   false },
         .product = true,
         .scatters = sides & IMX_GEMM_SCATTERS,
         .ranks = ranks,
@@ -223,6 +227,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
+        .out = out,
+        .scaling = scaling,
         .sides = sides,
         .own = tuned.spanning ? -1 : 1,
         .slices = tuned.slices,
@@ -232,6 +238,9 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
     try_on(&imx_kernel_gemm, &args, &targets[target]);
 }
 
+static const int both[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, IMX_GEMM_SCATTERS,
+                            IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH };
+
 /* Shapes that call for different tiles and loads, as both operators ask for them. */
 static void gemm(void **state)
 {
@@ -240,27 +249,37 @@ static void gemm(void **state)
         { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 4096, 14336, 4096 }, { 512, 7168, 8192 },
         { 64, 4096, 4096 },   { 1, 4096, 4096 },    { 1000, 1001, 999 },   { 3, 5, 7 },
     };
-    static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH };
-    enum { SIDES = sizeof sides / sizeof sides[0], SHAPES = sizeof shapes / sizeof shapes[0] };
+    enum { SIDES = sizeof both / sizeof both[0], SHAPES = sizeof shapes / sizeof shapes[0] };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
         for (int layout = IMBREX_NK; layout <= IMBREX_KN; layout++) {
             bool whole = dtype == IMBREX_BF16 && layout == IMBREX_NK; /* else one each, of half */
             for (int i = whole ? 0 : (dtype + layout) % 2; i < SHAPES; i += whole ? 1 : 2) {
                 for (int target = 0; target < TARGETS; target++)
                     for (int side = 0; side < (whole ? SIDES : 1); side++)
-                        try_gemm(shapes[i], dtype, layout, sides[(i + dtype + side) % SIDES],
-                                 target, 1);
+                        try_gemm(shapes[i], dtype, layout, both[(i + dtype + side) % SIDES], target,
+                                 1);
             }
         }
     }
     for (int i = 0; i < 2 * TARGETS * 2; i++) /* over nodes */
-        try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, sides[i % 2 * 2], i / 2 % 2, 2);
+        try_gemm(shapes[i / 4], IMBREX_BF16, IMBREX_NK, both[i % 2 * 2], i / 2 % 2, 2);
     for (int i = 0; i < SHAPES; i++) /* gemm_ar's copy */
         try_gemm(shapes[i], i % 3 == 2 ? IMBREX_F16 : IMBREX_BF16, i % 2 ? IMBREX_KN : IMBREX_NK,
                  IMX_GEMM_SCATTERS, i % TARGETS, 0);
     for (int i = 3; i < 7; i += 3)
-        try_gemm(shapes[i], i > 3 ? IMBREX_F32 : IMBREX_BF16, IMBREX_NK, sides[0], LITTLE, 1);
+        try_gemm(shapes[i], i > 3 ? IMBREX_F32 : IMBREX_BF16, IMBREX_NK, both[0], LITTLE, 1);
+}
+
+static void scaled(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = { { 8192, 4096, 4096 }, { 64, 4096, 4096 }, { 500, 7, 16 } };
+    for (int i = 0; i < 12; i++) {
+        scaling = i % 4;
+        try_gemm(shapes[i / 4], i % 5 == 4 ? IMBREX_E5M2 : IMBREX_E4M3, IMBREX_NK,
+                 both[(i + i / 4) % 4], i == 3 ? LITTLE : i % TARGETS, 1);
+        assert_non_null(strstr(tried, "-DIMX_EIGHT="));
+    }
 }
 
 /* Rows that go to peers: by the copy engine where it costs no stage, by warps elsewhere. */
@@ -492,6 +511,7 @@ int main(void)
         cmocka_unit_test(grouped),
         cmocka_unit_test(combine),
         cmocka_unit_test(dispatch),
+        cmocka_unit_test(scaled),
         cmocka_unit_test(traces),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(all_compile_and_are_lean),

@@ -64,7 +64,7 @@ static int plans(imbrex_group *group, void *ctx)
     INVALID("desc.k is 2147483647", imbrex_plan_gemm_rs, group, GEMM(k, INT32_MAX), &p);
     INVALID("desc.chunk_rows is -4", imbrex_plan_ag_gemm, group, GEMM(chunk_rows, -4), &p);
     INVALID("desc.sms is -5: want from 0", imbrex_plan_gemm_rs, group, GEMM(sms, -5), &p);
-    INVALID("desc.dtype is 4", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)4), &p);
+    INVALID("desc.dtype is 6", imbrex_plan_ag_gemm, group, GEMM(dtype, (imbrex_dtype)6), &p);
     INVALID("desc.layout is 2", imbrex_plan_ag_gemm, group, GEMM(layout, (imbrex_layout)2), &p);
     INVALID("desc.m is -1", imbrex_plan_all_gather, group, COLL(m, -1), &p);
     INVALID("desc.n is -1", imbrex_plan_reduce_scatter, group, COLL(n, -1), &p);

@@ -47,7 +47,8 @@ static void chunks_are_even(void **state)
     imx_tune_input cpu = {
         .product = true, .scatters = true, .ranks = 2, .nodes = 1, .workers = 1
     };
-    cpu.shape = (imx_shape){ 4096, 64, 64, IMBREX_F32, IMBREX_NK };
+    cpu.shape =
+        (imx_shape){ 4096, 64, 64, IMBREX_F32, IMBREX_F32, IMBREX_NK, IMBREX_UNSCALED, false };
     assert_int_equal(imx_tune_config(&cpu).chunk_rows, 1024);
     cpu.shape.m = 4100;
     assert_int_equal(imx_tune_config(&cpu).chunk_rows, 684);

@@ -43,7 +43,7 @@ static int check(const imx_algorithm *a, int64_t m, int64_t n, int64_t k, int ra
     *variant = (imx_variant){
         .plan = &plan,
         .algorithm = a,
-        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
+        .shape = { m, n, k, IMBREX_BF16, IMBREX_BF16, IMBREX_NK, IMBREX_UNSCALED, false },
         .config = tuned_on(m, n, k, 0, ranks, 90, SMS),
     };
     const imx_tune_input in = { .shape = variant->shape, .ranks = ranks };

@@ -5,7 +5,7 @@ static imx_tune_input input_of(int64_t m, int64_t n, int64_t k, int scatters, in
                                int sms)
 {
     return (imx_tune_input){
-        .shape = { m, n, k, IMBREX_BF16, IMBREX_NK },
+        .shape = { m, n, k, IMBREX_BF16, IMBREX_BF16, IMBREX_NK, IMBREX_UNSCALED, false },
         .product = k > 0,
         .scatters = scatters,
         .ranks = ranks,

@@ -171,6 +171,45 @@ static void e4m3_rounds_and_saturates(void **state)
     }
 }
 
+/* The value of an E5M2 code; the step behind the largest is infinity's. */
+static double value_e5m2(int code)
+{
+    int exponent = (code & 0x7f) >> 2, fraction = code & 3;
+    double x = exponent ? ldexp(1 + fraction / 4.0, exponent - 15) : ldexp(fraction, -16);
+    return code & 0x80 ? -x : x;
+}
+
+static void every_e5m2_code_survives(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 256; i++) {
+        float wide = imx_dtype_from_e5m2((uint8_t)i), loop;
+        bool nan = (i & 0x7f) > 0x7c;
+        if (nan)
+            assert_true(isnan(wide));
+        else if ((i & 0x7f) == 0x7c)
+            assert_true(isinf(wide) && !!signbit(wide) == i >> 7);
+        else
+            assert_true((double)wide == value_e5m2(i) && !!signbit(wide) == i >> 7);
+        assert_int_equal(imx_dtype_to_e5m2(wide), nan ? i | 2 : i);
+        uint8_t code = (uint8_t)i, back;
+        imx_dtype_widen(IMBREX_E5M2, &code, &loop, 1);
+        imx_dtype_narrow(IMBREX_E5M2, &loop, &back, 1);
+        assert_int_equal(imx_dtype_bits(loop), imx_dtype_bits(wide));
+        assert_int_equal(back, imx_dtype_to_e5m2(wide));
+    }
+    for (int i = 0; i < 0x7c; i++) {
+        float middle = (float)((value_e5m2(i) + value_e5m2(i + 1)) / 2);
+        int even = i % 2 ? i + 1 : i;
+        assert_int_equal(imx_dtype_to_e5m2(middle), even);
+        assert_int_equal(imx_dtype_to_e5m2(nextafterf(middle, 0)), i);
+        assert_int_equal(imx_dtype_to_e5m2(nextafterf(middle, INFINITY)), i + 1);
+        assert_int_equal(imx_dtype_to_e5m2(-middle), even | 0x80);
+    }
+    assert_int_equal(imx_dtype_to_e5m2(3.4028235e38f), 0x7c);
+    assert_int_equal(imx_dtype_to_e5m2(-0x1p-149f), 0x80);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +217,7 @@ int main(void)
         cmocka_unit_test(midpoints_round_to_even),
         cmocka_unit_test(loops_agree_with_single_conversions),
         cmocka_unit_test(e4m3_rounds_and_saturates),
+        cmocka_unit_test(every_e5m2_code_survives),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }

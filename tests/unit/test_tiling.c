@@ -19,6 +19,8 @@
 #include "tune/tune.h"
 #include "tuned.h"
 
+#define BF16_NK IMBREX_BF16, IMBREX_BF16, IMBREX_NK, IMBREX_UNSCALED, false
+
 enum { SMS = 132, SHARED_MOST = 231424 };
 
 static void check(int64_t m, int64_t n, int64_t k, int ranks, int scatters, int tile_n)
@@ -310,7 +312,7 @@ static void the_largest_sizes_are_held(void **state)
     for (int i = 0; i < 96; i++) {
         imx_tune_input input = {
             .shape = { i / 32 == 0 ? IMX_SIZE_MOST : 7, i / 32 == 1 ? IMX_SIZE_MOST : 7,
-                       i / 32 == 2 ? IMX_SIZE_MOST : 7, IMBREX_BF16, IMBREX_NK },
+                       i / 32 == 2 ? IMX_SIZE_MOST : 7, BF16_NK },
             .product = true,
             .scatters = i % 2,
             .ranks = i / 2 % 2 ? 1 : 4,
@@ -469,11 +471,11 @@ static void few_rows_are_merged(void **state)
     check_choices(rows, sizeof rows / sizeof rows[0], is_spanning);
     imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .workers = SMS };
     in.memory_gb_s = 4917;
-    in.shape = (imx_shape){ 512, 14336, 8192, IMBREX_BF16, IMBREX_NK };
+    in.shape = (imx_shape){ 512, 14336, 8192, BF16_NK };
     assert_true(imx_tune_config(&in).spanning); /* b would be read for each rank, */
     in.shape.k = 1024;                          /* here from the cache */
     assert_false(imx_tune_config(&in).spanning);
-    in.shape = (imx_shape){ 656, 7168, 8192, IMBREX_BF16, IMBREX_NK };
+    in.shape = (imx_shape){ 656, 7168, 8192, BF16_NK };
     assert_false(imx_tune_config(&in).spanning);
     in.memory_gb_s = 3352; /* and there that takes longer */
     assert_true(imx_tune_config(&in).spanning);
@@ -497,7 +499,7 @@ static void few_rows_are_summed(void **state)
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_summed);
     assert_int_equal(plan_of(256, 4096, 7168, 1, 2, 90).tile_rows, 128); /* by two blocks */
-    imx_tune_input in = { .shape = { 64, 8192, 3584, IMBREX_BF16, IMBREX_NK },
+    imx_tune_input in = { .shape = { 64, 8192, 3584, BF16_NK },
                           .product = true,
                           .scatters = true,
                           .ranks = 3,
@@ -509,7 +511,7 @@ static void few_rows_are_summed(void **state)
     assert_true(imx_tune_config(&in).sums);
     in.sms = SMS;
     assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
-    in.shape = (imx_shape){ 512, 8192, 14336, IMBREX_BF16, IMBREX_NK };
+    in.shape = (imx_shape){ 512, 8192, 14336, BF16_NK };
     in.ranks = 2;
     in.workers = SMS;
     in.sharers = in.sms = 0;

@@ -1,6 +1,16 @@
 /* args.h - the contract of the GEMM kernel: c[m, n] = a[m, k] * b, tile by tile in the schedule's
  * order, with room for communication on both sides.  Products accumulate in float32; bias, if any,
- * is added in float32; one rounding to dtype.
+ * is added in float32; one rounding to out.
+ *
+ * a and b of 8 bits (with E5M2 b is E4M3) are of layout NK.  Their products are exact in float32;
+ * those of 128 of k are added up, and such sums are added in the order of k.  scaling: a sum is
+ * taken times s, the product of a scale of a and one of b, rounded to float32.
+ *   PER_TENSOR  s = scale_a[0] * scale_b[0], of the whole sum
+ *   PER_ROW     s = scale_a[row] * scale_b[col], of the whole sum
+ *   PER_BLOCK   s = scale_a[row, k / 128] * scale_b[col / 128, k / 128], of each 128 of k
+ * Scales of rows of a, row_scales each, lie and travel as these do, under their signals: of rows in
+ * `gathered` they are in gathered_scales, [m, row_scales], which begins `scales` bytes behind the
+ * begin of a rank's data.  PER_TENSOR: in scale_a.
  *
  * IMX_GEMM_GATHERS, about a:
  *   own      rows of rank `own` come from `a` ([rows, k], its own rows only), all others from
@@ -87,7 +97,10 @@ enum {
 typedef struct imx_gemm_args {
     imx_schedule schedule;
     int64_t k;
-    int dtype, layout; /* imbrex_dtype, imbrex_layout */
+    int dtype, layout; /* imbrex_dtype, imbrex_layout; of a and b */
+    int out;           /* imbrex_dtype of c, bias, and what is added to it */
+    int scaling;       /* imbrex_scaling */
+    int row_scales;    /* of a row of a; 0: none are a row's alone */
     int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
     int reserved_sms;  /* multiprocessors that stay free for others: as the kernel is made */
     int own;
@@ -99,6 +112,8 @@ typedef struct imx_gemm_args {
     int plan; /* for the site of a wait */
     const void *a, *gathered, *b, *bias;
     const void *residual; /* [own rows, n] or NULL: of what own rows' sums become c */
+    const float *scale_a, *gathered_scales, *scale_b;
+    int64_t scales;
     void *c;
     uint64_t *epoch; /* of the run */
     const uint64_t *ready;

@@ -8,6 +8,7 @@
  * one of b at a time, and a panel stays while the next tiles need it again:
  *
  *     scratch: | a [tile_rows, k] | b [tile_cols, k] or [k, tile_cols] | c [tile_rows, tile_cols] |
+ *              | of 8-bit types the sums of 128 of k [tile_rows, tile_cols] |
  *
  * Each tile is one BLAS call of the same shape whichever block makes it, so its bits are the same.
  */
@@ -22,7 +23,7 @@
 
 /* What this block has in float32; row and col of the tile that a and b were widened for. */
 typedef struct panels {
-    float *a, *b, *c;
+    float *a, *b, *c, *sums;
     long long row, col;
 } panels;
 
@@ -30,6 +31,11 @@ typedef struct panels {
 static size_t panel_floats(int64_t rows, int64_t cols)
 {
     return ((size_t)rows * (size_t)cols + 15) / 16 * 16;
+}
+
+static bool is_8bit(const imx_gemm_args *args)
+{
+    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
 }
 
 static void one_thread(void)
@@ -52,7 +58,7 @@ size_t imx_gemm_cpu_scratch(const void *untyped)
         return 0;
     return sizeof(float) *
            (panel_floats(s->tile_rows, args->k) + panel_floats(s->tile_cols, args->k) +
-            panel_floats(s->tile_rows, s->tile_cols));
+            (is_8bit(args) ? 2 : 1) * panel_floats(s->tile_rows, s->tile_cols));
 }
 
 static panels panels_in(const imx_gemm_args *args, void *scratch)
@@ -62,6 +68,7 @@ static panels panels_in(const imx_gemm_args *args, void *scratch)
     if (args->dtype != IMBREX_F32) {
         p.b = p.a + panel_floats(s->tile_rows, args->k);
         p.c = p.b + panel_floats(s->tile_cols, args->k);
+        p.sums = p.c + panel_floats(s->tile_rows, s->tile_cols);
     }
     return p;
 }
@@ -145,8 +152,8 @@ static void widen_b(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t k = args->k, n = args->schedule.n;
     if (args->layout == IMBREX_NK) {
-        imx_dtype_widen(args->dtype, imx_dtype_at(args->dtype, args->b, tile->col * k), p->b,
-                        tile->cols * k);
+        int dtype = args->dtype == IMBREX_E5M2 ? IMBREX_E4M3 : args->dtype;
+        imx_dtype_widen(dtype, imx_dtype_at(dtype, args->b, tile->col * k), p->b, tile->cols * k);
         return;
     }
     for (int64_t i = 0; i < k; i++)
@@ -162,7 +169,8 @@ static void multiply(const imx_gemm_args *args, int64_t rows, int64_t cols, cons
         (imbrex_layout)args->layout, rows, cols, args->k, a, args->k, b, ldb, c, ldc);
 }
 
-static void product_short(const imx_gemm_args *args, const imx_tile *tile, panels *p)
+/* The tile's rows and columns into p->a and p->b, if they are not there. */
+static void widen(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t k = args->k;
     if (p->row != tile->row)
@@ -171,8 +179,71 @@ static void product_short(const imx_gemm_args *args, const imx_tile *tile, panel
         widen_b(args, tile, p);
     p->row = tile->row;
     p->col = tile->col;
+}
+
+static void product_short(const imx_gemm_args *args, const imx_tile *tile, panels *p)
+{
+    int64_t k = args->k;
+    widen(args, tile, p);
     multiply(args, tile->rows, tile->cols, p->a, p->b, args->layout == IMBREX_NK ? k : tile->cols,
              p->c, tile->cols);
+}
+
+/* ---- 8-bit types ----------------------------------------------------------------------------- */
+
+enum { STEP = 128 }; /* of k, whose products are added up before they are scaled */
+
+/* Adds the sums of 128 of k, number `step` of them, where these are scaled each. */
+static void add_blocks(const imx_gemm_args *args, const imx_tile *tile, int64_t step, panels *p)
+{
+    int64_t steps = imx_schedule_ceil(args->k, STEP);
+    for (int64_t row = 0; row < tile->rows; row++) {
+        float scale = imx_cpu_team_scales(args, tile, row)[step];
+        for (int64_t col = 0; col < tile->cols; col++) {
+            float s = scale * args->scale_b[(tile->col + col) / STEP * steps + step];
+            p->c[row * tile->cols + col] += s * p->sums[row * tile->cols + col];
+        }
+    }
+}
+
+static void add_sums(const imx_tile *tile, panels *p)
+{
+    for (int64_t i = 0; i < (int64_t)tile->rows * tile->cols; i++)
+        p->c[i] += p->sums[i];
+}
+
+/* Scales of whole sums. */
+static void scale_sums(const imx_gemm_args *args, const imx_tile *tile, float *c)
+{
+    bool by_row = args->scaling == IMBREX_PER_ROW;
+    for (int64_t row = 0; row < tile->rows; row++) {
+        float scale = by_row ? *imx_cpu_team_scales(args, tile, row) : *args->scale_a;
+        for (int64_t col = 0; col < tile->cols; col++) {
+            float s = scale * args->scale_b[by_row ? tile->col + col : 0];
+            c[row * tile->cols + col] *= s;
+        }
+    }
+}
+
+/* Products of two 8-bit numbers are exact in float32, and the plain product adds those of one
+ * element in the order of k: so no tile changes a bit, nor does a multiplication that is fused with
+ * an addition. */
+static void product_8bit(const imx_gemm_args *args, const imx_tile *tile, panels *p)
+{
+    int64_t k = args->k;
+    widen(args, tile, p);
+    memset(p->c, 0, (size_t)tile->rows * (size_t)tile->cols * sizeof *p->c);
+    for (int64_t at = 0; at < k; at += STEP) {
+        int64_t depth = k - at < STEP ? k - at : STEP;
+        imx_blas_plain(IMBREX_NK, tile->rows, tile->cols, depth, p->a + at, k, p->b + at, k,
+                       p->sums, tile->cols);
+        if (args->scaling == IMBREX_PER_BLOCK)
+            add_blocks(args, tile, at / STEP, p);
+        else
+            add_sums(tile, p);
+    }
+    if (args->scaling == IMBREX_PER_TENSOR || args->scaling == IMBREX_PER_ROW)
+        scale_sums(args, tile, p->c);
 }
 
 static void product_f32(const imx_gemm_args *args, const imx_tile *tile, float *c)
@@ -187,9 +258,9 @@ static void product_f32(const imx_gemm_args *args, const imx_tile *tile, float *
 /* c[rows, cols] += bias[cols], which starts at the tile's first column. */
 static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, int64_t ldc)
 {
-    const void *bias = imx_dtype_at(args->dtype, args->bias, tile->col);
+    const void *bias = imx_dtype_at(args->out, args->bias, tile->col);
     for (int64_t i = 0; i < tile->rows; i++)
-        imx_dtype_add(args->dtype, bias, c + i * ldc, tile->cols);
+        imx_dtype_add(args->out, bias, c + i * ldc, tile->cols);
 }
 
 /* Where the tile goes: into c, to the owner of its rows, or to where others read it. */
@@ -197,8 +268,7 @@ static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 {
     if (args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL))
         return imx_cpu_team_slot(args, tile);
-    return (char *)args->c +
-           (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->dtype);
+    return (char *)args->c + (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->out);
 }
 
 static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
@@ -214,12 +284,13 @@ static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
             add_bias(args, tile, c, n);
         return;
     }
-    product_short(args, tile, p);
+    (is_8bit(args) ? product_8bit : product_short)(args, tile, p);
     if (biased)
         add_bias(args, tile, p->c, tile->cols);
     for (int64_t i = 0; i < tile->rows; i++)
-        imx_dtype_narrow(args->dtype, p->c + i * tile->cols,
-                         sums ? imx_cpu_team_row(args, tile, tile->row + i) : (uint16_t *)c + i * n,
+        imx_dtype_narrow(args->out, p->c + i * tile->cols,
+                         sums ? imx_cpu_team_row(args, tile, tile->row + i)
+                              : (char *)c + i * n * imx_dtype_size(args->out),
                          tile->cols);
 }
 
@@ -250,9 +321,13 @@ static int wait_readers(const imx_gemm_args *args, const imbrexd_block *block, c
 /* What the tile's product reads and writes in memory that others reach. */
 static void declare(const imx_gemm_args *args, const imx_tile *tile)
 {
-    size_t element = (size_t)imx_dtype_size(args->dtype);
-    size_t row_bytes = (size_t)args->k * element;
+    size_t element = (size_t)imx_dtype_size(args->out);
+    size_t row_bytes = (size_t)(args->k * imx_dtype_size(args->dtype));
+    size_t scale_bytes = (size_t)args->row_scales * sizeof(float);
     imbrexd_check_read(rows_of_a(args, tile), row_bytes, row_bytes, (size_t)tile->rows);
+    if (args->row_scales)
+        imbrexd_check_read(imx_cpu_team_scales(args, tile, 0), scale_bytes, scale_bytes,
+                           (size_t)tile->rows);
     for (int i = 0; i < tile->rows && args->sides & IMX_GEMM_REDUCE_PUSH; i++)
         imbrexd_check_write(imx_cpu_team_row(args, tile, tile->row + i),
                             (size_t)tile->cols * element, 0, 1);

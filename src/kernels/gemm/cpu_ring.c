@@ -19,6 +19,21 @@ static void copy_slice(const imx_gemm_args *args, const imx_tile *tile, const ch
         memcpy(theirs + (size_t)row * row_bytes, rows + (size_t)row * row_bytes + at, bytes);
 }
 
+/* The scales of the tile's rows, with the first slice. */
+static void copy_scales(const imx_gemm_args *args, const imx_tile *tile)
+{
+    size_t row_bytes = (size_t)args->row_scales * sizeof(float);
+    size_t bytes = (size_t)tile->rows * row_bytes;
+    if (!bytes)
+        return;
+    const float *mine = imx_cpu_team_scales(args, tile, 0);
+    char *theirs = imx_team_data(&args->team, imx_ring_to(&args->schedule)) + args->scales +
+                   (size_t)tile->row * row_bytes;
+    imbrexd_check_read(mine, bytes, bytes, 1);
+    imbrexd_check_write(theirs, bytes, bytes, 1);
+    memcpy(theirs, mine, bytes);
+}
+
 int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                       const void *rows)
 {
@@ -33,6 +48,8 @@ int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, con
             return 0;
         asked = true;
         copy_slice(args, tile, rows, from, left < args->slice_k ? left : args->slice_k);
+        if (!i)
+            copy_scales(args, tile);
         imbrexd_signal_post(
             imx_team_signal(&args->team, to, imx_ring_signal(strip, args->slices, i)),
             imx_cpu_team_epoch(args));

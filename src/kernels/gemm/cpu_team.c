@@ -24,7 +24,22 @@ static long long first_row(const imx_gemm_args *args, int rank)
     return imx_team_row(args->schedule.m, args->team.size, rank);
 }
 
-/* Rows and columns [from, from + cols) of this rank's share, to a peer; then its signal. */
+/* The scales of rows of this rank's share. */
+static void push_scales(const imx_gemm_args *args, int to, long long row, long long rows)
+{
+    size_t row_bytes = (size_t)args->row_scales * sizeof(float), bytes = (size_t)rows * row_bytes;
+    if (!bytes)
+        return;
+    const char *mine = (const char *)args->scale_a + (size_t)row * row_bytes;
+    char *theirs = imx_team_data(&args->team, to) + args->scales +
+                   (size_t)(args->push_first + row) * row_bytes;
+    imbrexd_check_read(mine, bytes, bytes, 1);
+    imbrexd_check_write(theirs, bytes, bytes, 1);
+    memcpy(theirs, mine, bytes);
+}
+
+/* Rows and columns [from, from + cols) of this rank's share, to a peer, with the scales of those
+ * rows where the columns are the first; then its signal. */
 static void push_part(const imx_gemm_args *args, int to, long long row, long long rows,
                       int64_t from, int64_t cols, int64_t signal)
 {
@@ -40,6 +55,8 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
         memcpy(theirs, mine, (size_t)rows * row_bytes);
     for (long long i = 0; i < rows && bytes < row_bytes; i++)
         memcpy(theirs + (size_t)i * row_bytes, mine + (size_t)i * row_bytes, bytes);
+    if (!from)
+        push_scales(args, to, row, rows);
     imbrexd_signal_post(imx_team_signal(team, to, signal), imx_cpu_team_epoch(args));
 }
 
@@ -83,7 +100,7 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
 /* Of [rows, n]. */
 static char *tile_at(const imx_gemm_args *args, const void *matrix, int64_t row, int64_t col)
 {
-    return (char *)(uintptr_t)imx_dtype_at(args->dtype, matrix, row * args->schedule.n + col);
+    return (char *)(uintptr_t)imx_dtype_at(args->out, matrix, row * args->schedule.n + col);
 }
 
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile)
@@ -166,7 +183,7 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
     int64_t n = args->schedule.n;
     if (!wait_parts(args, block, tile))
         return 0;
-    size_t element = (size_t)imx_dtype_size(args->dtype);
+    size_t element = (size_t)imx_dtype_size(args->out);
     for (int r = 0; r < team->size; r++)
         imbrexd_check_read(part_at(args, tile, r), (size_t)tile->cols * element,
                            (size_t)n * element, (size_t)tile->rows);
@@ -179,20 +196,19 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
         for (int64_t col = 0; col < tile->cols; col += STRIP) {
             int64_t at = row * n + col, count = tile->cols - col < STRIP ? tile->cols - col : STRIP;
             for (int r = 0; r < team->size; r++) {
-                const void *part = imx_dtype_at(args->dtype, part_at(args, tile, r), at);
+                const void *part = imx_dtype_at(args->out, part_at(args, tile, r), at);
                 if (r == 0)
-                    imx_dtype_widen(args->dtype, part, sum, count);
+                    imx_dtype_widen(args->out, part, sum, count);
                 else
-                    imx_dtype_add(args->dtype, part, sum, count);
+                    imx_dtype_add(args->out, part, sum, count);
             }
             if (args->bias)
-                imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->bias, tile->col + col),
-                              sum, count);
+                imx_dtype_add(args->out, imx_dtype_at(args->out, args->bias, tile->col + col), sum,
+                              count);
             int64_t to = (tile->rank_row + row) * n + tile->col + col;
             if (args->residual)
-                imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->residual, to), sum,
-                              count);
-            imx_dtype_narrow(args->dtype, sum, (char *)args->c + to * imx_dtype_size(args->dtype),
+                imx_dtype_add(args->out, imx_dtype_at(args->out, args->residual, to), sum, count);
+            imx_dtype_narrow(args->out, sum, (char *)args->c + to * imx_dtype_size(args->out),
                              count);
         }
     }
@@ -207,7 +223,7 @@ void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long lon
         owner++;
     int64_t at = (row - first_row(args, owner)) * args->schedule.n + tile->col;
     return imx_team_data(team, owner) + team->rank * args->slot_bytes +
-           at * imx_dtype_size(args->dtype);
+           at * imx_dtype_size(args->out);
 }
 
 int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)

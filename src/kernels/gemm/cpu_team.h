@@ -10,6 +10,17 @@ static inline uint64_t imx_cpu_team_epoch(const imx_gemm_args *args)
     return *args->epoch + (uint64_t)args->ahead;
 }
 
+/* The scales of row `row` of the tile's rows of a, where these have some. */
+static inline const float *imx_cpu_team_scales(const imx_gemm_args *args, const imx_tile *tile,
+                                               int64_t row)
+{
+    if (!(args->sides & IMX_GEMM_GATHERS))
+        return args->scale_a + (tile->row + row) * args->row_scales;
+    if (tile->rank == args->own)
+        return args->scale_a + (tile->rank_row + row) * args->row_scales;
+    return args->gathered_scales + (tile->row + row) * args->row_scales;
+}
+
 /* Until the peer has read the previous epoch of its buffer; 0: give up. */
 int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank);
 

@@ -137,16 +137,24 @@ static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling,
     return args->schedule.tile_rows == 64;
 }
 
+static bool is_8bit(const imx_gemm_args *args)
+{
+    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
+}
+
 /* Three or four stages in shared memory; two and a ring of copies where rows are not aligned. */
 static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
                         const imx_cuda_target *target, int blocks, imx_cuda_config *config)
 {
     const imx_schedule *s = &args->schedule;
     bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64, wide = s->tile_cols > 128;
-    bool aligned = tiling->aligned;
-    int element = f32 ? 4 : 2, warp_n = wide ? s->tile_cols / 4 : 32, warp_m = small ? 32 : 64;
-    int tile_k = has_long_stages(args, tiling, target->shared_bytes_most) ? 64 : 32;
-    int stages = !aligned ? 2 : f32 || (wide && tile_k == 64) ? 3 : 4;
+    bool aligned = tiling->aligned, eight = is_8bit(args);
+    int element = eight ? 1
+                  : f32 ? 4
+                        : 2,
+        warp_n = wide ? s->tile_cols / 4 : 32, warp_m = small ? 32 : 64;
+    int tile_k = eight ? 128 : has_long_stages(args, tiling, target->shared_bytes_most) ? 64 : 32;
+    int stages = !aligned ? 2 : f32 || eight || (wide && tile_k == 64) ? 3 : 4;
     /* As sm80_shape.cuh lays it out: where rows are not aligned they come with a unit more. */
     int stage = (s->tile_rows + s->tile_cols) * tile_k * element;
     int b_rows = args->layout == IMBREX_KN ? tile_k : s->tile_cols;
@@ -162,13 +170,17 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
         .shared_bytes = (size_t)(aligned ? stages * stage : 2 * stage + stages * raw),
         .kept[FORM] = IMX_GEMM_SM80,
     };
+    char of_8bit[48] = "";
+    if (eight)
+        snprintf(of_8bit, sizeof of_8bit, " -DIMX_EIGHT=%d -DIMX_SCALING=%d", args->dtype,
+                 args->scaling);
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=%d "
-             "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s%s%s",
-             args->dtype, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
+             "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s%s%s%s",
+             args->out, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
              config->shared_bytes, aligned ? " -DIMX_ALIGNED" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", s->local ? " -DIMX_NODES" : "",
-             sides_of(args, IMX_GEMM_SM80));
+             sides_of(args, IMX_GEMM_SM80), of_8bit);
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,

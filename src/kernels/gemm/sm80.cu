@@ -21,6 +21,10 @@
  * and then to the sum by ordinary, rounding additions.  The error is about 1e-6 of the sum of
  * |a| |b|.  Factors below 1e-34 count with 11 bits; where a factor is not finite, or a product is
  * too large, the sum is a NaN or infinite.
+ *
+ * 8-bit numbers come as they are and are widened to float16 between shared memory and the tensor
+ * cores, which is exact, and so are their products.  A stage is 128 of k: it is added up by itself,
+ * scaled where it has scales, and added to the sum.
  */
 #include "args.h"
 #include "sm80_product.cuh"
@@ -33,6 +37,10 @@ typedef struct worker {
 #ifndef IMX_ALIGNED
     int raw; /* stage that comes next out of the ring of copies, */
     int k;   /* and how many elements of k are left from it on */
+#endif
+#ifdef IMX_EIGHT
+    const imx_gemm_args *args; /* what has the scales of a tile, */
+    const imx_tile *tile;      /* the one that is multiplied */
 #endif
 } worker;
 
@@ -126,11 +134,11 @@ IMX_FN void load_ahead(worker *w, int stage, bool more)
     __syncwarp();
     copy_raw(w, w->raw > 0 ? w->raw - 1 : IMX_STAGES - 1, more);
     uint32_t to = stage_at(stage), raw = raw_at(w->raw), raw_b = raw + A_BYTES + IMX_TILE_M * 16;
-    int a_left = w->k - (int)threadIdx.x % (A_ROW / 16) * PER_UNIT;
+    int a_left = w->k - (int)threadIdx.x % (A_ROW / 16) * FROM_UNIT;
 #ifdef IMX_B_KN
     int b_left = w->b.left;
 #else
-    int b_left = w->k - (int)threadIdx.x % (B_ROW / 16) * PER_UNIT;
+    int b_left = w->k - (int)threadIdx.x % (B_ROW / 16) * FROM_UNIT;
 #endif
     put_box(to + w->at.a_to, A_APART * A_ROW, raw, shift_of(&w->a), a_left, A_UNITS, A_APART,
             A_ROW / 16);
@@ -153,6 +161,13 @@ IMX_FN void load_first(worker *w, int stages)
 IMX_FN void wait_ahead(void) {}
 
 #endif /* IMX_ALIGNED */
+
+#ifdef IMX_EIGHT
+IMX_FN void end_stage(const worker *w, sums &sum, sums &part, int stage)
+{
+    add_scaled(sum, part, *w->args, *w->tile, stage);
+}
+#endif
 
 /* ---- sides and tiles ------------------------------------------------------------------------- */
 
@@ -265,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_let_go();
     imx_trace_open();
 #ifdef IMX_PUSH
-    if (!push(args, &watch, ELEMENT, push_by(0, THREADS / 32)))
+    if (!push(args, &watch, FROM_BYTES, push_by(0, THREADS / 32)))
         return;
 #endif
     if (!wait_readers(args, &watch))
@@ -289,7 +304,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         sums c;
         imx_trace_begin(IMX_TRACE_TILE);
+#ifdef IMX_EIGHT
+        w.args = &args;
+        w.tile = &tile;
+#endif
         multiply_tile(c, &w, w.at, stages_of(args.k));
+#ifdef IMX_EIGHT
+        scale_tile(c, args, tile);
+#endif
         if (threadIdx.x == 0)
             imx_trace_end(IMX_TRACE_TILE, tile.rank, (int)i);
 

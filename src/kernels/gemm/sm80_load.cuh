@@ -29,10 +29,10 @@ IMX_FN source source_of(const void *matrix, int64_t rows, int64_t columns, int64
 {
     int unit_row = (int)threadIdx.x / row_units, unit = (int)threadIdx.x % row_units;
     source s;
-    s.stride = columns * ELEMENT;
-    s.at = (const char *)matrix + (row + unit_row) * s.stride + column * ELEMENT + unit * 16;
+    s.stride = columns * FROM_BYTES;
+    s.at = (const char *)matrix + (row + unit_row) * s.stride + column * FROM_BYTES + unit * 16;
     s.rows = (int)(rows - row) - unit_row;
-    s.left = (int)(columns - column) - unit * PER_UNIT;
+    s.left = (int)(columns - column) - unit * FROM_UNIT;
     return s;
 }
 
@@ -94,11 +94,11 @@ IMX_FN void copy_end(uint32_t to, const char *from, int bytes)
 #pragma unroll 1
     for (int i = 0; i < 4; i++, bytes -= 4) {
         uint32_t x = 0;
-        if (bytes >= 4 && ELEMENT == 4)
+        if (bytes >= 4 && FROM_BYTES == 4)
             x = word[i];
-        if (bytes >= 2 && ELEMENT == 2)
+        if (bytes >= 2 && FROM_BYTES == 2)
             x = half[2 * i];
-        if (bytes >= 4 && ELEMENT == 2)
+        if (bytes >= 4 && FROM_BYTES == 2)
             x |= (uint32_t)half[2 * i + 1] << 16;
         shared_store_word(to + i * 4, x);
     }
@@ -121,8 +121,8 @@ IMX_FN void copy_windows(uint32_t raw, const source *s, int units, int apart, in
 {
     bool last = (int)threadIdx.x % row_units == row_units - 1;
     uint32_t first = raw + threadIdx.x * 16, second = raw + second_at(units * apart, row_units);
-    int shift = shift_of(s), left = s->left < 2 * PER_UNIT ? s->left : 2 * PER_UNIT;
-    int bytes = left * ELEMENT + shift;
+    int shift = shift_of(s), left = s->left < 2 * FROM_UNIT ? s->left : 2 * FROM_UNIT;
+    int bytes = left * FROM_BYTES + shift;
     const char *from = s->at - shift;
 #pragma unroll
     for (int i = 0; i < units; i++) {
@@ -171,9 +171,9 @@ IMX_FN void put_box(uint32_t to, int to_step, uint32_t raw, int shift, int left,
 #pragma unroll
     for (int i = 0; i < units; i++) {
         uint4 v = join(a[i], b[i], shift);
-        if (left < PER_UNIT) {
-            v.x &= mask_of(0, left * ELEMENT), v.y &= mask_of(1, left * ELEMENT);
-            v.z &= mask_of(2, left * ELEMENT), v.w &= mask_of(3, left * ELEMENT);
+        if (left < FROM_UNIT) {
+            v.x &= mask_of(0, left * FROM_BYTES), v.y &= mask_of(1, left * FROM_BYTES);
+            v.z &= mask_of(2, left * FROM_BYTES), v.w &= mask_of(3, left * FROM_BYTES);
         }
         shared_store(to + i * to_step, v);
     }

@@ -7,12 +7,17 @@
 #ifndef IMX_SM80_PRODUCT_CUH
 #define IMX_SM80_PRODUCT_CUH
 
+#include "sm80_eight.cuh"
 #include "sm80_load.cuh"
 #include "sm80_store.cuh"
 
 typedef struct worker worker;
 IMX_FN void load_ahead(worker *w, int stage, bool more);
 IMX_FN void wait_ahead(void);
+#ifdef IMX_EIGHT
+/* sum += part, of a stage, and part begins again. */
+IMX_FN void end_stage(const worker *w, sums &sum, sums &part, int stage);
+#endif
 
 extern __shared__ __attribute__((aligned(128))) unsigned char ring[];
 
@@ -43,7 +48,7 @@ IMX_FN places places_here(void)
     at.b_from = A_BYTES + place_along(warp_col() + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #else
     at.b_to = A_BYTES + place_across(thread / (B_ROW / 16), thread % (B_ROW / 16));
-    if (ELEMENT == 2)
+    if (FROM_BYTES == 2)
         at.b_from = A_BYTES + place_across(lane % 16, warp_col() / 8 + lane / 16);
     else
         at.b_from = A_BYTES + place_across(lane % 4, warp_col() / 4 + lane / 16) + lane / 4 % 4 * 4;
@@ -70,7 +75,7 @@ IMX_FN void load_fragments(fragments *f, const places &at, uint32_t from, int st
 #if !defined(IMX_B_KN)
         uint32_t two[4];
         load_matrices(two, from + (at.b_from ^ step << 5) + j * 8 * B_ROW);
-#elif IMX_IS_F32
+#elif IMX_TF32
         uint32_t row = from + step * 8 * B_ROW;
         uint32_t two[] = { load_word(row + (at.b_from ^ j << 5)),
                            load_word(row + (at.b_from ^ j << 5) + 4 * B_ROW),
@@ -98,7 +103,7 @@ IMX_FN void multiply_row(float (&c)[PARTS_N][4], const uint32_t (&a)[4],
         mma(c[j], a, b[j]);
 }
 
-#if IMX_IS_F32
+#if IMX_TF32
 
 /* The small products first. */
 IMX_FN void multiply(sums &c, const fragments *f)
@@ -130,6 +135,30 @@ IMX_FN void add_stage(sums &sum, sums &part)
     }
 }
 
+#elif defined(IMX_EIGHT)
+
+/* A word has four codes of a row, of which two are the first and two the second half of what an mma
+ * takes of the row: of a and b alike, so that it does not matter which of k they are. */
+IMX_FN void multiply(sums &c, const fragments *f)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t b[PARTS_N][2];
+#pragma unroll
+        for (int j = 0; j < PARTS_N; j++) {
+            b[j][0] = widen_low(IMBREX_E4M3, f->b[j][half]);
+            b[j][1] = widen_high(IMBREX_E4M3, f->b[j][half]);
+        }
+#pragma unroll
+        for (int i = 0; i < PARTS_M; i++) {
+            const uint32_t upper = f->a[i][2 * half], lower = f->a[i][2 * half + 1];
+            const uint32_t a[4] = { widen_low(IMX_EIGHT, upper), widen_low(IMX_EIGHT, lower),
+                                    widen_high(IMX_EIGHT, upper), widen_high(IMX_EIGHT, lower) };
+            multiply_row(c[i], a, b);
+        }
+    }
+}
+
 #else
 
 IMX_FN void multiply(sums &c, const fragments *f)
@@ -145,7 +174,7 @@ IMX_FN void multiply(sums &c, const fragments *f)
 IMX_FN void multiply_tile(sums &sum, worker *w, const places &at, int stages)
 {
     fragments f[2];
-#if IMX_IS_F32
+#if IMX_TF32 || defined(IMX_EIGHT)
     sums part = {};
 #else
     sums &part = sum;
@@ -177,8 +206,10 @@ IMX_FN void multiply_tile(sums &sum, worker *w, const places &at, int stages)
                 load_ahead(w, before, left > AHEAD);
             multiply(part, &f[step % 2]);
         }
-#if IMX_IS_F32
+#if IMX_TF32
         add_stage(sum, part);
+#elif defined(IMX_EIGHT)
+        end_stage(w, sum, part, stages - left);
 #endif
     }
 }

@@ -99,7 +99,9 @@ IMX_FN uint32_t load_word(uint32_t from)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-#if IMX_IS_BF16
+#if defined(IMX_EIGHT)
+#define IMX_MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+#elif IMX_IS_BF16
 #define IMX_MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 #elif IMX_IS_F16
 #define IMX_MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"

@@ -320,6 +320,12 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
                 push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, &pace);
             else
                 push_halves(theirs, mine, bytes / 2, number, all);
+#ifdef IMX_EIGHT
+            int64_t scales = (int64_t)args.row_scales * sizeof(float);
+            push_halves(imx_team_data(&team, to) + args.scales + (args.push_first + row) * scales,
+                        (const char *)args.scale_a + row * scales, bytes / row_bytes * scales / 2,
+                        number, all);
+#endif
             if (push_last(&args.counters[to * chunks + q], warps))
                 imbrexd_signal_post(imx_team_signal(&team, to, team.rank * chunks + q),
                                     team_use(args));

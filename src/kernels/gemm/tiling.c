@@ -25,7 +25,7 @@ static bool is_aligned(const imx_tiling_input *in)
 /* The copy engine takes aligned rows only. */
 static bool is_sm90(const imx_tiling_input *in)
 {
-    return in->arch == 90 && in->dtype != IMBREX_F32 && is_aligned(in) && in->k > 0;
+    return in->arch == 90 && imx_dtype_size(in->dtype) == 2 && is_aligned(in) && in->k > 0;
 }
 
 int imx_tiling_hooks(int arch, int64_t n, int64_t k, int dtype, int layout)
@@ -40,13 +40,14 @@ bool imx_tiling_has_room(size_t shared_bytes)
     return shared_bytes >= LONG_WIDE + NOTES;
 }
 
-/* Whether tiles may have so many columns: f32, and a scattered product of b as [k, n], leave no
- * registers for wide ones, and 224 columns come in long stages only. */
+/* Whether tiles may have so many columns: f32, 8-bit numbers, whose sums are kept twice, and a
+ * scattered product of b as [k, n] leave no registers for wide ones, and 224 columns come in long
+ * stages only. */
 static bool may_be(const imx_tiling_input *in, int cols)
 {
     if (cols <= GENERAL_TILE)
         return true;
-    if (in->dtype == IMBREX_F32 || !is_aligned(in))
+    if (imx_dtype_size(in->dtype) != 2 || !is_aligned(in))
         return false;
     if (cols == GENERAL_TILE_WIDE)
         return !(in->scatters && in->layout == IMBREX_KN);
