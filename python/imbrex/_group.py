@@ -441,7 +441,7 @@ class Plan:
         if field.type == "int32":
             return field.type
         dtype = self._operand(number, 0)[1]
-        return next((name for name, value in DTYPES.items() if value == dtype), "e4m3")
+        return next(name for name, value in DTYPES.items() if value == dtype)
 
     def _want(self, number, field, m, more):
         shape = self._operand(number, m)[0]
@@ -486,6 +486,8 @@ class Plan:
         What adds up over ranks (reduce_scatter, all_reduce, gemm_rs, gemm_ar) takes bias, residual
         and h, and by norm={"rms": 1} gamma, by norm={"quant": "per_row"} scale_c and normed:
         imbrex.h, imbrex_norm, says what they are.
+        Products of dtype "e4m3" (or "e5m2", a's then) give c of out ("bf16", "f16", "f32") and,
+        with scaling="per_tensor", "per_row" or "per_block", take scale_a and scale_b, of f32.
 
         ag_moe takes a, b[experts here, n, k] or [experts here, k, n] and c[capacity, n], ids and
         weights, and routing, a dict of expert_begin, expert_rows, row_pair, pair_row, pair_expert

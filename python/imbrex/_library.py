@@ -4,8 +4,8 @@ import numbers
 import operator
 import os
 
-DTYPES = {"bf16": 1, "f16": 2, "f32": 3}
-WIRES = dict(DTYPES, e4m3=4)
+DTYPES = {"bf16": 1, "f16": 2, "f32": 3, "e4m3": 4, "e5m2": 5}
+WIRES = {name: DTYPES[name] for name in ("bf16", "f16", "f32", "e4m3")}
 LAYOUTS = {"nk": 0, "kn": 1}
 SCALINGS = {"unscaled": 0, "per_tensor": 1, "per_row": 2, "per_block": 3}
 

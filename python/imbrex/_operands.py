@@ -5,21 +5,23 @@ import sys
 
 from ._library import DTYPES, LAYOUTS
 
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "e4m3": 1, "int32": 4}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "e4m3": 1, "e5m2": 1, "int32": 4}
 
 # What PyTorch and NumPy call them.
-_LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"}
+_LONG = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32",
+         "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
 # Of which types an operand may be.  Integers are bits; of 32 bits they are rather numbers that
 # somebody forgot to convert.
 _TAKEN = {"bf16": ("bfloat16", "int16", "uint16"), "f16": ("float16", "int16", "uint16"),
-          "f32": ("float32",), "e4m3": ("float8_e4m3fn", "int8", "uint8"), "int32": ("int32",)}
+          "f32": ("float32",), "e4m3": ("float8_e4m3fn", "int8", "uint8"),
+          "e5m2": ("float8_e5m2", "int8", "uint8"), "int32": ("int32",)}
 
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
 
 
 def dtype_name(value):
-    """Of "bf16", "bfloat16", torch.bfloat16, numpy.float32 and the like: "bf16", "f16" or "f32"."""
+    """Of "bf16", "bfloat16", torch.bfloat16, numpy.float32 and the like: a name of DTYPES."""
     name = value
     if not isinstance(value, str):
         name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)

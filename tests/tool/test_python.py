@@ -454,7 +454,7 @@ class Python(unittest.TestCase):
         self.assertEqual(sizes, [24, 56, 40])
         sizes = {op.name: (ctypes.sizeof(op.Desc), ctypes.sizeof(op.Args))
                  for op in library.OPS.values()}
-        gemm, coll, moe, out = (120, 168), (112, 168), (120, 168), (104, 168)
+        gemm, coll, moe, out = (136, 184), (112, 184), (120, 184), (104, 184)
         self.assertEqual(sizes, {
             "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
             "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm,

@@ -130,9 +130,11 @@ class Types(unittest.TestCase):
         self.assertEqual(self.address("bf16", named_bfloat16), 64)
         self.assertRaises(ValueError, self.address, "f16", named_bfloat16)
         for dtype, fit in (("bf16", "bfloat16 int16 uint16"), ("f16", "float16 int16 uint16"),
-                           ("f32", "float32")):
+                           ("f32", "float32"), ("e4m3", "float8_e4m3fn int8 uint8"),
+                           ("e5m2", "float8_e5m2 int8 uint8")):
             for kind in ("bfloat16", "float16", "float32", "float64", "int8", "int16", "uint16",
-                         "int32", "uint32", "int64", "complex32", "bool", "float8_e4m3fn"):
+                         "int32", "uint32", "int64", "complex32", "bool", "float8_e4m3fn",
+                         "float8_e5m2", "uint8"):
                 operands = [tensor(kind)]
                 if hasattr(numpy, kind):
                     operands.append(numpy.zeros((8, 8), kind))
@@ -157,7 +159,8 @@ class Types(unittest.TestCase):
         name = imbrex._group.dtype_name
         for kind, *names in (("f32", "float32", numpy.float32, numpy.dtype("f4")),
                              ("f16", "float16", "half", numpy.float16, numpy.dtype("e")),
-                             ("bf16", "bfloat16", type("bfloat16", (), {}))):
+                             ("bf16", "bfloat16", type("bfloat16", (), {})),
+                             ("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")):
             self.assertEqual([name(n) for n in (kind, *names)], [kind] * (1 + len(names)))
             torch = mock.MagicMock(spec=["__str__"])
             torch.__str__.return_value = "torch." + names[0]
