@@ -682,6 +682,7 @@ IMBREX_API size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, si
 }
 #endif
 
+#include "imbrex_decode.h"
 #include "imbrex_moe.h"
 
 #endif /* IMBREX_H */

@@ -8,12 +8,13 @@ static const struct {
     const char *name;
     bool meets; /* collective: the others are told where they meet this rank */
 } calls[] = {
-    { "imbrex_plan_run", false },    { "imbrex_launch", false },
-    { "imbrex_launch_gemm", false }, { "imbrex_put", false },
-    { "imbrex_signal_post", false }, { "imbrex_barrier", false },
-    { "imbrex_exchange", false },    { "imbrex_plan_create", true },
-    { "imbrex_tune", true },         { "imbrex_kernel_create", true },
-    { "imbrex_mem_alloc", true },    { "imbrex_group_split", true },
+    { "imbrex_plan_run", false },     { "imbrex_plan_run_decode", false },
+    { "imbrex_launch", false },       { "imbrex_launch_gemm", false },
+    { "imbrex_put", false },          { "imbrex_signal_post", false },
+    { "imbrex_barrier", false },      { "imbrex_exchange", false },
+    { "imbrex_plan_create", true },   { "imbrex_tune", true },
+    { "imbrex_kernel_create", true }, { "imbrex_mem_alloc", true },
+    { "imbrex_group_split", true },
 };
 
 enum { CALLS = sizeof calls / sizeof calls[0] };

@@ -32,7 +32,7 @@ static const imbrex_field *result_row(const imx_op *op)
 /* Of c on this rank, in a run of m rows. */
 static int64_t result_rows(const imbrex_plan *plan, int64_t m)
 {
-    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
+    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc, NULL };
     int64_t dims[IMX_DIMS];
     imx_args_dims(&asked, result_row(plan->op), m, dims);
     return dims[0];

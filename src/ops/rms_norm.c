@@ -89,8 +89,8 @@ imbrex_status imbrex_rms_norm(imbrex_group *group, imbrex_dtype dtype, int64_t r
                         (long long)args->m);
     const rows_desc desc = { .rows = rows, .cols = cols, .dtype = dtype, .norm = *norm };
     const imx_shape shape = { .m = rows, .n = cols, .dtype = dtype, .out = dtype };
-    const imx_asked asked = { group, &op, &shape, &desc };
-    IMX_TRY(imx_args_check(&asked, args, rows));
+    const imx_asked asked = { group, &op, &shape, &desc, args };
+    IMX_TRY(imx_args_check(&asked, rows));
     return enqueue(group, &desc, args, stream);
 }
 

@@ -5,34 +5,40 @@
 #include "plan.h"
 
 /* Every operand that some operator has. */
-static const struct {
-    const char *name;
-    size_t at;
-} fields[] = {
-    { "a", offsetof(imbrex_args, a) },
-    { "b", offsetof(imbrex_args, b) },
-    { "bias", offsetof(imbrex_args, bias) },
-    { "c", offsetof(imbrex_args, c) },
-    { "gathered", offsetof(imbrex_args, gathered) },
-    { "residual", offsetof(imbrex_args, residual) },
-    { "gamma", offsetof(imbrex_args, gamma) },
-    { "h", offsetof(imbrex_args, h) },
-    { "normed", offsetof(imbrex_args, normed) },
-    { "scale_c", offsetof(imbrex_args, scale_c) },
-    { "ids", offsetof(imbrex_args, ids) },
-    { "weights", offsetof(imbrex_args, weights) },
-    { "routing", offsetof(imbrex_args, routing) },
-    { "scale_a", offsetof(imbrex_args, scale_a) },
-    { "scale_b", offsetof(imbrex_args, scale_b) },
+static const imx_blank usual[] = {
+    IMX_BLANK(imbrex_args, a),        IMX_BLANK(imbrex_args, b),
+    IMX_BLANK(imbrex_args, bias),     IMX_BLANK(imbrex_args, c),
+    IMX_BLANK(imbrex_args, gathered), IMX_BLANK(imbrex_args, residual),
+    IMX_BLANK(imbrex_args, gamma),    IMX_BLANK(imbrex_args, h),
+    IMX_BLANK(imbrex_args, normed),   IMX_BLANK(imbrex_args, scale_c),
+    IMX_BLANK(imbrex_args, ids),      IMX_BLANK(imbrex_args, weights),
+    IMX_BLANK(imbrex_args, routing),  IMX_BLANK(imbrex_args, scale_a),
+    IMX_BLANK(imbrex_args, scale_b),
 };
 
-/* Every size that some operator's run has. */
-static const struct {
-    const char *name;
-    size_t at;
-} sizes[] = {
-    { "m", offsetof(imbrex_args, m) },
-    { "own", offsetof(imbrex_args, own) },
+/* Rows of a run are one of them. */
+static const imx_blank usual_sizes[] = { IMX_BLANK(imbrex_args, m), IMX_BLANK(imbrex_args, own) };
+
+static const imx_blank decode[] = {
+    IMX_BLANK(imbrex_decode_args, o_partial), IMX_BLANK(imbrex_decode_args, lse_partial),
+    IMX_BLANK(imbrex_decode_args, sinks),     IMX_BLANK(imbrex_decode_args, o),
+    IMX_BLANK(imbrex_decode_args, lse),
+};
+
+const imx_args_type imx_args_usual = {
+    .run = "imbrex_plan_run",
+    .pointers = usual,
+    .pointer_count = sizeof usual / sizeof *usual,
+    .sizes = usual_sizes,
+    .size_count = sizeof usual_sizes / sizeof *usual_sizes,
+    .reserved = IMX_BLANK(imbrex_args, reserved),
+};
+
+const imx_args_type imx_args_decode = {
+    .run = "imbrex_plan_run_decode",
+    .pointers = decode,
+    .pointer_count = sizeof decode / sizeof *decode,
+    .reserved = IMX_BLANK(imbrex_decode_args, reserved),
 };
 
 static const void *pointer_at(const void *from, size_t at)
@@ -52,7 +58,7 @@ static const void *operand_at(const imbrex_args *args, const imbrex_field *opera
     return pointer_at(is_in_routing(operand) ? (const void *)args->routing : args, operand->offset);
 }
 
-static const imbrex_field *of_run(const imx_op *op)
+const imbrex_field *imx_args_of_run(const imx_op *op)
 {
     const imbrex_field *field = op->info.args;
     while (!(field->flags & IMBREX_FIELD_RUN))
@@ -60,16 +66,16 @@ static const imbrex_field *of_run(const imx_op *op)
     return field;
 }
 
-static int64_t size_at(const imbrex_args *args, size_t at)
+static int64_t size_at(const void *args, size_t at)
 {
     int64_t size;
     memcpy(&size, (const char *)args + at, sizeof size);
     return size;
 }
 
-int64_t imx_args_rows(const imx_op *op, const imbrex_args *args)
+int64_t imx_args_rows(const imx_op *op, const void *args)
 {
-    return size_at(args, of_run(op)->offset);
+    return size_at(args, imx_args_of_run(op)->offset);
 }
 
 /* Of scales of a product's a and b. */
@@ -195,21 +201,25 @@ static bool overlap(const extent *x, const extent *y)
                        (size_t)y->elements * y->element_bytes);
 }
 
-static imbrex_status check_unlisted(const imx_op *op, const imbrex_args *args)
+static imbrex_status check_unlisted(const imx_op *op, const void *args)
 {
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+    const imx_args_type *type = imx_args_type_of(op);
+    IMX_TRY(
+        imx_status_need_zero((const char *)args + type->reserved.at, type->reserved.bytes, "args"));
+    for (int i = 0; i < type->pointer_count; i++) {
         const imbrex_field *row = op->info.args, *end = row + op->info.args_fields;
-        while (row < end && (row->offset != fields[i].at || is_in_routing(row)))
+        while (row < end && (row->offset != type->pointers[i].at || is_in_routing(row)))
             row++;
-        if (row == end && pointer_at(args, fields[i].at))
-            return imx_fail(IMBREX_INVALID, "args.%s must be NULL for %s", fields[i].name,
+        if (row == end && pointer_at(args, type->pointers[i].at))
+            return imx_fail(IMBREX_INVALID, "args.%s must be NULL for %s", type->pointers[i].name,
                             op->info.name);
     }
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        int64_t size = size_at(args, sizes[i].at);
-        if (size && of_run(op)->offset != sizes[i].at)
+    for (int i = 0; i < type->size_count; i++) {
+        int64_t size = size_at(args, type->sizes[i].at);
+        if (size && imx_args_of_run(op)->offset != type->sizes[i].at)
             return imx_fail(IMBREX_INVALID, "args.%s is %lld: must be 0 for %s, which has args.%s",
-                            sizes[i].name, (long long)size, op->info.name, of_run(op)->name);
+                            type->sizes[i].name, (long long)size, op->info.name,
+                            imx_args_of_run(op)->name);
     }
     return IMBREX_OK;
 }
@@ -266,18 +276,18 @@ static imbrex_status check_apart(const extent *all, int count)
     return IMBREX_OK;
 }
 
-imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args, int64_t m)
+imbrex_status imx_args_check(const imx_asked *asked, int64_t m)
 {
     const imx_op *op = asked->op;
+    const void *args = asked->args;
     extent all[IMX_OPERANDS];
     int count = 0;
     if (m < 0 || m > asked->shape->m)
         return imx_fail(IMBREX_INVALID,
                         "args.%s is %lld: want at most desc.%s, %lld, 0 for all of it or -1 "
                         "(IMBREX_NONE)",
-                        of_run(op)->name, (long long)m, imx_request_of_run(op)->name,
+                        imx_args_of_run(op)->name, (long long)m, imx_request_of_run(op)->name,
                         (long long)asked->shape->m);
-    IMX_TRY(imx_status_need_zero(args->reserved, sizeof args->reserved, "args"));
     IMX_TRY(check_unlisted(op, args));
     IMX_TRY(check_routing(op, args));
     for (int i = 0; i < op->info.args_fields; i++) {
@@ -309,7 +319,7 @@ imbrex_status imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int
     IMX_TRY(imx_status_need(shape, "shape", "want where to put four sizes"));
     IMX_TRY(imx_status_need(dtype, "dtype", "want where to put it"));
     const imx_op *op = plan->op;
-    const imx_asked asked = { plan->group, op, &plan->shape, plan->desc };
+    const imx_asked asked = { plan->group, op, &plan->shape, plan->desc, NULL };
     if (i < 0 || i >= op->info.args_fields || !imx_args_is_operand(&op->info.args[i]))
         return imx_fail(IMBREX_INVALID, "field %d of %s's args is no operand", i, op->info.name);
     const int64_t rows = imx_count(m, plan->shape.m);
@@ -327,6 +337,6 @@ int64_t imbrex_plan_rows(const imbrex_plan *plan)
 {
     if (!imx_live_is(IMX_LIVE_PLAN, plan) || !plan->op->capacity)
         return 0;
-    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
+    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc, NULL };
     return plan->op->capacity(&asked);
 }

@@ -93,8 +93,11 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     }
     const imx_shape *s = &plan->shape;
     const imx_plan_facts facts = imx_describe_facts(plan);
-    imx_text_add(&out, "%s m=%lld n=%lld", plan->op->info.name, (long long)s->m, (long long)s->n);
-    if (plan->op->product || s->k)
+    imx_text_add(&out, "%s %s=%lld", plan->op->info.name,
+                 plan->op->width ? imx_request_of_run(plan->op)->name : "m", (long long)s->m);
+    if (!plan->op->width)
+        imx_text_add(&out, " n=%lld", (long long)s->n);
+    if (plan->op->product || (s->k && !plan->op->width))
         imx_text_add(&out, " k=%lld b=%s", (long long)s->k,
                      s->layout == IMBREX_NK ? "[n,k]" : "[k,n]");
     imx_request_add_own(plan->op, plan->desc, &out);

@@ -104,12 +104,16 @@ enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 
 /* An operand in imbrex_args.  wide: aligned as the device's kernels load and store at once; may_be:
  * an output that may be an input's memory; then its dimensions. */
-#define IMX_OPERAND(field, kind, type, flags, wide, may_be, shape, text, ...)           \
-    {                                                                                   \
-#field, type, text, shape, offsetof(imbrex_args, field), sizeof(void *), flags, \
-        {                                                                               \
-            kind, wide, may_be, __VA_ARGS__                                             \
-        }                                                                               \
+#define IMX_OPERAND(field, kind, type, flags, wide, may_be, shape, text, ...) \
+    IMX_OPERAND_OF(imbrex_args, field, kind, type, flags, wide, may_be, shape, text, __VA_ARGS__)
+
+/* The same in another struct. */
+#define IMX_OPERAND_OF(of, field, kind, type, flags, wide, may_be, shape, text, ...) \
+    {                                                                                \
+#field, type, text, shape, offsetof(of, field), sizeof(void *), flags,       \
+        {                                                                            \
+            kind, wide, may_be, __VA_ARGS__                                          \
+        }                                                                            \
     }
 
 /* A matrix of the plan's dtype. */
@@ -149,12 +153,25 @@ enum { IMX_BLANKS = 3 };
 /* Whether a run has an operand that is optional as declared. */
 typedef enum imx_part { IMX_AS_DECLARED, IMX_MAY, IMX_MUST, IMX_MUST_NOT } imx_part;
 
+/* The struct that runs are given, and what is in it. */
+typedef struct imx_args_type {
+    const char *run; /* the public function that takes it */
+    const imx_blank *pointers;
+    int pointer_count;
+    const imx_blank *sizes; /* where not all operators have the same */
+    int size_count;
+    imx_blank reserved;
+} imx_args_type;
+
+extern const imx_args_type imx_args_usual, imx_args_decode; /* imbrex_args, imbrex_decode_args */
+
 /* What an operand's shape follows from. */
 typedef struct imx_asked {
     const imbrex_group *group;
     const struct imx_op *op;
     const imx_shape *shape;
     const void *desc; /* the operator's */
+    const void *args; /* the run's; NULL: none is known, and operands may be larger than asked */
 } imx_asked;
 
 typedef struct imx_op {
@@ -165,6 +182,10 @@ typedef struct imx_op {
     bool scatters;                /* rows of c's width go to owners; else a's to all */
     bool own_rows;                /* a run's rows are this rank's: ranks may differ in them */
     bool alone;                   /* has no peers: cut as for one rank */
+    const imx_args_type *takes;   /* NULL: imx_args_usual */
+
+    /* Elements that a rank has of a row of the run, where the desc has no n; NULL: it has one. */
+    int64_t (*width)(const void *desc);
 
     /* Beyond what all descs are checked for; NULL: nothing. */
     imbrex_status (*check)(const imbrex_group *group, const imx_request *request);
@@ -194,21 +215,23 @@ typedef struct imx_op {
 
 /* The part of an imx_op that follows from its name, the type of its desc and its rows. */
 #define IMX_OP(name_, text_, desc_type, desc_rows, args_rows) \
-    .info = { .name = #name_,                                 \
-              .text = (text_),                                \
-              .desc = (desc_rows),                            \
-              .args = (args_rows),                            \
-              .desc_fields = IMX_OP_ROWS(desc_rows),          \
-              .args_fields = IMX_OP_ROWS(args_rows),          \
-              .desc_bytes = sizeof(desc_type),                \
-              .args_bytes = sizeof(imbrex_args) },            \
+    IMX_OP_OF(name_, text_, desc_type, desc_rows, imbrex_args, args_rows)
+#define IMX_OP_OF(name_, text_, desc_type, desc_rows, args_type, args_rows) \
+    .info = { .name = #name_,                                               \
+              .text = (text_),                                              \
+              .desc = (desc_rows),                                          \
+              .args = (args_rows),                                          \
+              .desc_fields = IMX_OP_ROWS(desc_rows),                        \
+              .args_fields = IMX_OP_ROWS(args_rows),                        \
+              .desc_bytes = sizeof(desc_type),                              \
+              .args_bytes = sizeof(args_type) },                            \
     .call = "imbrex_plan_" #name_, .blanks[0] = IMX_BLANK(desc_type, reserved)
 #define IMX_OP_ROWS(rows) ((int)(sizeof(rows) / sizeof(rows)[0]))
 
 /* All of them, in the order of imbrex_op. */
 extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
     imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm, imx_op_ag_moe, imx_op_moe_rs,
-    imx_op_dispatch, imx_op_combine;
+    imx_op_dispatch, imx_op_combine, imx_op_merge_states;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* The first of that name from `a` on; NULL: there is none. */

@@ -108,7 +108,7 @@ static bool is_wanted(const imx_op *op, const void *desc, const imbrex_field *ro
 
 imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx_operands *out)
 {
-    const imx_asked asked = { group, r->op, &r->shape, r->desc };
+    const imx_asked asked = { group, r->op, &r->shape, r->desc, NULL };
     imx_operands o = { .group = group, .op = r->op };
     for (int i = 0; i < o.op->info.args_fields; i++) {
         const imbrex_field *row = &o.op->info.args[i];
@@ -137,10 +137,10 @@ void imx_operands_destroy(imx_operands *o)
     o->memory = NULL;
 }
 
-imbrex_args imx_operands_args(const imx_operands *o, int i)
+imx_given imx_operands_args(const imx_operands *o, int i)
 {
     char *set = (char *)o->memory->base + (size_t)(i % o->sets) * o->set_bytes;
-    imbrex_args args = { 0 };
+    imx_given args = { 0 };
     for (int j = 0; j < o->op->info.args_fields; j++) {
         void *at = set + o->at[j];
         if (o->wanted[j])

@@ -4,6 +4,12 @@
 
 #include "plan.h"
 
+/* What a run is given, of whichever operator. */
+typedef union imx_given {
+    imbrex_args usual;
+    imbrex_decode_args decode;
+} imx_given;
+
 /* Several sets, used in turn, so that no run finds its inputs in a cache. */
 typedef struct imx_operands {
     imbrex_group *group;
@@ -21,6 +27,6 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_request *reques
 void imx_operands_destroy(imx_operands *operands);
 
 /* Of the i-th run. */
-imbrex_args imx_operands_args(const imx_operands *operands, int i);
+imx_given imx_operands_args(const imx_operands *operands, int i);
 
 #endif /* IMX_OPERANDS_H */

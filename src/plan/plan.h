@@ -105,7 +105,11 @@ typedef struct imx_along {
 struct imx_run {
     imbrex_plan *plan;
     const imx_variant *variant;
-    const imbrex_args *args;
+    union {
+        const imbrex_args *args;
+        const imbrex_decode_args *decode; /* as the operator takes them */
+        const void *given;
+    };
     imbrex_stream stream; /* the caller's */
     int64_t m;
     int rank, ranks;
@@ -228,8 +232,9 @@ imx_choice imx_choose(const imx_op *op, const imx_tune_input *input, const imx_c
 
 imx_request imx_request_of(const imx_op *op, const void *desc); /* NULL is fine */
 
-/* The size of a desc that a run may have less of. */
+/* The size of a desc that a run may have less of; and the field of args that says how much. */
 const imbrex_field *imx_request_of_run(const imx_op *op);
+const imbrex_field *imx_args_of_run(const imx_op *op);
 
 /* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
  * that sizes which must be given may be. */
@@ -276,11 +281,22 @@ int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m
 int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m);
 
 /* How many rows a run is to have, as imx_count takes it. */
-int64_t imx_args_rows(const imx_op *op, const imbrex_args *args);
+int64_t imx_args_rows(const imx_op *op, const void *args);
 
-/* Local: what is wrong with what a run of m rows is given. */
-imbrex_status imx_args_check(const imx_asked *asked, const imbrex_args *args,
-                             int64_t m) IMX_MUST_CHECK;
+/* Local: what is wrong with what a run of m rows is given, asked->args. */
+imbrex_status imx_args_check(const imx_asked *asked, int64_t m) IMX_MUST_CHECK;
+
+/* The struct that runs of an operator are given. */
+static inline const imx_args_type *imx_args_type_of(const imx_op *op)
+{
+    return op->takes ? op->takes : &imx_args_usual;
+}
+
+/* ---- run.c: a run ---------------------------------------------------------------------------- */
+
+/* What imbrex_plan_run and its like do, of whichever operator; args: of the type that it takes. */
+imbrex_status imx_run_given(imbrex_plan *plan, const void *args,
+                            imbrex_stream stream) IMX_MUST_CHECK;
 
 /* ---- run.c: addresses in the run's buffer ---------------------------------------------------- */
 

@@ -41,7 +41,9 @@ void imx_plan_waits_mismatch(const imbrex_group *group, const imbrexd_fault *fau
 {
     int plan = fault->site.plan, other = imx_agree_run_plan(fault->have, plan);
     if (other == plan) {
-        imx_text_add(text, "args.m differs between ranks in a run of ");
+        const imx_variant *variant = imx_variant_by_site(group, plan);
+        imx_text_add(text, "args.%s differs between ranks in a run of ",
+                     variant ? imx_args_of_run(variant->plan->op)->name : "m");
         imx_plan_waits_name(group, plan, text);
         imx_agree_describe_rows(fault, text);
         return;

@@ -99,7 +99,7 @@ imx_request imx_request_of(const imx_op *op, const void *desc)
     set_dtypes(&r);
     r.shape = (imx_shape){
         .m = number_at(desc, imx_request_of_run(op)),
-        .n = number_named(op, desc, "n"),
+        .n = op->width ? op->width(desc) : number_named(op, desc, "n"),
         .k = number_named(op, desc, "k"),
         .dtype = (imbrex_dtype)number_named(op, desc, "dtype"),
         .layout = (imbrex_layout)number_named(op, desc, "layout"),

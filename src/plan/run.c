@@ -1,5 +1,7 @@
 /* run.c - what an operator may do while it enqueues a run: addresses, copies, posts, waits; and the
  * call that starts one. */
+#include <string.h>
+
 #include "base/live.h"
 #include "plan.h"
 
@@ -305,18 +307,23 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
                              2 + plan->aux_count);
 }
 
-imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
+/* type: what args are. */
+static imbrex_status run_plan(imbrex_plan *plan, const imx_args_type *type, const void *args,
+                              imbrex_stream stream)
 {
-    imx_status_enter(__func__);
+    imx_status_enter(type->run);
     IMX_TRY(imx_live_need(IMX_LIVE_PLAN, plan));
     IMX_ENTER_WORK(plan->group);
     IMX_TRY(imx_fault_check(plan->group));
     IMX_TRY(imx_group_runs(plan->group));
+    if (type != imx_args_type_of(plan->op))
+        return imx_fail(IMBREX_INVALID, "plan is %s's, which %s runs", plan->op->info.name,
+                        imx_args_type_of(plan->op)->run);
     IMX_TRY(imx_status_need(args, "args", "want the matrices of the run"));
     const int64_t asked_rows = imx_args_rows(plan->op, args);
     const int64_t m = imx_count(asked_rows, plan->shape.m);
-    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc };
-    IMX_TRY(imx_args_check(&asked, args, m));
+    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc, args };
+    IMX_TRY(imx_args_check(&asked, m));
     IMX_TRY(imx_stream_find(plan->group, &stream));
     IMX_TRY(imx_net_check_stream(plan->group, stream));
     int64_t alike = plan->op->own_rows ? 0 : m;
@@ -328,7 +335,7 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     imx_run run = {
         .plan = plan,
         .variant = variant,
-        .args = args,
+        .given = args,
         .stream = stream,
         .m = m,
         .rank = plan->group->rank,
@@ -340,4 +347,20 @@ imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex
     plan->sent_inside = plan->sent_between = 0;
     imbrex_status status = enqueue(&run);
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
+}
+
+imbrex_status imx_run_given(imbrex_plan *plan, const void *args, imbrex_stream stream)
+{
+    return run_plan(plan, imx_args_type_of(plan->op), args, stream);
+}
+
+imbrex_status imbrex_plan_run(imbrex_plan *plan, const imbrex_args *args, imbrex_stream stream)
+{
+    return run_plan(plan, &imx_args_usual, args, stream);
+}
+
+imbrex_status imbrex_plan_run_decode(imbrex_plan *plan, const imbrex_decode_args *args,
+                                     imbrex_stream stream)
+{
+    return run_plan(plan, &imx_args_decode, args, stream);
 }

@@ -126,8 +126,8 @@ static imbrex_status run(tuning *t, const candidate *c, double *us)
         status = imbrex_stream_sync(t->trial, NULL);
     double begin = now_us();
     for (int i = 0; i < c->runs && status == IMBREX_OK; i++) {
-        imbrex_args args = imx_operands_args(&t->operands, i);
-        status = imbrex_plan_run(c->plan, &args, NULL);
+        const imx_given args = imx_operands_args(&t->operands, i);
+        status = imx_run_given(c->plan, &args, NULL);
     }
     if (status == IMBREX_OK)
         status = imbrex_stream_sync(t->trial, NULL);

@@ -18,6 +18,7 @@
 #include "kernels/grouped/args.h"
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
+#include "kernels/merge/args.h"
 #include "kernels/norm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
@@ -99,6 +100,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
     { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
     { "imx_gate", &imx_kernel_gate, sizeof(imx_gate_args), NULL, NULL, false, -1 },
+    { "imx_merge", &imx_kernel_merge, sizeof(imx_merge_args), NULL, NULL, false, -1 },
     { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
     { "imx_grouped", &imx_kernel_grouped, sizeof(imx_grouped_args), NULL, NULL, false, -1 },
     { "imx_combine", &imx_kernel_combine, sizeof(imx_combine_args), NULL, NULL, false, -1 },

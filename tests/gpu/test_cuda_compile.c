@@ -21,6 +21,7 @@
 #include "kernels/gemm/args.h"
 #include "kernels/grouped/args.h"
 #include "kernels/ll/args.h"
+#include "kernels/merge/args.h"
 #include "kernels/norm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
@@ -180,6 +181,22 @@ static void combine(void **state)
     imx_combine_args args = { .tokens = 1000, .n = 1000 };
     for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++)
         try(&imx_kernel_combine, &args);
+}
+
+static void merge(void **state)
+{
+    (void)state;
+    for (int how = IMX_MERGE_PACKS; how <= IMX_MERGE_LL; how++) {
+        for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+            imx_merge_args args = { .how = how, .dtype = dtype, .dtype_to = dtype };
+            try_either(&imx_kernel_merge, &args, (size_t)(how + dtype));
+            args.dtype_to = IMBREX_F32; /* of a node */
+            if (how == IMX_MERGE_MERGES)
+                try_either(&imx_kernel_merge, &args, (size_t)dtype);
+        }
+    }
+    imx_merge_args args = { .how = IMX_MERGE_MERGES, .dtype = IMBREX_F32, .dtype_to = IMBREX_BF16 };
+    try_either(&imx_kernel_merge, &args, 1);
 }
 
 static int ranks = 4;
@@ -512,6 +529,7 @@ int main(void)
         cmocka_unit_test(combine),
         cmocka_unit_test(dispatch),
         cmocka_unit_test(scaled),
+        cmocka_unit_test(merge),
         cmocka_unit_test(traces),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(all_compile_and_are_lean),

@@ -86,7 +86,7 @@ class Package(unittest.TestCase):
 
     def test_only_public_names_are_exported(self):
         declared = set()
-        for name in "imbrex.h", "imbrex_moe.h":
+        for name in "imbrex.h", "imbrex_decode.h", "imbrex_moe.h":
             with open(os.path.join(self.prefix, "include", name)) as header:
                 declared |= set(re.findall(r"\b(imbrex_\w+)\(", header.read()))
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()

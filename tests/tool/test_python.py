@@ -458,7 +458,8 @@ class Python(unittest.TestCase):
         self.assertEqual(sizes, {
             "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
             "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm,
-            "ag_moe": moe, "moe_rs": moe, "dispatch": out, "combine": out})
+            "ag_moe": moe, "moe_rs": moe, "dispatch": out, "combine": out,
+            "merge_states": (80, 96)})
         self.assertEqual(library.OPS["ag_gemm"].Desc.m_least.offset, 48)
 
 
