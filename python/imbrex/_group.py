@@ -399,9 +399,9 @@ class Plan:
         self._group, self._life, self._handle = group, group._life, None
         self._op, self._desc, self._dtype, self._layout = op, desc, dtype, layout
         self._rows, self._takes, self._bytes = None, {}, 0
+        self._run = getattr(lib, op.function)
         life, handle = self._life, ctypes.c_void_p()
         self._most = getattr(desc, op.run)
-        self._size = next(field.name for field in op.args if field.flags & Field.RUN)
         self._written = {field.name for field in op.args if field.flags & Field.OUTPUT}
         self._takes_none = Operands(op.name, dtype, life.device, life.rank).address, None, False
         check(life.call(lib.imbrex_plan_create, group._open(), op.name.encode(),
@@ -461,13 +461,13 @@ class Plan:
         self._takes = {name: (self._operands[name].address, want, name in self._written)
                        for name, want in wants.items()}
 
-    def _asked(self, m, own):
+    def _asked(self, sizes):
         """How many rows a run has, and whether operands may have more."""
-        asked, other = (own, m) if self._size == "own" else (m, own)
-        if other is not None:
-            raise ValueError("%s takes no %s: give %s" % (
-                self._op.name, "m" if self._size == "own" else "own", self._size))
-        return (self._most, False) if asked is None else (integer(self._size, asked), True)
+        for name, size in sizes.items():
+            if size is not None and name != self._op.count:
+                raise ValueError("%s takes no %s: give %s" % (self._op.name, name, self._op.count))
+        asked = sizes.get(self._op.count)
+        return (self._most, False) if asked is None else (integer(self._op.count, asked), True)
 
     def run(self, a=None, b=None, c=None, bias=None, gathered=None, m=None, stream=None, own=None,
             **more):
@@ -495,7 +495,9 @@ class Plan:
         plan.capacity how many rows c has.  With replicate=1 tokens are on every rank.
 
         rows: this rank's share of m, group.rows(m).  bias: [n], alike on all ranks, or None.
-        more: other operands, by the names that imbrex.h has for them.
+        more: other operands and numbers, by the names that imbrex.h has for them.
+
+        Plans of imbrex_decode.h take the fields of imbrex_decode_args, and batch in place of m.
 
         dispatch and combine take tokens of this rank, own of them, which is its own affair, and
         routing as ag_moe does:
@@ -511,11 +513,15 @@ class Plan:
         try:
             handle = self._open()
             number = None if stream is None else stream_number(life.device, stream)
-            rows = self._asked(m, own)
+            count = self._op.count
+            sizes = {count: more.pop(count)} if count in more else {}
+            rows = self._asked({"m": m, "own": own, **sizes})
             if rows != self._rows:  # else the latest run's: runs are many
                 self._expect(*rows)
                 self._rows = rows
-            takes, held, at = self._takes, [], {self._size: rows[0] or NONE}
+            takes, held, at = self._takes, [], {count: rows[0] or NONE}
+            for name in self._op.plain.intersection(more):
+                at[name] = integer(name, more.pop(name))
             for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
                                   ("gathered", gathered),
                                   *(_flat(more) if self._op.inner else more.items())):
@@ -526,9 +532,9 @@ class Plan:
             args = self._op.Args(**at)
             life.lanes.hold(number, stream, held, self._bytes)
         except Exception as refused:  # without a context of its own: runs are many
-            life.refuse("imbrex_plan_run", refused)
+            life.refuse(self._op.function, refused)
             raise
-        status = life.call(lib.imbrex_plan_run, handle, ctypes.byref(args), number)
+        status = life.call(self._run, handle, ctypes.byref(args), number)
         if status:
             raise failure(status)
         _settle(life, number)

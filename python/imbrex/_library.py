@@ -112,6 +112,9 @@ def _structure(base, name, fields, size):
 
 _RESERVED = 64  # at least what a struct that args point to ends in
 
+# What runs plans, by the name that args have for how much a run is of.
+RUNS = {"m": "imbrex_plan_run", "own": "imbrex_plan_run", "batch": "imbrex_plan_run_decode"}
+
 
 class Op:
     """An operator, as the library says of it."""
@@ -131,6 +134,9 @@ class Op:
             size = max(field.offset + field.bytes for field in fields) + _RESERVED
             self.inner[struct] = _structure(ctypes.Structure, struct, fields, size)
         self.run = next(field.name for field in self.desc if field.flags & Field.RUN)
+        self.count = next(field.name for field in self.args if field.flags & Field.RUN)
+        self.plain = {field.name for field in self.args if field.type in ("int", "int64")}
+        self.function = RUNS[self.count]
 
 
 class TuneStep(ctypes.Structure):
@@ -177,7 +183,8 @@ def _open():
     lib.imbrex_group_refuse.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
     lib.imbrex_group_abort_because.restype = None
     lib.imbrex_group_destroy.restype = lib.imbrex_plan_destroy.restype = None
-    lib.imbrex_plan_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    for function in RUNS.values():
+        getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_silu_mul.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64,
                                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_topk_gate.argtypes = [ctypes.c_void_p, ctypes.POINTER(Gate), ctypes.c_int64,

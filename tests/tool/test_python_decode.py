@@ -1,0 +1,56 @@
+"""Attention over a cache on all ranks, from Python, against NumPy's float64."""
+import unittest
+
+import numpy
+
+from python_ranks import RANKS, alone, imbrex, on_ranks, random
+
+BATCH, HEADS, VALUES = 3, 5, 16
+
+
+class Merge(unittest.TestCase):
+    def test_states_of_all_ranks(self):
+        o = [random(10 + r, BATCH, HEADS, VALUES) for r in range(RANKS)]
+        lse = [3 * random(20 + r, BATCH, HEADS) for r in range(RANKS)]
+        lse[1][2] = -numpy.inf  # rank 1 has no tokens of that sequence
+        o[1][2] = numpy.nan
+        weights = numpy.exp(numpy.array(lse, dtype=numpy.float64))
+        clean = numpy.nan_to_num(numpy.array(o, dtype=numpy.float64))
+        want = (weights[..., None] * clean).sum(0) / weights.sum(0)[..., None]
+        want_lse = numpy.log(weights.sum(0))
+
+        def merge(group, rank):
+            results = []
+            for replicate in 0, 1:
+                own = slice(0, HEADS) if replicate else slice(rank * HEADS // RANKS,
+                                                              (rank + 1) * HEADS // RANKS)
+                plan = group.merge_states(BATCH, HEADS, VALUES, dtype="f32", replicate=replicate)
+                for batch in BATCH, 1:
+                    got = numpy.zeros((batch, own.stop - own.start, VALUES), numpy.float32)
+                    logs = numpy.zeros(got.shape[:2], numpy.float32)
+                    plan.run(o_partial=o[rank][:batch], lse_partial=lse[rank][:batch], o=got,
+                             lse=logs, natural=1, batch=batch)
+                    group.sync()
+                    results.append((got, logs, own, batch))
+            return results
+        for results in on_ranks(merge):
+            for got, logs, own, batch in results:
+                numpy.testing.assert_allclose(got, want[:batch, own], rtol=1e-5, atol=1e-6)
+                numpy.testing.assert_allclose(logs, want_lse[:batch, own], rtol=1e-5, atol=1e-6)
+
+    def test_what_is_wrong_is_said(self):
+        with alone() as group:
+            plan = group.merge_states(BATCH, HEADS, VALUES, dtype="f32")
+            o, lse = random(1, BATCH, HEADS, VALUES), random(2, BATCH, HEADS)
+            with self.assertRaisesRegex(ValueError, r"o_partial is \[3, 5, 15\]: want"):
+                plan.run(o_partial=o[..., 1:].copy(), lse_partial=lse, o=o)
+            with self.assertRaisesRegex(imbrex.Error, "args.o overlaps args.o_partial"):
+                plan.run(o_partial=o, lse_partial=lse, o=o)
+            with self.assertRaisesRegex(imbrex.Error, "args.o is NULL"):
+                plan.run(o_partial=o, lse_partial=lse)
+            with self.assertRaisesRegex(ValueError, "merge_states takes no a"):
+                plan.run(o, o_partial=o, lse_partial=lse)
+
+
+if __name__ == "__main__":
+    unittest.main()
