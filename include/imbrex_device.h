@@ -89,8 +89,8 @@ typedef struct imbrexd_fault {
     int64_t when_ns; /* CLOCK_MONOTONIC; 0: noticed by a device, which has no such clock */
 } imbrexd_fault;
 
-/* imbrexd_fault.kind, and what have and want are.  Kernels raise 1, 7, 9, 11 and 12, the host all
- * but 7, 9, 11 and 12. */
+/* imbrexd_fault.kind, and what have and want are.  Kernels raise 1, 7, 9 and 11 to 14, the host all
+ * but 7, 9 and 11 to 14. */
 enum {
     IMBREXD_FAULT_DEADLINE = 1, /* the signal's value, the value waited for */
     IMBREXD_FAULT_DEATH = 2,    /* of rank site.rank */
@@ -103,6 +103,8 @@ enum {
     IMBREXD_FAULT_OUTSIDE = 9,     /* a kernel asked for what is not there: see imbrexd_inside */
     IMBREXD_FAULT_SHARED = 10,     /* block site.index wrote beyond desc.shared_bytes: 0, these */
     IMBREXD_FAULT_ROWS = 12,       /* tokens have more rows here than desc.rows: so many, that */
+    IMBREXD_FAULT_LENGTH = 13,     /* of sequence site.index: its tokens, the most there can be */
+    IMBREXD_FAULT_PAGE = 14,       /* of sequence site.index: a page, how many there are */
     IMBREXD_FAULT_HOOK = 11 /* hook site.index (imbrexd_hook) said 0 where no wait gave up: 0, 0;
                                named tile `have` of `want`; or called what only imbrexd_callers
                                `have` may: that, 0 */

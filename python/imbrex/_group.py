@@ -267,7 +267,8 @@ class Group:
 
 # ---- makers of plans, one an operator ------------------------------------------------------------
 
-_DEFAULTS = {"dtype": "bf16", "layout": "nk", "scaling": "unscaled", "string": None}
+_DEFAULTS = {"dtype": "bf16", "cache": None, "layout": "nk", "scaling": "unscaled",
+             "string": None}
 
 
 def _is_other(field):
@@ -325,6 +326,9 @@ def _desc(op, values, fields):
         elif field.type == "dtype":
             names["dtype"] = dtype_name(value)
             given[field.name] = DTYPES[names["dtype"]]
+        elif field.type == "cache":  # None: as dtype
+            given[field.name] = 0 if value is None else 4 if value == "e4m3" else \
+                DTYPES[dtype_name(value)]
         elif field.type == "layout":
             given[field.name] = choice(field.name, value, LAYOUTS)
             names["layout"] = value
@@ -381,6 +385,14 @@ def _inner(op, at):
 
 def _share(m, rank, size):
     return (rank + 1) * m // size - rank * m // size
+
+
+def _count_pages(at, operands):
+    """How many pages there are, of operands that have a shape and where nobody says."""
+    for count, name, dimension in ("page_count", "k", 0), ("page_stride", "pages", 1):
+        shape = getattr(operands.get(name), "shape", None)
+        if shape is not None:
+            at.setdefault(count, shape[dimension])
 
 
 def _settle(life, number):
@@ -528,6 +540,8 @@ class Plan:
                 if operand is not None:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)
+            if "page_count" in self._op.plain and self._desc.page:
+                _count_pages(at, more)
             inner = self._op.inner and _inner(self._op, at)  # lives until the call is over
             args = self._op.Args(**at)
             life.lanes.hold(number, stream, held, self._bytes)

@@ -89,8 +89,8 @@ class Field:
     """A field of an operator's desc or args; "norm.eps" is one of a struct in it."""
     REQUIRED, OUTPUT, OPTIONAL, RUN = 1, 4, 8, 16  # imbrex.h: IMBREX_FIELD_...
     KINDS = {"int64": ctypes.c_int64, "int": ctypes.c_int, "float": ctypes.c_float,
-             "dtype": ctypes.c_int, "layout": ctypes.c_int, "scaling": ctypes.c_int,
-             "string": ctypes.c_char_p}
+             "dtype": ctypes.c_int, "cache": ctypes.c_int, "layout": ctypes.c_int,
+             "scaling": ctypes.c_int, "string": ctypes.c_char_p}
 
     def __init__(self, raw):
         self.name, self.type, self.text = raw.name.decode(), raw.type.decode(), raw.text.decode()

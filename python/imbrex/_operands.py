@@ -76,10 +76,27 @@ class Want:
                                     "more, give m"
 
 
+class Pages(Want):
+    """A cache, whose first dimension, or a page table, whose second is at least so long."""
+    __slots__ = "table",
+
+    def __init__(self, shape, letters, table):
+        super().__init__(shape, letters)
+        self.table = table
+
+    def takes(self, shape):
+        want, free = self.shape, 1 if self.table else 0
+        return len(shape) == len(want) and all(
+            have >= least if i == free else have == least
+            for i, (have, least) in enumerate(zip(shape, want)))
+
+
 def plan_want(field, layout, shape, rows, m, more):
     """Of a run of m rows, of which this rank has so many.  shape: as the library has it."""
     letters = (field.shape.split(" or ") * 2)[LAYOUTS[layout]]
     first = letters[1:-1].split(",")[0]
+    if first == "pages" or letters == "[batch, page_stride]":
+        return Pages(shape, letters, first != "pages")
     if first not in ("m", "rows", "size * rows", "m * top_k", "own"):
         return Want(shape, letters)
     if m == 0 and shape != (1,):  # which may be one scale of all

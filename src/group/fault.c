@@ -272,6 +272,20 @@ static imbrex_status say_rows(report *r)
                     (unsigned long long)fault->want);
 }
 
+/* Of sequences in the cache. */
+static imbrex_status say_tokens(report *r)
+{
+    const imbrexd_fault *fault = r->fault;
+    bool page = fault->kind == IMBREXD_FAULT_PAGE;
+    imx_object_kinds[IMX_OF_LIBRARY]->name(r->group, fault->site.plan, &r->text);
+    return imx_fail(IMBREX_INVALID,
+                    "rank %d%s: in a run of %s sequence %d has %s %lld there: want from 0 to %lld, "
+                    "by %s",
+                    r->by, r->self, r->words, fault->site.index, page ? "page" : "a length of",
+                    (long long)fault->have, (long long)fault->want - page,
+                    page ? "args.page_count" : "desc.context, args.page_stride and page_count");
+}
+
 static imbrex_status say_net(report *r)
 {
     if (r->fault->want == IMX_NET_SIZES_DIFFER) {
@@ -349,6 +363,7 @@ static imbrex_status say(const imbrex_group *group, int noticed_by)
         [IMBREXD_FAULT_GAVE_UP] = say_gave_up,   [IMBREXD_FAULT_PROTOCOL] = say_protocol,
         [IMBREXD_FAULT_DEADLINE] = say_deadline, [IMBREXD_FAULT_SHARED] = say_mistake,
         [IMBREXD_FAULT_HOOK] = say_mistake,      [IMBREXD_FAULT_ROWS] = say_rows,
+        [IMBREXD_FAULT_LENGTH] = say_tokens,     [IMBREXD_FAULT_PAGE] = say_tokens,
     };
     report r = { .group = group, .fault = imx_fault_of(group, noticed_by), .by = noticed_by };
     unsigned kind = is_written(r.fault) ? (unsigned)r.fault->kind : 0;

@@ -85,5 +85,6 @@ extern const imx_kernel imx_kernel_grouped;  /* grouped/args.h */
 extern const imx_kernel imx_kernel_combine;  /* combine/args.h */
 extern const imx_kernel imx_kernel_dispatch; /* dispatch/args.h */
 extern const imx_kernel imx_kernel_merge;    /* merge/args.h */
+extern const imx_kernel imx_kernel_attend;   /* attend/args.h */
 
 #endif /* IMX_KERNELS_H */

@@ -20,9 +20,13 @@ static const imx_blank usual[] = {
 static const imx_blank usual_sizes[] = { IMX_BLANK(imbrex_args, m), IMX_BLANK(imbrex_args, own) };
 
 static const imx_blank decode[] = {
-    IMX_BLANK(imbrex_decode_args, o_partial), IMX_BLANK(imbrex_decode_args, lse_partial),
-    IMX_BLANK(imbrex_decode_args, sinks),     IMX_BLANK(imbrex_decode_args, o),
-    IMX_BLANK(imbrex_decode_args, lse),
+    IMX_BLANK(imbrex_decode_args, q),           IMX_BLANK(imbrex_decode_args, k),
+    IMX_BLANK(imbrex_decode_args, v),           IMX_BLANK(imbrex_decode_args, scale_k),
+    IMX_BLANK(imbrex_decode_args, scale_v),     IMX_BLANK(imbrex_decode_args, pages),
+    IMX_BLANK(imbrex_decode_args, lengths),     IMX_BLANK(imbrex_decode_args, visible),
+    IMX_BLANK(imbrex_decode_args, hidden),      IMX_BLANK(imbrex_decode_args, o_partial),
+    IMX_BLANK(imbrex_decode_args, lse_partial), IMX_BLANK(imbrex_decode_args, sinks),
+    IMX_BLANK(imbrex_decode_args, o),           IMX_BLANK(imbrex_decode_args, lse),
 };
 
 const imx_args_type imx_args_usual = {
@@ -290,6 +294,8 @@ imbrex_status imx_args_check(const imx_asked *asked, int64_t m)
                         (long long)asked->shape->m);
     IMX_TRY(check_unlisted(op, args));
     IMX_TRY(check_routing(op, args));
+    if (op->check_run)
+        IMX_TRY(op->check_run(asked, m));
     for (int i = 0; i < op->info.args_fields; i++) {
         const imbrex_field *row = &op->info.args[i];
         if (!imx_args_is_operand(row))

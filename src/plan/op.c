@@ -6,11 +6,12 @@
 #include "base/live.h"
 #include "plan.h"
 
-static const imx_op *const ops[] = { &imx_op_ag_gemm,        &imx_op_gemm_rs,    &imx_op_all_gather,
-                                     &imx_op_reduce_scatter, &imx_op_all_reduce, &imx_op_all_to_all,
-                                     &imx_op_gemm_ar,        &imx_op_gemm,       &imx_op_ag_moe,
-                                     &imx_op_moe_rs,         &imx_op_dispatch,   &imx_op_combine,
-                                     &imx_op_merge_states };
+static const imx_op *const ops[] = {
+    &imx_op_ag_gemm,      &imx_op_gemm_rs,     &imx_op_all_gather, &imx_op_reduce_scatter,
+    &imx_op_all_reduce,   &imx_op_all_to_all,  &imx_op_gemm_ar,    &imx_op_gemm,
+    &imx_op_ag_moe,       &imx_op_moe_rs,      &imx_op_dispatch,   &imx_op_combine,
+    &imx_op_merge_states, &imx_op_flash_decode
+};
 
 enum { OPS = sizeof ops / sizeof *ops };
 _Static_assert((int)OPS <= (int)IMX_OPS_MOST, "lists of their names have no room");

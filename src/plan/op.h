@@ -46,7 +46,7 @@ typedef struct imx_around {
     imbrex_status (*run)(const imx_run *run);                     /* the algorithm's run in it */
 } imx_around;
 
-enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 5, IMX_OPERANDS = 16, IMX_DESC_BYTES = 256 };
+enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 5, IMX_OPERANDS = 20, IMX_DESC_BYTES = 256 };
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
@@ -91,6 +91,7 @@ enum { IMX_NO_EXTENT = -1 }; /* from imx_op.extent: for this desc the operand en
 /* What is in imbrex_field.own. */
 enum { IMX_FIELD_KIND, IMX_FIELD_WIDE, IMX_FIELD_MAY_BE, IMX_FIELD_DIMS, IMX_DIMS = 4 };
 enum { IMX_FIELD_IN_ROUTING = IMX_FIELD_DIMS + IMX_DIMS };
+enum { IMX_MAY_BE_8_BIT = 1 }; /* in place of wide, of an IMX_DTYPE: E4M3, too */
 enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 
 /* A field of a desc or args of the type `of`; also one of a struct in it: norm.eps. */
@@ -190,6 +191,9 @@ typedef struct imx_op {
     /* Beyond what all descs are checked for; NULL: nothing. */
     imbrex_status (*check)(const imbrex_group *group, const imx_request *request);
 
+    /* Beyond what a run's args are checked for; NULL: nothing. */
+    imbrex_status (*check_run)(const imx_asked *asked, int64_t m);
+
     /* What the desc says of an operand, and why, in words; NULL: nothing. */
     imx_part (*part)(const struct imx_op *op, const void *desc, const imbrex_field *operand,
                      const char **because);
@@ -231,7 +235,7 @@ typedef struct imx_op {
 /* All of them, in the order of imbrex_op. */
 extern const imx_op imx_op_ag_gemm, imx_op_gemm_rs, imx_op_all_gather, imx_op_reduce_scatter,
     imx_op_all_reduce, imx_op_all_to_all, imx_op_gemm_ar, imx_op_gemm, imx_op_ag_moe, imx_op_moe_rs,
-    imx_op_dispatch, imx_op_combine, imx_op_merge_states;
+    imx_op_dispatch, imx_op_combine, imx_op_merge_states, imx_op_flash_decode;
 const imx_op *imx_op_at(int i); /* NULL behind the last */
 
 /* The first of that name from `a` on; NULL: there is none. */

@@ -126,12 +126,23 @@ static imbrex_status check_range(const char *desc, const char *name, int64_t val
     return IMBREX_OK;
 }
 
-static imbrex_status check_dtype(const char *desc, const imbrex_field *field, int64_t value,
-                                 bool short_too)
+/* The last of the types that it may be. */
+static imbrex_dtype most_of(const imx_op *op, const imbrex_field *field)
 {
-    if ((uint64_t)value > (short_too ? IMBREX_E5M2 : IMBREX_F32))
+    if (op->scaled && is_named(field, "dtype"))
+        return IMBREX_E5M2;
+    return field->own[IMX_FIELD_WIDE] == IMX_MAY_BE_8_BIT ? IMBREX_E4M3 : IMBREX_F32;
+}
+
+static imbrex_status check_dtype(const char *desc, const imbrex_field *field, int64_t value,
+                                 imbrex_dtype most)
+{
+    const char *rest = most == IMBREX_E5M2   ? ", F32, E4M3 or E5M2"
+                       : most == IMBREX_E4M3 ? ", F32 or E4M3"
+                                             : " or F32";
+    if ((uint64_t)value > (uint64_t)most)
         return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_BF16, F16%s", desc, field->name,
-                        (int)value, short_too ? ", F32, E4M3 or E5M2" : " or F32");
+                        (int)value, rest);
     return IMBREX_OK;
 }
 
@@ -159,7 +170,7 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
                             real_at(r->desc, field));
         return IMBREX_OK;
     case IMX_DTYPE:
-        return check_dtype(desc, field, value, r->op->scaled && is_named(field, "dtype"));
+        return check_dtype(desc, field, value, most_of(r->op, field));
     case IMX_WIRE:
         if ((uint64_t)value > IMBREX_E4M3)
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_E4M3, or what dtype is", desc,

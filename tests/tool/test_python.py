@@ -459,7 +459,7 @@ class Python(unittest.TestCase):
             "ag_gemm": gemm, "gemm_rs": gemm, "all_gather": coll, "reduce_scatter": coll,
             "all_reduce": coll, "all_to_all": coll, "gemm_ar": gemm, "gemm": gemm,
             "ag_moe": moe, "moe_rs": moe, "dispatch": out, "combine": out,
-            "merge_states": (80, 96)})
+            "merge_states": (112, 200), "flash_decode": (112, 200)})
         self.assertEqual(library.OPS["ag_gemm"].Desc.m_least.offset, 48)
 
 

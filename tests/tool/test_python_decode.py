@@ -38,6 +38,31 @@ class Merge(unittest.TestCase):
                 numpy.testing.assert_allclose(got, want[:batch, own], rtol=1e-5, atol=1e-6)
                 numpy.testing.assert_allclose(logs, want_lse[:batch, own], rtol=1e-5, atol=1e-6)
 
+    def test_flash_decode_over_pages(self):
+        context, page, dim, kv_heads = 40, 16, 64, 1
+        q = random(1, BATCH, HEADS, dim)
+        k, v = ([random(seed + r, 9, page, kv_heads, dim) for r in range(RANKS)]
+                for seed in (30, 40))
+        tables = numpy.arange(9, dtype=numpy.int32)[::-1].copy().reshape(BATCH, 3)
+        lengths = [numpy.array(n, numpy.int32) for n in ([40, 0, 17], [3, 0, 33], [16, 1, 0])]
+        want = numpy.zeros((BATCH, HEADS, dim))
+        for s in range(BATCH):
+            parts = [[x[r][tables[s]].reshape(-1, dim)[:lengths[r][s]] for r in range(RANKS)]
+                     for x in (k, v)]
+            keys, values = (numpy.concatenate(part).astype(numpy.float64) for part in parts)
+            weights = numpy.exp(q[s].astype(numpy.float64) @ keys.T / 8)
+            want[s] = weights @ values / weights.sum(1, keepdims=True)
+
+        def decode(group, rank):
+            plan = group.flash_decode(BATCH, context, HEADS, kv_heads, dim, dim, page=page,
+                                      dtype="f32", replicate=1)
+            got = numpy.zeros((BATCH, HEADS, dim), numpy.float32)
+            plan.run(q=q, k=k[rank], v=v[rank], pages=tables, lengths=lengths[rank], o=got)
+            group.sync()
+            return got
+        for got in on_ranks(decode):
+            numpy.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
     def test_what_is_wrong_is_said(self):
         with alone() as group:
             plan = group.merge_states(BATCH, HEADS, VALUES, dtype="f32")

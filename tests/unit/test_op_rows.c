@@ -67,7 +67,7 @@ static void rows_are_whole(void **state)
         assert_true(info->args_fields <= IMX_OPERANDS);
         assert_true(*info->text);
     }
-    assert_int_equal(count, 13);
+    assert_int_equal(count, 14);
     assert_null(imbrex_op(-1));
     assert_null(imbrex_op(count));
     assert_int_equal(op_of("ag_gemm")->desc_bytes, sizeof(imbrex_gemm_desc));
