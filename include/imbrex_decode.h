@@ -90,7 +90,7 @@ IMBREX_TRY imbrex_plan_merge_states(imbrex_group *group, const imbrex_decode_des
  * A length beyond desc.context or page_stride pages is clamped, a page outside of page_count is
  * taken for page 0, and nothing is read out of bounds; the group fails: INVALID, naming rank and
  * sequence.  visible and hidden may be anything.  A row with a score that is NaN or infinite
- * becomes NaN.  For CPU ranks; on "cuda" UNSUPPORTED. */
+ * becomes NaN. */
 IMBREX_TRY imbrex_plan_flash_decode(imbrex_group *group, const imbrex_decode_desc *desc,
                                     imbrex_plan **plan);
 

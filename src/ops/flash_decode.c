@@ -1,7 +1,7 @@
 /* flash_decode.c - attention of few queries over a cache whose tokens lie on all ranks: each rank
  * attends to its own, and the states that come of it are merged as merge_states does.
  *
- *     caller   | attend | merge_states' kernels and copies |
+ *     caller   | attend | on GPUs: add splits up | merge_states' kernels and copies |
  *
  * Algorithms are those of merge_states and say how states travel.
  */
@@ -12,7 +12,7 @@
 #include "merge.h"
 #include "transfer.h"
 
-enum { ATTEND, MERGE }; /* kernels; of the merge several, from there on */
+enum { ATTEND, COMBINE, MERGE }; /* kernels; of the merge several, from there on */
 
 static const imbrex_decode_desc *desc_of(const imx_variant *variant)
 {
@@ -30,6 +30,18 @@ static bool is_mla(const imbrex_decode_desc *d)
 static int64_t dense_stride(const imbrex_decode_desc *d)
 {
     return (d->page ? d->page : d->context) * (int64_t)d->kv_heads * d->head_dim;
+}
+
+/* The most of a sequence. */
+static int splits_of(const imbrex_decode_desc *d)
+{
+    int64_t splits = imx_ceil_div(d->context, IMX_ATTEND_LEAST);
+    return (int)imx_max(1, imx_min(splits, IMX_ATTEND_SPLITS));
+}
+
+static bool on_gpu(const imx_variant *variant)
+{
+    return variant->plan->group->target->arch != 0;
 }
 
 static imx_attend_args attend_args(const imx_variant *variant, int64_t m)
@@ -50,23 +62,36 @@ static imx_attend_args attend_args(const imx_variant *variant, int64_t m)
         .soft_cap = d->soft_cap,
         .sequences = m,
         .context = d->context,
+        .splits = splits_of(d),
     };
 }
 
-/* States of this rank lie behind what the merge has in local data. */
-static void add_states(const imx_variant *variant, imx_needs *needs)
+/* Behind what the merge has in local data: states of this rank, then what splits come to. */
+static size_t states_bytes(const imx_variant *variant)
 {
     const imbrex_decode_desc *d = desc_of(variant);
     int64_t states = variant->shape.m * imx_merge_queries(d) * d->heads;
-    needs->local_bytes =
-        imx_align(needs->local_bytes, 256) +
-        (size_t)imx_merge_bytes(states, d->value_dim, (int)imx_dtype_bytes(d->dtype));
+    int element = (int)imx_dtype_bytes(d->dtype);
+    return imx_align((size_t)imx_merge_bytes(states, d->value_dim, element), 256);
+}
+
+static void add_states(const imx_variant *variant, imx_needs *needs)
+{
+    const imbrex_decode_desc *d = desc_of(variant);
+    size_t states = (size_t)(variant->shape.m * imx_merge_queries(d) * d->heads);
+    size_t part = (size_t)(d->value_dim + 2) * sizeof(float);
+    needs->local_bytes = imx_align(needs->local_bytes, 256) + states_bytes(variant);
+    if (on_gpu(variant))
+        needs->local_bytes += states * (size_t)splits_of(d) * part;
 }
 
 static imbrex_status prepare_attend(imx_variant *variant)
 {
     imx_attend_args largest = attend_args(variant, variant->shape.m);
-    return imx_variant_prepare(variant, ATTEND, &imx_kernel_attend, &largest);
+    IMX_TRY(imx_variant_prepare(variant, ATTEND, &imx_kernel_attend, &largest));
+    largest.combines = 1;
+    return on_gpu(variant) ? imx_variant_prepare(variant, COMBINE, &imx_kernel_attend, &largest)
+                           : IMBREX_OK;
 }
 
 /* merge_at: bytes that the merge has of local data. */
@@ -94,7 +119,13 @@ static imbrex_status attend(const imx_run *run, size_t merge_at, imx_merge_state
     args.hidden = given->hidden;
     args.o = o;
     args.lse = (float *)(void *)(o + lse_at);
-    return run->m ? imx_run_launch(run, run->stream, ATTEND, &args, sizeof args) : IMBREX_OK;
+    args.parts = (float *)(void *)(o + states_bytes(run->variant));
+    if (!run->m)
+        return IMBREX_OK;
+    IMX_TRY(imx_run_launch(run, run->stream, ATTEND, &args, sizeof args));
+    args.combines = 1;
+    return on_gpu(run->variant) ? imx_run_launch(run, run->stream, COMBINE, &args, sizeof args)
+                                : IMBREX_OK;
 }
 
 /* ---- sequential ------------------------------------------------------------------------------ */
@@ -272,9 +303,9 @@ static imbrex_status check(const imbrex_group *group, const imx_request *request
                         imx_dtype_name(d->cache), imx_dtype_name(d->dtype));
     if (d->soft_cap < 0)
         return imx_fail(IMBREX_INVALID, "desc.soft_cap is negative: want 0 for none, or more");
-    if (group->target->arch)
-        return imx_fail(IMBREX_UNSUPPORTED, "flash_decode is for CPU ranks, and these are on %s",
-                        group->backend->name);
+    if (d->batch * d->kv_heads > INT32_MAX / IMX_ATTEND_SPLITS)
+        return imx_fail(IMBREX_UNSUPPORTED, "desc.batch x kv_heads is %lld x %d: want at most %d",
+                        (long long)d->batch, d->kv_heads, INT32_MAX / IMX_ATTEND_SPLITS);
     return IMBREX_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "backends/cuda/signals.h"
 #include "fake_driver.h"
 #include "kernels/activate/args.h"
+#include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
 #include "kernels/dispatch/args.h"
 #include "kernels/gate/args.h"
@@ -100,6 +101,7 @@ static const struct CUfunc_st functions[] = {
     { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
     { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
     { "imx_gate", &imx_kernel_gate, sizeof(imx_gate_args), NULL, NULL, false, -1 },
+    { "imx_attend", &imx_kernel_attend, sizeof(imx_attend_args), NULL, NULL, false, -1 },
     { "imx_merge", &imx_kernel_merge, sizeof(imx_merge_args), NULL, NULL, false, -1 },
     { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
     { "imx_grouped", &imx_kernel_grouped, sizeof(imx_grouped_args), NULL, NULL, false, -1 },

@@ -15,6 +15,7 @@
 #include "base/source.h"
 #include "compile_jobs.h"
 #include "kernels/activate/args.h"
+#include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
 #include "kernels/dispatch/args.h"
 #include "kernels/gate/args.h"
@@ -197,6 +198,21 @@ static void merge(void **state)
     }
     imx_merge_args args = { .how = IMX_MERGE_MERGES, .dtype = IMBREX_F32, .dtype_to = IMBREX_BF16 };
     try_either(&imx_kernel_merge, &args, 1);
+}
+
+static void attend(void **state)
+{
+    (void)state;
+    static const int dims[][2] = { { 64, 64 }, { 128, 128 }, { 256, 256 }, { 576, 512 } };
+    for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+        for (int i = 0; i < 4 * 2; i++) {
+            imx_attend_args args = { .dtype = dtype,
+                                     .cache = i % 2 ? IMBREX_E4M3 : dtype,
+                                     .head_dim = dims[i / 2][0],
+                                     .value_dim = dims[i / 2][1] };
+            try_either(&imx_kernel_attend, &args, (size_t)(dtype + i));
+        }
+    }
 }
 
 static int ranks = 4;
@@ -530,6 +546,7 @@ int main(void)
         cmocka_unit_test(dispatch),
         cmocka_unit_test(scaled),
         cmocka_unit_test(merge),
+        cmocka_unit_test(attend),
         cmocka_unit_test(traces),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(all_compile_and_are_lean),

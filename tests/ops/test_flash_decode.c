@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "fake_ranks.h"
 #include "net_threads.h"
 #include "plan/plan.h"
 #include "ranks.h"
@@ -400,6 +401,15 @@ static void over_nodes(void **state)
     on_ranks(4, 2);
 }
 
+static void fake_gpus(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 2; size++) {
+        ranks_desc desc = { .size = size };
+        assert_int_equal(fake_ranks_run(&desc, size, all_cases, NULL), 0);
+    }
+}
+
 static void checked(void **state)
 {
     (void)state;
@@ -567,10 +577,14 @@ int main(void)
         cmocka_unit_test(one_rank),
         cmocka_unit_test(three_ranks),
         cmocka_unit_test(over_nodes),
+        cmocka_unit_test(fake_gpus),
         cmocka_unit_test(checked),
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(names_what_is_out_of_range),
         cmocka_unit_test(what_is_no_number_shows),
     };
-    return cmocka_run_group_tests_name("flash_decode", tests, NULL, NULL);
+    fake_ranks_begin();
+    int failed = cmocka_run_group_tests_name("flash_decode", tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
 }

@@ -23,6 +23,8 @@
  * they are added in their order, then splits in theirs, in float32; o is rounded once.  So bits of
  * a row depend on its own tokens alone.
  *
+ * On GPUs what splits come to lies in parts, and a second launch adds it up.
+ *
  * A length beyond context, or beyond what page_stride has room for, is clamped, and a page that
  * is not there becomes page 0; the group fails by IMBREXD_FAULT_LENGTH or IMBREXD_FAULT_PAGE.
  * Where there is no page at all there are no tokens. */
@@ -51,6 +53,9 @@ typedef struct imx_attend_args {
     const int32_t *pages, *lengths, *visible, *hidden;
     void *o;
     float *lse;
+    int combines; /* GPUs, in a second launch: adds what splits have come to */
+    int splits;   /* the most of a sequence */
+    float *parts; /* [rows, heads, splits, value_dim + 2] */
 } imx_attend_args;
 
 /* Tokens of a split of a sequence that has so many here. */

@@ -166,7 +166,7 @@ void imx_attend_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_attend_args *x = untyped;
     attend p = { .args = x, .block = block };
-    int64_t rows = x->sequences * x->queries;
+    int64_t rows = x->combines ? 0 : x->sequences * x->queries; /* splits were added at once */
     for (int64_t at = block->index; at < rows * x->heads; at += block->count) {
         int64_t row = at / x->heads;
         p.sequence = row / x->queries;
