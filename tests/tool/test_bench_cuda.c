@@ -390,7 +390,7 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
                                       NULL };
         fake_driver_install(2);
         char *text = output_of(rank_main_of_mlp, &q, 2);
-        check_output(text, 34, words);
+        check_output(text, 36, words);
     }
     mlp_reference_close(&reference);
     mlp_model_close(&model);

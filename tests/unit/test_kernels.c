@@ -140,6 +140,7 @@ static gemm_case gemm_new(int dtype, int layout, bool bias, int64_t m, int64_t n
                                             .chunks = (int)(m / 3 / 16 + 2) },
                               .k = k,
                               .dtype = dtype,
+                              .out = dtype,
                               .layout = layout,
                               .own = -1,
                               .slices = 1,
