@@ -57,6 +57,7 @@ typedef struct imbrexd_block {
 long syscall(long number, ...);
 #ifndef CLOCK_MONOTONIC
 int clock_gettime(int clock, struct timespec *now);
+int nanosleep(const struct timespec *wanted, struct timespec *left);
 #endif
 #endif
 
