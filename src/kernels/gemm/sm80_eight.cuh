@@ -68,8 +68,7 @@ IMX_FN void add_scaled(sums &sum, sums &part, const imx_gemm_args &args, const i
     for (int i = 0; i < PARTS_M * 2; i++) {
 #if IMX_SCALING == 3
         int row = warp_row() + lane_of() / 4 + i * 8;
-        float s =
-            row < tile.rows ? scale_at(scales, (int64_t)row * args.row_scales + stage) * of_b : 0;
+        float s = row < tile.rows ? scale_at(scales, row * args.row_scales + stage) * of_b : 0;
 #endif
 #pragma unroll
         for (int j = 0; j < PARTS_N * 2; j++) {

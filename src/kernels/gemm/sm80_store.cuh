@@ -208,8 +208,8 @@ IMX_FN void fold_unit(const imx_gemm_args &args, int64_t at, int64_t col)
     for (int i = 0; i < PER_UNIT && args.bias; i++)
         sum[i] += imx_vector_get(IMX_DTYPE, args.bias, col + i);
     if (args.residual)
-        imx_vector_add(IMX_DTYPE, sum,
-                       imx_vector_load((const char *)args.residual + at * ELEMENT), false);
+        imx_vector_add(IMX_DTYPE, sum, imx_vector_load((const char *)args.residual + at * ELEMENT),
+                       false);
     *(uint4 *)((char *)args.c + at * ELEMENT) = imx_vector_narrow(IMX_DTYPE, sum);
 }
 
@@ -226,8 +226,9 @@ IMX_FN void fold_span(const imx_gemm_args &args, int64_t row, int64_t col, int64
 
 #ifdef IMX_STORE
 
-/* All threads, once all parts of the tile of own rows stand: the barrier has told all. */
-IMX_FN void fold_tile(const imx_gemm_args &args, const imx_tile &tile)
+/* All threads, once all parts of the tile of own rows stand: the barrier has told all.  A call of
+ * its own, so that what it needs takes no registers from the product. */
+static __device__ __noinline__ void fold_tile(const imx_gemm_args &args, const imx_tile &tile)
 {
     enum { UNITS = IMX_TILE_N / PER_UNIT };
     int thread = (int)thread_here();
