@@ -61,6 +61,10 @@ imbrex_status imx_status_need(const void *argument, const char *name,
  * initialised a desc.  NULL is fine. */
 imbrex_status imx_status_need_place(const void *at, size_t bytes, const char *name) IMX_MUST_CHECK;
 
+/* INVALID if value is not from least to most: says so of of.name, or, where of is NULL, of name. */
+imbrex_status imx_status_range(const char *of, const char *name, int64_t value, int64_t least,
+                               int64_t most) IMX_MUST_CHECK;
+
 /* UNSUPPORTED if a byte is not 0: name is the struct's.  reserved: says so of of.name. */
 imbrex_status imx_status_reserved(const char *of, const char *name) IMX_MUST_CHECK;
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes,

@@ -109,6 +109,15 @@ imbrex_status imx_status_need(const void *argument, const char *name, const char
     return argument ? IMBREX_OK : imx_fail(IMBREX_INVALID, "%s is NULL: %s", name, hint);
 }
 
+imbrex_status imx_status_range(const char *of, const char *name, int64_t value, int64_t least,
+                               int64_t most)
+{
+    if (value < least || value > most)
+        return imx_fail(IMBREX_INVALID, "%s%s%s is %lld: want from %lld to %lld", of ? of : "",
+                        of ? "." : "", name, (long long)value, (long long)least, (long long)most);
+    return IMBREX_OK;
+}
+
 imbrex_status imx_status_reserved(const char *of, const char *name)
 {
     return imx_fail(IMBREX_UNSUPPORTED,

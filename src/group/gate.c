@@ -20,24 +20,16 @@ void imx_gate_end(imbrex_group *group)
         group->backend->prepared_destroy(group->device, group->gate);
 }
 
-static imbrex_status check_range(const char *name, int64_t value, int64_t least, int64_t most)
-{
-    if (value < least || value > most)
-        return imx_fail(IMBREX_INVALID, "%s is %lld: want from %lld to %lld", name,
-                        (long long)value, (long long)least, (long long)most);
-    return IMBREX_OK;
-}
-
 static imbrex_status check_groups(const imbrex_gate *g)
 {
-    IMX_TRY(check_range("gate.groups", g->groups, 0, g->experts));
-    IMX_TRY(check_range("gate.group_best", g->group_best, 0, 2));
+    IMX_TRY(imx_status_range("gate", "groups", g->groups, 0, g->experts));
+    IMX_TRY(imx_status_range("gate", "group_best", g->group_best, 0, 2));
     if (!g->groups)
-        return check_range("gate.top_groups", g->top_groups, 0, 0);
+        return imx_status_range("gate", "top_groups", g->top_groups, 0, 0);
     if (g->experts % g->groups)
         return imx_fail(IMBREX_INVALID, "gate.groups is %d: want a divisor of gate.experts, %d",
                         g->groups, g->experts);
-    IMX_TRY(check_range("gate.top_groups", g->top_groups, 1, g->groups));
+    IMX_TRY(imx_status_range("gate", "top_groups", g->top_groups, 1, g->groups));
     int left = g->top_groups * (g->experts / g->groups);
     if (left < g->top_k)
         return imx_fail(IMBREX_INVALID,
@@ -49,10 +41,10 @@ static imbrex_status check_groups(const imbrex_gate *g)
 static imbrex_status check_gate(const imbrex_gate *g)
 {
     IMX_TRY(imx_status_need(g, "gate", "want how tokens choose their experts"));
-    IMX_TRY(check_range("gate.experts", g->experts, 1, IMX_GATE_EXPERTS));
-    IMX_TRY(check_range("gate.top_k", g->top_k, 1, imx_min(g->experts, IMX_GATE_PLACES)));
-    IMX_TRY(check_range("gate.sigmoid", g->sigmoid, 0, 1));
-    IMX_TRY(check_range("gate.renormalize", g->renormalize, 0, 1));
+    IMX_TRY(imx_status_range("gate", "experts", g->experts, 1, IMX_GATE_EXPERTS));
+    IMX_TRY(imx_status_range("gate", "top_k", g->top_k, 1, imx_min(g->experts, IMX_GATE_PLACES)));
+    IMX_TRY(imx_status_range("gate", "sigmoid", g->sigmoid, 0, 1));
+    IMX_TRY(imx_status_range("gate", "renormalize", g->renormalize, 0, 1));
     IMX_TRY(check_groups(g));
     if (!(g->scale >= 0 && g->scale <= FLT_MAX))
         return imx_fail(IMBREX_INVALID, "gate.scale is %g: want a finite number from 0",
@@ -113,8 +105,8 @@ imbrex_status imbrex_topk_gate(imbrex_group *group, const imbrex_gate *gate, int
     IMX_TRY(imx_fault_check(group));
     IMX_TRY(imx_stream_find(group, &stream));
     IMX_TRY(check_gate(gate));
-    IMX_TRY(
-        check_range("tokens", tokens, 0, ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / gate->experts));
+    IMX_TRY(imx_status_range(NULL, "tokens", tokens, 0,
+                             ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / gate->experts));
     imx_gate_args args = {
         .tokens = tokens,
         .experts = gate->experts,

@@ -106,19 +106,11 @@ int64_t imx_dispatch_extent(const imx_asked *asked, int64_t m, int which)
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
-static imbrex_status check_range(const char *name, int64_t value, int64_t least, int64_t most)
-{
-    if (value < least || value > most)
-        return imx_fail(IMBREX_INVALID, "desc.%s is %lld: want from %lld to %lld", name,
-                        (long long)value, (long long)least, (long long)most);
-    return IMBREX_OK;
-}
-
 static imbrex_status check_choices(const imbrex_dispatch_desc *d)
 {
     int64_t align = imx_dispatch_align(d);
-    IMX_TRY(check_range("experts", d->experts, 1, INT32_MAX));
-    IMX_TRY(check_range("top_k", d->top_k, 1, TOP_K_MOST));
+    IMX_TRY(imx_status_range("desc", "experts", d->experts, 1, INT32_MAX));
+    IMX_TRY(imx_status_range("desc", "top_k", d->top_k, 1, TOP_K_MOST));
     if (align > ALIGN_MOST || align & (align - 1))
         return imx_fail(IMBREX_INVALID, "desc.align is %d: want a power of two up to %d", d->align,
                         ALIGN_MOST);

@@ -92,14 +92,6 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
-static imbrex_status check_range(const char *name, int64_t value, int64_t least, int64_t most)
-{
-    if (value < least || value > most)
-        return imx_fail(IMBREX_INVALID, "desc.%s is %lld: want from %lld to %lld", name,
-                        (long long)value, (long long)least, (long long)most);
-    return IMBREX_OK;
-}
-
 static imbrex_status check_matrix(const char *what, int64_t rows, int64_t cols)
 {
     if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
@@ -112,8 +104,8 @@ static imbrex_status check_matrix(const char *what, int64_t rows, int64_t cols)
 imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *request)
 {
     const imbrex_moe_desc *d = (const imbrex_moe_desc *)(const void *)request->desc;
-    IMX_TRY(check_range("experts", d->experts, 1, INT32_MAX));
-    IMX_TRY(check_range("top_k", d->top_k, 1, TOP_K_MOST));
+    IMX_TRY(imx_status_range("desc", "experts", d->experts, 1, INT32_MAX));
+    IMX_TRY(imx_status_range("desc", "top_k", d->top_k, 1, TOP_K_MOST));
     int align = align_of(d);
     if (align > ALIGN_MOST || align & (align - 1))
         return imx_fail(IMBREX_INVALID, "desc.align is %d: want a power of two up to %d", align,

@@ -117,15 +117,6 @@ imx_request imx_request_of(const imx_op *op, const void *desc)
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
-static imbrex_status check_range(const char *desc, const char *name, int64_t value, int64_t least,
-                                 int64_t most)
-{
-    if (value < least || value > most)
-        return imx_fail(IMBREX_INVALID, "%s.%s is %lld: want from %lld to %lld", desc, name,
-                        (long long)value, (long long)least, (long long)most);
-    return IMBREX_OK;
-}
-
 /* The last of the types that it may be. */
 static imbrex_dtype most_of(const imx_op *op, const imbrex_field *field)
 {
@@ -154,12 +145,12 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
     char name[80];
     switch (kind_of(field)) {
     case IMX_SIZE:
-        return check_range(desc, field->name, value,
-                           field->flags & IMBREX_FIELD_REQUIRED ? least : 0, IMX_SIZE_MOST);
+        return imx_status_range(desc, field->name, value,
+                                field->flags & IMBREX_FIELD_REQUIRED ? least : 0, IMX_SIZE_MOST);
     case IMX_COUNT:
-        return check_range(desc, field->name, value, 0, INT32_MAX);
+        return imx_status_range(desc, field->name, value, 0, INT32_MAX);
     case IMX_FLAG:
-        return check_range(desc, field->name, value, 0, 1);
+        return imx_status_range(desc, field->name, value, 0, 1);
     case IMX_NAME:
         memcpy(&text, r->desc + field->offset, sizeof text);
         snprintf(name, sizeof name, "%s.%s", desc, field->name);
@@ -177,7 +168,7 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
                             field->name, (int)value);
         return IMBREX_OK;
     case IMX_SCALES:
-        return check_range(desc, field->name, value, IMBREX_UNSCALED, IMBREX_PER_BLOCK);
+        return imx_status_range(desc, field->name, value, IMBREX_UNSCALED, IMBREX_PER_BLOCK);
     case IMX_LAYOUT:
         if ((uint64_t)value > IMBREX_KN)
             return imx_fail(IMBREX_INVALID, "%s.%s is %d: want IMBREX_NK or IMBREX_KN", desc,
