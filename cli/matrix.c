@@ -6,11 +6,11 @@
 
 enum { RUN = 1024 }; /* elements on the stack between two dtypes */
 
-const char *const matrix_dtype_names[MATRIX_DTYPES] = { "default", "bf16", "f16", "f32" };
+const char *const matrix_dtype_names[MATRIX_DTYPES] = { "default", "bf16", "f16", "f32", "e4m3" };
 
 int64_t matrix_dtype_bytes(imbrex_dtype dtype)
 {
-    return dtype == IMBREX_F32 ? 4 : 2;
+    return dtype == IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
 }
 
 /* ---- Dtypes ---------------------------------------------------------------------------------- */
@@ -62,6 +62,29 @@ static uint16_t to_f16(float x)
     return (uint16_t)(sign | (magnitude - 0x38000000) >> 13);
 }
 
+/* A sign, four bits of exponent, of which 7 is 2^0, and three of fraction. */
+static float from_e4m3(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = (uint32_t)(code & 0x7f) << 20;
+    if ((code & 0x7f) == 0x7f)
+        return from_bits(sign | 0x7fc00000);
+    return from_bits(sign | to_bits(from_bits(magnitude) * 0x1p120f));
+}
+
+static uint8_t to_e4m3(float x)
+{
+    uint32_t bits = to_bits(x), magnitude = bits & 0x7fffffff;
+    uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
+    if (x != x)
+        return sign | 0x7f;
+    if (magnitude >= 0x43e00000) /* 448 */
+        return sign | 0x7e;
+    if (magnitude < 0x3c800000) /* subnormal: near 2^14, float32 has its last step, 2^-9 */
+        return (uint8_t)(sign | (to_bits(from_bits(magnitude) + 0x1p14f) - 0x46800000));
+    magnitude += 0x7ffff + (magnitude >> 20 & 1);
+    return (uint8_t)(sign | (magnitude - 0x3c000000) >> 20);
+}
+
 static void widen(imbrex_dtype dtype, const void *in, int64_t count, float *out)
 {
     const uint16_t *half = in;
@@ -70,6 +93,9 @@ static void widen(imbrex_dtype dtype, const void *in, int64_t count, float *out)
     else if (dtype == IMBREX_F16)
         for (int64_t i = 0; i < count; i++)
             out[i] = from_f16(half[i]);
+    else if (dtype == IMBREX_E4M3)
+        for (int64_t i = 0; i < count; i++)
+            out[i] = from_e4m3(((const uint8_t *)in)[i]);
     else
         for (int64_t i = 0; i < count; i++)
             out[i] = from_bits((uint32_t)half[i] << 16);
@@ -83,6 +109,9 @@ static void narrow(imbrex_dtype dtype, const float *in, int64_t count, void *out
     else if (dtype == IMBREX_F16)
         for (int64_t i = 0; i < count; i++)
             half[i] = to_f16(in[i]);
+    else if (dtype == IMBREX_E4M3)
+        for (int64_t i = 0; i < count; i++)
+            ((uint8_t *)out)[i] = to_e4m3(in[i]);
     else
         for (int64_t i = 0; i < count; i++)
             half[i] = to_bf16(in[i]);

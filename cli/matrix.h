@@ -23,11 +23,11 @@ matrix matrix_random(uint64_t seed, int64_t rows, int64_t cols, double scale);
 
 /* Copies rows row0 up to row1 and columns col0 up to col1 to out, whose rows are stride elements of
  * dtype to apart.  Reads nothing else of the matrix.  Rounds to nearest, ties to even; what is too
- * large for float16 becomes infinity. */
+ * large for float16 becomes infinity, and for e4m3 its largest number. */
 void matrix_copy(const matrix *from, int64_t row0, int64_t row1, int64_t col0, int64_t col1,
                  imbrex_dtype to, void *out, int64_t stride);
 
-enum { MATRIX_DTYPES = 4 };
+enum { MATRIX_DTYPES = 5 };
 /* By imbrex_dtype; nobody asks for the first. */
 extern const char *const matrix_dtype_names[MATRIX_DTYPES];
 

@@ -9,7 +9,7 @@
 
 /* ---- shapes.c: the options of `imbrex bench` and `imbrex compile` that say which plans ------- */
 
-enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 14 };
+enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 15 };
 
 /* As they were given, or 0 and NULL. */
 typedef struct bench_words {
@@ -17,7 +17,7 @@ typedef struct bench_words {
     int64_t plan_m; /* of bench: rows that plans are for; 0: their shape's */
     int64_t experts, top_k;
     double skew;
-    const char *dtype, *layout, *sizes, *parallel;
+    const char *dtype, *layout, *scaling, *sizes, *parallel;
     bool bias, total;
     bool plans; /* of compile: an operator must have a plan */
     option rows[BENCH_WORDS_ROWS];

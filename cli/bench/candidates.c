@@ -24,9 +24,9 @@ enum { BYTES_WANTED = 64 << 20, BYTES_WANTED_CUDA = 256 << 20, MOST_SETS = 1024,
 /* Random values are made once and repeated: a prime, so that rows differ. */
 enum { BLOCK_ELEMENTS = 1048583 };
 
-static size_t matrix_bytes(const bench_shape *s, int64_t rows, int64_t cols)
+static size_t matrix_bytes(imbrex_dtype dtype, int64_t rows, int64_t cols)
 {
-    return (size_t)(rows * cols * matrix_dtype_bytes(s->dtype));
+    return (size_t)(rows * cols * matrix_dtype_bytes(dtype));
 }
 
 /* The place of the next matrix. */
@@ -54,16 +54,16 @@ static int64_t c_rows(const bench_shape *s)
 }
 
 /* The first block comes from the host, and what stands is then doubled. */
-static imbrex_status fill(const bench_data *data, uint64_t seed, const bench_shape *s, int64_t rows,
+static imbrex_status fill(const bench_data *data, uint64_t seed, imbrex_dtype dtype, int64_t rows,
                           int64_t cols, size_t at)
 {
     int64_t elements = rows * cols < BLOCK_ELEMENTS ? rows * cols : BLOCK_ELEMENTS;
-    size_t bytes = matrix_bytes(s, rows, cols), block = matrix_bytes(s, 1, elements);
+    size_t bytes = matrix_bytes(dtype, rows, cols), block = matrix_bytes(dtype, 1, elements);
     void *host = malloc(block + 1);
     if (!host)
         return IMBREX_NO_MEMORY;
     matrix values = matrix_random(seed, 1, elements, 1);
-    matrix_copy(&values, 0, 1, 0, elements, s->dtype, host, elements);
+    matrix_copy(&values, 0, 1, 0, elements, dtype, host, elements);
     imbrex_status status = imbrex_copy(data->group, data->sets + at, host, block, NULL);
     for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
         status = imbrex_copy(data->group, data->sets + at + done, data->sets + at,
@@ -77,10 +77,14 @@ static imbrex_status fill_all(const bench_data *data, const bench_shape *s)
 {
     uint64_t seed = 3 * (uint64_t)imbrex_group_rank(data->group);
     int ranks = imbrex_group_size(data->group);
-    TRY(fill(data, seed, s, a_rows(s), s->op->product ? s->k : s->n, 0));
+    TRY(fill(data, seed, s->dtype, a_rows(s), s->op->product ? s->k : s->n, 0));
     if (s->op->product) {
-        TRY(fill(data, seed + 1, s, b_rows(s, ranks), s->n, data->b));
-        TRY(fill(data, seed + 2, s, 1, s->n, data->bias));
+        TRY(fill(data, seed + 1, s->dtype, b_rows(s, ranks), s->n, data->b));
+        TRY(fill(data, seed + 2, bench_op_out(s), 1, s->n, data->bias));
+    }
+    if (s->scaling) { /* a tensor's is alike on all ranks */
+        TRY(fill(data, 1, IMBREX_F32, 1, bench_op_scales_of_a(s, s->m), data->scales_a));
+        TRY(fill(data, 2, IMBREX_F32, 1, bench_op_scales_of_b(s), data->scales_b));
     }
     for (int i = 1; i < data->count; i++)
         TRY(imbrex_copy(data->group, data->sets + (size_t)i * data->set_bytes, data->sets, data->c,
@@ -95,13 +99,18 @@ imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const be
     int64_t width = s->op->product ? s->k : s->n;
     int64_t row = imbrex_group_rank(group) * s->m / imbrex_group_size(group);
     size_t end = 0;
-    place(&end, matrix_bytes(s, a_rows(s), width));
-    data.own = s->op->a_is_shard ? matrix_bytes(s, row, width) : 0;
-    data.b = place(&end,
-                   s->op->product ? matrix_bytes(s, b_rows(s, imbrex_group_size(group)), s->n) : 0);
-    data.bias = place(&end, s->op->product ? matrix_bytes(s, 1, s->n) : 0);
+    const imbrex_dtype of_c = bench_op_out(s), f32 = IMBREX_F32;
+    bool per_row = s->op->a_is_shard && s->scaling != IMBREX_PER_TENSOR;
+    int64_t of_b = s->op->product ? b_rows(s, imbrex_group_size(group)) : 0;
+    place(&end, matrix_bytes(s->dtype, a_rows(s), width));
+    data.own = s->op->a_is_shard ? matrix_bytes(s->dtype, row, width) : 0;
+    data.b = place(&end, matrix_bytes(s->dtype, of_b, s->n));
+    data.bias = place(&end, s->op->product ? matrix_bytes(of_c, 1, s->n) : 0);
+    data.scales_a = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_a(s, s->m)));
+    data.own_scales = per_row ? matrix_bytes(f32, 1, bench_op_scales_of_a(s, row)) : 0;
+    data.scales_b = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_b(s)));
     /* Of blocks of all ranks it may have a row more of each. */
-    data.c = place(&end, matrix_bytes(s, c_rows(s) + imbrex_group_size(group), s->n));
+    data.c = place(&end, matrix_bytes(of_c, c_rows(s) + imbrex_group_size(group), s->n));
     data.set_bytes = end;
     bool gpu = strncmp(imbrex_group_device(group), "cuda", 4) == 0;
     size_t wanted = gpu ? BYTES_WANTED_CUDA : BYTES_WANTED, count = (wanted + end - 1) / end;
@@ -125,6 +134,11 @@ void bench_data_close(bench_data *data)
     data->group = NULL;
 }
 
+static const float *of_scales(const void *at)
+{
+    return at;
+}
+
 imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_t i, bool whole)
 {
     char *set = data->sets + (size_t)(i % data->count) * data->set_bytes;
@@ -132,6 +146,9 @@ imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_
         .a = set + (whole ? 0 : data->own),
         .b = s->op->product ? set + data->b : NULL,
         .bias = s->bias && !whole ? set + data->bias : NULL,
+        .scale_a =
+            s->scaling ? of_scales(set + data->scales_a + (whole ? 0 : data->own_scales)) : NULL,
+        .scale_b = s->scaling ? of_scales(set + data->scales_b) : NULL,
         .c = set + data->c,
         .m = s->m,
     };

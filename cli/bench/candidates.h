@@ -15,8 +15,9 @@ typedef struct bench_data {
     char *sets; /* [count][set_bytes], symmetric */
     int count;
     size_t set_bytes;
-    size_t own, b, bias, c;        /* offsets in a set; own: of this rank's rows of a */
-    struct bench_experts *experts; /* NULL: the operator has none */
+    size_t own, b, bias, scales_a, own_scales, scales_b, c; /* offsets in a set; own: of this rank's
+                                                               rows of a */
+    struct bench_experts *experts;                          /* NULL: the operator has none */
 } bench_data;
 
 /* Collective: takes the memory and fills it with values as from N(0, 1).  alone: this rank's group

@@ -7,6 +7,7 @@
 #include "matrix.h"
 
 const char *const bench_layout_names[2] = { "nk", "kn" };
+const char *const bench_scaling_names[4] = { "unscaled", "tensor", "row", "block" };
 
 /* ---- what a row says ------------------------------------------------------------------------- */
 
@@ -125,6 +126,7 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
         .k = s->k,
         .dtype = s->dtype,
         .layout = s->layout,
+        .scaling = s->scaling,
         .algorithm = algorithm,
         .chunk_rows = s->chunk_rows,
         .sms = s->sms,
@@ -146,6 +148,7 @@ static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from, c
         { "k", &from->k, sizeof from->k },
         { "dtype", &from->dtype, sizeof from->dtype },
         { "layout", &from->layout, sizeof from->layout },
+        { "scaling", &from->scaling, sizeof from->scaling },
         { "algorithm", &from->algorithm, sizeof from->algorithm },
         { "chunk_rows", &from->chunk_rows, sizeof from->chunk_rows },
         { "sms", &from->sms, sizeof from->sms },
@@ -248,6 +251,32 @@ imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, int ra
     return create(alone, op->info, &desc, &shape, plan);
 }
 
+/* ---- 8-bit products -------------------------------------------------------------------------- */
+
+enum { SCALE_BLOCK = 128 };
+
+static int64_t blocks(int64_t count)
+{
+    return (count + SCALE_BLOCK - 1) / SCALE_BLOCK;
+}
+
+imbrex_dtype bench_op_out(const bench_shape *s)
+{
+    return s->dtype == IMBREX_E4M3 ? IMBREX_BF16 : s->dtype;
+}
+
+int64_t bench_op_scales_of_a(const bench_shape *s, int64_t rows)
+{
+    const int64_t counts[] = { 0, 1, rows, rows * blocks(s->k) };
+    return counts[s->scaling];
+}
+
+int64_t bench_op_scales_of_b(const bench_shape *s)
+{
+    const int64_t counts[] = { 0, 1, s->n, blocks(s->n) * blocks(s->k) };
+    return counts[s->scaling];
+}
+
 /* ---- what a run takes ------------------------------------------------------------------------ */
 
 double bench_op_flop(const bench_shape *s, int ranks)
@@ -259,7 +288,8 @@ double bench_op_flop(const bench_shape *s, int ranks)
 /* On average: a rank's own shard of what travels stays where it is. */
 double bench_op_bytes(const bench_shape *s, int ranks)
 {
-    int64_t width = s->op->product && s->op->a_is_shard ? s->k : s->n;
-    return s->op->moves * (double)s->m * (double)width * (double)matrix_dtype_bytes(s->dtype) *
-           (ranks - 1) / ranks;
+    bool of_a = s->op->product && s->op->a_is_shard;
+    int64_t width = of_a ? s->k : s->n;
+    int64_t element = matrix_dtype_bytes(of_a ? s->dtype : bench_op_out(s));
+    return s->op->moves * (double)s->m * (double)width * (double)element * (ranks - 1) / ranks;
 }

@@ -37,16 +37,25 @@ typedef struct bench_shape {
     int64_t m, n, k;
     imbrex_dtype dtype;
     imbrex_layout layout;
-    int chunk_rows, sms; /* 0: chosen */
-    int64_t m_least;     /* as in imbrex_gemm_desc */
-    int64_t plan_m;      /* the chosen plan is for so many rows, and has variants; 0: for m */
+    imbrex_scaling scaling; /* of e4m3 */
+    int chunk_rows, sms;    /* 0: chosen */
+    int64_t m_least;        /* as in imbrex_gemm_desc */
+    int64_t plan_m;         /* the chosen plan is for so many rows, and has variants; 0: for m */
     bool bias;
     int experts, top_k; /* where the operator has some */
     bool whole;         /* ranks have whole experts */
     double skew;        /* of the choice of experts; 0: all alike */
 } bench_shape;
 
-extern const char *const bench_layout_names[2]; /* by imbrex_layout */
+extern const char *const bench_layout_names[2];  /* by imbrex_layout */
+extern const char *const bench_scaling_names[4]; /* by imbrex_scaling; nobody asks for the first */
+
+/* The type of c and bias. */
+imbrex_dtype bench_op_out(const bench_shape *shape);
+
+/* How many scales there are of so many rows of a, and of b. */
+int64_t bench_op_scales_of_a(const bench_shape *shape, int64_t rows);
+int64_t bench_op_scales_of_b(const bench_shape *shape);
 
 /* What a product's plan, imbrex_tune and hooks for a product are told of a shape. */
 imbrex_gemm_desc bench_op_desc(const bench_shape *shape, const char *algorithm);

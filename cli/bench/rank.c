@@ -80,7 +80,7 @@ static imbrex_status add_yardstick(case_state *s)
     TRY(add_plan(s, "products", NULL, true));
     if (s->shape->op->experts) /* no BLAS has this product */
         return IMBREX_OK;
-    if (setting->workspace) {
+    if (setting->workspace && s->shape->dtype != IMBREX_E4M3) {
         s->cublas = (bench_cublas){
             .data = &s->data, .shape = s->shape, .alone = setting->alone, .timer = setting->timer
         };

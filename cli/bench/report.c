@@ -135,6 +135,7 @@ void bench_report_json(const bench_result *r)
     number("top_k", s->op->experts ? s->top_k : (double)NAN);
     words("parallel", !s->op->experts ? NULL : s->whole ? "whole" : "tensor");
     number("skew", s->op->experts ? s->skew : (double)NAN);
+    words("scaling", s->scaling ? bench_scaling_names[s->scaling] : NULL);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
     number("plan_m", s->plan_m ? (double)s->plan_m : (double)NAN);
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);

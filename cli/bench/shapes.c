@@ -20,8 +20,10 @@ const option *bench_words_options(bench_words *w, const option *own)
           .help = "columns of one rank's c (1024; on a GPU 4096)" },
         { "k", 0, .integer = &w->k, .metavar = "K", .min = 1, .max = largest,
           .help = "inner size of one rank's product (1024; on a GPU 4096)" },
-        { "dtype", 0, .text = &w->dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",
-          .help = "bf16, f16 or f32 (f32; on a GPU bf16)" },
+        { "dtype", 0, .text = &w->dtype, .metavar = "TYPE", .choices = "bf16|f16|f32|e4m3",
+          .help = "bf16, f16, f32 or, of products, e4m3 (f32; on a GPU bf16)" },
+        { "scaling", 0, .text = &w->scaling, .metavar = "HOW", .choices = "tensor|row|block",
+          .help = "what has a scale of e4m3: a tensor, a row or a block of 128 (row)" },
         { "layout", 0, .text = &w->layout, .metavar = "ORDER", .choices = "nk|kn",
           .help = "how b lies: nk or kn (nk)" },
         { "shapes", 0, .text = &w->sizes, .metavar = "LIST",
@@ -55,12 +57,15 @@ bench_shape bench_words_shape(const bench_words *w, bool gpu)
     const int64_t size = gpu ? 4096 : 1024;
     const int64_t rows = w->plan_m && w->plan_m < size ? w->plan_m : size;
     const char *dtype = w->dtype ? w->dtype : gpu ? "bf16" : "f32";
+    bool scaled = strcmp(dtype, "e4m3") == 0;
+    const char *scaling = w->scaling ? w->scaling : scaled ? "row" : "unscaled";
     return (bench_shape){
         .m = w->m ? w->m : rows,
         .n = w->n ? w->n : size,
         .k = w->k ? w->k : size,
         .dtype = (imbrex_dtype)options_index(matrix_dtype_names, MATRIX_DTYPES, dtype),
         .layout = (imbrex_layout)(w->layout ? options_index(bench_layout_names, 2, w->layout) : 0),
+        .scaling = (imbrex_scaling)options_index(bench_scaling_names, 4, scaling),
         .chunk_rows = (int)w->chunk_rows,
         .sms = (int)w->sms,
         .experts = w->experts ? (int)w->experts : 8,
@@ -121,6 +126,15 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->m_least =
         r->words->plans || op->experts ? 0 : shape->m; /* who compiles may run any; bench runs m */
     shape->plan_m = op->meets || op->alone ? 0 : r->words->plan_m;
+    if (r->words->scaling && shape->dtype != IMBREX_E4M3) {
+        options_wrong(r->page, "--scaling %s: only e4m3 is scaled", r->words->scaling);
+        return false;
+    }
+    if (shape->dtype == IMBREX_E4M3 && (!op->product || op->experts)) {
+        options_wrong(r->page, "--dtype e4m3: %s %s", op->name,
+                      op->product ? "has bf16, f16 and f32" : "does not multiply");
+        return false;
+    }
     if (shape->plan_m && shape->plan_m < shape->m) {
         options_wrong(r->page, "--plan-m %lld: a shape has %lld rows", (long long)shape->plan_m,
                       (long long)shape->m);

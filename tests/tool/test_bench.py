@@ -117,6 +117,27 @@ class Bench(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
 
+    def test_scaled_products(self):
+        for op, moved in (("ag_gemm", 160), ("gemm_rs", 2 * 48), ("gemm", 0)):
+            for scaling in (None, "tensor", "block"):
+                with self.subTest(op=op, scaling=scaling):
+                    words = (op, "--m", "40", "--n", "48", "--k", "160", "--dtype", "e4m3",
+                             *(("--scaling", scaling) if scaling else ()),
+                             *(("--ranks", "2", "--bias") if moved else ()))
+                    parsed, candidates = self.result(*words)
+                    self.assertEqual((parsed["dtype"], parsed["scaling"]),
+                                     ("e4m3", scaling or "row"))
+                    self.assertTrue(all(c["us"] > 0 for c in candidates.values()))
+                    if moved:  # e4m3 elements of a, bf16 ones of c
+                        c = candidates["sequential"]
+                        self.assertAlmostEqual(c["gb_s_received"] * c["us"] * 1e3, 40 * moved / 2,
+                                               delta=0.01)
+        for words, says in ((("all_gather",), "all_gather does not multiply"),
+                            (("ag_moe",), "ag_moe has bf16, f16 and f32")):
+            done = bench(*words, "--dtype", "e4m3", "--ranks", "2")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr)
+
     def test_emulated_link(self):
         parsed, _ = self.result("all_gather", "--m", "8", "--n", "8")
         self.assertIsNone(parsed["emulated_link_gb_s"])
@@ -356,7 +377,10 @@ class Bench(unittest.TestCase):
                 (["ag_gemm", "gemm_rs"], "what is 'gemm_rs'?"),
                 (["ag_gemm", "--m", "0"], "--m is '0'"),
                 (["ag_gemm", "--m", "x"], "--m is 'x'"),
-                (["ag_gemm", "--dtype", "f64"], "--dtype is 'f64': want one of bf16|f16|f32"),
+                (["ag_gemm", "--dtype", "f64"], "--dtype is 'f64': want one of bf16|f16|f32|e4m3"),
+                (["ag_gemm", "--scaling", "row"], "--scaling row: only e4m3 is scaled"),
+                (["all_gather", "--dtype", "e4m3"], "--dtype e4m3: all_gather does not multiply"),
+                (["gemm", "--scaling", "k"], "--scaling is 'k': want one of tensor|row|block"),
                 (["ag_gemm", "--chunk-row", "1"], "did you mean --chunk-rows?"),
                 (["all_gather", "--k", "4"], "all_gather has no product"),
                 (["all_gather", "--bias"], "all_gather has no product"),
