@@ -61,6 +61,8 @@ IMX_FN void add_scaled(sums &sum, sums &part, const imx_gemm_args &args, const i
                        int stage)
 {
 #if IMX_SCALING == 3
+    if (stage >= args.row_scales) /* k is 0: nothing was multiplied, and there are none */
+        return;
     const float *scales = row_scales(args, tile);
     float of_b = scale_at(args.scale_b, tile.col / 128 * args.row_scales + stage);
 #endif
