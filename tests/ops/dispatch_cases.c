@@ -9,7 +9,7 @@
 #include "reference.h"
 
 enum { TOKEN, ROW, WEIGHT, IDS, RESIDUAL }; /* inputs */
-enum { GUARD = 64, RUNS = 4, UNTOUCHED = 0xa5 };
+enum { RUNS = 4 };
 
 /* ---- what everybody can find out ------------------------------------------------------------- */
 
@@ -78,21 +78,6 @@ static double row_value(const exchange_run *b, int64_t pair, int64_t col)
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
-void *exchange_room(int64_t elements, size_t element)
-{
-    size_t bytes = (size_t)elements * element + GUARD;
-    return memset(malloc(bytes), UNTOUCHED, bytes);
-}
-
-bool exchange_is_intact(const void *at, int64_t elements, size_t element)
-{
-    const unsigned char *guard = (const unsigned char *)at + (size_t)elements * element;
-    for (int i = 0; i < GUARD; i++)
-        if (guard[i] != UNTOUCHED)
-            return false;
-    return true;
-}
-
 /* Row by row, as imbrex_moe.h says.  Returns how many there are, gaps included. */
 static int64_t place(exchange_run *b)
 {
@@ -138,22 +123,18 @@ exchange_run exchange_take(const exchange *x, int run, imbrex_group *group, int6
     b.here = (int)rank_row(d->experts, b.ranks, b.rank + 1) - b.first;
     b.own = own_of(x, b.rank, run);
     b.pairs = b.ranks * d->rank_tokens * d->top_k;
-    b.routing = (imbrex_routing){ .expert_begin = exchange_room(b.here + 1, 4),
-                                  .expert_rows = exchange_room(b.here, 4),
-                                  .row_pair = exchange_room(capacity, 4),
-                                  .pair_row = exchange_room(b.pairs, 4),
-                                  .pair_expert = exchange_room(b.pairs, 4),
-                                  .weights = exchange_room(b.pairs, 4) };
-    b.ids = exchange_room(b.own * d->top_k, 4);
-    b.weights = exchange_room(b.own * d->top_k, 4);
-    b.want_row = exchange_room(b.pairs, 4);
-    b.want_pair = exchange_room(capacity, 4);
-    b.scales = exchange_room(capacity * blocks_of(x), 4);
-    b.a = exchange_room(b.own * d->n, e);
-    b.c = exchange_room(capacity * d->n, wire_bytes(x));
-    b.rows = exchange_room(capacity * d->n, e);
-    b.residual = exchange_room(b.own * d->n, e);
-    b.sum = exchange_room(b.own * d->n, e);
+    b.sizes = (lent_sizes){ b.here, capacity, b.pairs };
+    b.routing = lent_routing(&b.sizes);
+    b.ids = lent_room(b.own * d->top_k, 4);
+    b.weights = lent_room(b.own * d->top_k, 4);
+    b.want_row = lent_room(b.pairs, 4);
+    b.want_pair = lent_room(capacity, 4);
+    b.scales = lent_room(capacity * blocks_of(x), 4);
+    b.a = lent_room(b.own * d->n, e);
+    b.c = lent_room(capacity * d->n, wire_bytes(x));
+    b.rows = lent_room(capacity * d->n, e);
+    b.residual = lent_room(b.own * d->n, e);
+    b.sum = lent_room(b.own * d->n, e);
     input_fill(d->dtype, 100 * TOKEN + 10 * run + b.rank, 0, b.a, b.own * d->n);
     input_fill(d->dtype, 100 * RESIDUAL + 10 * run + b.rank, 0, b.residual, b.own * d->n);
     for (int64_t i = 0; i < b.own * d->top_k; i++) {
@@ -172,24 +153,11 @@ exchange_run exchange_take(const exchange *x, int run, imbrex_group *group, int6
 
 void exchange_drop(exchange_run *b)
 {
-    void *all[] = { b->routing.expert_begin,
-                    b->routing.expert_rows,
-                    b->routing.row_pair,
-                    b->routing.pair_row,
-                    b->routing.pair_expert,
-                    b->routing.weights,
-                    b->ids,
-                    b->weights,
-                    b->want_row,
-                    b->want_pair,
-                    b->scales,
-                    b->a,
-                    b->c,
-                    b->rows,
-                    b->residual,
-                    b->sum };
+    void *all[] = { b->ids, b->weights, b->want_row, b->want_pair, b->scales,
+                    b->a,   b->c,       b->rows,     b->residual,  b->sum };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+    lent_routing_free(&b->routing);
 }
 
 static int64_t asked(int64_t own)
@@ -197,24 +165,33 @@ static int64_t asked(int64_t own)
     return own ? own : (int64_t)IMBREX_NONE;
 }
 
-imbrex_args exchange_dispatch_args(const exchange_run *b)
+imbrex_args exchange_dispatch_args(exchange_run *b, lent *l)
 {
-    return (imbrex_args){ .a = b->a,
-                          .ids = b->ids,
-                          .weights = b->x->weights ? b->weights : NULL,
-                          .c = b->c,
-                          .scale_c = blocks_of(b->x) ? b->scales : NULL,
-                          .routing = &b->routing,
-                          .own = asked(b->own) };
+    const imbrex_dispatch_desc *d = &b->x->desc;
+    int64_t scales = b->capacity * blocks_of(b->x), places = b->own * d->top_k;
+    b->given = lent_routing_out(l, &b->routing, &b->sizes);
+    return (imbrex_args){
+        .a = lent_in(l, b->a, b->own * d->n, element_bytes(d->dtype)),
+        .ids = lent_in(l, b->ids, places, 4),
+        .weights = b->x->weights ? lent_in(l, b->weights, places, 4) : NULL,
+        .c = lent_out(l, b->c, b->capacity * d->n, wire_bytes(b->x)),
+        .scale_c = blocks_of(b->x) ? lent_out(l, b->scales, scales, 4) : NULL,
+        .routing = &b->given,
+        .own = asked(b->own),
+    };
 }
 
-imbrex_args exchange_combine_args(const exchange_run *b)
+imbrex_args exchange_combine_args(exchange_run *b, lent *l)
 {
-    return (imbrex_args){ .a = b->rows,
-                          .residual = b->x->residual ? b->residual : NULL,
-                          .c = b->sum,
-                          .routing = &b->routing,
-                          .own = asked(b->own) };
+    const imbrex_dispatch_desc *d = &b->x->desc;
+    size_t e = element_bytes(d->dtype);
+    return (imbrex_args){
+        .a = lent_in(l, b->rows, b->capacity * d->n, e),
+        .residual = b->x->residual ? lent_in(l, b->residual, b->own * d->n, e) : NULL,
+        .c = lent_out(l, b->sum, b->own * d->n, e),
+        .routing = &b->given,
+        .own = asked(b->own),
+    };
 }
 
 /* ---- what is right --------------------------------------------------------------------------- */
@@ -241,13 +218,7 @@ static int check_routing(const exchange_run *b)
                                  expert_of(b, b->want_pair[begin]) == b->first + e),
                    "expert %d begins at %d", e, begin);
     }
-    RANK_CHECK(exchange_is_intact(r->expert_begin, b->here + 1, 4) &&
-                   exchange_is_intact(r->expert_rows, b->here, 4) &&
-                   exchange_is_intact(r->row_pair, b->capacity, 4) &&
-                   exchange_is_intact(r->pair_row, b->pairs, 4) &&
-                   exchange_is_intact(r->pair_expert, b->pairs, 4) &&
-                   exchange_is_intact(r->weights, b->pairs, 4),
-               "something beyond the routing");
+    RANK_CHECK(lent_routing_is_intact(r, &b->sizes), "something beyond the routing");
     return 0;
 }
 
@@ -259,19 +230,29 @@ static imbrex_status all_tokens(imbrex_group *group, const exchange_run *b, char
     imbrex_status status = IMBREX_OK;
     int64_t each = d->rank_tokens * d->n, blocks = blocks_of(b->x);
     size_t e = element_bytes(d->dtype), wire = wire_bytes(b->x);
-    *tokens = exchange_room(b->ranks * each, wire);
-    *scales = exchange_room(b->ranks * d->rank_tokens * blocks, 4);
+    *tokens = lent_room(b->ranks * each, wire);
+    *scales = lent_room(b->ranks * d->rank_tokens * blocks, 4);
     for (int r = 0; r < b->ranks && status == IMBREX_OK; r++) {
-        int64_t own = own_of(b->x, r, b->run);
-        char *from = exchange_room(each, e), *to = *tokens + (size_t)(r * each) * wire;
+        lent l = { .group = group, .base = b->x->arena };
+        int64_t own = own_of(b->x, r, b->run), at = r * d->rank_tokens * blocks;
+        char *from = lent_room(each, e), *to = *tokens + (size_t)(r * each) * wire;
         input_fill(d->dtype, 100 * TOKEN + 10 * b->run + r, 0, from, own * d->n);
-        if (!blocks)
+        if (!blocks) {
             memcpy(to, from, (size_t)(own * d->n) * e);
-        else
-            status = imbrex_quantize(group, d->dtype, IMBREX_PER_BLOCK, own, d->n, from, to,
-                                     *scales + r * d->rank_tokens * blocks, NULL);
-        if (status == IMBREX_OK)
-            status = imbrex_stream_sync(group, NULL);
+        } else {
+            char *quantized = lent_room(own * d->n, wire);
+            float *of_them = lent_room(own * blocks, 4);
+            const void *given = lent_in(&l, from, own * d->n, e);
+            void *out = lent_out(&l, quantized, own * d->n, wire);
+            status = imbrex_quantize(group, d->dtype, IMBREX_PER_BLOCK, own, d->n, given, out,
+                                     lent_out(&l, of_them, own * blocks, 4), NULL);
+            if (status == IMBREX_OK)
+                status = lent_settle(&l);
+            memcpy(to, quantized, (size_t)(own * d->n));
+            memcpy(*scales + at, of_them, (size_t)(own * blocks) * 4);
+            free(quantized);
+            free(of_them);
+        }
         free(from);
     }
     return status;
@@ -283,7 +264,7 @@ static int check_rows(imbrex_group *group, const exchange_run *b)
     size_t bytes = (size_t)b->x->desc.n * wire_bytes(b->x), scale_bytes = (size_t)blocks * 4;
     char *tokens;
     float *scales;
-    char *nothing = exchange_room((int64_t)bytes, 1);
+    char *nothing = lent_room((int64_t)bytes, 1);
     RANK_OK(all_tokens(group, b, &tokens, &scales));
     for (int64_t row = 0; row < b->capacity; row++) {
         int64_t token = b->want_pair[row] < 0 ? -1 : b->want_pair[row] / top_k;
@@ -294,8 +275,8 @@ static int check_rows(imbrex_group *group, const exchange_run *b)
                        memcmp(b->scales + row * blocks, scales + token * blocks, scale_bytes) == 0,
                    "scales of row %d are not token %d's", (int)row, (int)token);
     }
-    RANK_CHECK(exchange_is_intact(b->c, b->capacity * b->x->desc.n, wire_bytes(b->x)) &&
-                   exchange_is_intact(b->scales, b->capacity * blocks, 4),
+    RANK_CHECK(lent_is_intact(b->c, b->capacity * b->x->desc.n, wire_bytes(b->x)) &&
+                   lent_is_intact(b->scales, b->capacity * blocks, 4),
                "something beyond c");
     free(tokens);
     free(scales);
@@ -365,7 +346,7 @@ static int check_sums(const exchange_run *b)
         RANK_CHECK(fabs(have - exact) <= size * ulp * 2, "token %d: %g is far from %g",
                    (int)(i / d->n), have, exact);
     }
-    RANK_CHECK(exchange_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
+    RANK_CHECK(lent_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
                "something beyond c");
     return 0;
 }
@@ -377,17 +358,19 @@ int exchange_run_all(imbrex_group *group, const exchange *x)
 {
     imbrex_plan *dispatch = NULL, *combine = NULL;
     exchange_run b[RUNS];
+    lent l = { .group = group, .base = x->arena };
     int failed = 0;
     RANK_OK(imbrex_plan_dispatch(group, &x->desc, &dispatch));
     RANK_OK(imbrex_plan_combine(group, &x->desc, &combine));
     for (int run = 0; run < RUNS; run++) {
         b[run] = exchange_take(x, run, group, imbrex_plan_rows(dispatch));
-        const imbrex_args out = exchange_dispatch_args(&b[run]),
-                          back = exchange_combine_args(&b[run]);
+        const imbrex_args out = exchange_dispatch_args(&b[run], &l),
+                          back = exchange_combine_args(&b[run], &l);
+        RANK_OK(l.failed);
         RANK_OK(imbrex_plan_run(dispatch, &out, NULL));
         RANK_OK(imbrex_plan_run(combine, &back, NULL));
     }
-    RANK_OK(imbrex_stream_sync(group, NULL));
+    RANK_OK(lent_settle(&l));
     for (int run = 0; run < RUNS; run++) {
         failed =
             failed || check_routing(&b[run]) || check_rows(group, &b[run]) || check_sums(&b[run]);
@@ -424,11 +407,11 @@ static exchange case_of(int i)
     return x;
 }
 
-int exchange_every_case(imbrex_group *group, void *ctx)
+static int walk(imbrex_group *group, int step, char *arena)
 {
-    int step = ctx ? *(int *)ctx : 1;
     for (int i = 0; i < 2 * SHAPES * DISPATCH_KINDS; i += step) {
         exchange x = case_of(i);
+        x.arena = arena;
         if (exchange_run_all(group, &x)) {
             fprintf(stderr,
                     "  case %d: %d tokens of %d, %d experts, top_k %d, dtype %d, ids %d, %s\n", i,
@@ -438,4 +421,18 @@ int exchange_every_case(imbrex_group *group, void *ctx)
         }
     }
     return 0;
+}
+
+int exchange_every_case(imbrex_group *group, void *ctx)
+{
+    return walk(group, *(int *)ctx, NULL);
+}
+
+int exchange_on_device(imbrex_group *group, void *ctx)
+{
+    void *arena;
+    RANK_OK(imbrex_mem_alloc(group, LENT_ARENA, &arena));
+    int failed = walk(group, *(int *)ctx, arena);
+    imbrex_mem_free(group, arena);
+    return failed;
 }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 #include "imbrex.h"
+#include "lent.h"
 
 /* How tokens choose experts. */
 enum {
@@ -23,6 +24,7 @@ enum {
 typedef struct exchange {
     imbrex_dispatch_desc desc;
     int ids, weights, residual;
+    char *arena; /* memory of the device, where it cannot read the host's; else NULL */
 } exchange;
 
 /* What a rank gives and gets in one run. */
@@ -30,22 +32,20 @@ typedef struct exchange_run {
     const exchange *x;
     int run, rank, ranks, first, here; /* experts */
     int64_t own, pairs, capacity;
-    imbrex_routing routing;
+    lent_sizes sizes;
+    imbrex_routing routing, given;       /* given: to the runs */
     int32_t *ids, *want_row, *want_pair; /* of pairs; of rows */
     float *weights, *scales;
     char *a, *c, *rows, *residual, *sum;
 } exchange_run;
 
-/* Memory of so many elements, all bytes the same, and more of them behind it. */
-void *exchange_room(int64_t elements, size_t element);
-bool exchange_is_intact(const void *at, int64_t elements, size_t element);
-
 /* Operands of run number `run`, from 0 to 3, where dispatch has that capacity. */
 exchange_run exchange_take(const exchange *x, int run, imbrex_group *group, int64_t capacity);
 void exchange_drop(exchange_run *b);
 
-imbrex_args exchange_dispatch_args(const exchange_run *b);
-imbrex_args exchange_combine_args(const exchange_run *b);
+/* dispatch's come first. */
+imbrex_args exchange_dispatch_args(exchange_run *b, lent *l);
+imbrex_args exchange_combine_args(exchange_run *b, lent *l);
 
 /* In a rank: four runs of both operators, each rank with its own number of tokens; 0 if all is
  * right. */
@@ -53,5 +53,8 @@ int exchange_run_all(imbrex_group *group, const exchange *x);
 
 /* A rank's function: every so-many-th case of the table, *(int *)ctx. */
 int exchange_every_case(imbrex_group *group, void *ctx);
+
+/* The same on a device that does not read the host's memory. */
+int exchange_on_device(imbrex_group *group, void *ctx);
 
 #endif /* DISPATCH_CASES_H */

@@ -9,7 +9,6 @@
 #include "reference.h"
 
 enum { A, B, ROW, WEIGHT, IDS, BIAS }; /* inputs */
-enum { GUARD = 8 };
 
 static double value(const moe_case *c, int input, int64_t i)
 {
@@ -42,22 +41,6 @@ static bool is_whole(const moe_bench *b)
     return b->c->desc.parallel == IMBREX_EXPERTS_WHOLE;
 }
 
-/* Filled with ones, which are no numbers; behind it a guard. */
-static void *room(int64_t elements, size_t element)
-{
-    size_t bytes = (size_t)elements * element + GUARD;
-    return memset(malloc(bytes), 0xff, bytes);
-}
-
-bool moe_is_intact(const void *at, int64_t elements, size_t element)
-{
-    const unsigned char *guard = (const unsigned char *)at + (size_t)elements * element;
-    for (int i = 0; i < GUARD; i++)
-        if (guard[i] != 0xff)
-            return false;
-    return true;
-}
-
 /* Weights of expert e, column and k as all ranks count them. */
 static double weight_of(const moe_bench *b, int64_t e, int64_t col, int64_t k, int64_t all_k)
 {
@@ -78,6 +61,11 @@ static void fill_b(const moe_bench *b, void *to, bool scatters)
     }
 }
 
+static lent_sizes moe_sizes(const moe_bench *b)
+{
+    return (lent_sizes){ b->here, b->capacity, b->pairs };
+}
+
 moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t capacity)
 {
     const imbrex_moe_desc *d = &c->desc;
@@ -89,22 +77,18 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
     b.own_first = d->replicate ? 0 : rank_row(m, ranks, rank);
     b.own = d->replicate ? m : rank_row(m, ranks, rank + 1) - b.own_first;
     b.pairs = m * d->top_k;
-    b.routing = (imbrex_routing){ .expert_begin = room(b.here + 1, 4),
-                                  .expert_rows = room(b.here, 4),
-                                  .row_pair = room(capacity, 4),
-                                  .pair_row = room(b.pairs, 4),
-                                  .pair_expert = room(b.pairs, 4),
-                                  .weights = room(b.pairs, 4) };
-    b.a = room(b.own * d->k, e);
-    b.b = room(b.here * d->n * d->k, e);
-    b.out = room(capacity * d->n, e);
-    b.gathered = room(m * d->k, e);
-    b.row_a = room(capacity * d->k, e);
-    b.row_b = room(b.here * d->n * d->k, e);
-    b.bias = room(d->n, e);
-    b.sum = room(b.own * d->n, e);
-    b.ids = room(b.own * d->top_k, 4);
-    b.weights = room(b.own * d->top_k, 4);
+    const lent_sizes sizes = moe_sizes(&b);
+    b.routing = lent_routing(&sizes);
+    b.a = lent_room(b.own * d->k, e);
+    b.b = lent_room(b.here * d->n * d->k, e);
+    b.out = lent_room(capacity * d->n, e);
+    b.gathered = lent_room(m * d->k, e);
+    b.row_a = lent_room(capacity * d->k, e);
+    b.row_b = lent_room(b.here * d->n * d->k, e);
+    b.bias = lent_room(d->n, e);
+    b.sum = lent_room(b.own * d->n, e);
+    b.ids = lent_room(b.own * d->top_k, 4);
+    b.weights = lent_room(b.own * d->top_k, 4);
     for (int64_t i = 0; i < b.own * d->k; i++)
         element_set(d->dtype, b.a, i, value(c, A, b.own_first * d->k + i));
     for (int64_t i = 0; i < b.own * d->top_k; i++) {
@@ -120,24 +104,11 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
 
 void moe_drop(moe_bench *b)
 {
-    void *all[] = { b->routing.expert_begin,
-                    b->routing.expert_rows,
-                    b->routing.row_pair,
-                    b->routing.pair_row,
-                    b->routing.pair_expert,
-                    b->routing.weights,
-                    b->a,
-                    b->b,
-                    b->out,
-                    b->gathered,
-                    b->row_a,
-                    b->row_b,
-                    b->bias,
-                    b->sum,
-                    b->ids,
-                    b->weights };
+    void *all[] = { b->a,     b->b,    b->out, b->gathered, b->row_a,
+                    b->row_b, b->bias, b->sum, b->ids,      b->weights };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+    lent_routing_free(&b->routing);
 }
 
 /* ---- what is right --------------------------------------------------------------------------- */
@@ -176,12 +147,8 @@ int moe_check_routing(const moe_bench *b)
         RANK_CHECK(r->weights[pair] == want, "weights[%d] is %g", (int)pair,
                    (double)r->weights[pair]);
     }
-    RANK_CHECK(
-        moe_is_intact(r->expert_begin, b->here + 1, 4) &&
-            moe_is_intact(r->expert_rows, b->here, 4) &&
-            moe_is_intact(r->row_pair, b->capacity, 4) && moe_is_intact(r->pair_row, b->pairs, 4) &&
-            moe_is_intact(r->pair_expert, b->pairs, 4) && moe_is_intact(r->weights, b->pairs, 4),
-        "something was written behind the routing");
+    const lent_sizes sizes = moe_sizes(b);
+    RANK_CHECK(lent_routing_is_intact(r, &sizes), "something was written behind the routing");
     return 0;
 }
 
@@ -220,8 +187,8 @@ int moe_check_products(const moe_bench *b)
     for (int64_t i = 0; i < b->m * d->k && b->c->gathered; i++)
         RANK_CHECK(element_get(d->dtype, b->gathered, i) == value(b->c, A, i), "gathered[%d]",
                    (int)i);
-    RANK_CHECK(moe_is_intact(b->out, b->capacity * d->n, element_bytes(d->dtype)) &&
-                   moe_is_intact(b->gathered, b->m * d->k, element_bytes(d->dtype)),
+    RANK_CHECK(lent_is_intact(b->out, b->capacity * d->n, element_bytes(d->dtype)) &&
+                   lent_is_intact(b->gathered, b->m * d->k, element_bytes(d->dtype)),
                "something was written behind c");
     return 0;
 }
@@ -277,89 +244,34 @@ static int check_sums(const moe_bench *b)
         RANK_CHECK(have == want, "c[%d] of token %d is %.9g, not %.9g", (int)i, (int)token, have,
                    want);
     }
-    RANK_CHECK(moe_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
+    RANK_CHECK(lent_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
                "something was written behind c");
     return 0;
 }
 
-/* ---- operands where the device reads them ---------------------------------------------------- */
-
-enum { ARENA = 16 << 20, OUTPUTS = 8 };
-
-/* What a run is given: copies in the arena, outputs with what is in them; or the host's own. */
-typedef struct stage {
-    imbrex_group *group;
-    char *arena;
-    size_t used;
-    int count, failed;
-    struct {
-        void *host;
-        const void *device;
-        size_t bytes;
-    } out[OUTPUTS];
-} stage;
-
-static void *lend(stage *s, void *host, int64_t elements, size_t element)
-{
-    size_t bytes = (size_t)elements * element + GUARD;
-    char *at = s->arena + s->used;
-    if (!s->arena)
-        return host;
-    s->used += (bytes + 255) / 256 * 256;
-    s->failed =
-        s->failed || s->used > ARENA || imbrex_copy(s->group, at, host, bytes, NULL) != IMBREX_OK;
-    return s->failed ? NULL : at;
-}
-
-static void *lend_out(stage *s, void *host, int64_t elements, size_t element)
-{
-    void *at = lend(s, host, elements, element);
-    s->out[s->count].host = host;
-    s->out[s->count].device = at;
-    s->out[s->count++].bytes = (size_t)elements * element + GUARD;
-    return at;
-}
-
-static imbrex_routing lend_routing(stage *s, const moe_bench *b, bool out)
-{
-    const imbrex_routing *r = &b->routing;
-    void *(*give)(stage *, void *, int64_t, size_t) = out ? lend_out : lend;
-    return (imbrex_routing){ .expert_begin = give(s, r->expert_begin, b->here + 1, 4),
-                             .expert_rows = give(s, r->expert_rows, b->here, 4),
-                             .row_pair = give(s, r->row_pair, b->capacity, 4),
-                             .pair_row = give(s, r->pair_row, b->pairs, 4),
-                             .pair_expert = give(s, r->pair_expert, b->pairs, 4),
-                             .weights = give(s, r->weights, b->pairs, 4) };
-}
-
-/* Waits until the run is done, and has its outputs back. */
-static int settle(stage *s)
-{
-    for (int i = 0; i < s->count && s->arena; i++)
-        RANK_OK(imbrex_copy(s->group, s->out[i].host, s->out[i].device, s->out[i].bytes, NULL));
-    RANK_OK(imbrex_stream_sync(s->group, NULL));
-    return 0;
-}
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 int moe_run_ag(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
 {
     const imbrex_moe_desc *d = &b->c->desc;
     size_t e = element_bytes(d->dtype);
-    stage s = { .group = group, .arena = b->arena };
-    const imbrex_routing routing = lend_routing(&s, b, true);
-    imbrex_args args = { .a = lend(&s, b->a, b->own * d->k, e),
-                         .b = lend(&s, b->b, b->here * d->n * d->k, e),
-                         .c = lend_out(&s, b->out, b->capacity * d->n, e),
-                         .ids = lend(&s, b->ids, b->own * d->top_k, 4),
+    const lent_sizes sizes = moe_sizes(b);
+    lent l = { .group = group, .base = b->arena };
+    const imbrex_routing routing = lent_routing_out(&l, &b->routing, &sizes);
+    imbrex_args args = { .a = lent_in(&l, b->a, b->own * d->k, e),
+                         .b = lent_in(&l, b->b, b->here * d->n * d->k, e),
+                         .c = lent_out(&l, b->out, b->capacity * d->n, e),
+                         .ids = lent_in(&l, b->ids, b->own * d->top_k, 4),
                          .routing = &routing,
                          .m = b->m };
     if (b->c->gathered)
-        args.gathered = lend_out(&s, b->gathered, b->m * d->k, e);
+        args.gathered = lent_out(&l, b->gathered, b->m * d->k, e);
     if (b->c->weights)
-        args.weights = lend(&s, b->weights, b->own * d->top_k, 4);
-    RANK_CHECK(!s.failed, "operands could not be copied: %s", imbrex_error());
+        args.weights = lent_in(&l, b->weights, b->own * d->top_k, 4);
+    RANK_OK(l.failed);
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
-    return settle(&s);
+    RANK_OK(lent_settle(&l));
+    return 0;
 }
 
 int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
@@ -373,18 +285,20 @@ int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
             element_set(d->dtype, b->row_a, i,
                         value(b->c, ROW, pair * d->k * parts + from + i % d->k));
     }
-    stage s = { .group = group, .arena = b->arena };
-    const imbrex_routing routing = lend_routing(&s, b, false);
-    imbrex_args args = { .a = lend(&s, b->row_a, b->capacity * d->k, e),
-                         .b = lend(&s, b->row_b, b->here * d->n * d->k, e),
-                         .c = lend_out(&s, b->sum, b->own * d->n, e),
+    const lent_sizes sizes = moe_sizes(b);
+    lent l = { .group = group, .base = b->arena };
+    const imbrex_routing routing = lent_routing_in(&l, &b->routing, &sizes);
+    imbrex_args args = { .a = lent_in(&l, b->row_a, b->capacity * d->k, e),
+                         .b = lent_in(&l, b->row_b, b->here * d->n * d->k, e),
+                         .c = lent_out(&l, b->sum, b->own * d->n, e),
                          .routing = &routing,
                          .m = b->m };
     if (b->c->bias)
-        args.bias = lend(&s, b->bias, d->n, e);
-    RANK_CHECK(!s.failed, "operands could not be copied: %s", imbrex_error());
+        args.bias = lent_in(&l, b->bias, d->n, e);
+    RANK_OK(l.failed);
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
-    return settle(&s);
+    RANK_OK(lent_settle(&l));
+    return 0;
 }
 
 /* Both operators, with all tokens, with fewer, with all again. */
@@ -465,6 +379,6 @@ int moe_cases_all(imbrex_group *group, void *walk)
 int moe_cases_device(imbrex_group *group, void *walk)
 {
     void *arena;
-    RANK_OK(imbrex_mem_alloc(group, ARENA, &arena));
+    RANK_OK(imbrex_mem_alloc(group, LENT_ARENA, &arena));
     return walk_all(group, walk, arena);
 }

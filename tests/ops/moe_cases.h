@@ -4,6 +4,7 @@
 #ifndef MOE_CASES_H
 #define MOE_CASES_H
 
+#include "lent.h"
 #include "ranks.h"
 
 enum { EVEN, SKEWED, TO_ONE, TO_NONE, ANY_NUMBER, TWICE, KINDS }; /* of ids */
@@ -28,7 +29,6 @@ typedef struct moe_bench {
 /* What a rank has for a run of m tokens: outputs are filled with NaN, and followed by a guard. */
 moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t capacity);
 void moe_drop(moe_bench *b);
-bool moe_is_intact(const void *at, int64_t elements, size_t element); /* the guard */
 
 /* Each waits until it is done. */
 int moe_run_ag(imbrex_group *group, imbrex_plan *plan, const moe_bench *b);

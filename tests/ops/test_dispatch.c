@@ -89,7 +89,7 @@ enum { RS_TOKENS = 11, RS_N = 24, RS_EXPERTS = 7, RS_TOP = 4 };
 static char *identities(const exchange *x, int here)
 {
     size_t e = element_bytes(x->desc.dtype);
-    char *b = exchange_room((int64_t)here * RS_N * RS_N, e);
+    char *b = lent_room((int64_t)here * RS_N * RS_N, e);
     for (int64_t i = 0; i < (int64_t)here * RS_N * RS_N; i++)
         element_set(x->desc.dtype, b, i, i / RS_N % RS_N == i % RS_N);
     return b;
@@ -97,6 +97,7 @@ static char *identities(const exchange *x, int here)
 
 static int like_moe_rs(imbrex_group *group, void *ctx)
 {
+    lent host = { .group = group };
     for (int i = 0; i < 3; i++) {
         exchange x = { .desc = { .rank_tokens = RS_TOKENS,
                                  .n = RS_N,
@@ -120,8 +121,9 @@ static int like_moe_rs(imbrex_group *group, void *ctx)
         RANK_CHECK(imbrex_plan_rows(dispatch) == imbrex_plan_rows(rs), "capacities differ");
         exchange_run b = exchange_take(&x, 0, group, imbrex_plan_rows(dispatch));
         char *weights = identities(&x, b.here);
-        char *other = exchange_room(b.own * RS_N, element_bytes(x.desc.dtype));
-        const imbrex_args out = exchange_dispatch_args(&b), back = exchange_combine_args(&b);
+        char *other = lent_room(b.own * RS_N, element_bytes(x.desc.dtype));
+        const imbrex_args out = exchange_dispatch_args(&b, &host),
+                          back = exchange_combine_args(&b, &host);
         const imbrex_args rs_args = {
             .a = b.rows, .b = weights, .c = other, .routing = &b.routing
         };
@@ -169,7 +171,8 @@ static int too_many_rows(imbrex_group *group, void *ctx)
     RANK_OK(imbrex_plan_dispatch(group, &x.desc, &plan));
     RANK_CHECK(imbrex_plan_rows(plan) == 20, "%d rows", (int)imbrex_plan_rows(plan));
     exchange_run b = exchange_take(&x, 0, group, 20);
-    const imbrex_args args = exchange_dispatch_args(&b);
+    lent host = { .group = group };
+    const imbrex_args args = exchange_dispatch_args(&b, &host);
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
     imbrex_status status = imbrex_stream_sync(group, NULL);
     while (status == IMBREX_OK) /* the others hear of it a little later */
@@ -177,10 +180,9 @@ static int too_many_rows(imbrex_group *group, void *ctx)
     RANK_CHECK(status == IMBREX_NO_MEMORY && strstr(imbrex_error(), "rank 1") &&
                    strstr(imbrex_error(), says),
                "%s: %s", imbrex_status_name(status), imbrex_error());
-    RANK_CHECK(exchange_is_intact(b.c, 20 * 5, 4) &&
-                   exchange_is_intact(b.routing.row_pair, 20, 4) &&
-                   exchange_is_intact(b.routing.pair_row, 24, 4) &&
-                   exchange_is_intact(b.routing.expert_rows, 1, 4),
+    RANK_CHECK(lent_is_intact(b.c, 20 * 5, 4) && lent_is_intact(b.routing.row_pair, 20, 4) &&
+                   lent_is_intact(b.routing.pair_row, 24, 4) &&
+                   lent_is_intact(b.routing.expert_rows, 1, 4),
                "something was written beyond the capacity");
     exchange_drop(&b);
     return 0;
@@ -223,7 +225,9 @@ static int wrong_args(imbrex_group *group, const exchange *x)
     RANK_OK(imbrex_plan_combine(group, &x->desc, &combine));
     RANK_CHECK(imbrex_plan_rows(dispatch) == imbrex_plan_rows(combine), "capacities differ");
     exchange_run b = exchange_take(x, 0, group, imbrex_plan_rows(dispatch));
-    const imbrex_args out = exchange_dispatch_args(&b), back = exchange_combine_args(&b);
+    lent host = { .group = group };
+    const imbrex_args out = exchange_dispatch_args(&b, &host),
+                      back = exchange_combine_args(&b, &host);
     WRONG_ARGS(dispatch, out, args.own = 9, "args.own is 9: want at most desc.rank_tokens, 8");
     WRONG_ARGS(dispatch, out, args.m = 8,
                "args.m is 8: must be 0 for dispatch, which has args.own");

@@ -109,8 +109,8 @@ static int too_many_rows(imbrex_group *group, void *ctx)
     RANK_CHECK(status == IMBREX_NO_MEMORY && strstr(imbrex_error(), "rank 1") &&
                    strstr(imbrex_error(), "have 24 rows there, and desc.rows is 20"),
                "%s: %s", imbrex_status_name(status), imbrex_error());
-    RANK_CHECK(moe_is_intact(b.out, 20 * 4, 4) && moe_is_intact(b.routing.row_pair, 20, 4) &&
-                   moe_is_intact(b.routing.pair_row, 24, 4),
+    RANK_CHECK(lent_is_intact(b.out, 20 * 4, 4) && lent_is_intact(b.routing.row_pair, 20, 4) &&
+                   lent_is_intact(b.routing.pair_row, 24, 4),
                "something was written beyond the capacity");
     moe_drop(&b);
     return 0;
