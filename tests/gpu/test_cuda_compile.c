@@ -169,6 +169,26 @@ static void grouped(void **state)
     }
 }
 
+/* Hopper's form: each size of tile. */
+static void grouped_on_hopper(void **state)
+{
+    static const struct {
+        int here;
+        int64_t n, k, expected;
+    } shapes[] = { { 128, 384, 2048, 8 },  { 8, 7168, 4096, 32 },   { 8, 7168, 4096, 2048 },
+                   { 128, 384, 2048, 64 }, { 128, 384, 2048, 512 }, { 4, 128, 4096, 100 } };
+    (void)state;
+    for (int i = 0; i < 6 * 2 * 2; i++) {
+        imx_grouped_args args = { .here = shapes[i / 4].here,
+                                  .n = shapes[i / 4].n,
+                                  .k = shapes[i / 4].k,
+                                  .expected = shapes[i / 4].expected,
+                                  .layout = i & 1 ? IMBREX_KN : IMBREX_NK,
+                                  .dtype = i & 2 ? IMBREX_F16 : IMBREX_BF16 };
+        try_on(&imx_kernel_grouped, &args, &targets[1]);
+    }
+}
+
 static void dispatch(void **state)
 {
     (void)state;
@@ -542,6 +562,7 @@ int main(void)
         cmocka_unit_test(gate),
         cmocka_unit_test(route),
         cmocka_unit_test(grouped),
+        cmocka_unit_test(grouped_on_hopper),
         cmocka_unit_test(combine),
         cmocka_unit_test(dispatch),
         cmocka_unit_test(scaled),

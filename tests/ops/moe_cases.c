@@ -360,10 +360,42 @@ static moe_case case_of(int i)
                        .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
 }
 
+/* With so few SMs that tiles of all sizes are chosen, and a block has several: edges of rows, of
+ * columns and of k. */
+static const struct {
+    int64_t tokens, n, k;
+    int experts, top_k, align, sms;
+} wide[] = {
+    { 96, 136, 200, 2, 2, 0, 1 },
+    { 140, 232, 136, 3, 2, 4, 1 },
+    { 40, 456, 64, 4, 2, 1, 1 },
+    { 60, 72, 328, 2, 3, 16, 1 },
+};
+enum { WIDE = sizeof wide / sizeof *wide };
+
+static moe_case wide_case_of(int i)
+{
+    static const int ids[] = { EVEN, SKEWED, TWICE };
+    int s = i / 6, kind = i / 2 % 3;
+    return (moe_case){ .desc = { .tokens = wide[s].tokens,
+                                 .n = wide[s].n,
+                                 .k = wide[s].k,
+                                 .experts = wide[s].experts,
+                                 .top_k = wide[s].top_k,
+                                 .align = wide[s].align,
+                                 .sms = wide[s].sms,
+                                 .parallel = (imbrex_experts)(i % 2),
+                                 .dtype = (s + kind) % 2 ? IMBREX_F16 : IMBREX_BF16,
+                                 .layout = i / 2 % 2 ? IMBREX_KN : IMBREX_NK },
+                       .ids = ids[kind],
+                       .weights = 1 };
+}
+
 static int walk_all(imbrex_group *group, const moe_walk *walk, char *arena)
 {
-    for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
-        moe_case c = case_of(i);
+    int count = SHAPES * KINDS * 2;
+    for (int i = 0; i < count + (arena ? WIDE * 6 : 0); i += walk->step) {
+        moe_case c = i < count ? case_of(i) : wide_case_of(i - count);
         c.desc.algorithm = walk->algorithm;
         if (check_case(group, &c, arena))
             return 1;

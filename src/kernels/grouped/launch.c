@@ -4,9 +4,92 @@
 #include "args.h"
 #include "kernels/dtype.h"
 #include "kernels/kernels.h"
+#include "sm90_shape.h"
 
 void imx_grouped_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 size_t imx_grouped_cpu_scratch(const void *args);
+
+/* imx_cuda_config.kept */
+enum { TILE_N }; /* of Hopper's form; 0: the general one */
+
+static bool is_anywhere(const imx_grouped_args *args)
+{
+    int64_t element = (int64_t)imx_dtype_size(args->dtype);
+    return args->k * element % 16 || (args->layout == IMBREX_KN && args->n * element % 16);
+}
+
+/* ---- Hopper ---------------------------------------------------------------------------------- */
+
+static bool is_for_hopper(const imx_grouped_args *args, const imx_cuda_target *target)
+{
+    return target->arch == 90 && args->dtype != IMBREX_F32 && args->k > 0 && args->k % 8 == 0 &&
+           args->n % 8 == 0;
+}
+
+/* Cycles of the product by tiles of that size, on so many blocks.  A stage takes what its products
+ * take, or what the cache brings a block of it; experts' last rows fill half a tile. */
+static double cycles_of(const imx_grouped_args *args, int tile_m, int tile_n, int blocks)
+{
+    enum { PRODUCTS = 32, BRINGS = 44, A_TILE = 2000 }; /* a cycle, of 64 columns; bytes; cycles */
+    double high = (double)args->expected / tile_m + 0.5;
+    double columns = (double)((args->n + tile_n - 1) / tile_n);
+    double tiles = args->here * (high > 1 ? high : 1) * columns;
+    double products = (double)tile_m * tile_n / PRODUCTS;
+    double brings = (double)IMX_GROUPED_STAGE(tile_m, tile_n) / BRINGS;
+    double steps = (double)((args->k + IMX_GROUPED_K - 1) / IMX_GROUPED_K);
+    int64_t rounds = (int64_t)(tiles / blocks) + 1;
+    return (double)rounds * (steps * (products > brings ? products : brings) + A_TILE);
+}
+
+static void config_sm90(const imx_grouped_args *args, int blocks, imx_cuda_config *config)
+{
+    enum { SHARED_MOST = 230400, STAGES_MOST = 12 }; /* a wait of one warp fits beside it */
+    static const int sizes[][2] = { { 64, 128 },  { 64, 192 },  { 64, 256 },
+                                    { 128, 128 }, { 128, 192 }, { 128, 256 } };
+    int best = 0, stages = STAGES_MOST;
+    for (int i = 1; i < (int)(sizeof sizes / sizeof *sizes); i++)
+        if (cycles_of(args, sizes[i][0], sizes[i][1], blocks) <
+            cycles_of(args, sizes[best][0], sizes[best][1], blocks))
+            best = i;
+    int tile_m = sizes[best][0], tile_n = sizes[best][1];
+    while (IMX_GROUPED_SHARED(tile_m, tile_n, stages) > SHARED_MOST)
+        stages--;
+    *config = (imx_cuda_config){
+        .source = "kernels/grouped/sm90.cu",
+        .entry = "imx_grouped",
+        .blocks = blocks,
+        .cluster = 1,
+        .threads = 128 + 128 * (tile_m / 64),
+        .early = true,
+        .shared_bytes = (size_t)IMX_GROUPED_SHARED(tile_m, tile_n, stages),
+        .kept[TILE_N] = tile_n,
+    };
+    snprintf(config->options, sizeof config->options,
+             "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s", tile_m,
+             tile_n, stages, config->shared_bytes, args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
+             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "");
+}
+
+/* All experts' b, a plane each. */
+static imx_tensor_map map_of_b(const imx_grouped_args *args, int tile_n)
+{
+    bool kn = args->layout == IMBREX_KN;
+    int64_t rows = kn ? args->k : args->n, cols = kn ? args->n : args->k;
+    return (imx_tensor_map){
+        .address = args->here && rows && cols ? args->b : NULL,
+        .rows = rows,
+        .cols = cols,
+        .stride_bytes = cols * 2,
+        .planes = args->here,
+        .plane_bytes = rows * cols * 2,
+        .box_rows = kn ? IMX_GROUPED_K : tile_n,
+        .box_cols = IMX_GROUPED_K,
+        .dtype = args->dtype,
+        .swizzle_bytes = 128,
+    };
+}
+
+/* ---- others ---------------------------------------------------------------------------------- */
 
 /* A tile, of warps that make warp_rows x 32 of it, out of stages of tile_k columns of a. */
 typedef struct shape {
@@ -25,16 +108,9 @@ static shape shape_of(const imx_grouped_args *args)
     return args->expected <= FEW ? few : many;
 }
 
-static bool is_anywhere(const imx_grouped_args *args)
-{
-    int64_t element = (int64_t)imx_dtype_size(args->dtype);
-    return args->k * element % 16 || (args->layout == IMBREX_KN && args->n * element % 16);
-}
-
-static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
+static void config_sm80(const imx_grouped_args *args, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
-    const imx_grouped_args *args = largest;
     shape s = shape_of(args);
     size_t row = (size_t)s.tile_k * imx_dtype_size(args->dtype);
     *config = (imx_cuda_config){
@@ -54,12 +130,24 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "");
 }
 
+/* ---- the row --------------------------------------------------------------------------------- */
+
+static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
+                        imx_cuda_config *config)
+{
+    if (is_for_hopper(largest, target))
+        config_sm90(largest, blocks, config);
+    else
+        config_sm80(largest, target, blocks, config);
+}
+
 /* How many tiles there are, only the device knows. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
-    (void)untyped;
     launch->blocks = config->blocks;
-    launch->map_count = 0;
+    launch->map_count = config->kept[TILE_N] != 0;
+    if (launch->map_count)
+        launch->maps[0] = map_of_b(untyped, config->kept[TILE_N]);
 }
 
 const imx_kernel imx_kernel_grouped = {

@@ -9,13 +9,13 @@
  *                        nothing under way meanwhile
  *
  * Blocks are persistent.  Which tiles there are is only known now: each block counts them for
- * itself.  Tiles follow each other by expert, then by column, then down the rows, so that blocks
- * side by side read the same columns of b.
+ * itself (tiles.cuh).
  */
 #include "../gemm/args.h"
 #include "../gemm/sm80_product.cuh"
 #include "../grid.cuh"
 #include "args.h"
+#include "tiles.cuh"
 
 /* What this thread loads next.  Its rows of a are anywhere; those that are not there are zeros. */
 typedef struct worker {
@@ -88,82 +88,6 @@ IMX_FN void load_first(worker *w, int stages)
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-typedef struct note {
-    imx_tile tile;
-    int expert;
-} note;
-
-IMX_FN int64_t first_row(const imx_grouped_args &args, int e)
-{
-    int64_t row = args.expert_begin[e];
-    return row < 0 ? 0 : row < args.rows ? row : args.rows;
-}
-
-IMX_FN int64_t rows_of(const imx_grouped_args &args, int e)
-{
-    int64_t rows = args.expert_rows[e], most = args.rows - first_row(args, e);
-    return rows < 0 ? 0 : rows < most ? rows : most;
-}
-
-/* By the first warp, 32 experts at a time: before[e] = rows of tiles ahead of expert e's. */
-IMX_FN void count_tiles(const imx_grouped_args &args, int32_t *before)
-{
-    int32_t sum = 0, lane = threadIdx.x;
-    for (int at = 0; at < args.here; at += 32) {
-        int e = at + lane;
-        int32_t upto =
-            e < args.here ? (int32_t)((rows_of(args, e) + IMX_TILE_M - 1) / IMX_TILE_M) : 0;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            int32_t other = __shfl_up_sync(0xffffffffu, upto, step);
-            upto += lane >= step ? other : 0;
-        }
-        if (e < args.here)
-            before[e + 1] = sum + upto;
-        sum += __shfl_sync(0xffffffffu, upto, 31);
-    }
-    if (lane == 0)
-        before[0] = 0;
-}
-
-/* Tile number i, of the last expert that does not begin behind it. */
-IMX_FN note tile_at(const imx_grouped_args &args, const int32_t *before, int64_t columns, int64_t i)
-{
-    int32_t number = (int32_t)(i / columns);
-    int low = 0, high = args.here;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (before[middle] <= number)
-            low = middle;
-        else
-            high = middle;
-    }
-    int64_t tall = before[low + 1] - before[low], place = i - before[low] * columns;
-    int64_t row = place % tall * IMX_TILE_M, col = place / tall * IMX_TILE_N;
-    int64_t rows = rows_of(args, low) - row, cols = args.n - col;
-    note found = {};
-    found.expert = low;
-    found.tile.row = first_row(args, low) + row;
-    found.tile.col = col;
-    found.tile.rows = (int)(rows < IMX_TILE_M ? rows : IMX_TILE_M);
-    found.tile.cols = (int)(cols < IMX_TILE_N ? cols : IMX_TILE_N);
-    return found;
-}
-
-/* NULL: no token's. */
-IMX_FN const char *row_of_a(const imx_grouped_args &args, int64_t row)
-{
-    if (!args.top_k)
-        return (const char *)args.own + row * args.k * ELEMENT;
-    int32_t pair = args.row_pair[row];
-    int64_t token = pair < 0 ? -1 : pair / args.top_k, mine = token - args.own_first;
-    if (token < 0 || token >= args.tokens)
-        return NULL;
-    if (mine >= 0 && mine < args.own_rows)
-        return (const char *)args.own + mine * args.k * ELEMENT;
-    return (const char *)args.gathered + token * args.k * ELEMENT;
-}
-
 IMX_FN void set_sources(worker *w, const imx_grouped_args &args, const note &n)
 {
     int first = (int)threadIdx.x / (A_ROW / 16), unit = (int)threadIdx.x % (A_ROW / 16);
@@ -173,7 +97,7 @@ IMX_FN void set_sources(worker *w, const imx_grouped_args &args, const note &n)
 #pragma unroll
     for (int i = 0; i < A_UNITS; i++) {
         int row = first + i * A_APART;
-        const char *at = row < n.tile.rows ? row_of_a(args, n.tile.row + row) : NULL;
+        const char *at = row < n.tile.rows ? row_of_a(args, n.tile.row + row, ELEMENT) : NULL;
         w->a[i] = at + unit * 16;
         w->a_there |= (uint32_t)(at != NULL) << i;
     }
