@@ -132,30 +132,14 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 
 /* ---- the operator ---------------------------------------------------------------------------- */
 
-#define ROUTING(field, kind, type, flags, shape, text, ...)                              \
-    IMX_OPERAND_IN_ROUTING(field, kind, type, IMBREX_FIELD_INPUT | (flags), shape, text, \
-                           __VA_ARGS__)
-
 /* What it does not read it takes as it is in dispatch's struct. */
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[capacity, n]", "rows by expert",
-                  IMX_DISPATCH_CAPACITY, IMX_N),
+                  IMX_ROUTING_CAPACITY, IMX_N),
     IMX_MATRIX_OF(residual, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[own, n]",
                   "added to the sum", IMX_ROWS, IMX_N),
     IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[own, n]", "own tokens' sums", IMX_ROWS, IMX_N),
-    IMX_FIELD(imbrex_args, routing, IMX_STRUCT, "struct", 0, "where pairs lie"),
-    ROUTING(expert_begin, IMX_I32, "int32", IMBREX_FIELD_OPTIONAL, "[experts here + 1]", "not read",
-            IMX_DISPATCH_BEGINS),
-    ROUTING(expert_rows, IMX_I32, "int32", IMBREX_FIELD_OPTIONAL, "[experts here]", "not read",
-            IMX_DISPATCH_HERE),
-    ROUTING(row_pair, IMX_I32, "int32", IMBREX_FIELD_OPTIONAL, "[capacity]", "not read",
-            IMX_DISPATCH_CAPACITY),
-    ROUTING(pair_row, IMX_I32, "int32", 0, "[pairs]", "row of each pair; -1: not here",
-            IMX_DISPATCH_PAIRS),
-    ROUTING(pair_expert, IMX_I32, "int32", 0, "[pairs]", "expert of each pair; -1: none",
-            IMX_DISPATCH_PAIRS),
-    ROUTING(weights, IMX_FLOATS, "float32", 0, "[pairs]", "weight of each pair",
-            IMX_DISPATCH_PAIRS),
+    IMX_ROUTING_ROWS(IMBREX_FIELD_INPUT, IMBREX_FIELD_OPTIONAL),
     IMX_FIELD(imbrex_args, own, IMX_SIZE, "int64", IMBREX_FIELD_RUN,
               "tokens of this rank in this run; 0: all of the plan's"),
 };

@@ -89,13 +89,13 @@ int64_t imx_dispatch_extent(const imx_asked *asked, int64_t m, int which)
     int rank = asked->group->rank, ranks = asked->group->size;
     (void)m;
     switch (which) {
-    case IMX_DISPATCH_TOP_K:
+    case IMX_ROUTING_TOP_K:
         return desc->top_k;
-    case IMX_DISPATCH_HERE:
+    case IMX_ROUTING_HERE:
         return experts_of(desc, ranks, rank);
-    case IMX_DISPATCH_BEGINS:
+    case IMX_ROUTING_BEGINS:
         return experts_of(desc, ranks, rank) + 1;
-    case IMX_DISPATCH_CAPACITY:
+    case IMX_ROUTING_CAPACITY:
         return capacity(desc, ranks, rank);
     case IMX_DISPATCH_BLOCKS:
         return imx_ceil_div(desc->n, IMX_DISPATCH_BLOCK);
@@ -325,33 +325,19 @@ static imbrex_dtype result(const imx_asked *asked)
     return ((const imbrex_dispatch_desc *)asked->desc)->wire;
 }
 
-#define ROUTING(field, kind, type, shape, text, ...) \
-    IMX_OPERAND_IN_ROUTING(field, kind, type, IMBREX_FIELD_OUTPUT, shape, text, __VA_ARGS__)
-
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, false, "[own, n]", "own tokens", IMX_ROWS, IMX_N),
     IMX_OPERAND(ids, IMX_I32, "int32", IMBREX_FIELD_INPUT, false, IMX_APART, "[own, top_k]",
                 "experts of own tokens; outside of 0..experts-1: none", IMX_ROWS,
-                IMX_DISPATCH_TOP_K),
+                IMX_ROUTING_TOP_K),
     IMX_OPERAND(weights, IMX_FLOATS, "float32", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,
-                IMX_APART, "[own, top_k]", "their weights; NULL: 1", IMX_ROWS, IMX_DISPATCH_TOP_K),
+                IMX_APART, "[own, top_k]", "their weights; NULL: 1", IMX_ROWS, IMX_ROUTING_TOP_K),
     IMX_OPERAND(c, IMX_RESULT, "matrix", IMBREX_FIELD_OUTPUT, false, IMX_APART, "[capacity, n]",
-                "tokens, by expert", IMX_DISPATCH_CAPACITY, IMX_N),
+                "tokens, by expert", IMX_ROUTING_CAPACITY, IMX_N),
     IMX_OPERAND(scale_c, IMX_FLOATS, "float32", IMBREX_FIELD_OUTPUT, false, IMX_APART,
-                "[capacity, blocks]", "scales of c, one for 128 columns", IMX_DISPATCH_CAPACITY,
+                "[capacity, blocks]", "scales of c, one for 128 columns", IMX_ROUTING_CAPACITY,
                 IMX_DISPATCH_BLOCKS),
-    IMX_FIELD(imbrex_args, routing, IMX_STRUCT, "struct", 0, "where pairs lie"),
-    ROUTING(expert_begin, IMX_I32, "int32", "[experts here + 1]",
-            "first row of each expert, and behind all", IMX_DISPATCH_BEGINS),
-    ROUTING(expert_rows, IMX_I32, "int32", "[experts here]", "rows of each expert",
-            IMX_DISPATCH_HERE),
-    ROUTING(row_pair, IMX_I32, "int32", "[capacity]", "pair of each row; -1: none",
-            IMX_DISPATCH_CAPACITY),
-    ROUTING(pair_row, IMX_I32, "int32", "[pairs]", "row of each pair; -1: not here",
-            IMX_DISPATCH_PAIRS),
-    ROUTING(pair_expert, IMX_I32, "int32", "[pairs]", "expert of each pair; -1: none",
-            IMX_DISPATCH_PAIRS),
-    ROUTING(weights, IMX_FLOATS, "float32", "[pairs]", "weight of each pair", IMX_DISPATCH_PAIRS),
+    IMX_ROUTING_ROWS(IMBREX_FIELD_OUTPUT, 0),
     IMX_FIELD(imbrex_args, own, IMX_SIZE, "int64", IMBREX_FIELD_RUN,
               "tokens of this rank in this run; 0: all of the plan's"),
 };

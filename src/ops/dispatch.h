@@ -4,19 +4,12 @@
 
 #include "kernels/dispatch/args.h"
 #include "plan/descs.h"
+#include "routing.h"
 
 enum { IMX_DISPATCH_FIELDS = 11 };
 extern const imbrex_field imx_dispatch_desc[IMX_DISPATCH_FIELDS];
 
-/* Dimensions of operands. */
-enum {
-    IMX_DISPATCH_TOP_K = IMX_OF_OP,
-    IMX_DISPATCH_HERE,     /* experts here */
-    IMX_DISPATCH_BEGINS,   /* one more */
-    IMX_DISPATCH_CAPACITY, /* rows */
-    IMX_DISPATCH_BLOCKS,   /* scales of a row */
-    IMX_DISPATCH_PAIRS     /* of all ranks' tokens */
-};
+enum { IMX_DISPATCH_BLOCKS = IMX_ROUTING_OTHERS }; /* scales of a row */
 
 imbrex_status imx_dispatch_check(const imbrex_group *group,
                                  const imx_request *request) IMX_MUST_CHECK;

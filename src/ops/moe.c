@@ -74,13 +74,13 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
     int ranks = asked->group->size, rank = asked->group->rank;
     int64_t here = experts_here(desc, ranks, rank);
     switch (which) {
-    case IMX_MOE_TOP_K:
+    case IMX_ROUTING_TOP_K:
         return desc->top_k;
-    case IMX_MOE_HERE:
+    case IMX_ROUTING_HERE:
         return here;
-    case IMX_MOE_BEGINS:
+    case IMX_ROUTING_BEGINS:
         return here + 1;
-    case IMX_MOE_CAPACITY:
+    case IMX_ROUTING_CAPACITY:
         return imx_moe_capacity(asked);
     case IMX_MOE_TOKENS:
         return desc->replicate ? m

@@ -143,15 +143,15 @@ static imbrex_status run_sequential(const imx_run *run)
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 static const imbrex_field args[] = {
-    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[capacity, k]", "rows by expert", IMX_MOE_CAPACITY,
-                  IMX_K),
+    IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[capacity, k]", "rows by expert",
+                  IMX_ROUTING_CAPACITY, IMX_K),
     IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[experts here, n, k] or [experts here, k, n]",
-                  "weights of experts", IMX_MOE_HERE, IMX_B_ROWS, IMX_B_COLS),
+                  "weights of experts", IMX_ROUTING_HERE, IMX_B_ROWS, IMX_B_COLS),
     IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
                   "of the columns of c", IMX_N),
     IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own tokens of the sum",
                   IMX_MOE_TOKENS, IMX_N),
-    IMX_MOE_ROUTING_ROWS(IMBREX_FIELD_INPUT),
+    IMX_ROUTING_ROWS(IMBREX_FIELD_INPUT, 0),
     IMX_ARGS_M,
 };
 
