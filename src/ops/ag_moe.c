@@ -1,5 +1,9 @@
 /* ag_moe.c - c[rows, n] = all_gather(a)[token of row] * b[expert of row], rows by expert.
  *
+ * copy        caller   | pack own ids and weights | push them, flags | wait for all | route |
+ *                        tiles of own tokens | the others, once all of a is here |
+ *             second   | push a, chunk by chunk, to each peer, flags | ...
+ *
  * sequential  caller   | pack own ids and weights | push them and a, flags | wait for all | route |
  *                        all experts' tiles, whose rows of a are found by index |
  *
@@ -38,9 +42,9 @@ static void *packed_own(const imx_run *run)
     return (char *)imx_run_local(run) + pack_bytes(run->variant, run->variant->shape.m);
 }
 
-/* ---- sequential ------------------------------------------------------------------------------ */
+/* ---- both ------------------------------------------------------------------------------------ */
 
-static double cost(const imx_problem *p, const imx_rates *rates)
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
     return imx_transfer_sequential_cost(rates, p->sent);
 }
@@ -59,10 +63,12 @@ static void layout(const imx_variant *variant, imx_needs *n)
     *n = both;
 }
 
-static imbrex_status prepare(imx_variant *variant)
+/* reserved_sms: of the device, for what runs beside the product. */
+static imbrex_status prepare(imx_variant *variant, int reserved_sms)
 {
     const imx_route_args route = imx_moe_route_args(variant->plan, variant->shape.m);
-    const imx_grouped_args product = imx_moe_grouped_largest(variant);
+    imx_grouped_args product = imx_moe_grouped_largest(variant);
+    product.reserved_sms = reserved_sms;
     IMX_TRY(imx_variant_prepare(variant, ROUTE, &imx_kernel_route, &route));
     return imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product);
 }
@@ -92,10 +98,19 @@ static imbrex_status route(const imx_run *run)
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
-/* Own tokens, which the caller's a has, are `tokens` from `first` on. */
-static imbrex_status multiply(const imx_run *run, int64_t first, int64_t tokens)
+/* Own tokens, which the caller's a has, are `tokens` from `first` on.  ready: signals of the rows
+ * that come; NULL: all are here. */
+static imbrex_status multiply(const imx_run *run, int64_t first, int64_t tokens,
+                              const uint64_t *ready)
 {
     imx_grouped_args args = imx_moe_grouped_args(run);
+    args.ready = ready;
+    args.epoch = run->epoch;
+    args.rank = run->rank;
+    args.ranks = run->ranks;
+    args.chunks = run->variant->config.chunks;
+    args.chunk_rows = imx_variant_chunk_rows(run->variant, run->m);
+    args.plan = imx_variant_site(run->variant);
     args.top_k = imx_moe_desc_of(run->plan)->top_k;
     args.own = run->args->a;
     args.own_first = first;
@@ -109,30 +124,96 @@ static imbrex_status run_replicated(const imx_run *run)
 {
     IMX_TRY(pack(run, run->m, packed_all(run)));
     IMX_TRY(route(run));
-    return multiply(run, 0, run->m);
+    return multiply(run, 0, run->m, NULL);
+}
+
+/* Own ids and weights to all, and all of them into one place; second: the run of that movement. */
+static imbrex_status send_packed(const imx_run *second)
+{
+    IMX_TRY(pack(second, imx_run_rows(second, second->rank), packed_own(second)));
+    return imx_transfer_gather(second, second->stream, packed_own(second),
+                               pack_width(second->variant));
+}
+
+static imbrex_status take_packed(const imx_run *second)
+{
+    IMX_TRY(imx_transfer_gather_wait(second, second->stream));
+    return imx_transfer_gather_out(second, second->stream, packed_own(second),
+                                   pack_width(second->variant), packed_all(second), true);
+}
+
+static imx_run of_packed(const imx_run *run)
+{
+    imx_needs a = { 0 };
+    imx_transfer_gather_needs(run->variant, run->variant->shape.k, &a);
+    return imx_transfer_second(run, &a);
+}
+
+static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
+{
+    if (!run->args->gathered)
+        return IMBREX_OK;
+    return imx_transfer_gather_out(run, stream, run->args->a, run->variant->shape.k,
+                                   run->args->gathered, all_here);
+}
+
+/* ---- copy ------------------------------------------------------------------------------------ */
+
+/* What a second stream hides still takes memory and links from the product. */
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    double sending = p->sent / rates->copy;
+    return 45 + 0.06 * sending + imx_cost_left(sending, p->covering);
+}
+
+/* Between ranks on one GPU it is multiprocessors that copy. */
+static imbrex_status prepare_copy(imx_variant *variant)
+{
+    return prepare(variant, variant->config.reserved_for_copies);
+}
+
+static imbrex_status run_copy(const imx_run *run)
+{
+    const imx_run second = of_packed(run);
+    const uint64_t *ready = imx_run_signal(run, run->rank);
+    if (imx_moe_desc_of(run->plan)->replicate)
+        return run_replicated(run);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(send_packed(&second));
+    IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
+    IMX_TRY(gathered(run, run->plan->comm, false));
+    IMX_TRY(take_packed(&second));
+    IMX_TRY(route(run));
+    if (imx_moe_grouped_args(run).here > IMX_GROUPED_ORDERED) {
+        IMX_TRY(imx_transfer_gather_wait(run, run->stream));
+        ready = NULL;
+    }
+    IMX_TRY(multiply(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank), ready));
+    IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+/* ---- sequential ------------------------------------------------------------------------------ */
+
+static imbrex_status prepare_sequential(imx_variant *variant)
+{
+    return prepare(variant, 0);
 }
 
 static imbrex_status run_sequential(const imx_run *run)
 {
+    const imx_run second = of_packed(run);
     if (imx_moe_desc_of(run->plan)->replicate)
         return run_replicated(run);
-    int64_t k = run->variant->shape.k, packed = pack_width(run->variant);
-    imx_needs a = { 0 };
-    imx_transfer_gather_needs(run->variant, k, &a);
-    const imx_run second = imx_transfer_second(run, &a);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(pack(run, imx_run_rows(run, run->rank), packed_own(run)));
-    IMX_TRY(imx_transfer_gather(&second, run->stream, packed_own(run), packed));
-    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, k));
-    IMX_TRY(imx_transfer_gather_wait(&second, run->stream));
-    IMX_TRY(imx_transfer_gather_out(&second, run->stream, packed_own(run), packed, packed_all(run),
-                                    true));
+    IMX_TRY(send_packed(&second));
+    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, run->variant->shape.k));
+    IMX_TRY(take_packed(&second));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(route(run));
-    if (run->args->gathered)
-        IMX_TRY(
-            imx_transfer_gather_out(run, run->stream, run->args->a, k, run->args->gathered, true));
-    IMX_TRY(multiply(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank)));
+    IMX_TRY(gathered(run, run->stream, true));
+    IMX_TRY(multiply(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank), NULL));
     return imx_run_end(run);
 }
 
@@ -176,10 +257,15 @@ const imx_op imx_op_ag_moe = {
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
     .algorithms = {
-        { .name = "sequential",
-          .cost = cost,
+        { .name = "copy",
+          .cost = copy_cost,
           .layout = layout,
-          .prepare = prepare,
+          .prepare = prepare_copy,
+          .run = run_copy },
+        { .name = "sequential",
+          .cost = sequential_cost,
+          .layout = layout,
+          .prepare = prepare_sequential,
           .run = run_sequential },
     },
 };

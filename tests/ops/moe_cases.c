@@ -307,7 +307,9 @@ static int check_case(imbrex_group *group, const moe_case *c, char *arena)
     imbrex_plan *ag = NULL, *rs = NULL;
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group), failed = 0;
     int64_t tokens = c->desc.tokens, ms[] = { tokens, tokens / 2, tokens };
-    RANK_OK(imbrex_plan_ag_moe(group, &c->desc, &ag));
+    imbrex_moe_desc gathers = c->desc;
+    gathers.algorithm = c->sequential ? "sequential" : "copy";
+    RANK_OK(imbrex_plan_ag_moe(group, &gathers, &ag));
     RANK_OK(imbrex_plan_moe_rs(group, &c->desc, &rs));
     RANK_CHECK(imbrex_plan_rows(ag) == imbrex_plan_rows(rs), "capacities differ");
     for (int i = 0; i < 3 && !failed; i++) {
@@ -355,6 +357,7 @@ static moe_case case_of(int i)
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK,
                                  .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
+                       .sequential = (s + kind + i) % 3 == 0,
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
                        .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
@@ -388,6 +391,7 @@ static moe_case wide_case_of(int i)
                                  .dtype = (s + kind) % 2 ? IMBREX_F16 : IMBREX_BF16,
                                  .layout = i / 2 % 2 ? IMBREX_KN : IMBREX_NK },
                        .ids = ids[kind],
+                       .sequential = i % 4 == 3,
                        .weights = 1 };
 }
 
@@ -396,7 +400,6 @@ static int walk_all(imbrex_group *group, const moe_walk *walk, char *arena)
     int count = SHAPES * KINDS * 2;
     for (int i = 0; i < count + (arena ? WIDE * 6 : 0); i += walk->step) {
         moe_case c = i < count ? case_of(i) : wide_case_of(i - count);
-        c.desc.algorithm = walk->algorithm;
         if (check_case(group, &c, arena))
             return 1;
     }

@@ -12,6 +12,7 @@ enum { EVEN, SKEWED, TO_ONE, TO_NONE, ANY_NUMBER, TWICE, KINDS }; /* of ids */
 typedef struct moe_case {
     imbrex_moe_desc desc; /* n and k of both operators, on one rank */
     int ids, weights, bias, gathered, real;
+    int sequential; /* ag_moe by that, else by "copy" */
 } moe_case;
 
 /* What one rank has. */
@@ -39,8 +40,7 @@ int moe_check_products(const moe_bench *b);
 
 /* Both operators through the table. */
 typedef struct moe_walk {
-    int step;              /* every so-many-th case */
-    const char *algorithm; /* NULL: chosen */
+    int step; /* every so-many-th case */
 } moe_walk;
 int moe_cases_all(imbrex_group *group, void *walk);
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/grouped/order.h"
 #include "moe_cases.h"
 #include "sanitized.h"
 
@@ -36,6 +37,43 @@ static void checked(void **state)
     unsetenv("IMBREX_CPU_THREADS");
     unsetenv("IMBREX_CHECK");
     assert_int_equal(failed, 0);
+}
+
+/* ---- order.h --------------------------------------------------------------------------------- */
+
+/* Pairs of an expert ascend with gaps; own tokens are some in the middle, at an end, all, none. */
+static void early_tiles_have_own_tokens_alone(void **state)
+{
+    enum { MOST = 40, TILE = 4 };
+    (void)state;
+    for (int rows = 0; rows <= MOST; rows++) {
+        for (int own = 0; own < 16 * 16; own++) {
+            int32_t pairs[MOST + 1] = { 0 }, first = own / 16 * 3, count = own % 16 * 3;
+            for (int i = 0; i < rows; i++)
+                pairs[i] = 2 * i + i % 3 / 2;
+            uint64_t ready = 0;
+            const imx_grouped_args args = { .top_k = 2,
+                                            .own_first = first,
+                                            .own_rows = count,
+                                            .row_pair = pairs,
+                                            .ready = &ready };
+            imx_grouped_order o = imx_grouped_order_of(&args, 0, rows, TILE);
+            bool seen[MOST / TILE + 1] = { false };
+            int all = (rows + TILE - 1) / TILE;
+            assert_int_equal(o.early + o.late, all);
+            for (int i = 0; i < all; i++) {
+                bool late = i >= o.early, others = false;
+                int64_t at = imx_grouped_tile(o.first, o.early, late, late ? i - o.early : i);
+                assert_true(at >= 0 && at < all && !seen[at]);
+                seen[at] = true;
+                for (int64_t row = at * TILE; row < rows && row < (at + 1) * TILE; row++)
+                    others |= pairs[row] / 2 < first || pairs[row] / 2 >= first + count;
+                assert_int_equal(late, others);
+            }
+        }
+    }
+    const imx_grouped_args here = { .top_k = 2 };
+    assert_int_equal(imx_grouped_order_of(&here, 0, 9, TILE).early, 3); /* nothing to wait for */
 }
 
 /* Real numbers: [pair, column] as whole experts give it, and as parts of them do. */
@@ -200,8 +238,11 @@ static void says_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bit_for_bit),        cmocka_unit_test(checked),
-        cmocka_unit_test(divided_either_way), cmocka_unit_test(fails_on_too_many_rows),
+        cmocka_unit_test(early_tiles_have_own_tokens_alone),
+        cmocka_unit_test(bit_for_bit),
+        cmocka_unit_test(checked),
+        cmocka_unit_test(divided_either_way),
+        cmocka_unit_test(fails_on_too_many_rows),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests_name("moe", tests, NULL, NULL);

@@ -7,6 +7,10 @@
  * of own tokens lies in `own`, which begins with token own_first, others in `gathered`.  top_k 0:
  * row r of a is row r of `own`.
  *
+ * ready: rows that are not own come in while the kernel runs, those of rank r's chunk q behind
+ * ready[r * chunks + q], which is raised to *epoch.  Tiles of own tokens alone come first, then the
+ * others, which wait for all rows (order.h).  NULL: all are here.
+ *
  * What is read of the routing may be left from a run that failed: nothing outside of `rows` rows
  * and `tokens` tokens is touched, whatever it says.
  *
@@ -19,19 +23,26 @@
 
 #include <stdint.h>
 
-enum { IMX_GROUPED_EXPERTS = 2048 }; /* here, at most */
+enum {
+    IMX_GROUPED_EXPERTS = 2048, /* here, at most; */
+    IMX_GROUPED_ORDERED = 1024, /* with ready */
+};
 
 typedef struct imx_grouped_args {
     int64_t n, k;
     int64_t expected;  /* rows of an expert, if all have as many: for the choice of tiles */
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
     int here, top_k;
+    int reserved_sms; /* multiprocessors that stay free for others: as the kernel is made */
     const void *own, *gathered;
     int64_t own_first, own_rows, tokens; /* tokens: of all ranks; with top_k 0 nothing */
     int64_t rows;                        /* that c has room for */
     const void *b;
     void *c;
     const int32_t *expert_begin, *expert_rows, *row_pair;
+    const uint64_t *ready, *epoch;
+    int64_t chunk_rows;
+    int rank, ranks, chunks, plan; /* plan: for the site of a wait */
 } imx_grouped_args;
 
 #endif /* IMX_GROUPED_ARGS_H */

@@ -3,11 +3,14 @@
  *
  *     scratch: | a [ROWS, k] | b [k, COLS] | c [ROWS, COLS] | a column of b [k] |
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "args.h"
 #include "imbrex_device.h"
 #include "kernels/dtype.h"
+#include "kernels/sites.h"
+#include "order.h"
 
 enum { ROWS = 64, COLS = 64, STEP = 256, AT_ONCE = 4, LANES = 16 };
 
@@ -149,27 +152,58 @@ static int64_t ceil_div(int64_t x, int64_t by)
     return (x + by - 1) / by;
 }
 
-void imx_grouped_cpu(const void *untyped, const imbrexd_block *block)
+/* Until the rows of all peers are here. */
+static bool wait_for_all(const imx_grouped_args *args, const imbrexd_block *block)
 {
-    const imx_grouped_args *args = untyped;
-    panels p = panels_in(args, block->scratch);
+    for (int r = 0; r < args->ranks; r++) {
+        for (int q = 0; q < imx_grouped_chunks(args, r); q++) {
+            imbrexd_site site = { args->plan, IMX_SITE_CHUNK, r, q };
+            if (!imbrexd_signal_wait(block->watch, &args->ready[r * args->chunks + q], *args->epoch,
+                                     site))
+                return false;
+        }
+    }
+    return true;
+}
+
+static int64_t high_of(const imx_grouped_args *args, int e, bool late, imx_grouped_order *order)
+{
+    *order = imx_grouped_order_of(args, first_row(args, e), rows_of(args, e), ROWS);
+    return late ? order->late : order->early;
+}
+
+/* A block's share of the early or of the late tiles of all experts. */
+static void take_share(const imx_grouped_args *args, const imbrexd_block *block, bool late,
+                       const panels *p)
+{
+    imx_grouped_order order;
     int64_t columns = ceil_div(args->n, COLS), all = 0, before = 0;
     for (int e = 0; e < args->here; e++)
-        all += ceil_div(rows_of(args, e), ROWS) * columns;
+        all += high_of(args, e, late, &order) * columns;
     int64_t first = all * block->index / block->count,
             end = all * (block->index + 1) / block->count;
     for (int e = 0; e < args->here && before < end; e++) {
-        int64_t rows = rows_of(args, e), high = ceil_div(rows, ROWS);
+        int64_t rows = rows_of(args, e), high = high_of(args, e, late, &order);
         int64_t last = end - before < high * columns ? end - before : high * columns;
         for (int64_t i = first > before ? first - before : 0; i < last; i++) {
-            int64_t row = i % high * ROWS, col = i / high * COLS;
+            int64_t row = imx_grouped_tile(order.first, order.early, late, i % high) * ROWS;
+            int64_t col = i / high * COLS;
             tile t = { .expert = e,
                        .row = first_row(args, e) + row,
                        .rows = rows - row < ROWS ? rows - row : ROWS,
                        .col = col,
                        .cols = args->n - col < COLS ? args->n - col : COLS };
-            one_tile(args, &t, &p);
+            one_tile(args, &t, p);
         }
         before += high * columns;
     }
+}
+
+void imx_grouped_cpu(const void *untyped, const imbrexd_block *block)
+{
+    const imx_grouped_args *args = untyped;
+    panels p = panels_in(args, block->scratch);
+    take_share(args, block, false, &p);
+    if (args->ready && wait_for_all(args, block))
+        take_share(args, block, true, &p);
 }

@@ -135,10 +135,12 @@ static void config_sm80(const imx_grouped_args *args, const imx_cuda_target *tar
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
-    if (is_for_hopper(largest, target))
-        config_sm90(largest, blocks, config);
+    const imx_grouped_args *args = largest;
+    int most = blocks > args->reserved_sms ? blocks - args->reserved_sms : 1;
+    if (is_for_hopper(args, target))
+        config_sm90(args, most, config);
     else
-        config_sm80(largest, target, blocks, config);
+        config_sm80(args, target, most, config);
 }
 
 /* How many tiles there are, only the device knows. */

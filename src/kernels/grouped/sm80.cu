@@ -108,6 +108,19 @@ IMX_FN void set_sources(worker *w, const imx_grouped_args &args, const note &n)
 #endif
 }
 
+/* All threads, before they load what a tile has of a: others' rows, for a block's first that has
+ * such. */
+IMX_FN void await(const imx_grouped_args &args, const imbrexd_watch *watch, const note &n,
+                  int *all_here)
+{
+    if (!n.late || *all_here)
+        return;
+    if (threadIdx.x < 32)
+        wait_for_all(args, watch);
+    __syncthreads();
+    *all_here = 1;
+}
+
 IMX_FN void store(sums &c, const imx_grouped_args &args, const imx_tile &tile)
 {
     char *corner = (char *)args.c + (tile.row * args.n + tile.col) * ELEMENT;
@@ -122,22 +135,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const __grid_constant__ imbrexd_watch watch)
 {
     __shared__ note notes[2]; /* this tile and the next */
-    __shared__ int32_t before[IMX_GROUPED_EXPERTS + 1];
+    __shared__ int32_t before[IMX_GROUPED_COUNTS];
     int64_t columns = (args.n + IMX_TILE_N - 1) / IMX_TILE_N;
     imx_grid_wait();
     imx_grid_let_go();
-    if (threadIdx.x < 32)
-        count_tiles(args, before);
-    __syncthreads();
-    int64_t tiles = before[args.here] * columns;
+    count_tiles(args, before);
+    int64_t tiles = before[segments_of(args)] * columns;
     if (threadIdx.x < 2 && blockIdx.x + threadIdx.x * gridDim.x < tiles)
         notes[threadIdx.x] = tile_at(args, before, columns, blockIdx.x + threadIdx.x * gridDim.x);
     __syncthreads();
 
     worker w;
     w.at = places_here();
-    int parity = 0, stages = stages_of(args.k);
+    int parity = 0, stages = stages_of(args.k), all_here = 0;
     if (blockIdx.x < tiles) {
+        await(args, &watch, notes[0], &all_here);
         set_sources(&w, args, notes[0]);
         load_first(&w, stages);
     }
@@ -147,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         sums c;
         multiply_tile(c, &w, w.at, stages);
         if (i + gridDim.x < tiles) {
+            await(args, &watch, notes[parity ^ 1], &all_here);
             set_sources(&w, args, notes[parity ^ 1]);
             load_first(&w, stages);
         }

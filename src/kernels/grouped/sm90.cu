@@ -56,6 +56,7 @@ typedef struct __attribute__((aligned(16))) tile_info {
 
 static_assert(sizeof(tile_info) <= IMX_GROUPED_INFO, "it has its place");
 static_assert(2 * sizeof(note) <= IMX_GROUPED_NOTES, "and so have the producers' two");
+static_assert(4 * IMX_GROUPED_COUNTS <= IMX_GROUPED_BEFORE, "and what is counted");
 static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
 
 /* As launch.c puts them together: b as [experts here][n, k] or [k, n]. */
@@ -180,15 +181,22 @@ IMX_FN void tell_consumers(const note *n, uint32_t stage)
     info->rows = n->tile.rows;
 }
 
-IMX_FN void produce(const imx_grouped_args &args, const imx_grouped_maps &maps, const note *notes,
-                    const int32_t *before, int64_t columns, uint32_t tiles)
+IMX_FN void produce(const imx_grouped_args &args, const imbrexd_watch *watch,
+                    const imx_grouped_maps &maps, const note *notes, const int32_t *before,
+                    int64_t columns, uint32_t tiles)
 {
     uint32_t base = shared_base();
-    int parity = 0, steps = steps_of(args);
+    int parity = 0, steps = steps_of(args), all_here = 0;
     place at = { 0, 0 };
 #pragma unroll 1
     for (uint32_t i = blockIdx.x; i < tiles; i += gridDim.x, parity ^= 1) {
         const note *here = &notes[parity];
+        if (here->late && !all_here) {
+            if (threadIdx.x < 32)
+                wait_for_all(args, watch);
+            producers_meet();
+            all_here = 1;
+        }
         rows r;
         find_rows(&r, args, here->tile);
 #pragma unroll 1
@@ -352,10 +360,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     imx_grid_wait();
     imx_grid_let_go();
-    if (threadIdx.x < 32)
-        count_tiles(args, before);
-    __syncthreads();
-    uint32_t tiles = (uint32_t)(before[args.here] * columns);
+    count_tiles(args, before);
+    uint32_t tiles = (uint32_t)(before[segments_of(args)] * columns);
     if (threadIdx.x < 2 && blockIdx.x + threadIdx.x * gridDim.x < tiles)
         notes[threadIdx.x] = tile_at(args, before, columns, blockIdx.x + threadIdx.x * gridDim.x);
     __syncthreads();
@@ -364,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_TILE_M > 64
         reg_less(PRODUCER_REGISTERS);
 #endif
-        produce(args, maps, notes, before, columns, tiles);
+        produce(args, &watch, maps, notes, before, columns, tiles);
     } else {
 #if IMX_TILE_M > 64
         reg_more(CONSUMER_REGISTERS);
