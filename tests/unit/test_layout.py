@@ -48,7 +48,8 @@ RULES = [
         "src/kernels/gemm/sm80_*.cuh"], None),
     ("src/kernels/grouped/sm90.cu", PUBLIC + [  # and its instructions
         "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/gemm/sm90_ptx.cuh"], None),
-    ("src/kernels/grouped/tiles.cuh", PUBLIC + ["{own}/*.h", "src/kernels/gemm/schedule.h"], None),
+    ("src/kernels/grouped/tiles.cuh", PUBLIC + [
+        "src/kernels/sites.h", "{own}/*.h", "src/kernels/gemm/schedule.h"], None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
     ("src/kernels/row.cuh", PUBLIC + ["src/kernels/scale.h", "src/kernels/vector.cuh"], None),

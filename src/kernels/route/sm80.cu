@@ -7,6 +7,7 @@
 #include "args.h"
 
 enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum { AHEAD = 8 /* loads of a thread before it looks at one */ };
 enum : unsigned { ALL = 0xffffffff }; /* lanes */
 
 /* Of a block. */
@@ -26,6 +27,15 @@ static __device__ __forceinline__ const int32_t *pair_at(const imx_route_args &a
 static __device__ __forceinline__ bool is_here(const imx_route_args &args, int32_t id)
 {
     return id >= args.first && id - args.first < args.here;
+}
+
+/* Ids of pairs first, first + apart, ..., below end; behind it -1, which is nobody's. */
+static __device__ __forceinline__ void load_ids(const imx_route_args &args, int32_t first,
+                                                int32_t apart, int32_t end, int32_t (&id)[AHEAD])
+{
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++)
+        id[j] = first + j * apart < end ? *pair_at(args, first + j * apart) : -1;
 }
 
 static __device__ __forceinline__ int32_t cut(const imx_route_args &args, int32_t row)
@@ -48,10 +58,14 @@ static __device__ __forceinline__ void count_pairs(const imx_route_args &args, s
     for (int32_t e = threadIdx.x; e < args.here; e += THREADS)
         s->count[e] = 0;
     __syncthreads();
-    for (int32_t i = threadIdx.x; i < args.tokens * args.top_k; i += THREADS) {
-        int32_t id = *pair_at(args, i);
-        if (is_here(args, id))
-            atomicAdd(&s->count[id - args.first], 1);
+    int32_t pairs = args.tokens * args.top_k;
+    for (int32_t i = threadIdx.x; i < pairs; i += AHEAD * THREADS) {
+        int32_t id[AHEAD];
+        load_ids(args, i, THREADS, pairs, id);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (is_here(args, id[j]))
+                atomicAdd(&s->count[id[j] - args.first], 1);
     }
     __syncthreads();
 }
@@ -118,10 +132,12 @@ static __device__ __forceinline__ void place_pairs(const imx_route_args &args, s
     int32_t part = (pairs / WARPS / 32 + 1) * 32, first = warp * part;
     int32_t end = pairs - first < part ? pairs : first + part;
     int32_t matches = 0;
-    for (int32_t at = first; at < end; at += 32) {
-        int32_t i = at + lane;
-        bool match = i < end && *pair_at(args, i) == args.first + e;
-        matches += __popc(__ballot_sync(ALL, match));
+    for (int32_t at = first; at < end; at += AHEAD * 32) {
+        int32_t id[AHEAD];
+        load_ids(args, at + lane, 32, end, id);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            matches += __popc(__ballot_sync(ALL, id[j] == args.first + e));
     }
     if (lane == 0)
         s->before[warp] = matches;
@@ -129,17 +145,21 @@ static __device__ __forceinline__ void place_pairs(const imx_route_args &args, s
     int32_t row = s->begin[e], limit = limit_of(args, s, e);
     for (int32_t w = 0; w < warp; w++)
         row += s->before[w];
-    for (int32_t at = first; at < end; at += 32) {
-        int32_t i = at + lane;
-        bool match = i < end && *pair_at(args, i) == args.first + e;
-        unsigned mask = __ballot_sync(ALL, match);
-        int32_t mine = row + __popc(mask & ((1u << lane) - 1));
-        if (match) {
-            args.pair_row[i] = mine < limit ? mine : -1;
-            if (mine < limit)
-                args.row_pair[mine] = i;
+    for (int32_t at = first; at < end; at += AHEAD * 32) {
+        int32_t id[AHEAD];
+        load_ids(args, at + lane, 32, end, id);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            bool match = id[j] == args.first + e;
+            unsigned mask = __ballot_sync(ALL, match);
+            int32_t i = at + lane + j * 32, mine = row + __popc(mask & ((1u << lane) - 1));
+            if (match) {
+                args.pair_row[i] = mine < limit ? mine : -1;
+                if (mine < limit)
+                    args.row_pair[mine] = i;
+            }
+            row += __popc(mask);
         }
-        row += __popc(mask);
     }
     int32_t next = e + 1 < args.here ? s->begin[e + 1] : s->all;
     for (int32_t gap = s->begin[e] + s->count[e] + threadIdx.x; gap < cut(args, next);
