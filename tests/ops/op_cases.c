@@ -131,28 +131,28 @@ static int check_values(imbrex_group *group, const op_case *c, int64_t m, const 
 }
 
 /* Of each algorithm: with the plan's m, with fewer rows, with the plan's again. */
-enum { RUNS = 5 };
+enum { RUNS = 5, ROWS_OF_RUNS = RUNS - 1 };
 
-typedef struct first_bits {
-    char *bits;
+/* Of one m: the image before a run, after the first, by its algorithm, and after another. */
+typedef struct runs_of {
+    op_image before, first, other;
     const char *algorithm;
-} first_bits;
+} runs_of;
 
-static int check_bits(const op_case *c, const op_image *x, const first_bits *first, const char *who)
+/* Of the whole image: outputs are as the first run's, and nothing else has changed. */
+static int check_bits(const op_case *c, const runs_of *runs)
 {
-    const char *have = x->host + op_image_c(c, x).at;
-    size_t at = 0;
-    if (memcmp(have, first->bits, op_image_c(c, x).bytes) == 0)
-        return 0;
-    while (have[at] == first->bits[at])
-        at++;
-    op_image_complain("byte %zu of c is %02x, by %s %02x: %s", at, (unsigned char)have[at],
-                      first->algorithm, (unsigned char)first->bits[at], who);
-    return 1;
+    size_t at;
+    const char *matrix = op_image_differ(&runs->other, &runs->first, &at);
+    if (matrix)
+        op_image_complain("byte %zu of %s is not what it was by %s: %s differ in bits", at, matrix,
+                          runs->algorithm,
+                          c->algorithm == runs->algorithm ? "two runs" : "algorithms");
+    return matrix != NULL;
 }
 
 static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m,
-                     const op_image *x, first_bits *first)
+                     const op_image *x, const runs_of *runs)
 {
     if (op_image_upload(group, x))
         return STUCK;
@@ -165,13 +165,8 @@ static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, i
         op_image_complain("something was written beside a matrix");
         return WRONG;
     }
-    if (first->bits)
-        return check_bits(c, x, first, "algorithms differ in bits") ? WRONG : FINE;
-    op_matrix result = op_image_c(c, x);
-    first->bits = malloc(result.bytes + 1);
-    memcpy(first->bits, x->host + result.at, result.bytes);
-    first->algorithm = c->algorithm;
-    return check_values(group, c, m, x) ? WRONG : FINE;
+    bool wrong = x == &runs->other ? check_bits(c, runs) : check_values(group, c, m, x);
+    return wrong ? WRONG : FINE;
 }
 
 static const char *const dtypes[] = { "default", "bf16", "f16", "f32" };
@@ -205,7 +200,7 @@ int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan)
 
 static _Thread_local int rings; /* plans by "ring", of this rank */
 
-static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *first, void *device)
+static int check_algorithm(imbrex_group *group, const op_case *c, runs_of *runs, void *device)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group), worst = FINE;
     const int64_t rows_of_run[RUNS] = { c->m, c->m / 2, c->m - 1, 1, c->m };
@@ -218,13 +213,16 @@ static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *fi
         int64_t m = rows_of_run[i];
         if ((m < 1 && i) || m > c->m)
             continue;
-        op_image x = op_image_take(c, m, ranks, r, device);
-        int how = check_run(group, plan, c, m, &x, &first[i]);
-        if (how == FINE && i == RUNS - 1 && check_bits(c, &x, &first[0], "two runs differ in bits"))
-            how = WRONG;
+        runs_of *of = &runs[i % ROWS_OF_RUNS];
+        op_image *x = of->first.host ? &of->other : &of->first;
+        if (!of->before.host) {
+            of->before = op_image_take(c, m, ranks, r, device);
+            of->algorithm = c->algorithm;
+        }
+        op_image_copy(x, &of->before);
+        int how = check_run(group, plan, c, m, x, of);
         if (how != FINE)
             op_cases_describe(group, plan, c, m);
-        op_image_drop(&x);
         if (how == STUCK)
             return STUCK;
         worst = how > worst ? how : worst;
@@ -236,16 +234,19 @@ static int check_algorithm(imbrex_group *group, const op_case *c, first_bits *fi
 /* All algorithms, with the same bits. */
 static int check_case(imbrex_group *group, op_case c, int number, void *device, op_walk *walk)
 {
-    first_bits first[RUNS] = { { 0 } };
+    runs_of runs[ROWS_OF_RUNS] = { 0 };
     int worst = FINE;
     for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)) && worst != STUCK; alg++) {
         if (walk && !op_walk_step(walk, imbrex_group_rank(group), number, alg))
             continue;
-        int how = check_algorithm(group, &c, first, device);
+        int how = check_algorithm(group, &c, runs, device);
         worst = how == STUCK || !worst ? how : worst;
     }
-    for (int i = 0; i < RUNS; i++)
-        free(first[i].bits);
+    for (int i = 0; i < ROWS_OF_RUNS; i++) {
+        op_image_drop(&runs[i].before);
+        op_image_drop(&runs[i].first);
+        op_image_drop(&runs[i].other);
+    }
     return worst;
 }
 

@@ -1,7 +1,6 @@
 /* op_image.c - lays out, fills, moves and inspects the matrices of a run. */
 #include "op_image.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,10 +51,8 @@ static void fill_norm(const op_case *c, int64_t m, int ranks, int r, const op_si
 {
     bool own = !sums_all(c) || c->norm.shard_residual;
     int64_t first = own ? rank_row(m, ranks, r) * c->n : 0;
-    for (int64_t i = 0; i < n->residual; i++) {
-        double value = input_value(c->dtype, INPUT_RESIDUAL + c->input, first + i);
-        element_set(c->dtype, x->host + x->residual.at, i, c->whole ? rint(value) : value);
-    }
+    input_fill_from(c->dtype, INPUT_RESIDUAL + c->input, c->whole, x->host + x->residual.at, first,
+                    n->residual);
     input_fill(c->dtype, INPUT_GAMMA + c->input, c->whole, x->host + x->gamma.at, n->gamma);
     if (c->norm.quant == IMBREX_PER_TENSOR)
         memcpy(x->host + x->scale.at, &(float){ 0.02f }, sizeof(float));
@@ -90,6 +87,15 @@ op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *devi
     input_fill(c->dtype, c->input + input_bias(c, r), c->whole, x.host + x.bias.at, n.bias);
     fill_norm(c, m, ranks, r, &n, &x);
     return x;
+}
+
+void op_image_copy(op_image *x, const op_image *of)
+{
+    char *host = x->host ? x->host : malloc(of->bytes);
+    *x = *of;
+    x->host = host;
+    x->device = of->device == of->host ? host : of->device;
+    memcpy(x->host, of->host, x->bytes);
 }
 
 void op_image_drop(op_image *x)
@@ -171,4 +177,30 @@ bool op_image_intact(const op_image *x)
         at = all[i].at + all[i].bytes;
     }
     return true;
+}
+
+const char *op_image_differ(const op_image *x, const op_image *y, size_t *at)
+{
+    const struct {
+        const char *name;
+        op_matrix of;
+    } all[] = { { "a", x->a },
+                { "b", x->b },
+                { "bias", x->bias },
+                { "c", x->c },
+                { "gathered", x->gathered },
+                { "residual", x->residual },
+                { "gamma", x->gamma },
+                { "h", x->h },
+                { "normed", x->normed },
+                { "scale", x->scale } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *one = x->host + all[i].of.at, *other = y->host + all[i].of.at;
+        if (memcmp(one, other, all[i].of.bytes) == 0)
+            continue;
+        for (*at = 0; one[*at] == other[*at];)
+            ++*at;
+        return all[i].name;
+    }
+    return NULL;
 }

@@ -24,6 +24,8 @@ op_matrix op_image_c(const op_case *c, const op_image *image);
 /* Inputs are filled; outputs and guards are not a number in any dtype.  device: memory for it, or
  * NULL: host memory serves; it must have bytes_most.  Free with op_image_drop. */
 op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *device);
+/* to: empty, or an earlier copy, whose memory serves again.  The device's memory is the same. */
+void op_image_copy(op_image *to, const op_image *of);
 void op_image_drop(op_image *image); /* leaves device memory alone */
 
 /* Bytes of the largest image of any rank. */
@@ -40,5 +42,9 @@ void op_image_complain(const char *format, ...) __attribute__((format(printf, 1,
 
 /* Nothing was written beside a matrix. */
 bool op_image_intact(const op_image *image);
+
+/* The matrix that is not the same in both images of one case and m, and its first such byte; or
+ * NULL. */
+const char *op_image_differ(const op_image *image, const op_image *other, size_t *at);
 
 #endif /* OP_IMAGE_H */

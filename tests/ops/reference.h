@@ -35,6 +35,8 @@ void element_set(imbrex_dtype dtype, void *matrix, int64_t i, double value); /* 
 double input_value(imbrex_dtype dtype, int input, int64_t i);
 /* whole: rounded to whole numbers. */
 void input_fill(imbrex_dtype dtype, int input, int whole, void *matrix, int64_t count);
+void input_fill_from(imbrex_dtype dtype, int input, int whole, void *matrix, int64_t first,
+                     int64_t count); /* the values from number `first` on */
 
 /* The first element from `from` on, below count, that is not the same value in both, or -1. */
 int64_t elements_differ(imbrex_dtype dtype, const void *x, const void *y, int64_t from,
