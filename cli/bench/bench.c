@@ -60,6 +60,8 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
                                  "%s has no experts: --experts, --top-k, --parallel and --skew say "
                                  "nothing",
                                  op->name);
+        if (bench_op_exchanges(op) && w->parallel)
+            return options_wrong(page, "%s has whole experts: --parallel says nothing", op->name);
         if (op->experts &&
             (a->shapes.list[0][i].top_k > a->shapes.list[0][i].experts || w->plan_m || w->bias))
             return options_wrong(

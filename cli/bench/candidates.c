@@ -45,7 +45,7 @@ static int64_t a_rows(const bench_shape *s)
 
 static int64_t b_rows(const bench_shape *s, int ranks)
 {
-    return s->op->experts ? s->k * bench_op_experts(s, ranks) : s->k;
+    return s->op->experts ? (s->k ? s->k : 1) * bench_op_experts(s, ranks) : s->k;
 }
 
 static int64_t c_rows(const bench_shape *s)
@@ -101,7 +101,7 @@ imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const be
     size_t end = 0;
     const imbrex_dtype of_c = bench_op_out(s), f32 = IMBREX_F32;
     bool per_row = s->op->a_is_shard && s->scaling != IMBREX_PER_TENSOR;
-    int64_t of_b = s->op->product ? b_rows(s, imbrex_group_size(group)) : 0;
+    int64_t of_b = s->op->product || s->op->experts ? b_rows(s, imbrex_group_size(group)) : 0;
     place(&end, matrix_bytes(s->dtype, a_rows(s), width));
     data.own = s->op->a_is_shard ? matrix_bytes(s->dtype, row, width) : 0;
     data.b = place(&end, matrix_bytes(s->dtype, of_b, s->n));
@@ -150,7 +150,8 @@ imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_
             s->scaling ? of_scales(set + data->scales_a + (whole ? 0 : data->own_scales)) : NULL,
         .scale_b = s->scaling ? of_scales(set + data->scales_b) : NULL,
         .c = set + data->c,
-        .m = s->m,
+        .m = bench_op_exchanges(s->op) ? 0 : s->m,
+        .own = bench_op_exchanges(s->op) ? s->m / imbrex_group_size(data->group) : 0,
     };
     if (data->experts)
         bench_experts_args(data->experts, s, whole, &args);

@@ -1,6 +1,7 @@
 /* op.c - operators as their rows say, and what follows from a shape. */
 #include "op.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,10 +34,13 @@ static bool reaches(const imbrex_op_info *info, const char *operand, const char 
            strchr(",]", field->shape[1 + length]);
 }
 
-/* m, n and k are all that it must be told; or tokens, n, k, experts and top_k. */
+/* m, n and k are all that it must be told; or tokens, n, k, experts and top_k; or rank_tokens, n,
+ * experts and top_k. */
 static bool has_our_sizes(const imbrex_op_info *info)
 {
-    static const char *const ours[] = { "m", "n", "k", "tokens", "experts", "top_k" };
+    static const char *const ours[] = {
+        "m", "n", "k", "tokens", "experts", "top_k", "rank_tokens"
+    };
     for (int i = 0; i < info->desc_fields; i++) {
         bool known = !(info->desc[i].flags & IMBREX_FIELD_REQUIRED);
         for (size_t j = 0; j < sizeof ours / sizeof *ours; j++)
@@ -44,7 +48,8 @@ static bool has_our_sizes(const imbrex_op_info *info)
         if (!known)
             return false;
     }
-    bool rows = desc_field(info, "m") || (desc_field(info, "tokens") && desc_field(info, "k"));
+    bool rows = desc_field(info, "m") || desc_field(info, "rank_tokens") ||
+                (desc_field(info, "tokens") && desc_field(info, "k"));
     return rows && desc_field(info, "n") && field_of(info->args, info->args_fields, "a") &&
            field_of(info->args, info->args_fields, "c");
 }
@@ -57,7 +62,7 @@ static bench_op from_row(const imbrex_op_info *info)
         .name = info->name,
         .info = info,
         .product = desc_field(info, "k") != NULL,
-        .a_is_shard = reaches(info, "a", "rows"),
+        .a_is_shard = reaches(info, "a", "rows") || reaches(info, "a", "own"),
         .experts = desc_field(info, "experts") != NULL,
     };
     op.moves = op.experts ? 1 : !op.a_is_shard + reaches(info, "c", "m");
@@ -135,9 +140,11 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 }
 
 /* What the desc has of these; the rest is 0.  NULL: no memory. */
-static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from, const bench_shape *s)
+static void *desc_of(const imbrex_op_info *info, int ranks, const imbrex_gemm_desc *from,
+                     const bench_shape *s)
 {
     const int whole = s->whole;
+    const int64_t each = from->m / ranks;
     const struct {
         const char *name;
         const void *value;
@@ -154,6 +161,7 @@ static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from, c
         { "sms", &from->sms, sizeof from->sms },
         { "m_least", &from->m_least, sizeof from->m_least },
         { "tokens", &from->m, sizeof from->m },
+        { "rank_tokens", &each, sizeof each },
         { "experts", &s->experts, sizeof s->experts },
         { "top_k", &s->top_k, sizeof s->top_k },
         { "parallel", &whole, sizeof whole },
@@ -170,7 +178,7 @@ static void *desc_of(const imbrex_op_info *info, const imbrex_gemm_desc *from, c
 static imbrex_status create(imbrex_group *group, const imbrex_op_info *info,
                             const imbrex_gemm_desc *from, const bench_shape *s, imbrex_plan **plan)
 {
-    void *desc = desc_of(info, from, s);
+    void *desc = desc_of(info, imbrex_group_size(group), from, s);
     if (!desc)
         return IMBREX_NO_MEMORY;
     imbrex_status status = imbrex_plan_create(group, info->name, desc, info->desc_bytes, plan);
@@ -194,7 +202,7 @@ imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
 {
     const imbrex_op_info *info = s->op->info;
     const imbrex_gemm_desc from = bench_op_desc(s, NULL);
-    void *desc = desc_of(info, &from, s);
+    void *desc = desc_of(info, imbrex_group_size(group), &from, s);
     if (!desc)
         return IMBREX_NO_MEMORY;
     imbrex_status status = imbrex_tune(group, info->name, desc, info->desc_bytes, progress, ctx);
@@ -203,6 +211,14 @@ imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
+
+bench_shape bench_op_shape(const bench_shape *s, int ranks)
+{
+    bench_shape shape = *s;
+    if (bench_op_exchanges(s->op))
+        shape.m = (s->m + ranks - 1) / ranks * ranks;
+    return shape;
+}
 
 int bench_op_experts(const bench_shape *s, int ranks)
 {
@@ -285,11 +301,14 @@ double bench_op_flop(const bench_shape *s, int ranks)
     return 2.0 * pairs * (double)s->m * (double)s->n * (double)s->k;
 }
 
-/* On average: a rank's own shard of what travels stays where it is. */
+/* On average: a rank's own shard of what travels stays where it is.  Of tokens that go to experts,
+ * if all are chosen alike, those that have one on the rank. */
 double bench_op_bytes(const bench_shape *s, int ranks)
 {
+    double wanted = bench_op_exchanges(s->op) ? 1 - pow(1 - 1.0 / ranks, s->top_k) : 1;
     bool of_a = s->op->product && s->op->a_is_shard;
     int64_t width = of_a ? s->k : s->n;
     int64_t element = matrix_dtype_bytes(of_a ? s->dtype : bench_op_out(s));
-    return s->op->moves * (double)s->m * (double)width * (double)element * (ranks - 1) / ranks;
+    return wanted * s->op->moves * (double)s->m * (double)width * (double)element * (ranks - 1) /
+           ranks;
 }

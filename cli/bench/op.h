@@ -19,6 +19,12 @@ typedef struct bench_op {
     int moves;    /* how often a matrix must travel: its bytes, but for a rank's own share */
 } bench_op;
 
+/* Whether ranks have tokens of their own, as many each, for each other's whole experts. */
+static inline bool bench_op_exchanges(const bench_op *op)
+{
+    return op->experts && !op->product;
+}
+
 /* NULL if there is none of that name. */
 const bench_op *bench_op_find(const char *name);
 
@@ -71,6 +77,9 @@ IMBREX_TRY bench_op_tune(imbrex_group *group, const bench_shape *shape,
 /* Collective.  The product of one rank of `ranks` alone: for a group of one rank. */
 IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, int ranks,
                             imbrex_plan **plan);
+
+/* As so many ranks can have it. */
+bench_shape bench_op_shape(const bench_shape *shape, int ranks);
 
 /* Of an operator with experts: those of one rank, the most that one has; and rows that its products
  * have room for, in a group of that many ranks. */

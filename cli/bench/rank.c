@@ -414,7 +414,9 @@ static imbrex_status work(rank_state *s)
     TRY(equip(s));
     bool lost = false;
     for (int i = 0; i < q->count && !lost; i++) {
-        const bench_shape *shape = &s->shapes[i];
+        const bench_shape given =
+            bench_op_shape(&s->shapes[i], imbrex_group_size(s->setting.group));
+        const bench_shape *shape = &given;
         bench_result result;
         imbrex_status status = time_shape(s, shape, &result);
         bool harmless = status == IMBREX_INVALID || status == IMBREX_UNSUPPORTED;

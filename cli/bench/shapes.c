@@ -126,6 +126,7 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->m_least =
         r->words->plans || op->experts ? 0 : shape->m; /* who compiles may run any; bench runs m */
     shape->plan_m = op->meets || op->alone ? 0 : r->words->plan_m;
+    shape->whole = shape->whole || bench_op_exchanges(op);
     if (r->words->scaling && shape->dtype != IMBREX_E4M3) {
         options_wrong(r->page, "--scaling %s: only e4m3 is scaled", r->words->scaling);
         return false;

@@ -12,7 +12,7 @@ TOOL = os.environ.get("IMBREX_TOOL")
 ROUNDS = ["--rounds", "3", "--warm", "1"]
 OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
 NAMES = "ag_gemm, gemm_rs, all_gather, reduce_scatter, all_reduce, all_to_all, gemm_ar, " \
-    "ag_moe, moe_rs, gemm, barrier"
+    "ag_moe, moe_rs, dispatch, combine, gemm, barrier"
 
 
 def bench(*words, **environment):
@@ -113,6 +113,27 @@ class Bench(unittest.TestCase):
         for words, says in ((("gemm_rs", "--skew", "1"), "gemm_rs has no experts: --experts, "),
                             (("ag_moe", "--experts", "2", "--top-k", "3"), "--top-k up to"),
                             (("ag_moe", "--tune"), "ag_moe is not tuned")):
+            done = bench(*words, "--ranks", "2")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr)
+
+    def test_tokens_to_experts(self):
+        sizes = ["--m", "41", "--n", "24", "--experts", "5", "--top-k", "2"]
+        for op in "dispatch", "combine":
+            with self.subTest(op=op):
+                parsed, candidates = self.result(op, "--ranks", "2", *sizes, "--skew", "1")
+                self.assertEqual([parsed[key] for key in
+                                  ("m", "n", "experts", "top_k", "parallel")],
+                                 [42, 24, 5, 2, "whole"])
+                self.assertEqual(set(candidates), {"sequential", "chosen"})
+                for c in candidates.values():
+                    self.assertGreater(c["us"], 0)
+                    # Half of 42 tokens are others', three of four have an expert here.
+                    self.assertAlmostEqual(c["gb_s_received"] * c["us"] * 1e3,
+                                           42 * 24 * 4 / 2 * 3 / 4, delta=0.01)
+        self.result("dispatch", "--ranks", "3", "--m", "1", "--n", "1")
+        for words, says in ((("dispatch", "--k", "8"), "dispatch has no product: --k, "),
+                            (("combine", "--parallel", "whole"), "combine has whole experts: ")):
             done = bench(*words, "--ranks", "2")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
