@@ -5,6 +5,9 @@
  *
  * hierarchical         over nodes: the same by hierarchical.h
  *
+ * store       caller   | one kernel, reduce_scatter's: parts to their owners, who add what arrives,
+ *                        into own rows of c | another one, all_gather's: own rows to all peers |
+ *
  * ll          caller   | one kernel: each thread stores its bytes, which carry their flags, at all
  *                        peers, looks for theirs until they are here, and adds them |: every rank
  *                        sends all and adds all, with nothing to wait for but one way between GPUs
@@ -19,6 +22,8 @@
 enum {
     REDUCE,
     LL = REDUCE,
+    PUSH_PARTS = REDUCE,
+    PUSH_SUMS,
     HIERARCHICAL = REDUCE
 }; /* kernels; over nodes several, from there on */
 
@@ -39,6 +44,33 @@ static imbrex_status run_sequential(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_sum_all(run, REDUCE, run->args->a));
     return imx_run_end(run);
+}
+
+/* ---- store ----------------------------------------------------------------------------------- */
+
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 2 * imx_transfer_push_cost(rates, p->sent);
+}
+
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
+{
+    imx_transfer_push_needs(variant, IMX_PUSH_REDUCES, n);
+}
+
+static imbrex_status prepare_store(imx_variant *variant)
+{
+    IMX_TRY(imx_transfer_push_prepare(variant, PUSH_PARTS, IMX_PUSH_REDUCES));
+    return imx_transfer_push_prepare(variant, PUSH_SUMS, IMX_PUSH_GATHERS);
+}
+
+/* Each kernel is an epoch of its own. */
+static imbrex_status run_store(const imx_run *run)
+{
+    imbrex_args args;
+    imx_run parts = imx_sum_all_first(run, &args);
+    IMX_TRY(imx_transfer_push(&parts, PUSH_PARTS, IMX_PUSH_REDUCES, args.a, args.bias));
+    return imx_transfer_push(run, PUSH_SUMS, IMX_PUSH_GATHERS, args.c, NULL);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
@@ -108,6 +140,14 @@ const imx_op imx_op_all_reduce = {
           .layout = imx_hierarchical_sum_needs,
           .prepare = prepare_nodes,
           .run = run_sequential_nodes },
+        { .name = "store",
+          .by_kernel = true,
+          .stores = true,
+          .at_once = true,
+          .cost = store_cost,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
+          .run = run_store },
         { .name = "ll",
           .by_kernel = true,
           .can = imx_sum_all_can_ll,

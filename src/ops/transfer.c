@@ -452,7 +452,9 @@ static int64_t line_bytes(const imx_variant *variant)
     return imx_ceil_div(lines_share(variant), IMX_PUSH_WORD) * (int64_t)sizeof(imx_push_line);
 }
 
-/* What the gather or the scatter needs, and behind its data lines, [2][R][line_bytes]. */
+/* What the gather or the scatter needs, and behind its data lines, [2][R][line_bytes].  Where a
+ * scatter is followed by a gather, which has room in what the scatter needs, lines of both have one
+ * place: an epoch of theirs may begin before peers have done with the one before. */
 typedef struct push_room {
     imx_needs matrix;
     size_t lines_at;
@@ -461,7 +463,7 @@ typedef struct push_room {
 static push_room push_room_of(const imx_variant *variant, imx_push_how how)
 {
     push_room room = { .lines_at = 0 };
-    if (how != IMX_PUSH_GATHERS)
+    if (how != IMX_PUSH_GATHERS || variant->plan->op->scatters)
         imx_transfer_scatter_needs(variant, &room.matrix);
     else
         imx_transfer_gather_needs(variant, variant->shape.n, &room.matrix);

@@ -204,6 +204,21 @@ IMX_FN void sum_add(const imx_gemm_args &args, const sum_share &share, int q, in
     }
 }
 
+/* A word += those of bias and residual.  Behind one branch: most runs have neither. */
+IMX_FN void sum_more(const imx_gemm_args &args, int64_t row, int col, float *low, float *high)
+{
+    int n = (int)args.schedule.n;
+    if (args.bias) {
+        *low += bias_at((const uint16_t *)args.bias, col, n);
+        *high += bias_at((const uint16_t *)args.bias, col + 1, n);
+    }
+    if (args.residual) {
+        const uint16_t *residual = (const uint16_t *)args.residual + row * n;
+        *low += bias_at(residual, col, n);
+        *high += bias_at(residual, col + 1, n);
+    }
+}
+
 /* A word of c, at an even column; row: of own ones. */
 IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, float high)
 {
@@ -211,15 +226,8 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
     uint16_t *c = (uint16_t *)args.c + row * n + col;
     if (col >= n)
         return;
-    if (args.bias) {
-        low += bias_at((const uint16_t *)args.bias, col, n);
-        high += bias_at((const uint16_t *)args.bias, col + 1, n);
-    }
-    if (args.residual) {
-        const uint16_t *residual = (const uint16_t *)args.residual + row * n;
-        low += bias_at(residual, col, n);
-        high += bias_at(residual, col + 1, n);
-    }
+    if (args.bias || args.residual)
+        sum_more(args, row, col, &low, &high);
     uint32_t word = pack(low, high);
 #ifdef IMX_C_PLAIN
     if (n % 2) {

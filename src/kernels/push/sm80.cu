@@ -3,9 +3,9 @@
  *     IMX_DTYPE   imbrex_dtype          IMX_RANKS     ranks of the team
  *     IMX_HOW     imx_push_how          IMX_WORKERS   threads of a block but for its last warp
  *
- * In lines every worker sends its words to all peers, then takes the same words of what they send.
- * In chunks one half of a block's workers sends and the other one receives, so that both go on at
- * once.  The last warp keeps the books: credits, and the epoch of the next run.
+ * Lines are in sm80_lines.cuh.  In chunks one half of a block's workers sends and the other one
+ * receives, so that both go on at once.  The last warp keeps the books: credits, and the epoch of
+ * the next run.
  */
 #include "../grid.cuh"
 #include "../trace.cuh"
@@ -87,106 +87,14 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
     return there;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
-
-PUSH_FN void store_line(imx_push_line *at, uint64_t word, uint64_t epoch)
-{
-    imx_vector_store_whole(at, make_uint4((uint32_t)word, (uint32_t)(word >> 32), (uint32_t)epoch,
-                                          (uint32_t)(epoch >> 32)));
-}
-
-PUSH_FN imx_push_line load_line(const imx_push_line *at)
-{
-    uint4 v = imx_vector_load_whole(at);
-    return imx_push_line{ v.x | (uint64_t)v.y << 32, v.z | (uint64_t)v.w << 32 };
-}
-
-/* What a thread loads before it stores: its word for all, or for so many ranks. */
-enum { SHARDS = TO_OWNERS ? IMX_RANKS : 1, WORDS = SHARDS <= 8 ? SHARDS : 4 };
-
-/* This rank's words number i, of WORDS shards from `first` on. */
-PUSH_FN void load_words(const imx_push_args &args, int64_t i, int first, uint64_t *word)
-{
-    int64_t at = i * IMX_PUSH_WORD;
-#pragma unroll
-    for (int j = 0; j < WORDS; j++) {
-        int64_t left = first + j < SHARDS ? sent_bytes(args, args.team.rank, first + j) - at : 0;
-        word[j] = left > 0 ? imx_vector_load_word(sent(args, first + j) + at, left) : 0;
-    }
-}
-
-PUSH_FN void store_words(const imx_push_args &args, int64_t i, int first, const uint64_t *word,
-                         uint64_t epoch)
-{
-    int64_t at = i * IMX_PUSH_WORD;
-#pragma unroll
-    for (int j = 0; j < (TO_OWNERS ? WORDS : IMX_RANKS); j++) {
-        int to = first + j;
-        if (to < IMX_RANKS && to != args.team.rank && at < sent_bytes(args, args.team.rank, to))
-            store_line(imx_push_lines(&args, to, args.team.rank, epoch) + i,
-                       word[TO_OWNERS ? j : 0], epoch);
-    }
-    int64_t left = shard_bytes(args, args.team.rank) - at;
-    if (!TO_OWNERS && left > 0)
-        imx_vector_store_word((char *)args.to + first_byte(args, args.team.rank) + at, word[0],
-                              left);
-}
-
-/* Whether rank sends this one a word number i. */
-PUSH_FN bool comes(const imx_push_args &args, int rank, int64_t i)
-{
-    return rank < IMX_RANKS && rank != args.team.rank &&
-           i * IMX_PUSH_WORD < sent_bytes(args, rank, args.team.rank);
-}
-
-/* Words number i of AT_ONCE ranks from `first` on; 0: not all that come are there yet. */
-PUSH_FN int look(const imx_push_args &args, int64_t i, uint64_t epoch, int first, uint64_t *word)
-{
-    imx_push_line line[AT_ONCE];
-    int there = 1;
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
-        line[j].word = 0;
-        line[j].epoch = epoch;
-        if (comes(args, first + j, i))
-            line[j] = load_line(imx_push_lines(&args, args.team.rank, first + j, epoch) + i);
-    }
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
-        there &= line[j].epoch >= epoch;
-        word[j] = line[j].word;
-    }
-    return there;
-}
-
-/* Until they are, with an eye on the clock; 0: give up. */
-PUSH_FN int wait_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                       uint64_t epoch, int first)
-{
-#pragma unroll 1
-    for (int r = first; r < first + AT_ONCE; r++) {
-        if (!comes(args, r, i))
-            continue;
-        const imx_push_line *line = imx_push_lines(&args, args.team.rank, r, epoch) + i;
-        if (!wait_for(args, watch, &line->epoch, epoch, SHARD, r, -1))
-            return 0;
-    }
-    return 1;
-}
-
-/* The same as look, until all are there. */
-PUSH_FN int take_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                       uint64_t epoch, int first, uint64_t *word)
-{
-#pragma unroll 1
-    for (int looks = 0; !look(args, i, epoch, first, word); looks++) {
-        if (looks >= IMX_TEAM_LOOKS && !wait_words(args, watch, i, epoch, first))
-            return 0;
-    }
-    return 1;
-}
-
 #if ADDS
+
+/* Whether sums are more than the ranks'.  One branch for all that may be added: with several of
+ * them the compiler keeps fewer loads of parts under way. */
+PUSH_FN bool adds_more(const imx_push_args &args)
+{
+    return args.bias || args.residual;
+}
 
 /* sum[0], sum[apart], ... of count += the bias of the elements from byte `at` of the shard on. */
 template <int apart, int count>
@@ -216,90 +124,9 @@ PUSH_FN void add_residual(const imx_push_args &args, int64_t at, int64_t left, f
     }
 }
 
-/* Words number i of all ranks, this one's among them, added in rank order; 0: gave up. */
-PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                      uint64_t epoch)
-{
-    int64_t at = i * IMX_PUSH_WORD, left = shard_bytes(args, args.team.rank) - at;
-    if (left <= 0)
-        return 1;
-    uint64_t own = imx_vector_load_word(sent(args, args.team.rank) + at, left), word[AT_ONCE];
-    float sum[4];
-#pragma unroll 1
-    for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take_words(args, watch, i, epoch, first, word))
-            return 0;
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (first + j < IMX_RANKS)
-                imx_vector_add_word(IMX_DTYPE, sum, first + j == args.team.rank ? own : word[j],
-                                    first + j == 0);
-        }
-    }
-    add_bias<IMX_IS_F32 ? 2 : 1>(args, at, sum);
-    add_residual<IMX_IS_F32 ? 2 : 1>(args, at, left, sum);
-    imx_vector_store_word((char *)args.to + at, imx_vector_round_word(IMX_DTYPE, sum), left);
-    return 1;
-}
-
-#else
-
-/* Where the bytes of rank's shard go. */
-PUSH_FN char *put_at(const imx_push_args &args, int rank)
-{
-    int64_t at = TO_OWNERS ? rank * shard_bytes(args, args.team.rank) : first_byte(args, rank);
-    return (char *)args.to + at;
-}
-
-/* The words number i that come, and own ones that are not there yet, each at its place; 0: gave
- * up. */
-PUSH_FN int put_words(const imx_push_args &args, const imbrexd_watch &watch, int64_t i,
-                      uint64_t epoch)
-{
-    int64_t at = i * IMX_PUSH_WORD;
-    uint64_t word[AT_ONCE];
-#pragma unroll 1
-    for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take_words(args, watch, i, epoch, first, word))
-            return 0;
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            int from = first + j;
-            bool own = from == args.team.rank;
-            if (TO_OWNERS && own && at < shard_bytes(args, from))
-                imx_vector_store_word(
-                    put_at(args, from) + at,
-                    imx_vector_load_word(sent(args, from) + at, shard_bytes(args, from) - at),
-                    shard_bytes(args, from) - at);
-            if (comes(args, from, i))
-                imx_vector_store_word(put_at(args, from) + at, word[j],
-                                      sent_bytes(args, from, args.team.rank) - at);
-        }
-    }
-    return 1;
-}
-
 #endif
 
-/* word: the first ones, loaded before. */
-PUSH_FN void by_lines(const imx_push_args &args, const imbrexd_watch &watch, uint64_t epoch,
-                      uint64_t *word)
-{
-    int64_t first = (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x;
-    int64_t step = (int64_t)gridDim.x * IMX_WORKERS;
-    for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
-#pragma unroll 1
-        for (int shard = 0; shard < SHARDS; shard += WORDS) {
-            if (i != first || shard)
-                load_words(args, i, shard, word);
-            store_words(args, i, shard, word, epoch);
-        }
-    }
-    for (int64_t i = first; i * IMX_PUSH_WORD < args.most; i += step) {
-        if (!put_words(args, watch, i, epoch))
-            return;
-    }
-}
+#include "sm80_lines.cuh"
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
@@ -432,29 +259,46 @@ PUSH_FN const char *part(const imx_push_args &args, int rank, int64_t at)
 
 #if ADDS
 
-/* 16 bytes of the sum. */
-PUSH_FN void add_vector(const imx_push_args &args, int64_t at)
+enum { SUMS_AT_ONCE = 2, SUMS_APART = SENDERS * 16 };
+
+/* 16 bytes of the sum, and others SUMS_APART further that begin before `end`: the loads of all are
+ * under way together. */
+PUSH_FN void add_vectors(const imx_push_args &args, int64_t at, int64_t end)
 {
-    float sum[IMX_IS_F32 ? 4 : 8];
+    float sum[SUMS_AT_ONCE][IMX_IS_F32 ? 4 : 8];
 #pragma unroll 1
     for (int first = 0; first < IMX_RANKS; first += AT_ONCE) {
-        uint4 v[AT_ONCE];
+        uint4 v[SUMS_AT_ONCE][AT_ONCE];
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (first + j < IMX_RANKS)
-                v[j] = imx_vector_load(part(args, first + j, at));
+        for (int i = 0; i < SUMS_AT_ONCE; i++) {
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                if (first + j < IMX_RANKS && at + i * SUMS_APART < end)
+                    v[i][j] = imx_vector_load(part(args, first + j, at + i * SUMS_APART));
+            }
         }
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (first + j < IMX_RANKS)
-                imx_vector_add(IMX_DTYPE, sum, v[j], first + j == 0);
+        for (int i = 0; i < SUMS_AT_ONCE; i++) {
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                if (first + j < IMX_RANKS)
+                    imx_vector_add(IMX_DTYPE, sum[i], v[i][j], first + j == 0);
+            }
         }
     }
-    add_bias<1>(args, at, sum);
-    if (args.residual)
-        imx_vector_add(IMX_DTYPE, sum,
-                       imx_vector_load_any(IMX_DTYPE, (const char *)args.residual + at), false);
-    *(uint4 *)((char *)args.to + at) = imx_vector_narrow(IMX_DTYPE, sum);
+#pragma unroll
+    for (int i = 0; i < SUMS_AT_ONCE; i++, at += SUMS_APART) {
+        if (at >= end)
+            return;
+        if (adds_more(args)) {
+            add_bias<1>(args, at, sum[i]);
+            if (args.residual)
+                imx_vector_add(IMX_DTYPE, sum[i],
+                               imx_vector_load_any(IMX_DTYPE, (const char *)args.residual + at),
+                               false);
+        }
+        *(uint4 *)((char *)args.to + at) = imx_vector_narrow(IMX_DTYPE, sum[i]);
+    }
 }
 
 PUSH_FN void add_one(const imx_push_args &args, int64_t at)
@@ -463,8 +307,10 @@ PUSH_FN void add_one(const imx_push_args &args, int64_t at)
 #pragma unroll 4
     for (int r = 1; r < IMX_RANKS; r++)
         sum[0] += imx_vector_get(IMX_DTYPE, part(args, r, at), 0);
-    add_bias<1>(args, at, sum);
-    add_residual<1>(args, at, 16, sum);
+    if (adds_more(args)) {
+        add_bias<1>(args, at, sum);
+        add_residual<1>(args, at, 16, sum);
+    }
     imx_vector_put(IMX_DTYPE, (char *)args.to + at, 0, sum[0]);
 }
 
@@ -472,12 +318,13 @@ PUSH_FN void add_one(const imx_push_args &args, int64_t at)
 template <typename unit>
 PUSH_FN void put_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 {
-    enum { STEP = sizeof(unit) == sizeof(uint4) ? 16 : IMX_IS_F32 ? 4 : 2 };
+    enum { IS_VECTOR = sizeof(unit) == sizeof(uint4), STEP = IS_VECTOR ? 16 : IMX_IS_F32 ? 4 : 2 };
+    enum { AHEAD = SENDERS * STEP * (IS_VECTOR ? SUMS_AT_ONCE : 1) };
     int64_t first = q * args.chunk_bytes;
     int64_t bytes = chunk_bytes(args, shard_bytes(args, args.team.rank), q);
-    for (int64_t at = (int64_t)thread * STEP; at < bytes; at += SENDERS * STEP) {
-        if (STEP == 16)
-            add_vector(args, first + at);
+    for (int64_t at = (int64_t)thread * STEP; at < bytes; at += AHEAD) {
+        if (IS_VECTOR)
+            add_vectors(args, first + at, first + bytes);
         else
             add_one(args, first + at);
     }
