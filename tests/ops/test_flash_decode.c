@@ -1,384 +1,24 @@
 /* test_flash_decode.c - flash_decode on CPU ranks against float64: pages and none, both orders of
  * heads, grouped heads, MLA, an E4M3 cache, caps, windows, sinks; ranks without tokens; bits; and
  * lengths and pages that are out of range. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
+#include "decode_cases.h"
 #include "fake_ranks.h"
 #include "net_threads.h"
 #include "plan/plan.h"
 #include "ranks.h"
-#include "reference.h"
-
-enum { BATCH = 3, QUERIES_MOST = 8, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
-
-typedef struct decode_case {
-    int heads, kv_heads, head_dim, value_dim, queries, page, heads_first;
-    imbrex_dtype dtype, cache;
-    int64_t context, gap; /* gap: elements between pages */
-    float scale, soft_cap;
-    int windows, sinks, replicate, natural;
-} decode_case;
-
-#define BF16 IMBREX_BF16
-#define F16  IMBREX_F16
-#define F32  IMBREX_F32
-#define E4M3 IMBREX_E4M3
-
-static const decode_case cases[] = {
-    { 4, 2, 64, 64, 1, 16, 0, F32, F32, 70, 0, 0, 0, 0, 0, 0, 0 },
-    { 4, 1, 64, 64, 1, 1, 0, BF16, BF16, 40, 0, 0, 0, 0, 0, 1, 1 },
-    { 16, 1, 128, 128, 1, 32, 1, F16, F16, 600, 0, 0, 0, 0, 1, 0, 0 },
-    { 6, 3, 256, 256, 2, 7, 1, F32, F32, 65, 24, 0.05f, 5, 1, 1, 0, 1 },
-    { 5, 5, 64, 64, 1, 0, 0, BF16, BF16, 300, 0, 0, 0, 0, 0, 0, 0 },
-    { 4, 2, 64, 64, 8, 0, 1, F32, F32, 90, 64, 0, 0, 1, 0, 1, 0 },
-    { 8, 1, 576, 512, 1, 64, 0, BF16, BF16, 130, 0, 0.07f, 0, 0, 0, 0, 0 },
-    { 4, 2, 128, 128, 1, 16, 0, BF16, E4M3, 100, 0, 0, 0, 0, 0, 0, 0 },
-    { 3, 1, 576, 512, 2, 16, 0, F32, E4M3, 64, 0, 0.02f, 0, 1, 0, 0, 0 },
-};
-enum { CASES = sizeof cases / sizeof *cases };
-
-/* ---- inputs ---------------------------------------------------------------------------------- */
-
-/* Tokens of sequence s on rank r: none, one, page edges, all there can be. */
-static int64_t length_at(const decode_case *c, int r, int s)
-{
-    const int64_t page = c->page ? c->page : 64;
-    const int64_t lengths[] = {
-        c->context, 0, 1, page, page + 1, page - 1, 2 * page, c->context - 1
-    };
-    int64_t length = lengths[(s * 3 + r) % 8];
-    return s == 1 ? (r == 1 ? 5 : 0) : length < c->context ? length : c->context;
-}
-
-static int32_t visible_at(const decode_case *c, int r, int s, int j)
-{
-    return (int32_t)(length_at(c, r, s) - c->queries + 1 + j); /* maybe less than none */
-}
-
-static int32_t hidden_at(const decode_case *c, int r, int s, int j)
-{
-    return (int32_t)((length_at(c, r, s) / 3 + j) * ((s + r) % 2)) - 2;
-}
-
-static double e4m3_value(unsigned code)
-{
-    int exponent = (int)(code >> 3 & 15), fraction = (int)(code & 7);
-    double size = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
-    return code & 0x80 ? -size : size;
-}
-
-static unsigned e4m3_code(int input, int64_t i)
-{
-    unsigned code = (unsigned)((uint64_t)(i * 2654435761 + input * 40503) >> 7 & 0xff);
-    return (code & 0x7f) > 0x48 ? code & 0xc7 : code; /* up to 4 */
-}
-
-static const float scale_k = 0.5f, scale_v = 0.75f;
-
-/* Element i of token t of sequence s, head h, on rank r; of v or k. */
-static double cache_value(const decode_case *c, int v, int r, int s, int64_t t, int h, int i)
-{
-    bool own_v = v && c->head_dim == c->value_dim;
-    int input = (own_v ? 60 : 20) + r;
-    int64_t at = (((int64_t)s * c->context + t) * c->kv_heads + h) * c->head_dim + i;
-    return c->cache == E4M3 ? e4m3_value(e4m3_code(input, at)) * (own_v ? scale_v : scale_k)
-                            : input_value(c->cache, input, at);
-}
-
-static double q_value(const decode_case *c, int64_t i)
-{
-    return input_value(c->dtype, 5, i);
-}
-
-static float sink_value(int head)
-{
-    return (float)(2 * input_value(F32, 900, head));
-}
-
-/* ---- this rank's memory ---------------------------------------------------------------------- */
-
-typedef struct inputs {
-    char *q, *k, *v, *o;
-    float *lse, sinks[16];
-    int32_t *pages, lengths[BATCH], visible[BATCH * QUERIES_MOST], hidden[BATCH * QUERIES_MOST];
-    int64_t per_sequence, page_count, stride;
-} inputs;
-
-static size_t cache_bytes(const decode_case *c)
-{
-    return c->cache == E4M3 ? 1 : element_bytes(c->cache);
-}
-
-static int32_t page_of(const inputs *x, int s, int64_t j)
-{
-    return (int32_t)((s * x->per_sequence + j) * 11 % x->page_count); /* not in order */
-}
-
-static void put_token(const decode_case *c, const inputs *x, int r, int s, int64_t t)
-{
-    int64_t tokens = c->page ? c->page : c->context, in = c->page ? t % c->page : t;
-    int64_t base = (c->page ? page_of(x, s, t / c->page) : s) * x->stride;
-    for (int h = 0; h < c->kv_heads; h++) {
-        int64_t row = c->heads_first ? h * tokens + in : in * c->kv_heads + h;
-        for (int i = 0; i < c->head_dim; i++) {
-            int64_t at = base + row * c->head_dim + i;
-            int64_t value = (((int64_t)s * c->context + t) * c->kv_heads + h) * c->head_dim + i;
-            for (int v = 0; v < (x->v ? 2 : 1); v++) {
-                char *to = v ? x->v : x->k;
-                if (c->cache == E4M3)
-                    to[at] = (char)e4m3_code((v ? 60 : 20) + r, value);
-                else
-                    element_set(c->cache, to, at, cache_value(c, v, r, s, t, h, i));
-            }
-        }
-    }
-}
-
-/* What is no token's is NaN, and what no token needs of a page table no page. */
-static inputs take(const decode_case *c, int r)
-{
-    inputs x = { .per_sequence = c->page ? (c->context + c->page - 1) / c->page : 1 };
-    int64_t rows = BATCH * c->queries, tokens = c->page ? c->page : c->context;
-    x.page_count = BATCH * x.per_sequence + 1;
-    x.page_count += x.page_count % 11 == 0;
-    x.stride = tokens * c->kv_heads * c->head_dim + c->gap;
-    size_t bytes = (size_t)(x.page_count * x.stride) * cache_bytes(c);
-    x.q = malloc((size_t)(rows * c->heads * c->head_dim) * element_bytes(c->dtype));
-    x.o = malloc((size_t)(rows * c->heads * c->value_dim) * element_bytes(c->dtype));
-    x.lse = malloc((size_t)(rows * c->heads) * sizeof(float));
-    x.k = malloc(bytes);
-    x.v = c->head_dim == c->value_dim ? malloc(bytes) : NULL;
-    x.pages = malloc((size_t)(BATCH * x.per_sequence) * sizeof *x.pages);
-    memset(x.k, c->cache == E4M3 ? 0x7f : 0xff, bytes);
-    if (x.v)
-        memset(x.v, c->cache == E4M3 ? 0x7f : 0xff, bytes);
-    for (int64_t i = 0; i < rows * c->heads * c->head_dim; i++)
-        element_set(c->dtype, x.q, i, q_value(c, i));
-    for (int s = 0; s < BATCH; s++) {
-        x.lengths[s] = (int32_t)length_at(c, r, s);
-        for (int64_t j = 0; j < x.per_sequence; j++)
-            x.pages[s * x.per_sequence + j] =
-                j * tokens < x.lengths[s] ? page_of(&x, s, j) : (int32_t)(j % 2 ? -7 : 1 << 30);
-        for (int64_t t = 0; t < x.lengths[s]; t++)
-            put_token(c, &x, r, s, t);
-        for (int j = 0; j < c->queries; j++) {
-            x.visible[s * c->queries + j] = visible_at(c, r, s, j);
-            x.hidden[s * c->queries + j] = hidden_at(c, r, s, j);
-        }
-    }
-    for (int h = 0; h < c->heads; h++)
-        x.sinks[h] = sink_value(h);
-    return x;
-}
-
-static void drop(inputs *x)
-{
-    free(x->q);
-    free(x->k);
-    free(x->v);
-    free(x->o);
-    free(x->lse);
-    free(x->pages);
-}
-
-static imbrex_decode_args args_of(const decode_case *c, const inputs *x)
-{
-    return (imbrex_decode_args){
-        .q = x->q,
-        .k = x->k,
-        .v = x->v,
-        .scale_k = c->cache == E4M3 ? &scale_k : NULL,
-        .scale_v = c->cache == E4M3 && x->v ? &scale_v : NULL,
-        .page_count = c->page ? x->page_count : 0,
-        .cache_stride = c->gap ? x->stride : 0,
-        .page_stride = c->page ? x->per_sequence : 0,
-        .pages = c->page ? x->pages : NULL,
-        .lengths = x->lengths,
-        .visible = c->windows ? x->visible : NULL,
-        .hidden = c->windows ? x->hidden : NULL,
-        .sinks = c->sinks ? x->sinks : NULL,
-        .natural = c->natural,
-        .o = x->o,
-        .lse = x->lse,
-    };
-}
-
-static imbrex_decode_desc desc_of(const decode_case *c, const char *algorithm)
-{
-    return (imbrex_decode_desc){
-        .batch = BATCH,
-        .context = c->context,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .value_dim = c->value_dim,
-        .queries = c->queries == 1 ? 0 : c->queries,
-        .page = c->page,
-        .heads_first = c->heads_first,
-        .dtype = c->dtype,
-        .cache = c->cache == c->dtype ? IMBREX_DTYPE_DEFAULT : c->cache,
-        .replicate = c->replicate,
-        .scale = c->scale,
-        .soft_cap = c->soft_cap,
-        .algorithm = algorithm,
-        .sms = 2,
-    };
-}
-
-/* ---- what it is to be ------------------------------------------------------------------------ */
-
-typedef struct want {
-    double o[VALUES_MOST], size, lse;
-} want;
-
-static double score(const decode_case *c, int r, int64_t row, int s, int64_t t, int head)
-{
-    double sum = 0, scale = c->scale != 0 ? (double)c->scale : 1 / sqrt(c->head_dim);
-    for (int i = 0; i < c->head_dim; i++)
-        sum += q_value(c, (row * c->heads + head) * c->head_dim + i) *
-               cache_value(c, 0, r, s, t, head / (c->heads / c->kv_heads), i);
-    sum *= scale;
-    return c->soft_cap > 0 ? c->soft_cap * tanh(sum / c->soft_cap) : sum;
-}
-
-static want reference(const decode_case *c, int ranks, int64_t row, int head)
-{
-    want w = { .size = 0 };
-    int s = (int)(row / c->queries), j = (int)(row % c->queries);
-    double sum = c->sinks ? exp(sink_value(head)) : 0; /* scores are small */
-    for (int r = 0; r < ranks; r++) {
-        int64_t end = length_at(c, r, s), first = 0;
-        if (c->windows && visible_at(c, r, s, j) < end)
-            end = visible_at(c, r, s, j);
-        if (c->windows && hidden_at(c, r, s, j) > 0)
-            first = hidden_at(c, r, s, j);
-        for (int64_t t = first; t < end; t++) {
-            double weight = exp(score(c, r, row, s, t, head));
-            sum += weight;
-            for (int i = 0; i < c->value_dim; i++) {
-                double v = cache_value(c, 1, r, s, t, head / (c->heads / c->kv_heads), i);
-                w.o[i] += weight * v;
-                w.size += weight * fabs(v) / c->value_dim;
-            }
-        }
-    }
-    for (int i = 0; i < c->value_dim && sum > 0; i++)
-        w.o[i] /= sum;
-    w.size = sum > 0 ? w.size / sum : 0;
-    w.lse = log(sum) / (c->natural ? 1 : log(2));
-    return w;
-}
-
-static int check_results(imbrex_group *group, const decode_case *c, const inputs *x,
-                         const char *algorithm)
-{
-    static const double half_steps[] = { 0, 0x1p-8, 0x1p-11, 0x1p-24 };
-    int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group);
-    int first = c->replicate ? 0 : (int)rank_row(c->heads, ranks, rank);
-    int own = c->replicate ? c->heads : (int)rank_row(c->heads, ranks, rank + 1) - first;
-    for (int64_t at = 0; at < (int64_t)BATCH * c->queries * own; at++) {
-        want w = reference(c, ranks, at / own, first + (int)(at % own));
-        for (int i = 0; i < c->value_dim; i++) {
-            double have = element_get(c->dtype, x->o, at * c->value_dim + i);
-            double within =
-                half_steps[c->dtype] * (2.1 * fabs(w.o[i]) + 2 * w.size) + 2e-5 * w.size;
-            RANK_CHECK(fabs(have - w.o[i]) <= within + 1e-30,
-                       "%s, case %d, rank %d of %d: o[%d, %d] is %.9g, not %.9g", algorithm,
-                       (int)(c - cases), rank, ranks, (int)at, i, have, w.o[i]);
-        }
-        double have = x->lse[at];
-        RANK_CHECK(have == w.lse || fabs(have - w.lse) <= 2e-5 * (1 + fabs(w.lse)),
-                   "%s, case %d, rank %d of %d: lse[%d] is %.9g, not %.9g", algorithm,
-                   (int)(c - cases), rank, ranks, (int)at, have, w.lse);
-    }
-    return 0;
-}
-
-/* ---- cases ----------------------------------------------------------------------------------- */
-
-/* A sequence by itself has the bits that it has among others. */
-static int check_alone(imbrex_group *group, imbrex_plan *plan, const decode_case *c,
-                       const inputs *x, const char *all)
-{
-    int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group), s = BATCH - 1;
-    int own = c->replicate
-                  ? c->heads
-                  : (int)(rank_row(c->heads, ranks, rank + 1) - rank_row(c->heads, ranks, rank));
-    size_t bytes = (size_t)(c->queries * own * c->value_dim) * element_bytes(c->dtype);
-    size_t q = (size_t)(s * c->queries * c->heads * c->head_dim) * element_bytes(c->dtype);
-    imbrex_decode_args args = args_of(c, x);
-    args.batch = 1;
-    args.q = x->q + q;
-    args.pages = c->page ? x->pages + s * x->per_sequence : NULL;
-    args.lengths = x->lengths + s;
-    args.visible = c->windows ? x->visible + s * c->queries : NULL;
-    args.hidden = c->windows ? x->hidden + s * c->queries : NULL;
-    if (!c->page) {
-        args.k = x->k + (size_t)(s * x->stride) * cache_bytes(c);
-        args.v = x->v ? x->v + (size_t)(s * x->stride) * cache_bytes(c) : NULL;
-    }
-    RANK_OK(imbrex_plan_run_decode(plan, &args, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    RANK_CHECK(memcmp(x->o, all + (size_t)s * bytes, bytes) == 0, "case %d: other bits alone",
-               (int)(c - cases));
-    return 0;
-}
-
-static int check_case(imbrex_group *group, const decode_case *c)
-{
-    static const char *const one[] = { "sequential", "store", "ll" };
-    static const char *const several[] = { "sequential", "hierarchical", NULL };
-    int ranks = imbrex_group_size(group), failed = 0;
-    bool over_nodes = imbrex_group_node(group, ranks - 1) > 0;
-    inputs x = take(c, imbrex_group_rank(group));
-    size_t bytes = (size_t)(BATCH * c->queries * c->heads * c->value_dim) * element_bytes(c->dtype);
-    char *first = calloc(1, bytes);
-    for (int a = 0; a < ALGORITHMS && (over_nodes ? several : one)[a] && !failed; a++) {
-        const char *algorithm = (over_nodes ? several : one)[a];
-        imbrex_decode_desc desc = desc_of(c, algorithm);
-        imbrex_decode_args args = args_of(c, &x);
-        imbrex_plan *plan;
-        memset(x.o, 0, bytes);
-        RANK_OK(imbrex_plan_flash_decode(group, &desc, &plan));
-        for (int run = 0; run < 3; run++)
-            RANK_OK(imbrex_plan_run_decode(plan, &args, NULL));
-        RANK_OK(imbrex_stream_sync(group, NULL));
-        if (a == 0) {
-            memcpy(first, x.o, bytes);
-            failed = check_results(group, c, &x, algorithm);
-        }
-        RANK_CHECK(memcmp(first, x.o, bytes) == 0, "case %d: other bits by %s", (int)(c - cases),
-                   algorithm);
-        failed = failed || check_alone(group, plan, c, &x, first);
-        imbrex_plan_destroy(plan);
-    }
-    drop(&x);
-    free(first);
-    return failed;
-}
-
-static int all_cases(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    for (int i = 0; i < CASES; i++)
-        if (check_case(group, &cases[i]))
-            return 1;
-    return 0;
-}
 
 static void on_ranks(int size, int node_ranks)
 {
     ranks_desc desc = { .size = size, .node_ranks = node_ranks };
     imx_net_of_test = node_ranks ? &net_threads : NULL;
     net_threads_reset();
-    int failed = ranks_run(&desc, all_cases, NULL);
+    int failed = ranks_run(&desc, decode_cases, NULL);
     imx_net_of_test = NULL;
     assert_int_equal(failed, 0);
 }
@@ -406,7 +46,7 @@ static void fake_gpus(void **state)
     (void)state;
     for (int size = 1; size <= 2; size++) {
         ranks_desc desc = { .size = size };
-        assert_int_equal(fake_ranks_run(&desc, size, all_cases, NULL), 0);
+        assert_int_equal(fake_ranks_run(&desc, size, decode_cases, NULL), 0);
     }
 }
 
@@ -418,157 +58,27 @@ static void checked(void **state)
     unsetenv("IMBREX_CHECK");
 }
 
-/* ---- what is wrong --------------------------------------------------------------------------- */
-
-#define REFUSED(call, status, part)                                                    \
-    do {                                                                               \
-        imbrex_status was_ = (call);                                                   \
-        RANK_CHECK(was_ == (status) && strstr(imbrex_error(), (part)), "%s: %s",       \
-                   imbrex_status_name(was_), was_ == IMBREX_OK ? "" : imbrex_error()); \
-    } while (0)
-
-static int mistakes(imbrex_group *group, void *ctx)
-{
-    const decode_case *c = &cases[0];
-    imbrex_decode_desc bad = desc_of(c, NULL);
-    imbrex_plan *plan;
-    (void)ctx;
-    bad.heads = 5;
-    REFUSED(imbrex_plan_flash_decode(group, &bad, &plan), IMBREX_INVALID,
-            "desc.heads is 5 and desc.kv_heads 2: want a multiple");
-    bad = desc_of(c, NULL);
-    bad.heads = 34;
-    REFUSED(imbrex_plan_flash_decode(group, &bad, &plan), IMBREX_UNSUPPORTED,
-            "want at most 16 heads for each");
-    bad = desc_of(c, NULL);
-    bad.head_dim = bad.value_dim = 80;
-    REFUSED(imbrex_plan_flash_decode(group, &bad, &plan), IMBREX_UNSUPPORTED,
-            "desc.head_dim and desc.value_dim are 80 and 80: want both 64, 128 or 256, or 576 and");
-    bad = desc_of(c, NULL);
-    bad.cache = IMBREX_BF16;
-    REFUSED(imbrex_plan_flash_decode(group, &bad, &plan), IMBREX_INVALID,
-            "desc.cache is bf16: want desc.dtype, f32, or e4m3");
-    bad = desc_of(c, NULL);
-    bad.dtype = IMBREX_E4M3;
-    REFUSED(imbrex_plan_flash_decode(group, &bad, &plan), IMBREX_INVALID,
-            "desc.dtype is 4: want IMBREX_BF16, F16 or F32");
-    const imbrex_decode_desc good = desc_of(c, NULL);
-    RANK_OK(imbrex_plan_flash_decode(group, &good, &plan));
-    inputs x = take(c, imbrex_group_rank(group));
-    imbrex_decode_args args = args_of(c, &x);
-    args.scale_k = &scale_k;
-    REFUSED(imbrex_plan_run_decode(plan, &args, NULL), IMBREX_INVALID,
-            "args.scale_k must be NULL: desc.cache is not e4m3");
-    args = args_of(c, &x);
-    args.pages = NULL;
-    REFUSED(imbrex_plan_run_decode(plan, &args, NULL), IMBREX_INVALID, "args.pages is NULL: want");
-    args = args_of(c, &x);
-    args.cache_stride = 64;
-    REFUSED(imbrex_plan_run_decode(plan, &args, NULL), IMBREX_INVALID,
-            "args.cache_stride is 64: want at least 2048");
-    args = args_of(c, &x);
-    args.o_partial = x.q;
-    REFUSED(imbrex_plan_run_decode(plan, &args, NULL), IMBREX_INVALID,
-            "args.o_partial must be NULL for flash_decode");
-    args = args_of(c, &x);
-    args.o = x.k;
-    REFUSED(imbrex_plan_run_decode(plan, &args, NULL), IMBREX_INVALID, "args.o overlaps args.k");
-    drop(&x);
-    return 0;
-}
-
 static void says_what_is_wrong(void **state)
 {
     (void)state;
     ranks_desc desc = { .size = 2 };
-    assert_int_equal(ranks_run(&desc, mistakes, NULL), 0);
-}
-
-/* Rank 1's lengths or pages are out of range: all hear of it. */
-static int out_of_range(imbrex_group *group, void *ctx)
-{
-    static const char *const sentences[] = {
-        "sequence 2 has a length of 71 there: want from 0 to 70",
-        "sequence 0 has a length of -1 there", "sequence 0 has page 1000000 there: want from 0 to",
-        "sequence 2 has a length of 70 there: want from 0 to 0"
-    };
-    const int which = *(const int *)ctx;
-    const decode_case *c = &cases[0];
-    const imbrex_decode_desc desc = desc_of(c, "store");
-    imbrex_plan *plan;
-    inputs x = take(c, imbrex_group_rank(group));
-    imbrex_decode_args args = args_of(c, &x);
-    if (imbrex_group_rank(group) == 1) {
-        if (which == 0)
-            x.lengths[2] = 71;
-        if (which == 1)
-            x.lengths[0] = -1;
-        if (which == 2) {
-            x.lengths[0] = 1;
-            x.pages[0] = 1000000;
-        }
-        if (which == 3) {
-            args.page_count = 0;
-            args.k = args.v = NULL;
-            memset(x.lengths, 0, sizeof x.lengths);
-            x.lengths[2] = 70;
-        }
-    }
-    for (int64_t i = x.per_sequence * 2; i < x.per_sequence * 3; i++)
-        x.pages[i] = x.pages[i] < 0 || x.pages[i] >= x.page_count ? 0 : x.pages[i];
-    RANK_OK(imbrex_plan_flash_decode(group, &desc, &plan));
-    imbrex_status status = imbrex_plan_run_decode(plan, &args, NULL);
-    for (int i = 0; status == IMBREX_OK && i < 20000; i++) {
-        status = imbrex_stream_sync(group, NULL);
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    }
-    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "rank 1") &&
-                   strstr(imbrex_error(), "flash_decode (plan 1)") &&
-                   strstr(imbrex_error(), sentences[which]),
-               "%s: %s", imbrex_status_name(status), imbrex_error());
-    drop(&x);
-    return 0;
+    assert_int_equal(ranks_run(&desc, decode_mistakes, NULL), 0);
 }
 
 static void names_what_is_out_of_range(void **state)
 {
     (void)state;
-    for (int which = 0; which < 4; which++) {
+    for (int which = 0; which < DECODE_OUT_OF_RANGE; which++) {
         ranks_desc desc = { .size = 2 };
-        assert_int_equal(ranks_run(&desc, out_of_range, &which), 0);
+        assert_int_equal(ranks_run(&desc, decode_out_of_range, &which), 0);
     }
-}
-
-/* A score that is no number is not passed over. */
-static int not_a_number(imbrex_group *group, void *ctx)
-{
-    const decode_case *c = &cases[0];
-    const imbrex_decode_desc desc = desc_of(c, "ll");
-    imbrex_plan *plan;
-    inputs x = take(c, imbrex_group_rank(group));
-    imbrex_decode_args args = args_of(c, &x);
-    int own = (int)(rank_row(c->heads, 2, imbrex_group_rank(group) + 1) -
-                    rank_row(c->heads, 2, imbrex_group_rank(group)));
-    (void)ctx;
-    if (imbrex_group_rank(group) == 0) /* sequence 0 has 70 tokens there */
-        element_set(c->cache, x.k, page_of(&x, 0, 1) * x.stride, NAN);
-    RANK_OK(imbrex_plan_flash_decode(group, &desc, &plan));
-    RANK_OK(imbrex_plan_run_decode(plan, &args, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    for (int head = 0; head < 2 * own; head++) { /* of sequences 0 and 1 */
-        bool bad = isnan(element_get(c->dtype, x.o, head * c->value_dim));
-        RANK_CHECK(bad == (imbrex_group_rank(group) == 0 && head < own), "head %d is %s", head,
-                   bad ? "NaN" : "none");
-    }
-    drop(&x);
-    return 0;
 }
 
 static void what_is_no_number_shows(void **state)
 {
     (void)state;
     ranks_desc desc = { .size = 2 };
-    assert_int_equal(ranks_run(&desc, not_a_number, NULL), 0);
+    assert_int_equal(ranks_run(&desc, decode_not_a_number, NULL), 0);
 }
 
 int main(void)
