@@ -1,7 +1,7 @@
 /* flash_decode.c - attention of few queries over a cache whose tokens lie on all ranks: each rank
  * attends to its own, and the states that come of it are merged as merge_states does.
  *
- *     caller   | attend | on GPUs: add splits up | merge_states' kernels and copies |
+ *     caller   | attend | merge_states' kernels and copies |
  *
  * Algorithms are those of merge_states and say how states travel.
  */
@@ -12,7 +12,7 @@
 #include "merge.h"
 #include "transfer.h"
 
-enum { ATTEND, COMBINE, MERGE }; /* kernels; of the merge several, from there on */
+enum { ATTEND, MERGE }; /* kernels; of the merge several, from there on */
 
 static const imbrex_decode_desc *desc_of(const imx_variant *variant)
 {
@@ -35,8 +35,8 @@ static int64_t dense_stride(const imbrex_decode_desc *d)
 /* The most of a sequence. */
 static int splits_of(const imbrex_decode_desc *d)
 {
-    int64_t splits = imx_ceil_div(d->context, IMX_ATTEND_LEAST);
-    return (int)imx_max(1, imx_min(splits, IMX_ATTEND_SPLITS));
+    int64_t splits = imx_ceil_div(d->context, imx_attend_least(d->kv_heads));
+    return (int)imx_max(1, imx_min(splits, imx_attend_splits_most(d->kv_heads)));
 }
 
 static bool on_gpu(const imx_variant *variant)
@@ -78,30 +78,30 @@ static size_t states_bytes(const imx_variant *variant)
 static void add_states(const imx_variant *variant, imx_needs *needs)
 {
     const imbrex_decode_desc *d = desc_of(variant);
+    const imx_attend_args largest = attend_args(variant, variant->shape.m);
     size_t states = (size_t)(variant->shape.m * imx_merge_queries(d) * d->heads);
     size_t part = (size_t)(d->value_dim + 2) * sizeof(float);
     needs->local_bytes = imx_align(needs->local_bytes, 256) + states_bytes(variant);
-    if (on_gpu(variant))
-        needs->local_bytes += states * (size_t)splits_of(d) * part;
+    if (!on_gpu(variant))
+        return;
+    needs->local_bytes += states * (size_t)splits_of(d) * part;
+    needs->done += (size_t)imx_attend_counts(&largest);
 }
 
 static imbrex_status prepare_attend(imx_variant *variant)
 {
-    imx_attend_args largest = attend_args(variant, variant->shape.m);
-    IMX_TRY(imx_variant_prepare(variant, ATTEND, &imx_kernel_attend, &largest));
-    largest.combines = 1;
-    return on_gpu(variant) ? imx_variant_prepare(variant, COMBINE, &imx_kernel_attend, &largest)
-                           : IMBREX_OK;
+    const imx_attend_args largest = attend_args(variant, variant->shape.m);
+    return imx_variant_prepare(variant, ATTEND, &imx_kernel_attend, &largest);
 }
 
-/* merge_at: bytes that the merge has of local data. */
-static imbrex_status attend(const imx_run *run, size_t merge_at, imx_merge_states *states)
+/* merge: what the merge has of local data. */
+static imbrex_status attend(const imx_run *run, const imx_needs *merge, imx_merge_states *states)
 {
     const imbrex_decode_desc *d = desc_of(run->variant);
     const imbrex_decode_args *given = run->decode;
     imx_attend_args args = attend_args(run->variant, run->m);
     int64_t count = run->m * imx_merge_queries(d) * d->heads;
-    char *o = (char *)imx_run_local(run) + imx_align(merge_at, 256);
+    char *o = (char *)imx_run_local(run) + imx_align(merge->local_bytes, 256);
     int64_t lse_at = imx_merge_lse_at(count, d->value_dim, (int)imx_dtype_bytes(d->dtype));
     *states = (imx_merge_states){ o, (const float *)(const void *)(o + lse_at) };
     args.natural = given->natural;
@@ -120,12 +120,8 @@ static imbrex_status attend(const imx_run *run, size_t merge_at, imx_merge_state
     args.o = o;
     args.lse = (float *)(void *)(o + lse_at);
     args.parts = (float *)(void *)(o + states_bytes(run->variant));
-    if (!run->m)
-        return IMBREX_OK;
-    IMX_TRY(imx_run_launch(run, run->stream, ATTEND, &args, sizeof args));
-    args.combines = 1;
-    return on_gpu(run->variant) ? imx_run_launch(run, run->stream, COMBINE, &args, sizeof args)
-                                : IMBREX_OK;
+    args.counts = imx_run_counters(run) + merge->done;
+    return run->m ? imx_run_launch(run, run->stream, ATTEND, &args, sizeof args) : IMBREX_OK;
 }
 
 /* ---- sequential ------------------------------------------------------------------------------ */
@@ -152,7 +148,7 @@ static imbrex_status run_sequential(const imx_run *run)
     imx_merge_states own;
     imx_needs merge = { 0 };
     imx_merge_copies_needs(run->variant, &merge);
-    IMX_TRY(attend(run, merge.local_bytes, &own));
+    IMX_TRY(attend(run, &merge, &own));
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_merge_copies(run, MERGE, &own));
     return imx_run_end(run);
@@ -187,7 +183,7 @@ static imbrex_status run_kernels(const imx_run *run, int how)
     imx_merge_states own;
     imx_needs merge = { 0 };
     imx_merge_kernel_needs(run->variant, how, &merge);
-    IMX_TRY(attend(run, merge.local_bytes, &own));
+    IMX_TRY(attend(run, &merge, &own));
     return imx_merge_kernel(run, MERGE, how, &own);
 }
 
@@ -240,7 +236,7 @@ static imbrex_status run_nodes(const imx_run *run, bool overlapped)
     imx_merge_states own;
     imx_needs merge = { 0 };
     imx_merge_nodes_needs(run->variant, &merge);
-    IMX_TRY(attend(run, merge.local_bytes, &own));
+    IMX_TRY(attend(run, &merge, &own));
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_merge_nodes(run, MERGE, overlapped, &own));
     return imx_run_end(run);

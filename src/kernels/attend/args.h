@@ -20,10 +20,12 @@
  * largest float32, so that it does not pass for one without.
  *
  * Sums: a sequence's tokens are cut into splits of imx_attend_split(its length); within a split
- * they are added in their order, then splits in theirs, in float32; o is rounded once.  So bits of
- * a row depend on its own tokens alone.
+ * they are added in an order that the split alone decides, then splits in theirs, in float32; o is
+ * rounded once.  So bits of a row depend on its own tokens alone.
  *
- * On GPUs what splits come to lies in parts, and a second launch adds it up.
+ * On GPUs what splits come to lies in parts; the block that ends a sequence's last one for a head
+ * of the cache, as counts say, adds them up.  Tensor cores round weights to dtype, and multiply
+ * what any query of a sequence sees: a v that is no number makes all of them NaN.
  *
  * A length beyond context, or beyond what page_stride has room for, is clamped, and a page that
  * is not there becomes page 0; the group fails by IMBREXD_FAULT_LENGTH or IMBREXD_FAULT_PAGE.
@@ -35,9 +37,9 @@
 #include "imbrex_device.h"
 
 enum {
-    IMX_ATTEND_SPLITS = 64, /* of a sequence, at most */
-    IMX_ATTEND_TILE = 64,   /* tokens whose scores are weighed together */
-    IMX_ATTEND_LEAST = 256  /* tokens of a split, at least */
+    IMX_ATTEND_SPLITS = 128, /* of a sequence, at most */
+    IMX_ATTEND_TILE = 64,    /* tokens whose scores are weighed together */
+    IMX_ATTEND_ROWS = 16     /* of q and one head of the cache, that a block takes at once */
 };
 
 typedef struct imx_attend_args {
@@ -53,17 +55,50 @@ typedef struct imx_attend_args {
     const int32_t *pages, *lengths, *visible, *hidden;
     void *o;
     float *lse;
-    int combines; /* GPUs, in a second launch: adds what splits have come to */
-    int splits;   /* the most of a sequence */
-    float *parts; /* [rows, heads, splits, value_dim + 2] */
+    int splits;       /* GPUs: the most of a sequence */
+    float *parts;     /* [rows, heads, splits, value_dim], then their [.., 2] largest and sum */
+    uint32_t *counts; /* [imx_attend_counts] splits that have ended; 0 between launches */
 } imx_attend_args;
 
-/* Tokens of a split of a sequence that has so many here. */
-IMX_TEAM_FN int64_t imx_attend_split(int64_t length)
+/* Splits of a sequence at most, and tokens of one at least: where the cache has few heads, several
+ * blocks are to have work all the same. */
+IMX_TEAM_FN int imx_attend_splits_most(int kv_heads)
 {
-    int64_t each = (length + IMX_ATTEND_SPLITS - 1) / IMX_ATTEND_SPLITS;
+    return kv_heads <= 2 ? IMX_ATTEND_SPLITS : kv_heads <= 4 ? 64 : 32;
+}
+
+IMX_TEAM_FN int64_t imx_attend_least(int kv_heads)
+{
+    return kv_heads <= 2 ? 128 : kv_heads <= 4 ? 256 : 512;
+}
+
+/* Tokens of a split of a sequence that has so many here. */
+IMX_TEAM_FN int64_t imx_attend_split(int64_t length, int kv_heads)
+{
+    int most = imx_attend_splits_most(kv_heads);
+    int64_t each = (length + most - 1) / most, least = imx_attend_least(kv_heads);
     each = (each + IMX_ATTEND_TILE - 1) / IMX_ATTEND_TILE * IMX_ATTEND_TILE;
-    return each > IMX_ATTEND_LEAST ? each : IMX_ATTEND_LEAST;
+    return each > least ? each : least;
+}
+
+/* Its splits: one at least, which may have no tokens. */
+IMX_TEAM_FN int imx_attend_splits(int64_t length, int kv_heads)
+{
+    int64_t each = imx_attend_split(length, kv_heads);
+    return length <= each ? 1 : (int)((length + each - 1) / each);
+}
+
+/* Pieces of IMX_ATTEND_ROWS rows that a sequence has for a head of the cache, and the counts of so
+ * many sequences. */
+IMX_TEAM_FN int imx_attend_pieces(const imx_attend_args *args)
+{
+    int rows = args->queries * (args->heads / args->kv_heads);
+    return (rows + IMX_ATTEND_ROWS - 1) / IMX_ATTEND_ROWS;
+}
+
+IMX_TEAM_FN int64_t imx_attend_counts(const imx_attend_args *args)
+{
+    return args->sequences * args->kv_heads * imx_attend_pieces(args);
 }
 
 /* The most tokens of a sequence that can be here. */

@@ -125,7 +125,7 @@ static void add_split(state *all, state *one, int values)
 /* Tokens [first, end) of the sequence. */
 static state add_all(attend *p, int64_t first, int64_t end)
 {
-    int64_t split = imx_attend_split(p->length);
+    int64_t split = imx_attend_split(p->length, p->args->kv_heads);
     state all = { .most = -INFINITY };
     for (int64_t at = first / split * split; at < end; at += split) {
         state one = { .most = -INFINITY };
@@ -166,7 +166,7 @@ void imx_attend_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_attend_args *x = untyped;
     attend p = { .args = x, .block = block };
-    int64_t rows = x->combines ? 0 : x->sequences * x->queries; /* splits were added at once */
+    int64_t rows = x->sequences * x->queries;
     for (int64_t at = block->index; at < rows * x->heads; at += block->count) {
         int64_t row = at / x->heads;
         p.sequence = row / x->queries;

@@ -1,0 +1,133 @@
+/* sm80_add.cuh - adds up what a sequence's splits have come to, in their order: a warp a row. */
+#ifndef IMX_ATTEND_SM80_ADD_CUH
+#define IMX_ATTEND_SM80_ADD_CUH
+
+#include "sm80_where.cuh"
+
+enum { PAIRS = IMX_VALUES / LANES / 2 };    /* of numbers that a lane has of a row */
+enum { AHEAD = PAIRS < 8 ? 16 / PAIRS : 2 }; /* splits that are loaded at once */
+
+ATTEND_FN float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 2 ^ (x - most), and 0 of what nothing has come to. */
+ATTEND_FN float weight(float x, float most)
+{
+    return power_of_two(x - (most == NONE ? 0 : most));
+}
+
+ATTEND_FN float2 load_pair(const float *at)
+{
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(at) : "memory");
+    return v;
+}
+
+/* The largest score of all splits. */
+ATTEND_FN float largest_of(const imx_attend_args &x, int64_t state, int splits)
+{
+    float most = NONE;
+    for (int i = (int)threadIdx.x % LANES; i < splits; i += LANES)
+        most = fmaxf(most, load_pair(weight_of(x, state, i)).x);
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL, most, step));
+    return most;
+}
+
+/* sum += splits [from, from + 32), of which lane i has the weights of from + i. */
+ATTEND_FN void add_some(const imx_attend_args &x, int64_t state, int from, int count, float by,
+                        float2 (&sum)[PAIRS])
+{
+    int lane = (int)threadIdx.x % LANES;
+    const float *part = part_of(x, state, from) + lane * 2;
+    for (int i = 0; i < count; i += AHEAD) {
+        float2 v[AHEAD][PAIRS];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+#pragma unroll
+            for (int pair = 0; pair < PAIRS; pair++)
+                v[j][pair] = i + j < count
+                                 ? load_pair(part + (i + j) * IMX_VALUES + pair * LANES * 2)
+                                 : make_float2(0, 0);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            float with = __shfl_sync(ALL, by, (i + j) % LANES);
+            if (i + j >= count)
+                continue;
+#pragma unroll
+            for (int pair = 0; pair < PAIRS; pair++) {
+                sum[pair].x += v[j][pair].x * with;
+                sum[pair].y += v[j][pair].y * with;
+            }
+        }
+    }
+}
+
+/* A row with a score that is no number does not pass for one without tokens. */
+ATTEND_FN void put_row(const imx_attend_args &x, int64_t state, float most, float sum,
+                       const float2 (&of)[PAIRS])
+{
+    int lane = (int)threadIdx.x % LANES;
+    float scale_v = x.scale_v ? *x.scale_v : x.scale_k && !x.v ? *x.scale_k : 1;
+    float lse = sum > 0 ? most + log2f(sum) : NONE;
+    bool bad = !(sum - sum == 0) || (sum > 0 && !(lse - lse == 0));
+    float share; /* sum is at least 1, or 0 */
+    asm("rcp.approx.f32 %0, %1;" : "=f"(share) : "f"(sum));
+    share = sum > 0 ? scale_v * share : 0;
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; pair++) {
+        int64_t at = state * IMX_VALUES + (pair * LANES + lane) * 2;
+        float nan = __int_as_float(0x7fc00000);
+        imx_vector_put(IMX_DTYPE, x.o, at, bad ? nan : of[pair].x * share);
+        imx_vector_put(IMX_DTYPE, x.o, at + 1, bad ? nan : of[pair].y * share);
+    }
+    if (lane == 0 && x.lse)
+        x.lse[state] = bad ? LARGEST : x.natural ? lse * LN2 : lse;
+}
+
+ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
+{
+    int64_t state = state_of(x, w, row);
+    float most = largest_of(x, state, w.splits), sum = 0;
+    float2 of[PAIRS] = {};
+    for (int from = 0; from < w.splits; from += LANES) {
+        int i = from + (int)threadIdx.x % LANES;
+        float2 own = i < w.splits ? load_pair(weight_of(x, state, i)) : make_float2(NONE, 0);
+        float by = own.y == 0 ? 0 : weight(own.x, most), here = own.y == 0 ? 0 : own.y * by;
+#pragma unroll
+        for (int step = 16; step; step /= 2)
+            here += __shfl_xor_sync(ALL, here, step);
+        sum += here;
+        add_some(x, state, from, w.splits - from < LANES ? w.splits - from : LANES, by, of);
+    }
+    put_row(x, state, most, sum, of);
+}
+
+/* All threads, when their part of a split is written: whoever is the last of the sequence, for this
+ * head and piece, adds up. */
+ATTEND_FN void add_if_last(const imx_attend_args &x, const work &w)
+{
+    __shared__ int is_last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int pieces = imx_attend_pieces(&x);
+        uint32_t *count =
+            x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * pieces + w.piece;
+        __threadfence(); /* what this block has written, before the count */
+        is_last = (int)atomicAdd(count, 1) == w.splits - 1;
+        if (is_last)
+            *count = 0;
+        __threadfence(); /* the count, before what other blocks have written */
+    }
+    __syncthreads();
+    if (is_last)
+        for (int row = (int)threadIdx.x / LANES; row < rows_of(x, w); row += WARPS)
+            add_row(x, w, row);
+}
+
+#endif /* IMX_ATTEND_SM80_ADD_CUH */

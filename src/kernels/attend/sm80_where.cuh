@@ -1,0 +1,157 @@
+/* sm80_where.cuh - what a block of the attend kernel works on: splits of sequences, for a head of
+ * the cache and a piece of its rows; and where tokens are. */
+#ifndef IMX_ATTEND_SM80_WHERE_CUH
+#define IMX_ATTEND_SM80_WHERE_CUH
+
+#include "../grid.cuh"
+#include "../vector.cuh"
+#include "args.h"
+
+#define ATTEND_FN static __device__ __forceinline__
+
+enum { LANES = 32, WARPS = IMX_THREADS / LANES };
+enum : unsigned { ALL = 0xffffffff };
+
+#define NONE    __int_as_float(0xff800000)
+#define LARGEST __int_as_float(0x7f7fffff)
+#define LOG2E   1.44269504088896341f
+#define LN2     0.693147180559945309f
+
+struct work {
+    int sequence, head; /* of the cache */
+    int piece, split, splits;
+    int first, end; /* tokens of the split, */
+    int length;     /* and of the sequence */
+};
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+ATTEND_FN void complain(const imx_attend_args &x, const imbrexd_watch &watch, int kind,
+                        int sequence, int64_t have, int64_t want)
+{
+    imbrexd_site site = { x.plan, 0, watch.rank, sequence };
+    imbrexd_fault_raise(&watch, kind, site, (uint64_t)have, (uint64_t)want);
+}
+
+ATTEND_FN int length_of(const imx_attend_args &x, int sequence)
+{
+    int64_t length = x.lengths[sequence], most = imx_attend_most(&x);
+    return (int)(length < 0 ? 0 : length < most ? length : most);
+}
+
+/* ---- splits ---------------------------------------------------------------------------------- */
+
+enum { CHUNK = 512, EACH_COUNTS = CHUNK / IMX_THREADS }; /* sequences that are counted together */
+
+/* upto[i]: splits of sequences `first` up to and with first + i.  Returns all of them. */
+ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch, int first,
+                           int *upto)
+{
+    __shared__ int warps[WARPS];
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    int own[EACH_COUNTS], sum = 0, before = 0;
+    for (int i = 0; i < EACH_COUNTS; i++) {
+        int at = first + (int)threadIdx.x * EACH_COUNTS + i;
+        if (at < x.sequences) {
+            int length = length_of(x, at);
+            if (blockIdx.x == 0 && length != x.lengths[at])
+                complain(x, watch, IMBREXD_FAULT_LENGTH, at, x.lengths[at], imx_attend_most(&x));
+            sum += imx_attend_splits(length, x.kv_heads);
+        }
+        own[i] = sum;
+    }
+    int scan = sum;
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2) {
+        int other = __shfl_up_sync(ALL, scan, step);
+        scan += lane >= step ? other : 0;
+    }
+    __syncthreads(); /* the chunk before is done with */
+    if (lane == LANES - 1)
+        warps[warp] = scan;
+    __syncthreads();
+    for (int i = 0; i < warp; i++)
+        before += warps[i];
+    for (int i = 0; i < EACH_COUNTS; i++)
+        upto[(int)threadIdx.x * EACH_COUNTS + i] = before + scan - sum + own[i];
+    __syncthreads();
+    return upto[CHUNK - 1];
+}
+
+/* Blocks side by side have the heads and pieces of the same tokens. */
+ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int64_t item)
+{
+    int pieces = imx_attend_pieces(&x), beside = x.kv_heads * pieces;
+    int split = (int)(item / beside), at = (int)(item % beside), low = 0, high = CHUNK - 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (upto[middle] > split)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    work w = { first + low, at / pieces, at % pieces, split - (low ? upto[low - 1] : 0) };
+    w.length = length_of(x, w.sequence);
+    w.splits = imx_attend_splits(w.length, x.kv_heads);
+    int each = (int)imx_attend_split(w.length, x.kv_heads);
+    w.first = w.split * each;
+    w.end = w.first + each < w.length ? w.first + each : w.length;
+    return w;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Rows of a piece: each a query and a head of q. */
+ATTEND_FN int rows_of(const imx_attend_args &x, const work &w)
+{
+    int rows = x.queries * (x.heads / x.kv_heads) - w.piece * IMX_ATTEND_ROWS;
+    return rows < IMX_ATTEND_ROWS ? rows : IMX_ATTEND_ROWS;
+}
+
+/* The row of [sequences, queries] that row i of the piece is of, and of [.., heads]. */
+ATTEND_FN int64_t query_of(const imx_attend_args &x, const work &w, int i)
+{
+    int group = x.heads / x.kv_heads;
+    return (int64_t)w.sequence * x.queries + (w.piece * IMX_ATTEND_ROWS + i) / group;
+}
+
+ATTEND_FN int64_t state_of(const imx_attend_args &x, const work &w, int i)
+{
+    int group = x.heads / x.kv_heads, at = w.piece * IMX_ATTEND_ROWS + i;
+    return query_of(x, w, i) * x.heads + w.head * group + at % group;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* The page of token t, as the caller has it; the sequence where there are no pages. */
+ATTEND_FN int page_of(const imx_attend_args &x, const work &w, int t)
+{
+    return x.page ? x.pages[w.sequence * x.page_stride + t / x.page] : w.sequence;
+}
+
+/* The first element of token t in k or v. */
+ATTEND_FN int64_t token_in(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
+                           int page, int t)
+{
+    if (x.page && (page < 0 || page >= x.page_count)) {
+        complain(x, watch, IMBREXD_FAULT_PAGE, w.sequence, page, x.page_count);
+        page = 0;
+    }
+    return page * x.cache_stride + imx_attend_row(&x, x.page ? t % x.page : t, w.head) * IMX_DIM;
+}
+
+/* ---- what splits come to --------------------------------------------------------------------- */
+
+/* Of a row and head: the sum over v [IMX_VALUES], and | the largest score | sum of weights |. */
+ATTEND_FN float *part_of(const imx_attend_args &x, int64_t state, int split)
+{
+    return x.parts + (state * x.splits + split) * IMX_VALUES;
+}
+
+ATTEND_FN float *weight_of(const imx_attend_args &x, int64_t state, int split)
+{
+    int64_t states = x.sequences * x.queries * x.heads;
+    return x.parts + states * x.splits * IMX_VALUES + (state * x.splits + split) * 2;
+}
+
+#endif /* IMX_ATTEND_SM80_WHERE_CUH */
