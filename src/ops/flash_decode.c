@@ -94,6 +94,12 @@ static imbrex_status prepare_attend(imx_variant *variant)
     return imx_variant_prepare(variant, ATTEND, &imx_kernel_attend, &largest);
 }
 
+/* A rank alone has all tokens, and its own states are the result, bit by bit. */
+static bool is_merged(const imx_run *run)
+{
+    return run->ranks > 1 || run->decode->sinks;
+}
+
 /* merge: what the merge has of local data. */
 static imbrex_status attend(const imx_run *run, const imx_needs *merge, imx_merge_states *states)
 {
@@ -117,8 +123,8 @@ static imbrex_status attend(const imx_run *run, const imx_needs *merge, imx_merg
     args.lengths = given->lengths;
     args.visible = given->visible;
     args.hidden = given->hidden;
-    args.o = o;
-    args.lse = (float *)(void *)(o + lse_at);
+    args.o = is_merged(run) ? o : given->o;
+    args.lse = is_merged(run) ? (float *)(void *)(o + lse_at) : given->lse;
     args.parts = (float *)(void *)(o + states_bytes(run->variant));
     args.counts = imx_run_counters(run) + merge->done;
     return run->m ? imx_run_launch(run, run->stream, ATTEND, &args, sizeof args) : IMBREX_OK;
@@ -149,6 +155,8 @@ static imbrex_status run_sequential(const imx_run *run)
     imx_needs merge = { 0 };
     imx_merge_copies_needs(run->variant, &merge);
     IMX_TRY(attend(run, &merge, &own));
+    if (!is_merged(run))
+        return IMBREX_OK;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_merge_copies(run, MERGE, &own));
     return imx_run_end(run);
@@ -184,7 +192,7 @@ static imbrex_status run_kernels(const imx_run *run, int how)
     imx_needs merge = { 0 };
     imx_merge_kernel_needs(run->variant, how, &merge);
     IMX_TRY(attend(run, &merge, &own));
-    return imx_merge_kernel(run, MERGE, how, &own);
+    return is_merged(run) ? imx_merge_kernel(run, MERGE, how, &own) : IMBREX_OK;
 }
 
 static void lay_out_store(const imx_variant *variant, imx_needs *n)

@@ -1,4 +1,4 @@
-/* test_gpu_flash_decode.c - flash_decode on real GPUs, against float64; and what is out of range. */
+/* test_gpu_flash_decode.c - flash_decode on real GPUs, against float64; what is out of range. */
 #include "decode_cases.h"
 #include "gpu.h"
 

@@ -1,6 +1,6 @@
-/* decode_cases.h - flash_decode on any device against float64: pages and none, both orders of heads,
- * grouped heads, MLA, an E4M3 cache, caps, windows, sinks; ranks without tokens; bits; and lengths
- * and pages that are out of range. */
+/* decode_cases.h - flash_decode on any device against float64: pages and none, both orders of
+ * heads, grouped heads, MLA, an E4M3 cache, caps, windows, sinks; ranks without tokens; bits; and
+ * lengths and pages that are out of range. */
 #ifndef DECODE_CASES_H
 #define DECODE_CASES_H
 

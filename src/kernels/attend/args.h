@@ -54,7 +54,7 @@ typedef struct imx_attend_args {
     const float *scale_k, *scale_v;
     const int32_t *pages, *lengths, *visible, *hidden;
     void *o;
-    float *lse;
+    float *lse;       /* or NULL */
     int splits;       /* GPUs: the most of a sequence */
     float *parts;     /* [rows, heads, splits, value_dim], then their [.., 2] largest and sum */
     uint32_t *counts; /* [imx_attend_counts] splits that have ended; 0 between launches */

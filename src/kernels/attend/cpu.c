@@ -159,7 +159,8 @@ static void store(const attend *p, int64_t at, state *s)
     }
     imx_dtype_narrow(x->dtype, s->sum_v,
                      (char *)x->o + at * x->value_dim * imx_dtype_size(x->dtype), x->value_dim);
-    x->lse[at] = lse;
+    if (x->lse)
+        x->lse[at] = lse;
 }
 
 void imx_attend_cpu(const void *untyped, const imbrexd_block *block)

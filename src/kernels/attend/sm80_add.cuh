@@ -4,7 +4,7 @@
 
 #include "sm80_where.cuh"
 
-enum { PAIRS = IMX_VALUES / LANES / 2 };    /* of numbers that a lane has of a row */
+enum { PAIRS = IMX_VALUES / LANES / 2 };     /* of numbers that a lane has of a row */
 enum { AHEAD = PAIRS < 8 ? 16 / PAIRS : 2 }; /* splits that are loaded at once */
 
 ATTEND_FN float power_of_two(float x)
@@ -116,8 +116,7 @@ ATTEND_FN void add_if_last(const imx_attend_args &x, const work &w)
     __syncthreads();
     if (threadIdx.x == 0) {
         int pieces = imx_attend_pieces(&x);
-        uint32_t *count =
-            x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * pieces + w.piece;
+        uint32_t *count = x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * pieces + w.piece;
         __threadfence(); /* what this block has written, before the count */
         is_last = (int)atomicAdd(count, 1) == w.splits - 1;
         if (is_last)

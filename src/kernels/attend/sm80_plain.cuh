@@ -1,6 +1,6 @@
-/* sm80_plain.cuh - a split by plain arithmetic, for any type and size: a warp has one row at a time.
- * Of a tile of 32 tokens a lane has the score of one; then all weights, and of the sum over v two of
- * every 64 numbers. */
+/* sm80_plain.cuh - a split by plain arithmetic, for any type and size: a warp has a row at a time.
+ * Of a tile of 32 tokens a lane has the score of one; then all weights, and of the sum over v two
+ * of every 64 numbers. */
 #ifndef IMX_ATTEND_SM80_PLAIN_CUH
 #define IMX_ATTEND_SM80_PLAIN_CUH
 

@@ -30,7 +30,7 @@ static_assert(WARPS == 4 && IMX_DIM == IMX_VALUES && STEP == IMX_ATTEND_TILE, "o
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-/* Fragments: lane 4 g + t has of c, 16 x 8 in float32, rows g and g + 8, columns 2 t and 2 t + 1. */
+/* Fragments: lane 4 g + t has of c, 16 x 8 in float32, rows g and g + 8, columns 2 t, 2 t + 1. */
 ATTEND_FN void load_matrices(uint32_t (&to)[4], uint32_t from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -221,7 +221,7 @@ ATTEND_FN void weigh(lane_sums *s, float (&score)[2][4])
                            fmaxf(score[1][2 * r], score[1][2 * r + 1]));
         most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
         most = fmaxf(s->most[r], fmaxf(most, __shfl_xor_sync(ALL, most, 2)));
-        by[r] = weight(s->most[r], most);
+        by[r] = most == s->most[r] ? 1 : weight(s->most[r], most);
         s->most[r] = most;
         s->sum[r] *= by[r];
 #pragma unroll
@@ -370,7 +370,8 @@ ATTEND_FN work narrowed(const sight &s, work w)
     }
 #pragma unroll
     for (int step = 4; step < LANES; step *= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step), other_to = __shfl_xor_sync(ALL, to, step);
+        int other_from = __shfl_xor_sync(ALL, from, step),
+            other_to = __shfl_xor_sync(ALL, to, step);
         from = other_from < from ? other_from : from;
         to = other_to > to ? other_to : to;
     }
