@@ -66,6 +66,13 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
             (a->shapes.list[0][i].top_k > a->shapes.list[0][i].experts || w->plan_m || w->bias))
             return options_wrong(
                 page, "%s wants --top-k up to --experts, and no --plan-m or --bias", op->name);
+        if (!op->states && (w->heads || w->kv_heads || w->head_dim || w->page))
+            return options_wrong(page,
+                                 "%s is no attention: --heads, --kv-heads, --head-dim and --page "
+                                 "say nothing",
+                                 op->name);
+        if (op->states && (w->chunk_rows || q->tune))
+            return options_wrong(page, "%s is not tuned, and has no --chunk-rows", op->name);
         if (op->meets && (q->tune || a->algorithm || w->chunk_rows || w->sms || w->plan_m))
             return options_wrong(page,
                                  "%s has no plan: --tune, --algorithm, --chunk-rows, --sms and "
@@ -163,6 +170,7 @@ int cli_bench(int argc, char **argv)
              "Times an operator on R ranks, in turn with\n\n"
              "  sequential  the same without overlap: communicate, then compute, or the other way\n"
              "  products    one rank's product alone, by the same code\n"
+             "  local       attention to one rank's tokens alone, by the same code\n"
              "  blas        one rank's product alone, by one call of the BLAS (f32)\n"
              "  cublas      the same on a GPU, by the fastest of 8 ways that cuBLASLt proposes\n\n"
              "gemm is one rank's product alone; barrier is imbrex_barrier, and has no sizes."

@@ -9,13 +9,14 @@
 
 /* ---- shapes.c: the options of `imbrex bench` and `imbrex compile` that say which plans ------- */
 
-enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 15 };
+enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 19 };
 
 /* As they were given, or 0 and NULL. */
 typedef struct bench_words {
     int64_t m, n, k, ranks, chunk_rows, sms;
     int64_t plan_m; /* of bench: rows that plans are for; 0: their shape's */
     int64_t experts, top_k;
+    int64_t heads, kv_heads, head_dim, page;
     double skew;
     const char *dtype, *layout, *scaling, *sizes, *parallel;
     bool bias, total;

@@ -14,6 +14,7 @@
 #include "experts.h"
 #include "matrix.h"
 #include "measure.h"
+#include "states.h"
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
@@ -96,6 +97,8 @@ imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const be
                               bench_data *out)
 {
     bench_data data = { .group = group };
+    if (s->op->states)
+        return bench_states_open(group, s, out);
     int64_t width = s->op->product ? s->k : s->n;
     int64_t row = imbrex_group_rank(group) * s->m / imbrex_group_size(group);
     size_t end = 0;
@@ -128,7 +131,9 @@ imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const be
 void bench_data_close(bench_data *data)
 {
     bench_experts_close(data->experts);
+    bench_states_close(data->states);
     data->experts = NULL;
+    data->states = NULL;
     if (data->group)
         imbrex_mem_free(data->group, data->sets);
     data->group = NULL;
@@ -163,9 +168,16 @@ imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_
 imbrex_status bench_call_run(void *ctx)
 {
     bench_call *call = ctx;
-    imbrex_args args = bench_data_args(call->data, call->shape, call->calls, call->whole);
+    const bench_data *data = call->data;
+    imbrex_args args;
+    imbrex_decode_args states;
+    if (data->states)
+        states = bench_states_args(data, call->shape, call->calls);
+    else
+        args = bench_data_args(data, call->shape, call->calls, call->whole);
     double begin = now_us();
-    imbrex_status status = imbrex_plan_run(call->plan, &args, call->stream);
+    imbrex_status status = data->states ? imbrex_plan_run_decode(call->plan, &states, call->stream)
+                                        : imbrex_plan_run(call->plan, &args, call->stream);
     if (call->inner && call->calls % call->inner == 0)
         call->host_us[call->calls / call->inner] = now_us() - begin;
     call->calls++;

@@ -18,6 +18,7 @@ typedef struct bench_data {
     size_t own, b, bias, scales_a, own_scales, scales_b, c; /* offsets in a set; own: of this rank's
                                                                rows of a */
     struct bench_experts *experts;                          /* NULL: the operator has none */
+    struct bench_states *states;                            /* likewise; sets are its own */
 } bench_data;
 
 /* Collective: takes the memory and fills it with values as from N(0, 1).  alone: this rank's group

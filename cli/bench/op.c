@@ -35,12 +35,12 @@ static bool reaches(const imbrex_op_info *info, const char *operand, const char 
 }
 
 /* m, n and k are all that it must be told; or tokens, n, k, experts and top_k; or rank_tokens, n,
- * experts and top_k. */
+ * experts and top_k; or what makes states of attention. */
 static bool has_our_sizes(const imbrex_op_info *info)
 {
-    static const char *const ours[] = {
-        "m", "n", "k", "tokens", "experts", "top_k", "rank_tokens"
-    };
+    static const char *const ours[] = { "m",        "n",           "k",        "tokens",  "experts",
+                                        "top_k",    "rank_tokens", "batch",    "context", "heads",
+                                        "kv_heads", "head_dim",    "value_dim" };
     for (int i = 0; i < info->desc_fields; i++) {
         bool known = !(info->desc[i].flags & IMBREX_FIELD_REQUIRED);
         for (size_t j = 0; j < sizeof ours / sizeof *ours; j++)
@@ -48,6 +48,8 @@ static bool has_our_sizes(const imbrex_op_info *info)
         if (!known)
             return false;
     }
+    if (desc_field(info, "value_dim"))
+        return true;
     bool rows = desc_field(info, "m") || desc_field(info, "rank_tokens") ||
                 (desc_field(info, "tokens") && desc_field(info, "k"));
     return rows && desc_field(info, "n") && field_of(info->args, info->args_fields, "a") &&
@@ -65,6 +67,8 @@ static bench_op from_row(const imbrex_op_info *info)
         .a_is_shard = reaches(info, "a", "rows") || reaches(info, "a", "own"),
         .experts = desc_field(info, "experts") != NULL,
     };
+    op.states = desc_field(info, "value_dim") != NULL;
+    op.cache = desc_field(info, "context") && field_of(info->args, info->args_fields, "k");
     op.moves = op.experts ? 1 : !op.a_is_shard + reaches(info, "c", "m");
     return op;
 }
@@ -143,7 +147,7 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 static void *desc_of(const imbrex_op_info *info, int ranks, const imbrex_gemm_desc *from,
                      const bench_shape *s)
 {
-    const int whole = s->whole;
+    const int whole = s->whole, value_dim = bench_op_value_dim(s);
     const int64_t each = from->m / ranks;
     const struct {
         const char *name;
@@ -165,6 +169,13 @@ static void *desc_of(const imbrex_op_info *info, int ranks, const imbrex_gemm_de
         { "experts", &s->experts, sizeof s->experts },
         { "top_k", &s->top_k, sizeof s->top_k },
         { "parallel", &whole, sizeof whole },
+        { "batch", &from->m, sizeof from->m },
+        { "context", &from->n, sizeof from->n },
+        { "heads", &s->heads, sizeof s->heads },
+        { "kv_heads", &s->kv_heads, sizeof s->kv_heads },
+        { "head_dim", &s->head_dim, sizeof s->head_dim },
+        { "value_dim", &value_dim, sizeof value_dim },
+        { "page", &s->page, sizeof s->page },
     };
     char *desc = calloc(1, info->desc_bytes);
     for (size_t i = 0; desc && i < sizeof fields / sizeof *fields; i++) {
@@ -261,8 +272,9 @@ imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, int ra
     imbrex_gemm_desc desc = bench_op_desc(s, "sequential");
     desc.chunk_rows = 0;
     read_rows();
-    const bench_op *op = s->op->experts ? s->op : ops;
-    while (!s->op->experts && (!op->info || !op->product || !op->a_is_shard))
+    bool own = s->op->experts || s->op->cache;
+    const bench_op *op = own ? s->op : ops;
+    while (!own && (!op->info || !op->product || !op->a_is_shard))
         op++;
     return create(alone, op->info, &desc, &shape, plan);
 }
@@ -305,10 +317,26 @@ double bench_op_flop(const bench_shape *s, int ranks)
  * if all are chosen alike, those that have one on the rank. */
 double bench_op_bytes(const bench_shape *s, int ranks)
 {
+    double state = bench_op_value_dim(s) * (double)matrix_dtype_bytes(s->dtype) + sizeof(float);
+    if (s->op->states) /* of own heads, from all others */
+        return (double)s->m * s->heads / ranks * state * (ranks - 1);
     double wanted = bench_op_exchanges(s->op) ? 1 - pow(1 - 1.0 / ranks, s->top_k) : 1;
     bool of_a = s->op->product && s->op->a_is_shard;
     int64_t width = of_a ? s->k : s->n;
     int64_t element = matrix_dtype_bytes(of_a ? s->dtype : bench_op_out(s));
     return wanted * s->op->moves * (double)s->m * (double)width * (double)element * (ranks - 1) /
            ranks;
+}
+
+int bench_op_value_dim(const bench_shape *s)
+{
+    return s->head_dim == 576 ? 512 : s->head_dim;
+}
+
+double bench_op_cache_bytes(const bench_shape *s)
+{
+    int matrices = bench_op_value_dim(s) == s->head_dim ? 2 : 1;
+    return s->op->cache ? matrices * (double)s->m * (double)s->n * s->kv_heads * s->head_dim *
+                              (double)matrix_dtype_bytes(s->dtype)
+                        : 0;
 }

@@ -16,6 +16,8 @@ typedef struct bench_op {
     bool alone;   /* nothing travels: only the product of one rank, as its own group */
     bool meets;   /* ranks meet and no more: there is no shape, and no plan */
     bool experts; /* rows of a are tokens, each of which goes to several experts' b */
+    bool states;  /* of attention: m sequences, a run takes imbrex_decode_args */
+    bool cache;   /* and attends to n tokens of each on every rank: there is no merging alone */
     int moves;    /* how often a matrix must travel: its bytes, but for a rank's own share */
 } bench_op;
 
@@ -48,9 +50,10 @@ typedef struct bench_shape {
     int64_t m_least;        /* as in imbrex_gemm_desc */
     int64_t plan_m;         /* the chosen plan is for so many rows, and has variants; 0: for m */
     bool bias;
-    int experts, top_k; /* where the operator has some */
-    bool whole;         /* ranks have whole experts */
-    double skew;        /* of the choice of experts; 0: all alike */
+    int experts, top_k;                  /* where the operator has some */
+    bool whole;                          /* ranks have whole experts */
+    double skew;                         /* of the choice of experts; 0: all alike */
+    int heads, kv_heads, head_dim, page; /* where the operator has states */
 } bench_shape;
 
 extern const char *const bench_layout_names[2];  /* by imbrex_layout */
@@ -94,6 +97,10 @@ IMBREX_TRY bench_op_router(imbrex_group *group, const bench_shape *shape, int ra
 /* Work of one rank's product, on average, and bytes that a rank receives from its peers. */
 double bench_op_flop(const bench_shape *shape, int ranks);
 double bench_op_bytes(const bench_shape *shape, int ranks);
+
+/* Of a cache, what a rank reads of it; and numbers of v: fewer than of k in MLA. */
+double bench_op_cache_bytes(const bench_shape *shape);
+int bench_op_value_dim(const bench_shape *shape);
 
 enum { BENCH_OPS_TEXT = 512 }; /* room for all names */
 

@@ -126,6 +126,8 @@ static imbrex_status add_all(case_state *s)
     }
     if (s->shape->op->product)
         TRY(add_yardstick(s));
+    if (s->shape->op->cache)
+        TRY(add_plan(s, "local", NULL, true));
     if (s->shape->op->alone)
         return IMBREX_OK;
     TRY(add_plan(s, "sequential", "sequential", false));

@@ -16,10 +16,17 @@ static double gflop_s(const bench_result *r, const bench_figure *f)
 static double gb_s(const bench_result *r, const bench_figure *f)
 {
     bool alone = strcmp(f->name, "blas") == 0 || strcmp(f->name, "cublas") == 0 ||
-                 strcmp(f->name, "products") == 0;
+                 strcmp(f->name, "products") == 0 || strcmp(f->name, "local") == 0;
     return alone || r->shape->op->meets || r->ranks == 1
                ? (double)NAN
                : bench_op_bytes(r->shape, r->ranks) / f->us * 1e-3;
+}
+
+/* Of a cache. */
+static double gb_s_read(const bench_result *r, const bench_figure *f)
+{
+    double bytes = bench_op_cache_bytes(r->shape);
+    return bytes > 0 ? bytes / f->us * 1e-3 : (double)NAN;
 }
 
 /* ---- For people ------------------------------------------------------------------------------ */
@@ -59,13 +66,19 @@ void bench_report_table(const bench_result *r)
 
     snprintf(over, sizeof over, "/ %s", base->name);
     printf("%-12s %12s %12s %12s %12s %12s\n", "", "us", over,
-           product ? "GFLOP/s" : "GB/s received", "host us", "plan ms");
+           product               ? "GFLOP/s"
+           : r->shape->op->cache ? "GB/s of cache"
+                                 : "GB/s received",
+           "host us", "plan ms");
     for (int i = 0; i < r->count; i++) {
         const bench_figure *f = &r->figures[i];
         printf("%-12s", f->name);
         cell(f->us, 1);
         cell(f->us / base->us, 3);
-        cell(product ? gflop_s(r, f) : gb_s(r, f), product ? 1 : 2);
+        cell(product               ? gflop_s(r, f)
+             : r->shape->op->cache ? gb_s_read(r, f)
+                                   : gb_s(r, f),
+             product ? 1 : 2);
         cell(f->host_us, 2);
         cell(*f->plan ? f->plan_again_ms : (double)NAN, 1);
         putchar('\n');
@@ -110,6 +123,7 @@ static void json_candidate(const bench_result *r, const bench_figure *f)
     number("over", f->us / r->figures[r->base].us);
     number("gflop_s", gflop_s(r, f));
     number("gb_s_received", gb_s(r, f));
+    number("gb_s_cache", gb_s_read(r, f));
     double within, between;
     sent(f, &within, &between);
     number("bytes_within_node", within);
@@ -136,6 +150,10 @@ void bench_report_json(const bench_result *r)
     words("parallel", !s->op->experts ? NULL : s->whole ? "whole" : "tensor");
     number("skew", s->op->experts ? s->skew : (double)NAN);
     words("scaling", s->scaling ? bench_scaling_names[s->scaling] : NULL);
+    number("heads", s->op->states ? s->heads : (double)NAN);
+    number("kv_heads", s->op->cache ? s->kv_heads : (double)NAN);
+    number("head_dim", s->op->states ? s->head_dim : (double)NAN);
+    number("page", s->op->cache && s->page ? s->page : (double)NAN);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
     number("plan_m", s->plan_m ? (double)s->plan_m : (double)NAN);
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);

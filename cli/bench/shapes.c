@@ -40,6 +40,15 @@ const option *bench_words_options(bench_words *w, const option *own)
           .help = "every rank has a part of every expert, or whole ones (tensor)" },
         { "skew", 0, .real = &w->skew, .metavar = "S", .min = 0, .max = 8,
           .help = "expert e is chosen as if in proportion to 1 / (e + 1)^S (0)" },
+        { "heads", 0, .integer = &w->heads, .metavar = "H", .min = 1, .max = 65536,
+          .help = "of attention's q (64); m is sequences then, and n tokens that a rank\nhas of "
+                  "each" },
+        { "kv-heads", 0, .integer = &w->kv_heads, .metavar = "H", .min = 1, .max = 65536,
+          .help = "of its cache (8)" },
+        { "head-dim", 0, .integer = &w->head_dim, .metavar = "D", .min = 1, .max = 1024,
+          .help = "of its heads (128); 576 is MLA" },
+        { "page", 0, .integer = &w->page, .metavar = "N", .min = 0, .max = 1 << 20,
+          .help = "tokens of a page of its cache (0: no pages)" },
         { "chunk-rows", 0, .integer = &w->chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal, rounded up to whole\n"
                   "tiles (0: chosen)" },
@@ -72,6 +81,10 @@ bench_shape bench_words_shape(const bench_words *w, bool gpu)
         .top_k = w->top_k ? (int)w->top_k : 2,
         .whole = w->parallel && strcmp(w->parallel, "whole") == 0,
         .skew = w->skew,
+        .heads = w->heads ? (int)w->heads : 64,
+        .kv_heads = w->kv_heads ? (int)w->kv_heads : 8,
+        .head_dim = w->head_dim ? (int)w->head_dim : 128,
+        .page = (int)w->page,
         .bias = w->bias,
     };
 }
@@ -123,8 +136,9 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->m = op->meets ? 1 : sizes ? sizes[0] : shape->m;
     shape->n = op->meets ? 1 : sizes ? sizes[1] : shape->n;
     shape->k = !op->product ? 0 : sizes ? sizes[2] : shape->k;
-    shape->m_least =
-        r->words->plans || op->experts ? 0 : shape->m; /* who compiles may run any; bench runs m */
+    shape->m_least = r->words->plans || op->experts || op->states
+                         ? 0
+                         : shape->m; /* who compiles may run any; bench runs m */
     shape->plan_m = op->meets || op->alone ? 0 : r->words->plan_m;
     shape->whole = shape->whole || bench_op_exchanges(op);
     if (r->words->scaling && shape->dtype != IMBREX_E4M3) {

@@ -12,7 +12,7 @@ TOOL = os.environ.get("IMBREX_TOOL")
 ROUNDS = ["--rounds", "3", "--warm", "1"]
 OPS = ("ag_gemm", "gemm_rs", "all_gather", "reduce_scatter")
 NAMES = "ag_gemm, gemm_rs, all_gather, reduce_scatter, all_reduce, all_to_all, gemm_ar, " \
-    "ag_moe, moe_rs, dispatch, combine, gemm, barrier"
+    "ag_moe, moe_rs, dispatch, combine, merge_states, flash_decode, gemm, barrier"
 
 
 def bench(*words, **environment):
@@ -134,6 +134,36 @@ class Bench(unittest.TestCase):
         self.result("dispatch", "--ranks", "3", "--m", "1", "--n", "1")
         for words, says in ((("dispatch", "--k", "8"), "dispatch has no product: --k, "),
                             (("combine", "--parallel", "whole"), "combine has whole experts: ")):
+            done = bench(*words, "--ranks", "2")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr)
+
+    def test_states_of_attention(self):
+        sizes = ["--ranks", "2", "--m", "3", "--n", "70", "--heads", "6", "--kv-heads", "2",
+                 "--head-dim", "64"]
+        parsed, candidates = self.result("flash_decode", *sizes, "--page", "16", "--dtype", "bf16")
+        self.assertEqual(set(candidates), {"local", "sequential", "chosen"})
+        self.assertEqual([parsed[key] for key in ("m", "n", "k", "heads", "kv_heads", "head_dim",
+                                                  "page", "base")],
+                         [3, 70, None, 6, 2, 64, 16, "local"])
+        self.assertIn(", 1 rank on", candidates["local"]["plan"])
+        for c in candidates.values():
+            self.assertRegex(c["plan"], "^flash_decode batch=3 context=70 heads=6 kv_heads=2 head")
+            read = 2 * 3 * 70 * 2 * 64 * 2
+            self.assertAlmostEqual(c["gb_s_cache"] * c["us"] * 1e3 / read, 1, delta=1e-5)
+        received = 3 * 6 / 2 * (64 * 2 + 4)
+        chosen = candidates["chosen"]
+        self.assertAlmostEqual(chosen["gb_s_received"] * chosen["us"] * 1e3 / received, 1,
+                               delta=1e-5)
+        self.assertIsNone(candidates["local"]["gb_s_received"])
+        parsed, candidates = self.result("merge_states", *sizes)
+        self.assertEqual(set(candidates), {"sequential", "chosen"})
+        self.assertEqual([parsed["heads"], parsed["kv_heads"], parsed["page"]], [6, None, None])
+        parsed, _ = self.result("flash_decode", "--ranks", "1", "--m", "1", "--n", "9", "--heads",
+                                "4", "--kv-heads", "1", "--head-dim", "576")
+        self.assertEqual(parsed["head_dim"], 576)
+        for words, says in ((("gemm_rs", "--page", "16"), "gemm_rs is no attention: --heads, "),
+                            (("flash_decode", "--tune"), "flash_decode is not tuned")):
             done = bench(*words, "--ranks", "2")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
