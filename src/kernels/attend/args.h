@@ -39,7 +39,8 @@
 enum {
     IMX_ATTEND_SPLITS = 128, /* of a sequence, at most */
     IMX_ATTEND_TILE = 64,    /* tokens whose scores are weighed together */
-    IMX_ATTEND_ROWS = 16     /* of q and one head of the cache, that a block takes at once */
+    IMX_ATTEND_ROWS = 16,    /* of q for one head of the cache, that a block takes at once, */
+    IMX_ATTEND_ROWS_MLA = 64 /* and of MLA */
 };
 
 typedef struct imx_attend_args {
@@ -88,12 +89,17 @@ IMX_TEAM_FN int imx_attend_splits(int64_t length, int kv_heads)
     return length <= each ? 1 : (int)((length + each - 1) / each);
 }
 
-/* Pieces of IMX_ATTEND_ROWS rows that a sequence has for a head of the cache, and the counts of so
+IMX_TEAM_FN int imx_attend_rows(const imx_attend_args *args)
+{
+    return args->head_dim == args->value_dim ? IMX_ATTEND_ROWS : IMX_ATTEND_ROWS_MLA;
+}
+
+/* Pieces of so many rows that a sequence has for a head of the cache, and the counts of so
  * many sequences. */
 IMX_TEAM_FN int imx_attend_pieces(const imx_attend_args *args)
 {
     int rows = args->queries * (args->heads / args->kv_heads);
-    return (rows + IMX_ATTEND_ROWS - 1) / IMX_ATTEND_ROWS;
+    return (rows + imx_attend_rows(args) - 1) / imx_attend_rows(args);
 }
 
 IMX_TEAM_FN int64_t imx_attend_counts(const imx_attend_args *args)

@@ -6,62 +6,85 @@
 
 void imx_attend_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-enum { PLAIN_THREADS = 256, TENSOR_WARPS = 4, TOKENS = 16 }; /* sm80_tensor.cuh */
-enum { STAGES_LEAST = 2, STAGES_MOST = 6, STAGES_WANTED = 3 };
-enum { OWN_BYTES = 3 << 10, BLOCK_BYTES = 1 << 10 }; /* declared; and of a block, the driver's */
+enum { PLAIN_THREADS = 256 };
+enum { OWN_BYTES = 4 << 10, BLOCK_BYTES = 1 << 10 }; /* declared; and of a block, the driver's */
 
-/* How many tiles of each warp a block's memory has room for. */
-static int stages_of(const imx_attend_args *args, size_t bytes)
+/* By tensor cores: of a block. */
+typedef struct form {
+    int threads, rows, stages, beside; /* beside: blocks of an SM */
+    size_t stage_bytes, other_bytes;
+} form;
+
+static size_t room_for(const form *f, size_t bytes)
 {
-    size_t row = (size_t)args->head_dim * 2, q = IMX_ATTEND_ROWS * row;
-    size_t sums = IMX_ATTEND_ROWS * ((size_t)args->head_dim + 8) * sizeof(float);
-    size_t fixed = q + sums + OWN_BYTES, stage = TENSOR_WARPS * 2 * TOKENS * row;
-    size_t stages = bytes > fixed ? (bytes - fixed) / stage : 0;
-    return stages < STAGES_MOST ? (int)stages : STAGES_MOST;
+    size_t taken = f->other_bytes + OWN_BYTES;
+    return bytes > taken ? (bytes - taken) / f->stage_bytes : 0;
 }
 
-static size_t tensor_bytes(const imx_attend_args *args, int stages)
+/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v. */
+static form heads_form(const imx_attend_args *args)
 {
-    size_t row = (size_t)args->head_dim * 2;
-    return (size_t)stages * TENSOR_WARPS * 2 * TOKENS * row + IMX_ATTEND_ROWS * row +
-           IMX_ATTEND_ROWS * ((size_t)args->head_dim + 8) * sizeof(float);
+    enum { WARPS = 4, TOKENS = 16 };
+    size_t dim = (size_t)args->head_dim;
+    return (form){
+        .threads = WARPS * 32,
+        .rows = IMX_ATTEND_ROWS,
+        .stage_bytes = WARPS * TOKENS * 2 * dim * 2,
+        .other_bytes = IMX_ATTEND_ROWS * (dim * 2 + (dim + 8) * sizeof(float)),
+    };
 }
 
-/* Tiles under way, and blocks of an SM; 0: by plain arithmetic. */
-static int choose(const imx_attend_args *args, const imx_cuda_target *target, int *beside)
+/* sm80_mla.cuh: tiles of 32 tokens' k, and as many rows as there are. */
+static form mla_form(const imx_attend_args *args)
 {
-    bool takes = args->dtype != IMBREX_F32 && args->cache == args->dtype &&
-                 args->head_dim == args->value_dim;
-    size_t all = target->shared_bytes_most + BLOCK_BYTES;
-    int stages = takes ? stages_of(args, all / 2 - BLOCK_BYTES) : 0;
-    *beside = 2;
-    if (stages >= STAGES_WANTED)
-        return stages;
-    *beside = 1;
-    stages = takes ? stages_of(args, target->shared_bytes_most) : 0;
-    return stages >= STAGES_LEAST ? stages : 0;
+    enum { TOKENS = 32 };
+    int all = args->queries * args->heads, warps = all <= 32 ? 8 : 16;
+    form f = { .threads = warps * 32, .rows = all <= 16 ? 16 : all <= 32 ? 32 : 64 };
+    size_t rows = (size_t)f.rows, row = (size_t)args->head_dim * 2;
+    size_t products = (size_t)warps * 8 * (TOKENS + 8) * sizeof(float);
+    f.stage_bytes = TOKENS * row;
+    f.other_bytes = rows * row + products + rows * (TOKENS * 2 + 16);
+    return f;
+}
+
+/* stages 0: plain arithmetic. */
+static form choose(const imx_attend_args *args, const imx_cuda_target *target)
+{
+    enum { STAGES_LEAST = 2, STAGES_WANTED = 3, STAGES_MOST = 6 };
+    bool mla = args->head_dim != args->value_dim;
+    form f = { .threads = PLAIN_THREADS, .rows = 1, .beside = 1 };
+    if (args->dtype == IMBREX_F32 || args->cache != args->dtype)
+        return f;
+    form tensor = mla ? mla_form(args) : heads_form(args);
+    size_t half = (target->shared_bytes_most + BLOCK_BYTES) / 2 - BLOCK_BYTES;
+    size_t stages = room_for(&tensor, half);
+    tensor.beside = !mla && stages >= STAGES_WANTED ? 2 : 1;
+    if (tensor.beside == 1)
+        stages = room_for(&tensor, target->shared_bytes_most);
+    tensor.stages = stages < STAGES_MOST ? (int)stages : STAGES_MOST;
+    return stages >= STAGES_LEAST ? tensor : f;
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
     const imx_attend_args *args = largest;
-    int beside, stages = choose(args, target, &beside);
+    const form f = choose(args, target);
     *config = (imx_cuda_config){
         .source = "kernels/attend/sm80.cu",
         .entry = "imx_attend",
         .blocks = blocks,
         .cluster = 1,
-        .threads = stages ? TENSOR_WARPS * 32 : PLAIN_THREADS,
+        .threads = f.threads,
         .early = target->arch >= 90,
-        .shared_bytes = stages ? tensor_bytes(args, stages) : 0,
-        .kept = { beside },
+        .shared_bytes = f.stages ? (size_t)f.stages * f.stage_bytes + f.other_bytes : 0,
+        .kept = { f.beside },
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_CACHE=%d -DIMX_DIM=%d -DIMX_VALUES=%d -DIMX_THREADS=%d "
-             "-DIMX_STAGES=%d -DIMX_BESIDE=%d",
-             args->dtype, args->cache, args->head_dim, args->value_dim, config->threads, stages,
-             beside);
+             "-DIMX_STAGES=%d -DIMX_BESIDE=%d -DIMX_ROWS=%d",
+             args->dtype, args->cache, args->head_dim, args->value_dim, f.threads, f.stages,
+             f.beside, f.rows);
 }
 
 /* A block a split of a head of the cache: blocks do not wait for each other. */

@@ -2,15 +2,17 @@
  *
  *     IMX_DTYPE   of q and o          IMX_CACHE    of k and v
  *     IMX_DIM     of q and k          IMX_VALUES   of v and o
- *     IMX_THREADS of a block          IMX_STAGES   tiles of a warp under way, by tensor cores;
- *                                                  0: plain arithmetic
- *     IMX_BESIDE  blocks of an SM
+ *     IMX_THREADS of a block          IMX_STAGES   tiles under way, by tensor cores; 0: by plain
+ *                                                  arithmetic
+ *     IMX_BESIDE  blocks of an SM     IMX_ROWS     of q that products have
  *
- * A block takes a split of a sequence, for one head of the cache and up to 16 rows of q, then the
- * next; which there are follows from lengths, and each block counts them for itself. */
+ * A block takes a split of a sequence, for one head of the cache and a piece of its rows of q, then
+ * the next; which there are follows from lengths, and each block counts them for itself. */
 #include "sm80_where.cuh"
 
-#if IMX_STAGES
+#if IMX_STAGES && IMX_DIM != IMX_VALUES
+#include "sm80_mla.cuh"
+#elif IMX_STAGES
 #include "sm80_tensor.cuh"
 #else
 #include "sm80_plain.cuh"

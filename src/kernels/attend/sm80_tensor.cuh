@@ -4,76 +4,25 @@
  *     of a warp           a ring of IMX_STAGES tiles: | k [16, IMX_DIM] | v [16, IMX_DIM] |
  *
  * Each warp loads its own tokens and weighs them for itself, so that no warp waits for another
- * before the split has ended; then the four are added in their order.  In a tile the 16-byte units
- * of row r lie at their number ^ (r % 8), so that eight rows' units of one column are in different
- * banks. */
+ * before the split has ended; then the four are added in their order. */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
-#include "sm80_add.cuh"
+#include "sm80_units.cuh"
 
 enum {
     TOKENS = 16, /* of a warp's tile */
     STEP = TOKENS * WARPS,
-    UNITS = IMX_DIM / 8, /* of 16 bytes, of a token's k */
-    ROW_BYTES = IMX_DIM * 2,
     HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
     STAGE_BYTES = 2 * HALF_BYTES,
     RING_BYTES = IMX_STAGES * STAGE_BYTES, /* of a warp */
-    Q_BYTES = IMX_ATTEND_ROWS * ROW_BYTES,
+    Q_BYTES = IMX_ROWS * ROW_BYTES,
     SUM_PITCH = IMX_DIM + 8, /* floats of a row of the sums */
-    K_STEPS = IMX_DIM / 16,
-    COLUMNS = IMX_DIM / 8, /* of a fragment of the sums over v */
+    COLUMNS = IMX_DIM / 8,   /* of a fragment of the sums over v */
     KEEPS_Q = IMX_DIM <= 128
 };
-static_assert(WARPS == 4 && IMX_DIM == IMX_VALUES && STEP == IMX_ATTEND_TILE, "one tile a step");
-
-/* ---- instructions ---------------------------------------------------------------------------- */
-
-/* Fragments: lane 4 g + t has of c, 16 x 8 in float32, rows g and g + 8, columns 2 t, 2 t + 1. */
-ATTEND_FN void load_matrices(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-ATTEND_FN void load_matrices_turned(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-#if IMX_IS_BF16
-#define ATTEND_MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-#else
-#define ATTEND_MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-#endif
-
-/* c += a b */
-ATTEND_FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm(ATTEND_MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-ATTEND_FN void shared_store(uint32_t to, uint4 v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
-/* The address of a unit of row `row` of a tile. */
-ATTEND_FN uint32_t unit_at(uint32_t tile, int row, int unit)
-{
-    return tile + (uint32_t)(row * ROW_BYTES + (unit ^ (row & 7)) * 16);
-}
+static_assert(WARPS == 4 && IMX_ROWS == 16 && IMX_DIM == IMX_VALUES && STEP == IMX_ATTEND_TILE,
+              "one tile a step");
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
@@ -91,18 +40,6 @@ ATTEND_FN void look_up(const imx_attend_args &x, const work &w, loader *l)
     l->page = t < w.end ? page_of(x, w, t) : 0;
 }
 
-/* there: else zeros. */
-ATTEND_FN void load_unit(uint32_t to, const void *from, bool there, bool aligned)
-{
-    if (aligned)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     :
-                     : "r"(to), "l"(from), "r"(there ? 16 : 0)
-                     : "memory");
-    else
-        shared_store(to, there ? imx_vector_load_any(IMX_DTYPE, from) : make_uint4(0, 0, 0, 0));
-}
-
 /* The next tile of this warp into a stage; tokens from w.end on are zeros. */
 ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
                          loader *l, int stage)
@@ -112,7 +49,7 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, c
     int lane = (int)threadIdx.x % LANES, t = l->next + lane % TOKENS;
     int64_t own = t < w.end ? token_in(x, watch, w, l->page, t) : -1;
     uint32_t tile = l->ring + (uint32_t)(stage * STAGE_BYTES);
-#pragma unroll(IMX_DIM > 128 ? 2 : TOKENS)
+#pragma unroll(IMX_DIM > 128 ? 1 : TOKENS)
     for (int i = 0; i < TOKENS / at_once; i++) {
         int row = i * at_once + lane / UNITS;
         int64_t at = __shfl_sync(ALL, own, row);
@@ -129,31 +66,6 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, c
     look_up(x, w, l);
 }
 
-ATTEND_FN void commit(void)
-{
-    asm volatile("cp.async.commit_group;" : : : "memory");
-}
-
-/* Until all but the newest IMX_STAGES - 2 tiles of this warp are here. */
-ATTEND_FN void wait_tile(void)
-{
-    asm volatile("cp.async.wait_group %0;" : : "n"(IMX_STAGES - 2) : "memory");
-    __syncwarp();
-}
-
-/* All threads: q of the piece's rows; others are zeros. */
-ATTEND_FN void load_q(const imx_attend_args &x, const work &w, uint32_t q)
-{
-    for (int i = (int)threadIdx.x; i < IMX_ATTEND_ROWS * UNITS; i += IMX_THREADS) {
-        int row = i / UNITS, unit = i % UNITS;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (row < rows_of(x, w))
-            v = imx_vector_load_any(IMX_DTYPE, (const uint16_t *)x.q +
-                                                   state_of(x, w, row) * IMX_DIM + unit * 8);
-        shared_store(unit_at(q, row, unit), v);
-    }
-}
-
 /* ---- a warp's tokens ------------------------------------------------------------------------- */
 
 /* Of rows g and g + 8. */
@@ -162,23 +74,17 @@ struct lane_sums {
     float of[COLUMNS][4];
 };
 
-/* Which tokens a row sees. */
+/* Which tokens a row sees: not in registers, of which there are none to spare. */
 struct sight {
-    int from[2], to[2];
+    int from[IMX_ROWS], to[IMX_ROWS];
 };
-
-ATTEND_FN void load_q_step(uint32_t (&to)[4], uint32_t q, int step)
-{
-    int lane = (int)threadIdx.x % LANES;
-    load_matrices(to, unit_at(q, lane % 16, 2 * step + lane / 16));
-}
 
 /* score[n]: of tokens 8 n up to 8 n + 8. */
 ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, const uint32_t (&kept)[K_STEPS][4],
                           float (&score)[2][4])
 {
     int lane = (int)threadIdx.x % LANES, row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
-#pragma unroll
+#pragma unroll(KEEPS_Q ? K_STEPS : 4)
     for (int step = 0; step < K_STEPS; step++) {
         uint32_t a[4], b[4];
         load_matrices(b, unit_at(tile, row, 2 * step + half));
@@ -186,27 +92,24 @@ ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, const uint32_t (&kept)[K_ST
             multiply(score[0], kept[step], b[0], b[1]);
             multiply(score[1], kept[step], b[2], b[3]);
         } else {
-            load_q_step(a, q, step);
+            load_q_step(a, q, 0, step);
             multiply(score[0], a, b[0], b[1]);
             multiply(score[1], a, b[2], b[3]);
         }
     }
 }
 
-/* To base 2; first: the tile's first token. */
-ATTEND_FN void see(const imx_attend_args &x, const sight &s, int first, float (&score)[2][4])
+/* Products become scores; first: the tile's first token. */
+ATTEND_FN void see(const imx_attend_args &x, const sight *s, int first, float (&score)[2][4])
 {
-    int t = first + (int)threadIdx.x % 4 * 2;
-    float scale = x.scale;
+    int t = first + (int)threadIdx.x % 4 * 2, row = (int)threadIdx.x % LANES / 4;
 #pragma unroll
-    for (int n = 0; n < 2; n++) {
+    for (int i = 0; i < 4; i++) {
+        int from = s->from[row + i / 2 * 8], to = s->to[row + i / 2 * 8];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int n = 0; n < 2; n++) {
             int at = t + n * 8 + i % 2;
-            float value = score[n][i] * scale;
-            if (x.soft_cap > 0)
-                value = x.soft_cap * tanhf(__fdividef(value, x.soft_cap));
-            score[n][i] = at >= s.from[i / 2] && at < s.to[i / 2] ? value * LOG2E : NONE;
+            score[n][i] = at >= from && at < to ? score_of(x, score[n][i]) : NONE;
         }
     }
 }
@@ -265,7 +168,7 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
 /* most and sum of all warps' tokens; of is scaled to go with them. */
 ATTEND_FN void agree(lane_sums *s)
 {
-    __shared__ float2 room[WARPS][IMX_ATTEND_ROWS];
+    __shared__ float2 room[WARPS][IMX_ROWS];
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -344,44 +247,29 @@ ATTEND_FN void put_part(const imx_attend_args &x, const work &w, const lane_sums
 
 /* ---- a split --------------------------------------------------------------------------------- */
 
-ATTEND_FN sight sight_of(const imx_attend_args &x, const work &w)
+/* Fills in which tokens rows see; returns w without those that none does. */
+ATTEND_FN work look(const imx_attend_args &x, const work &w, sight *s)
 {
-    sight s;
+    int row = (int)threadIdx.x % LANES % IMX_ROWS;
+    int64_t query = query_of(x, w, row);
+    bool is_one = row < rows_of(x, w);
+    int from = is_one && x.hidden ? x.hidden[query] : 0;
+    int to = !is_one ? 0 : x.visible ? x.visible[query] : w.end;
+    to = to < w.end ? to : w.end;
+    s->from[row] = from; /* all warps write the same */
+    s->to[row] = to;
+    bool sees = from < to;
+    from = sees ? from : w.end;
+    to = sees ? to : w.first;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int i = (int)threadIdx.x % LANES / 4 + 8 * r;
-        int64_t row = query_of(x, w, i);
-        bool is_one = i < rows_of(x, w);
-        s.from[r] = is_one && x.hidden ? x.hidden[row] : 0;
-        s.to[r] = !is_one ? 0 : x.visible ? x.visible[row] : w.end;
-        s.to[r] = s.to[r] < w.end ? s.to[r] : w.end;
-    }
-    return s;
-}
-
-/* Only tokens that some row sees: others are not read. */
-ATTEND_FN work narrowed(const sight &s, work w)
-{
-    int from = w.end, to = w.first;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        from = s.from[r] < s.to[r] && s.from[r] < from ? s.from[r] : from;
-        to = s.from[r] < s.to[r] && s.to[r] > to ? s.to[r] : to;
-    }
-#pragma unroll
-    for (int step = 4; step < LANES; step *= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step),
-            other_to = __shfl_xor_sync(ALL, to, step);
+    for (int step = 8; step; step /= 2) {
+        int other_from = __shfl_xor_sync(ALL, from, step);
+        int other_to = __shfl_xor_sync(ALL, to, step);
         from = other_from < from ? other_from : from;
         to = other_to > to ? other_to : to;
     }
-    if (from > w.first)
-        w.first += (from - w.first) / STEP * STEP;
-    w.end = to < w.end ? to : w.end;
-    return w;
+    return narrow(w, from, to, STEP);
 }
-
-extern __shared__ uint4 imx_attend_shared[];
 
 ATTEND_FN void attend_split(const imx_attend_args &x, const imbrexd_watch &watch, const work &all)
 {
@@ -389,8 +277,8 @@ ATTEND_FN void attend_split(const imx_attend_args &x, const imbrexd_watch &watch
     uint32_t q = shared + WARPS * RING_BYTES;
     float *sums = (float *)((char *)imx_attend_shared + WARPS * RING_BYTES + Q_BYTES);
     int warp = (int)threadIdx.x / LANES;
-    const sight s = sight_of(x, all);
-    const work w = narrowed(s, all);
+    __shared__ sight sights;
+    const work w = look(x, all, &sights);
     bool aligned = (((uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * 2)) & 15) == 0;
     loader l = { shared + (uint32_t)(warp * RING_BYTES), w.first + warp * TOKENS, 0, aligned };
     int steps = w.end > w.first ? (w.end - w.first + STEP - 1) / STEP : 0;
@@ -407,18 +295,19 @@ ATTEND_FN void attend_split(const imx_attend_args &x, const imbrexd_watch &watch
     if (KEEPS_Q) {
 #pragma unroll
         for (int step = 0; step < K_STEPS; step++)
-            load_q_step(kept[step], q, step);
+            load_q_step(kept[step], q, 0, step);
     }
     int stage = 0, into = IMX_STAGES - 1;
     for (int i = 0; i < steps; i++) {
-        wait_tile();
+        wait_stage();
+        __syncwarp();
         if (i + IMX_STAGES - 1 < steps)
             load_tile(x, watch, w, &l, into);
         commit();
         uint32_t tile = l.ring + (uint32_t)(stage * STAGE_BYTES);
         float score[2][4] = {};
         multiply_k(tile, q, kept, score);
-        see(x, s, w.first + i * STEP + warp * TOKENS, score);
+        see(x, &sights, w.first + i * STEP + warp * TOKENS, score);
         weigh(&own, score);
         multiply_v(tile + HALF_BYTES, score, &own);
         stage = stage + 1 == IMX_STAGES ? 0 : stage + 1;

@@ -104,20 +104,20 @@ ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int
 /* Rows of a piece: each a query and a head of q. */
 ATTEND_FN int rows_of(const imx_attend_args &x, const work &w)
 {
-    int rows = x.queries * (x.heads / x.kv_heads) - w.piece * IMX_ATTEND_ROWS;
-    return rows < IMX_ATTEND_ROWS ? rows : IMX_ATTEND_ROWS;
+    int rows = x.queries * (x.heads / x.kv_heads) - w.piece * imx_attend_rows(&x);
+    return rows < imx_attend_rows(&x) ? rows : imx_attend_rows(&x);
 }
 
 /* The row of [sequences, queries] that row i of the piece is of, and of [.., heads]. */
 ATTEND_FN int64_t query_of(const imx_attend_args &x, const work &w, int i)
 {
     int group = x.heads / x.kv_heads;
-    return (int64_t)w.sequence * x.queries + (w.piece * IMX_ATTEND_ROWS + i) / group;
+    return (int64_t)w.sequence * x.queries + (w.piece * imx_attend_rows(&x) + i) / group;
 }
 
 ATTEND_FN int64_t state_of(const imx_attend_args &x, const work &w, int i)
 {
-    int group = x.heads / x.kv_heads, at = w.piece * IMX_ATTEND_ROWS + i;
+    int group = x.heads / x.kv_heads, at = w.piece * imx_attend_rows(&x) + i;
     return query_of(x, w, i) * x.heads + w.head * group + at % group;
 }
 

@@ -1,0 +1,128 @@
+/* sm80_units.cuh - what attention by tensor cores is made of: units of 16 bytes in shared memory,
+ * fragments, products.
+ *
+ * The units of row r of a tile lie at their number ^ (r % 8), so that eight rows' units of one
+ * column are in different banks.  Shared addresses are 32-bit numbers of the .shared window. */
+#ifndef IMX_ATTEND_SM80_UNITS_CUH
+#define IMX_ATTEND_SM80_UNITS_CUH
+
+#include "sm80_add.cuh"
+
+enum { UNITS = IMX_DIM / 8, ROW_BYTES = IMX_DIM * 2, K_STEPS = IMX_DIM / 16 }; /* of a row of k */
+
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+/* Fragments: lane 4 g + t has of c, 16 x 8 in float32, rows g and g + 8, columns 2 t, 2 t + 1. */
+ATTEND_FN void load_matrices(uint32_t (&to)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+ATTEND_FN void load_matrices_turned(uint32_t (&to)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+#if IMX_IS_BF16
+#define ATTEND_MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+#else
+#define ATTEND_MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+#endif
+
+/* c += a b */
+ATTEND_FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm(ATTEND_MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+ATTEND_FN void shared_store(uint32_t to, uint4 v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+/* The address of a unit of row `row` of a tile. */
+ATTEND_FN uint32_t unit_at(uint32_t tile, int row, int unit)
+{
+    return tile + (uint32_t)(row * ROW_BYTES + (unit ^ (row & 7)) * 16);
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+/* there: else zeros. */
+ATTEND_FN void load_unit(uint32_t to, const void *from, bool there, bool aligned)
+{
+    if (aligned)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"(to), "l"(from), "r"(there ? 16 : 0)
+                     : "memory");
+    else
+        shared_store(to, there ? imx_vector_load_any(IMX_DTYPE, from) : make_uint4(0, 0, 0, 0));
+}
+
+ATTEND_FN void commit(void)
+{
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+
+/* Until all but the newest IMX_STAGES - 2 groups of this thread are here. */
+ATTEND_FN void wait_stage(void)
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(IMX_STAGES - 2) : "memory");
+}
+
+/* All threads: q of the piece's rows; others are zeros. */
+ATTEND_FN void load_q(const imx_attend_args &x, const work &w, uint32_t q)
+{
+    for (int i = (int)threadIdx.x; i < IMX_ROWS * UNITS; i += IMX_THREADS) {
+        int row = i / UNITS, unit = i % UNITS;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (row < rows_of(x, w))
+            v = imx_vector_load_any(IMX_DTYPE, (const uint16_t *)x.q +
+                                                   state_of(x, w, row) * IMX_DIM + unit * 8);
+        shared_store(unit_at(q, row, unit), v);
+    }
+}
+
+/* A fragment of q: rows of tile `rows` of 16. */
+ATTEND_FN void load_q_step(uint32_t (&to)[4], uint32_t q, int rows, int step)
+{
+    int lane = (int)threadIdx.x % LANES;
+    load_matrices(to, unit_at(q, rows * 16 + lane % 16, 2 * step + lane / 16));
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* To base 2. */
+ATTEND_FN float score_of(const imx_attend_args &x, float product)
+{
+    float value = product * x.scale;
+    if (x.soft_cap > 0)
+        value = x.soft_cap * tanhf(__fdividef(value, x.soft_cap));
+    return value * LOG2E;
+}
+
+/* The whole of w's tokens in steps, but for those ahead of `from` and from `to` on, which nobody
+ * sees: they are not read. */
+ATTEND_FN work narrow(work w, int from, int to, int step)
+{
+    if (from > w.first)
+        w.first += (from - w.first) / step * step;
+    w.end = to < w.end ? to : w.end;
+    return w;
+}
+
+extern __shared__ uint4 imx_attend_shared[];
+
+#endif /* IMX_ATTEND_SM80_UNITS_CUH */
