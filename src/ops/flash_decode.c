@@ -263,6 +263,7 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
 enum { GROUP = 16, GROUP_MLA = 128, PAGE = 1 << 20 }; /* at most */
+enum { ITEMS = 16 * IMX_ATTEND_SPLITS }; /* of blocks, at most: of a sequence and head */
 
 static imbrex_status check_dims(const imbrex_decode_desc *d)
 {
@@ -307,9 +308,9 @@ static imbrex_status check(const imbrex_group *group, const imx_request *request
                         imx_dtype_name(d->cache), imx_dtype_name(d->dtype));
     if (d->soft_cap < 0)
         return imx_fail(IMBREX_INVALID, "desc.soft_cap is negative: want 0 for none, or more");
-    if (d->batch * d->kv_heads > INT32_MAX / IMX_ATTEND_SPLITS)
+    if (d->batch * d->kv_heads > INT32_MAX / ITEMS)
         return imx_fail(IMBREX_UNSUPPORTED, "desc.batch x kv_heads is %lld x %d: want at most %d",
-                        (long long)d->batch, d->kv_heads, INT32_MAX / IMX_ATTEND_SPLITS);
+                        (long long)d->batch, d->kv_heads, INT32_MAX / ITEMS);
     return IMBREX_OK;
 }
 

@@ -68,25 +68,27 @@ IMX_TEAM_FN int imx_attend_splits_most(int kv_heads)
     return kv_heads <= 2 ? IMX_ATTEND_SPLITS : kv_heads <= 4 ? 64 : 32;
 }
 
-IMX_TEAM_FN int64_t imx_attend_least(int kv_heads)
+IMX_TEAM_FN int imx_attend_least(int kv_heads)
 {
     return kv_heads <= 2 ? 128 : kv_heads <= 4 ? 256 : 512;
 }
 
-/* Tokens of a split of a sequence that has so many here. */
-IMX_TEAM_FN int64_t imx_attend_split(int64_t length, int kv_heads)
+/* Tokens of a split of a sequence that has so many here: twice as many as at least where there
+ * would be more than eight. */
+IMX_TEAM_FN int imx_attend_split(int length, int kv_heads)
 {
-    int most = imx_attend_splits_most(kv_heads);
-    int64_t each = (length + most - 1) / most, least = imx_attend_least(kv_heads);
+    int most = imx_attend_splits_most(kv_heads), least = imx_attend_least(kv_heads);
+    int each = (int)(((unsigned)length + (unsigned)most - 1) / (unsigned)most);
+    least = length >= 16 * least ? 2 * least : least;
     each = (each + IMX_ATTEND_TILE - 1) / IMX_ATTEND_TILE * IMX_ATTEND_TILE;
     return each > least ? each : least;
 }
 
 /* Its splits: one at least, which may have no tokens. */
-IMX_TEAM_FN int imx_attend_splits(int64_t length, int kv_heads)
+IMX_TEAM_FN int imx_attend_splits(int length, int kv_heads)
 {
-    int64_t each = imx_attend_split(length, kv_heads);
-    return length <= each ? 1 : (int)((length + each - 1) / each);
+    int each = imx_attend_split(length, kv_heads);
+    return length <= each ? 1 : (int)(((unsigned)length + (unsigned)each - 1) / (unsigned)each);
 }
 
 IMX_TEAM_FN int imx_attend_rows(const imx_attend_args *args)

@@ -125,7 +125,7 @@ static void add_split(state *all, state *one, int values)
 /* Tokens [first, end) of the sequence. */
 static state add_all(attend *p, int64_t first, int64_t end)
 {
-    int64_t split = imx_attend_split(p->length, p->args->kv_heads);
+    int64_t split = imx_attend_split((int)p->length, p->args->kv_heads);
     state all = { .most = -INFINITY };
     for (int64_t at = first / split * split; at < end; at += split) {
         state one = { .most = -INFINITY };

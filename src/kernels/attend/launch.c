@@ -7,17 +7,17 @@
 void imx_attend_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
 enum { PLAIN_THREADS = 256 };
-enum { OWN_BYTES = 4 << 10, BLOCK_BYTES = 1 << 10 }; /* declared; and of a block, the driver's */
+enum { BLOCK_BYTES = 1 << 10 }; /* of a block, the driver's */
 
 /* By tensor cores: of a block. */
 typedef struct form {
-    int threads, rows, stages, beside; /* beside: blocks of an SM */
-    size_t stage_bytes, other_bytes;
+    int threads, rows, stages, beside;         /* beside: blocks of an SM */
+    size_t stage_bytes, other_bytes, declared; /* declared: at most */
 } form;
 
 static size_t room_for(const form *f, size_t bytes)
 {
-    size_t taken = f->other_bytes + OWN_BYTES;
+    size_t taken = f->other_bytes + f->declared;
     return bytes > taken ? (bytes - taken) / f->stage_bytes : 0;
 }
 
@@ -26,11 +26,13 @@ static form heads_form(const imx_attend_args *args)
 {
     enum { WARPS = 4, TOKENS = 16 };
     size_t dim = (size_t)args->head_dim;
+    int rows = args->queries * (args->heads / args->kv_heads) <= 8 ? 8 : IMX_ATTEND_ROWS;
     return (form){
         .threads = WARPS * 32,
-        .rows = IMX_ATTEND_ROWS,
+        .rows = rows,
         .stage_bytes = WARPS * TOKENS * 2 * dim * 2,
-        .other_bytes = IMX_ATTEND_ROWS * (dim * 2 + (dim + 8) * sizeof(float)),
+        .other_bytes = (WARPS - 1) * (size_t)rows * (dim + 8) * sizeof(float),
+        .declared = 4 << 10,
     };
 }
 
@@ -42,6 +44,7 @@ static form mla_form(const imx_attend_args *args)
     form f = { .threads = warps * 32, .rows = all <= 16 ? 16 : all <= 32 ? 32 : 64 };
     size_t rows = (size_t)f.rows, row = (size_t)args->head_dim * 2;
     size_t products = (size_t)warps * 8 * (TOKENS + 8) * sizeof(float);
+    f.declared = 5 << 10;
     f.stage_bytes = TOKENS * row;
     f.other_bytes = rows * row + products + rows * (TOKENS * 2 + 16);
     return f;

@@ -18,22 +18,30 @@
 #include "sm80_plain.cuh"
 #endif
 
+#if !IMX_STAGES || IMX_DIM != IMX_VALUES
+ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
+{
+    for (int item = all.next; item < all.end; item += (int)gridDim.x) {
+        work w = work_of(x, all.first, all.upto, item);
+        attend_split(x, watch, w);
+        add_if_last(x, w);
+    }
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(IMX_THREADS, IMX_BESIDE)
     imx_attend(const __grid_constant__ imx_attend_args args,
                const __grid_constant__ imbrexd_watch watch)
 {
     __shared__ int upto[CHUNK];
-    int64_t next = blockIdx.x; /* from the chunk's first on */
+    int beside = args.kv_heads * imx_attend_pieces(&args), blocks = (int)gridDim.x;
+    int next = (int)blockIdx.x; /* from the chunk's first on */
     imx_grid_wait();
     imx_grid_let_go();
     for (int first = 0; first < args.sequences; first += CHUNK) {
-        int beside = args.kv_heads * imx_attend_pieces(&args);
-        int64_t items = (int64_t)count_splits(args, watch, first, upto) * beside;
-        for (; next < items; next += gridDim.x) {
-            work w = work_of(args, first, upto, next);
-            attend_split(args, watch, w);
-            add_if_last(args, w);
-        }
-        next -= items;
+        int end = count_splits(args, watch, first, upto) * beside;
+        attend_items(args, watch, { first, next, end, upto });
+        next += (end - next + blocks - 1) / blocks * blocks * (next < end);
+        next -= end;
     }
 }

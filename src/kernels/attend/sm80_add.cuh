@@ -4,8 +4,8 @@
 
 #include "sm80_where.cuh"
 
-enum { PAIRS = IMX_VALUES / LANES / 2 };     /* of numbers that a lane has of a row */
-enum { AHEAD = PAIRS < 8 ? 16 / PAIRS : 2 }; /* splits that are loaded at once */
+enum { PAIRS = IMX_VALUES / LANES / 2 };                /* of numbers that a lane has of a row */
+enum { AHEAD = (IMX_THREADS > 256 ? 16 : 32) / PAIRS }; /* splits that are loaded at once */
 
 ATTEND_FN float power_of_two(float x)
 {
@@ -108,21 +108,30 @@ ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
     put_row(x, state, most, sum, of);
 }
 
-/* All threads, when their part of a split is written: whoever is the last of the sequence, for this
- * head and piece, adds up. */
+/* One thread, when the others' parts of a split happen before: whether the sequence's splits, for
+ * this head and piece, have all ended now. */
+ATTEND_FN bool has_ended(const imx_attend_args &x, const work &w)
+{
+    uint32_t *count =
+        x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * imx_attend_pieces(&x) + w.piece;
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(count)
+                 : "memory");
+    if ((int)before != w.splits - 1)
+        return false;
+    *count = 0;
+    return true;
+}
+
+/* All threads, when their part of a split is written: whoever is the last one adds up. */
 ATTEND_FN void add_if_last(const imx_attend_args &x, const work &w)
 {
     __shared__ int is_last;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        int pieces = imx_attend_pieces(&x);
-        uint32_t *count = x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * pieces + w.piece;
-        __threadfence(); /* what this block has written, before the count */
-        is_last = (int)atomicAdd(count, 1) == w.splits - 1;
-        if (is_last)
-            *count = 0;
-        __threadfence(); /* the count, before what other blocks have written */
-    }
+    if (threadIdx.x == 0)
+        is_last = has_ended(x, w);
     __syncthreads();
     if (is_last)
         for (int row = (int)threadIdx.x / LANES; row < rows_of(x, w); row += WARPS)

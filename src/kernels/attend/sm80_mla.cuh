@@ -62,6 +62,26 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const int64_t *tokens, uint32
     }
 }
 
+/* All threads: q of the piece's rows; others are zeros. */
+ATTEND_FN void load_q(const imx_attend_args &x, const work &w, uint32_t q)
+{
+    for (int i = (int)threadIdx.x; i < IMX_ROWS * UNITS; i += IMX_THREADS) {
+        int row = i / UNITS, unit = i % UNITS;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (row < rows_of(x, w))
+            v = imx_vector_load_any(IMX_DTYPE, (const uint16_t *)x.q +
+                                                   state_of(x, w, row) * IMX_DIM + unit * 8);
+        shared_store(unit_at(q, row, unit), v);
+    }
+}
+
+/* A fragment of q: rows of tile `rows` of 16. */
+ATTEND_FN void load_q_step(uint32_t (&to)[4], uint32_t q, int rows, int step)
+{
+    int lane = (int)threadIdx.x % LANES;
+    load_matrices(to, unit_at(q, rows * 16 + lane % 16, 2 * step + lane / 16));
+}
+
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
 ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, float *products)

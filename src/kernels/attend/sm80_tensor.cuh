@@ -1,10 +1,12 @@
-/* sm80_tensor.cuh - a split by tensor cores: 16 rows of q against 16 tokens a warp at once.
+/* sm80_tensor.cuh - splits by tensor cores: up to 16 rows of q against 16 tokens a warp at once.
  *
  *     tokens of a split   | warp 0: 16 | warp 1: 16 | warp 2 | warp 3 | warp 0: 16 | ...
  *     of a warp           a ring of IMX_STAGES tiles: | k [16, IMX_DIM] | v [16, IMX_DIM] |
  *
- * Each warp loads its own tokens and weighs them for itself, so that no warp waits for another
- * before the split has ended; then the four are added in their order. */
+ * Each warp loads its own tokens and weighs them for itself, and goes on into the next split
+ * without a pause: its loads are ahead of its products by a ring.  Of each split the first warps
+ * leave their sums in shared memory; the last one adds all of them, in their order, and counts.
+ * What is complete then is added up over splits by all warps at the block's end. */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
@@ -13,74 +15,183 @@
 enum {
     TOKENS = 16, /* of a warp's tile */
     STEP = TOKENS * WARPS,
+    HALVES = IMX_ROWS / 8,           /* of a fragment's rows, that are used */
     HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
     STAGE_BYTES = 2 * HALF_BYTES,
     RING_BYTES = IMX_STAGES * STAGE_BYTES, /* of a warp */
-    Q_BYTES = IMX_ROWS * ROW_BYTES,
-    SUM_PITCH = IMX_DIM + 8, /* floats of a row of the sums */
-    COLUMNS = IMX_DIM / 8,   /* of a fragment of the sums over v */
-    KEEPS_Q = IMX_DIM <= 128
+    SUM_PITCH = IMX_DIM + 8,               /* floats of a row of the sums that a warp leaves */
+    COLUMNS = IMX_DIM / 8,                 /* of a fragment of the sums over v */
+    KEEPS_Q = IMX_DIM <= 128,              /* in registers */
+    PENDING = 32,
+    LAST = WARPS - 1
 };
-static_assert(WARPS == 4 && IMX_ROWS == 16 && IMX_DIM == IMX_VALUES && STEP == IMX_ATTEND_TILE,
-              "one tile a step");
+static_assert(WARPS == 4 && HALVES * 8 == IMX_ROWS && HALVES <= 2 && IMX_DIM == IMX_VALUES,
+              "four warps, of a fragment each");
+
+/* What warps tell each other. */
+struct heads_room {
+    int from[WARPS][IMX_ROWS], to[WARPS][IMX_ROWS]; /* tokens that a row sees, by each for itself */
+    float2 weights[LAST][IMX_ROWS];                 /* largest score, sum of weights */
+    work pending[PENDING];                          /* whose last split this block has ended */
+    int pending_count;
+};
+
+/* Numbers of barriers: sums are there; they have been read. */
+enum { FULL = 1, FREE };
+
+ATTEND_FN void meet(int barrier)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(barrier), "n"(IMX_THREADS) : "memory");
+}
+
+ATTEND_FN void pass(int barrier)
+{
+    asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "n"(IMX_THREADS) : "memory");
+}
+
+/* ---- which tokens ---------------------------------------------------------------------------- */
+
+/* The tokens that a row sees. */
+ATTEND_FN void look(const imx_attend_args &x, const work &w, int row, int *from, int *to)
+{
+    int64_t query = query_of(x, w, row);
+    bool is_one = row < rows_of(x, w);
+    int end = is_one && x.visible ? x.visible[query] : w.end;
+    *from = is_one && x.hidden ? x.hidden[query] : 0;
+    *to = !is_one ? 0 : end < w.end ? end : w.end;
+}
+
+/* Without those that no row sees. */
+ATTEND_FN work narrowed(const imx_attend_args &x, const work &w)
+{
+    int from, to;
+    if (!x.hidden && !x.visible)
+        return w;
+    look(x, w, (int)threadIdx.x % IMX_ROWS, &from, &to);
+    bool sees = from < to;
+    from = sees ? from : w.end;
+    to = sees ? to : w.first;
+#pragma unroll
+    for (int step = IMX_ROWS / 2; step; step /= 2) {
+        int other_from = __shfl_xor_sync(ALL, from, step);
+        int other_to = __shfl_xor_sync(ALL, to, step);
+        from = other_from < from ? other_from : from;
+        to = other_to > to ? other_to : to;
+    }
+    return narrow(w, from, to, STEP);
+}
+
+ATTEND_FN int steps_of(const work &w)
+{
+    return w.end > w.first ? (w.end - w.first + STEP - 1) / STEP : 0;
+}
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
 /* What a warp loads next. */
 struct loader {
-    uint32_t ring;
-    int next; /* first token of its tile */
-    int page; /* of this lane's token there */
+    work w;
+    int item, left; /* steps of w; 0: there is nothing more */
+    int next;       /* first token of the warp's tile */
+    int page;       /* of this lane's token there */
     bool aligned;
 };
 
-ATTEND_FN void look_up(const imx_attend_args &x, const work &w, loader *l)
+ATTEND_FN void look_up(const imx_attend_args &x, loader *l)
 {
     int t = l->next + (int)threadIdx.x % TOKENS;
-    l->page = t < w.end ? page_of(x, w, t) : 0;
+    l->page = t < l->w.end ? page_of(x, l->w, t) : 0;
+}
+
+/* From l->item on, the first one with tokens. */
+ATTEND_FN void find_tokens(const imx_attend_args &x, const items &all, loader *l)
+{
+    l->left = 0;
+    for (; l->item < all.end && !l->left; l->item += (int)gridDim.x) {
+        l->w = narrowed(x, work_of(x, all.first, all.upto, l->item));
+        l->left = steps_of(l->w);
+    }
+    if (l->left) {
+        l->next = l->w.first + (int)threadIdx.x / LANES * TOKENS;
+        look_up(x, l);
+    }
 }
 
 /* The next tile of this warp into a stage; tokens from w.end on are zeros. */
-ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
-                         loader *l, int stage)
+ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
+                         loader *l, uint32_t tile)
 {
     const int at_once = LANES / UNITS ? LANES / UNITS : 1; /* rows */
-    const int parts = UNITS / LANES ? UNITS / LANES : 1;   /* of a row */
     int lane = (int)threadIdx.x % LANES, t = l->next + lane % TOKENS;
-    int64_t own = t < w.end ? token_in(x, watch, w, l->page, t) : -1;
-    uint32_t tile = l->ring + (uint32_t)(stage * STAGE_BYTES);
+    if (l->left) {
+        int64_t own = t < l->w.end ? token_in(x, watch, l->w, l->page, t) : -1;
 #pragma unroll(IMX_DIM > 128 ? 1 : TOKENS)
-    for (int i = 0; i < TOKENS / at_once; i++) {
-        int row = i * at_once + lane / UNITS;
-        int64_t at = __shfl_sync(ALL, own, row);
-#pragma unroll
-        for (int j = 0; j < parts; j++) {
-            int unit = lane % UNITS + j * LANES;
+        for (int i = 0; i < TOKENS / at_once; i++) {
+            int row = i * at_once + lane / UNITS, unit = lane % UNITS;
+            int64_t at = __shfl_sync(ALL, own, row), from = (at < 0 ? 0 : at) + unit * 8;
             uint32_t to = unit_at(tile, row, unit);
-            int64_t from = (at < 0 ? 0 : at) + unit * 8;
             load_unit(to, (const uint16_t *)x.k + from, at >= 0, l->aligned);
             load_unit(to + HALF_BYTES, (const uint16_t *)x.v + from, at >= 0, l->aligned);
         }
+        l->next += STEP;
+        if (--l->left)
+            look_up(x, l);
+        else
+            find_tokens(x, all, l);
     }
-    l->next += STEP;
-    look_up(x, w, l);
+    commit();
+}
+
+/* ---- q --------------------------------------------------------------------------------------- */
+
+/* Rows g and g + 8, from this lane's first number on; NULL: there is no such row. */
+struct queries {
+    const uint16_t *row[HALVES];
+};
+
+ATTEND_FN queries queries_of(const imx_attend_args &x, const work &w)
+{
+    queries q;
+    int lane = (int)threadIdx.x % LANES;
+#pragma unroll
+    for (int r = 0; r < HALVES; r++) {
+        int row = lane / 4 + 8 * r;
+        q.row[r] = row < rows_of(x, w)
+                       ? (const uint16_t *)x.q + state_of(x, w, row) * IMX_DIM + lane % 4 * 2
+                       : NULL;
+    }
+    return q;
+}
+
+ATTEND_FN uint32_t load_two(const uint16_t *at)
+{
+    uint32_t two;
+    if ((uintptr_t)at & 2)
+        return *(const volatile uint16_t *)at | (uint32_t) * (const volatile uint16_t *)(at + 1)
+                                                    << 16;
+    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(two) : "l"(at) : "memory");
+    return two;
+}
+
+ATTEND_FN void load_q_step(uint32_t (&to)[4], const queries &q, int step)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *row = i % 2 < HALVES ? q.row[i % 2 < HALVES ? i % 2 : 0] : NULL;
+        to[i] = row ? load_two(row + step * 16 + i / 2 * 8) : 0;
+    }
 }
 
 /* ---- a warp's tokens ------------------------------------------------------------------------- */
 
 /* Of rows g and g + 8. */
 struct lane_sums {
-    float most[2], sum[2]; /* sum: of this lane's tokens */
+    float most[HALVES], sum[HALVES]; /* sum: of this lane's tokens */
     float of[COLUMNS][4];
 };
 
-/* Which tokens a row sees: not in registers, of which there are none to spare. */
-struct sight {
-    int from[IMX_ROWS], to[IMX_ROWS];
-};
-
 /* score[n]: of tokens 8 n up to 8 n + 8. */
-ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, const uint32_t (&kept)[K_STEPS][4],
+ATTEND_FN void multiply_k(uint32_t tile, const queries &q, const uint32_t (&kept)[K_STEPS][4],
                           float (&score)[2][4])
 {
     int lane = (int)threadIdx.x % LANES, row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
@@ -92,7 +203,7 @@ ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, const uint32_t (&kept)[K_ST
             multiply(score[0], kept[step], b[0], b[1]);
             multiply(score[1], kept[step], b[2], b[3]);
         } else {
-            load_q_step(a, q, 0, step);
+            load_q_step(a, q, step);
             multiply(score[0], a, b[0], b[1]);
             multiply(score[1], a, b[2], b[3]);
         }
@@ -100,12 +211,13 @@ ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, const uint32_t (&kept)[K_ST
 }
 
 /* Products become scores; first: the tile's first token. */
-ATTEND_FN void see(const imx_attend_args &x, const sight *s, int first, float (&score)[2][4])
+ATTEND_FN void see(const imx_attend_args &x, const heads_room *room, int first,
+                   float (&score)[2][4])
 {
-    int t = first + (int)threadIdx.x % 4 * 2, row = (int)threadIdx.x % LANES / 4;
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, t = first + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int from = s->from[row + i / 2 * 8], to = s->to[row + i / 2 * 8];
+    for (int i = 0; i < 2 * HALVES; i++) {
+        int row = lane / 4 + i / 2 * 8, from = room->from[warp][row], to = room->to[warp][row];
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             int at = t + n * 8 + i % 2;
@@ -117,14 +229,16 @@ ATTEND_FN void see(const imx_attend_args &x, const sight *s, int first, float (&
 /* Scores become weights. */
 ATTEND_FN void weigh(lane_sums *s, float (&score)[2][4])
 {
-    float by[2];
+    bool grows = false;
+    float by[HALVES];
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < HALVES; r++) {
         float most = fmaxf(fmaxf(score[0][2 * r], score[0][2 * r + 1]),
                            fmaxf(score[1][2 * r], score[1][2 * r + 1]));
         most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
         most = fmaxf(s->most[r], fmaxf(most, __shfl_xor_sync(ALL, most, 2)));
         by[r] = most == s->most[r] ? 1 : weight(s->most[r], most);
+        grows |= by[r] != 1;
         s->most[r] = most;
         s->sum[r] *= by[r];
 #pragma unroll
@@ -136,13 +250,14 @@ ATTEND_FN void weigh(lane_sums *s, float (&score)[2][4])
             }
         }
     }
-    if (__any_sync(ALL, by[0] != 1 || by[1] != 1)) {
+    if (__any_sync(ALL, grows)) {
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++) {
-            s->of[i][0] *= by[0];
-            s->of[i][1] *= by[0];
-            s->of[i][2] *= by[1];
-            s->of[i][3] *= by[1];
+#pragma unroll
+            for (int r = 0; r < HALVES; r++) {
+                s->of[i][2 * r] *= by[r];
+                s->of[i][2 * r + 1] *= by[r];
+            }
         }
     }
 }
@@ -150,10 +265,13 @@ ATTEND_FN void weigh(lane_sums *s, float (&score)[2][4])
 ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums *s)
 {
     int lane = (int)threadIdx.x % LANES, row = lane % 16, half = lane / 16;
-    const uint32_t a[4] = { imx_vector_word(IMX_DTYPE, weights[0][0], weights[0][1]),
-                            imx_vector_word(IMX_DTYPE, weights[0][2], weights[0][3]),
-                            imx_vector_word(IMX_DTYPE, weights[1][0], weights[1][1]),
-                            imx_vector_word(IMX_DTYPE, weights[1][2], weights[1][3]) };
+    uint32_t a[4] = { 0, 0, 0, 0 };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (i % 2 < HALVES)
+            a[i] = imx_vector_word(IMX_DTYPE, weights[i / 2][i % 2 * 2],
+                                   weights[i / 2][i % 2 * 2 + 1]);
+    }
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         uint32_t b[4];
@@ -165,157 +283,164 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
 
 /* ---- four warps' ----------------------------------------------------------------------------- */
 
-/* most and sum of all warps' tokens; of is scaled to go with them. */
-ATTEND_FN void agree(lane_sums *s)
+ATTEND_FN void add_lanes(lane_sums *s)
 {
-    __shared__ float2 room[WARPS][IMX_ROWS];
-    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < HALVES; r++) {
         s->sum[r] += __shfl_xor_sync(ALL, s->sum[r], 1);
         s->sum[r] += __shfl_xor_sync(ALL, s->sum[r], 2);
-        if (lane % 4 == 0)
-            room[warp][lane / 4 + 8 * r] = make_float2(s->most[r], s->sum[r]);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float most = NONE, sum = 0;
-#pragma unroll
-        for (int i = 0; i < WARPS; i++)
-            most = fmaxf(most, room[i][lane / 4 + 8 * r].x);
-#pragma unroll
-        for (int i = 0; i < WARPS; i++) {
-            float2 one = room[i][lane / 4 + 8 * r];
-            sum += one.y * weight(one.x, most);
-        }
-        float by = weight(s->most[r], most);
-        s->most[r] = most;
-        s->sum[r] = sum;
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-            s->of[i][2 * r] *= by;
-            s->of[i][2 * r + 1] *= by;
-        }
     }
 }
 
-/* By warp after warp; the last one has the sums of all. */
-ATTEND_FN void add_warps(float *sums, int rows, lane_sums *s)
+/* The first warps: to the last one. */
+ATTEND_FN void leave(const lane_sums &s, heads_room *room, float *sums)
 {
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
-    for (int turn = 0; turn < WARPS; turn++) {
-        if (turn)
-            __syncthreads();
-        if (warp != turn)
-            continue;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int row = lane / 4 + 8 * r;
-            float2 *at = (float2 *)(sums + row * SUM_PITCH + lane % 4 * 2);
-#pragma unroll
-            for (int i = 0; i < COLUMNS; i++) {
-                float2 have = turn && 8 * r < rows ? at[i * 4] : make_float2(0, 0);
-                s->of[i][2 * r] += have.x;
-                s->of[i][2 * r + 1] += have.y;
-                if (turn < WARPS - 1 && 8 * r < rows)
-                    at[i * 4] = make_float2(s->of[i][2 * r], s->of[i][2 * r + 1]);
-            }
-        }
-    }
-}
-
-ATTEND_FN void put_part(const imx_attend_args &x, const work &w, const lane_sums &s)
-{
-    int lane = (int)threadIdx.x % LANES;
-    if ((int)threadIdx.x / LANES != WARPS - 1)
-        return;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < HALVES; r++) {
         int row = lane / 4 + 8 * r;
-        if (row >= rows_of(x, w))
-            continue;
-        int64_t state = state_of(x, w, row);
-        float2 *part = (float2 *)(part_of(x, state, w.split) + lane % 4 * 2);
+        float *to = sums + (warp * IMX_ROWS + row) * SUM_PITCH + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            part[i * 4] = make_float2(s.of[i][2 * r], s.of[i][2 * r + 1]);
+            *(float2 *)(to + i * 8) = make_float2(s.of[i][2 * r], s.of[i][2 * r + 1]);
         if (lane % 4 == 0)
-            *(float2 *)weight_of(x, state, w.split) = make_float2(s.most[r], s.sum[r]);
+            room->weights[warp][row] = make_float2(s.most[r], s.sum[r]);
     }
 }
 
-/* ---- a split --------------------------------------------------------------------------------- */
-
-/* Fills in which tokens rows see; returns w without those that none does. */
-ATTEND_FN work look(const imx_attend_args &x, const work &w, sight *s)
+/* The last warp: all sums of row g + 8 r, in the warps' order. */
+ATTEND_FN void put_row_sums(const imx_attend_args &x, const work &w, const lane_sums &s, int r,
+                            const heads_room *room, const float *sums)
 {
-    int row = (int)threadIdx.x % LANES % IMX_ROWS;
-    int64_t query = query_of(x, w, row);
-    bool is_one = row < rows_of(x, w);
-    int from = is_one && x.hidden ? x.hidden[query] : 0;
-    int to = !is_one ? 0 : x.visible ? x.visible[query] : w.end;
-    to = to < w.end ? to : w.end;
-    s->from[row] = from; /* all warps write the same */
-    s->to[row] = to;
-    bool sees = from < to;
-    from = sees ? from : w.end;
-    to = sees ? to : w.first;
+    int lane = (int)threadIdx.x % LANES, row = lane / 4 + 8 * r;
+    float most = s.most[r], sum = 0, by[WARPS];
+    if (row >= rows_of(x, w))
+        return;
 #pragma unroll
-    for (int step = 8; step; step /= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step);
-        int other_to = __shfl_xor_sync(ALL, to, step);
-        from = other_from < from ? other_from : from;
-        to = other_to > to ? other_to : to;
+    for (int i = 0; i < LAST; i++)
+        most = fmaxf(most, room->weights[i][row].x);
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        float2 one = i < LAST ? room->weights[i][row] : make_float2(s.most[r], s.sum[r]);
+        by[i] = weight(one.x, most);
+        sum += one.y * by[i];
     }
-    return narrow(w, from, to, STEP);
+    int64_t state = state_of(x, w, row);
+    float *part = part_of(x, state, w.split) + lane % 4 * 2;
+    const float *from = sums + row * SUM_PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        float2 all = make_float2(0, 0);
+#pragma unroll
+        for (int j = 0; j < WARPS; j++) {
+            float2 one = j < LAST ? *(const float2 *)(from + j * IMX_ROWS * SUM_PITCH + i * 8)
+                                  : make_float2(s.of[i][2 * r], s.of[i][2 * r + 1]);
+            all.x += one.x * by[j];
+            all.y += one.y * by[j];
+        }
+        *(float2 *)(part + i * 8) = all;
+    }
+    if (lane % 4 == 0)
+        *(float2 *)weight_of(x, state, w.split) = make_float2(most, sum);
 }
 
-ATTEND_FN void attend_split(const imx_attend_args &x, const imbrexd_watch &watch, const work &all)
+/* The last warp, when its lanes have stored: notes what it has ended, or adds it up at once if
+ * there is no room. */
+ATTEND_FN void count_split(const imx_attend_args &x, const work &w, heads_room *room)
 {
-    uint32_t shared = (uint32_t)__cvta_generic_to_shared(imx_attend_shared);
-    uint32_t q = shared + WARPS * RING_BYTES;
-    float *sums = (float *)((char *)imx_attend_shared + WARPS * RING_BYTES + Q_BYTES);
-    int warp = (int)threadIdx.x / LANES;
-    __shared__ sight sights;
-    const work w = look(x, all, &sights);
+    int ended = 0;
+    __syncwarp();
+    if (threadIdx.x % LANES == 0)
+        ended = has_ended(x, w);
+    if (!__shfl_sync(ALL, ended, 0))
+        return;
+    int at = room->pending_count;
+    if (at == PENDING) {
+        for (int row = 0; row < rows_of(x, w); row++)
+            add_row(x, w, row);
+        return;
+    }
+    __syncwarp();
+    if (threadIdx.x % LANES == 0) {
+        room->pending[at] = w;
+        room->pending_count = at + 1;
+    }
+    __syncwarp();
+}
+
+/* ---- splits ---------------------------------------------------------------------------------- */
+
+/* A ring's next stage. */
+ATTEND_FN int after(int stage)
+{
+    return stage + 1 == IMX_STAGES ? 0 : stage + 1;
+}
+
+/* All threads: a block's items of a chunk. */
+ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
+{
+    __shared__ heads_room room;
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
+    uint32_t ring = (uint32_t)__cvta_generic_to_shared(imx_attend_shared) + warp * RING_BYTES;
+    float *sums = (float *)((char *)imx_attend_shared + WARPS * RING_BYTES);
     bool aligned = (((uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * 2)) & 15) == 0;
-    loader l = { shared + (uint32_t)(warp * RING_BYTES), w.first + warp * TOKENS, 0, aligned };
-    int steps = w.end > w.first ? (w.end - w.first + STEP - 1) / STEP : 0;
-    lane_sums own = { { NONE, NONE }, { 0, 0 }, {} };
-    uint32_t kept[K_STEPS][4];
-    look_up(x, w, &l);
-    for (int i = 0; i < IMX_STAGES - 1; i++) {
-        if (i < steps)
-            load_tile(x, watch, w, &l, i);
-        commit();
-    }
-    load_q(x, all, q);
-    __syncthreads();
-    if (KEEPS_Q) {
+    loader l;
+    l.item = all.next;
+    l.aligned = aligned;
+    if (threadIdx.x == LAST * LANES)
+        room.pending_count = 0;
+    find_tokens(x, all, &l);
+    for (int i = 0; i < IMX_STAGES - 1; i++)
+        load_tile(x, watch, all, &l, ring + (uint32_t)(i * STAGE_BYTES));
+    int into = IMX_STAGES - 1;
+    for (int item = all.next; item < all.end; item += (int)gridDim.x) {
+        const work w = narrowed(x, work_of(x, all.first, all.upto, item));
+        const queries q = queries_of(x, w);
+        lane_sums own = {};
+        uint32_t kept[K_STEPS][4];
+        if (lane < IMX_ROWS)
+            look(x, w, lane, &room.from[warp][lane], &room.to[warp][lane]);
 #pragma unroll
-        for (int step = 0; step < K_STEPS; step++)
-            load_q_step(kept[step], q, 0, step);
+        for (int r = 0; r < HALVES; r++)
+            own.most[r] = NONE;
+        if (KEEPS_Q) {
+#pragma unroll
+            for (int step = 0; step < K_STEPS; step++)
+                load_q_step(kept[step], q, step);
+        }
+        if (warp == LAST && item != all.next)
+            pass(FREE);
+        for (int first = w.first + warp * TOKENS, i = steps_of(w); i; i--, first += STEP) {
+            wait_stage();
+            __syncwarp();
+            load_tile(x, watch, all, &l, ring + (uint32_t)(into * STAGE_BYTES));
+            uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
+            float score[2][4] = {};
+            multiply_k(tile, q, kept, score);
+            see(x, &room, first, score);
+            weigh(&own, score);
+            multiply_v(tile + HALF_BYTES, score, &own);
+            stage = after(stage);
+            into = after(into);
+        }
+        add_lanes(&own);
+        if (warp < LAST) {
+            if (item != all.next)
+                meet(FREE);
+            leave(own, &room, sums);
+            pass(FULL);
+            continue;
+        }
+        meet(FULL);
+#pragma unroll
+        for (int r = 0; r < HALVES; r++)
+            put_row_sums(x, w, own, r, &room, sums);
+        count_split(x, w, &room);
     }
-    int stage = 0, into = IMX_STAGES - 1;
-    for (int i = 0; i < steps; i++) {
-        wait_stage();
-        __syncwarp();
-        if (i + IMX_STAGES - 1 < steps)
-            load_tile(x, watch, w, &l, into);
-        commit();
-        uint32_t tile = l.ring + (uint32_t)(stage * STAGE_BYTES);
-        float score[2][4] = {};
-        multiply_k(tile, q, kept, score);
-        see(x, &sights, w.first + i * STEP + warp * TOKENS, score);
-        weigh(&own, score);
-        multiply_v(tile + HALF_BYTES, score, &own);
-        stage = stage + 1 == IMX_STAGES ? 0 : stage + 1;
-        into = into + 1 == IMX_STAGES ? 0 : into + 1;
-    }
-    agree(&own);
-    add_warps(sums, rows_of(x, all), &own);
-    put_part(x, all, own);
+    __syncthreads();
+    for (int i = 0; i < room.pending_count; i++)
+        for (int row = warp; row < rows_of(x, room.pending[i]); row += WARPS)
+            add_row(x, room.pending[i], row);
 }
 
 #endif /* IMX_ATTEND_SM80_TENSOR_CUH */

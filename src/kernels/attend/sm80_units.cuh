@@ -82,26 +82,6 @@ ATTEND_FN void wait_stage(void)
     asm volatile("cp.async.wait_group %0;" : : "n"(IMX_STAGES - 2) : "memory");
 }
 
-/* All threads: q of the piece's rows; others are zeros. */
-ATTEND_FN void load_q(const imx_attend_args &x, const work &w, uint32_t q)
-{
-    for (int i = (int)threadIdx.x; i < IMX_ROWS * UNITS; i += IMX_THREADS) {
-        int row = i / UNITS, unit = i % UNITS;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (row < rows_of(x, w))
-            v = imx_vector_load_any(IMX_DTYPE, (const uint16_t *)x.q +
-                                                   state_of(x, w, row) * IMX_DIM + unit * 8);
-        shared_store(unit_at(q, row, unit), v);
-    }
-}
-
-/* A fragment of q: rows of tile `rows` of 16. */
-ATTEND_FN void load_q_step(uint32_t (&to)[4], uint32_t q, int rows, int step)
-{
-    int lane = (int)threadIdx.x % LANES;
-    load_matrices(to, unit_at(q, rows * 16 + lane % 16, 2 * step + lane / 16));
-}
-
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /* To base 2. */

@@ -24,6 +24,12 @@ struct work {
     int length;     /* and of the sequence */
 };
 
+/* What a block does of a chunk of sequences: items from `next` on, every gridDim.x-th. */
+struct items {
+    int first, next, end; /* first: sequence */
+    const int *upto;      /* count_splits */
+};
+
 /* ---- lengths --------------------------------------------------------------------------------- */
 
 ATTEND_FN void complain(const imx_attend_args &x, const imbrexd_watch &watch, int kind,
@@ -79,10 +85,10 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
 }
 
 /* Blocks side by side have the heads and pieces of the same tokens. */
-ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int64_t item)
+ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int item)
 {
     int pieces = imx_attend_pieces(&x), beside = x.kv_heads * pieces;
-    int split = (int)(item / beside), at = (int)(item % beside), low = 0, high = CHUNK - 1;
+    int split = item / beside, at = item % beside, low = 0, high = CHUNK - 1;
     while (low < high) {
         int middle = (low + high) / 2;
         if (upto[middle] > split)
