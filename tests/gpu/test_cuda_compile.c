@@ -223,14 +223,25 @@ static void merge(void **state)
 static void attend(void **state)
 {
     (void)state;
-    static const int dims[][2] = { { 64, 64 }, { 128, 128 }, { 256, 256 }, { 576, 512 } };
+    static const int shapes[][3] = { { 64, 64, 8 },    { 64, 64, 16 },   { 128, 128, 8 },
+                                     { 128, 128, 16 }, { 256, 256, 8 },  { 256, 256, 16 },
+                                     { 576, 512, 16 }, { 576, 512, 32 }, { 576, 512, 64 } };
     for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
-        for (int i = 0; i < 4 * 2; i++) {
+        for (int i = 0; i < 9; i++) {
             imx_attend_args args = { .dtype = dtype,
-                                     .cache = i % 2 ? IMBREX_E4M3 : dtype,
-                                     .head_dim = dims[i / 2][0],
-                                     .value_dim = dims[i / 2][1] };
-            try_either(&imx_kernel_attend, &args, (size_t)(dtype + i));
+                                     .cache = dtype,
+                                     .head_dim = shapes[i][0],
+                                     .value_dim = shapes[i][1],
+                                     .heads = shapes[i][2],
+                                     .kv_heads = 1,
+                                     .queries = 1 };
+            if (dtype == IMBREX_BF16)
+                try(&imx_kernel_attend, &args);
+            else if (dtype == IMBREX_F16 || i % 2 == 0)
+                try_either(&imx_kernel_attend, &args, (size_t)(dtype + i));
+            args.cache = IMBREX_E4M3;
+            if (i % 2 == 0)
+                try_either(&imx_kernel_attend, &args, (size_t)(dtype + i / 2));
         }
     }
 }

@@ -10,7 +10,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { BATCH = 3, QUERIES_MOST = 8, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
+enum { QUERIES_MOST = 8, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
 
 typedef struct decode_case {
     int heads, kv_heads, head_dim, value_dim, queries, page, heads_first;
@@ -18,6 +18,7 @@ typedef struct decode_case {
     int64_t context, gap; /* gap: elements between pages */
     float scale, soft_cap;
     int windows, sinks, replicate, natural;
+    int64_t batch;
 } decode_case;
 
 #define BF16 IMBREX_BF16
@@ -26,20 +27,22 @@ typedef struct decode_case {
 #define E4M3 IMBREX_E4M3
 
 static const decode_case cases[] = {
-    { 4, 2, 64, 64, 1, 16, 0, F32, F32, 70, 0, 0, 0, 0, 0, 0, 0 },
-    { 4, 1, 64, 64, 1, 1, 0, BF16, BF16, 40, 0, 0, 0, 0, 0, 1, 1 },
-    { 16, 1, 128, 128, 1, 32, 1, F16, F16, 600, 0, 0, 0, 0, 1, 0, 0 },
-    { 6, 3, 256, 256, 2, 7, 1, F32, F32, 65, 24, 0.05f, 5, 1, 1, 0, 1 },
-    { 5, 5, 64, 64, 1, 0, 0, BF16, BF16, 300, 0, 0, 0, 0, 0, 0, 0 },
-    { 4, 2, 64, 64, 8, 0, 1, F32, F32, 90, 64, 0, 0, 1, 0, 1, 0 },
-    { 8, 1, 576, 512, 1, 64, 0, BF16, BF16, 130, 0, 0.07f, 0, 0, 0, 0, 0 },
-    { 4, 2, 128, 128, 1, 16, 0, BF16, E4M3, 100, 0, 0, 0, 0, 0, 0, 0 },
-    { 16, 2, 128, 128, 1, 16, 0, BF16, BF16, 600, 0, 0, 0, 0, 0, 0, 0 }, /* several splits */
-    { 8, 1, 64, 64, 2, 0, 1, F16, F16, 700, 0, 0, 0, 1, 1, 0, 1 },
-    { 16, 1, 128, 128, 4, 5, 0, BF16, BF16, 90, 3, 0, 4, 1, 0, 0, 0 }, /* off 16 bytes */
-    { 6, 2, 256, 256, 1, 16, 1, BF16, BF16, 300, 0, 0, 0, 0, 0, 0, 0 },
-    { 20, 1, 576, 512, 1, 64, 0, BF16, BF16, 140, 0, 0.07f, 0, 0, 0, 0, 0 },
-    { 3, 1, 576, 512, 2, 16, 0, F32, E4M3, 64, 0, 0.02f, 0, 1, 0, 0, 0 },
+    { 4, 2, 64, 64, 1, 16, 0, F32, F32, 70, 0, 0, 0, 0, 0, 0, 0, 3 },
+    { 4, 1, 64, 64, 1, 1, 0, BF16, BF16, 40, 0, 0, 0, 0, 0, 1, 1, 3 },
+    { 16, 1, 128, 128, 1, 32, 1, F16, F16, 600, 0, 0, 0, 0, 1, 0, 0, 3 },
+    { 6, 3, 256, 256, 2, 7, 1, F32, F32, 65, 24, 0.05f, 5, 1, 1, 0, 1, 3 },
+    { 5, 5, 64, 64, 1, 0, 0, BF16, BF16, 300, 0, 0, 0, 0, 0, 0, 0, 3 },
+    { 4, 2, 64, 64, 8, 0, 1, F32, F32, 90, 64, 0, 0, 1, 0, 1, 0, 3 },
+    { 8, 1, 576, 512, 1, 64, 0, BF16, BF16, 130, 0, 0.07f, 0, 0, 0, 0, 0, 3 },
+    { 4, 2, 128, 128, 1, 16, 0, BF16, E4M3, 100, 0, 0, 0, 0, 0, 0, 0, 3 },
+    { 16, 2, 128, 128, 1, 16, 0, BF16, BF16, 600, 0, 0, 0, 0, 0, 0, 0, 3 }, /* several splits */
+    { 8, 1, 64, 64, 2, 0, 1, F16, F16, 700, 0, 0, 0, 1, 1, 0, 1, 3 },
+    { 16, 1, 128, 128, 4, 5, 0, BF16, BF16, 90, 3, 0, 4, 1, 0, 0, 0, 3 }, /* off 16 bytes */
+    { 6, 2, 256, 256, 1, 16, 1, BF16, BF16, 300, 0, 0, 0, 0, 0, 0, 0, 3 },
+    { 20, 1, 576, 512, 2, 64, 0, BF16, BF16, 140, 0, 0.07f, 0, 1, 0, 0, 0, 3 },
+    { 9, 1, 576, 512, 2, 16, 0, F16, F16, 70, 4, 0.07f, 0, 0, 1, 0, 1, 3 },
+    { 2, 1, 64, 64, 1, 2, 0, BF16, BF16, 6, 0, 0, 0, 0, 0, 0, 0, 1100 }, /* sequences */
+    { 3, 1, 576, 512, 2, 16, 0, F32, E4M3, 64, 0, 0.02f, 0, 1, 0, 0, 0, 3 },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -145,7 +148,7 @@ static void put_token(const decode_case *c, const inputs *x, int r, int s, int64
 
 static int take_memory(imbrex_group *group, const decode_case *c, inputs *x)
 {
-    size_t rows = (size_t)(BATCH * c->queries), heads = rows * (size_t)c->heads;
+    size_t rows = (size_t)(c->batch * c->queries), heads = rows * (size_t)c->heads;
     size_t cache = (size_t)(x->page_count * x->stride) * cache_bytes(c);
     const size_t bytes[] = {
         heads * (size_t)c->value_dim * element_bytes(c->dtype),
@@ -155,8 +158,8 @@ static int take_memory(imbrex_group *group, const decode_case *c, inputs *x)
         c->head_dim == c->value_dim ? cache : 0,
         (size_t)c->heads * sizeof(float),
         2 * sizeof(float),
-        (size_t)(BATCH * x->per_sequence) * sizeof(int32_t),
-        BATCH * sizeof(int32_t),
+        (size_t)(c->batch * x->per_sequence) * sizeof(int32_t),
+        (size_t)c->batch * sizeof(int32_t),
         rows * sizeof(int32_t),
         rows * sizeof(int32_t),
     };
@@ -189,9 +192,9 @@ static int take_memory(imbrex_group *group, const decode_case *c, inputs *x)
 static int take(imbrex_group *group, const decode_case *c, inputs *x)
 {
     int r = imbrex_group_rank(group);
-    int64_t rows = BATCH * c->queries, tokens = c->page ? c->page : c->context;
+    int64_t rows = c->batch * c->queries, tokens = c->page ? c->page : c->context;
     *x = (inputs){ .per_sequence = c->page ? (c->context + c->page - 1) / c->page : 1 };
-    x->page_count = BATCH * x->per_sequence + 1;
+    x->page_count = c->batch * x->per_sequence + 1;
     x->page_count += x->page_count % 11 == 0;
     x->stride = tokens * c->kv_heads * c->head_dim + c->gap;
     if (take_memory(group, c, x))
@@ -201,7 +204,7 @@ static int take(imbrex_group *group, const decode_case *c, inputs *x)
     x->scales[1] = scale_v;
     for (int64_t i = 0; i < rows * c->heads * c->head_dim; i++)
         element_set(c->dtype, x->q, i, q_value(c, i));
-    for (int s = 0; s < BATCH; s++) {
+    for (int s = 0; s < c->batch; s++) {
         x->lengths[s] = (int32_t)length_at(c, r, s);
         for (int64_t j = 0; j < x->per_sequence; j++)
             x->pages[s * x->per_sequence + j] =
@@ -270,7 +273,7 @@ static imbrex_decode_args args_of(const decode_case *c, const inputs *x)
 static imbrex_decode_desc desc_of(const decode_case *c, const char *algorithm)
 {
     return (imbrex_decode_desc){
-        .batch = BATCH,
+        .batch = c->batch,
         .context = c->context,
         .heads = c->heads,
         .kv_heads = c->kv_heads,
@@ -340,7 +343,7 @@ static int check_results(imbrex_group *group, const decode_case *c, const inputs
     int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group);
     int first = c->replicate ? 0 : (int)rank_row(c->heads, ranks, rank);
     int own = c->replicate ? c->heads : (int)rank_row(c->heads, ranks, rank + 1) - first;
-    for (int64_t at = 0; at < (int64_t)BATCH * c->queries * own; at++) {
+    for (int64_t at = 0; at < c->batch * c->queries * own; at++) {
         want w = reference(c, ranks, at / own, first + (int)(at % own));
         for (int i = 0; i < c->value_dim; i++) {
             double have = element_get(c->dtype, x->o, at * c->value_dim + i);
@@ -364,7 +367,7 @@ static int check_results(imbrex_group *group, const decode_case *c, const inputs
 static int check_alone(imbrex_group *group, imbrex_plan *plan, const decode_case *c,
                        const inputs *x, const char *all)
 {
-    int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group), s = BATCH - 1;
+    int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group), s = (int)c->batch - 1;
     int own = c->replicate
                   ? c->heads
                   : (int)(rank_row(c->heads, ranks, rank + 1) - rank_row(c->heads, ranks, rank));
@@ -399,7 +402,8 @@ static int check_case(imbrex_group *group, const decode_case *c)
     inputs x;
     if (take(group, c, &x))
         return 1;
-    size_t bytes = (size_t)(BATCH * c->queries * c->heads * c->value_dim) * element_bytes(c->dtype);
+    size_t bytes =
+        (size_t)(c->batch * c->queries * c->heads * c->value_dim) * element_bytes(c->dtype);
     char *first = calloc(1, bytes);
     for (int a = 0; a < ALGORITHMS && (over_nodes ? several : one)[a] && !failed; a++) {
         const char *algorithm = (over_nodes ? several : one)[a];
@@ -528,7 +532,7 @@ int decode_out_of_range(imbrex_group *group, void *ctx)
         if (which == 3) {
             args.page_count = 0;
             args.k = args.v = NULL;
-            memset(x.lengths, 0, BATCH * sizeof *x.lengths);
+            memset(x.lengths, 0, (size_t)c->batch * sizeof *x.lengths);
             x.lengths[2] = 70;
         }
     }
