@@ -32,6 +32,8 @@ WAITS = (
     ("09_ring_matmul", "imbrexd_wait_block(team, &signals[index],"),
     ("09_ring_matmul", "imbrexd_wait_block(team, &signals[ranks * TILES + index],"),
     ("10_ll_all_gather", "imbrexd_barrier_all(team"),
+    ("12_merge_states", "imbrexd_barrier_all(team"),
+    ("12_merge_states", "imbrexd_wait_block(team, imbrexd_signal(team, rank, i),"),
 )
 # Of each way to a result: what it needs, and when that is still done; "": a kernel, which returns.
 IDLE = (
@@ -66,6 +68,8 @@ IDLE = (
     ("10_ll_all_gather", "check(imbrex_launch(", "r->args.ll"),
     ("11_gemm_pipeline", "check(imbrex_launch_gemm(", "0"),
     ("11_gemm_pipeline", "check(imbrex_plan_run(", "0"),
+    ("12_merge_states", "check(imbrex_launch(", "!r->args.overlapped"),
+    ("12_merge_states", "check(imbrex_launch(", "r->args.overlapped"),
 )
 NOT_KNOWN = ("--foo", "--device", "--device=cpu", "--device cpu 1", "--threads", "--threads 0",
              "--threads 4x", "--threads 4 --foo")
