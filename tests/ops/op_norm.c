@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/dtype.h"
-#include "norm_cases.h"
+#include "norm_reference.h"
 
 enum { SHAPES = 12 };
 
