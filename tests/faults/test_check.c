@@ -14,7 +14,8 @@
 
 enum { RUNS = 5, RANKS_MOST = 8 };
 
-/* Which says itself that a mistake is a data race, and fails the test for it. */
+/* Which says itself that a mistake is a data race, and fails the test for it.  The checker's locks
+ * hide from it what operators do: it sees the checker alone, which three ranks are enough for. */
 enum { UNDER_TSAN = SANITIZED_THREADS };
 
 /* ---- the mistakes ---------------------------------------------------------------------------- */
@@ -511,7 +512,7 @@ static void originals(void **state)
 {
     (void)state;
     cut cuts[] = { { 0, 1 }, { 0, 3 }, { 4, 3 } };
-    for (int ranks = 1; ranks <= RANKS_MOST; ranks++) {
+    for (int ranks = UNDER_TSAN ? 3 : 1; ranks <= (UNDER_TSAN ? 3 : RANKS_MOST); ranks++) {
         ranks_desc desc = { .size = ranks };
         for (int i = 0; i < 3; i++)
             assert_int_equal(ranks_run(&desc, silent, &cuts[i]), 0);
