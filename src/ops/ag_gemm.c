@@ -71,7 +71,8 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserv
         .scaling = (int)variant->shape.scaling,
         .row_scales = (int)imx_shape_row_scales(&variant->shape),
         .reserved_sms = reserved_sms,
-        .sides = IMX_GEMM_GATHERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0),
+        .sides = IMX_GEMM_GATHERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0) |
+                 (variant->shape.fast_accumulation ? IMX_GEMM_FAST : 0),
         .own = variant->config.spanning ? -1 : variant->plan->group->rank,
         .slices = 1,
         .slice_k = (int)variant->shape.k,
@@ -262,7 +263,7 @@ static int64_t inbox_at(const imx_variant *variant)
 
 static bool has_inbox(const imx_variant *variant)
 {
-    return variant->config.spanning && variant->config.pushes_beside;
+    return variant->config.passes;
 }
 
 /* The first peer's rows are here soonest, and are not walked with others'. */

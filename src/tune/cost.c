@@ -116,6 +116,8 @@ void imx_cost_set_pace(const imx_tune_input *in, imx_config *config)
     const imx_problem problem = imx_cost_problem(in, config), *z = &problem;
     if (!in->product || in->scatters || !config->pushes_beside)
         return;
+    if (config->spanning && !config->passes)
+        return;
     if (config->spanning) {
         set_slices_pace(z, config);
         return;

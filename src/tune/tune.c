@@ -178,6 +178,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
         .k = shape->k,
         .dtype = (int)shape->dtype,
         .layout = (int)shape->layout,
+        .out = (int)shape->out,
         .ranks = ranks,
         .sms = blocks,
         .scatters = in->scatters,
@@ -314,7 +315,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
     int64_t slices = imx_min(rows * shape->k * element / SLICE_BYTES_LEAST,
                              (int64_t)(imx_cost_product(in) / SLICE_US_LEAST) + 1);
-    slice(in, config->pushes_beside ? slices : 1, SLICE_STEP, config);
+    config->passes = config->spanning && config->pushes_beside && element > 1;
+    slice(in, config->passes ? slices : 1, SLICE_STEP, config);
     if (in->scatters && reads_b_again(in))
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
     else if (config->pushes_beside && reads_b_again(in) && rows <= BAND_ROWS_GATHERED)

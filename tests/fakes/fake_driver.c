@@ -412,7 +412,8 @@ static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *add
 {
     (void)promotion;
     FAKE_TRY(fake_driver_in_context("cuTensorMapEncodeTiled"));
-    uint32_t bytes = box[0] * (dtype == CU_TENSOR_F32 ? 4 : 2);
+    uint32_t element = dtype == CU_TENSOR_F32 ? 4 : dtype == CU_TENSOR_U8 ? 1 : 2;
+    uint32_t bytes = box[0] * element;
     if (rank == 3 && (strides[1] % 16 || !sizes[2] || !box[2] || steps[2] != 1))
         return CUDA_ERROR_INVALID_VALUE;
     if (rank < 2 || rank > 3 || (uintptr_t)encoded % 64 || (uintptr_t)address % 16 ||

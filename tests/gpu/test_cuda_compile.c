@@ -248,15 +248,15 @@ static void attend(void **state)
 
 static int ranks = 4;
 
-static int scaling; /* of 8-bit products */
+static imx_shape eight; /* what 8-bit products scale, give, and how they add up */
 
 /* nodes: 0 is one, whose ranks are walked chunk by chunk. */
 static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target, int nodes)
 {
-    imbrex_dtype out = (imbrex_dtype)(dtype > (int)IMBREX_F32 ? 1 + scaling % 3 : dtype);
+    imbrex_dtype out = dtype > (int)IMBREX_F32 ? eight.out : (imbrex_dtype)dtype;
     imx_tune_input input = {
-        .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, out, (imbrex_layout)layout, scaling,
-                   false },
+        .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, out, (imbrex_layout)layout,
+                   eight.scaling, false },
         .product = true,
         .scatters = sides & IMX_GEMM_SCATTERS,
         .ranks = ranks,
@@ -269,6 +269,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .alike = true,
     };
     imx_config tuned = imx_tune_config(&input);
+    sides |= eight.fast_accumulation ? IMX_GEMM_FAST : 0;
     if (sides & IMX_GEMM_SCATTER_PUSH && tuned.sums)
         sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
     else if (sides & IMX_GEMM_SCATTER_PUSH && tuned.spanning)
@@ -292,7 +293,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .dtype = dtype,
         .layout = layout,
         .out = out,
-        .scaling = scaling,
+        .scaling = (int)eight.scaling,
         .sides = sides,
         .own = tuned.spanning ? -1 : 1,
         .slices = tuned.slices,
@@ -337,11 +338,16 @@ static void gemm(void **state)
 static void scaled(void **state)
 {
     (void)state;
-    static const int64_t shapes[][3] = { { 8192, 4096, 4096 }, { 64, 4096, 4096 }, { 500, 7, 16 } };
-    for (int i = 0; i < 12; i++) {
-        scaling = i % 4;
-        try_gemm(shapes[i / 4], i % 5 == 4 ? IMBREX_E5M2 : IMBREX_E4M3, IMBREX_NK,
-                 both[(i + i / 4) % 4], i == 3 ? LITTLE : i % TARGETS, 1);
+    static const int64_t shapes[][3] = {
+        { 8192, 4096, 4096 }, { 64, 4096, 4096 },  { 500, 7, 16 },       { 8192, 7680, 8192 },
+        { 8192, 1001, 4096 }, { 512, 7168, 8192 }, { 300, 11264, 4096 },
+    };
+    for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]) * 16; i++) {
+        eight = (imx_shape){ .scaling = (imbrex_scaling)(i / 4 % 4),
+                             .out = (imbrex_dtype)(1 + (i + i / 8) % 3),
+                             .fast_accumulation = i / 4 % 4 < 3 && (i + i / 4) % 5 == 0 };
+        try_gemm(shapes[i / 16], i % 7 ? IMBREX_E4M3 : IMBREX_E5M2, IMBREX_NK, both[i % 4],
+                 i == 3 ? LITTLE : i % 5 != 0, 1);
         assert_non_null(strstr(tried, "-DIMX_EIGHT="));
     }
 }

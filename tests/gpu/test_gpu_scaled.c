@@ -2,6 +2,11 @@
 #include "gpu.h"
 #include "scaled_cases.h"
 
+typedef struct scaled_ranks {
+    int size;
+    scaled_where where;
+} scaled_ranks;
+
 static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     imbrex_group *group;
@@ -14,17 +19,25 @@ static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return failed;
 }
 
-static int ranks(void *size)
+static int ranks(void *untyped)
 {
-    ranks_desc desc = { .size = *(int *)size };
-    return ranks_run_bare(&desc, on_gpu, NULL);
+    scaled_ranks *of = untyped;
+    ranks_desc desc = { .size = of->size };
+    return ranks_run_bare(&desc, on_gpu, &of->where);
 }
 
+/* An operator at a time, since every kernel is compiled. */
 int main(int argc, char **argv)
 {
+    static const char *const ops[] = { "gemm", "ag_gemm", "gemm_rs", "gemm_ar" };
     gpu_begin(argc, argv);
-    for (int size = 1; size <= 2; size++)
-        if (gpu_wanted("scaled products of %d ranks", size))
-            gpu_report(gpu_isolated(ranks, &size, 300));
+    for (int i = 0; i < 8; i++) {
+        scaled_ranks of = { i % 2 + 1,
+                            { .op = ops[i / 2],
+                              .gpu = !gpu_is_fake(),
+                              .hopper = !gpu_is_fake() && gpu_arch() == 90 } };
+        if (gpu_wanted("scaled %s of %d ranks", of.where.op, of.size))
+            gpu_report(gpu_isolated(ranks, &of, 300));
+    }
     return gpu_end();
 }

@@ -3,9 +3,18 @@
 #ifndef SCALED_CASES_H
 #define SCALED_CASES_H
 
+#include <stdbool.h>
+
 #include "imbrex.h"
 
-/* As a rank: 0 if all is right, else it was said what is not. */
+/* Which cases, and what they may err by. */
+typedef struct scaled_where {
+    const char *op; /* NULL: of all operators */
+    bool gpu;       /* those whose forms differ, and more rows */
+    bool hopper;    /* tensor cores add up 8-bit products with some 14 bits */
+} scaled_where;
+
+/* As a rank: 0 if all is right, else it was said what is not.  ctx: a scaled_where, or NULL. */
 int scaled_cases(imbrex_group *group, void *ctx);
 
 /* The same where ranks are on two nodes. */

@@ -167,6 +167,7 @@ static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64
                       .group = plan->group,
                       .chunks = plan->chunks },
         .k = k,
+        .dtype = IMBREX_BF16,
         .sides = sides | (plan->spanning && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_SPANNING : 0) |
                  (plan->summable ? IMX_GEMM_SUMMABLE : 0),
     };

@@ -120,7 +120,7 @@ typedef struct CUlaunchConfig {
 } CUlaunchConfig;
 
 /* CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion */
-enum { CU_TENSOR_F16 = 6, CU_TENSOR_F32 = 7, CU_TENSOR_BF16 = 9 };
+enum { CU_TENSOR_U8 = 0, CU_TENSOR_F16 = 6, CU_TENSOR_F32 = 7, CU_TENSOR_BF16 = 9 };
 enum { CU_TENSOR_SWIZZLE_NONE, CU_TENSOR_SWIZZLE_32, CU_TENSOR_SWIZZLE_64, CU_TENSOR_SWIZZLE_128 };
 enum { CU_TENSOR_L2_128 = 2 };
 

@@ -338,7 +338,8 @@ static bool same_map(const imx_tensor_map *x, const imx_tensor_map *y)
 static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
 {
     static const int dtypes[] = {
-        [IMBREX_BF16] = CU_TENSOR_BF16, [IMBREX_F16] = CU_TENSOR_F16, [IMBREX_F32] = CU_TENSOR_F32
+        [IMBREX_BF16] = CU_TENSOR_BF16, [IMBREX_F16] = CU_TENSOR_F16, [IMBREX_F32] = CU_TENSOR_F32,
+        [IMBREX_E4M3] = CU_TENSOR_U8,   [IMBREX_E5M2] = CU_TENSOR_U8,
     };
     int swizzle = from->swizzle_bytes == 128  ? CU_TENSOR_SWIZZLE_128
                   : from->swizzle_bytes == 64 ? CU_TENSOR_SWIZZLE_64

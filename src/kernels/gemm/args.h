@@ -61,6 +61,8 @@
  *   IMX_GEMM_INVARIANT: an element's products are added up as n and k alone decide: two blocks do
  *            not make a tile, and no BLAS is asked
  *
+ *   IMX_GEMM_FAST: sums of 8-bit a and b may stay in the tensor cores over all of k
+ *
  *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
  *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
  *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
@@ -92,6 +94,7 @@ enum {
     IMX_GEMM_SPANNING = 256,
     IMX_GEMM_SUMMABLE = 512,
     IMX_GEMM_INVARIANT = 1024,
+    IMX_GEMM_FAST = 2048,
 };
 
 typedef struct imx_gemm_args {

@@ -1,6 +1,7 @@
 /* launch.c - the GEMM kernel's table row, and how each of its forms is launched on GPUs. */
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "args.h"
 #include "blas.h"
@@ -17,7 +18,7 @@ enum { FORM, A_BOX_ROWS, B_BOX_ROWS, C_BOX_COLS };
 
 enum { OPERAND_MAPS = 6 };
 
-enum { ATOM = 64 }; /* elements of a row that the copy engine brings at once: 128 bytes */
+enum { ATOM_BYTES = 128 }; /* of a row, that the copy engine brings at once */
 
 static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *target, int blocks)
 {
@@ -30,6 +31,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .k = args->k,
         .dtype = args->dtype,
         .layout = args->layout,
+        .out = args->out,
         .ranks = s->ranks,
         .sms = blocks,
         .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
@@ -90,6 +92,30 @@ static bool is_listed_once(const imx_gemm_args *args, const imx_sm90_config *c, 
     return imx_schedule_ceil(tiles, blocks / c->cluster) <= IMX_SM90_LISTED;
 }
 
+static bool is_8bit(const imx_gemm_args *args)
+{
+    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
+}
+
+/* Of a and b. */
+static int element_bytes(const imx_gemm_args *args)
+{
+    return is_8bit(args) ? 1 : args->dtype == IMBREX_F32 ? 4 : 2;
+}
+
+static int atom(const imx_gemm_args *args)
+{
+    return ATOM_BYTES / element_bytes(args);
+}
+
+/* Options of 8-bit a and b, in either form. */
+static void say_8bit(const imx_gemm_args *args, char *text, size_t size)
+{
+    text[0] = 0;
+    if (is_8bit(args))
+        snprintf(text, size, " -DIMX_EIGHT=%d -DIMX_SCALING=%d", args->dtype, args->scaling);
+}
+
 static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int units,
                         imx_cuda_config *config)
 {
@@ -97,7 +123,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
     /* A block that has no tile pushes all the same: else few would bring all of the rows. */
     int wanted = args->sides & IMX_GEMM_PUSHES ? units : c->blocks;
     *config = (imx_cuda_config){
-        .source = "kernels/gemm/sm90.cu",
+        .source = is_8bit(args) ? "kernels/gemm/sm90_eight.cu" : "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
         .blocks = blocks_of(args, wanted, units, c->cluster),
         .cluster = c->cluster,
@@ -107,18 +133,21 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .shared_bytes = c->shared_bytes,
         .kept[FORM] = IMX_GEMM_SM90,
         .kept[A_BOX_ROWS] = c->tile_m,
-        .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? ATOM : c->tile_n) / c->cluster_m,
+        .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? atom(args) : c->tile_n) / c->cluster_m,
         .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
     };
-    char ranks[48] = "";
+    char ranks[48] = "", of_8bit[64];
+    say_8bit(args, of_8bit, sizeof of_8bit);
+    if (is_8bit(args) && args->sides & IMX_GEMM_FAST && args->scaling != IMBREX_PER_BLOCK)
+        strcat(of_8bit, " -DIMX_FAST");
     if (args->sides & (IMX_GEMM_REDUCE_PULL | IMX_GEMM_REDUCE_PUSH))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
     else if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
     snprintf(config->options + length, sizeof config->options - (size_t)length,
-             " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s", c->shared_bytes,
-             args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
+             " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s%s", c->shared_bytes, of_8bit,
+             args->out == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
              args->schedule.local ? " -DIMX_NODES" : "", sides_of(args, IMX_GEMM_SM90), ranks,
@@ -137,11 +166,6 @@ static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling,
     return args->schedule.tile_rows == 64;
 }
 
-static bool is_8bit(const imx_gemm_args *args)
-{
-    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
-}
-
 /* Three or four stages in shared memory; two and a ring of copies where rows are not aligned. */
 static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
                         const imx_cuda_target *target, int blocks, imx_cuda_config *config)
@@ -149,10 +173,8 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
     const imx_schedule *s = &args->schedule;
     bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64, wide = s->tile_cols > 128;
     bool aligned = tiling->aligned, eight = is_8bit(args);
-    int element = eight ? 1
-                  : f32 ? 4
-                        : 2,
-        warp_n = wide ? s->tile_cols / 4 : 32, warp_m = small ? 32 : 64;
+    int element = element_bytes(args);
+    int warp_n = wide ? s->tile_cols / 4 : 32, warp_m = small ? 32 : 64;
     int tile_k = eight ? 128 : has_long_stages(args, tiling, target->shared_bytes_most) ? 64 : 32;
     int stages = !aligned ? 2 : f32 || eight || (wide && tile_k == 64) ? 3 : 4;
     /* As sm80_shape.cuh lays it out: where rows are not aligned they come with a unit more. */
@@ -170,10 +192,8 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
         .shared_bytes = (size_t)(aligned ? stages * stage : 2 * stage + stages * raw),
         .kept[FORM] = IMX_GEMM_SM80,
     };
-    char of_8bit[48] = "";
-    if (eight)
-        snprintf(of_8bit, sizeof of_8bit, " -DIMX_EIGHT=%d -DIMX_SCALING=%d", args->dtype,
-                 args->scaling);
+    char of_8bit[64];
+    say_8bit(args, of_8bit, sizeof of_8bit);
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=%d "
              "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s%s%s%s",
@@ -188,7 +208,9 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 {
     const imx_gemm_args *args = largest;
     imx_tiling tiling = tiling_of(args, target, blocks);
-    if (tiling.form == IMX_GEMM_SM90)
+    bool is_sm90 = tiling.form == IMX_GEMM_SM90 &&
+                   !(is_8bit(args) && args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS));
+    if (is_sm90)
         config_sm90(args, &tiling, blocks, config);
     else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS)))
         config_sm80(args, &tiling, target, blocks, config);
@@ -198,19 +220,33 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
                         "\"store\"";
 }
 
-static imx_tensor_map map_of(const imx_gemm_args *args, const void *at, int64_t rows, int64_t cols,
+static imx_tensor_map map_of(int dtype, int bytes, const void *at, int64_t rows, int64_t cols,
                              int box_rows, int box_cols)
 {
     return (imx_tensor_map){
         .address = rows ? at : NULL,
         .rows = rows,
         .cols = cols,
-        .stride_bytes = cols * 2,
+        .stride_bytes = cols * bytes,
         .box_rows = box_rows,
         .box_cols = box_cols,
-        .dtype = args->dtype,
-        .swizzle_bytes = box_cols % 32 ? 0 : box_cols * 2,
+        .dtype = dtype,
+        .swizzle_bytes = box_cols % 32 ? 0 : box_cols * bytes,
     };
+}
+
+/* Of a or b, whose boxes have 128 bytes of each row. */
+static imx_tensor_map operand_map(const imx_gemm_args *args, const void *at, int64_t rows,
+                                  int64_t cols, int box_rows)
+{
+    return map_of(args->dtype, element_bytes(args), at, rows, cols, box_rows, atom(args));
+}
+
+/* Of c or parts of it. */
+static imx_tensor_map c_map(const imx_gemm_args *args, const void *at, int64_t rows, int box_rows,
+                            int box_cols)
+{
+    return map_of(args->out, 2, at, rows, args->schedule.n, box_rows, box_cols);
 }
 
 /* Where rows of the owner go, also if that is this rank: [rows, n]. */
@@ -224,9 +260,8 @@ static const void *slot_of(const imx_gemm_args *args, int owner)
 static imx_tensor_map parts_map(const imx_gemm_args *args, int box_rows, int box_cols)
 {
     const imx_team *team = &args->team;
-    imx_tensor_map map = map_of(args, imx_team_data(team, team->rank),
-                                imx_schedule_rows(&args->schedule, team->rank), args->schedule.n,
-                                box_rows, box_cols);
+    imx_tensor_map map = c_map(args, imx_team_data(team, team->rank),
+                               imx_schedule_rows(&args->schedule, team->rank), box_rows, box_cols);
     map.planes = team->size;
     map.plane_bytes = args->slot_bytes;
     return map;
@@ -241,12 +276,12 @@ static void add_c_maps(const imx_gemm_args *args, int box_rows, int box_cols,
     int64_t rows = folds(args) ? imx_schedule_rows(s, args->team.rank) : s->m;
     const void *c = collects ? imx_team_data(&args->team, args->team.rank) : args->c;
     if (folds(args) || !stores)
-        launch->maps[launch->map_count++] = map_of(args, c, rows, s->n, 16, box_cols);
+        launch->maps[launch->map_count++] = c_map(args, c, rows, 16, box_cols);
     if (folds(args))
         launch->maps[launch->map_count++] = parts_map(args, box_rows, box_cols);
     for (int r = 0; stores && r < args->team.size; r++)
         launch->maps[launch->map_count++] =
-            map_of(args, slot_of(args, r), imx_schedule_rows(s, r), s->n, 16, box_cols);
+            c_map(args, slot_of(args, r), imx_schedule_rows(s, r), 16, box_cols);
 }
 
 /* Where rows go on to, at each step of the ring but the last: one owner's rows, and none beyond
@@ -258,8 +293,8 @@ static void add_pass_maps(const imx_gemm_args *args, int box_rows, imx_cuda_laun
     for (int step = 0; step < s->ranks - 1; step++) {
         int owner = imx_schedule_rank(s, step);
         launch->maps[launch->map_count++] =
-            map_of(args, to + imx_schedule_row(s, owner) * args->k * 2, imx_schedule_rows(s, owner),
-                   args->k, box_rows, ATOM);
+            operand_map(args, to + imx_schedule_row(s, owner) * args->k * element_bytes(args),
+                        imx_schedule_rows(s, owner), args->k, box_rows);
     }
 }
 
@@ -277,10 +312,10 @@ static void add_operand_maps(const imx_gemm_args *args, int a_rows, int b_rows,
     for (int edge = 0; edge < 2; edge++) {
         imx_tensor_map *maps = &launch->maps[launch->map_count];
         int a_box = edge ? a_edge : a_rows, b_box = edge ? b_edge : b_rows;
-        maps[0] = map_of(args, a_box ? args->a : NULL, own_rows, args->k, a_box, ATOM);
-        maps[1] = map_of(args, a_box ? args->gathered : NULL, s->m, args->k, a_box, ATOM);
-        maps[2] = map_of(args, b_box ? args->b : NULL, kn ? args->k : s->n, kn ? s->n : args->k,
-                         b_box, ATOM);
+        maps[0] = operand_map(args, a_box ? args->a : NULL, own_rows, args->k, a_box);
+        maps[1] = operand_map(args, a_box ? args->gathered : NULL, s->m, args->k, a_box);
+        maps[2] = operand_map(args, b_box ? args->b : NULL, kn ? args->k : s->n,
+                              kn ? s->n : args->k, b_box);
         launch->map_count += OPERAND_MAPS / 2;
     }
 }

@@ -63,44 +63,9 @@
  *               reduce_pull                 COLLECT TEAM
  *   a kernel of the caller's                GATHER STORE TEAM HOOKS
  */
-#include "sm90_credits.cuh"
-#include "sm90_last.cuh"
-#include "sm90_produce.cuh"
-#include "sm90_reduce_pull.cuh"
-#include "sm90_reduce_push.cuh"
-#include "sm90_split.cuh"
-#include "sm90_store.cuh"
+#include "sm90_consume.cuh"
 
 /* ---- the consumers -------------------------------------------------------------------------- */
-
-#ifdef IMX_ENDS_EARLY
-/* The producer's four warps.  What they have read, peers may write again when the block has counted
- * as ended: beneath its last products, or the sum of its last tile, which is 2 us sooner than
- * behind them. */
-IMX_FN void producers_meet(void)
-{
-    asm volatile("bar.sync 4, 128;" : : : "memory");
-}
-#endif
-
-/* Whether a block has ended when its last loads have come: nothing is read from peers, and nothing
- * posted, after that.  A last tile of own rows posts nothing; the one before it does beneath that
- * one's steps, in the first half of them or, where they are few, POST_AFTER behind its last piece
- * (pieces_apart): before the last loads can have found room, if that is some stages later. */
-IMX_FN bool ends_with_loads(const imx_gemm_args &args)
-{
-#if defined(IMX_READS)
-    return true;
-#elif defined(IMX_LAST_PARTS)
-    unsigned first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
-    unsigned last = (tiles_of() - 1 - first) / stride;
-    int steps = steps_of(args), room = steps - IMX_STAGES;
-    return first < tiles_of() && listed(last % LISTED)->owner == args.team.rank &&
-           room > steps / 2 + 2 && room > PIECES + POST_AFTER;
-#else
-    return false;
-#endif
-}
 
 /* d (+)= a stage's a and b; add: whether the first product adds. */
 IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int first_row, int add)
@@ -129,63 +94,6 @@ IMX_FN void pass_turn(uint32_t base, int consumer)
         mbar_arrive(turn_of(base, (uint32_t)consumer ^ 1));
 }
 
-/* Two elements of a tile, as they leave. */
-IMX_FN uint32_t rounded(float low, float high)
-{
-#ifdef IMX_REDUCE_PUSH
-    return imx_vector_go_word(pack(low, high));
-#else
-    return pack(low, high);
-#endif
-}
-
-IMX_FN void pack_half(uint32_t (&packed)[IMX_ACC / 2], const float (&d)[IMX_ACC])
-{
-#pragma unroll
-    for (int j = 0; j < IMX_ACC / 2; j++)
-        packed[j] = rounded(d[2 * j], d[2 * j + 1]);
-}
-
-/* The first of this warp's rows of a tile, worked out where it stands (thread_here). */
-IMX_FN int warp_row(void)
-{
-    int warp = (int)thread_here() / 32 - 4;
-    return (TURNS == 1 ? warp / 4 * IMX_WG_M : 0) + warp % 4 * 16;
-}
-
-/* Whose rows the tile has; -1: many ranks'. */
-IMX_FN int rank_of(const imx_gemm_args &args, const tile_info *note)
-{
-#if defined(IMX_STORE)
-    return note->owner;
-#elif defined(IMX_SLICES)
-    return -1;
-#else
-    return args.schedule.ranks > 1 ? note->chunk / args.schedule.chunks : -1;
-#endif
-}
-
-/* What goes where peers write or read is not stored any more once a wait gave up. */
-IMX_FN void heed_giving_up(tile_info *note)
-{
-#if defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
-    if (gave_up_here()) {
-        note->rows = 0;
-        note->chunk = GAVE_UP;
-    }
-    __syncwarp();
-#endif
-}
-
-/* This warp's own note of the tile that a stage begins. */
-IMX_FN void take_note(tile_info *note, uint32_t stage)
-{
-    if (threadIdx.x % 32 < INFO_BYTES / 4)
-        ((int *)note)[threadIdx.x % 32] = ((int *)info_of(stage))[threadIdx.x % 32];
-    __syncwarp();
-    heed_giving_up(note);
-}
-
 /* One more step of a tile, in two halves: what stands between them runs beneath its products. */
 IMX_FN void begin_step(float (&d)[HALVES][IMX_ACC], const place *at, uint32_t base, int first_row)
 {
@@ -203,19 +111,6 @@ IMX_FN void end_step(place *at, uint32_t *before, uint32_t base)
 }
 
 #ifndef IMX_PINGPONG
-
-enum { ALL_GONE = PIECES + 1, NEVER = 0 };
-
-/* The step at which piece q of the tile before is stored; every block has its own places. */
-IMX_FN int piece_step(const tile_info *note, int consumer, int q)
-{
-#ifdef IMX_STORE
-    int apart = note->apart;
-    return 1 + q * apart + apart * (int)((blockIdx.x * CONSUMERS + consumer) % 16) / 16;
-#else
-    return 1 + q * PIECES_APART;
-#endif
-}
 
 /* Pieces of packed from `from` on, below `to`; ALL_GONE: and behind the last of them, a post.
  * ends: the stages are no longer wanted. */
@@ -393,112 +288,4 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #endif
 }
 
-/* ---- entry ---------------------------------------------------------------------------------- */
-
-#ifdef IMX_HOOKS
-#define IMX_PARAMS imx_gemm_user_args
-#else
-#define IMX_PARAMS imx_gemm_args
-#endif
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-#if defined(IMX_SPLIT) || IMX_CLUSTER_M > 1
-    __cluster_dims__(CLUSTER, 1, 1)
-#endif
-        imx_gemm(const __grid_constant__ IMX_PARAMS params,
-                 const __grid_constant__ imbrexd_watch watch,
-                 const __grid_constant__ imx_gemm_maps maps)
-{
-    const imx_gemm_args &args = (const imx_gemm_args &)params; /* which come first */
-    uint32_t base = shared_base();
-    if (threadIdx.x == 0) {
-        gave_up_here() = 0;
-#ifdef IMX_CREDITS
-        credits_init();
-#endif
-#if defined(IMX_SLICES) && defined(IMX_PUSH)
-        slices_init();
-#endif
-#ifdef IMX_BULK
-        push_init();
-#endif
-#ifdef IMX_REDUCE_PULL
-        collect_init();
-#endif
-#ifdef IMX_EPILOGUE_REDUCE
-        for (int i = 0; i < CONSUMERS * 4; i++)
-            words().stored[i] = 0;
-#endif
-        tma_prefetch_map(&maps.a);
-        tma_prefetch_map(&maps.b);
-        if (!SUMS)
-            tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
-        for (uint32_t i = 0; i < IMX_STAGES; i++) {
-            mbar_init(full_of(base, i), 1);
-            mbar_init(empty_of(base, i), CONSUMERS / TURNS * IMX_CLUSTER_M + FORWARDERS);
-        }
-#ifdef IMX_RING
-        ring_init();
-#endif
-#ifdef IMX_SPLIT
-        for (uint32_t i = 0; i < 2 * CONSUMERS * 4; i++)
-            mbar_init(halves_of(base, i), 1);
-#endif
-        for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
-            mbar_init(turn_of(base, i), 1);
-        mbar_init_fence();
-    } else if (threadIdx.x / 32 == 1 && !HOOKS) {
-        list_first(args);
-    }
-    if (CLUSTER > 1)
-        cluster_barrier();
-    else
-        __syncthreads();
-    if (!HOOKS && threadIdx.x == 0)
-        prefetch_b(args, maps);
-    imx_grid_wait();
-    imx_grid_let_go();
-    imx_trace_open();
-    if (HOOKS) { /* the caller's order may depend on what the kernel ahead wrote */
-        if (threadIdx.x / 32 == 1)
-            list_first(args);
-        __syncthreads();
-    }
-
-    if (threadIdx.x < 128) {
-#if IMX_CONSUMERS > 1
-        reg_less(PRODUCER_REGISTERS);
-#endif
-        if (threadIdx.x < PRODUCERS)
-            produce(args, &watch, maps);
-#ifdef IMX_RING
-        else if (threadIdx.x == 32)
-            forward(args, &watch, maps.pass);
-        else if (threadIdx.x == 64)
-            scout(args, &watch);
-#endif
-#ifdef IMX_HOOK_BESIDE
-        else if (threadIdx.x >= 32 && !hook_beside(args, &watch))
-            gave_up_here() = 1;
-#endif
-#ifdef IMX_ENDS_EARLY
-        producers_meet();
-        if (threadIdx.x < 32 && ends_with_loads(args) && !gave_up_here())
-            hook_end(args);
-#endif
-    } else {
-#if IMX_CONSUMERS > 1
-        reg_more(CONSUMER_REGISTERS);
-#endif
-        consume(args, &watch, maps, (int)threadIdx.x / 128 - 1);
-    }
-    if (CLUSTER > 1)
-        cluster_barrier(); /* the other block still arrives at barriers here */
-#if defined(IMX_TEAM) && !defined(IMX_READS)
-    else
-        __syncthreads();
-    if (threadIdx.x < 32 && !ends_with_loads(args) && !gave_up_here())
-        hook_end(args);
-#endif
-    imx_trace_close();
-}
+#include "sm90_entry.cuh"

@@ -226,12 +226,12 @@ IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chun
 #ifdef IMX_HOOK_BESIDE
 IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
-#if defined(IMX_SLICES)
+#if defined(IMX_PASS)
     return slices_pass(args, watch);
 #elif defined(IMX_BULK)
     return thread_here() >= 64 || push_bulk(args, watch);
 #elif defined(IMX_PUSH)
-    return push(args, watch, 2, push_by(1, BESIDE_WARPS));
+    return push(args, watch, ELEMENT_BYTES, push_by(1, BESIDE_WARPS));
 #elif defined(IMX_REDUCE_PUSH)
     return thread_here() >= 64 || sum_books(args, watch);
 #elif defined(IMX_REDUCE_PULL)

@@ -27,6 +27,13 @@
 #define IMX_LAST_PARTS /* which the last one takes through the ring */
 #endif
 #endif
+#if defined(IMX_EIGHT) && (defined(IMX_PINGPONG) || defined(IMX_SPLIT) || defined(IMX_B_KN) || \
+                           defined(IMX_BULK) || defined(IMX_RING) || defined(IMX_HOOKS))
+#error "a and b of 8 bits have none of these"
+#endif
+#if defined(IMX_SLICES) && defined(IMX_PUSH) && !defined(IMX_EIGHT)
+#define IMX_PASS /* slice by slice of k; of 8 bits a rank's rows go at once, and their scales */
+#endif
 #if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
 #define IMX_POSTS /* a chunk's last tile tells somebody */
 #endif
@@ -88,7 +95,7 @@ enum {
 #else
     BUSY = 0,
 #endif
-#if defined(IMX_SLICES) && defined(IMX_PUSH)
+#ifdef IMX_PASS
     PASSES = 1, /* slices, from rank to rank */
 #else
     PASSES = 0,
@@ -111,7 +118,13 @@ enum {
 #endif
     CLUSTER = IMX_CLUSTER_M * SPLIT,
     BESIDE_WARPS = 3, /* of the four that produce */
-    TILE_K = 64,
+#ifdef IMX_EIGHT
+    EIGHT = 1,
+#else
+    EIGHT = 0,
+#endif
+    ELEMENT_BYTES = EIGHT ? 1 : 2, /* of a and b */
+    TILE_K = 128 / ELEMENT_BYTES,
     CONSUMERS = IMX_CONSUMERS,
     THREADS = 128 * (1 + CONSUMERS),
     HALVES = IMX_WG_M / 64,                 /* 64-row products of a warpgroup */
@@ -142,7 +155,7 @@ enum {
     PIECES = IMX_TILE_N / PIECE_COLS,
     /* Whether pieces, which leave beneath products, have but one buffer: then they are further
      * apart, and the last tile's, which has no products above it, leave through the stages. */
-    ONE_BUFFER = IMX_BUFFERS == 1 && TURNS == 1 && SPLIT == 1,
+    ONE_BUFFER = IMX_BUFFERS == 1 && TURNS == 1 && SPLIT == 1 && !EIGHT,
     PIECES_APART = ONE_BUFFER ? 4 : 1, /* steps */
     C_AT = IMX_STAGES * STAGE_BYTES,
     EXCHANGE_AT = C_AT + CONSUMERS * 4 * IMX_BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
@@ -202,7 +215,11 @@ enum {
 
 /* What consumers need to know of a tile; what fits in 32 bytes. */
 typedef struct __attribute__((aligned(16))) tile_info {
-    int steps;    /* of TILE_K along k */
+#ifdef IMX_EIGHT
+    int a_row; /* where rows of a and their scales begin; see listed_row */
+#else
+    int steps; /* of TILE_K along k */
+#endif
     int rows;     /* of this block, to be stored; may be none, or less */
     int row, col; /* of c */
     int chunk;    /* or GAVE_UP */
@@ -318,6 +335,15 @@ IMX_FN int split_block(void)
 IMX_FN int steps_of(const imx_gemm_args &args)
 {
     return ((int)args.k + SPLIT * TILE_K - 1) / (SPLIT * TILE_K);
+}
+
+IMX_FN int steps_of(const imx_gemm_args &args, const tile_info *note)
+{
+#ifdef IMX_EIGHT
+    return steps_of(args);
+#else
+    return note->steps;
+#endif
 }
 
 /* Where this block's step i begins; it may be at or beyond the end of k, where all is zeros. */

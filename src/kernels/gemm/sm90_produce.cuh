@@ -46,7 +46,10 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t,
 {
     tile_info *info = listed(tile % LISTED);
     int below = block_m() * IMX_TILE_M;
-    info->steps = steps_of(args);
+    int steps = steps_of(args);
+#ifndef IMX_EIGHT
+    info->steps = steps;
+#endif
     info->row = t.row + below;
     info->col = t.col;
     info->rows = t.rows - below;
@@ -56,6 +59,9 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t,
     a_row = t.rank == args.own ? ~(t.rank_row + below) : t.row + below;
 #endif
     listed_row(tile % LISTED) = a_row;
+#ifdef IMX_EIGHT
+    info->a_row = a_row;
+#endif
 #ifdef IMX_POSTS
     info->tiles = t.chunk_tiles;
 #endif
@@ -65,7 +71,7 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t,
 #ifdef IMX_STORE
     info->row = t.rank_row + below;
     info->owner = t.rank;
-    info->apart = pieces_apart(args, tile, info->steps, owner);
+    info->apart = pieces_apart(args, tile, steps, owner);
 #endif
 }
 
@@ -147,7 +153,7 @@ IMX_FN void prefetch_b(const imx_gemm_args &args, const imx_gemm_maps &maps)
     int b_part = block_m() * B_SHARE, col = first->col, end = col + cols_here(args, col);
     if (PREFETCH_STEPS == 0 || blockIdx.x / CLUSTER >= tiles_of())
         return;
-    for (int i = 0; i < PREFETCH_STEPS && i < first->steps; i++) {
+    for (int i = 0; i < PREFETCH_STEPS && i < steps_of(args, first); i++) {
 #ifdef IMX_B_KN
         for (int j = col; j < end; j += 64)
             tma_prefetch(&maps.b, j, k_of(i) + b_part);
@@ -228,8 +234,8 @@ IMX_FN void load_parts(const imx_gemm_args &args, const imbrexd_watch *watch,
         mbar_wait(empty_of(base, at->stage), at->phase);
         mbar_expect(full_of(base, at->stage), boxes * BOX_BYTES);
         for (int i = 0; i < boxes; i++) {
-            tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col,
-                           last->row, rank, full_of(base, at->stage));
+            tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col, last->row,
+                           rank, full_of(base, at->stage));
             rank += rank + 1 == team.rank ? 2 : 1;
             if (rank >= IMX_RANKS) {
                 rank = team.rank == 0;

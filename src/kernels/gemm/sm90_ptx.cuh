@@ -310,7 +310,8 @@ IMX_FN float unpack(uint16_t element)
 
 /* ---- warpgroup products --------------------------------------------------------------------- */
 
-/* d[64, N] = or += a[64, 16] * b: this warpgroup's accumulators, IMX_TILE_N / 2 a thread. */
+/* d[64, N] = or += a[64, 16] * b, of 8 bits a[64, 32]: this warpgroup's accumulators,
+ * IMX_TILE_N / 2 a thread. */
 #define IMX_ACC (IMX_TILE_N / 2)
 
 IMX_FN void wgmma_fence(void)
@@ -389,24 +390,31 @@ IMX_FN uint64_t wgmma_tile(uint32_t address, uint32_t leading_bytes)
 #define IMX_I240 "%120, %121, p", "%122"
 #define IMX_I256 "%128, %129, p", "%130"
 
-#ifdef IMX_F16
-#define IMX_TYPES "f32.f16.f16"
+/* Columns of a product, its types, and the signs of a and b, of 16 bits also which way they lie. */
+#if defined(IMX_EIGHT)
+#if IMX_EIGHT == 4
+#define IMX_TYPES "k32.f32.e4m3.e4m3"
 #else
-#define IMX_TYPES "f32.bf16.bf16"
+#define IMX_TYPES "k32.f32.e5m2.e4m3"
 #endif
-#ifdef IMX_B_KN
-#define IMX_B_ACROSS "1"
+#define IMX_HOW ", 1, 1"
+#elif defined(IMX_F16)
+#define IMX_TYPES "k16.f32.f16.f16"
 #else
-#define IMX_B_ACROSS "0"
+#define IMX_TYPES "k16.f32.bf16.bf16"
+#endif
+#if defined(IMX_B_KN)
+#define IMX_HOW ", 1, 1, 0, 1"
+#elif !defined(IMX_HOW)
+#define IMX_HOW ", 1, 1, 0, 0"
 #endif
 
 #define IMX_JOIN(a, b)     IMX_JOIN_(a, b)
 #define IMX_JOIN_(a, b)    a##b
 #define IMX_WGMMA(n, s, i) IMX_WGMMA_(n, s, i)
-#define IMX_WGMMA_(n, s, operands, add)                                           \
-    "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add ", 0;\n\t"                        \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k16." IMX_TYPES " {" s "}, " operands \
-    ", 1, 1, 0, " IMX_B_ACROSS ";\n\t}"
+#define IMX_WGMMA_(n, s, operands, add)                    \
+    "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add ", 0;\n\t" \
+    "wgmma.mma_async.sync.aligned.m64n" #n IMX_TYPES " {" s "}, " operands IMX_HOW ";\n\t}"
 
 IMX_FN void wgmma(float (&d)[IMX_ACC], uint64_t a, uint64_t b, int add)
 {

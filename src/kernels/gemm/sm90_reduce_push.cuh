@@ -319,7 +319,8 @@ IMX_FN void sum_send(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args 
                      const tile_info *note, int first_row, bool last)
 {
     imx_trace_begin(IMX_TRACE_STORE);
-    sum_leave(packed, args, note, note->row + first_row, last ? 0 : note->steps * SUM_PACE);
+    sum_leave(packed, args, note, note->row + first_row,
+              last ? 0 : steps_of(args, note) * SUM_PACE);
     imx_trace_end(IMX_TRACE_STORE, -1, -1);
 }
 
@@ -339,7 +340,8 @@ IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32
             wave = last;
             all_consumers_meet();
         } else if (index_of(next - 1) < tiles_of()) {
-            nap_ns = min((unsigned)note_of(next & 1)->steps * SUM_NAP_NS, SUM_NAP_MOST_NS);
+            unsigned steps = (unsigned)steps_of(args, note_of(next & 1));
+            nap_ns = min(steps * SUM_NAP_NS, SUM_NAP_MOST_NS);
         }
         if (!there || wave < 0 || __any_sync(0xffffffffu, gave_up_here()))
             continue;

@@ -1,5 +1,5 @@
 /* sm90_slices.cuh - with IMX_SLICES: all ranks' rows are one chunk, of slices of k, and come under
- * the first tiles' products.
+ * the first tiles' products, with IMX_PASS slice by slice.
  *
  *     sender     | slice 0 of own rows, to the peers and to where loads find it | slice 1, in time
  *     mover      | slice 0 of peers' rows, as it comes, to where loads find it | slice 1 ...
@@ -13,7 +13,8 @@
  * the peers, and all signals stay on this GPU: a word of each block, that no block needs to wait
  * for another's count.  Who loads would run dry if it looked for them itself.
  *
- * Without IMX_PUSH others bring all of the rows, and raise a signal for each rank.
+ * Without IMX_PASS others, or of 8 bits the idle warps, bring all of a rank's rows, and raise a
+ * signal for each rank.
  */
 #ifndef IMX_SM90_SLICES_CUH
 #define IMX_SM90_SLICES_CUH
@@ -25,7 +26,7 @@
 
 enum { SLICES_ALL = 0x7fffffff };
 
-#ifndef IMX_PUSH
+#ifndef IMX_PASS
 
 /* The loading thread: so many columns are here, more than k. */
 IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, int)

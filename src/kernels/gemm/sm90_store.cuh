@@ -148,11 +148,10 @@ IMX_FN void send_buffer(const imx_tma_map *to, uint32_t piece, int col, int row,
     }
 }
 
-/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, by way of `piece`;
- * packed: the tile's rounded elements. */
-IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t piece,
-                        int p)
+/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, is in `piece`, and
+ * leaves. */
+IMX_FN void send_piece(const imx_gemm_args &args, const imx_tma_map *c, const tile_info *note,
+                       int first_row, uint32_t piece, int p)
 {
     int row = note->row + first_row, rows = note->rows - first_row;
     int col = note->col + p * PIECE_COLS;
@@ -163,7 +162,6 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
 #else
     int whole = rows >= 16;
 #endif
-    fill_buffer(piece, &packed[p * PIECE_COLS / 4]);
     if (whole) {
         send_buffer(map_for(c, note), piece, col, row,
                     col < (int)args.schedule.n && (!STORES || rows > 0));
@@ -178,6 +176,15 @@ IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_ar
         if (lane_here() == 0)
             tma_store_commit(); /* of nothing: whoever waits counts one a piece */
     }
+}
+
+/* The same by way of `piece`; packed: the tile's rounded elements. */
+IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t piece,
+                        int p)
+{
+    fill_buffer(piece, &packed[p * PIECE_COLS / 4]);
+    send_piece(args, c, note, first_row, piece, p);
 }
 
 /* All of them. */

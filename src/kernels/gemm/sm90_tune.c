@@ -46,6 +46,8 @@ enum {
     ARRIVE_TURNS = 128,  /* or of those in turns */
     STAGES_MOST = 13,
     STAGES_BULK = 5,
+    EIGHT_SUMMED = 128,
+    EIGHT_STORED = 160, /* columns, where ordinary stores and stores to peers want registers, too */
     WAVES_FEW = 3,
     WAVES_MANY = 8,
 };
@@ -251,6 +253,41 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
     return best;
 }
 
+/* Of 8 bits, whose sums are kept twice: 192 columns are the most.  To be measured. */
+static const candidate candidates_eight[] = {
+    { 192, 0, 2, 1, 1000 }, { 160, 0, 2, 1, 1020 }, { 128, 0, 2, 1, 1060 }, { 192, 0, 1, 1, 1060 },
+    { 160, 0, 1, 1, 1070 }, { 128, 0, 1, 1, 1100 }, { 96, 0, 1, 1, 1150 },  { 64, 0, 1, 1, 1400 },
+};
+
+/* k is added up in one order, whatever m is: no two blocks make a tile.  Where rows are few narrow
+ * tiles read b by all blocks. */
+static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
+{
+    const candidate *best = NULL;
+    int64_t least = 0;
+    for (size_t i = 0; i < sizeof candidates_eight / sizeof *candidates_eight; i++) {
+        const candidate *c = &candidates_eight[i];
+        if (rows <= ROWS_FEW ? c->cluster_m > 1 : c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
+            continue;
+        if ((in->n % 8 || in->scatters) && c->tile_n > EIGHT_STORED)
+            continue;
+        if (in->summable && c->tile_n > EIGHT_SUMMED)
+            continue;
+        int64_t takes = waves_of(in, c) * c->tile_n * c->cost;
+        if (!best || takes < least) {
+            best = c;
+            least = takes;
+        }
+    }
+    return (imx_sm90_config){ .tile_m = rows <= ROWS_SMALL ? 64 : 128,
+                              .tile_n = best->tile_n,
+                              .wg_m = 64,
+                              .stages = STAGES_MOST,
+                              .cluster_m = best->cluster_m,
+                              .split = 1,
+                              .column_cost = best->cost };
+}
+
 static bool fits(const imx_sm90_config *c, int b_kn)
 {
     return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
@@ -272,11 +309,15 @@ static void make_room_for_bulk(imx_sm90_config *c, int b_kn)
 imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 {
     int64_t rows = imx_schedule_ceil(in->m, in->ranks); /* the most that a rank has */
-    imx_sm90_config c = rows <= ROWS_FEW ? small(in, rows) : large(in);
+    imx_sm90_config c = in->eight          ? eight(in, rows)
+                        : rows <= ROWS_FEW ? small(in, rows)
+                                           : large(in);
     c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
+    if (in->eight)
+        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c);
     while (!fits(&c, in->b_kn))
         c.stages--;
-    if (in->pushes)
+    if (in->pushes && !in->eight)
         make_room_for_bulk(&c, in->b_kn);
     c.tile_rows = c.tile_m * c.cluster_m;
     c.tile_cols = c.tile_n;

@@ -1,4 +1,5 @@
-/* sm90_tune.h - from a product's shape to how sm90.cu is built and launched: pure, printable. */
+/* sm90_tune.h - from a product's shape to how sm90.cu or sm90_eight.cu is built and launched: pure,
+ * printable. */
 #ifndef IMX_SM90_TUNE_H
 #define IMX_SM90_TUNE_H
 
@@ -14,6 +15,7 @@ typedef struct imx_sm90_input {
     int ranks;       /* how the rows are cut; at least 1 */
     int sms;         /* blocks that may run side by side */
     int b_kn;        /* b is [k, n] */
+    int eight;       /* a and b are of 8 bits: sm90_eight.cu */
     int scatters;    /* tiles go to their rows' owners */
     int hooks;       /* likewise, and also of one rank */
     int spanning;    /* likewise, and tiles have rows of several ranks, which may come and read */
@@ -27,10 +29,10 @@ typedef struct imx_sm90_config {
     int tile_m, tile_n;       /* of a block */
     int wg_m;                 /* rows of a warpgroup */
     int pingpong;             /* warpgroups take turns */
-    int stages;               /* of 64 along k */
+    int stages;               /* of 128 bytes along k */
     int cluster_m;            /* blocks of a cluster, below each other */
     int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
-    int buffers;              /* pieces of c that a warp has room for, 1 or 2 */
+    int buffers;              /* pieces of c that a warp has room for, 1 or 2; of 8 bits all */
     int bulk;                 /* the copy engine pushes, by way of shared memory */
     int cluster;              /* blocks of a cluster in all */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */

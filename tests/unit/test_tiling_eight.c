@@ -1,0 +1,98 @@
+/* test_tiling_eight.c - which tiles and which form of the GEMM kernel products of 8-bit numbers
+ * take on GPUs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "imbrex.h"
+#include "kernels/gemm/sm90_tune.h"
+#include "kernels/gemm/tiling.h"
+
+enum { SMS = 132, SHARED_MOST = 231424 };
+
+/* No two blocks make a tile, whose sums have room in registers, and which has
+ * room in shared memory beside the stages. */
+static void tiles_of_8_bits(void **state)
+{
+    (void)state;
+    static const int64_t ms[] = { 1, 64, 65, 128, 129, 512, 2048, 8192 };
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        for (int64_t n = 8; n <= 16384; n += 8 * 61 + 1) {
+            for (int kind = 0; kind < 6; kind++) {
+                imx_sm90_input in = { .m = ms[i],
+                                      .n = n,
+                                      .k = 4096,
+                                      .ranks = 1 << kind % 3,
+                                      .sms = SMS,
+                                      .eight = 1,
+                                      .scatters = kind / 3 };
+                imx_sm90_config c = imx_sm90_tune(&in);
+                assert_true(c.split == 1 && !c.pingpong && !c.bulk && c.wg_m == 64);
+                assert_true(c.tile_n % 32 == 0 && c.tile_n <= (n % 8 || kind / 3 ? 160 : 192));
+                in.summable = in.spanning = kind / 3;
+                assert_in_range(imx_sm90_tune(&in).tile_n, 64, kind / 3 ? 128 : 192);
+                assert_int_equal(c.buffers * imx_sm90_tune_piece_cols(&c), c.tile_n);
+                assert_in_range(c.shared_bytes, 1, SHARED_MOST);
+                assert_in_range(c.stages, 4, 13);
+                assert_int_equal(c.tile_m, (ms[i] + in.ranks - 1) / in.ranks <= 64 ? 64 : 128);
+            }
+        }
+    }
+}
+
+/* Hopper's form makes results of 16 bits. */
+static void forms_of_8_bits(void **state)
+{
+    (void)state;
+    imx_tiling_input in = { .arch = 90,
+                            .shared_bytes = 232448,
+                            .m = 8192,
+                            .n = 4096,
+                            .k = 4112,
+                            .dtype = IMBREX_E4M3,
+                            .out = IMBREX_BF16,
+                            .layout = IMBREX_NK,
+                            .ranks = 1,
+                            .sms = SMS };
+    assert_int_equal(imx_tiling_choose(&in).form, IMX_GEMM_SM90);
+    in.dtype = IMBREX_E5M2, in.out = IMBREX_F16;
+    assert_int_equal(imx_tiling_choose(&in).form, IMX_GEMM_SM90);
+    in.out = IMBREX_F32;
+    assert_int_equal(imx_tiling_choose(&in).form, IMX_GEMM_SM80);
+    in.out = IMBREX_BF16, in.arch = 80;
+    assert_int_equal(imx_tiling_choose(&in).form, IMX_GEMM_SM80);
+    assert_false(imx_tiling_hooks(90, 4096, 4096, IMBREX_E4M3, IMBREX_NK));
+}
+
+/* Wide tiles where there are many rows, narrow ones for all blocks where there are few. */
+static void shapes_take_tiles(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int rows, cols;
+    } shapes[] = { { 8192, 7168, 8192, 256, 160 }, { 8192, 7680, 8192, 256, 192 },
+                   { 2048, 7168, 8192, 256, 128 }, { 64, 7168, 8192, 64, 64 },
+                   { 64, 14336, 8192, 64, 128 },   { 128, 7168, 8192, 128, 64 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        imx_sm90_input in = {
+            .m = shapes[i].m, .n = shapes[i].n, .k = shapes[i].k, .ranks = 1, .sms = SMS, .eight = 1
+        };
+        imx_sm90_config c = imx_sm90_tune(&in);
+        if (c.tile_rows != shapes[i].rows || c.tile_cols != shapes[i].cols)
+            fail_msg("shape %zu: tiles of %d x %d", i, c.tile_rows, c.tile_cols);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiles_of_8_bits),
+        cmocka_unit_test(forms_of_8_bits),
+        cmocka_unit_test(shapes_take_tiles),
+    };
+    return cmocka_run_group_tests_name("tiling_eight", tests, NULL, NULL);
+}
