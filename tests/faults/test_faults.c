@@ -276,12 +276,16 @@ static void one_of_two_threads(void **state)
 static void one_of_two_processes(void **state)
 {
     (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
     until_it_goes_well(2, 0, true);
 }
 
 static void other_of_two_processes(void **state)
 {
     (void)state;
+    if (!RANKS_PROCESSES)
+        skip();
     until_it_goes_well(2, 1, true);
 }
 

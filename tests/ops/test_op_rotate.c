@@ -456,12 +456,14 @@ static int is_found(imbrex_group *group, void *ctx)
 static void checked(void **state)
 {
     (void)state;
+    if (SANITIZED_THREADS)
+        skip(); /* the checker's locks hide from it what operators do */
     setenv("IMBREX_CHECK", "1", 1);
     int failed = 0;
     for (int size = 2; size <= 4; size++) {
         ranks_desc desc = { .size = size };
         failed += ranks_run(&desc, everything, NULL);
-        for (int i = 0; i < 2 && !SANITIZED_THREADS; i++) /* which finds it by itself, and fails */
+        for (int i = 0; i < 2; i++)
             failed += ranks_run(&desc, is_found, (void *)&mistakes[i]);
     }
     unsetenv("IMBREX_CHECK");
