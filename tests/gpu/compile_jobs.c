@@ -125,6 +125,14 @@ static bool compiles(const imx_folder *kept, const compile_job *j)
     return lean;
 }
 
+/* In a quick run three of four products' kernels, which are most of the time, are left out. */
+static bool is_left_out(int job)
+{
+    static const char products[] = "kernels/gemm/";
+    bool product = strncmp(jobs[job].config.source, products, sizeof products - 1) == 0;
+    return product && job % 4 && getenv("IMBREX_TEST_QUICK");
+}
+
 /* Takes jobs until there are none; returns how many failed, at most 99. */
 static int work(int *next)
 {
@@ -134,7 +142,7 @@ static int work(int *next)
         imx_folder_find(folder, &kept);
     int failed = 0, i;
     while ((i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < job_count)
-        failed += !compiles(&kept, &jobs[i]);
+        failed += !is_left_out(i) && !compiles(&kept, &jobs[i]);
     return failed < 99 ? failed : 99;
 }
 
