@@ -10,6 +10,7 @@ from . import _library as library
 from ._library import (DTYPES, LAYOUTS, OPS, SCALINGS, WIRES, Field, check, choice, described,
                        failure, fits, integer, lib, text)
 from ._life import Life, in_words
+from ._local import Local
 from ._operands import ANY, BYTES, Operands, Want, dtype_name, plan_want
 from ._streams import stream_number
 
@@ -43,7 +44,7 @@ def _in_order(exception):
         isinstance(exception, SystemExit) and exception.code in (None, 0))
 
 
-class Group:
+class Group(Local):
     """A set of ranks; collective to make.
 
     rank, size, allgather: who this rank is; allgather(blob) is given this rank's bytes and returns
@@ -168,56 +169,6 @@ class Group:
             number = stream_number(self._life.device, stream)
         self._life.lanes.used.add(number)
         check(lib.imbrex_barrier(handle, number))
-
-    def silu_mul(self, rows, cols, pair, out, dtype="bf16", stream=None):
-        """Enqueues out[rows, cols] = silu(pair[:, :cols]) * pair[:, cols:], pair[rows, 2*cols].
-
-        Both may have more rows than that.  Local: no other rank takes part."""
-        self._open()
-        life, dtype = self._life, dtype_name(dtype)
-        for name, value in ("rows", rows), ("cols", cols):
-            fits(name, value, ctypes.c_int64(integer(name, value)).value)
-        rows, cols, number = int(rows), int(cols), stream_number(life.device, stream)
-        fine, held = rows >= 0 and cols >= 0, []
-        operands = Operands("silu_mul", dtype, life.device, life.rank)
-        at = [operands.address(name, operand, Want((rows, width), letters, True, True)
-                               if fine else ANY, held, written)
-              for name, operand, width, letters, written in (
-                  ("pair", pair, 2 * cols, "[rows, 2*cols]", False),
-                  ("out", out, cols, "[rows, cols]", True))]
-        life.lanes.hold(number, stream, held, 3 * rows * cols * BYTES[dtype])
-        check(life.call(lib.imbrex_silu_mul, life.open(), DTYPES[dtype], rows, cols, *at, number))
-        _settle(life, number)
-
-    def topk_gate(self, tokens, experts, logits, ids, weights, top_k, bias=None, dtype="bf16",
-                  stream=None, sigmoid=0, renormalize=0, groups=0, top_groups=0, group_best=0,
-                  scale=0):
-        """Enqueues ids[tokens, top_k] (int32) and weights[tokens, top_k] (f32) from
-        logits[tokens, experts], of dtype, and maybe bias[experts] (f32), which only chooses.
-
-        sigmoid to scale: as imbrex.h has them.  All but bias may have more rows than that.
-        Local: no other rank takes part."""
-        self._open()
-        life, dtype = self._life, dtype_name(dtype)
-        gate = library.Gate(experts=experts, top_k=top_k, sigmoid=sigmoid, renormalize=renormalize,
-                            groups=groups, top_groups=top_groups, group_best=group_best,
-                            scale=scale, dtype=DTYPES[dtype])
-        fits("tokens", tokens, ctypes.c_int64(integer("tokens", tokens)).value)
-        tokens, number, held = int(tokens), stream_number(life.device, stream), []
-        experts, top_k = gate.experts, gate.top_k
-        fine = tokens >= 0 and experts >= 0 and top_k >= 0
-        at = [Operands("topk_gate", kind, life.device, life.rank).address(
-                  name, operand, Want(shape, letters, True, len(shape) > 1) if fine else ANY, held,
-                  written)
-              for name, operand, kind, shape, letters, written in (
-                  ("logits", logits, dtype, (tokens, experts), "[tokens, experts]", False),
-                  ("bias", bias, "f32", (experts,), "[experts]", False),
-                  ("ids", ids, "int32", (tokens, top_k), "[tokens, top_k]", True),
-                  ("weights", weights, "f32", (tokens, top_k), "[tokens, top_k]", True))]
-        life.lanes.hold(number, stream, held,
-                        tokens * (experts * BYTES[dtype] + 8 * top_k) if fine else 0)
-        check(life.call(lib.imbrex_topk_gate, life.open(), ctypes.byref(gate), tokens, *at, number))
-        _settle(life, number)
 
     def abort(self, why=None):
         """Ends every wait on every rank: what they wait for raises, and says why, a line."""
@@ -395,11 +346,6 @@ def _count_pages(at, operands):
             at.setdefault(count, shape[dimension])
 
 
-def _settle(life, number):
-    if life.lanes.settle(life.handle, number):
-        life.sync(number)
-
-
 NONE = -1  # IMBREX_NONE
 
 
@@ -551,7 +497,7 @@ class Plan:
         status = life.call(self._run, handle, ctypes.byref(args), number)
         if status:
             raise failure(status)
-        _settle(life, number)
+        life.settle(number)
 
     def describe(self):
         """One line for people: shape, algorithm and why, tiles, and how much memory the plan takes

@@ -64,14 +64,6 @@ class GroupDesc(Struct):
                 ("timeout_ms", ctypes.c_int64), ("reserved", ctypes.c_uint64 * 4)]
 
 
-class Gate(Struct):
-    _fields_ = [("experts", ctypes.c_int), ("top_k", ctypes.c_int), ("sigmoid", ctypes.c_int),
-                ("renormalize", ctypes.c_int), ("groups", ctypes.c_int),
-                ("top_groups", ctypes.c_int), ("group_best", ctypes.c_int),
-                ("scale", ctypes.c_float), ("dtype", ctypes.c_int),
-                ("reserved", ctypes.c_uint32 * 7)]
-
-
 class _Field(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("type", ctypes.c_char_p), ("text", ctypes.c_char_p),
                 ("shape", ctypes.c_char_p), ("offset", ctypes.c_size_t),
@@ -185,11 +177,6 @@ def _open():
     lib.imbrex_group_destroy.restype = lib.imbrex_plan_destroy.restype = None
     for function in RUNS.values():
         getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    lib.imbrex_silu_mul.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64,
-                                    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    lib.imbrex_topk_gate.argtypes = [ctypes.c_void_p, ctypes.POINTER(Gate), ctypes.c_int64,
-                                     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-                                     ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_stream_sync.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_barrier.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,

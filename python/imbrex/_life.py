@@ -108,6 +108,11 @@ class Life:
         finally:
             self._inside -= 1
 
+    def settle(self, number):
+        """Waits for a stream whose work is too much to be left alone."""
+        if self.lanes.settle(self.handle, number):
+            self.sync(number)
+
     def abort(self, why):
         if self.handle is not None:
             lib.imbrex_group_abort_because(self.handle, why and why.encode(errors="replace"))
