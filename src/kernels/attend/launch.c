@@ -25,12 +25,12 @@ static size_t room_for(const form *f, size_t bytes)
 static form heads_form(const imx_attend_args *args)
 {
     enum { WARPS = 4, TOKENS = 16 };
-    size_t dim = (size_t)args->head_dim;
+    size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
     int rows = args->queries * (args->heads / args->kv_heads) <= 8 ? 8 : IMX_ATTEND_ROWS;
     return (form){
         .threads = WARPS * 32,
         .rows = rows,
-        .stage_bytes = WARPS * TOKENS * 2 * dim * 2,
+        .stage_bytes = WARPS * TOKENS * 2 * dim * element,
         .other_bytes = (WARPS - 1) * (size_t)rows * (dim + 8) * sizeof(float),
         .declared = 4 << 10,
     };
@@ -56,7 +56,8 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target)
     enum { STAGES_LEAST = 2, STAGES_WANTED = 3, STAGES_MOST = 6 };
     bool mla = args->head_dim != args->value_dim;
     form f = { .threads = PLAIN_THREADS, .rows = 1, .beside = 1 };
-    if (args->dtype == IMBREX_F32 || args->cache != args->dtype)
+    bool eight = args->cache == IMBREX_E4M3 && !mla && target->arch >= 90; /* who can widen them */
+    if (args->dtype == IMBREX_F32 || (args->cache != args->dtype && !eight))
         return f;
     form tensor = mla ? mla_form(args) : heads_form(args);
     size_t half = (target->shared_bytes_most + BLOCK_BYTES) / 2 - BLOCK_BYTES;

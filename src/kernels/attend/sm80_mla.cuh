@@ -120,7 +120,7 @@ ATTEND_FN void weigh(const imx_attend_args &x, mla_room *room, const float *prod
         for (int part = 0; part < PARTS; part++)
             product += products[(part * IMX_ROWS + row) * PRODUCT_PITCH + lane];
         bool seen = t >= room->from[row] && t < room->to[row];
-        float score = seen ? score_of(x, product) : NONE, most = score;
+        float score = seen ? score_of(x, x.scale, product) : NONE, most = score;
 #pragma unroll
         for (int step = 16; step; step /= 2)
             most = fmaxf(most, __shfl_xor_sync(ALL, most, step));

@@ -128,10 +128,11 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, c
 #pragma unroll(IMX_DIM > 128 ? 1 : TOKENS)
         for (int i = 0; i < TOKENS / at_once; i++) {
             int row = i * at_once + lane / UNITS, unit = lane % UNITS;
-            int64_t at = __shfl_sync(ALL, own, row), from = (at < 0 ? 0 : at) + unit * 8;
+            int64_t at = __shfl_sync(ALL, own, row);
+            int64_t from = (at < 0 ? 0 : at) * ELEMENT + unit * 16;
             uint32_t to = unit_at(tile, row, unit);
-            load_unit(to, (const uint16_t *)x.k + from, at >= 0, l->aligned);
-            load_unit(to + HALF_BYTES, (const uint16_t *)x.v + from, at >= 0, l->aligned);
+            load_unit(to, (const char *)x.k + from, at >= 0, l->aligned);
+            load_unit(to + HALF_BYTES, (const char *)x.v + from, at >= 0, l->aligned);
         }
         l->next += STEP;
         if (--l->left)
@@ -143,6 +144,10 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, c
 }
 
 /* ---- q --------------------------------------------------------------------------------------- */
+
+/* Of a step's 16 numbers lane t has 2 t, 2 t + 1, and those 8 further; of 8-bit numbers, of which a
+ * word has four, 4 t up to 4 t + 4: q is cut as k is. */
+enum { IN_A_ROW = EIGHT ? 4 : 2 };
 
 /* Rows g and g + 8, from this lane's first number on; NULL: there is no such row. */
 struct queries {
@@ -157,7 +162,7 @@ ATTEND_FN queries queries_of(const imx_attend_args &x, const work &w)
     for (int r = 0; r < HALVES; r++) {
         int row = lane / 4 + 8 * r;
         q.row[r] = row < rows_of(x, w)
-                       ? (const uint16_t *)x.q + state_of(x, w, row) * IMX_DIM + lane % 4 * 2
+                       ? (const uint16_t *)x.q + state_of(x, w, row) * IMX_DIM + lane % 4 * IN_A_ROW
                        : NULL;
     }
     return q;
@@ -178,7 +183,7 @@ ATTEND_FN void load_q_step(uint32_t (&to)[4], const queries &q, int step)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint16_t *row = i % 2 < HALVES ? q.row[i % 2 < HALVES ? i % 2 : 0] : NULL;
-        to[i] = row ? load_two(row + step * 16 + i / 2 * 8) : 0;
+        to[i] = row ? load_two(row + step * 16 + i / 2 * (EIGHT ? 2 : 8)) : 0;
     }
 }
 
@@ -190,28 +195,59 @@ struct lane_sums {
     float of[COLUMNS][4];
 };
 
+/* Of a step of k: for tokens 0 up to 8, and 8 up to 16. */
+struct k_step {
+    uint32_t b[2][2];
+};
+
+/* Of 8-bit numbers two steps at once. */
+enum { K_AT_ONCE = EIGHT ? 2 : 1 };
+
+ATTEND_FN void load_k(uint32_t tile, int step, k_step (&to)[K_AT_ONCE])
+{
+    int lane = (int)threadIdx.x % LANES;
+    uint32_t m[4];
+#if IMX_EIGHT
+    load_matrices(m, unit_at(tile, lane % 16, step + lane / 16));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[i / 2].b[i % 2][0] = widen(m[i]);
+        to[i / 2].b[i % 2][1] = widen(m[i] >> 16);
+    }
+#else
+    load_matrices(m, unit_at(tile, lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[0].b[i / 2][i % 2] = m[i];
+#endif
+}
+
 /* score[n]: of tokens 8 n up to 8 n + 8. */
 ATTEND_FN void multiply_k(uint32_t tile, const queries &q, const uint32_t (&kept)[K_STEPS][4],
                           float (&score)[2][4])
 {
-    int lane = (int)threadIdx.x % LANES, row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
-#pragma unroll(KEEPS_Q ? K_STEPS : 4)
-    for (int step = 0; step < K_STEPS; step++) {
-        uint32_t a[4], b[4];
-        load_matrices(b, unit_at(tile, row, 2 * step + half));
-        if (KEEPS_Q) {
-            multiply(score[0], kept[step], b[0], b[1]);
-            multiply(score[1], kept[step], b[2], b[3]);
-        } else {
-            load_q_step(a, q, step);
-            multiply(score[0], a, b[0], b[1]);
-            multiply(score[1], a, b[2], b[3]);
+#pragma unroll(KEEPS_Q ? K_STEPS : 4 / K_AT_ONCE)
+    for (int step = 0; step < K_STEPS; step += K_AT_ONCE) {
+        k_step k[K_AT_ONCE];
+        load_k(tile, step, k);
+#pragma unroll
+        for (int i = 0; i < K_AT_ONCE; i++) {
+            uint32_t a[4];
+            if (!KEEPS_Q)
+                load_q_step(a, q, step + i);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                if (KEEPS_Q)
+                    multiply(score[n], kept[step + i], k[i].b[n][0], k[i].b[n][1]);
+                else
+                    multiply(score[n], a, k[i].b[n][0], k[i].b[n][1]);
+            }
         }
     }
 }
 
 /* Products become scores; first: the tile's first token. */
-ATTEND_FN void see(const imx_attend_args &x, const heads_room *room, int first,
+ATTEND_FN void see(const imx_attend_args &x, const heads_room *room, float scale, int first,
                    float (&score)[2][4])
 {
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, t = first + lane % 4 * 2;
@@ -221,7 +257,7 @@ ATTEND_FN void see(const imx_attend_args &x, const heads_room *room, int first,
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             int at = t + n * 8 + i % 2;
-            score[n][i] = at >= from && at < to ? score_of(x, score[n][i]) : NONE;
+            score[n][i] = at >= from && at < to ? score_of(x, scale, score[n][i]) : NONE;
         }
     }
 }
@@ -272,6 +308,21 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
             a[i] = imx_vector_word(IMX_DTYPE, weights[i / 2][i % 2 * 2],
                                    weights[i / 2][i % 2 * 2 + 1]);
     }
+#if IMX_EIGHT
+#pragma unroll
+    for (int i = 0; i < UNITS; i += 2) {
+        uint32_t m[4];
+        load_matrices_turned(m, unit_at(tile, row, i + half));
+#pragma unroll
+        for (int j = 0; j < 2; j++) { /* words are two tokens of two numbers each */
+            uint32_t even[2], odd[2];
+            part_words(m[2 * j], even[0], odd[0]);
+            part_words(m[2 * j + 1], even[1], odd[1]);
+            multiply(s->of[2 * (i + j)], a, even[0], even[1]);
+            multiply(s->of[2 * (i + j) + 1], a, odd[0], odd[1]);
+        }
+    }
+#else
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         uint32_t b[4];
@@ -279,6 +330,7 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
         multiply(s->of[2 * i], a, b[0], b[1]);
         multiply(s->of[2 * i + 1], a, b[2], b[3]);
     }
+#endif
 }
 
 /* ---- four warps' ----------------------------------------------------------------------------- */
@@ -326,7 +378,7 @@ ATTEND_FN void put_row_sums(const imx_attend_args &x, const work &w, const lane_
         sum += one.y * by[i];
     }
     int64_t state = state_of(x, w, row);
-    float *part = part_of(x, state, w.split) + lane % 4 * 2;
+    float *part = part_of(x, state, w.split) + lane % 4 * IN_A_ROW;
     const float *from = sums + row * SUM_PITCH + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
@@ -338,7 +390,12 @@ ATTEND_FN void put_row_sums(const imx_attend_args &x, const work &w, const lane_
             all.x += one.x * by[j];
             all.y += one.y * by[j];
         }
-        *(float2 *)(part + i * 8) = all;
+        if (EIGHT) {
+            part[i / 2 * 16 + i % 2] = all.x;
+            part[i / 2 * 16 + i % 2 + 2] = all.y;
+        } else {
+            *(float2 *)(part + i * 8) = all;
+        }
     }
     if (lane % 4 == 0)
         *(float2 *)weight_of(x, state, w.split) = make_float2(most, sum);
@@ -383,10 +440,12 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(imx_attend_shared) + warp * RING_BYTES;
     float *sums = (float *)((char *)imx_attend_shared + WARPS * RING_BYTES);
-    bool aligned = (((uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * 2)) & 15) == 0;
+    const uintptr_t places =
+        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
+    float scale = scale_of(x);
     loader l;
     l.item = all.next;
-    l.aligned = aligned;
+    l.aligned = (places & 15) == 0;
     if (threadIdx.x == LAST * LANES)
         room.pending_count = 0;
     find_tokens(x, all, &l);
@@ -417,7 +476,7 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
             uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
             float score[2][4] = {};
             multiply_k(tile, q, kept, score);
-            see(x, &room, first, score);
+            see(x, &room, scale, first, score);
             weigh(&own, score);
             multiply_v(tile + HALF_BYTES, score, &own);
             stage = after(stage);

@@ -1,14 +1,20 @@
 /* sm80_units.cuh - what attention by tensor cores is made of: units of 16 bytes in shared memory,
  * fragments, products.
  *
- * The units of row r of a tile lie at their number ^ (r % 8), so that eight rows' units of one
- * column are in different banks.  Shared addresses are 32-bit numbers of the .shared window. */
+ * The units of row r of a tile lie at their number ^ (r % 8), or, where there are four, ^ (r / 2 %
+ * 4), so that eight rows' units of one column are in different banks.  Shared addresses are 32-bit numbers of the .shared window. */
 #ifndef IMX_ATTEND_SM80_UNITS_CUH
 #define IMX_ATTEND_SM80_UNITS_CUH
 
 #include "sm80_add.cuh"
 
-enum { UNITS = IMX_DIM / 8, ROW_BYTES = IMX_DIM * 2, K_STEPS = IMX_DIM / 16 }; /* of a row of k */
+enum {
+    EIGHT = IMX_CACHE == IMBREX_E4M3,
+    ELEMENT = EIGHT ? 1 : 2,       /* bytes, of the cache */
+    ROW_BYTES = IMX_DIM * ELEMENT, /* of a row of k */
+    UNITS = ROW_BYTES / 16,
+    K_STEPS = IMX_DIM / 16
+};
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
@@ -54,10 +60,48 @@ ATTEND_FN void shared_store(uint32_t to, uint4 v)
 /* The address of a unit of row `row` of a tile. */
 ATTEND_FN uint32_t unit_at(uint32_t tile, int row, int unit)
 {
-    return tile + (uint32_t)(row * ROW_BYTES + (unit ^ (row & 7)) * 16);
+    int by = UNITS < 8 ? row / 2 & 3 : row & 7;
+    return tile + (uint32_t)(row * ROW_BYTES + (unit ^ by) * 16);
 }
 
+/* ---- 8-bit numbers ---------------------------------------------------------------------------- */
+
+#define IMX_EIGHT (IMX_CACHE == 4)
+
+#if IMX_EIGHT
+/* Two E4M3 numbers, the low half of a word, as two of dtype: none is rounded. */
+ATTEND_FN uint32_t widen(uint32_t two)
+{
+    uint32_t wide;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"((uint16_t)two));
+    if (IMX_IS_F16)
+        return wide;
+    return imx_vector_word(IMX_DTYPE, imx_vector_widen16(IMBREX_F16, (uint16_t)wide),
+                           imx_vector_widen16(IMBREX_F16, (uint16_t)(wide >> 16)));
+}
+
+/* A word of two tokens with two numbers each: the first number of both, and the second. */
+ATTEND_FN void part_words(uint32_t word, uint32_t &first, uint32_t &second)
+{
+    uint32_t one = widen(word), other = widen(word >> 16);
+    first = __byte_perm(one, other, 0x5410);
+    second = __byte_perm(one, other, 0x7632);
+}
+#endif
+
 /* ---- loads ----------------------------------------------------------------------------------- */
+
+/* 16 bytes of the cache from anywhere. */
+ATTEND_FN uint4 load_any(const void *at)
+{
+    if (!EIGHT)
+        return imx_vector_load_any(IMX_DTYPE, at);
+    uint32_t words[4] = { 0, 0, 0, 0 };
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        words[i / 4] |= (uint32_t)((const volatile uint8_t *)at)[i] << i % 4 * 8;
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
 
 /* there: else zeros. */
 ATTEND_FN void load_unit(uint32_t to, const void *from, bool there, bool aligned)
@@ -68,7 +112,7 @@ ATTEND_FN void load_unit(uint32_t to, const void *from, bool there, bool aligned
                      : "r"(to), "l"(from), "r"(there ? 16 : 0)
                      : "memory");
     else
-        shared_store(to, there ? imx_vector_load_any(IMX_DTYPE, from) : make_uint4(0, 0, 0, 0));
+        shared_store(to, there ? load_any(from) : make_uint4(0, 0, 0, 0));
 }
 
 ATTEND_FN void commit(void)
@@ -84,10 +128,15 @@ ATTEND_FN void wait_stage(void)
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* To base 2. */
-ATTEND_FN float score_of(const imx_attend_args &x, float product)
+ATTEND_FN float scale_of(const imx_attend_args &x)
 {
-    float value = product * x.scale;
+    return EIGHT ? x.scale * *x.scale_k : x.scale;
+}
+
+/* To base 2. */
+ATTEND_FN float score_of(const imx_attend_args &x, float scale, float product)
+{
+    float value = product * scale;
     if (x.soft_cap > 0)
         value = x.soft_cap * tanhf(__fdividef(value, x.soft_cap));
     return value * LOG2E;
