@@ -45,7 +45,8 @@ ATTEND_FN void find_tokens(const imx_attend_args &x, const imbrexd_watch &watch,
                            int first, int64_t *tokens)
 {
     int t = first + (int)threadIdx.x;
-    tokens[threadIdx.x] = t < w.end ? token_in(x, watch, w, page_of(x, w, t), t) : -1;
+    tokens[threadIdx.x] =
+        t < w.end ? token_in(x, watch, w, page_of(x, w, t), x.page ? t % x.page : t) : -1;
 }
 
 ATTEND_FN void load_tile(const imx_attend_args &x, const int64_t *tokens, uint32_t tile,
@@ -157,7 +158,7 @@ ATTEND_FN void multiply_v(uint32_t tile, const mla_room *room, uint32_t weights,
             }
         }
     }
-#pragma unroll
+#pragma unroll 1
     for (int step = 0; step < TOKENS / 16; step++) {
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i++) {

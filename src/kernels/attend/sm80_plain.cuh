@@ -60,7 +60,7 @@ ATTEND_FN void add_tile(const imx_attend_args &x, const imbrexd_watch &watch, co
 {
     const void *v = x.v ? x.v : x.k;
     int lane = (int)threadIdx.x % LANES, t = first + lane;
-    int64_t at = t < end ? token_in(x, watch, w, page_of(x, w, t), t) : 0;
+    int64_t at = t < end ? token_in(x, watch, w, page_of(x, w, t), x.page ? t % x.page : t) : 0;
     float score = t < end ? score_of(x, q, at, scale) : NONE;
     float most = fmaxf(s->most, warp_max(score));
     float by = weight(s->most, most), with = weight(score, most);

@@ -93,14 +93,21 @@ struct loader {
     work w;
     int item, left; /* steps of w; 0: there is nothing more */
     int next;       /* first token of the warp's tile */
-    int page;       /* of this lane's token there */
-    bool aligned;
+    int page, in;   /* of that token, or, where tiles are not together, of this lane's */
+    bool together;  /* a tile's tokens are in one page, and begin at multiples of 16 bytes */
+    int apart;      /* bytes from token to token */
 };
 
 ATTEND_FN void look_up(const imx_attend_args &x, loader *l)
 {
-    int t = l->next + (int)threadIdx.x % TOKENS;
-    l->page = t < l->w.end ? page_of(x, l->w, t) : 0;
+    int t = l->next + (l->together ? 0 : (int)threadIdx.x % TOKENS);
+    l->page = l->w.sequence;
+    l->in = t;
+    if (x.page) {
+        int page = (int)((unsigned)t / (unsigned)x.page);
+        l->in = t - page * x.page;
+        l->page = t < l->w.end ? x.pages[l->w.sequence * x.page_stride + page] : 0;
+    }
 }
 
 /* From l->item on, the first one with tokens. */
@@ -117,23 +124,53 @@ ATTEND_FN void find_tokens(const imx_attend_args &x, const items &all, loader *l
     }
 }
 
+/* Rows that a warp loads at once, a lane a unit. */
+enum { AT_ONCE = LANES / UNITS ? LANES / UNITS : 1 };
+static_assert(UNITS <= LANES, "a row is no longer than a warp");
+
+ATTEND_FN void load_together(const imx_attend_args &x, const loader &l, int64_t at, uint32_t tile)
+{
+    int lane = (int)threadIdx.x % LANES, row = lane / UNITS, there = l.w.end - l.next - row;
+    int64_t from = at * ELEMENT + row * l.apart + lane % UNITS * 16;
+    const char *k = (const char *)x.k + from, *v = (const char *)x.v + from;
+    uint32_t to = tile + (uint32_t)(row * ROW_BYTES), unit = lane_unit(row, lane % UNITS);
+#pragma unroll
+    for (int i = 0; i < TOKENS; i += AT_ONCE) {
+        uint32_t at = to + (uint32_t)(i * ROW_BYTES) + (unit ^ (uint32_t)(swizzle(i) * 16));
+        load_aligned_unit(at, k, i < there);
+        load_aligned_unit(at + HALF_BYTES, v, i < there);
+        k += AT_ONCE * l.apart;
+        v += AT_ONCE * l.apart;
+    }
+}
+
+/* own: this lane's token. */
+ATTEND_FN void load_apart(const imx_attend_args &x, const loader &l, int64_t own, uint32_t tile)
+{
+    int lane = (int)threadIdx.x % LANES, unit = lane % UNITS;
+    own = l.next + lane % TOKENS < l.w.end ? own : -1;
+#pragma unroll 1
+    for (int i = 0; i < TOKENS; i += AT_ONCE) {
+        int row = i + lane / UNITS;
+        int64_t at = __shfl_sync(ALL, own, row);
+        int64_t from = (at < 0 ? 0 : at) * ELEMENT + unit * 16;
+        uint32_t to = unit_at(tile, row, unit);
+        bool aligned = (((uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)from) & 15) == 0;
+        load_unit(to, (const char *)x.k + from, at >= 0, aligned);
+        load_unit(to + HALF_BYTES, (const char *)x.v + from, at >= 0, aligned);
+    }
+}
+
 /* The next tile of this warp into a stage; tokens from w.end on are zeros. */
 ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
                          loader *l, uint32_t tile)
 {
-    const int at_once = LANES / UNITS ? LANES / UNITS : 1; /* rows */
-    int lane = (int)threadIdx.x % LANES, t = l->next + lane % TOKENS;
     if (l->left) {
-        int64_t own = t < l->w.end ? token_in(x, watch, l->w, l->page, t) : -1;
-#pragma unroll(IMX_DIM > 128 ? 1 : TOKENS)
-        for (int i = 0; i < TOKENS / at_once; i++) {
-            int row = i * at_once + lane / UNITS, unit = lane % UNITS;
-            int64_t at = __shfl_sync(ALL, own, row);
-            int64_t from = (at < 0 ? 0 : at) * ELEMENT + unit * 16;
-            uint32_t to = unit_at(tile, row, unit);
-            load_unit(to, (const char *)x.k + from, at >= 0, l->aligned);
-            load_unit(to + HALF_BYTES, (const char *)x.v + from, at >= 0, l->aligned);
-        }
+        int64_t at = token_in(x, watch, l->w, l->page, l->in);
+        if (l->together)
+            load_together(x, *l, at, tile);
+        else
+            load_apart(x, *l, at, tile);
         l->next += STEP;
         if (--l->left)
             look_up(x, l);
@@ -195,69 +232,91 @@ struct lane_sums {
     float of[COLUMNS][4];
 };
 
-/* Of a step of k: for tokens 0 up to 8, and 8 up to 16. */
+/* Of a step of k: for tokens 0 up to 8, and 8 up to 16.  Loaded are two steps. */
 struct k_step {
     uint32_t b[2][2];
 };
 
-/* Of 8-bit numbers two steps at once. */
-enum { K_AT_ONCE = EIGHT ? 2 : 1 };
-
-ATTEND_FN void load_k(uint32_t tile, int step, k_step (&to)[K_AT_ONCE])
+ATTEND_FN void load_k(uint32_t tile, int step, k_step (&to)[2])
 {
     int lane = (int)threadIdx.x % LANES;
     uint32_t m[4];
 #if IMX_EIGHT
-    load_matrices(m, unit_at(tile, lane % 16, step + lane / 16));
+    const int row = lane % 16, half = lane / 16;
+    load_matrices(m, further(tile + row * ROW_BYTES, lane_unit(row, half), step));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         to[i / 2].b[i % 2][0] = widen(m[i]);
         to[i / 2].b[i % 2][1] = widen(m[i] >> 16);
     }
 #else
-    load_matrices(m, unit_at(tile, lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+    const int row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        to[0].b[i / 2][i % 2] = m[i];
+    for (int j = 0; j < 2; j++) {
+        load_matrices(m, further(tile + row * ROW_BYTES, lane_unit(row, half), 2 * (step + j)));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to[j].b[i / 2][i % 2] = m[i];
+    }
 #endif
 }
 
-/* score[n]: of tokens 8 n up to 8 n + 8. */
+/* score[n]: of tokens 8 n up to 8 n + 8.  In two sums, as each product waits for the one before. */
 ATTEND_FN void multiply_k(uint32_t tile, const queries &q, const uint32_t (&kept)[K_STEPS][4],
                           float (&score)[2][4])
 {
-#pragma unroll(KEEPS_Q ? K_STEPS : 4 / K_AT_ONCE)
-    for (int step = 0; step < K_STEPS; step += K_AT_ONCE) {
-        k_step k[K_AT_ONCE];
+    float other[2][4] = {};
+#pragma unroll(KEEPS_Q ? K_STEPS : 2)
+    for (int step = 0; step < K_STEPS; step += 2) {
+        k_step k[2];
         load_k(tile, step, k);
 #pragma unroll
-        for (int i = 0; i < K_AT_ONCE; i++) {
+        for (int i = 0; i < 2; i++) {
             uint32_t a[4];
             if (!KEEPS_Q)
                 load_q_step(a, q, step + i);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
+                float(&sum)[4] = i ? other[n] : score[n];
                 if (KEEPS_Q)
-                    multiply(score[n], kept[step + i], k[i].b[n][0], k[i].b[n][1]);
+                    multiply(sum, kept[step + i], k[i].b[n][0], k[i].b[n][1]);
                 else
-                    multiply(score[n], a, k[i].b[n][0], k[i].b[n][1]);
+                    multiply(sum, a, k[i].b[n][0], k[i].b[n][1]);
             }
         }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * HALVES; i++) {
+        score[0][i] += other[0][i];
+        score[1][i] += other[1][i];
     }
 }
 
 /* Products become scores; first: the tile's first token. */
 ATTEND_FN void see(const imx_attend_args &x, const heads_room *room, float scale, int first,
-                   float (&score)[2][4])
+                   bool whole, float (&score)[2][4])
 {
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, t = first + lane % 4 * 2;
+    if (x.soft_cap > 0) {
+#pragma unroll
+        for (int i = 0; i < 4 * HALVES; i++) {
+            float *of = &score[i % 2][i / 2];
+            *of = x.soft_cap * tanhf(__fdividef(*of * scale, x.soft_cap)) * LOG2E;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4 * HALVES; i++)
+            score[i % 2][i / 2] *= scale * LOG2E;
+    }
+    if (whole)
+        return;
 #pragma unroll
     for (int i = 0; i < 2 * HALVES; i++) {
         int row = lane / 4 + i / 2 * 8, from = room->from[warp][row], to = room->to[warp][row];
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             int at = t + n * 8 + i % 2;
-            score[n][i] = at >= from && at < to ? score_of(x, scale, score[n][i]) : NONE;
+            score[n][i] = at >= from && at < to ? score[n][i] : NONE;
         }
     }
 }
@@ -300,7 +359,8 @@ ATTEND_FN void weigh(lane_sums *s, float (&score)[2][4])
 
 ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums *s)
 {
-    int lane = (int)threadIdx.x % LANES, row = lane % 16, half = lane / 16;
+    int row = (int)threadIdx.x % 16, half = (int)threadIdx.x % LANES / 16;
+    uint32_t row_at = tile + (uint32_t)(row * ROW_BYTES), unit = lane_unit(row, half);
     uint32_t a[4] = { 0, 0, 0, 0 };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -312,7 +372,7 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
 #pragma unroll
     for (int i = 0; i < UNITS; i += 2) {
         uint32_t m[4];
-        load_matrices_turned(m, unit_at(tile, row, i + half));
+        load_matrices_turned(m, further(row_at, unit, i));
 #pragma unroll
         for (int j = 0; j < 2; j++) { /* words are two tokens of two numbers each */
             uint32_t even[2], odd[2];
@@ -326,7 +386,7 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         uint32_t b[4];
-        load_matrices_turned(b, unit_at(tile, row, 2 * i + half));
+        load_matrices_turned(b, further(row_at, unit, 2 * i));
         multiply(s->of[2 * i], a, b[0], b[1]);
         multiply(s->of[2 * i + 1], a, b[2], b[3]);
     }
@@ -442,10 +502,12 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
     float *sums = (float *)((char *)imx_attend_shared + WARPS * RING_BYTES);
     const uintptr_t places =
         (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
+    const bool all_see = !x.hidden && !x.visible;
     float scale = scale_of(x);
     loader l;
     l.item = all.next;
-    l.aligned = (places & 15) == 0;
+    l.together = (places & 15) == 0 && x.page % TOKENS == 0;
+    l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
     if (threadIdx.x == LAST * LANES)
         room.pending_count = 0;
     find_tokens(x, all, &l);
@@ -476,7 +538,7 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
             uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
             float score[2][4] = {};
             multiply_k(tile, q, kept, score);
-            see(x, &room, scale, first, score);
+            see(x, &room, scale, first, all_see && first + TOKENS <= w.end, score);
             weigh(&own, score);
             multiply_v(tile + HALF_BYTES, score, &own);
             stage = after(stage);

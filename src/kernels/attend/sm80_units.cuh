@@ -57,11 +57,28 @@ ATTEND_FN void shared_store(uint32_t to, uint4 v)
                  : "memory");
 }
 
+ATTEND_FN int swizzle(int row)
+{
+    return UNITS < 8 ? row / 2 & 3 : row & 7;
+}
+
+/* The same in two parts, so that most of it is known when the kernel is compiled: unit `half`, 0 or
+ * 1, of a lane's row, and `unit` units further, which are even. */
+ATTEND_FN uint32_t lane_unit(int row, int half)
+{
+    return (uint32_t)((half ^ swizzle(row)) * 16);
+}
+
+ATTEND_FN uint32_t further(uint32_t row_at, uint32_t lane_unit, int unit)
+{
+    const int low = UNITS < 8 ? 3 : 7;
+    return row_at + (lane_unit ^ (uint32_t)((unit & low) * 16)) + (uint32_t)((unit & ~low) * 16);
+}
+
 /* The address of a unit of row `row` of a tile. */
 ATTEND_FN uint32_t unit_at(uint32_t tile, int row, int unit)
 {
-    int by = UNITS < 8 ? row / 2 & 3 : row & 7;
-    return tile + (uint32_t)(row * ROW_BYTES + (unit ^ by) * 16);
+    return tile + (uint32_t)(row * ROW_BYTES + (unit ^ swizzle(row)) * 16);
 }
 
 /* ---- 8-bit numbers ---------------------------------------------------------------------------- */
@@ -104,13 +121,18 @@ ATTEND_FN uint4 load_any(const void *at)
 }
 
 /* there: else zeros. */
+ATTEND_FN void load_aligned_unit(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
 ATTEND_FN void load_unit(uint32_t to, const void *from, bool there, bool aligned)
 {
     if (aligned)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     :
-                     : "r"(to), "l"(from), "r"(there ? 16 : 0)
-                     : "memory");
+        load_aligned_unit(to, from, there);
     else
         shared_store(to, there ? load_any(from) : make_uint4(0, 0, 0, 0));
 }

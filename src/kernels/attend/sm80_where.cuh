@@ -32,8 +32,8 @@ struct items {
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-ATTEND_FN void complain(const imx_attend_args &x, const imbrexd_watch &watch, int kind,
-                        int sequence, int64_t have, int64_t want)
+static __device__ __noinline__ void complain(const imx_attend_args &x, const imbrexd_watch &watch,
+                                             int kind, int sequence, int64_t have, int64_t want)
 {
     imbrexd_site site = { x.plan, 0, watch.rank, sequence };
     imbrexd_fault_raise(&watch, kind, site, (uint64_t)have, (uint64_t)want);
@@ -135,15 +135,15 @@ ATTEND_FN int page_of(const imx_attend_args &x, const work &w, int t)
     return x.page ? x.pages[w.sequence * x.page_stride + t / x.page] : w.sequence;
 }
 
-/* The first element of token t in k or v. */
+/* The first element of token `in` of a page, or of a sequence, in k or v. */
 ATTEND_FN int64_t token_in(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
-                           int page, int t)
+                           int page, int in)
 {
     if (x.page && (page < 0 || page >= x.page_count)) {
         complain(x, watch, IMBREXD_FAULT_PAGE, w.sequence, page, x.page_count);
         page = 0;
     }
-    return page * x.cache_stride + imx_attend_row(&x, x.page ? t % x.page : t, w.head) * IMX_DIM;
+    return page * x.cache_stride + imx_attend_row(&x, in, w.head) * IMX_DIM;
 }
 
 /* ---- what splits come to --------------------------------------------------------------------- */
