@@ -9,6 +9,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "sanitized.h"
 
 enum { QUERIES_MOST = 8, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
 
@@ -433,10 +434,12 @@ static int check_case(imbrex_group *group, const decode_case *c)
     return failed;
 }
 
+/* Sanitizers take ten times as long: some of the cases, others of each number of ranks. */
 int decode_cases(imbrex_group *group, void *ctx)
 {
+    int step = SANITIZED ? 5 : 1;
     (void)ctx;
-    for (int i = 0; i < CASES; i++)
+    for (int i = imbrex_group_size(group) % step; i < CASES; i += step)
         if (check_case(group, &cases[i]))
             return 1;
     return 0;
