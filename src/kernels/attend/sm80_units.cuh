@@ -1,8 +1,9 @@
 /* sm80_units.cuh - what attention by tensor cores is made of: units of 16 bytes in shared memory,
  * fragments, products.
  *
- * The units of row r of a tile lie at their number ^ (r % 8), or, where there are four, ^ (r / 2 %
- * 4), so that eight rows' units of one column are in different banks.  Shared addresses are 32-bit numbers of the .shared window. */
+ * The units of row r of a tile lie at their number ^ (r % 8), or, where a row has but four of them,
+ * ^ (r / 2 % 4), so that eight rows' units of one column are in different banks.  Shared addresses
+ * are 32-bit numbers of the .shared window. */
 #ifndef IMX_ATTEND_SM80_UNITS_CUH
 #define IMX_ATTEND_SM80_UNITS_CUH
 
@@ -81,7 +82,7 @@ ATTEND_FN uint32_t unit_at(uint32_t tile, int row, int unit)
     return tile + (uint32_t)(row * ROW_BYTES + (unit ^ swizzle(row)) * 16);
 }
 
-/* ---- 8-bit numbers ---------------------------------------------------------------------------- */
+/* ---- 8-bit numbers --------------------------------------------------------------------------- */
 
 #define IMX_EIGHT (IMX_CACHE == 4)
 
