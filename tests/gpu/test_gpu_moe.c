@@ -3,14 +3,18 @@
 #include "gpu.h"
 #include "moe_cases.h"
 
+typedef struct ranks_of {
+    int ranks, wide;
+} ranks_of;
+
 static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     imbrex_group *group;
     moe_walk walk = { .step = gpu_is_fake() ? 7 : 1 };
     imbrex_group_desc desc = { .bootstrap = bootstrap, .device = gpu_of(rank, true) };
-    (void)ctx;
     RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = moe_cases_device(group, &walk);
+    int failed = ((const ranks_of *)ctx)->wide ? moe_cases_wide(group, &walk)
+                                               : moe_cases_device(group, &walk);
     if (failed)
         imbrex_group_abort(group);
     imbrex_group_destroy(group);
@@ -19,15 +23,17 @@ static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 
 static int on_ranks(void *ctx)
 {
-    ranks_desc desc = { .size = *(int *)ctx };
-    return ranks_run_bare(&desc, on_gpu, NULL);
+    ranks_desc desc = { .size = ((const ranks_of *)ctx)->ranks };
+    return ranks_run_bare(&desc, on_gpu, ctx);
 }
 
 int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
-    for (int ranks = 1; ranks <= gpu_count() && ranks <= 4; ranks++)
-        if (gpu_wanted("experts on %d", ranks))
-            gpu_report(gpu_isolated(on_ranks, &ranks, 120));
+    for (int i = 0; i < 2 * gpu_count() && i < 2 * 4; i++) {
+        ranks_of of = { .ranks = i / 2 + 1, .wide = i % 2 };
+        if (gpu_wanted(of.wide ? "wide tiles on %d" : "experts on %d", of.ranks))
+            gpu_report(gpu_isolated(on_ranks, &of, 120));
+    }
     return gpu_end();
 }

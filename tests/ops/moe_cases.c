@@ -308,7 +308,7 @@ static int check_case(imbrex_group *group, const moe_case *c, char *arena)
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group), failed = 0;
     int64_t tokens = c->desc.tokens, ms[] = { tokens, tokens / 2, tokens };
     imbrex_moe_desc gathers = c->desc;
-    gathers.algorithm = c->sequential ? "sequential" : "copy";
+    gathers.algorithm = c->gathers;
     RANK_OK(imbrex_plan_ag_moe(group, &gathers, &ag));
     RANK_OK(imbrex_plan_moe_rs(group, &c->desc, &rs));
     RANK_CHECK(imbrex_plan_rows(ag) == imbrex_plan_rows(rs), "capacities differ");
@@ -342,6 +342,8 @@ static const struct {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+static const char *const algorithms[] = { "copy", "ll", "sequential" }; /* of ag_moe */
+
 static moe_case case_of(int i)
 {
     int s = i / (KINDS * 2), kind = i / 2 % KINDS;
@@ -357,29 +359,30 @@ static moe_case case_of(int i)
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK,
                                  .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
-                       .sequential = (s + kind + i) % 3 == 0,
+                       .gathers = algorithms[(s + kind + i) % 3],
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
                        .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
 }
 
 /* With so few SMs that tiles of all sizes are chosen, and a block has several: edges of rows, of
- * columns and of k. */
+ * columns and of k; and so many pairs that one look does not find them all, and so many experts
+ * that a block has several.  tries: how many kinds of ids. */
 static const struct {
     int64_t tokens, n, k;
-    int experts, top_k, align, sms;
+    int experts, top_k, align, sms, tries;
 } wide[] = {
-    { 96, 136, 200, 2, 2, 0, 1 },
-    { 140, 232, 136, 3, 2, 4, 1 },
-    { 40, 456, 64, 4, 2, 1, 1 },
-    { 60, 72, 328, 2, 3, 16, 1 },
+    { 96, 136, 200, 2, 2, 0, 1, 3 }, { 140, 232, 136, 3, 2, 4, 1, 3 },
+    { 40, 456, 64, 4, 2, 1, 1, 3 },  { 60, 72, 328, 2, 3, 16, 1, 3 },
+    { 300, 64, 72, 2, 2, 0, 2, 3 },  { 1200, 8, 16, 160, 8, 0, 0, 1 },
+    { 16500, 8, 8, 3, 8, 1, 0, 1 },
 };
 enum { WIDE = sizeof wide / sizeof *wide };
 
-static moe_case wide_case_of(int i)
+static moe_case wide_case_of(int s, int i)
 {
-    static const int ids[] = { EVEN, SKEWED, TWICE };
-    int s = i / 6, kind = i / 2 % 3;
+    static const int ids[] = { SKEWED, EVEN, TWICE };
+    int kind = i / 2;
     return (moe_case){ .desc = { .tokens = wide[s].tokens,
                                  .n = wide[s].n,
                                  .k = wide[s].k,
@@ -389,18 +392,27 @@ static moe_case wide_case_of(int i)
                                  .sms = wide[s].sms,
                                  .parallel = (imbrex_experts)(i % 2),
                                  .dtype = (s + kind) % 2 ? IMBREX_F16 : IMBREX_BF16,
-                                 .layout = i / 2 % 2 ? IMBREX_KN : IMBREX_NK },
+                                 .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
                        .ids = ids[kind],
-                       .sequential = i % 4 == 3,
+                       .gathers = algorithms[i % 3],
                        .weights = 1 };
 }
 
-static int walk_all(imbrex_group *group, const moe_walk *walk, char *arena)
+static int walk_table(imbrex_group *group, const moe_walk *walk, char *arena)
 {
-    int count = SHAPES * KINDS * 2;
-    for (int i = 0; i < count + (arena ? WIDE * 6 : 0); i += walk->step) {
-        moe_case c = i < count ? case_of(i) : wide_case_of(i - count);
+    for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
+        moe_case c = case_of(i);
         if (check_case(group, &c, arena))
+            return 1;
+    }
+    return 0;
+}
+
+static int walk_wide(imbrex_group *group, const moe_walk *walk, char *arena)
+{
+    for (int i = 0; i < WIDE * 6; i += walk->step) {
+        moe_case c = wide_case_of(i / 6, i % 6);
+        if (i % 6 < 2 * wide[i / 6].tries && check_case(group, &c, arena))
             return 1;
     }
     return 0;
@@ -408,12 +420,25 @@ static int walk_all(imbrex_group *group, const moe_walk *walk, char *arena)
 
 int moe_cases_all(imbrex_group *group, void *walk)
 {
-    return walk_all(group, walk, NULL);
+    return walk_table(group, walk, NULL);
+}
+
+static int on_device(imbrex_group *group, const moe_walk *walk,
+                     int (*all)(imbrex_group *, const moe_walk *, char *))
+{
+    void *arena;
+    RANK_OK(imbrex_mem_alloc(group, LENT_ARENA, &arena));
+    int failed = all(group, walk, arena);
+    imbrex_mem_free(group, arena);
+    return failed;
 }
 
 int moe_cases_device(imbrex_group *group, void *walk)
 {
-    void *arena;
-    RANK_OK(imbrex_mem_alloc(group, LENT_ARENA, &arena));
-    return walk_all(group, walk, arena);
+    return on_device(group, walk, walk_table);
+}
+
+int moe_cases_wide(imbrex_group *group, void *walk)
+{
+    return on_device(group, walk, walk_wide);
 }

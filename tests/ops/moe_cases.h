@@ -12,7 +12,7 @@ enum { EVEN, SKEWED, TO_ONE, TO_NONE, ANY_NUMBER, TWICE, KINDS }; /* of ids */
 typedef struct moe_case {
     imbrex_moe_desc desc; /* n and k of both operators, on one rank */
     int ids, weights, bias, gathered, real;
-    int sequential; /* ag_moe by that, else by "copy" */
+    const char *gathers; /* the algorithm of ag_moe */
 } moe_case;
 
 /* What one rank has. */
@@ -46,5 +46,8 @@ int moe_cases_all(imbrex_group *group, void *walk);
 
 /* The same on a device that does not read the host's memory. */
 int moe_cases_device(imbrex_group *group, void *walk);
+
+/* There, what only kernels for GPUs tell apart: tiles of all sizes, several of them a block. */
+int moe_cases_wide(imbrex_group *group, void *walk);
 
 #endif /* MOE_CASES_H */

@@ -1,13 +1,17 @@
 /* sm80.cu - the route kernel on NVIDIA GPUs.  Blocks need not meet: each makes the histogram of all
  * pairs for itself, which costs less than to wait for one, and then places the pairs of every
  * so-many-th expert.  Counts are added by atomics, whose order does not show in a sum; places are
- * not. */
+ * not.
+ *
+ * A warp has a part of the pairs, 32 at a time.  Which of them are of the block's first expert it
+ * writes down as it counts, a bit each, if there are not too many: then they are looked at once. */
 #include "../grid.cuh"
 #include "../vector.cuh"
 #include "args.h"
 
 enum { THREADS = 1024, WARPS = THREADS / 32 };
 enum { AHEAD = 8 /* loads of a thread before it looks at one */ };
+enum { MASKS = 4096 };
 enum : unsigned { ALL = 0xffffffff }; /* lanes */
 
 /* Of a block. */
@@ -15,6 +19,7 @@ struct shared {
     int32_t count[IMX_ROUTE_EXPERTS], begin[IMX_ROUTE_EXPERTS];
     int32_t all;           /* rows of all experts */
     int32_t before[WARPS]; /* matches in each warp's part */
+    uint32_t masks[MASKS]; /* of 32 pairs each: those of the block's first expert */
 };
 
 /* Of a pair in packed: its id; its weight is top_k words on. */
@@ -29,13 +34,43 @@ static __device__ __forceinline__ bool is_here(const imx_route_args &args, int32
     return id >= args.first && id - args.first < args.here;
 }
 
-/* Ids of pairs first, first + apart, ..., below end; behind it -1, which is nobody's. */
-static __device__ __forceinline__ void load_ids(const imx_route_args &args, int32_t first,
-                                                int32_t apart, int32_t end, int32_t (&id)[AHEAD])
+/* A lane's pairs, 32 apart: where in packed the next one's id is, without dividing again. */
+struct walk {
+    int32_t pair, place, apart, over; /* over: places that a step adds */
+    const int32_t *at;
+};
+
+static __device__ __forceinline__ walk walk_from(const imx_route_args &args, int32_t pair)
+{
+    int32_t tokens = 32 / args.top_k;
+    walk w = { pair, pair % args.top_k, 32 + tokens * args.top_k, 32 - tokens * args.top_k,
+               pair_at(args, pair) };
+    return w;
+}
+
+/* Ids of the next pairs below end; behind it -1, which is nobody's. */
+static __device__ __forceinline__ void load_ids(const imx_route_args &args, walk *w, int32_t end,
+                                                int32_t (&id)[AHEAD])
 {
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++)
-        id[j] = first + j * apart < end ? *pair_at(args, first + j * apart) : -1;
+    for (int j = 0; j < AHEAD; j++) {
+        id[j] = w->pair < end ? *w->at : -1;
+        w->pair += 32;
+        w->place += w->over;
+        w->at += w->apart;
+        if (w->place >= args.top_k) {
+            w->place -= args.top_k;
+            w->at += args.top_k;
+        }
+    }
+}
+
+/* This warp's part: whole groups of 32. */
+static __device__ __forceinline__ void part_of(int32_t pairs, int32_t *first, int32_t *end)
+{
+    int32_t part = (pairs / WARPS / 32 + 1) * 32;
+    *first = (int32_t)threadIdx.x / 32 * part;
+    *end = pairs - *first < part ? pairs : *first + part;
 }
 
 static __device__ __forceinline__ int32_t cut(const imx_route_args &args, int32_t row)
@@ -53,20 +88,31 @@ static __device__ __forceinline__ void pack(const imx_route_args &args, int32_t 
     }
 }
 
-static __device__ __forceinline__ void count_pairs(const imx_route_args &args, shared *s)
+/* expert: the block's first, whose matches it counts, too. */
+static __device__ __forceinline__ void count_pairs(const imx_route_args &args, shared *s,
+                                                   int32_t expert)
 {
     for (int32_t e = threadIdx.x; e < args.here; e += THREADS)
         s->count[e] = 0;
     __syncthreads();
-    int32_t pairs = args.tokens * args.top_k;
-    for (int32_t i = threadIdx.x; i < pairs; i += AHEAD * THREADS) {
+    int32_t lane = threadIdx.x % 32, pairs = args.tokens * args.top_k, first, end, matches = 0;
+    part_of(pairs, &first, &end);
+    walk w = walk_from(args, first + lane);
+    for (int32_t at = first; at < end; at += AHEAD * 32) {
         int32_t id[AHEAD];
-        load_ids(args, i, THREADS, pairs, id);
+        load_ids(args, &w, end, id);
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++)
+        for (int j = 0; j < AHEAD; j++) {
+            uint32_t mask = __ballot_sync(ALL, id[j] == expert);
             if (is_here(args, id[j]))
                 atomicAdd(&s->count[id[j] - args.first], 1);
+            if (lane == 0 && at + j * 32 < end && at / 32 + j < MASKS)
+                s->masks[at / 32 + j] = mask;
+            matches += __popc(mask);
+        }
     }
+    if (lane == 0)
+        s->before[threadIdx.x / 32] = matches;
     __syncthreads();
 }
 
@@ -125,40 +171,64 @@ static __device__ __forceinline__ void fail(const imx_route_args &args, const im
         imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows, (uint64_t)most);
 }
 
-/* All of a block: the expert's pairs in their order, and the rows between it and the next one. */
-static __device__ __forceinline__ void place_pairs(const imx_route_args &args, shared *s, int32_t e)
+/* By a warp: which of its pairs are the expert's, for one that the block did not count. */
+static __device__ __forceinline__ int32_t count_matches(const imx_route_args &args, int32_t expert,
+                                                        int32_t first, int32_t end)
 {
-    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = args.tokens * args.top_k;
-    int32_t part = (pairs / WARPS / 32 + 1) * 32, first = warp * part;
-    int32_t end = pairs - first < part ? pairs : first + part;
+    walk w = walk_from(args, first + threadIdx.x % 32);
     int32_t matches = 0;
     for (int32_t at = first; at < end; at += AHEAD * 32) {
         int32_t id[AHEAD];
-        load_ids(args, at + lane, 32, end, id);
+        load_ids(args, &w, end, id);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++)
-            matches += __popc(__ballot_sync(ALL, id[j] == args.first + e));
+            matches += __popc(__ballot_sync(ALL, id[j] == expert));
     }
-    if (lane == 0)
-        s->before[warp] = matches;
-    __syncthreads();
+    return matches;
+}
+
+/* 32 pairs from `at` on, of which mask says those of the expert: its rows from *row on are theirs. */
+static __device__ __forceinline__ void place_group(const imx_route_args &args, int32_t at,
+                                                   uint32_t mask, int32_t limit, int32_t *row)
+{
+    int32_t lane = threadIdx.x % 32, i = at + lane;
+    int32_t mine = *row + __popc(mask & ((1u << lane) - 1));
+    if (mask >> lane & 1) {
+        args.pair_row[i] = mine < limit ? mine : -1;
+        if (mine < limit)
+            args.row_pair[mine] = i;
+    }
+    *row += __popc(mask);
+}
+
+/* All of a block: the expert's pairs in their order, and the rows between it and the next one.
+ * counted: it is the block's first, whose matches are known. */
+static __device__ __forceinline__ void place_pairs(const imx_route_args &args, shared *s, int32_t e,
+                                                   bool counted)
+{
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = args.tokens * args.top_k;
+    int32_t first, end, expert = args.first + e;
+    part_of(pairs, &first, &end);
+    if (!counted) {
+        int32_t matches = count_matches(args, expert, first, end);
+        if (lane == 0)
+            s->before[warp] = matches;
+        __syncthreads();
+    }
     int32_t row = s->begin[e], limit = limit_of(args, s, e);
     for (int32_t w = 0; w < warp; w++)
         row += s->before[w];
-    for (int32_t at = first; at < end; at += AHEAD * 32) {
-        int32_t id[AHEAD];
-        load_ids(args, at + lane, 32, end, id);
+    if (counted && pairs <= MASKS * 32) {
+        for (int32_t at = first; at < end; at += 32)
+            place_group(args, at, s->masks[at / 32], limit, &row);
+    } else {
+        walk w = walk_from(args, first + lane);
+        for (int32_t at = first; at < end; at += AHEAD * 32) {
+            int32_t id[AHEAD];
+            load_ids(args, &w, end, id);
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            bool match = id[j] == args.first + e;
-            unsigned mask = __ballot_sync(ALL, match);
-            int32_t i = at + lane + j * 32, mine = row + __popc(mask & ((1u << lane) - 1));
-            if (match) {
-                args.pair_row[i] = mine < limit ? mine : -1;
-                if (mine < limit)
-                    args.row_pair[mine] = i;
-            }
-            row += __popc(mask);
+            for (int j = 0; j < AHEAD; j++)
+                place_group(args, at + j * 32, __ballot_sync(ALL, id[j] == expert), limit, &row);
         }
     }
     int32_t next = e + 1 < args.here ? s->begin[e + 1] : s->all;
@@ -185,7 +255,7 @@ static __device__ __forceinline__ void tell(const imx_route_args &args, const sh
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_route(const __grid_constant__ imx_route_args args,
               const __grid_constant__ imbrexd_watch watch)
 {
@@ -197,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         pack(args, thread, threads);
         return;
     }
-    count_pairs(args, &s);
+    count_pairs(args, &s, args.first + (int32_t)blockIdx.x);
     if (threadIdx.x < 32)
         place_experts(args, &s);
     __syncthreads();
@@ -205,5 +275,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         tell(args, &s, watch);
     every_pair(args, &s, thread, threads);
     for (int32_t e = blockIdx.x; e < args.here; e += gridDim.x)
-        place_pairs(args, &s, e);
+        place_pairs(args, &s, e, e == (int32_t)blockIdx.x);
 }
