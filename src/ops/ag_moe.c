@@ -1,8 +1,11 @@
 /* ag_moe.c - c[rows, n] = all_gather(a)[token of row] * b[expert of row], rows by expert.
  *
- * copy        caller   | pack own ids and weights | push them, flags | wait for all | route |
+ * copy        caller   | pack own ids and weights | gather them by one kernel | route |
  *                        tiles of own tokens | the others, once all of a is here |
  *             second   | push a, chunk by chunk, to each peer, flags | ...
+ *
+ * ll          caller   | pack | gather ids and weights, and a, each by one kernel, data with flags |
+ *                        route | all tiles |
  *
  * sequential  caller   | pack own ids and weights | push them and a, flags | wait for all | route |
  *                        all experts' tiles, whose rows of a are found by index |
@@ -14,7 +17,7 @@
 #include "moe.h"
 #include "plan/descs.h"
 
-enum { ROUTE, GROUPED }; /* kernels */
+enum { ROUTE, GROUPED, LL, LL_PACKED }; /* kernels */
 
 /* ---- ids and weights, which travel as one matrix --------------------------------------------- */
 
@@ -42,25 +45,24 @@ static void *packed_own(const imx_run *run)
     return (char *)imx_run_local(run) + pack_bytes(run->variant, run->variant->shape.m);
 }
 
-/* ---- both ------------------------------------------------------------------------------------ */
+/* ---- all --------------------------------------------------------------------------------------- */
 
-static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+static bool is_replicated(const imx_variant *variant)
 {
-    return imx_transfer_sequential_cost(rates, p->sent);
+    return imx_moe_desc_of(variant->plan)->replicate;
 }
 
-/* Two movements: a, and what was packed. */
-static void layout(const imx_variant *variant, imx_needs *n)
+/* Of two movements: a, and what was packed.  by_ll: how that travels. */
+static void add_needs(const imx_variant *variant, const imx_needs *a, bool by_ll, imx_needs *n)
 {
-    imx_needs a = { 0 }, packed = { 0 };
-    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
-    if (imx_moe_desc_of(variant->plan)->replicate)
-        return;
-    imx_transfer_gather_needs(variant, variant->shape.k, &a);
-    imx_transfer_gather_needs(variant, pack_width(variant), &packed);
-    imx_needs both = imx_transfer_both(&a, &packed);
-    both.local_bytes = n->local_bytes;
-    *n = both;
+    imx_needs packed = { 0 };
+    size_t local = n->local_bytes;
+    if (by_ll)
+        imx_transfer_ll_needs(variant, pack_width(variant), false, &packed);
+    else
+        imx_transfer_gather_needs(variant, pack_width(variant), &packed);
+    *n = by_ll ? imx_transfer_both_ll(a, &packed) : imx_transfer_both(a, &packed);
+    n->local_bytes = local;
 }
 
 /* reserved_sms: of the device, for what runs beside the product. */
@@ -98,12 +100,25 @@ static imbrex_status route(const imx_run *run)
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
-/* Own tokens, which the caller's a has, are `tokens` from `first` on.  ready: signals of the rows
- * that come; NULL: all are here. */
-static imbrex_status multiply(const imx_run *run, int64_t first, int64_t tokens,
-                              const uint64_t *ready)
+/* Own tokens, which the caller's a has, are `tokens` from `first` on. */
+static imx_grouped_args product_args(const imx_run *run, int64_t first, int64_t tokens)
 {
     imx_grouped_args args = imx_moe_grouped_args(run);
+    args.top_k = imx_moe_desc_of(run->plan)->top_k;
+    args.own = run->args->a;
+    args.own_first = first;
+    args.own_rows = tokens;
+    args.c = run->args->c;
+    return args;
+}
+
+/* all: the matrix that peers' tokens are in.  ready: signals of those that come; NULL: all are
+ * there. */
+static imbrex_status multiply(const imx_run *run, const void *all, const uint64_t *ready)
+{
+    imx_grouped_args args =
+        product_args(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank));
+    args.gathered = all;
     args.ready = ready;
     args.epoch = run->epoch;
     args.rank = run->rank;
@@ -111,42 +126,33 @@ static imbrex_status multiply(const imx_run *run, int64_t first, int64_t tokens,
     args.chunks = run->variant->config.chunks;
     args.chunk_rows = imx_variant_chunk_rows(run->variant, run->m);
     args.plan = imx_variant_site(run->variant);
-    args.top_k = imx_moe_desc_of(run->plan)->top_k;
-    args.own = run->args->a;
-    args.own_first = first;
-    args.own_rows = tokens;
-    args.gathered = imx_run_data(run, run->rank);
-    args.c = run->args->c;
     return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 
 static imbrex_status run_replicated(const imx_run *run)
 {
+    const imx_grouped_args args = product_args(run, 0, run->m);
     IMX_TRY(pack(run, run->m, packed_all(run)));
     IMX_TRY(route(run));
-    return multiply(run, 0, run->m, NULL);
+    return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 
-/* Own ids and weights to all, and all of them into one place; second: the run of that movement. */
-static imbrex_status send_packed(const imx_run *second)
+/* Own ids and weights to all, and all of them into one place; a: what the rows of a need. */
+static imbrex_status gather_packed_by_ll(const imx_run *run, const imx_needs *a)
 {
-    IMX_TRY(pack(second, imx_run_rows(second, second->rank), packed_own(second)));
-    return imx_transfer_gather(second, second->stream, packed_own(second),
-                               pack_width(second->variant));
+    imbrex_args args = *run->args;
+    imx_run packed = imx_transfer_second_ll(run, a);
+    args.a = packed_own(run);
+    packed.args = &args;
+    IMX_TRY(pack(run, imx_run_rows(run, run->rank), packed_own(run)));
+    return imx_transfer_ll(&packed, LL_PACKED, pack_width(run->variant), false, packed_all(run));
 }
 
-static imbrex_status take_packed(const imx_run *second)
+static imbrex_status prepare_packed(imx_variant *variant)
 {
-    IMX_TRY(imx_transfer_gather_wait(second, second->stream));
-    return imx_transfer_gather_out(second, second->stream, packed_own(second),
-                                   pack_width(second->variant), packed_all(second), true);
-}
-
-static imx_run of_packed(const imx_run *run)
-{
-    imx_needs a = { 0 };
-    imx_transfer_gather_needs(run->variant, run->variant->shape.k, &a);
-    return imx_transfer_second(run, &a);
+    if (is_replicated(variant))
+        return IMBREX_OK;
+    return imx_transfer_ll_prepare(variant, LL_PACKED, pack_width(variant), false);
 }
 
 static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
@@ -163,38 +169,113 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->copy;
-    return 45 + 0.06 * sending + imx_cost_left(sending, p->covering);
+    return 30 + 0.06 * sending + imx_cost_left(sending, p->covering);
+}
+
+static void lay_out_copy(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs a = { 0 };
+    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
+    if (is_replicated(variant))
+        return;
+    imx_transfer_gather_needs(variant, variant->shape.k, &a);
+    add_needs(variant, &a, true, n);
 }
 
 /* Between ranks on one GPU it is multiprocessors that copy. */
 static imbrex_status prepare_copy(imx_variant *variant)
 {
-    return prepare(variant, variant->config.reserved_for_copies);
+    IMX_TRY(prepare(variant, variant->config.reserved_for_copies));
+    return prepare_packed(variant);
 }
 
 static imbrex_status run_copy(const imx_run *run)
 {
-    const imx_run second = of_packed(run);
+    imx_needs a = { 0 };
     const uint64_t *ready = imx_run_signal(run, run->rank);
-    if (imx_moe_desc_of(run->plan)->replicate)
+    if (is_replicated(run->variant))
         return run_replicated(run);
+    imx_transfer_gather_needs(run->variant, run->variant->shape.k, &a);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
-    IMX_TRY(send_packed(&second));
     IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
     IMX_TRY(gathered(run, run->plan->comm, false));
-    IMX_TRY(take_packed(&second));
+    IMX_TRY(gather_packed_by_ll(run, &a));
     IMX_TRY(route(run));
     if (imx_moe_grouped_args(run).here > IMX_GROUPED_ORDERED) {
         IMX_TRY(imx_transfer_gather_wait(run, run->stream));
         ready = NULL;
     }
-    IMX_TRY(multiply(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank), ready));
+    IMX_TRY(multiply(run, imx_run_data(run, run->rank), ready));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double sent_most = 2 << 20; /* of a rank, before a product */
+    return imx_transfer_ll_cost(rates, p->sent, sent_most);
+}
+
+/* In local data: all ranks' tokens behind what was packed. */
+static size_t tokens_at(const imx_variant *variant)
+{
+    return 2 * pack_bytes(variant, variant->shape.m);
+}
+
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
+{
+    const imx_shape *s = &variant->shape;
+    imx_needs a = { 0 };
+    n->local_bytes = tokens_at(variant) + (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
+    if (is_replicated(variant))
+        return;
+    imx_transfer_ll_needs(variant, s->k, false, &a);
+    add_needs(variant, &a, true, n);
+}
+
+static imbrex_status prepare_ll(imx_variant *variant)
+{
+    IMX_TRY(prepare(variant, 0));
+    IMX_TRY(prepare_packed(variant));
+    if (is_replicated(variant))
+        return IMBREX_OK;
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.k, false);
+}
+
+static imbrex_status run_ll(const imx_run *run)
+{
+    imx_needs a = { 0 };
+    void *all = (char *)imx_run_local(run) + tokens_at(run->variant);
+    if (is_replicated(run->variant))
+        return run_replicated(run);
+    if (run->args->gathered)
+        all = run->args->gathered;
+    imx_transfer_ll_needs(run->variant, run->variant->shape.k, false, &a);
+    IMX_TRY(gather_packed_by_ll(run, &a));
+    IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, false, all));
+    IMX_TRY(route(run));
+    return multiply(run, all, NULL);
+}
+
 /* ---- sequential ------------------------------------------------------------------------------ */
+
+static double sequential_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_sequential_cost(rates, p->sent);
+}
+
+static void lay_out_sequential(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs a = { 0 };
+    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
+    if (is_replicated(variant))
+        return;
+    imx_transfer_gather_needs(variant, variant->shape.k, &a);
+    add_needs(variant, &a, false, n);
+}
 
 static imbrex_status prepare_sequential(imx_variant *variant)
 {
@@ -203,17 +284,23 @@ static imbrex_status prepare_sequential(imx_variant *variant)
 
 static imbrex_status run_sequential(const imx_run *run)
 {
-    const imx_run second = of_packed(run);
-    if (imx_moe_desc_of(run->plan)->replicate)
+    int64_t k = run->variant->shape.k, packed = pack_width(run->variant);
+    imx_needs a = { 0 };
+    if (is_replicated(run->variant))
         return run_replicated(run);
+    imx_transfer_gather_needs(run->variant, k, &a);
+    const imx_run second = imx_transfer_second(run, &a);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(send_packed(&second));
-    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, run->variant->shape.k));
-    IMX_TRY(take_packed(&second));
+    IMX_TRY(pack(run, imx_run_rows(run, run->rank), packed_own(run)));
+    IMX_TRY(imx_transfer_gather(&second, run->stream, packed_own(run), packed));
+    IMX_TRY(imx_transfer_gather(run, run->stream, run->args->a, k));
+    IMX_TRY(imx_transfer_gather_wait(&second, run->stream));
+    IMX_TRY(imx_transfer_gather_out(&second, run->stream, packed_own(run), packed, packed_all(run),
+                                    true));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(route(run));
     IMX_TRY(gathered(run, run->stream, true));
-    IMX_TRY(multiply(run, imx_run_row(run, run->rank), imx_run_rows(run, run->rank), NULL));
+    IMX_TRY(multiply(run, imx_run_data(run, run->rank), NULL));
     return imx_run_end(run);
 }
 
@@ -258,13 +345,20 @@ const imx_op imx_op_ag_moe = {
     .capacity = imx_moe_capacity,
     .algorithms = {
         { .name = "copy",
+          .by_kernel = true,
           .cost = copy_cost,
-          .layout = layout,
+          .layout = lay_out_copy,
           .prepare = prepare_copy,
           .run = run_copy },
+        { .name = "ll",
+          .by_kernel = true,
+          .cost = ll_cost,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
         { .name = "sequential",
           .cost = sequential_cost,
-          .layout = layout,
+          .layout = lay_out_sequential,
           .prepare = prepare_sequential,
           .run = run_sequential },
     },

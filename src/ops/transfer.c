@@ -46,7 +46,8 @@ imx_needs imx_transfer_both_ll(const imx_needs *first, const imx_needs *second)
 {
     imx_needs both = imx_transfer_both(first, second);
     both.done += second->done;
-    both.lines_bytes = both.data_bytes;
+    both.lines_at = first->lines_bytes ? 0 : imx_align(first->data_bytes, 256);
+    both.lines_bytes = both.data_bytes - both.lines_at;
     return both;
 }
 

@@ -82,7 +82,8 @@ imx_needs imx_transfer_both_apart(const imx_variant *variant, const imx_needs *f
                                   const imx_needs *second);
 imx_run imx_transfer_apart(const imx_run *run, const imx_needs *first);
 
-/* The same of two gathers by the ll kernel, which has no epoch and no credits. */
+/* The same where the second is a gather by the ll kernel, which has no epoch and no credits; the
+ * first is one, too, or has no lines. */
 imx_needs imx_transfer_both_ll(const imx_needs *first, const imx_needs *second);
 imx_run imx_transfer_second_ll(const imx_run *run, const imx_needs *first);
 
