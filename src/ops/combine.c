@@ -67,7 +67,7 @@ static imbrex_status add_places(const imx_run *run, bool stores)
     args.pair_row = run->args->routing->pair_row;
     args.weights = run->args->routing->weights;
     args.to = imx_run_local(run);
-    args.owner_tokens = stores ? run->plan->shape.m : 0;
+    args.stores = stores;
     for (int r = 0; r < run->ranks && stores; r++)
         args.data[r] = imx_run_data(run, r);
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);

@@ -1,13 +1,16 @@
 /* moe_rs.c - c[own tokens, n] = the sum over places of weight * (a[row] * b[expert]), over all
  * ranks, + bias.
  *
+ * store       caller   | all experts' tiles | one kernel: of each token that has rows here their sum,
+ *                        to its owner | flag to all | wait for all | add ranks, bias |
+ *
  * sequential  caller   | all experts' tiles | weigh and add places | push each rank its tokens,
  *                        flags | wait for all | add ranks, bias |
  *
  * Where tokens are on every rank: then | push own sums to all, flags | wait for all | copy |
  *
- * A product is rounded to dtype, and so is what a rank sends of a token.  Rows of tokens that a
- * rank has nothing of are sent, too, and not read.
+ * A product is rounded to dtype, and so is what a rank sends of a token.  By copies rows of tokens
+ * that a rank has nothing of are sent, too, and not read.
  */
 #include "moe.h"
 #include "plan/descs.h"
@@ -89,25 +92,30 @@ static imx_combine_args combine_args(const imx_run *run, int step)
     };
 }
 
-static imbrex_status add_places(const imx_run *run)
+/* Into parts, or to where tokens' owners have a slot for this rank. */
+static imbrex_status add_places(const imx_run *run, bool stores)
 {
     imx_combine_args args = combine_args(run, IMX_COMBINE_PLACES);
     args.tokens = run->m;
     args.from = products(run);
     args.rows = imx_moe_rows(run->plan);
     args.to = parts(run);
+    args.stores = stores;
+    args.slot_bytes = (int64_t)imx_transfer_slot_bytes(run->variant);
+    for (int r = 0; r < run->ranks && stores; r++)
+        args.data[r] = imx_run_data(run, r);
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
-static imbrex_status add_ranks(const imx_run *run, void *to)
+/* What this rank has of own tokens lies at own_part. */
+static imbrex_status add_ranks(const imx_run *run, const void *own_part, void *to)
 {
     imx_combine_args args = combine_args(run, IMX_COMBINE_RANKS);
     args.tokens = imx_run_rows(run, run->rank);
     args.first = imx_run_row(run, run->rank);
     args.slots = imx_run_data(run, run->rank);
     args.slot_bytes = (int64_t)imx_transfer_slot_bytes(run->variant);
-    args.own_part =
-        (const char *)parts(run) + imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
+    args.own_part = own_part;
     args.bias = run->args->bias;
     args.to = to;
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
@@ -131,10 +139,35 @@ static imbrex_status run_sequential(const imx_run *run)
     void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run));
-    IMX_TRY(add_places(run));
+    IMX_TRY(add_places(run, false));
     IMX_TRY(imx_transfer_scatter(run, run->stream, parts(run), NULL));
     IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
-    IMX_TRY(add_ranks(run, own));
+    IMX_TRY(add_ranks(
+        run, (const char *)parts(run) + imx_transfer_rank_at(run, run->rank, run->variant->shape.n),
+        own));
+    if (replicate)
+        IMX_TRY(gather_sums(run, own));
+    return imx_run_end(run);
+}
+
+/* ---- store ----------------------------------------------------------------------------------- */
+
+static double store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_push_cost(rates, p->sent);
+}
+
+static imbrex_status run_store(const imx_run *run)
+{
+    bool replicate = imx_moe_desc_of(run->plan)->replicate;
+    void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
+    size_t slot = imx_transfer_slot_bytes(run->variant);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run));
+    IMX_TRY(add_places(run, true));
+    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_SITE_PART));
+    IMX_TRY(
+        add_ranks(run, (const char *)imx_run_data(run, run->rank) + (size_t)run->rank * slot, own));
     if (replicate)
         IMX_TRY(gather_sums(run, own));
     return imx_run_end(run);
@@ -163,6 +196,13 @@ const imx_op imx_op_moe_rs = {
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
     .algorithms = {
+        { .name = "store",
+          .by_kernel = true,
+          .stores = true,
+          .cost = store_cost,
+          .layout = layout,
+          .prepare = prepare,
+          .run = run_store },
         { .name = "sequential",
           .cost = cost,
           .layout = layout,

@@ -307,10 +307,11 @@ static int check_case(imbrex_group *group, const moe_case *c, char *arena)
     imbrex_plan *ag = NULL, *rs = NULL;
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group), failed = 0;
     int64_t tokens = c->desc.tokens, ms[] = { tokens, tokens / 2, tokens };
-    imbrex_moe_desc gathers = c->desc;
+    imbrex_moe_desc gathers = c->desc, scatters = c->desc;
     gathers.algorithm = c->gathers;
     RANK_OK(imbrex_plan_ag_moe(group, &gathers, &ag));
-    RANK_OK(imbrex_plan_moe_rs(group, &c->desc, &rs));
+    scatters.algorithm = c->scatters;
+    RANK_OK(imbrex_plan_moe_rs(group, &scatters, &rs));
     RANK_CHECK(imbrex_plan_rows(ag) == imbrex_plan_rows(rs), "capacities differ");
     for (int i = 0; i < 3 && !failed; i++) {
         if (ms[i] < 1 || ms[i] > tokens)
@@ -360,6 +361,7 @@ static moe_case case_of(int i)
                                  .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
                        .gathers = algorithms[(s + kind + i) % 3],
+                       .scatters = (s + kind) % 3 ? "store" : "sequential",
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
                        .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
@@ -395,6 +397,7 @@ static moe_case wide_case_of(int s, int i)
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
                        .ids = ids[kind],
                        .gathers = algorithms[i % 3],
+                       .scatters = i % 3 ? "store" : "sequential",
                        .weights = 1 };
 }
 

@@ -12,7 +12,7 @@ enum { EVEN, SKEWED, TO_ONE, TO_NONE, ANY_NUMBER, TWICE, KINDS }; /* of ids */
 typedef struct moe_case {
     imbrex_moe_desc desc; /* n and k of both operators, on one rank */
     int ids, weights, bias, gathered, real;
-    const char *gathers; /* the algorithm of ag_moe */
+    const char *gathers, *scatters; /* algorithms of ag_moe, moe_rs */
 } moe_case;
 
 /* What one rank has. */

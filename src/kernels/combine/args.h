@@ -5,8 +5,8 @@
  *     to[token, n] = the sum of weights[pair] * from[pair_row[pair], n] over the token's places
  *                    that have a row here, in place order, in float32, rounded once; without one: 0
  *
- * or, with owner_tokens, of which each rank has so many: to the token's owner, slot `own` of
- * data[owner], those alone that have a row here.
+ * or, if it `stores`: to the token's owner, slot `own` of data[owner], those alone that have a row
+ * here.  Ranks share the tokens as rows are shared everywhere (imx_team_row).
  *
  * IMX_COMBINE_RANKS, of this rank's tokens, `first` and those behind it:
  *
@@ -35,7 +35,7 @@ typedef struct imx_combine_args {
     int64_t rows; /* that `from` has: others count as none */
     const int32_t *pair_row;
     const float *weights;
-    int64_t owner_tokens;
+    int stores;
     char *data[IMX_TEAM_MOST]; /* of each owner */
     /* ranks */
     int ranks, own, experts, whole;
@@ -43,5 +43,10 @@ typedef struct imx_combine_args {
     const int32_t *pair_expert;
     const void *slots, *own_part, *bias, *residual;
 } imx_combine_args;
+
+IMX_TEAM_FN int imx_combine_owner(const imx_combine_args *args, int64_t token)
+{
+    return (int)(((token + 1) * args->ranks - 1) / args->tokens);
+}
 
 #endif /* IMX_COMBINE_ARGS_H */

@@ -96,9 +96,10 @@ static bool has_row(const imx_combine_args *args, int64_t token)
 static char *place_of(const imx_combine_args *args, int64_t token)
 {
     int64_t row_bytes = args->n * imx_dtype_size(args->dtype);
-    if (args->step == IMX_COMBINE_RANKS || !args->owner_tokens)
+    if (args->step == IMX_COMBINE_RANKS || !args->stores)
         return (char *)args->to + token * row_bytes;
-    int64_t owner = token / args->owner_tokens, at = token % args->owner_tokens;
+    int owner = imx_combine_owner(args, token);
+    int64_t at = token - imx_team_row(args->tokens, args->ranks, owner);
     if (!has_row(args, token))
         return NULL;
     return args->data[owner] + args->own * args->slot_bytes + at * row_bytes;

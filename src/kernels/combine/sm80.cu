@@ -83,12 +83,13 @@ COMBINE_FN void list_ranks(const imx_combine_args &args, int64_t token, list *l)
 COMBINE_FN char *place_of(const imx_combine_args &args, int64_t token, const list *l)
 {
     int64_t row_bytes = args.n * BYTES;
-    if (args.step == IMX_COMBINE_RANKS || !args.owner_tokens)
+    if (args.step == IMX_COMBINE_RANKS || !args.stores)
         return (char *)args.to + token * row_bytes;
     if (!l->count)
         return NULL;
-    return args.data[token / args.owner_tokens] + args.own * args.slot_bytes +
-           token % args.owner_tokens * row_bytes;
+    int owner = imx_combine_owner(&args, token);
+    int64_t at = token - imx_team_row(args.tokens, args.ranks, owner);
+    return args.data[owner] + args.own * args.slot_bytes + at * row_bytes;
 }
 
 /* By the first warp. */
