@@ -66,7 +66,8 @@ typedef struct imbrex_moe_desc {
                                 0: as many as there can be.  imbrex_plan_rows tells */
     imbrex_dtype dtype;    /* of a, b, bias, c and gathered */
     imbrex_layout layout;  /* of each expert's b */
-    const char *algorithm; /* "sequential"; NULL: that */
+    const char *algorithm; /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
+                                "sequential"; NULL: chosen */
     int chunk_rows, sms;   /* as in imbrex_gemm_desc */
     int replicate;         /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
                               all ranks, and c of moe_rs are of all m tokens */

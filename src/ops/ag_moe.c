@@ -4,8 +4,8 @@
  *                        tiles of own tokens | the others, once all of a is here |
  *             second   | push a, chunk by chunk, to each peer, flags | ...
  *
- * ll          caller   | pack | gather ids and weights, and a, each by one kernel, data with flags |
- *                        route | all tiles |
+ * ll          caller   | pack | gather ids and weights, and a, each by one kernel, data with
+ *                        flags | route | all tiles |
  *
  * sequential  caller   | pack own ids and weights | push them and a, flags | wait for all | route |
  *                        all experts' tiles, whose rows of a are found by index |
@@ -45,7 +45,7 @@ static void *packed_own(const imx_run *run)
     return (char *)imx_run_local(run) + pack_bytes(run->variant, run->variant->shape.m);
 }
 
-/* ---- all --------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 static bool is_replicated(const imx_variant *variant)
 {

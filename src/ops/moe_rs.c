@@ -1,8 +1,8 @@
 /* moe_rs.c - c[own tokens, n] = the sum over places of weight * (a[row] * b[expert]), over all
  * ranks, + bias.
  *
- * store       caller   | all experts' tiles | one kernel: of each token that has rows here their sum,
- *                        to its owner | flag to all | wait for all | add ranks, bias |
+ * store       caller   | all experts' tiles | one kernel: of each token that has rows here their
+ *                        sum, to its owner | flag to all | wait for all | add ranks, bias |
  *
  * sequential  caller   | all experts' tiles | weigh and add places | push each rank its tokens,
  *                        flags | wait for all | add ranks, bias |

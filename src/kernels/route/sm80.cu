@@ -187,7 +187,8 @@ static __device__ __forceinline__ int32_t count_matches(const imx_route_args &ar
     return matches;
 }
 
-/* 32 pairs from `at` on, of which mask says those of the expert: its rows from *row on are theirs. */
+/* 32 pairs from `at` on, of which mask says those of the expert: its rows from *row on are
+ * theirs. */
 static __device__ __forceinline__ void place_group(const imx_route_args &args, int32_t at,
                                                    uint32_t mask, int32_t limit, int32_t *row)
 {
