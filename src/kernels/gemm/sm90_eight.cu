@@ -38,10 +38,14 @@ IMX_FN void multiply(float (&d)[IMX_ACC], uint32_t stage_address, int first_row,
     wgmma_commit();
 }
 
-/* Until the products are done; d is not looked at before. */
-IMX_FN void finish(float (&d)[IMX_ACC])
+/* Until all products are done but those that were told last, `left` times; d is of those that are,
+ * and not looked at before. */
+template <int left> IMX_FN void finish(float (&d)[IMX_ACC])
 {
-    wgmma_wait(0);
+    if (left)
+        wgmma_wait(1);
+    else
+        wgmma_wait(0);
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j++)
         asm volatile("" : "+f"(d[j]) : : "memory");
@@ -105,61 +109,155 @@ IMX_FN void send_due(const imx_gemm_args &args, const imx_tma_map *c, uint32_t n
 
 /* ---- the consumers --------------------------------------------------------------------------- */
 
+/* A tile that is being made, by one of the consumers. */
+typedef struct making {
+    uint32_t base, now; /* parity of its note */
+    int consumer, first_row;
+    place at;
+    uint32_t before; /* the stage of the step before */
+    leaving leaves;  /* of the tile before */
+#if IMX_SCALING == 3
+    block_scales scales; /* of four steps */
+#endif
+} making;
+
+/* Step i is there; the first begins a tile, whose note is taken before products, for which the
+ * warps meet: then all have read it. */
+IMX_FN void await_step(making *t, int i, bool waiting)
+{
+    mbar_wait(full_of(t->base, t->at.stage), t->at.phase);
+    if (i > 0)
+        return;
+    imx_trace_begin(IMX_TRACE_TILE);
+    take_note(note_of(t->now), t->at.stage);
+    leaving l = { waiting ? 0 : (int)ALL_GONE,
+                  waiting ? piece_step(note_of(t->now), t->consumer, 0) : (int)NEVER };
+    t->leaves = l;
+}
+
+/* Its products are under way. */
+IMX_FN void go_on(making *t, const imx_gemm_args &args, const imx_tma_map *c, int i)
+{
+    send_due(args, c, t->now, t->base, t->consumer, i, &t->leaves);
+    t->before = t->at.stage;
+    step(&t->at);
+}
+
+#ifdef IMX_FAST
+
+IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, const imx_gemm_args &args,
+                     const imx_tma_map *c, bool waiting)
+{
+    int steps = steps_of(args);
+#pragma unroll 1
+    for (int i = 0; i < steps; i++) {
+        await_step(t, i, waiting);
+        multiply(sum, t->base + t->at.stage * STAGE_BYTES, t->first_row, i > 0);
+        uint32_t before = t->before;
+        go_on(t, args, c, i);
+        wgmma_wait(1);
+        if (i > 0)
+            release(t->base, before);
+    }
+    finish<0>(sum);
+    release(t->base, t->before);
+}
+
+#else
+
+/* As many registers as there are: with two, the next step's products are under way while one's are
+ * added up. */
+enum { PARTS = IMX_TILE_N <= 96 ? 2 : 1 };
+
+/* part = the products of step i, which are under way. */
+IMX_FN void begin_step(float (&part)[IMX_ACC], making *t, int i, bool waiting)
+{
+    await_step(t, i, waiting);
+    multiply(part, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0);
+}
+
+/* Scales of step i and, where these are others than the ones before, of three more. */
+IMX_FN void find_scales(making *t, const imx_gemm_args &args, int i)
+{
+#if IMX_SCALING == 3
+    if (i % 4 == 0)
+        t->scales = load_scales(args, note_of(t->now), warp_row(), i);
+#endif
+}
+
+/* sum += part, the products of step i, which was in `stage`; left: steps that are under way behind
+ * it. */
+template <int left>
+IMX_FN void end_step(float (&sum)[IMX_ACC], float (&part)[IMX_ACC], making *t, uint32_t stage,
+                     int i)
+{
+    finish<left>(part);
+    release(t->base, stage);
+#if IMX_SCALING == 3
+    add_scaled(sum, part, t->scales, note_of(t->now), i);
+#else
+    add_part(sum, part);
+#endif
+}
+
+/* Step i begins, and the one before ends, in `part`. */
+IMX_FN void step_behind(float (&sum)[IMX_ACC], float (&next)[IMX_ACC], float (&part)[IMX_ACC],
+                        making *t, const imx_gemm_args &args, const imx_tma_map *c, int i)
+{
+    begin_step(next, t, i, false);
+    uint32_t before = t->before;
+    go_on(t, args, c, i);
+    end_step<1>(sum, part, t, before, i - 1);
+    find_scales(t, args, i);
+}
+
+IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, const imx_gemm_args &args,
+                     const imx_tma_map *c, bool waiting)
+{
+    int steps = steps_of(args), i = 0;
+    float part[PARTS][IMX_ACC];
+#pragma unroll
+    for (int j = 0; j < IMX_ACC; j++)
+        sum[j] = 0;
+#pragma unroll 1
+    for (; PARTS == 1 && i < steps; i++) {
+        begin_step(part[0], t, i, waiting);
+        find_scales(t, args, i);
+        go_on(t, args, c, i);
+        end_step<0>(sum, part[0], t, t->before, i);
+    }
+    if (PARTS == 1)
+        return;
+    begin_step(part[0], t, 0, waiting);
+    find_scales(t, args, 0);
+    go_on(t, args, c, 0);
+#pragma unroll 1
+    for (i = 1; i + 1 < steps; i += 2) {
+        step_behind(sum, part[PARTS - 1], part[0], t, args, c, i);
+        step_behind(sum, part[0], part[PARTS - 1], t, args, c, i + 1);
+    }
+    if (i < steps) {
+        step_behind(sum, part[PARTS - 1], part[0], t, args, c, i);
+        end_step<0>(sum, part[PARTS - 1], t, t->before, i);
+    } else {
+        end_step<0>(sum, part[0], t, t->before, i - 1);
+    }
+}
+
+#endif
+
 /* sum = the tile's sums.  waiting: the tile before has yet to leave. */
 IMX_FN void make_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const imx_tma_map *c,
                       uint32_t now, bool waiting, place *at, uint32_t base, int consumer)
 {
-    int steps = steps_of(args), first_row = consumer * IMX_WG_M;
-    leaving l = { waiting ? 0 : (int)ALL_GONE, NEVER };
-#ifdef IMX_FAST
-    uint32_t before = 0;
-#else
-    float part[IMX_ACC];
-#pragma unroll
-    for (int j = 0; j < IMX_ACC; j++)
-        sum[j] = 0;
-#endif
-#if IMX_SCALING == 3
-    block_scales scales;
-#endif
-#pragma unroll 1
-    for (int i = 0; i < steps; i++) {
-        mbar_wait(full_of(base, at->stage), at->phase);
-        if (i == 0) { /* before products, for which the warps meet: then all have read it */
-            imx_trace_begin(IMX_TRACE_TILE);
-            take_note(note_of(now), at->stage);
-            l.step = waiting ? piece_step(note_of(now), consumer, 0) : NEVER;
-        }
-#ifdef IMX_FAST
-        multiply(sum, base + at->stage * STAGE_BYTES, first_row, i > 0);
-        send_due(args, c, now, base, consumer, i, &l);
-        wgmma_wait(1);
-        if (i > 0)
-            release(base, before);
-        before = at->stage;
-#else
-        multiply(part, base + at->stage * STAGE_BYTES, first_row, 0);
-#if IMX_SCALING == 3
-        if (i % 4 == 0)
-            scales = load_scales(args, note_of(now), warp_row(), i);
-#endif
-        send_due(args, c, now, base, consumer, i, &l);
-        finish(part);
-        release(base, at->stage);
-#if IMX_SCALING == 3
-        add_scaled(sum, part, scales, note_of(now), i);
-#else
-        add_part(sum, part);
-#endif
-#endif
-        step(at);
-    }
-#ifdef IMX_FAST
-    finish(sum);
-    release(base, before);
-#endif
-    if (waiting && !SUMS && l.piece != ALL_GONE) /* a short tile */
-        send(args, c, note_of(now ^ 1), base, l.piece, ALL_GONE);
+    making t;
+    t.base = base, t.now = now, t.consumer = consumer, t.first_row = consumer * IMX_WG_M;
+    t.at = *at;
+    t.before = 0;
+    make_sum(sum, &t, args, c, waiting);
+    *at = t.at;
+    if (waiting && !SUMS && t.leaves.piece != ALL_GONE) /* a short tile */
+        send(args, c, note_of(now ^ 1), base, t.leaves.piece, ALL_GONE);
 #if IMX_SCALING < 3
     scale_tile(sum, args, note_of(now), warp_row());
 #endif
