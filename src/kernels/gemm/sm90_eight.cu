@@ -4,8 +4,9 @@
  * A stage is 128 of k.  Tensor cores add up what they multiply with some 14 bits, so that every
  * stage's products are added up from 0 and then, in float32, to the sum of the stages before, with
  * their scales where they have some: `part` and `sum`, in as many registers.  Meanwhile the other
- * consumer multiplies.  No registers are left to keep a finished tile in: it goes to shared memory
- * at once, all of it, and leaves from there beneath the next one's products.
+ * consumer multiplies, and where tiles are narrow this one does, the next stage.  No registers are
+ * left to keep a finished tile in: it goes to shared memory at once, all of it, and leaves from
+ * there beneath the next one's products.
  *
  *     consumer 0  | mul 0 | add 0 | mul 1 | add 1 | ... | fill | tile 1: mul 0 | ...
  *     consumer 1          | mul 0 | add 0 | mul 1 | ...        | fill | ...
