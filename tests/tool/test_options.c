@@ -17,7 +17,7 @@
 
 static void shell_gives(const char *command, int status, const char *text)
 {
-    char all[4200], said[4096];
+    char all[4200], said[16384];
     snprintf(all, sizeof all, "{ %s; } 2>&1", command);
     FILE *pipe = popen(all, "r");
     assert_non_null(pipe);
@@ -64,10 +64,12 @@ static void usage_gives_2(void **state)
     tool_gives("compile --algorithm ''", 2, "imbrex compile: --algorithm names none");
     tool_gives("compile ag_gemm,foo", 2,
                "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter, "
-               "all_reduce, all_to_all, gemm_ar, ag_moe, moe_rs\n");
+               "all_reduce, all_to_all, gemm_ar, ag_moe, moe_rs, dispatch, combine, "
+               "merge_states, flash_decode\n");
     tool_gives("compile --shapes 'foo:64,64,64'", 2,
                "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter, "
-               "all_reduce, all_to_all, gemm_ar, ag_moe, moe_rs\n");
+               "all_reduce, all_to_all, gemm_ar, ag_moe, moe_rs, dispatch, combine, "
+               "merge_states, flash_decode\n");
     tool_gives("compile gemm", 2, "a product with --ranks 1 has the same kernel");
     tool_gives("compile barrier", 2, "barrier is no plan: there is nothing to compile");
     tool_gives("compile ag_gemm --shapes 'gemm_rs:64,64,64'", 2,
@@ -88,8 +90,9 @@ static void tool_runs(void **state)
     tool_gives("run -n 2 --no-prefix sh -c 'echo x$RANK'", 0, "x1\n");
     tool_gives("run -n2 -- sh -c 'exit 9'", 9, "exit code 9");
     tool_gives("bench --help", 0, "  -n, --ranks R");
-    tool_gives("bench --help", 0,
-               "      --dtype TYPE          bf16, f16 or f32 (f32; on a GPU bf16)\n");
+    tool_gives(
+        "bench --help", 0,
+        "      --dtype TYPE          bf16, f16, f32 or, of products, e4m3 (f32; on a GPU bf16)\n");
     tool_gives("compile --help", 0, "  -n, --ranks R");
     tool_gives("compile --help", 0, "(1024; on a GPU 4096)\n");
     tool_gives("info --json | python3 -m json.tool", 0, "{");

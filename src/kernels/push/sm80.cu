@@ -259,7 +259,7 @@ PUSH_FN const char *part(const imx_push_args &args, int rank, int64_t at)
 
 #if ADDS
 
-enum { SUMS_AT_ONCE = 2, SUMS_APART = SENDERS * 16 };
+enum { SUMS_AT_ONCE = IMX_IS_F32 && IMX_RANKS > AT_ONCE ? 1 : 2, SUMS_APART = SENDERS * 16 };
 
 /* 16 bytes of the sum, and others SUMS_APART further that begin before `end`: the loads of all are
  * under way together. */
