@@ -300,11 +300,13 @@ static const char *source_of(const char *name)
     return path;
 }
 
-/* Every numbered example is a kernel, too; one of these, the last around a product. */
+/* Every numbered example is a kernel, too; one of these, "rs" around a product. */
 static void compile_examples(imbrex_group *group)
 {
-    static const char *const names[] = { "pipe", "pull", "gather", "dispatch", "scatter", "add",
-                                         "gemm", "add",  "ring",   "gather",   "rs" };
+    static const char *const names[] = {
+        "pipe", "pull", "gather", "dispatch", "scatter", "add",
+        "gemm", "add",  "ring",   "gather",   "rs",      "attend_and_merge",
+    };
     enum { EXAMPLES = sizeof names / sizeof names[0] };
     static const imbrex_gemm_desc shape = { .m = 4096, .n = 4096, .k = 1024 };
     glob_t found;
@@ -315,7 +317,7 @@ static void compile_examples(imbrex_group *group)
         imbrex_kernel_desc desc = { .name = names[i],
                                     .file = found.gl_pathv[i],
                                     .options = "-DKERNEL",
-                                    .gemm = i == EXAMPLES - 1 ? &shape : NULL };
+                                    .gemm = strcmp(names[i], "rs") == 0 ? &shape : NULL };
         if (imbrex_kernel_create(group, &desc, &kernel) != IMBREX_OK)
             fail_msg("%s", imbrex_error());
     }
