@@ -123,6 +123,7 @@ typedef struct imbrex_bootstrap {
     int rank, size;
     int (*allgather)(void *ctx, const void *send, void *recv, size_t bytes);
     void *ctx;
+    uint64_t reserved[2];
 } imbrex_bootstrap;
 
 /* The launcher that has started this process as one of its ranks, by the rules of a group without a
@@ -255,6 +256,7 @@ typedef struct imbrex_transfer {
     const void *send; /* memory of the group's device; NULL: this rank receives */
     void *recv;       /* symmetric memory, which overlaps nothing else here; NULL: it sends */
     size_t bytes;     /* the same on both ranks; 0: nothing goes */
+    uint64_t reserved[2];
 } imbrex_transfer;
 
 /* Between nodes: holds the stream until all that the transfers send may be written again and all
@@ -450,6 +452,7 @@ typedef struct imbrex_field {
     size_t offset, bytes;
     int flags;
     signed char own[12]; /* the library's: imbrex_plan_operand says what it means */
+    uint64_t reserved[2];
 } imbrex_field;
 
 typedef struct imbrex_op_info {
@@ -457,6 +460,7 @@ typedef struct imbrex_op_info {
     const imbrex_field *desc, *args; /* [desc_fields], [args_fields] */
     int desc_fields, args_fields;
     size_t desc_bytes, args_bytes;
+    uint64_t reserved[4];
 } imbrex_op_info;
 
 IMBREX_API const imbrex_op_info *imbrex_op(int i); /* from 0; NULL behind the last */
@@ -482,6 +486,7 @@ typedef struct imbrex_tune_step {
     double us;           /* of a run on the slowest rank, the median so far; dropped: 0 */
     const char *dropped; /* on all ranks: why, in words; else NULL.  Valid during the call */
     double done;         /* how much of all, from 0 to 1; 1: this candidate is the one */
+    uint64_t reserved[2];
 } imbrex_tune_step;
 
 typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
@@ -666,6 +671,7 @@ typedef struct imbrex_span {
     int32_t peer, index; /* -1 where they say nothing */
     int64_t bytes;
     char name[24];
+    uint64_t reserved[2];
 } imbrex_span;
 
 /* Records what this rank's streams do from here on, up to capacity spans (later ones are dropped);

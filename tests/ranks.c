@@ -97,7 +97,9 @@ static int run_threads(const ranks_desc *desc, bare_main run, void *ctx)
     thread_rank ranks[64] = { 0 };
     for (int r = 0; r < desc->size; r++) {
         ranks[r].table = &t;
-        ranks[r].bootstrap = (imbrex_bootstrap){ r, desc->size, meet, &ranks[r] };
+        ranks[r].bootstrap = (imbrex_bootstrap){
+            .rank = r, .size = desc->size, .allgather = meet, .ctx = &ranks[r]
+        };
         pthread_create(&ranks[r].thread, NULL, thread_main, &ranks[r]);
     }
     int failed = 0;

@@ -219,7 +219,9 @@ static imbrex_status run_all(peer *p, bool *bad)
 {
     static const char *const names[] = { "ag_gemm", "gemm_rs" };
     const options *o = p->options;
-    const imbrex_bootstrap bootstrap = { p->rank, p->ranks, swap_blobs, NULL };
+    const imbrex_bootstrap bootstrap = {
+        .rank = p->rank, .size = p->ranks, .allgather = swap_blobs, .ctx = NULL
+    };
     imbrex_group_desc desc = { .bootstrap = &bootstrap, .device = "cpu" };
     TRY(imbrex_group_create(&desc, &p->group));
     imbrex_status status = share_open(p->group, sizeof(double), &p->share);

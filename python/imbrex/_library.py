@@ -56,7 +56,7 @@ class Struct(ctypes.Structure):
 
 class Bootstrap(Struct):
     _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("allgather", ALLGATHER),
-                ("ctx", ctypes.c_void_p)]
+                ("ctx", ctypes.c_void_p), ("reserved", ctypes.c_uint64 * 2)]
 
 
 class GroupDesc(Struct):
@@ -67,14 +67,16 @@ class GroupDesc(Struct):
 class _Field(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("type", ctypes.c_char_p), ("text", ctypes.c_char_p),
                 ("shape", ctypes.c_char_p), ("offset", ctypes.c_size_t),
-                ("bytes", ctypes.c_size_t), ("flags", ctypes.c_int), ("own", ctypes.c_byte * 12)]
+                ("bytes", ctypes.c_size_t), ("flags", ctypes.c_int), ("own", ctypes.c_byte * 12),
+                ("reserved", ctypes.c_uint64 * 2)]
 
 
 class _OpInfo(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("text", ctypes.c_char_p),
                 ("desc", ctypes.POINTER(_Field)), ("args", ctypes.POINTER(_Field)),
                 ("desc_fields", ctypes.c_int), ("args_fields", ctypes.c_int),
-                ("desc_bytes", ctypes.c_size_t), ("args_bytes", ctypes.c_size_t)]
+                ("desc_bytes", ctypes.c_size_t), ("args_bytes", ctypes.c_size_t),
+                ("reserved", ctypes.c_uint64 * 4)]
 
 
 class Field:
@@ -133,7 +135,8 @@ class Op:
 
 class TuneStep(ctypes.Structure):
     _fields_ = [("algorithm", ctypes.c_char_p), ("chunk_rows", ctypes.c_int),
-                ("us", ctypes.c_double), ("dropped", ctypes.c_char_p), ("done", ctypes.c_double)]
+                ("us", ctypes.c_double), ("dropped", ctypes.c_char_p), ("done", ctypes.c_double),
+                ("reserved", ctypes.c_uint64 * 2)]
 
 
 TUNE_PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(TuneStep))

@@ -77,6 +77,7 @@ static imbrex_status meet(imbrex_group *group, const imbrex_group_desc *desc)
         return imx_fail(IMBREX_INVALID, "desc.bootstrap says rank %d of %d", b->rank, b->size);
     if (b->size > 1 && !b->allgather)
         return imx_fail(IMBREX_INVALID, "desc.bootstrap.allgather is NULL");
+    IMX_TRY(imx_status_need_zero(b->reserved, sizeof b->reserved, "desc.bootstrap"));
     group->rank = b->rank;
     group->size = b->size;
     return imx_agree_prepare(group);

@@ -254,6 +254,8 @@ static imbrex_status check_transfer(imbrex_group *group, int i, const imbrex_tra
     char what[32];
     void *own;
     IMX_TRY(check_other(group, i, t->rank));
+    snprintf(what, sizeof what, "transfers[%d]", i);
+    IMX_TRY(imx_status_need_zero(t->reserved, sizeof t->reserved, what));
     if (t->bytes && !t->send == !t->recv)
         return imx_fail(IMBREX_INVALID, "transfers[%d].send and .recv are %s: want one of them", i,
                         t->send ? "both given" : "both NULL");

@@ -95,12 +95,12 @@ enum { IMX_MAY_BE_8_BIT = 1 }; /* in place of wide, of an IMX_DTYPE: E4M3, too *
 enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 
 /* A field of a desc or args of the type `of`; also one of a struct in it: norm.eps. */
-#define IMX_FIELD(of, field, kind, type, flags, text)                                   \
-    {                                                                                   \
-#field, type, text, NULL, offsetof(of, field), sizeof(((of *)0)->field), flags, \
-        {                                                                               \
-            kind                                                                        \
-        }                                                                               \
+#define IMX_FIELD(of, field, kind, type, flags, text)                                             \
+    {                                                                                             \
+#field, type, text, NULL, offsetof(of, field), sizeof(((of *)0)->field), flags, { kind }, \
+        {                                                                                         \
+            0                                                                                     \
+        }                                                                                         \
     }
 
 /* An operand in imbrex_args.  wide: aligned as the device's kernels load and store at once; may_be:
@@ -112,8 +112,9 @@ enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
 #define IMX_OPERAND_OF(of, field, kind, type, flags, wide, may_be, shape, text, ...) \
     {                                                                                \
 #field, type, text, shape, offsetof(of, field), sizeof(void *), flags,       \
+            { kind, wide, may_be, __VA_ARGS__ },                                     \
         {                                                                            \
-            kind, wide, may_be, __VA_ARGS__                                          \
+            0                                                                        \
         }                                                                            \
     }
 
@@ -122,13 +123,16 @@ enum { IMX_APART = 0, IMX_MAY_BE_A = 1, IMX_MAY_BE_RESIDUAL = 2 };
     IMX_OPERAND(field, IMX_MATRIX, "matrix", flags, wide, IMX_APART, shape, text, __VA_ARGS__)
 
 /* The same in *args.routing. */
-#define IMX_OPERAND_IN_ROUTING(field, kind, type, flags, shape, text, ...)                      \
-    {                                                                                           \
-        "routing." #field, type, text, shape, offsetof(imbrex_routing, field), sizeof(void *),  \
-            flags,                                                                              \
-        {                                                                                       \
-            [IMX_FIELD_KIND] = kind, [IMX_FIELD_IN_ROUTING] = 1, [IMX_FIELD_DIMS] = __VA_ARGS__ \
-        }                                                                                       \
+#define IMX_OPERAND_IN_ROUTING(field, kind, type, flags, shape, text, ...)                     \
+    {                                                                                          \
+        "routing." #field, type, text, shape, offsetof(imbrex_routing, field), sizeof(void *), \
+            flags,                                                                             \
+            { [IMX_FIELD_KIND] = kind,                                                         \
+              [IMX_FIELD_IN_ROUTING] = 1,                                                      \
+              [IMX_FIELD_DIMS] = __VA_ARGS__ },                                                \
+        {                                                                                      \
+            0                                                                                  \
+        }                                                                                      \
     }
 
 /* ---- operators ------------------------------------------------------------------------------- */

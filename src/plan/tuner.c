@@ -183,8 +183,13 @@ static double median(const candidate *c)
 static void tell(tuning *t, const candidate *c, const char *dropped, double done)
 {
     t->done = done > t->done ? done : t->done;
-    imbrex_tune_step step = { c->algorithm, c->chunk_rows, dropped ? 0 : median(c), dropped,
-                              t->done };
+    imbrex_tune_step step = {
+        .algorithm = c->algorithm,
+        .chunk_rows = c->chunk_rows,
+        .us = dropped ? 0 : median(c),
+        .dropped = dropped,
+        .done = t->done,
+    };
     if (t->progress)
         t->progress(t->ctx, &step);
 }

@@ -52,7 +52,9 @@ static int gather(void *ctx, const void *send, void *recv, size_t bytes)
 static int shares_late(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     flaky f = { .inner = bootstrap, .fails_at = *(const int *)ctx };
-    const imbrex_bootstrap own = { rank, bootstrap->size, gather, &f };
+    const imbrex_bootstrap own = {
+        .rank = rank, .size = bootstrap->size, .allgather = gather, .ctx = &f
+    };
     imbrex_group *group;
     void *memory = NULL;
     RANK_OK(

@@ -109,6 +109,12 @@ int exchange_cases(imbrex_group *group, void *ctx)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
+/* As an initializer; what follows is 0. */
+#define TRANSFER(to, from, into, size)                                \
+    {                                                                 \
+        .rank = (to), .send = (from), .recv = (into), .bytes = (size) \
+    }
+
 static int refuses(imbrex_group *group, const imbrex_transfer *transfers, int count,
                    imbrex_status want, const char *says)
 {
@@ -132,21 +138,24 @@ int exchange_refusals(imbrex_group *group, void *ctx)
         imbrex_status status;
         const char *says;
     } cases[] = {
-        { { 4, at, NULL, 8 }, IMBREX_INVALID, "rank is 4: the group has ranks 0 to 3" },
-        { { -1, at, NULL, 8 }, IMBREX_INVALID, "transfers[0].rank is -1" },
-        { { rank, at, NULL, 8 }, IMBREX_UNSUPPORTED, "use imbrex_put" },
-        { { local_peer, at, NULL, 8 }, IMBREX_UNSUPPORTED, "use imbrex_put" },
-        { { other ^ 1, at, NULL, 8 }, IMBREX_UNSUPPORTED, "want the same number" },
-        { { other, NULL, NULL, 8 }, IMBREX_INVALID, "are both NULL: want one of them" },
-        { { other, at, at + 8, 8 }, IMBREX_INVALID, "are both given: want one of them" },
-        { { other, at, NULL, SIZE_MAX }, IMBREX_INVALID, "bytes is 18446744073709551615" },
-        { { other, NULL, plain, 8 }, IMBREX_INVALID, "transfers[0].recv, " },
-        { { other, NULL, at, PIECE + 1 }, IMBREX_INVALID, "run past the end of its memory" },
+        { TRANSFER(4, at, NULL, 8), IMBREX_INVALID, "rank is 4: the group has ranks 0 to 3" },
+        { TRANSFER(-1, at, NULL, 8), IMBREX_INVALID, "transfers[0].rank is -1" },
+        { TRANSFER(rank, at, NULL, 8), IMBREX_UNSUPPORTED, "use imbrex_put" },
+        { TRANSFER(local_peer, at, NULL, 8), IMBREX_UNSUPPORTED, "use imbrex_put" },
+        { TRANSFER(other ^ 1, at, NULL, 8), IMBREX_UNSUPPORTED, "want the same number" },
+        { TRANSFER(other, NULL, NULL, 8), IMBREX_INVALID, "are both NULL: want one of them" },
+        { TRANSFER(other, at, at + 8, 8), IMBREX_INVALID, "are both given: want one of them" },
+        { TRANSFER(other, at, NULL, SIZE_MAX), IMBREX_INVALID, "bytes is 18446744073709551615" },
+        { TRANSFER(other, NULL, plain, 8), IMBREX_INVALID, "transfers[0].recv, " },
+        { TRANSFER(other, NULL, at, PIECE + 1), IMBREX_INVALID, "run past the end of its memory" },
+        { { .rank = other, .reserved = { 1 } }, IMBREX_UNSUPPORTED, "transfers[0].reserved" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0] && !failed; i++)
         failed = refuses(group, &cases[i].transfer, 1, cases[i].status, cases[i].says);
-    const imbrex_transfer overlapping[] = { { other, at, NULL, 9 }, { other, NULL, at + 8, 8 } };
-    const imbrex_transfer twice[] = { { other, NULL, at, 9 }, { other, NULL, at + 8, 8 } };
+    const imbrex_transfer overlapping[] = { TRANSFER(other, at, NULL, 9),
+                                            TRANSFER(other, NULL, at + 8, 8) };
+    const imbrex_transfer twice[] = { TRANSFER(other, NULL, at, 9),
+                                      TRANSFER(other, NULL, at + 8, 8) };
     failed = failed || refuses(group, NULL, 1, IMBREX_INVALID, "transfers is NULL") ||
              refuses(group, overlapping, -1, IMBREX_INVALID, "count is -1: want from 0 to 8") ||
              refuses(group, overlapping, 9, IMBREX_INVALID, "count is 9: want from 0 to 8") ||
@@ -158,10 +167,10 @@ int exchange_refusals(imbrex_group *group, void *ctx)
 
     /* Nothing, sends of the same bytes, and what touches, are right. */
     const imbrex_transfer right[] = {
-        { other, at, NULL, LEAVES },
-        { other, at, NULL, LEAVES },
-        { other, NULL, at + LEAVES, LEAVES },
-        { other, NULL, at + 2 * LEAVES, LEAVES },
+        TRANSFER(other, at, NULL, LEAVES),
+        TRANSFER(other, at, NULL, LEAVES),
+        TRANSFER(other, NULL, at + LEAVES, LEAVES),
+        TRANSFER(other, NULL, at + 2 * LEAVES, LEAVES),
     };
     char host[4 * LEAVES];
     memset(host, rank + 1, sizeof host);

@@ -23,14 +23,14 @@ static char path[128];
 
 /* Two ranks; rank 1 copies for 4 ms, 3 of them while it computes a tile. */
 static const imbrex_span rank_0[] = {
-    { 100 * MS, 102 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "gemm" },
-    { 100 * MS, 101 * MS, IMBREX_SPAN_TILE, 0, 1, 0, 7, 0, "gemm" },
-    { 101 * MS, 102 * MS, IMBREX_SPAN_WAIT, 0, 1, 1, 0, 0, "chunk" },
+    { 100 * MS, 102 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "gemm", { 0 } },
+    { 100 * MS, 101 * MS, IMBREX_SPAN_TILE, 0, 1, 0, 7, 0, "gemm", { 0 } },
+    { 101 * MS, 102 * MS, IMBREX_SPAN_WAIT, 0, 1, 1, 0, 0, "chunk", { 0 } },
 };
 static const imbrex_span rank_1[] = {
-    { 101 * MS, 105 * MS, IMBREX_SPAN_COPY, 1, 0, 0, 0, 4000000, "put" },
-    { 102 * MS, 110 * MS, IMBREX_SPAN_TILE, 0, 1, 0, 3, 0, "gemm" },
-    { 101 * MS, 110 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "a<b>&\"c\\d" },
+    { 101 * MS, 105 * MS, IMBREX_SPAN_COPY, 1, 0, 0, 0, 4000000, "put", { 0 } },
+    { 102 * MS, 110 * MS, IMBREX_SPAN_TILE, 0, 1, 0, 3, 0, "gemm", { 0 } },
+    { 101 * MS, 110 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "a<b>&\"c\\d", { 0 } },
 };
 static const timeline_rank ranks[] = { { 0, rank_0, 3 }, { 1, rank_1, 3 } };
 static const timeline_rank short_ranks[] = { { 0, rank_0, 3 } };
@@ -105,12 +105,12 @@ static void assert_parses(const char *program)
 
 /* Steps of the engine between nodes, and beside them what else a plan over nodes has. */
 static const imbrex_span over_nodes[] = {
-    { 100 * MS, 109 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "gemm" },
-    { 101 * MS, 103 * MS, IMBREX_SPAN_COPY, 1, 0, 1, 0, 4000, "copy" },
-    { 103 * MS, 104 * MS, IMBREX_SPAN_KERNEL, 7, 0, -1, -1, 0, "reduce" },
-    { 104 * MS, 108 * MS, IMBREX_SPAN_COPY, 8, 0, 2, -1, 4000, "network" },
-    { 105 * MS, 109 * MS, IMBREX_SPAN_COPY, 9, 0, 2, -1, 4000, "network" },
-    { 105 * MS, 106 * MS, IMBREX_SPAN_COPY, 10, 0, 1, 0, 4000, "copy" },
+    { 100 * MS, 109 * MS, IMBREX_SPAN_KERNEL, 0, 0, -1, -1, 0, "gemm", { 0 } },
+    { 101 * MS, 103 * MS, IMBREX_SPAN_COPY, 1, 0, 1, 0, 4000, "copy", { 0 } },
+    { 103 * MS, 104 * MS, IMBREX_SPAN_KERNEL, 7, 0, -1, -1, 0, "reduce", { 0 } },
+    { 104 * MS, 108 * MS, IMBREX_SPAN_COPY, 8, 0, 2, -1, 4000, "network", { 0 } },
+    { 105 * MS, 109 * MS, IMBREX_SPAN_COPY, 9, 0, 2, -1, 4000, "network", { 0 } },
+    { 105 * MS, 106 * MS, IMBREX_SPAN_COPY, 10, 0, 1, 0, 4000, "copy", { 0 } },
 };
 
 /* The picture of rank 0 alone. */
