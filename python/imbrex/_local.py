@@ -50,11 +50,16 @@ def _sizes(**sizes):
 
 
 def _quantised(quant, dtype, rows, cols):
-    """The type of a result, and the shape of its scales and its letters; None: it has none."""
-    shapes = {"unscaled": (None, None), "per_tensor": ((1,), "[1]"), "per_row": ((rows,), "[rows]"),
-              "per_block": ((rows, -(-cols // _BLOCK)), "[rows, cols/128]")}
-    name = {number: name for name, number in SCALINGS.items()}[quant]
-    return (dtype if quant == SCALINGS["unscaled"] else "e4m3",) + shapes[name]
+    """quant's number, the type of a result, and of its scales the shape, as letters too, and
+    whether they are written; shape None: it has none."""
+    number = choice("quant", quant, SCALINGS)
+    if quant == "unscaled":
+        return number, dtype, (None, None, False)
+    if quant == "per_tensor":
+        return number, "e4m3", ((1,), "[1]", False)
+    if quant == "per_row":
+        return number, "e4m3", ((rows,), "[rows]", True)
+    return number, "e4m3", ((rows, -(-cols // _BLOCK)), "[rows, cols/128]", True)
 
 
 class Local:
@@ -99,15 +104,14 @@ class Local:
         scales.  rows_here: how many rows there are, one int32 that is read when the stream comes
         to it.  All matrices may have more rows.  Local: no other rank takes part."""
         (rows, cols), dtype = _sizes(rows=rows, cols=cols), dtype_name(dtype)
-        quant = choice("quant", quant, SCALINGS)
+        number, type_, of_scales = _quantised(quant, dtype, rows, cols)
         desc = _Activation(kind=choice("kind", kind, ACTIVATIONS), gated=gated,
-                                  dtype=DTYPES[dtype], quant=quant, power_of_two=power_of_two)
-        type_, shape, letters = _quantised(quant, dtype, rows, cols)
+                           dtype=DTYPES[dtype], quant=number, power_of_two=power_of_two)
         given = ("[rows, 2*cols]", 2 * cols) if desc.gated else ("[rows, cols]", cols)
         self._enqueue("activate", stream, (
             ("x", x, dtype, (rows, given[1]), given[0], False),
             ("out", out, type_, (rows, cols), "[rows, cols]", True),
-            ("scales", scales, "f32", shape, letters, quant != SCALINGS["per_tensor"]),
+            ("scales", scales, "f32", *of_scales),
             ("rows_here", rows_here, "int32", (1,), "[1]", False)),
             lambda *at: lib.imbrex_activate(self._life.open(), ctypes.byref(desc), rows, cols, *at))
 
@@ -120,17 +124,16 @@ class Local:
         rms to power_of_two: as imbrex_norm in imbrex.h has them.  Matrices may have more rows.
         Local: no other rank takes part."""
         (rows, cols), dtype = _sizes(rows=rows, cols=cols), dtype_name(dtype)
-        quant = choice("quant", quant, SCALINGS)
-        norm = _Norm(rms=rms, eps=eps, gamma_offset=gamma_offset, quant=quant,
-                            power_of_two=power_of_two)
-        type_, shape, letters = _quantised(quant, dtype, rows, cols)
+        number, type_, of_scales = _quantised(quant, dtype, rows, cols)
+        norm = _Norm(rms=rms, eps=eps, gamma_offset=gamma_offset, quant=number,
+                     power_of_two=power_of_two)
         matrix, row = ((rows, cols), "[rows, cols]"), ((cols,), "[cols]")
         operands = (("a", a, dtype, *matrix, False), ("c", c, type_, *matrix, True),
                     ("bias", bias, dtype, *row, False),
                     ("residual", residual, dtype, *matrix, False),
                     ("gamma", gamma, dtype, *row, False), ("h", h, dtype, *matrix, True),
                     ("normed", normed, dtype, *matrix, True),
-                    ("scale_c", scale_c, "f32", shape, letters, quant != SCALINGS["per_tensor"]))
+                    ("scale_c", scale_c, "f32", *of_scales))
 
         def call(*at):
             args = OPS["all_reduce"].Args(**dict(zip((each[0] for each in operands), at)))
@@ -143,13 +146,12 @@ class Local:
         quant="per_tensor", and [rows] or [rows, cols/128], which are written, by "per_row" and
         "per_block".  Matrices may have more rows.  Local: no other rank takes part."""
         (rows, cols), dtype = _sizes(rows=rows, cols=cols), dtype_name(dtype)
-        quant = choice("quant", quant, SCALINGS)
-        _, shape, letters = _quantised(quant, dtype, rows, cols)
+        number, _, of_scales = _quantised(quant, dtype, rows, cols)
         self._enqueue("quantize", stream, (
             ("x", x, dtype, (rows, cols), "[rows, cols]", False),
             ("out", out, "e4m3", (rows, cols), "[rows, cols]", True),
-            ("scales", scales, "f32", shape, letters, quant != SCALINGS["per_tensor"])),
-            lambda *at: lib.imbrex_quantize(self._life.open(), DTYPES[dtype], quant, rows, cols,
+            ("scales", scales, "f32", *of_scales)),
+            lambda *at: lib.imbrex_quantize(self._life.open(), DTYPES[dtype], number, rows, cols,
                                             *at))
 
     def topk_gate(self, tokens, experts, logits, ids, weights, top_k, bias=None, dtype="bf16",
