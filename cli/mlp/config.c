@@ -23,79 +23,6 @@ static imbrex_activation_kind asked_kind(const char *asked)
 
 #include <jansson.h>
 
-enum { DEPTH = 64 };
-
-struct mlp_config {
-    char *path;
-    json_t *root;
-    const json_t *sections[2]; /* the language model's own, or NULL, then the whole */
-};
-
-/* What models of several parts call that of their language model. */
-static const char *const section_keys[] = { "text_config", "llm_config", "language_config" };
-
-void mlp_config_close(mlp_config *config)
-{
-    if (!config)
-        return;
-    json_decref(config->root);
-    free(config->path);
-    free(config);
-}
-
-bool mlp_config_open(const checkpoint *from, mlp_config **out, st_error *error)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    mlp_config *config = calloc(1, sizeof *config);
-    if (!config)
-        return st_fail(error, "no memory is left to read config.json");
-    bool good = checkpoint_config(from, &config->path, &text, &bytes, error);
-    if (good && text)
-        good = (config->root = st_json_load(config->path, text, bytes, DEPTH, error)) != NULL;
-    free(text);
-    for (size_t i = 0; i < sizeof section_keys / sizeof *section_keys; i++) {
-        const json_t *section = json_object_get(config->root, section_keys[i]);
-        if (json_is_object(section) && !config->sections[0])
-            config->sections[0] = section;
-    }
-    config->sections[1] = config->root;
-    if (!good || !config->root) {
-        mlp_config_close(config);
-        config = NULL;
-    }
-    *out = config;
-    return good;
-}
-
-const char *mlp_config_text(const mlp_config *config, const char *section, const char *key)
-{
-    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
-    return json_string_value(json_object_get(in, key));
-}
-
-double mlp_config_number(const mlp_config *config, const char *section, const char *key,
-                         double otherwise)
-{
-    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
-    const json_t *value = json_object_get(in, key);
-    return json_is_number(value) ? json_number_value(value) : otherwise;
-}
-
-/* The value of a key in one of the sections; NULL where it is not there or null. */
-static const json_t *value_in(const mlp_config *config, int section, const char *key)
-{
-    const json_t *value = json_object_get(config->sections[section], key);
-    return json_is_null(value) ? NULL : value;
-}
-
-/* The language model's own, or else that of the whole. */
-static const json_t *value_of(const mlp_config *config, const char *key)
-{
-    const json_t *own = value_in(config, 0, key);
-    return own ? own : value_in(config, 1, key);
-}
-
 /* ---- The activation -------------------------------------------------------------------------- */
 
 static const char *const activation_keys[] = { "hidden_act", "hidden_activation",
@@ -126,8 +53,8 @@ typedef struct naming {
     imbrex_activation_kind kind;
 } naming;
 
-static bool read_naming(const mlp_config *config, const char *key, const json_t *value, naming *out,
-                        st_error *error)
+static bool read_naming(const model_config *config, const char *key, const json_t *value,
+                        naming *out, st_error *error)
 {
     const char *name = json_string_value(value);
     for (size_t i = 0; name && i < sizeof activation_names / sizeof *activation_names; i++) {
@@ -138,16 +65,16 @@ static bool read_naming(const mlp_config *config, const char *key, const json_t 
     }
     return st_fail(error,
                    "%s: %s is %s: computed are silu, gelu, gelu_pytorch_tanh, relu and relu2",
-                   st_path_tail(config->path), key, st_json_show(value).text);
+                   st_path_tail(model_config_path(config)), key, st_json_show(value).text);
 }
 
-static bool read_namings(const mlp_config *config, naming *out, int *count, st_error *error)
+static bool read_namings(const model_config *config, naming *out, int *count, st_error *error)
 {
     const int keys = sizeof activation_keys / sizeof *activation_keys;
     *count = 0;
     for (int i = 0; i < 2 * keys; i++) {
         const char *key = activation_keys[i / 2];
-        const json_t *value = value_in(config, i % 2, key);
+        const json_t *value = model_config_value_in(config, i % 2, key);
         if (value && !read_naming(config, key, value, &out[*count], error))
             return false;
         *count += value != NULL;
@@ -157,18 +84,18 @@ static bool read_namings(const mlp_config *config, naming *out, int *count, st_e
 
 /* Gemma's first configs say gelu, which its code reads as the other form, or does not.  The code of
  * later ones reads hidden_activation alone, and takes that form where it is missing. */
-static bool is_doubtful(const mlp_config *config, const naming *names, int count)
+static bool is_doubtful(const model_config *config, const naming *names, int count)
 {
-    const char *model = json_string_value(value_of(config, "model_type"));
+    const char *model = json_string_value(model_config_value(config, "model_type"));
     return model && strncmp(model, "gemma", 5) == 0 && count && names[0].kind != IMBREX_GELU_TANH &&
            (names[0].kind == IMBREX_GELU || strcmp(names[0].key, "hidden_act") == 0);
 }
 
-static bool find_activation(const mlp_config *config, const char *asked,
+static bool find_activation(const model_config *config, const char *asked,
                             imbrex_activation_kind *out, st_error *error)
 {
     naming names[2 * sizeof activation_keys / sizeof *activation_keys];
-    const char *path = st_path_tail(config->path);
+    const char *path = st_path_tail(model_config_path(config));
     int count, other = 0;
     if (!read_namings(config, names, &count, error))
         return false;
@@ -200,18 +127,18 @@ static bool find_activation(const mlp_config *config, const char *asked,
 
 /* ---- What the tensors must agree with -------------------------------------------------------- */
 
-static bool check_quantised(const mlp_config *config, st_error *error)
+static bool check_quantised(const model_config *config, st_error *error)
 {
     static const char *const keys[] = { "quantization_config", "compression_config",
                                         "quantization" };
     for (size_t i = 0; i < 2 * sizeof keys / sizeof *keys; i++) {
-        const json_t *value = value_in(config, (int)(i % 2), keys[i / 2]);
+        const json_t *value = model_config_value_in(config, (int)(i % 2), keys[i / 2]);
         const json_t *method = json_object_get(value, "quant_method");
         if (value)
             return st_fail(error,
                            "%s: has a %s (%s): the model is quantised; give one in BF16, F16 or "
                            "F32",
-                           st_path_tail(config->path), keys[i / 2],
+                           st_path_tail(model_config_path(config)), keys[i / 2],
                            st_json_show(method ? method : value).text);
     }
     return true;
@@ -250,47 +177,49 @@ static bool is_neutral(const char *key, const json_t *value)
            (factor && json_is_number(value) && json_number_value(value) == 1);
 }
 
-static bool check_changes(const mlp_config *config, st_error *error)
+static bool check_changes(const model_config *config, st_error *error)
 {
     const char *key;
     json_t *value;
     for (int i = 0; i < 2; i++) {
-        json_object_foreach((json_t *)config->sections[i], key, value)
+        json_object_foreach((json_t *)model_config_part(config, i), key, value)
         {
             if (changes_mlp(key) && !is_neutral(key, value))
                 return st_fail(error, "%s: %.80s is %s: that is not computed",
-                               st_path_tail(config->path), key, st_json_show(value).text);
+                               st_path_tail(model_config_path(config)), key,
+                               st_json_show(value).text);
         }
     }
     return true;
 }
 
 /* A size of the config, or of a list by layers, against that of the tensors. */
-static bool check_size(const mlp_config *config, const char *key, int layer, int64_t have,
+static bool check_size(const model_config *config, const char *key, int layer, int64_t have,
                        st_error *error)
 {
-    const json_t *value = value_of(config, key);
+    const json_t *value = model_config_value(config, key);
     if (!value)
         return true;
     if (json_is_array(value))
         value = json_array_get(value, (size_t)layer);
     if (json_is_number(value) && json_number_value(value) == (double)have)
         return true;
-    return st_fail(
-        error, "%s: %s is %s, but layer %d has %lld: is it the config of this checkpoint?",
-        st_path_tail(config->path), key, st_json_show(value).text, layer, (long long)have);
+    return st_fail(error,
+                   "%s: %s is %s, but layer %d has %lld: is it the config of this checkpoint?",
+                   st_path_tail(model_config_path(config)), key, st_json_show(value).text, layer,
+                   (long long)have);
 }
 
 /* What a config says of a part of the MLP, "yes" and 1 being what Python's code takes for true. */
-static bool check_boolean(const mlp_config *config, const char *key, const json_t *value,
+static bool check_boolean(const model_config *config, const char *key, const json_t *value,
                           st_error *error)
 {
     return !value || json_is_boolean(value) ||
-           st_fail(error, "%s: %s is %s: want true or false", st_path_tail(config->path), key,
-                   st_json_show(value).text);
+           st_fail(error, "%s: %s is %s: want true or false",
+                   st_path_tail(model_config_path(config)), key, st_json_show(value).text);
 }
 
-static bool check_biases(const mlp_config *config, int layer, const mlp_weights *mlp,
+static bool check_biases(const model_config *config, int layer, const mlp_weights *mlp,
                          st_error *error)
 {
     /* Those of the MLP alone promise biases; the others may mean attention's. */
@@ -300,47 +229,48 @@ static bool check_biases(const mlp_config *config, int layer, const mlp_weights 
     static const char *const names[] = { "gate", "up", "down" };
     for (int i = 0; i < 5 * 3; i++) {
         const char *key = keys[i / 3];
-        const json_t *value = value_of(config, key);
+        const json_t *value = model_config_value(config, key);
         bool there = biases[i % 3]->rows > 0, needed = !(i % 3 == 0 && mlp->ungated);
         if (i / 3 < 2 && !check_boolean(config, key, value, error))
             return false;
         if (json_is_false(value) && there)
             return st_fail(error, "%s: %s is false, but layer %d has %s_proj.bias",
-                           st_path_tail(config->path), key, layer, names[i % 3]);
+                           st_path_tail(model_config_path(config)), key, layer, names[i % 3]);
         if (i / 3 < 2 && json_is_true(value) && !there && needed)
             return st_fail(error, "%s: %s is true, but layer %d has no %s_proj.bias",
-                           st_path_tail(config->path), key, layer, names[i % 3]);
+                           st_path_tail(model_config_path(config)), key, layer, names[i % 3]);
     }
     return true;
 }
 
 /* A gate that got lost must not make another model: it is missing in models of ReLU, and not in
  * those of these families. */
-static bool check_gate(const mlp_config *config, int layer, const mlp_weights *mlp, st_error *error)
+static bool check_gate(const model_config *config, int layer, const mlp_weights *mlp,
+                       st_error *error)
 {
     static const char *const gated[] = { "llama", "gemma", "qwen", "mistral", "phi3", "bitnet" };
-    const char *model = json_string_value(value_of(config, "model_type"));
+    const char *model = json_string_value(model_config_value(config, "model_type"));
     static const char *const keys[] = { "use_gated_activation", "use_gated_mlp", "gated_mlp",
                                         "is_gated_act" };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const json_t *value = value_of(config, keys[i]);
+        const json_t *value = model_config_value(config, keys[i]);
         if (!check_boolean(config, keys[i], value, error))
             return false;
         if (value && json_is_true(value) == mlp->ungated)
             return st_fail(error, "%s: %s is %s, but layer %d has %s gate_proj.weight",
-                           st_path_tail(config->path), keys[i], st_json_show(value).text, layer,
-                           mlp->ungated ? "no" : "a");
+                           st_path_tail(model_config_path(config)), keys[i],
+                           st_json_show(value).text, layer, mlp->ungated ? "no" : "a");
     }
     for (size_t i = 0; mlp->ungated && model && i < sizeof gated / sizeof *gated; i++)
         if (strncmp(model, gated[i], strlen(gated[i])) == 0)
             return st_fail(error,
                            "%s: model_type is %s, but layer %d has no gate_proj.weight: is the "
                            "checkpoint whole?",
-                           st_path_tail(config->path), model, layer);
+                           st_path_tail(model_config_path(config)), model, layer);
     return true;
 }
 
-static bool check_config(const mlp_config *config, int layer, const mlp_weights *mlp,
+static bool check_config(const model_config *config, int layer, const mlp_weights *mlp,
                          st_error *error)
 {
     return check_gate(config, layer, mlp, error) && check_quantised(config, error) &&
@@ -352,53 +282,24 @@ static bool check_config(const mlp_config *config, int layer, const mlp_weights 
 
 #else /* no jansson: no checkpoint can be opened, either */
 
-struct mlp_config {
-    char *path;
-};
-
-void mlp_config_close(mlp_config *config)
-{
-    (void)config;
-}
-
-bool mlp_config_open(const checkpoint *from, mlp_config **out, st_error *error)
-{
-    (void)from;
-    *out = NULL;
-    return st_fail(error, "this build cannot read config.json: install libjansson-dev");
-}
-
-const char *mlp_config_text(const mlp_config *config, const char *section, const char *key)
-{
-    (void)config, (void)section, (void)key;
-    return NULL;
-}
-
-double mlp_config_number(const mlp_config *config, const char *section, const char *key,
-                         double otherwise)
-{
-    (void)config, (void)section, (void)key;
-    return otherwise;
-}
-
-static bool find_activation(const mlp_config *config, const char *asked,
+static bool find_activation(const model_config *config, const char *asked,
                             imbrex_activation_kind *out, st_error *error)
 {
     (void)asked, (void)out;
-    return st_fail(error, "%s: cannot be read", config->path);
+    return st_fail(error, "%s: cannot be read", model_config_path(config));
 }
 
-static bool check_config(const mlp_config *config, int layer, const mlp_weights *mlp,
+static bool check_config(const model_config *config, int layer, const mlp_weights *mlp,
                          st_error *error)
 {
     (void)layer, (void)mlp;
-    return st_fail(error, "%s: cannot be read", config->path);
+    return st_fail(error, "%s: cannot be read", model_config_path(config));
 }
 
 #endif
 
-bool mlp_config_apply(const mlp_config *config, int layer, const char *asked, mlp_weights *weights,
-                      st_error *error)
+bool mlp_config_apply(const model_config *config, int layer, const char *asked,
+                      mlp_weights *weights, st_error *error)
 {
     weights->activation = asked ? asked_kind(asked) : IMBREX_SILU;
     if (config && (!check_config(config, layer, weights, error) ||

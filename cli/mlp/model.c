@@ -255,22 +255,22 @@ bool mlp_layer_find(checkpoint *from, int layer, mlp_weights *weights, char *pre
 /* ---- What happens to y ----------------------------------------------------------------------- */
 
 /* The language model's own, or else that of the whole. */
-static double number_of(const mlp_config *config, const char *key, double otherwise)
+static double number_of(const model_config *config, const char *key, double otherwise)
 {
     static const char *const sections[] = { "text_config", "llm_config", "language_config", "" };
     for (int i = 3; i >= 0; i--)
-        otherwise = mlp_config_number(config, sections[i], key, otherwise);
+        otherwise = model_config_number(config, sections[i], key, otherwise);
     return otherwise;
 }
 
-static bool is_gemma(const mlp_config *config)
+static bool is_gemma(const model_config *config)
 {
-    const char *model = mlp_config_text(config, "", "model_type");
+    const char *model = model_config_text(config, "", "model_type");
     return model && strncmp(model, "gemma", 5) == 0;
 }
 
 bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
-                   const mlp_config *config, mlp_after *after, st_error *error)
+                   const model_config *config, mlp_after *after, st_error *error)
 {
     char name[NAME_BYTES + 32];
     int layer = (int)(strlen(prefix) - strlen("mlp."));
@@ -337,15 +337,15 @@ bool mlp_model_parse(const char *text, mlp_sizes *sizes)
 
 static bool find_layer(const mlp_source *q, mlp_model *m, st_error *error)
 {
-    mlp_config *config = NULL;
+    model_config *config = NULL;
     bool good = checkpoint_open(q->weights, &m->weights_file, error) &&
                 mlp_layer_find(m->weights_file, (int)q->layer, &m->weights, m->prefix, error) &&
-                mlp_config_open(m->weights_file, &config, error) &&
+                model_config_open(m->weights_file, &config, error) &&
                 mlp_config_apply(config, (int)q->layer, q->activation, &m->weights, error) &&
                 (!q->norm || mlp_norm_find(m->weights_file, m->prefix, q->norm, m->weights.hidden,
                                            config, &m->after, error));
     m->activation_from = q->activation ? "--activation" : config ? "config.json" : NULL;
-    mlp_config_close(config);
+    model_config_close(config);
     return good;
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "safetensors.h"
+#include "model_config.h"
 
 /* y = down (f(gate x + gate_bias) * (up x + up_bias)) + down_bias, or without a gate
  * y = down f(up x + up_bias) + down_bias. */
@@ -40,25 +40,12 @@ bool mlp_layer_find(checkpoint *from, int layer, mlp_weights *weights, char *pre
 enum { MLP_CONFIG_ACTIVATIONS = IMBREX_RELU2 + 1 };
 extern const char *const mlp_config_activations[MLP_CONFIG_ACTIVATIONS]; /* "silu", by kind */
 
-typedef struct mlp_config mlp_config;
-
-/* *out is NULL where there is no config.json. */
-bool mlp_config_open(const checkpoint *from, mlp_config **out, st_error *error) ST_MUST_CHECK;
-void mlp_config_close(mlp_config *config); /* takes NULL */
-
-/* A string in the object `section` ("": the whole), or NULL; goes with the config. */
-const char *mlp_config_text(const mlp_config *config, const char *section, const char *key);
-
-/* A number in that object; otherwise: where there is none. */
-double mlp_config_number(const mlp_config *config, const char *section, const char *key,
-                         double otherwise);
-
 /* Sets weights->activation: what the config says, or `asked` (NULL: not asked) where it says
  * nothing or two things; without a config what is asked, or SiLU.  False where the layer cannot be
  * computed from its weights and biases alone, or contradicts the config: the sentence names what
  * does. */
-bool mlp_config_apply(const mlp_config *config, int layer, const char *asked, mlp_weights *weights,
-                      st_error *error) ST_MUST_CHECK;
+bool mlp_config_apply(const model_config *config, int layer, const char *asked,
+                      mlp_weights *weights, st_error *error) ST_MUST_CHECK;
 
 /* ---- model.c: all of it ---------------------------------------------------------------------- */
 
@@ -83,7 +70,7 @@ typedef struct mlp_after {
 /* The layer's weight of a norm, "post_attention_layernorm", and what config.json, or NULL, says of
  * norms: prefix, the mlp's, ends in "mlp.".  Refused where the norm has a bias. */
 bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
-                   const mlp_config *config, mlp_after *after, st_error *error) ST_MUST_CHECK;
+                   const model_config *config, mlp_after *after, st_error *error) ST_MUST_CHECK;
 
 typedef struct mlp_model {
     checkpoint *weights_file, *input_file;

@@ -101,15 +101,15 @@ static bool read_activation(const checkpoint *file, const char *asked, mlp_refer
                                         "mlp_hidden_act", "act_fn" };
     static const char *const sections[] = { "", "text_config", "llm_config", "language_config" };
     char name[64] = "silu";
-    mlp_config *config;
-    if (!mlp_config_open(file, &config, error))
+    model_config *config;
+    if (!model_config_open(file, &config, error))
         return false;
     for (int i = 0; config && i < 4 * 5; i++) {
-        const char *text = mlp_config_text(config, sections[i / 5], keys[i % 5]);
+        const char *text = model_config_text(config, sections[i / 5], keys[i % 5]);
         if (text)
             snprintf(name, sizeof name, "%s", text);
     }
-    mlp_config_close(config);
+    model_config_close(config);
     to->activation = mlp_reference_function(asked ? asked : name);
     return to->activation || st_fail(error, "--check does not know the activation %.60s", name);
 }
@@ -121,18 +121,18 @@ static bool read_norm(const mlp_source *source, const char *prefix, mlp_referenc
 {
     static const char *const sections[] = { "", "text_config", "llm_config", "language_config" };
     char name[160];
-    mlp_config *config;
+    model_config *config;
     snprintf(name, sizeof name, "%s", prefix);
     snprintf(name + strlen(name) - 4, 64, "%s.weight", source->norm);
     if (!checkpoint_vector(to->file, name, &to->after.gamma, error) ||
-        !mlp_config_open(to->file, &config, error))
+        !model_config_open(to->file, &config, error))
         return false;
     to->after.eps = 1e-6;
     for (int i = 0; config && i < 4; i++)
-        to->after.eps = mlp_config_number(config, sections[i], "rms_norm_eps", to->after.eps);
-    const char *model = config ? mlp_config_text(config, "", "model_type") : NULL;
+        to->after.eps = model_config_number(config, sections[i], "rms_norm_eps", to->after.eps);
+    const char *model = config ? model_config_text(config, "", "model_type") : NULL;
     to->after.offset = model && strstr(model, "gemma") == model;
-    mlp_config_close(config);
+    model_config_close(config);
     return true;
 }
 

@@ -56,14 +56,14 @@ static void write_layer(const char *prefix, const char *names, const char *confi
 static bool read_layer(const char *asked, mlp_weights *weights)
 {
     checkpoint *from = NULL;
-    mlp_config *config = NULL;
+    model_config *config = NULL;
     char prefix[MLP_LAYER_PREFIX];
     error = (st_error){ "" };
     bool good = checkpoint_open(scratch_path(""), &from, &error) &&
                 mlp_layer_find(from, 0, weights, prefix, &error) &&
-                mlp_config_open(from, &config, &error) &&
+                model_config_open(from, &config, &error) &&
                 mlp_config_apply(config, 0, asked, weights, &error);
-    mlp_config_close(config);
+    model_config_close(config);
     checkpoint_close(from);
     return good;
 }

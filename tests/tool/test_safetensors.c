@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "mlp/safetensors.h"
+#include "safetensors.h"
 #include "scratch.h"
 
 static st_error error;
