@@ -176,6 +176,13 @@ class Group(Local):
             raise TypeError("why is %r: want a string, or None" % (why,))
         self._life.abort(why)
 
+    def refuse(self, call, why):
+        """For wrappers with checks of their own, in the place of a call that they refuse: ranks
+        that wait for it hear why, an exception.  call: as imbrex_group_refuse has it,
+        "imbrex_plan_run" or "imbrex_plan_create" for one."""
+        self._open()
+        self._life.refuse(call, why)
+
     def close(self):
         """Waits for what is enqueued, at most for timeout_ms, and frees the group and its plans.
         Local: the other ranks' groups stay.  A second time it does nothing."""
@@ -273,7 +280,8 @@ def _desc(op, values, fields):
     for field in op.desc:
         value = given[field.name]
         if _is_other(field):
-            given[field.name] = 0 if value is None else choice(field.name, value, WIRES)
+            given[field.name] = 0 if value is None else \
+                WIRES[dtype_name(value, field.name, WIRES)]
         elif field.type == "dtype":
             names["dtype"] = dtype_name(value)
             given[field.name] = DTYPES[names["dtype"]]
@@ -338,8 +346,29 @@ def _share(m, rank, size):
     return (rank + 1) * m // size - rank * m // size
 
 
-def _count_pages(at, operands):
-    """How many pages there are, of operands that have a shape and where nobody says."""
+def _stride(operand):
+    """Elements from one of the first dimension to the next; None: they are dense, or an address."""
+    shape = getattr(operand, "shape", ())
+    if len(shape) < 2 or shape[0] < 2:
+        return None
+    stride = operand.stride(0) if hasattr(operand, "data_ptr") else \
+        operand.strides[0] // operand.itemsize
+    return None if stride == math.prod(shape[1:]) else stride
+
+
+def _count_pages(at, operands, page):
+    """How many pages there are and how far apart they are, of operands that have a shape and where
+    nobody says."""
+    strides = {_stride(operands[name]) for name in ("k", "v") if operands.get(name) is not None}
+    if len(strides) > 1:
+        raise ValueError("k and v have different strides: want the same from one to the next")
+    stride = strides.pop() if strides else None
+    if stride == 0:  # to the library that is dense
+        raise ValueError("k has the stride 0: want what .contiguous() returns")
+    if stride is not None:
+        at.setdefault("cache_stride", stride)
+    if not page:
+        return
     for count, name, dimension in ("page_count", "k", 0), ("page_stride", "pages", 1):
         shape = getattr(operands.get(name), "shape", None)
         if shape is not None:
@@ -486,8 +515,8 @@ class Plan:
                 if operand is not None:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)
-            if "page_count" in self._op.plain and self._desc.page:
-                _count_pages(at, more)
+            if "page_count" in self._op.plain:
+                _count_pages(at, more, self._desc.page)
             inner = self._op.inner and _inner(self._op, at)  # lives until the call is over
             args = self._op.Args(**at)
             life.lanes.hold(number, stream, held, self._bytes)

@@ -20,16 +20,16 @@ _TAKEN = {"bf16": ("bfloat16", "int16", "uint16"), "f16": ("float16", "int16", "
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
 
 
-def dtype_name(value):
-    """Of "bf16", "bfloat16", torch.bfloat16, numpy.float32 and the like: a name of DTYPES."""
+def dtype_name(value, field="dtype", names=DTYPES):
+    """Of "bf16", "bfloat16", torch.bfloat16, numpy.float32 and the like: one of names."""
     name = value
     if not isinstance(value, str):
         name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
         name = name.rpartition(".")[2]
     name = _LONG.get(name, name)
-    if name not in DTYPES or (name == value and not isinstance(value, str)):
-        raise ValueError("dtype is %r: want one of %s, or PyTorch's or NumPy's name of it"
-                         % (value, ", ".join(map(repr, DTYPES))))
+    if name not in names or (name == value and not isinstance(value, str)):
+        raise ValueError("%s is %r: want one of %s, or PyTorch's or NumPy's name of it"
+                         % (field, value, ", ".join(map(repr, names))))
     return name
 
 
@@ -40,6 +40,7 @@ class Want:
     be several dimensions.  own: how many rows this rank has, every: how many all have together,
     where the operand has the one or the other."""
     __slots__ = "shape", "letters", "more", "flat", "own", "every"
+    strided = False  # whether there may be something between the elements of the first dimension
 
     def __init__(self, shape, letters, more=False, flat=False, own=None, every=None):
         self.shape, self.letters, self.more, self.flat = shape, letters, more, flat
@@ -83,6 +84,10 @@ class Pages(Want):
     def __init__(self, shape, letters, table):
         super().__init__(shape, letters)
         self.table = table
+
+    @property
+    def strided(self):
+        return not self.table
 
     def takes(self, shape):
         want, free = self.shape, 1 if self.table else 0
@@ -153,7 +158,8 @@ class Operands:
         shape = getattr(tensor, "shape", None)
         if shape is not None and shape != want.shape:
             self._check_shape(name, shape, want)
-        self._need(getattr(tensor, "is_contiguous", lambda: True)(), name, "is not contiguous",
+        dense = tensor[0] if want.strided and shape is not None and shape[0] else tensor
+        self._need(getattr(dense, "is_contiguous", lambda: True)(), name, "is not contiguous",
                    "what .contiguous() returns")
         self._need(not getattr(tensor, "is_neg", bool)(), name, "is a view that negates",
                    "what .resolve_neg() returns")
@@ -180,7 +186,9 @@ class Operands:
         shape, strides = lies["shape"], lies.get("strides")
         if shape != want.shape:
             self._check_shape(name, shape, want)
-        self._need(strides is None or _is_contiguous(shape, strides, BYTES[self._dtype]), name,
+        inner = 1 if want.strided else 0
+        self._need(strides is None or _is_contiguous(shape[inner:], strides[inner:],
+                                                     BYTES[self._dtype]), name,
                    "is not contiguous", "what numpy.ascontiguousarray returns")
         if not isinstance(lies.get("data"), tuple):
             raise TypeError("%s is %s that has no address" % (name, type(array).__name__))

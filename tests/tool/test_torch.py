@@ -10,16 +10,17 @@ import unittest
 SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
     os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
-RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = [os.path.join(HERE, name) for name in ("torch_ranks.py", "torch_serving.py")]
 EXAMPLES = os.path.join(SOURCE, "examples", "python")
 
 
-def checks():
-    with open(RANKS) as file:
+def checks(program):
+    with open(program) as file:
         return [line[4:].partition("(")[0] for line in file if line.startswith("def check_")]
 
 
-def run(size, device, program=RANKS):
+def run(size, device, program):
     """How each of so many ranks ended, and what it printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -41,10 +42,11 @@ def run(size, device, program=RANKS):
 
 class Torch(unittest.TestCase):
     def expect(self, size, device):
-        for status, words in run(size, device):
-            self.assertEqual(status, 0, words)
-            self.assertEqual([word for word in words.split() if word.startswith("check_")],
-                             checks(), words)
+        for program in PROGRAMS:
+            for status, words in run(size, device, program):
+                self.assertEqual(status, 0, words)
+                self.assertEqual([word for word in words.split() if word.startswith("check_")],
+                                 checks(program), words)
 
     def test_cpu(self):
         for size in 1, 3:

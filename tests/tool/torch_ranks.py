@@ -18,7 +18,7 @@ ROWS, N, K = 6, 24, 40  # rows of each rank
 
 def whole(seed, *shape, dtype=torch.float32):
     """The same on all ranks."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 def mine(tensor, dim=0, rank=RANK):
@@ -242,18 +242,18 @@ def check_graph():
         near(c, new @ weight.t(), "a graph")
 
 
-def main():
+def main(checks):
+    """checks: a module's names, of which those that begin with check_ are run."""
     if DEVICE != "cpu":
         torch.cuda.set_device(DEVICE)
     torch.backends.cuda.matmul.allow_tf32 = False
     dist.init_process_group("cpu:gloo,cuda:nccl" if DEVICE != "cpu" else "gloo")
-    chosen = sys.argv[1:] or [name for name in globals() if name.startswith("check_")]
-    for name in chosen:
-        globals()[name]()
+    for name in sys.argv[1:] or [name for name in checks if name.startswith("check_")]:
+        checks[name]()
         print(name)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     assert imbrex.version()
-    main()
+    main(dict(globals()))

@@ -6,9 +6,15 @@ import torch
 import torch.distributed
 
 from .. import Group
+from .._library import OPS
 
 _most_plans = 64  # of each group
 _LEAST = 16  # rows that a plan is made for
+
+
+def room(rows):
+    """Rows that a plan is made for, so that runs of about as many share it."""
+    return max(_LEAST, 1 << (rows - 1).bit_length() if rows else 0)
 
 
 class _Ranks:
@@ -23,42 +29,45 @@ class _Ranks:
             torch.distributed.all_gather_object(blobs, blob, group=alive)
             return blobs
         self.group = Group(torch.distributed.get_rank(process_group), size, allgather, device)
+        self._device = torch.device(device)
         self._plans, self._captured = collections.OrderedDict(), set()
 
-    def plan(self, op, m, **fields):
-        most = max(_LEAST, 1 << (m - 1).bit_length() if m else 0)
-        key, capturing = (op, most, *sorted(fields.items(), key=str)), _capturing()
+    def _make(self, call, most):
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("imbrex::%s has no plan of %s for %d rows yet, and none can be made "
+                               "while a CUDA graph is captured: run it once before"
+                               % (call.op, call.fields, call.count))
+        while len(self._plans) - len(self._captured) >= _most_plans:
+            oldest = next(key for key in self._plans if key not in self._captured)
+            self._plans.pop(oldest).close()
+        return getattr(self.group, call.op)(most, **{
+            name: dict(value) if isinstance(value, tuple) else value
+            for name, value in call.fields.items()})
+
+    def plan(self, call):
+        """The plan that makes such calls."""
+        most = room(call.count) if call.most is None else call.most
+        key = (call.op, most, *call.fields.values())
         plan = self._plans.get(key)
         if plan is None:
-            if capturing:
-                raise RuntimeError("imbrex::%s has no plan of %s for %d rows yet, and none can be "
-                                   "made while a CUDA graph is captured: run it once before"
-                                   % (op, fields, m))
-            while len(self._plans) - len(self._captured) >= _most_plans:
-                oldest = next(key for key in self._plans if key not in self._captured)
-                self._plans.pop(oldest).close()
-            plan = self._plans[key] = getattr(self.group, op)(m=most, **{
-                name: dict(value) if isinstance(value, tuple) else value
-                for name, value in fields.items()})
+            plan = self._plans[key] = self._make(call, most)
         self._plans.move_to_end(key)
-        if capturing:
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._captured.add(key)
         return plan
 
-    def run(self, op, m, operands, **fields):
+    def run(self, call):
         """Enqueues on the current stream; waits for it on the CPU, as PyTorch's operators do."""
-        plan = self.plan(op, m, **fields)
-        stream = torch.cuda.current_stream() if self.group.device.startswith("cuda") else None
-        plan.run(m=m, stream=stream, **operands)
-        if stream is None:
+        operands = call.operands
+        operands[OPS[call.op].count] = call.count
+        if self._device.type == "cuda":
+            self.plan(call).run(stream=torch.cuda.current_stream(self._device), **operands)
+        else:
+            self.plan(call).run(**operands)
             self.group.sync()
 
 
 _ranks = {}  # by the name of a process group and a device
-
-
-def _capturing():
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def named(name):
@@ -83,6 +92,13 @@ def ranks_of(name, tensor):
     if known is None or known.process_group() is not process_group or not known.group.is_open:
         known = _ranks[name, device] = _Ranks(process_group, device)
     return known
+
+
+def refuse(name, function, exception):
+    """A check here refuses a call for which other ranks may wait: where they do, they hear why."""
+    for (other, _), known in list(_ranks.items()):
+        if other == name and known.group.is_open:
+            known.group.refuse(function, exception)
 
 
 def group(process_group=None, device=None):

@@ -1,0 +1,97 @@
+"""How an operator becomes one of torch.ops.imbrex, and the checks that several of them make."""
+import functools
+
+import torch
+
+from ._ranks import ranks_of, refuse, share, size_of
+
+_library = torch.library.Library("imbrex", "DEF")
+
+
+class Call:
+    """A run of a plan: of the operator, as the plan's maker calls it, for so many rows.
+
+    count: rows of the run; most: those of the plan, None: count and some more.  device_of: a tensor
+    on the device.  fields: the other arguments of the plan's maker, always in one order."""
+    __slots__ = "op", "device_of", "count", "operands", "most", "fields"
+
+    def __init__(self, op, device_of, count, operands, most=None, **fields):
+        self.op, self.device_of, self.count, self.operands = op, device_of, count, operands
+        self.most, self.fields = most, fields
+
+
+def define(schema, shapes, function="imbrex_plan_run"):
+    """A decorator of prepare(*arguments), which checks them and returns results and the Call that
+    writes them: that is the operator on CPUs and GPUs.  shapes(*arguments): results alone, for
+    tracing.  The last argument is the group's name.  function: the call of the library's for which
+    other ranks wait where prepare refuses."""
+    name = schema.partition("(")[0]
+
+    def defined(prepare):
+        @functools.wraps(prepare)
+        def run(*arguments):
+            group = arguments[-1]
+            try:
+                results, call = prepare(*arguments)
+            except Exception as refused:
+                refuse(group, function, refused)
+                raise
+            ranks_of(group, call.device_of).run(call)
+            return results
+        _library.define(schema)
+        for key in "CPU", "CUDA":
+            _library.impl(name, run, key)
+        torch.library.register_fake("imbrex::" + name, shapes, lib=_library)
+        return prepare
+    return defined
+
+
+def differentiate(name, keep, backward):
+    """keep(ctx, inputs, output), backward(ctx, *grads): as torch.library.register_autograd."""
+    torch.library.register_autograd("imbrex::" + name, backward, setup_context=keep, lib=_library)
+
+
+def forward_only(name):
+    """Its results cannot be differentiated, and who tries is told so."""
+    def backward(ctx, *grads):
+        raise NotImplementedError("imbrex::%s has no gradient: call it under torch.no_grad(), or "
+                                  "detach() what it is given" % name)
+    differentiate(name, lambda ctx, inputs, output: None, backward)
+
+
+def given(**tensors):
+    """Those that there are, as they lie dense in memory."""
+    return {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+
+
+def need(good, name, tensor, want):
+    """Refuses a tensor by its shape."""
+    if not good:
+        raise ValueError("%s has the shape %s: want %s" % (name, list(tensor.shape), want))
+
+
+def matrix(name, tensor, rows="rows", cols="k"):
+    need(tensor.dim() == 2, name, tensor, "[%s, %s]" % (rows, cols))
+
+
+def factor(a, b, same_dtype=True):
+    """b, [k, n], as it lies in memory, and the name of that."""
+    matrix("a", a)
+    matrix("b", b, "k", "n")
+    if a.shape[1] != b.shape[0] or (same_dtype and a.dtype != b.dtype):
+        raise ValueError("a is %s %s and b is %s %s: want b as [%d, n]%s" % (
+            list(a.shape), a.dtype, list(b.shape), b.dtype, a.shape[1],
+            " of a's dtype" if same_dtype else ""))
+    if b.t().is_contiguous():
+        return b.t(), "nk"
+    return b.contiguous(), "kn"
+
+
+def all_rows(a, m, name):
+    """How many rows all ranks have: m, or as many as this rank, each."""
+    if m is None:
+        return a.shape[0] * size_of(name)
+    if a.shape[0] != share(m, name):
+        raise ValueError("a has %d rows: of m=%d rows this rank has %d"
+                         % (a.shape[0], m, share(m, name)))
+    return m
