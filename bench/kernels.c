@@ -150,7 +150,7 @@ static char *place_of(const bench *b, int thing)
     return b->memory + offset_of(&b->options, thing);
 }
 
-static imbrex_status add_product(bench *b, int i, const char *name, int ranks, int sides)
+static imbrex_status add_product(bench *b, int i, const char *name, int ranks, int features)
 {
     const options *o = &b->options;
     imx_target target;
@@ -158,7 +158,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
     imx_tune_input input = {
         .shape = { o->m, o->n, o->k, IMBREX_BF16, IMBREX_BF16, IMBREX_NK, IMBREX_UNSCALED, false },
         .product = true,
-        .scatters = sides & IMX_GEMM_SCATTERS,
+        .scatters = features & IMX_GEMM_SCATTERS,
         .ranks = ranks,
         .nodes = 1,
         .sms = o->sms,
@@ -188,7 +188,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
         .k = o->k,
         .dtype = IMBREX_BF16,
         .out = IMBREX_BF16,
-        .sides = sides,
+        .features = features,
         .slices = 1,
         .slice_k = (int)o->k,
         .a = place_of(b, 0),
@@ -197,7 +197,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
         .c = place_of(b, 2),
         .epoch = words,
         .ready = ranks > 1 ? words : NULL,
-        .done = sides & IMX_GEMM_SCATTERS ? words : NULL,
+        .done = features & IMX_GEMM_SCATTERS ? words : NULL,
         .counters = (uint32_t *)place_of(b, 4),
     };
     b->calls[i].args_bytes = sizeof *args;

@@ -70,12 +70,12 @@ extern "C" {
 
 /* What a wait waits for, kept as plain numbers so that a device can record it and the host can put
  * it into words. */
-typedef struct imbrexd_site {
+typedef struct imbrexd_wait_point {
     int32_t plan;  /* number of the plan in its group, from 1; 0: none */
     int32_t what;  /* kind of signal: the host's table of words */
     int32_t rank;  /* who has to post */
     int32_t index; /* chunk, tile, ...; -1: none */
-} imbrexd_site;
+} imbrexd_wait_point;
 
 /* The first thing that a rank found wrong: a wait that outlived its deadline, a peer that died...
  * state: 0 free, 1 being written, 2 to be read. */
@@ -84,7 +84,7 @@ typedef struct imbrexd_fault {
     int32_t kind; /* below */
     int32_t rank; /* who noticed */
     int32_t late; /* DEADLINE: as the watch has it */
-    imbrexd_site site;
+    imbrexd_wait_point point;
     uint64_t have, want;
     int64_t when_ns; /* CLOCK_MONOTONIC; 0: noticed by a device, which has no such clock */
 } imbrexd_fault;
@@ -93,19 +93,19 @@ typedef struct imbrexd_fault {
  * but 7, 9 and 11 to 14. */
 enum {
     IMBREXD_FAULT_DEADLINE = 1, /* the signal's value, the value waited for */
-    IMBREXD_FAULT_DEATH = 2,    /* of rank site.rank */
+    IMBREXD_FAULT_DEATH = 2,    /* of rank point.rank */
     IMBREXD_FAULT_ABORT = 3,
-    IMBREXD_FAULT_MISMATCH = 4, /* runs that differ: of rank site.rank, of the one that noticed */
+    IMBREXD_FAULT_MISMATCH = 4, /* runs that differ: of rank point.rank, of the one that noticed */
     IMBREXD_FAULT_GAVE_UP = 5,  /* a part of a run is enqueued, the rest cannot be: its status */
-    IMBREXD_FAULT_NET = 6,      /* the engine between nodes failed, with rank site.rank: its code */
-    IMBREXD_FAULT_UNREACHABLE = 7, /* a kernel's: site.rank is on another node */
+    IMBREXD_FAULT_NET = 6, /* the engine between nodes failed, with rank point.rank: its code */
+    IMBREXD_FAULT_UNREACHABLE = 7, /* a kernel's: point.rank is on another node */
     IMBREXD_FAULT_PROTOCOL = 8,    /* the checker's; the host has the words */
     IMBREXD_FAULT_OUTSIDE = 9,     /* a kernel asked for what is not there: see imbrexd_inside */
-    IMBREXD_FAULT_SHARED = 10,     /* block site.index wrote beyond desc.shared_bytes: 0, these */
+    IMBREXD_FAULT_SHARED = 10,     /* block point.index wrote beyond desc.shared_bytes: 0, these */
     IMBREXD_FAULT_ROWS = 12,       /* tokens have more rows here than desc.rows: so many, that */
-    IMBREXD_FAULT_LENGTH = 13,     /* of sequence site.index: its tokens, the most there can be */
-    IMBREXD_FAULT_PAGE = 14,       /* of sequence site.index: a page, how many there are */
-    IMBREXD_FAULT_HOOK = 11 /* hook site.index (imbrexd_hook) said 0 where no wait gave up: 0, 0;
+    IMBREXD_FAULT_LENGTH = 13,     /* of sequence point.index: its tokens, the most there can be */
+    IMBREXD_FAULT_PAGE = 14,       /* of sequence point.index: a page, how many there are */
+    IMBREXD_FAULT_HOOK = 11 /* hook point.index (imbrexd_hook) said 0 where no wait gave up: 0, 0;
                                named tile `have` of `want`; or called what only imbrexd_callers
                                `have` may: that, 0 */
 };
@@ -169,12 +169,12 @@ typedef struct imbrexd_team {
 /* How many words of its own a team has before the kernels' signals. */
 #define IMBREXD_TEAM_WORDS(size) (3 * (size_t)(size) + 4)
 
-/* imbrexd_site.what of waits in everyone's kernels; plan: the kernel's number. */
+/* imbrexd_wait_point.what of waits in everyone's kernels; plan: the kernel's number. */
 enum {
-    IMBREXD_SITE_SIGNAL = 32,  /* of rank; index: which of the team's, or -1 */
-    IMBREXD_SITE_BARRIER = 33, /* rank to come to it */
-    IMBREXD_SITE_DATA = 34,    /* of rank: a broadcast, words with flags */
-    IMBREXD_SITE_LOOP = 35     /* what rank is to bring to a loop of the kernel's own */
+    IMBREXD_POINT_SIGNAL = 32,  /* of rank; index: which of the team's, or -1 */
+    IMBREXD_POINT_BARRIER = 33, /* rank to come to it */
+    IMBREXD_POINT_DATA = 34,    /* of rank: a broadcast, words with flags */
+    IMBREXD_POINT_LOOP = 35     /* what rank is to bring to a loop of the kernel's own */
 };
 
 /* How a signal is compared with a value. */

@@ -13,7 +13,7 @@
 typedef struct imbrexd_checker {
     void (*post)(uint64_t *signal, uint64_t value, int adds); /* before it is there */
     void (*wait)(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                 imbrexd_site site);
+                 imbrexd_wait_point point);
     void (*held)(void); /* still */
     void (*came)(int arrived);
     void (*count)(uint32_t *counter, int last); /* before; again after, for the last one */
@@ -115,8 +115,8 @@ IMBREXD_FN void imbrexd_check_fence(void)
 }
 
 /* Ends all waits of all ranks with this fault, unless an earlier one already did. */
-IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
-                                    uint64_t have, uint64_t want)
+IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind,
+                                    imbrexd_wait_point point, uint64_t have, uint64_t want)
 {
     imbrexd_fault *fault = watch->fault;
     uint32_t unused = 0;
@@ -125,7 +125,7 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
         fault->kind = kind;
         fault->rank = watch->rank;
         fault->late = watch->late;
-        fault->site = site;
+        fault->point = point;
         fault->have = have;
         fault->want = want;
         fault->when_ns = imbrexd_now_ns();
@@ -142,7 +142,7 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
 /* Of the last rank that imbrexd_peer had nothing of for this thread, in this kernel. */
 static __thread struct {
     imbrexd_watch watch; /* abort NULL: there was none */
-    imbrexd_site site;
+    imbrexd_wait_point point;
 } imbrexd_far;
 
 enum { IMBREXD_NOWHERE = 65536 }; /* nothing is mapped below */
@@ -153,7 +153,7 @@ IMBREXD_FN int imbrexd_reached(const void *at)
 {
     if ((size_t)at >= IMBREXD_NOWHERE || !imbrexd_far.watch.abort)
         return 1;
-    imbrexd_fault_raise(&imbrexd_far.watch, IMBREXD_FAULT_UNREACHABLE, imbrexd_far.site, 0, 0);
+    imbrexd_fault_raise(&imbrexd_far.watch, IMBREXD_FAULT_UNREACHABLE, imbrexd_far.point, 0, 0);
     return 0;
 }
 
@@ -366,26 +366,27 @@ IMBREXD_FN int imbrexd_inside(const imbrexd_team *team, int what, int rank, int 
                               size_t most)
 {
     int there = rank >= 0 && rank < team->size && have < most;
-    imbrexd_site site = { team->kernel, what, rank, index };
-    if (there && what == IMBREXD_SITE_SIGNAL && !team->words[rank]) {
-        imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_UNREACHABLE, site, 0, 0);
+    imbrexd_wait_point point = { team->kernel, what, rank, index };
+    if (there && what == IMBREXD_POINT_SIGNAL && !team->words[rank]) {
+        imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_UNREACHABLE, point, 0, 0);
         return 0;
     }
-    if (there && what == IMBREXD_SITE_DATA && !team->base[rank]) {
+    if (there && what == IMBREXD_POINT_DATA && !team->base[rank]) {
         imbrexd_far.watch = team->watch;
-        imbrexd_far.site = site;
+        imbrexd_far.point = point;
     }
     if (there)
         return 1;
-    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_OUTSIDE, site, have, most);
+    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_OUTSIDE, point, have, most);
     return 0;
 }
 
 /* Notes that this rank is held; by a rank that is not there, as if nobody knew by whom.  relaxed: a
  * time by itself, nothing is read on its strength. */
-IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
+IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_wait_point point,
+                                   int64_t now_ns)
 {
-    int32_t at = site.rank >= 0 && site.rank < watch->size ? site.rank : watch->size;
+    int32_t at = point.rank >= 0 && point.rank < watch->size ? point.rank : watch->size;
     if (watch->waiting)
         __atomic_store_n(&watch->waiting[at], now_ns, __ATOMIC_RELAXED);
 }
@@ -394,7 +395,8 @@ IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site
  * because ranks may outnumber cores.  It wakes up every 10 ms to look at the abort word and the
  * clock.  Returns 1 when the value is there, 0 to give up. */
 IMBREXD_FN int imbrexd_signal_await(const imbrexd_watch *watch, const uint64_t *signal,
-                                    imbrexd_compare compare, uint64_t value, imbrexd_site site)
+                                    imbrexd_compare compare, uint64_t value,
+                                    imbrexd_wait_point point)
 {
     uint64_t have = imbrexd_look(signal);
     for (int32_t i = 0; !imbrexd_holds(have, compare, value) && i < watch->spins; i++) {
@@ -413,11 +415,11 @@ IMBREXD_FN int imbrexd_signal_await(const imbrexd_watch *watch, const uint64_t *
         int64_t now_ns = imbrexd_now_ns();
         deadline += imbrexd_pause_ns(now_ns - looked_ns, watch->timeout_ns);
         looked_ns = now_ns;
-        imbrexd_watch_note(watch, site, now_ns);
+        imbrexd_watch_note(watch, point, now_ns);
         if (imbrexd_check())
             imbrexd_check()->held();
         if (now_ns >= deadline) {
-            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
+            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, point, have, value);
             return 0;
         }
         /* Sleeps only if the low half is still what we saw: a post in between is never missed. */
@@ -428,37 +430,38 @@ IMBREXD_FN int imbrexd_signal_await(const imbrexd_watch *watch, const uint64_t *
 
 /* The same, watched by the checker if there is one. */
 IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
-                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
+                                         imbrexd_compare compare, uint64_t value,
+                                         imbrexd_wait_point point)
 {
     const imbrexd_checker *checker = imbrexd_check();
     if (!checker)
-        return imbrexd_signal_await(watch, signal, compare, value, site);
-    checker->wait(signal, compare, value, site);
-    int arrived = imbrexd_signal_await(watch, signal, compare, value, site);
+        return imbrexd_signal_await(watch, signal, compare, value, point);
+    checker->wait(signal, compare, value, point);
+    int arrived = imbrexd_signal_await(watch, signal, compare, value, point);
     checker->came(arrived);
     return arrived;
 }
 
 IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
-                                   uint64_t value, imbrexd_site site)
+                                   uint64_t value, imbrexd_wait_point point)
 {
-    return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, site);
+    return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, point);
 }
 
 IMBREXD_FN int imbrexd_signal_wait_napping(const imbrexd_watch *watch, const uint64_t *signal,
-                                           uint64_t value, imbrexd_site site)
+                                           uint64_t value, imbrexd_wait_point point)
 {
-    return imbrexd_signal_wait(watch, signal, value, site);
+    return imbrexd_signal_wait(watch, signal, value, point);
 }
 
 /* For the checker: a wait that was over when it was looked at. */
 IMBREXD_FN void imbrexd_check_came(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                                   imbrexd_site site)
+                                   imbrexd_wait_point point)
 {
     const imbrexd_checker *checker = imbrexd_check();
     if (!checker)
         return;
-    checker->wait(signal, compare, value, site);
+    checker->wait(signal, compare, value, point);
     checker->came(1);
 }
 
@@ -501,8 +504,8 @@ IMBREXD_FN void imbrexd_together(imbrexd_callers callers)
     const imbrexd_team *team = imbrexd_hooked.team;
     if (!team || imbrexd_hooked.callers >= callers)
         return;
-    imbrexd_site site = { team->kernel, 0, team->rank, (int32_t)imbrexd_hooked.hook };
-    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_HOOK, site, (uint64_t)callers, 0);
+    imbrexd_wait_point point = { team->kernel, 0, team->rank, (int32_t)imbrexd_hooked.hook };
+    imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_HOOK, point, (uint64_t)callers, 0);
 }
 
 IMBREXD_FN unsigned imbrexd_thread(void)

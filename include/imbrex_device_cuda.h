@@ -95,17 +95,17 @@ IMBREXD_FN void imbrexd_signal_post_relaxed(uint64_t *signal, uint64_t value)
 
 /* Plain stores, not compare-and-swap: between a GPU and host memory that is not atomic everywhere.
  * Of two faults at once either may stay; both are true. */
-IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, imbrexd_site site,
-                                    uint64_t have, uint64_t want)
+IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind,
+                                    imbrexd_wait_point point, uint64_t have, uint64_t want)
 {
     volatile imbrexd_fault *fault = watch->fault;
     if (fault->state == 0) {
         fault->kind = kind;
         fault->rank = watch->rank;
-        fault->site.plan = site.plan;
-        fault->site.what = site.what;
-        fault->site.rank = site.rank;
-        fault->site.index = site.index;
+        fault->point.plan = point.plan;
+        fault->point.what = point.what;
+        fault->point.rank = point.rank;
+        fault->point.index = point.index;
         fault->have = have;
         fault->want = want;
         imbrexd_fence_post();
@@ -123,8 +123,8 @@ IMBREXD_FN void imbrexd_fault_raise(const imbrexd_watch *watch, int32_t kind, im
  * there, 0 to give up.  Inlined with all it calls: around a call, a kernel short of registers would
  * spill. */
 IMBREXD_FN int imbrexd_signal_poll(const imbrexd_watch *watch, const uint64_t *signal,
-                                   imbrexd_compare compare, uint64_t value, imbrexd_site site,
-                                   unsigned nap_ns)
+                                   imbrexd_compare compare, uint64_t value,
+                                   imbrexd_wait_point point, unsigned nap_ns)
 {
     if (imbrexd_holds(imbrexd_load_acquire(signal), compare, value))
         return 1;
@@ -140,29 +140,30 @@ IMBREXD_FN int imbrexd_signal_poll(const imbrexd_watch *watch, const uint64_t *s
             return 0;
         if (imbrexd_now_ns() - begin > watch->timeout_ns) {
             uint64_t have = imbrexd_load_acquire(signal);
-            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, value);
+            imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, point, have, value);
             return 0;
         }
     }
 }
 
 IMBREXD_FN int imbrexd_signal_wait_until(const imbrexd_watch *watch, const uint64_t *signal,
-                                         imbrexd_compare compare, uint64_t value, imbrexd_site site)
+                                         imbrexd_compare compare, uint64_t value,
+                                         imbrexd_wait_point point)
 {
-    return imbrexd_signal_poll(watch, signal, compare, value, site, 0);
+    return imbrexd_signal_poll(watch, signal, compare, value, point, 0);
 }
 
 IMBREXD_FN int imbrexd_signal_wait(const imbrexd_watch *watch, const uint64_t *signal,
-                                   uint64_t value, imbrexd_site site)
+                                   uint64_t value, imbrexd_wait_point point)
 {
-    return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, site);
+    return imbrexd_signal_wait_until(watch, signal, IMBREXD_GE, value, point);
 }
 
 /* For many who wait for one word, and would keep its writer waiting. */
 IMBREXD_FN int imbrexd_signal_wait_napping(const imbrexd_watch *watch, const uint64_t *signal,
-                                           uint64_t value, imbrexd_site site)
+                                           uint64_t value, imbrexd_wait_point point)
 {
-    return imbrexd_signal_poll(watch, signal, IMBREXD_GE, value, site, 500);
+    return imbrexd_signal_poll(watch, signal, IMBREXD_GE, value, point, 500);
 }
 
 /* Adds one to a counter of this GPU and, for the one that makes it `last`, empties it and returns
@@ -385,9 +386,9 @@ IMBREXD_FN void imbrexd_yield(int64_t waited_ns)
 IMBREXD_FN void imbrexd_check_fence(void) {}
 
 IMBREXD_FN void imbrexd_check_came(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                                   imbrexd_site site)
+                                   imbrexd_wait_point point)
 {
-    (void)signal, (void)compare, (void)value, (void)site;
+    (void)signal, (void)compare, (void)value, (void)point;
 }
 
 IMBREXD_FN int imbrexd_check_read(const void *at, size_t bytes, size_t stride, size_t rows)
@@ -409,9 +410,10 @@ IMBREXD_FN int imbrexd_inside(const imbrexd_team *team, int what, int rank, int 
     return 1;
 }
 
-IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_site site, int64_t now_ns)
+IMBREXD_FN void imbrexd_watch_note(const imbrexd_watch *watch, imbrexd_wait_point point,
+                                   int64_t now_ns)
 {
-    (void)watch, (void)site, (void)now_ns;
+    (void)watch, (void)point, (void)now_ns;
 }
 
 #endif /* IMBREX_DEVICE_CUDA_H */

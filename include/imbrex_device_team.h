@@ -12,7 +12,7 @@
 IMBREXD_FN void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at)
 {
     size_t offset = (size_t)at - (size_t)team->base[team->rank];
-    if (!imbrexd_inside(team, IMBREXD_SITE_DATA, rank, -1, offset, team->bytes))
+    if (!imbrexd_inside(team, IMBREXD_POINT_DATA, rank, -1, offset, team->bytes))
         return team->bytes ? (void *)team->base[team->rank] : (void *)at;
     char *base = team->base[rank];
     return base ? base + offset : NULL;
@@ -23,7 +23,7 @@ IMBREXD_FN void *imbrexd_peer(const imbrexd_team *team, int rank, const void *at
 IMBREXD_FN uint64_t *imbrexd_signal(const imbrexd_team *team, int rank, int index)
 {
     size_t most = (size_t)team->signal_count + (rank == team->rank && !team->signal_count);
-    if (!imbrexd_inside(team, IMBREXD_SITE_SIGNAL, rank, index, (size_t)index, most))
+    if (!imbrexd_inside(team, IMBREXD_POINT_SIGNAL, rank, index, (size_t)index, most))
         return team->words[team->rank]; /* any: all waits have ended */
     return team->words[rank] + IMBREXD_TEAM_WORDS(team->size) + index;
 }
@@ -35,10 +35,11 @@ IMBREXD_FN uint64_t imbrexd_epoch(const imbrexd_team *team)
 }
 
 /* What a wait says of itself if it ends without its value. */
-IMBREXD_FN imbrexd_site imbrexd_site_of(const imbrexd_team *team, int what, int rank, int index)
+IMBREXD_FN imbrexd_wait_point imbrexd_wait_point_of(const imbrexd_team *team, int what, int rank,
+                                                    int index)
 {
-    imbrexd_site site = { team->kernel, what, rank, index };
-    return site;
+    imbrexd_wait_point point = { team->kernel, what, rank, index };
+    return point;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -194,9 +195,9 @@ IMBREXD_FN int imbrexd_signal_index(const imbrexd_team *team, const uint64_t *si
 IMBREXD_FN int imbrexd_wait_until(const imbrexd_team *team, const uint64_t *signal,
                                   imbrexd_compare compare, uint64_t value, int from)
 {
-    return imbrexd_signal_wait_until(
-        &team->watch, signal, compare, value,
-        imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, imbrexd_signal_index(team, signal)));
+    return imbrexd_signal_wait_until(&team->watch, signal, compare, value,
+                                     imbrexd_wait_point_of(team, IMBREXD_POINT_SIGNAL, from,
+                                                           imbrexd_signal_index(team, signal)));
 }
 
 IMBREXD_FN int imbrexd_wait(const imbrexd_team *team, const uint64_t *signal, uint64_t value,
@@ -212,9 +213,9 @@ IMBREXD_FN int imbrexd_wait_warp(const imbrexd_team *team, const uint64_t *signa
 {
     int there = 1, step = (int)imbrexd_lanes();
     for (int i = (int)(imbrexd_lane()); i < count; i += step) {
-        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from,
-                                            imbrexd_signal_index(team, &signals[i]));
-        there &= imbrexd_signal_wait_napping(&team->watch, &signals[i], value, site);
+        imbrexd_wait_point point = imbrexd_wait_point_of(team, IMBREXD_POINT_SIGNAL, from,
+                                                         imbrexd_signal_index(team, &signals[i]));
+        there &= imbrexd_signal_wait_napping(&team->watch, &signals[i], value, point);
     }
     return imbrexd_all_warp(there);
 }
@@ -227,9 +228,9 @@ IMBREXD_FN int imbrexd_wait_block(const imbrexd_team *team, const uint64_t *sign
 {
     int there = 1, step = (int)imbrexd_threads();
     for (int i = (int)imbrexd_thread(); i < count; i += step) {
-        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from,
-                                            imbrexd_signal_index(team, &signals[i]));
-        there &= imbrexd_signal_wait(&team->watch, &signals[i], value, site);
+        imbrexd_wait_point point = imbrexd_wait_point_of(team, IMBREXD_POINT_SIGNAL, from,
+                                                         imbrexd_signal_index(team, &signals[i]));
+        there &= imbrexd_signal_wait(&team->watch, &signals[i], value, point);
     }
     return imbrexd_all_block(there);
 }
@@ -250,7 +251,7 @@ typedef struct imbrexd_limit {
 /* Looks at the abort word and the clock once in a thousand polls, and then rests: another rank may
  * need this core. */
 IMBREXD_FN int imbrexd_limit_allows(imbrexd_limit *limit, const imbrexd_watch *watch,
-                                    imbrexd_site site, uint64_t have, uint64_t want)
+                                    imbrexd_wait_point point, uint64_t have, uint64_t want)
 {
     if (++limit->polls <= 1000)
         return 1;
@@ -263,10 +264,10 @@ IMBREXD_FN int imbrexd_limit_allows(imbrexd_limit *limit, const imbrexd_watch *w
     limit->begin_ns = limit->begin_ns ? limit->begin_ns : now_ns;
     limit->begin_ns += imbrexd_pause_ns(now_ns - limit->looked_ns, watch->timeout_ns);
     limit->looked_ns = now_ns;
-    imbrexd_watch_note(watch, site, now_ns);
+    imbrexd_watch_note(watch, point, now_ns);
     if (now_ns - limit->begin_ns <= watch->timeout_ns)
         return 1;
-    imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, site, have, want);
+    imbrexd_fault_raise(watch, IMBREXD_FAULT_DEADLINE, point, have, want);
     return 0;
 }
 
@@ -276,7 +277,7 @@ IMBREXD_FN int imbrexd_limit_allows(imbrexd_limit *limit, const imbrexd_watch *w
 IMBREXD_FN int imbrexd_go_on(const imbrexd_team *team, imbrexd_limit *limit, int from)
 {
     return imbrexd_limit_allows(limit, &team->watch,
-                                imbrexd_site_of(team, IMBREXD_SITE_LOOP, from, -1), 0, 0);
+                                imbrexd_wait_point_of(team, IMBREXD_POINT_LOOP, from, -1), 0, 0);
 }
 
 /* One thread, until one of count signals in this rank's memory compares so with value: which, from
@@ -286,7 +287,7 @@ IMBREXD_FN int imbrexd_wait_any(const imbrexd_team *team, const uint64_t *signal
                                 const int *skip, imbrexd_compare compare, uint64_t value, int from)
 {
     imbrexd_limit limit = IMBREXD_LIMIT;
-    imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_SIGNAL, from, -1);
+    imbrexd_wait_point point = imbrexd_wait_point_of(team, IMBREXD_POINT_SIGNAL, from, -1);
     for (;;) {
         int left = 0;
         uint64_t have = 0;
@@ -296,13 +297,13 @@ IMBREXD_FN int imbrexd_wait_any(const imbrexd_team *team, const uint64_t *signal
             left++;
             have = imbrexd_look(&signals[i]);
             if (imbrexd_holds(have, compare, value)) {
-                imbrexd_check_came(&signals[i], compare, value, site);
+                imbrexd_check_came(&signals[i], compare, value, point);
                 return i;
             }
         }
         if (!left)
             return count;
-        if (!imbrexd_limit_allows(&limit, &team->watch, site, have, value))
+        if (!imbrexd_limit_allows(&limit, &team->watch, point, have, value))
             return -1;
     }
 }
@@ -329,7 +330,7 @@ IMBREXD_FN uint64_t imbrexd_epoch_next(const imbrexd_team *team, int row)
 IMBREXD_FN int imbrexd_unreachable(const imbrexd_team *team, int rank)
 {
     imbrexd_fault_raise(&team->watch, IMBREXD_FAULT_UNREACHABLE,
-                        imbrexd_site_of(team, IMBREXD_SITE_BARRIER, rank, -1), 0, 0);
+                        imbrexd_wait_point_of(team, IMBREXD_POINT_BARRIER, rank, -1), 0, 0);
     return 0;
 }
 
@@ -351,9 +352,9 @@ IMBREXD_FN int imbrexd_meet(const imbrexd_team *team, int row, int first, int co
             imbrexd_signal_post_relaxed(words + at, epoch);
     }
     for (int r = first + (int)imbrexd_thread(); r < first + count; r += step) {
-        imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_BARRIER, r, -1);
+        imbrexd_wait_point point = imbrexd_wait_point_of(team, IMBREXD_POINT_BARRIER, r, -1);
         const uint64_t *at = team->words[team->rank] + row * team->size + r;
-        if (r != team->rank && !imbrexd_signal_wait(&team->watch, at, epoch, site))
+        if (r != team->rank && !imbrexd_signal_wait(&team->watch, at, epoch, point))
             there = 0;
     }
     return imbrexd_all_block(there);
@@ -389,7 +390,7 @@ IMBREXD_FN int imbrexd_sync_node(const imbrexd_team *team)
 IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void *src, size_t bytes,
                                  int root)
 {
-    if (!imbrexd_inside(team, IMBREXD_SITE_BARRIER, root, -1, 0, 1))
+    if (!imbrexd_inside(team, IMBREXD_POINT_BARRIER, root, -1, 0, 1))
         return 0;
     uint64_t epoch = imbrexd_epoch_next(team, IMBREXD_BROADCAST);
     size_t at = (size_t)IMBREXD_BROADCAST * (size_t)team->size + (size_t)root;
@@ -397,7 +398,7 @@ IMBREXD_FN int imbrexd_broadcast(const imbrexd_team *team, void *dst, const void
         int there = 1;
         if (imbrexd_thread() == 0)
             there = imbrexd_signal_wait(&team->watch, team->words[team->rank] + at, epoch,
-                                        imbrexd_site_of(team, IMBREXD_SITE_DATA, root, -1));
+                                        imbrexd_wait_point_of(team, IMBREXD_POINT_DATA, root, -1));
         return imbrexd_all_block(there);
     }
     for (int i = 1; i <= team->size; i++) { /* itself last: the others wait */
@@ -436,7 +437,7 @@ IMBREXD_FN void imbrexd_ll_pack_part(uint64_t *ll, const void *src, size_t bytes
 
 /* relaxed: the data is in the word itself. */
 IMBREXD_FN int imbrexd_ll_wait(const imbrexd_watch *watch, const uint64_t *word, uint32_t flag,
-                               imbrexd_site site, uint32_t *data)
+                               imbrexd_wait_point point, uint32_t *data)
 {
     imbrexd_limit limit = IMBREXD_LIMIT;
     for (;;) {
@@ -444,7 +445,7 @@ IMBREXD_FN int imbrexd_ll_wait(const imbrexd_watch *watch, const uint64_t *word,
         *data = (uint32_t)have;
         if (have >> 32 == flag)
             return 1;
-        if (!imbrexd_limit_allows(&limit, watch, site, have >> 32, flag))
+        if (!imbrexd_limit_allows(&limit, watch, point, have >> 32, flag))
             return 0;
     }
 }
@@ -454,11 +455,11 @@ IMBREXD_FN int imbrexd_ll_unpack_part(const imbrexd_team *team, void *dst, const
                                       unsigned lanes)
 {
     uint32_t *data = (uint32_t *)dst;
-    imbrexd_site site = imbrexd_site_of(team, IMBREXD_SITE_DATA, from, -1);
+    imbrexd_wait_point point = imbrexd_wait_point_of(team, IMBREXD_POINT_DATA, from, -1);
     int there = 1;
     for (size_t i = lane; there && i < bytes / 4; i += lanes) {
         uint32_t word;
-        there = imbrexd_ll_wait(&team->watch, &ll[i], flag, site, &word);
+        there = imbrexd_ll_wait(&team->watch, &ll[i], flag, point, &word);
         data[i] = word;
     }
     imbrexd_check_fence(); /* the checker knows no flags */

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 
 /* A receive that is open, or was filled and not yet taken back by its rank. */
 typedef struct post {
@@ -185,16 +185,18 @@ static bool is_over(const step *s, const post *posts, int received, const bool *
     const imx_net_desc *desc = &s->net->desc;
     if (__atomic_load_n(desc->watch->abort[desc->rank], __ATOMIC_ACQUIRE))
         return true;
-    imbrexd_site site = { .plan = s->channel, .what = IMX_SITE_NET, .rank = -1, .index = -1 };
-    for (int i = 0; i < s->count && site.rank < 0; i++)
-        site.rank = !s->ops[i].receives && !sent[i] ? s->ops[i].rank : -1;
-    for (int i = 0; i < received && site.rank < 0; i++)
-        site.rank = !posts[i].filled ? posts[i].from : -1;
+    imbrexd_wait_point point = {
+        .plan = s->channel, .what = IMX_POINT_NET, .rank = -1, .index = -1
+    };
+    for (int i = 0; i < s->count && point.rank < 0; i++)
+        point.rank = !s->ops[i].receives && !sent[i] ? s->ops[i].rank : -1;
+    for (int i = 0; i < received && point.rank < 0; i++)
+        point.rank = !posts[i].filled ? posts[i].from : -1;
     int64_t now_ns = imbrexd_now_ns();
-    imbrexd_watch_note(desc->watch, site, now_ns);
+    imbrexd_watch_note(desc->watch, point, now_ns);
     if (now_ns < deadline_ns)
         return false;
-    imbrexd_fault_raise(desc->watch, IMBREXD_FAULT_DEADLINE, site, 0, 0);
+    imbrexd_fault_raise(desc->watch, IMBREXD_FAULT_DEADLINE, point, 0, 0);
     return true;
 }
 

@@ -18,8 +18,8 @@ BOTH(
         int next = (team->rank + 1) % ranks, before = (team->rank + ranks - 1) % ranks;
         size_t bytes = (size_t)count * sizeof(int);
         uint64_t epoch = imbrexd_epoch(team);
-        imbrexd_site sent = { team->kernel, IMBREXD_SITE_SIGNAL, before, b };
-        imbrexd_site read = { team->kernel, IMBREXD_SITE_SIGNAL, next, blocks + b };
+        imbrexd_wait_point sent = { team->kernel, IMBREXD_POINT_SIGNAL, before, b };
+        imbrexd_wait_point read = { team->kernel, IMBREXD_POINT_SIGNAL, next, blocks + b };
         int *shared = (int *)imbrexd_shared();
         uint64_t *own = imbrexd_signal(team, team->rank, 0);
 

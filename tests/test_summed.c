@@ -42,8 +42,9 @@ static void many_rows_are_summed_where_k_is_short(void **state)
                                 rows[i].arch, SMS);
         imx_choice chosen = tuned_choice(rows[i].m, rows[i].n, rows[i].k, rows[i].scatters,
                                          rows[i].ranks, rows[i].arch, SMS);
-        if (c.sums != rows[i].summed || c.sums != (strcmp(chosen.algorithm, "reduce_push") == 0))
-            fail_msg("row %zu: %s, summed %d (%s)", i, chosen.algorithm, c.sums, chosen.why);
+        if (c.reduce_push != rows[i].summed ||
+            c.reduce_push != (strcmp(chosen.algorithm, "reduce_push") == 0))
+            fail_msg("row %zu: %s, summed %d (%s)", i, chosen.algorithm, c.reduce_push, chosen.why);
     }
     imx_tune_input in = { .shape = { 2111, 8192, 1280, IMBREX_BF16, IMBREX_BF16, IMBREX_NK,
                                      IMBREX_UNSCALED, false },
@@ -53,7 +54,7 @@ static void many_rows_are_summed_where_k_is_short(void **state)
                           .arch = 90,
                           .workers = SMS,
                           .alike = true };
-    assert_true(imx_tune_config(&in).sums);
+    assert_true(imx_tune_config(&in).reduce_push);
     in.chunk_rows = 512; /* as asked for: of one rank's rows */
     assert_false(imx_tune_config(&in).spanning);
 }

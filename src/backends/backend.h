@@ -80,8 +80,8 @@ typedef struct imx_signal_op {
     uint64_t *signal;     /* POST: in any rank's memory; WAIT: in one's own; TIME: trace_times */
     const uint64_t *word; /* own memory, or NULL for 0 */
     uint64_t add;         /* the value is *word + add */
-    imbrexd_site site;    /* WAIT: what to say if it never comes; POST: rank: whose memory */
-    bool beside;          /* the op before it in the call need not be over, only its value there */
+    imbrexd_wait_point point; /* WAIT: what to say if it never comes; POST: rank: whose memory */
+    bool beside; /* the op before it in the call need not be over, only its value there */
 } imx_signal_op;
 
 enum { IMX_SIGNALS_MOST = 16 }; /* that a device carries out as one piece of work, at least */

@@ -11,7 +11,7 @@ const char *imx_kernel_name(const imbrex_group *group, int number); /* kernel.c 
 
 /* See imx_object_kind. */
 void imx_kernel_waits_name(const imbrex_group *group, int number, imx_text *text);
-void imx_kernel_waits_describe(const imbrexd_site *site, imx_text *text);
+void imx_kernel_waits_describe(const imbrexd_wait_point *point, imx_text *text);
 void imx_kernel_waits_mismatch(const imbrex_group *group, const imbrexd_fault *fault,
                                imx_text *text);
 void imx_kernel_waits_mistake(const imbrex_group *group, const imbrexd_fault *fault,

@@ -84,8 +84,8 @@ static imbrex_status create(imbrex_group *group, imx_product *p, const char *nam
         .dtype = (int)d->dtype,
         .out = (int)d->dtype,
         .layout = (int)d->layout,
-        .sides = IMX_GEMM_GATHERS | IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH | IMX_GEMM_HOOKS |
-                 (d->batch_invariant ? IMX_GEMM_INVARIANT : 0),
+        .features = IMX_GEMM_GATHERS | IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH | IMX_GEMM_HOOKS |
+                    (d->batch_invariant ? IMX_GEMM_INVARIANT : 0),
         .own = -1,
         .slices = 1,
         .slice_k = (int)d->k,

@@ -156,10 +156,10 @@ static uint64_t *control_word(const imbrex_group *group, int rank, size_t at)
 }
 
 /* Notes this rank's word and compares it with those of the node's ranks that are alike from bit
- * `shift` on: others have not come to this run, or are far ahead.  site, but for its rank: what it
+ * `shift` on: others have not come to this run, or are far ahead.  point, but for its rank: what it
  * is.  at: where the word is in imx_control. */
 static imbrex_status note(const imbrex_group *group, size_t at, uint64_t mine, int shift,
-                          imbrexd_site site)
+                          imbrexd_wait_point point)
 {
     /* seq_cst: the store comes before the loads, so that of two ranks one sees the other. */
     __atomic_store_n(control_word(group, group->rank, at), mine, __ATOMIC_SEQ_CST);
@@ -167,8 +167,8 @@ static imbrex_status note(const imbrex_group *group, size_t at, uint64_t mine, i
         uint64_t theirs = __atomic_load_n(control_word(group, r, at), __ATOMIC_SEQ_CST);
         if (theirs == mine || (theirs ^ mine) >> shift)
             continue;
-        site.rank = r;
-        imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_MISMATCH, site, theirs, mine);
+        point.rank = r;
+        imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_MISMATCH, point, theirs, mine);
         return imx_fault_check(group);
     }
     return IMBREX_OK;
@@ -178,24 +178,24 @@ imbrex_status imx_agree_run(imbrex_group *group, int plan, int64_t m)
 {
     uint64_t number = ++group->runs;
     size_t slot = number % IMX_CONTROL_RUNS;
-    imbrexd_site site = { .plan = plan, .index = -1 };
+    imbrexd_wait_point point = { .plan = plan, .index = -1 };
     return note(group, offsetof(imx_control, runs) + slot * sizeof(uint64_t),
-                imx_agree_run_word(number, plan, m), IMX_AGREE_RUN_SHIFT, site);
+                imx_agree_run_word(number, plan, m), IMX_AGREE_RUN_SHIFT, point);
 }
 
 /* Kernels share the slots: where two meet in one, the earlier goes unnoticed. */
 imbrex_status imx_agree_launch(imbrex_group *group, int kernel, uint64_t number, int64_t m)
 {
     size_t slot = (number + (uint64_t)kernel * 7) % IMX_CONTROL_RUNS;
-    imbrexd_site site = { .plan = kernel, .what = IMBREXD_SITE_DATA, .index = -1 };
+    imbrexd_wait_point point = { .plan = kernel, .what = IMBREXD_POINT_DATA, .index = -1 };
     return note(group, offsetof(imx_control, launches) + slot * sizeof(uint64_t),
-                imx_agree_run_word(number, kernel, m), IMX_AGREE_PLAN_SHIFT, site);
+                imx_agree_run_word(number, kernel, m), IMX_AGREE_PLAN_SHIFT, point);
 }
 
 void imx_agree_describe_rows(const imbrexd_fault *fault, imx_text *text)
 {
     imx_text_add(text, ": %lld on rank %d, %lld on rank %d; all ranks must pass the same",
-                 (long long)imx_agree_run_m(fault->have), fault->site.rank,
+                 (long long)imx_agree_run_m(fault->have), fault->point.rank,
                  (long long)imx_agree_run_m(fault->want), fault->rank);
 }
 

@@ -5,44 +5,45 @@
 #include <string.h>
 
 #include "group.h"
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 
 /* The nodes were being connected, which has half of the limit. */
-static bool is_opening(const imbrexd_site *site)
+static bool is_opening(const imbrexd_wait_point *point)
 {
-    return site->what == IMX_SITE_NET && site->plan == IMX_NET_OPENING;
+    return point->what == IMX_POINT_NET && point->plan == IMX_NET_OPENING;
 }
 
 /* Whose wait it is, where it is not the group's own. */
-static const imx_object_kind *kind_at(const imbrexd_site *site)
+static const imx_object_kind *kind_at(const imbrexd_wait_point *point)
 {
-    return imx_object_kinds[site->what >= IMBREXD_SITE_SIGNAL ? IMX_OF_CALLER : IMX_OF_LIBRARY];
+    return imx_object_kinds[point->what >= IMBREXD_POINT_SIGNAL ? IMX_OF_CALLER : IMX_OF_LIBRARY];
 }
 
-static void describe_site(const imbrex_group *group, const imbrexd_site *site, imx_text *text)
+static void describe_point(const imbrex_group *group, const imbrexd_wait_point *point,
+                           imx_text *text)
 {
-    switch (site->what) {
-    case IMX_SITE_USER:
+    switch (point->what) {
+    case IMX_POINT_USER:
         imx_text_add(text, "a signal (imbrex_signal_wait)");
         return;
-    case IMX_SITE_BARRIER:
-        imx_text_add(text, "rank %d to come to imbrex_barrier", site->rank);
+    case IMX_POINT_BARRIER:
+        imx_text_add(text, "rank %d to come to imbrex_barrier", point->rank);
         return;
-    case IMX_SITE_NET:
-        imx_text_add(text, "the network to or from rank %d", site->rank);
+    case IMX_POINT_NET:
+        imx_text_add(text, "the network to or from rank %d", point->rank);
         break;
     default:
-        kind_at(site)->describe_wait(site, text);
+        kind_at(point)->describe_wait(point, text);
     }
-    if (is_opening(site)) {
+    if (is_opening(point)) {
         imx_text_add(text, " as the group was made");
         return;
     }
     imx_text_add(text, " in ");
-    if (site->what == IMX_SITE_NET && site->plan == IMX_NET_EXCHANGES)
+    if (point->what == IMX_POINT_NET && point->plan == IMX_NET_EXCHANGES)
         imx_text_add(text, "imbrex_exchange");
-    else if (site->plan)
-        kind_at(site)->name(group, site->plan, text);
+    else if (point->plan)
+        kind_at(point)->name(group, point->plan, text);
     else
         imx_text_add(text, "imbrex_barrier");
 }
@@ -58,16 +59,16 @@ static void describe_node(const imbrex_group *group, int rank, imx_text *text)
 /* Two sides of the network that differ: where, and what they have to do alike. */
 static void describe_sizes(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text)
 {
-    int rank = fault->site.rank;
+    int rank = fault->point.rank;
     imx_text_add(text, "what came from rank %d", rank);
     describe_node(group, rank, text);
     imx_text_add(text, "%s in ", imx_nodes_here(&group->nodes, rank) ? "" : ",");
-    if (fault->site.plan == IMX_NET_EXCHANGES) {
+    if (fault->point.plan == IMX_NET_EXCHANGES) {
         imx_text_add(text, "imbrex_exchange has not the size that it has here: the n-th send to a "
                            "rank and its n-th receive want the same bytes");
         return;
     }
-    imx_object_kinds[IMX_OF_LIBRARY]->name(group, fault->site.plan, text);
+    imx_object_kinds[IMX_OF_LIBRARY]->name(group, fault->point.plan, text);
     imx_text_add(text, " has not the size that it has here: all ranks must pass the same args.m, "
                        "and run the same plans in the same order");
 }
@@ -125,8 +126,8 @@ static int find_idle(search *s, int rank)
 static int poster_of(const imbrex_group *group, const imbrexd_fault *fault)
 {
     const imx_nodes *nodes = &group->nodes;
-    int rank = fault->site.rank;
-    if (fault->site.what != IMX_SITE_CHUNK || rank < 0 || rank >= group->size || !nodes->equal ||
+    int rank = fault->point.rank;
+    if (fault->point.what != IMX_POINT_CHUNK || rank < 0 || rank >= group->size || !nodes->equal ||
         !imx_nodes_here(nodes, fault->rank) || imx_nodes_here(nodes, rank))
         return rank;
     int local_peer = imx_nodes_root(nodes) + rank % nodes->ranks;
@@ -243,7 +244,7 @@ static imbrex_status say_abort(report *r)
 
 static imbrex_status say_death(report *r)
 {
-    int rank = r->fault->site.rank;
+    int rank = r->fault->point.rank;
     describe_node(r->group, rank, &r->text);
     return imx_fail(IMBREX_PEER, "rank %d%s ended without leaving the group, as rank %d%s saw",
                     rank, r->words, r->by, r->self);
@@ -259,16 +260,16 @@ static imbrex_status say_mistake(report *r)
 static imbrex_status say_rows(report *r)
 {
     const imbrexd_fault *fault = r->fault;
-    if (fault->site.index >= 0)
+    if (fault->point.index >= 0)
         return imx_fail(IMBREX_NO_MEMORY,
                         "rank %d%s: expert %d has %llu rows in a run of plan %d, and "
                         "desc.expert_capacity is %llu: make it larger",
-                        r->by, r->self, fault->site.index, (unsigned long long)fault->have,
-                        fault->site.plan, (unsigned long long)fault->want);
+                        r->by, r->self, fault->point.index, (unsigned long long)fault->have,
+                        fault->point.plan, (unsigned long long)fault->want);
     return imx_fail(IMBREX_NO_MEMORY,
                     "rank %d%s: the tokens of a run of plan %d have %llu rows there, and desc.rows "
                     "is %llu: make it larger, or 0 for as many as there can be",
-                    r->by, r->self, fault->site.plan, (unsigned long long)fault->have,
+                    r->by, r->self, fault->point.plan, (unsigned long long)fault->have,
                     (unsigned long long)fault->want);
 }
 
@@ -277,11 +278,11 @@ static imbrex_status say_tokens(report *r)
 {
     const imbrexd_fault *fault = r->fault;
     bool page = fault->kind == IMBREXD_FAULT_PAGE;
-    imx_object_kinds[IMX_OF_LIBRARY]->name(r->group, fault->site.plan, &r->text);
+    imx_object_kinds[IMX_OF_LIBRARY]->name(r->group, fault->point.plan, &r->text);
     return imx_fail(IMBREX_INVALID,
                     "rank %d%s: in a run of %s sequence %d has %s %lld there: want from 0 to %lld, "
                     "by %s",
-                    r->by, r->self, r->words, fault->site.index, page ? "page" : "a length of",
+                    r->by, r->self, r->words, fault->point.index, page ? "page" : "a length of",
                     (long long)fault->have, (long long)fault->want - page,
                     page ? "args.page_count" : "desc.context, args.page_stride and page_count");
 }
@@ -292,28 +293,28 @@ static imbrex_status say_net(report *r)
         describe_sizes(r->group, r->fault, &r->text);
         return imx_fail(IMBREX_INVALID, "rank %d%s found that %s", r->by, r->self, r->words);
     }
-    describe_node(r->group, r->fault->site.rank, &r->text);
+    describe_node(r->group, r->fault->point.rank, &r->text);
     if (r->fault->want == IMX_NET_FORGED)
         return imx_fail(
             IMBREX_PEER,
             "what came to rank %d%s as rank %d's fault relay%s is not what that rank sent: "
             "something between them alters, repeats, reorders or forges it",
-            r->by, r->self, r->fault->site.rank, r->words);
+            r->by, r->self, r->fault->point.rank, r->words);
     return imx_fail(IMBREX_PEER, "rank %d%s: %s failed between it and rank %d%s (its code: %d)",
-                    r->by, r->self, r->group->net_facts.text, r->fault->site.rank, r->words,
+                    r->by, r->self, r->group->net_facts.text, r->fault->point.rank, r->words,
                     (int)r->fault->have);
 }
 
 static imbrex_status say_mismatch(report *r)
 {
-    kind_at(&r->fault->site)->describe_mismatch(r->group, r->fault, &r->text);
+    kind_at(&r->fault->point)->describe_mismatch(r->group, r->fault, &r->text);
     return imx_fail(IMBREX_INVALID, "%s (noticed by rank %d%s)", r->words, r->by, r->self);
 }
 
 static imbrex_status say_gave_up(report *r)
 {
     imbrex_status why = (imbrex_status)r->fault->have;
-    int plan = r->fault->site.plan;
+    int plan = r->fault->point.plan;
     imx_text_add(&r->text, plan ? "its run of " : "imbrex_barrier");
     if (plan)
         imx_object_kinds[IMX_OF_LIBRARY]->name(r->group, plan, &r->text);
@@ -324,11 +325,11 @@ static imbrex_status say_gave_up(report *r)
 
 static imbrex_status say_protocol(report *r)
 {
-    const imbrexd_site *site = &r->fault->site;
+    const imbrexd_wait_point *point = &r->fault->point;
     const char *sentence = r->group->backend->sentence(r->group->device, r->fault);
-    bool ours = site->plan && site->what < IMBREXD_SITE_SIGNAL;
-    if (site->plan)
-        kind_at(site)->name(r->group, site->plan, &r->text);
+    bool ours = point->plan && point->what < IMBREXD_POINT_SIGNAL;
+    if (point->plan)
+        kind_at(point)->name(r->group, point->plan, &r->text);
     return imx_fail(
         ours ? IMBREX_INTERNAL : IMBREX_INVALID, "IMBREX_CHECK: %s%s%s (noticed by rank %d%s)",
         sentence ? sentence : "a mistake", r->words[0] ? ", in " : "", r->words, r->by, r->self);
@@ -336,11 +337,12 @@ static imbrex_status say_protocol(report *r)
 
 static imbrex_status say_deadline(report *r)
 {
-    describe_site(r->group, &r->fault->site, &r->text);
+    describe_point(r->group, &r->fault->point, &r->text);
     int poster = poster_of(r->group, r->fault);
-    if (poster != r->fault->site.rank)
+    if (poster != r->fault->point.rank)
         imx_text_add(&r->text, ", by way of rank %d", poster);
-    bool value = r->fault->site.what != IMX_SITE_NET && r->fault->site.what != IMBREXD_SITE_LOOP;
+    bool value =
+        r->fault->point.what != IMX_POINT_NET && r->fault->point.what != IMBREXD_POINT_LOOP;
     if (value)
         imx_text_add(&r->text, " (the signal is %llu, not yet %llu",
                      (unsigned long long)r->fault->have, (unsigned long long)r->fault->want);
@@ -348,7 +350,7 @@ static imbrex_status say_deadline(report *r)
     if (value || r->fault->late)
         imx_text_add(&r->text, ")");
     describe_chain(r->group, r->fault, &r->text);
-    bool opening = is_opening(&r->fault->site);
+    bool opening = is_opening(&r->fault->point);
     return imx_fail(r->own ? IMBREX_TIMEOUT : IMBREX_PEER, "rank %d%s waited %lld ms%s for %s",
                     r->by, r->self, (long long)r->group->timeout_ms / (opening ? 2 : 1),
                     opening ? ", half of the timeout," : "", r->words);
@@ -405,8 +407,8 @@ void imbrex_group_abort_because(imbrex_group *group, const char *why)
         return;
     if (why) /* before the fault: who sees that may read this */
         imx_note_write_once(&imx_control_of(group, group->rank)->why, why);
-    imbrexd_site site = { .rank = group->rank, .index = -1 };
-    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, site, 0, 0);
+    imbrexd_wait_point point = { .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, point, 0, 0);
 }
 
 /* A call in which the group was found failed is no news. */
@@ -428,8 +430,8 @@ imbrex_status imx_fault_give_up(imbrex_group *group, int plan, imbrex_status why
 {
     char sentence[400];
     snprintf(sentence, sizeof sentence, "%s", imx_status_detail());
-    imbrexd_site site = { .plan = plan, .rank = group->rank, .index = -1 };
-    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_GAVE_UP, site, (uint64_t)why, 0);
+    imbrexd_wait_point point = { .plan = plan, .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_GAVE_UP, point, (uint64_t)why, 0);
     for (int i = 0; i < count; i++) {
         imbrex_status drained = group->backend->stream_sync(group->device, streams[i]);
         (void)drained;

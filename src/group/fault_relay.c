@@ -80,7 +80,7 @@ static void raise_here(const imbrex_group *group, const message *m)
     foreign->kind = m->fault.kind;
     foreign->rank = m->rank;
     foreign->late = m->fault.late;
-    foreign->site = m->fault.site;
+    foreign->point = m->fault.point;
     foreign->have = m->fault.have;
     foreign->want = m->fault.want;
     char why[IMX_NOTE_BYTES];
@@ -97,7 +97,7 @@ static void raise_here(const imbrex_group *group, const message *m)
 
 static void hear(imx_fault_relay *relay, imx_door_wire *from)
 {
-    const imbrexd_site site = { .rank = from->rank, .index = -1 };
+    const imbrexd_wait_point point = { .rank = from->rank, .index = -1 };
     message m;
     heard what = receive_message(from, &m);
     if (what == A_MESSAGE && m.kind == FAULT) {
@@ -105,9 +105,9 @@ static void hear(imx_fault_relay *relay, imx_door_wire *from)
         return;
     }
     if (what == NOTHING) /* its process has ended, and all its sockets with it */
-        imbrexd_fault_raise(&relay->group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
+        imbrexd_fault_raise(&relay->group->watch, IMBREXD_FAULT_DEATH, point, 0, 0);
     if (what == FORGERY)
-        imbrexd_fault_raise(&relay->group->watch, IMBREXD_FAULT_NET, site, 0, IMX_NET_FORGED);
+        imbrexd_fault_raise(&relay->group->watch, IMBREXD_FAULT_NET, point, 0, IMX_NET_FORGED);
     close(from->fd);
     from->fd = -1;
 }
@@ -128,7 +128,7 @@ static bool find_fault(const imbrex_group *group, message *m)
                                 .kind = fault->kind,
                                 .rank = fault->rank,
                                 .late = fault->late,
-                                .site = fault->site,
+                                .point = fault->point,
                                 .have = fault->have,
                                 .want = fault->want,
                                 .when_ns = fault->when_ns };

@@ -238,8 +238,8 @@ static void peer_gone(void *ctx, int rank)
     imbrex_group *group = ctx;
     if (__atomic_load_n(&imx_control_of(group, rank)->left_ns, __ATOMIC_ACQUIRE))
         return;
-    imbrexd_site site = { .rank = rank, .index = -1 };
-    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_DEATH, site, 0, 0);
+    imbrexd_wait_point point = { .rank = rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_DEATH, point, 0, 0);
 }
 
 static imbrex_status set_watch(imbrex_group *group)

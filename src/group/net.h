@@ -31,8 +31,8 @@
  *   end       Every step ends: with its bytes, or when this rank's abort word (*watch->abort[rank])
  *             is set, or when it has made no progress for timeout_ms.  An engine whose step fails
  *             or outlives the limit raises a fault (imbrexd_fault_raise), with the peer as
- *             site.rank and channel as site.plan: IMBREXD_FAULT_DEADLINE with site.what
- *             IMX_SITE_NET for the limit, IMBREXD_FAULT_NET with the engine's own code in `have`
+ *             point.rank and channel as point.plan: IMBREXD_FAULT_DEADLINE with point.what
+ *             IMX_POINT_NET for the limit, IMBREXD_FAULT_NET with the engine's own code in `have`
  *             for anything else (and IMX_NET_SIZES_DIFFER in `want` where a receive met a send of
  *             another size), and then lets the stream go.  After a fault no step does anything.
  *             An engine whose steps cannot look at the word themselves has a thread that does, and
@@ -53,7 +53,7 @@ enum { IMX_NET_OPS = 8, IMX_NET_LANES = 2, IMX_NET_ABI = 5 };
 enum { IMX_NET_EXCHANGES = -1, IMX_NET_OPENING = -2 }; /* channels beside the plans' */
 enum {
     IMX_NET_SIZES_DIFFER = 1,
-    IMX_NET_FORGED = 2 /* of fault_relay.c: a message from site.rank that it did not send */
+    IMX_NET_FORGED = 2 /* of fault_relay.c: a message from point.rank that it did not send */
 };
 
 typedef struct imx_net_op {

@@ -10,19 +10,19 @@
 /* First member of an object. */
 typedef struct imx_object {
     struct imx_object *next;
-    int number; /* among those of its maker, from 1: in the sites of its waits; 0: not yet made */
+    int number; /* among those of its maker, from 1: in its wait points; 0: not yet made */
 } imx_object;
 
 /* Whose code waits.  Each numbers its own. */
 typedef enum imx_maker { IMX_OF_LIBRARY, IMX_OF_CALLER, IMX_MAKERS } imx_maker;
 
-/* What a kind of object does for the group.  Words are parts of a sentence; the object that a site
+/* What a kind of object does for the group.  Words are parts of a sentence; the object that a point
  * names may be gone by then. */
 typedef struct imx_object_kind {
-    /* Adds what it is called: an operator, "(plan 1)".  site: imbrexd_site.plan. */
-    void (*name)(const imbrex_group *group, int site, imx_text *text);
+    /* Adds what it is called: an operator, "(plan 1)".  point: imbrexd_wait_point.plan. */
+    void (*name)(const imbrex_group *group, int point, imx_text *text);
     /* Adds what was waited for, which is not the group's own: "chunk 0 of rank 1". */
-    void (*describe_wait)(const imbrexd_site *site, imx_text *text);
+    void (*describe_wait)(const imbrexd_wait_point *point, imx_text *text);
     /* Adds in which way ranks do not do the same, for IMBREXD_FAULT_MISMATCH. */
     void (*describe_mismatch)(const imbrex_group *group, const imbrexd_fault *fault,
                               imx_text *text);

@@ -5,7 +5,7 @@
 #include "group.h"
 #include "kernels/activate/args.h"
 #include "kernels/norm/args.h"
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 
 imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 {
@@ -115,7 +115,7 @@ imbrex_status imbrex_signal_post(imbrex_group *group, uint64_t *signal, uint64_t
     imx_status_enter(__func__);
     IMX_ENTER_WORK(group);
     IMX_TRY(get_ready(group, &stream));
-    imx_signal_op op = { .kind = IMX_POST, .add = value, .site = { .rank = rank, .index = -1 } };
+    imx_signal_op op = { .kind = IMX_POST, .add = value, .point = { .rank = rank, .index = -1 } };
     IMX_TRY(find_signal(group, signal, rank, &op.signal));
     return group->backend->signals(group->device, &op, 1, stream);
 }
@@ -129,7 +129,7 @@ imbrex_status imbrex_signal_wait(imbrex_group *group, const uint64_t *signal, ui
     imx_signal_op op = {
         .kind = IMX_WAIT,
         .add = value,
-        .site = { .what = IMX_SITE_USER, .rank = -1, .index = -1 },
+        .point = { .what = IMX_POINT_USER, .rank = -1, .index = -1 },
     };
     IMX_TRY(find_signal(group, signal, group->rank, &op.signal));
     return group->backend->signals(group->device, &op, 1, stream);
@@ -149,7 +149,7 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream, boo
         .signal = &own->epoch,
         .word = &own->epoch,
         .add = 1,
-        .site = { .rank = group->rank, .index = -1 },
+        .point = { .rank = group->rank, .index = -1 },
     };
     for (int kind = IMX_POST; kind <= IMX_WAIT; kind++) {
         for (int i = 1; i < nodes->ranks; i++) {
@@ -159,7 +159,7 @@ static imbrex_status meet_in_node(imbrex_group *group, imbrex_stream stream, boo
                 .signal = kind == IMX_POST ? &imx_meeting_of(group, peer)->arrived[group->rank]
                                            : &own->arrived[peer],
                 .word = &own->epoch,
-                .site = { .what = IMX_SITE_BARRIER, .rank = peer, .index = -1 },
+                .point = { .what = IMX_POINT_BARRIER, .rank = peer, .index = -1 },
                 .beside = kind == IMX_POST || i > 1,
             };
             if (count < IMX_SIGNALS_MOST)

@@ -20,8 +20,8 @@ IMBREXD_FN int imx_user_goes_on(const imx_user_args *user, imbrexd_hook hook, in
 {
     const imbrexd_watch *watch = &user->team.watch;
     if (!says && !imbrexd_load_acquire(watch->abort[watch->rank])) {
-        imbrexd_site site = { user->team.kernel, 0, watch->rank, (int32_t)hook };
-        imbrexd_fault_raise(watch, IMBREXD_FAULT_HOOK, site, 0, 0);
+        imbrexd_wait_point point = { user->team.kernel, 0, watch->rank, (int32_t)hook };
+        imbrexd_fault_raise(watch, IMBREXD_FAULT_HOOK, point, 0, 0);
     }
     return says;
 }

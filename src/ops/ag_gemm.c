@@ -71,13 +71,13 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m, int reserv
         .scaling = (int)variant->shape.scaling,
         .row_scales = (int)imx_shape_row_scales(&variant->shape),
         .reserved_sms = reserved_sms,
-        .sides = IMX_GEMM_GATHERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0) |
-                 (variant->shape.fast_accumulation ? IMX_GEMM_FAST : 0),
+        .features = IMX_GEMM_GATHERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0) |
+                    (variant->shape.fast_accumulation ? IMX_GEMM_FAST : 0),
         .own = variant->config.spanning ? -1 : variant->plan->group->rank,
         .slices = 1,
         .slice_k = (int)variant->shape.k,
         .push_pace = { variant->config.push_pace[0], variant->config.push_pace[1] },
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .scales = (int64_t)scales_at(variant),
     };
     args.schedule.band = 0;
@@ -271,7 +271,7 @@ static imx_gemm_args store_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = gemm_args(variant, m, 0);
     args.schedule = imx_variant_schedule(variant, m, variant->plan->group->rank, 1);
-    args.sides |= IMX_GEMM_PUSHES;
+    args.features |= IMX_GEMM_PUSHES;
     args.slices = variant->config.slices;
     args.slice_k = variant->config.slice_k;
     args.inbox = has_inbox(variant) ? inbox_at(variant) : 0;
@@ -331,7 +331,7 @@ static double ring_cost(const imx_problem *p, const imx_rates *rates)
 static imx_gemm_args ring_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = gemm_args(variant, m, 0);
-    args.sides |= IMX_GEMM_FORWARDS;
+    args.features |= IMX_GEMM_FORWARDS;
     args.slices = imx_ring_slices(args.k);
     args.slice_k = imx_ring_slice_k(args.k);
     return args;
@@ -429,7 +429,7 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 static imbrex_status run_hierarchical(const imx_run *run)
 {
     const imx_run with = with_scales(run);
-    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, true);
     imx_gemm_args args = gemm_args(run->variant, run->m, run->variant->config.reserved_sms);
     bind(run, imx_run_signal(run, run->rank), &args);
     IMX_TRY(imx_run_begin(run));
@@ -444,7 +444,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
     const imx_run with = with_scales(run);
-    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, false);
     imx_gemm_args args = gemm_args(run->variant, run->m, 0);
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));

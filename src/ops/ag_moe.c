@@ -125,7 +125,7 @@ static imbrex_status multiply(const imx_run *run, const void *all, const uint64_
     args.ranks = run->ranks;
     args.chunks = run->variant->config.chunks;
     args.chunk_rows = imx_variant_chunk_rows(run->variant, run->m);
-    args.plan = imx_variant_site(run->variant);
+    args.plan = imx_variant_point(run->variant);
     return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 

@@ -104,7 +104,7 @@ static imbrex_status run_ll(const imx_run *run)
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
-static imbrex_status gather_hierarchical(const imx_run *run, const imx_lanes *lanes)
+static imbrex_status gather_hierarchical(const imx_run *run, const imx_net_streams *lanes)
 {
     int64_t width = run->variant->shape.n;
     IMX_TRY(imx_hierarchical_gather(run, lanes, run->args->a, width));
@@ -113,7 +113,7 @@ static imbrex_status gather_hierarchical(const imx_run *run, const imx_lanes *la
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(gather_hierarchical(run, &lanes));
@@ -123,7 +123,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(gather_hierarchical(run, &lanes));
     return imx_run_end(run);

@@ -90,7 +90,7 @@ static imbrex_status add_ranks(const imx_run *run, const void *own_part)
 
 static imbrex_status receive(const imx_run *run, const void *own_part)
 {
-    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_SITE_PART));
+    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_PART));
     IMX_TRY(add_ranks(run, own_part));
     return imx_run_end(run);
 }

@@ -270,7 +270,7 @@ static imbrex_status copy_slots(const imx_run *run, int to)
 
 static imbrex_status receive(const imx_run *run)
 {
-    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_SITE_CHUNK));
+    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_CHUNK));
     IMX_TRY(route(run));
     IMX_TRY(take(run));
     return imx_run_end(run);

@@ -57,7 +57,7 @@ static imx_attend_args attend_args(const imx_variant *variant, int64_t m)
         .heads_first = d->heads_first,
         .dtype = (int)d->dtype,
         .cache = (int)d->cache,
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .scale = d->scale != 0 ? d->scale : 1 / sqrtf((float)d->head_dim),
         .soft_cap = d->soft_cap,
         .sequences = m,

@@ -29,12 +29,12 @@ static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m)
         .out = (int)s->out,
         .scaling = (int)s->scaling,
         .row_scales = (int)imx_shape_row_scales(s),
-        .sides = IMX_GEMM_GATHERS /* own = 0: of oneself */ |
-                 (config->invariant ? IMX_GEMM_INVARIANT : 0) |
-                 (s->fast_accumulation ? IMX_GEMM_FAST : 0),
+        .features = IMX_GEMM_GATHERS /* own = 0: of oneself */ |
+                    (config->invariant ? IMX_GEMM_INVARIANT : 0) |
+                    (s->fast_accumulation ? IMX_GEMM_FAST : 0),
         .slices = 1,
         .slice_k = (int)s->k,
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
     };
 }
 

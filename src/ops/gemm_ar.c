@@ -216,7 +216,7 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, true);
     imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.reserved_sms);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
@@ -235,7 +235,7 @@ static imbrex_status prepare_sequential_nodes(imx_variant *variant)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run));
     IMX_TRY(imx_hierarchical_sum(run, &lanes, HIERARCHICAL, imx_run_local(run), NULL));

@@ -109,7 +109,7 @@ static imbrex_status run_sequential(const imx_run *run)
 /* The tiles decide: each way is for tiles that the others cannot take. */
 static const char *way_of(const imx_config *config)
 {
-    return !config->spanning ? "scatter_push" : config->sums ? "reduce_push" : "reduce_pull";
+    return !config->spanning ? "scatter_push" : config->reduce_push ? "reduce_push" : "reduce_pull";
 }
 
 static bool is_way(const imx_problem *p, const char *name, const char *wants, imx_text *why_not)
@@ -154,7 +154,7 @@ static double scatter_push_cost(const imx_problem *p, const imx_rates *rates)
 static imx_gemm_args scatter_push_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(variant, m, 0);
-    args.sides |= IMX_GEMM_SCATTER_PUSH;
+    args.features |= IMX_GEMM_SCATTER_PUSH;
     return args;
 }
 
@@ -203,7 +203,7 @@ static imx_gemm_args reduce_push_args(const imx_variant *variant, int64_t m)
 {
     imx_gemm_args args = imx_partials_args(variant, m, 0);
     args.schedule.group = (int)imx_max(1, imx_ceil_div(variant->shape.m, args.schedule.tile_rows));
-    args.sides |= IMX_GEMM_REDUCE_PUSH;
+    args.features |= IMX_GEMM_REDUCE_PUSH;
     args.team.size = variant->plan->group->size;
     return args;
 }
@@ -254,7 +254,7 @@ static imx_gemm_args reduce_pull_args(const imx_variant *variant, int64_t m)
     imx_gemm_args args = imx_partials_args(variant, m, 0);
     args.schedule.chunk_cols = variant->config.part_cols;
     args.schedule.chunks = variant->config.parts;
-    args.sides |= IMX_GEMM_REDUCE_PULL;
+    args.features |= IMX_GEMM_REDUCE_PULL;
     args.team.size = variant->plan->group->size;
     return args;
 }
@@ -316,7 +316,7 @@ static imbrex_status prepare_hierarchical(imx_variant *variant)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, true);
     imx_gemm_args args = imx_partials_args(run->variant, run->m, run->variant->config.reserved_sms);
     imx_partials_bind(run, imx_run_local(run), &args);
     args.done = imx_partials_done(run);
@@ -336,7 +336,7 @@ static imbrex_status prepare_sequential_nodes(imx_variant *variant)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, false);
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
     imx_partials_bind(run, imx_run_local(run), &args);
     IMX_TRY(imx_run_begin(run));

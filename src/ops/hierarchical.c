@@ -33,12 +33,12 @@ static int most_chunks(const imx_run *run, int rank, int other)
     return (int)imx_max(imx_run_chunks(run, rank), imx_run_chunks(run, other));
 }
 
-imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped)
+imx_net_streams imx_hierarchical_streams(const imx_run *run, bool overlapped)
 {
     const imbrex_plan *plan = run->plan;
     if (!overlapped)
-        return (imx_lanes){ run->stream, run->stream, { run->stream }, 1 };
-    imx_lanes lanes = {
+        return (imx_net_streams){ run->stream, run->stream, { run->stream }, 1 };
+    imx_net_streams lanes = {
         .inner = plan->comm,
         .add = plan->aux[IMX_AUX_ADD].stream,
         .nets = plan->aux_count - IMX_AUX_NET,
@@ -49,7 +49,7 @@ imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped)
 }
 
 /* The lane of chunk q of whoever sends to the node i further on, alike at both ends. */
-static int lane_of(const imx_run *run, const imx_lanes *lanes, int i, int q)
+static int lane_of(const imx_run *run, const imx_net_streams *lanes, int i, int q)
 {
     return (i * run->variant->config.chunks + q) % lanes->nets;
 }
@@ -97,7 +97,7 @@ static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank, 
 }
 
 /* Own chunks to the node that comes to them `i` nodes after its own; theirs from the other side. */
-static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int i,
+static imbrex_status swap_shards(const imx_run *run, const imx_net_streams *lanes, int i,
                                  const char *shard, int64_t width)
 {
     int to = counterpart(nodes_of(run), -i), from = counterpart(nodes_of(run), i);
@@ -127,8 +127,8 @@ static imbrex_status swap_shards(const imx_run *run, const imx_lanes *lanes, int
     return IMBREX_OK;
 }
 
-imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
-                                      int64_t width)
+imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_net_streams *lanes,
+                                      const void *shard, int64_t width)
 {
     const imx_nodes *nodes = nodes_of(run);
     for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
@@ -141,7 +141,7 @@ imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes
         for (int q = 0; q < imx_run_chunks(run, from); q++) {
             uint64_t *here =
                 imx_run_signal(run, run->rank) + imx_transfer_chunk_number(run, from, q);
-            IMX_TRY(imx_run_wait(run, lanes->inner, here, IMX_SITE_CHUNK, from, q));
+            IMX_TRY(imx_run_wait(run, lanes->inner, here, IMX_POINT_CHUNK, from, q));
             const char *chunk = imx_run_data(run, run->rank);
             IMX_TRY(
                 spread(run, lanes->inner, from, q, chunk + matrix_at(run, from, q, width), width));
@@ -193,7 +193,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int ke
         .own = over ? nodes->own : nodes->local,
         .chunk_rows = (int)imx_variant_chunk_rows(variant, m),
         .chunks = variant->config.chunks,
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .from = over ? nodes->local : imx_nodes_root(nodes),
         .every = over ? nodes->ranks : 1,
         .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
@@ -227,7 +227,7 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, int t, int t
         return IMBREX_OK;
     int number = imx_transfer_chunk_number(run, owner, q);
     if (done)
-        IMX_TRY(imx_run_wait(run, stream, done + number, IMX_SITE_DONE, run->rank, number));
+        IMX_TRY(imx_run_wait(run, stream, done + number, IMX_POINT_DONE, run->rank, number));
     char *theirs = (char *)imx_run_data(run, rank) +
                    (size_t)slot * imx_transfer_slot_bytes(run->variant) +
                    imx_transfer_chunk_at(run, q, width);
@@ -277,7 +277,7 @@ static imbrex_status add_up(const imx_run *run, imbrex_stream stream, int first,
 
 /* Sums for the node i further on go there, chunk by chunk as they are made; from the node as far on
  * the other side come those for this rank. */
-static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int first, int i,
+static imbrex_status swap_sums(const imx_run *run, const imx_net_streams *lanes, int first, int i,
                                const char *matrix, uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
@@ -289,8 +289,8 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
         if (q < imx_run_chunks(run, to)) {
             int number = imx_transfer_chunk_number(run, to, q);
             if (done)
-                IMX_TRY(
-                    imx_run_wait(run, lanes->add, done + number, IMX_SITE_DONE, run->rank, number));
+                IMX_TRY(imx_run_wait(run, lanes->add, done + number, IMX_POINT_DONE, run->rank,
+                                     number));
             IMX_TRY(add_up(run, lanes->add, first, PARTS, t, q, imx_run_chunk_rows(run, to, q),
                            matrix));
             if (lanes->add != lanes->net[lane])
@@ -312,7 +312,7 @@ static imbrex_status swap_sums(const imx_run *run, const imx_lanes *lanes, int f
 
 /* All nodes' sums of this rank's rows.  Only when the last of them is here: a kernel that waits for
  * them on every multiprocessor might leave the engine none to bring them on. */
-static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int first)
+static imbrex_status add_nodes(const imx_run *run, const imx_net_streams *lanes, int first)
 {
     for (int i = 0; i < lanes->nets && lanes->net[i] != run->stream; i++)
         IMX_TRY(imx_run_hand_over(run, &run->plan->aux[IMX_AUX_NET + i], run->stream));
@@ -329,7 +329,7 @@ static imbrex_status add_nodes(const imx_run *run, const imx_lanes *lanes, int f
     return imx_run_launch(run, run->stream, first + NODES, &args, sizeof args);
 }
 
-imbrex_status imx_hierarchical_scatter(const imx_run *run, const imx_lanes *lanes, int first,
+imbrex_status imx_hierarchical_scatter(const imx_run *run, const imx_net_streams *lanes, int first,
                                        const void *matrix, uint64_t *done)
 {
     const imx_nodes *nodes = nodes_of(run);
@@ -353,7 +353,7 @@ void imx_hierarchical_sum_needs(const imx_variant *variant, imx_needs *needs)
     *needs = imx_transfer_both(&scatter, &gather);
 }
 
-static imbrex_status gather_sums(const imx_run *run, const imx_lanes *lanes)
+static imbrex_status gather_sums(const imx_run *run, const imx_net_streams *lanes)
 {
     int64_t width = run->variant->shape.n;
     const void *own = imx_sum_all_own_rows(run);
@@ -365,7 +365,7 @@ static imbrex_status gather_sums(const imx_run *run, const imx_lanes *lanes)
 }
 
 /* The sums are there when all that made them is done. */
-imbrex_status imx_hierarchical_sum(const imx_run *run, const imx_lanes *lanes, int first,
+imbrex_status imx_hierarchical_sum(const imx_run *run, const imx_net_streams *lanes, int first,
                                    const void *matrix, uint64_t *done)
 {
     imbrex_args args;

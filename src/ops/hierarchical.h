@@ -31,17 +31,17 @@
 
 /* The streams of the two movements; all the same: one thing after the other.  net: of the engine's
  * lanes, whose steps go to them in turn. */
-typedef struct imx_lanes {
+typedef struct imx_net_streams {
     imbrex_stream inner, add, net[IMX_NET_LANES];
     int nets;
-} imx_lanes;
+} imx_net_streams;
 
-imx_lanes imx_hierarchical_lanes(const imx_run *run, bool overlapped);
+imx_net_streams imx_hierarchical_streams(const imx_run *run, bool overlapped);
 
 /* Sends shard[rows, width], this rank's, to all.  Needs: imx_transfer_gather_needs; what has
  * arrived is awaited and taken as there. */
-imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_lanes *lanes, const void *shard,
-                                      int64_t width) IMX_MUST_CHECK;
+imbrex_status imx_hierarchical_gather(const imx_run *run, const imx_net_streams *lanes,
+                                      const void *shard, int64_t width) IMX_MUST_CHECK;
 
 /* After the operator's own local data and signals. */
 void imx_hierarchical_scatter_needs(const imx_variant *variant, imx_needs *needs);
@@ -52,13 +52,13 @@ imbrex_status imx_hierarchical_scatter_prepare(imx_variant *variant, int first) 
 /* args.c becomes this rank's rows of the sum of all ranks' matrix[m, n]: within each node by rank,
  * rounded, then by node, then bias.  With done, chunk q of rank's rows is there only once done[rank
  * * chunks + q] is posted; all of it is when the caller's stream comes here. */
-imbrex_status imx_hierarchical_scatter(const imx_run *run, const imx_lanes *lanes, int first,
+imbrex_status imx_hierarchical_scatter(const imx_run *run, const imx_net_streams *lanes, int first,
                                        const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
 /* args.c[m, n] becomes all rows of that sum: the scatter, by the same kernels, then the gather.  On
  * streams of their own these meet in between, and the caller joins them behind it. */
 void imx_hierarchical_sum_needs(const imx_variant *variant, imx_needs *needs);
-imbrex_status imx_hierarchical_sum(const imx_run *run, const imx_lanes *lanes, int first,
+imbrex_status imx_hierarchical_sum(const imx_run *run, const imx_net_streams *lanes, int first,
                                    const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
 #endif /* IMX_HIERARCHICAL_H */

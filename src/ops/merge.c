@@ -73,7 +73,7 @@ imx_merge_args imx_merge_args_of(const imx_variant *variant, int64_t m, int how)
         .value_dim = d->value_dim,
         .sources = group->size,
         .own = group->rank,
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .own_heads = d->heads,
         .rows = m * queries,
         .unit_rows = imx_max(1, imx_ceil_div(most, UNITS)),
@@ -206,8 +206,8 @@ imbrex_status imx_merge_copies(const imx_run *run, int first, const imx_merge_st
         return IMBREX_OK;
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + run->ranks - i) % run->ranks;
-        IMX_TRY(imx_run_wait(run, run->stream, imx_run_signal(run, run->rank) + from, IMX_SITE_PART,
-                             from, -1));
+        IMX_TRY(imx_run_wait(run, run->stream, imx_run_signal(run, run->rank) + from,
+                             IMX_POINT_PART, from, -1));
     }
     args.slots = run->ranks > 1 ? imx_run_data(run, run->rank) : NULL;
     return imx_run_launch(run, run->stream, first + MERGE, &args, sizeof args);

@@ -128,7 +128,7 @@ static imbrex_status merge_node(const imx_run *run, imbrex_stream stream, int fi
     for (int i = 1; i < nodes->ranks; i++) {
         int from = imx_nodes_mate(nodes, -i), number = t * nodes->ranks;
         number += from - imx_nodes_root(nodes);
-        IMX_TRY(imx_run_wait(run, stream, imx_run_signal(run, run->rank) + number, IMX_SITE_PART,
+        IMX_TRY(imx_run_wait(run, stream, imx_run_signal(run, run->rank) + number, IMX_POINT_PART,
                              from, -1));
     }
     imx_merge_set_states(run, own, &args);
@@ -139,7 +139,7 @@ static imbrex_status merge_node(const imx_run *run, imbrex_stream stream, int fi
 }
 
 /* With the node i further on, and the one as far on the other side. */
-static imbrex_status swap(const imx_run *run, const imx_lanes *lanes, int i)
+static imbrex_status swap(const imx_run *run, const imx_net_streams *lanes, int i)
 {
     const imx_nodes *nodes = nodes_of(run);
     int t = (nodes->own + i) % nodes->count, u = (nodes->own + nodes->count - i) % nodes->count;
@@ -174,7 +174,7 @@ static imbrex_status merge_nodes(const imx_run *run, int first)
 imbrex_status imx_merge_nodes(const imx_run *run, int first, bool overlapped,
                               const imx_merge_states *own)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, overlapped);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, overlapped);
     const imx_nodes *nodes = nodes_of(run);
     IMX_TRY(imx_merge_pack(run, first + PACK, own));
     if (overlapped)

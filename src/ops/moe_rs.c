@@ -165,7 +165,7 @@ static imbrex_status run_store(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run));
     IMX_TRY(add_places(run, true));
-    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_SITE_PART));
+    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_PART));
     IMX_TRY(
         add_ranks(run, (const char *)imx_run_data(run, run->rank) + (size_t)run->rank * slot, own));
     if (replicate)

@@ -19,11 +19,11 @@ imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int reser
         .scaling = (int)variant->shape.scaling,
         .row_scales = (int)imx_shape_row_scales(&variant->shape),
         .reserved_sms = reserved_sms,
-        .sides = IMX_GEMM_SCATTERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0) |
-                 (variant->config.spanning ? IMX_GEMM_SPANNING : 0) |
-                 (variant->config.summable ? IMX_GEMM_SUMMABLE : 0) |
-                 (variant->shape.fast_accumulation ? IMX_GEMM_FAST : 0),
-        .plan = imx_variant_site(variant),
+        .features = IMX_GEMM_SCATTERS | (variant->config.invariant ? IMX_GEMM_INVARIANT : 0) |
+                    (variant->config.spanning ? IMX_GEMM_SPANNING : 0) |
+                    (variant->config.summable ? IMX_GEMM_SUMMABLE : 0) |
+                    (variant->shape.fast_accumulation ? IMX_GEMM_FAST : 0),
+        .plan = imx_variant_point(variant),
     };
 }
 

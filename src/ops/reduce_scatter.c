@@ -90,7 +90,7 @@ static imbrex_status prepare_scatter(imx_variant *variant)
 
 static imbrex_status run_hierarchical(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, true);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, true);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, run->args->a, NULL));
@@ -100,7 +100,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static imbrex_status run_sequential_nodes(const imx_run *run)
 {
-    const imx_lanes lanes = imx_hierarchical_lanes(run, false);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, false);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_hierarchical_scatter(run, &lanes, HIERARCHICAL, run->args->a, NULL));
     return imx_run_end(run);

@@ -146,7 +146,7 @@ imbrex_status imx_transfer_gather_wait(const imx_run *run, imbrex_stream stream)
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++)
-            IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
+            IMX_TRY(wait_chunk(run, stream, IMX_POINT_CHUNK, from, q));
     }
     return IMBREX_OK;
 }
@@ -164,7 +164,7 @@ imbrex_status imx_transfer_gather_out(const imx_run *run, imbrex_stream stream, 
             size_t at =
                 imx_transfer_rank_at(run, from, width) + imx_transfer_chunk_at(run, q, width);
             if (!all_here)
-                IMX_TRY(wait_chunk(run, stream, IMX_SITE_CHUNK, from, q));
+                IMX_TRY(wait_chunk(run, stream, IMX_POINT_CHUNK, from, q));
             IMX_TRY(imx_run_copy(run, stream, (char *)out + at,
                                  (const char *)imx_run_data(run, run->rank) + at,
                                  imx_transfer_chunk_bytes(run, from, q, width), run->rank));
@@ -177,7 +177,7 @@ imbrex_status imx_transfer_offer(const imx_run *run, const void *shard, int64_t 
 {
     IMX_TRY(copy_own(run, run->stream, shard, width));
     return imx_run_meet(run, imx_transfer_chunk_number(run, run->rank, 0),
-                        run->variant->config.chunks, IMX_SITE_CHUNK);
+                        run->variant->config.chunks, IMX_POINT_CHUNK);
 }
 
 static imbrex_status fetch_along(const imx_run *run, imbrex_stream stream, int from, int q)
@@ -225,7 +225,7 @@ static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width,
         .lines = lines,
         .reduces = reduces,
         .dtype = (int)variant->shape.out,
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .part_bytes = imx_ll_part_bytes(lines, most),
     };
 }
@@ -288,7 +288,7 @@ static imbrex_status wait_done(const imx_run *run, imbrex_stream stream, uint64_
     int product = run->variant->config.spanning ? 0 : imx_transfer_chunk_number(run, owner, q);
     if (!done)
         return IMBREX_OK;
-    return imx_run_wait(run, stream, done + product, IMX_SITE_DONE, run->rank, product);
+    return imx_run_wait(run, stream, done + product, IMX_POINT_DONE, run->rank, product);
 }
 
 imbrex_status imx_transfer_scatter_chunk(const imx_run *run, imbrex_stream stream,
@@ -322,7 +322,7 @@ imbrex_status imx_transfer_scatter_wait(const imx_run *run, imbrex_stream stream
     for (int i = 1; i < run->ranks; i++) {
         int from = (run->rank + run->ranks - i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++)
-            IMX_TRY(wait_chunk(run, stream, IMX_SITE_PART, from, q));
+            IMX_TRY(wait_chunk(run, stream, IMX_POINT_PART, from, q));
     }
     return IMBREX_OK;
 }
@@ -342,7 +342,7 @@ imbrex_status imx_transfer_scatter_out(const imx_run *run, imbrex_stream stream,
         for (int q = 0; q < imx_run_chunks(run, run->rank); q++) {
             size_t at = imx_transfer_chunk_at(run, q, width);
             if (!all_here)
-                IMX_TRY(wait_chunk(run, stream, IMX_SITE_PART, from, q));
+                IMX_TRY(wait_chunk(run, stream, IMX_POINT_PART, from, q));
             IMX_TRY(imx_run_copy(run, stream, to + (size_t)from * block + at, slot + at,
                                  imx_transfer_chunk_bytes(run, run->rank, q, width), run->rank));
         }
@@ -360,7 +360,7 @@ static imx_reduce_args reduce_args(const imx_variant *variant, int64_t m, int64_
         .own = variant->plan->group->rank,
         .chunk_rows = (int)imx_variant_chunk_rows(variant, m),
         .chunks = variant->config.chunks,
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .every = 1,
         .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
     };
@@ -496,7 +496,7 @@ static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_h
         .lines = most <= lines_share(variant),
         .chunks = push_chunks(variant),
         .chunk_bytes = push_chunk_bytes(variant, most),
-        .plan = imx_variant_site(variant),
+        .plan = imx_variant_point(variant),
         .slot_bytes = (int64_t)imx_transfer_slot_bytes(variant),
         .lines_at = (int64_t)push_room_of(variant, how).lines_at,
         .line_bytes = line_bytes(variant),

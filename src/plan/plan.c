@@ -60,7 +60,7 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r, const recal
 static bool reads_columns(const imx_variant *variant)
 {
     const imx_op *op = variant->plan->op;
-    return op->product && op->scatters && variant->config.spanning && !variant->config.sums;
+    return op->product && op->scatters && variant->config.spanning && !variant->config.reduce_push;
 }
 
 /* What ranks must have alike of a variant. */

@@ -159,8 +159,8 @@ extern const imx_object_kind imx_plan_kind;
 
 /* ---- plan_waits.c: see imx_object_kind ------------------------------------------------------- */
 
-void imx_plan_waits_name(const imbrex_group *group, int site, imx_text *text);
-void imx_plan_waits_describe(const imbrexd_site *site, imx_text *text);
+void imx_plan_waits_name(const imbrex_group *group, int point, imx_text *text);
+void imx_plan_waits_describe(const imbrexd_wait_point *point, imx_text *text);
 void imx_plan_waits_mismatch(const imbrex_group *group, const imbrexd_fault *fault, imx_text *text);
 
 /* ---- variant.c ------------------------------------------------------------------------------- */
@@ -194,22 +194,22 @@ imx_schedule imx_variant_schedule(const imx_variant *variant, int64_t m, int fir
 /* The one that a run of m rows goes by. */
 imx_variant *imx_variant_of(imbrex_plan *plan, int64_t m);
 
-/* What the site of a wait has for a plan: the plan's number, and above it which variant's run. */
+/* What the wait point has for a plan: the plan's number, and above it which variant's run. */
 enum { IMX_VARIANT_SHIFT = 27 };
 
-static inline int imx_variant_site(const imx_variant *variant)
+static inline int imx_variant_point(const imx_variant *variant)
 {
     return variant->plan->object.number | (int)(variant - variant->plan->variants)
                                               << IMX_VARIANT_SHIFT;
 }
 
-static inline int imx_variant_plan_number(int site)
+static inline int imx_variant_plan_number(int point)
 {
-    return site & ((1 << IMX_VARIANT_SHIFT) - 1);
+    return point & ((1 << IMX_VARIANT_SHIFT) - 1);
 }
 
 /* NULL: gone. */
-const imx_variant *imx_variant_by_site(const imbrex_group *group, int site);
+const imx_variant *imx_variant_by_point(const imbrex_group *group, int point);
 
 /* Rows of a chunk of a run of m rows, but for a rank's last. */
 static inline int64_t imx_variant_chunk_rows(const imx_variant *variant, int64_t m)

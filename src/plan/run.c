@@ -137,7 +137,7 @@ static imx_signal_op post_to(const imx_run *run, int peer, uint64_t *at)
         .kind = IMX_POST,
         .signal = at,
         .word = run->epoch,
-        .site = { .plan = imx_variant_site(run->variant), .rank = peer, .index = -1 },
+        .point = { .plan = imx_variant_point(run->variant), .rank = peer, .index = -1 },
     };
 }
 
@@ -153,10 +153,10 @@ static imx_signal_op wait_for(const imx_run *run, uint64_t *at, int what, int ra
         .kind = IMX_WAIT,
         .signal = at,
         .word = run->epoch,
-        .site = { .plan = imx_variant_site(run->variant),
-                  .what = what,
-                  .rank = rank,
-                  .index = index },
+        .point = { .plan = imx_variant_point(run->variant),
+                   .what = what,
+                   .rank = rank,
+                   .index = index },
     };
 }
 
@@ -248,7 +248,8 @@ imbrex_status imx_run_begin(const imx_run *run)
     IMX_TRY(add(run, &b, advance));
     for (int i = 1; i < local_peers(run); i++) {
         int peer = local_peer(run, i);
-        imx_signal_op wait = wait_for(run, credit(run, run->rank, peer), IMX_SITE_CREDIT, peer, -1);
+        imx_signal_op wait =
+            wait_for(run, credit(run, run->rank, peer), IMX_POINT_CREDIT, peer, -1);
         wait.add = UINT64_MAX; /* -1: the epoch before this one */
         wait.beside = true;
         IMX_TRY(add(run, &b, wait));
@@ -303,7 +304,7 @@ static imbrex_status give_up(const imx_run *run, imbrex_status status)
     imbrex_stream streams[2 + IMX_AUXES] = { run->stream, plan->comm };
     for (int i = 0; i < plan->aux_count; i++)
         streams[2 + i] = plan->aux[i].stream;
-    return imx_fault_give_up(plan->group, imx_variant_site(run->variant), status, streams,
+    return imx_fault_give_up(plan->group, imx_variant_point(run->variant), status, streams,
                              2 + plan->aux_count);
 }
 

@@ -211,11 +211,11 @@ imx_variant *imx_variant_of(imbrex_plan *plan, int64_t m)
     return plan->variants;
 }
 
-const imx_variant *imx_variant_by_site(const imbrex_group *group, int site)
+const imx_variant *imx_variant_by_point(const imbrex_group *group, int point)
 {
-    int which = (int)((unsigned)site >> IMX_VARIANT_SHIFT);
+    int which = (int)((unsigned)point >> IMX_VARIANT_SHIFT);
     const imbrex_plan *plan =
-        (const imbrex_plan *)imx_object_find(group, IMX_OF_LIBRARY, imx_variant_plan_number(site));
+        (const imbrex_plan *)imx_object_find(group, IMX_OF_LIBRARY, imx_variant_plan_number(point));
     return plan && which < plan->variant_count ? &plan->variants[which] : NULL;
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/limit.h"
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 #include "mpi_carrier.h"
 #include "mpi_world.h"
 
@@ -136,16 +136,16 @@ static bool net_stuck(const imx_net *net)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static imbrexd_site site_of(const step *s, int op)
+static imbrexd_wait_point point_of(const step *s, int op)
 {
-    return (imbrexd_site){
-        .plan = s->channel, .what = IMX_SITE_NET, .rank = s->ops[op].rank, .index = -1
+    return (imbrexd_wait_point){
+        .plan = s->channel, .what = IMX_POINT_NET, .rank = s->ops[op].rank, .index = -1
     };
 }
 
 static void fail_step(const step *s, int kind, imx_mpi_view seen)
 {
-    imbrexd_fault_raise(s->net->desc.watch, kind, site_of(s, seen.op), (uint64_t)seen.error,
+    imbrexd_fault_raise(s->net->desc.watch, kind, point_of(s, seen.op), (uint64_t)seen.error,
                         seen.sizes_differ ? IMX_NET_SIZES_DIFFER : 0);
 }
 
@@ -187,7 +187,7 @@ static bool fly(const step *s, imx_mpi_flight *f)
             imx_limit_renew(&limit);
             continue;
         }
-        imbrexd_watch_note(watch, site_of(s, seen.op), limit.looked_ns);
+        imbrexd_watch_note(watch, point_of(s, seen.op), limit.looked_ns);
         if (over) {
             fail_step(s, IMBREXD_FAULT_DEADLINE, (imx_mpi_view){ .op = seen.op });
             return false;

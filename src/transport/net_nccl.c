@@ -29,7 +29,7 @@
 
 #include "base/limit.h"
 #include "group/net.h"
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 #include "nccl.h"
 
 /* UNITS: NCCL's kernels get as many blocks; the two small kernels have room beside any other. */
@@ -160,17 +160,17 @@ static uint64_t what_of(int channel, int rank)
     return (uint64_t)channel << 32 | (uint64_t)rank;
 }
 
-static imbrexd_site site_of(uint64_t what)
+static imbrexd_wait_point point_of(uint64_t what)
 {
-    return (imbrexd_site){ .plan = (int32_t)(what >> 32),
-                           .what = IMX_SITE_NET,
-                           .rank = (int32_t)(what & UINT32_MAX),
-                           .index = -1 };
+    return (imbrexd_wait_point){ .plan = (int32_t)(what >> 32),
+                                 .what = IMX_POINT_NET,
+                                 .rank = (int32_t)(what & UINT32_MAX),
+                                 .index = -1 };
 }
 
-static imbrexd_site site_of_slot(const imx_net *net, int i)
+static imbrexd_wait_point point_of_slot(const imx_net *net, int i)
 {
-    return site_of(__atomic_load_n(&slot_of(net, i)->what, __ATOMIC_RELAXED));
+    return point_of(__atomic_load_n(&slot_of(net, i)->what, __ATOMIC_RELAXED));
 }
 
 /* The step that has been under way for longest; -1: there is none.  Of each it is noted that this
@@ -186,7 +186,7 @@ static int oldest(imx_net *net, int64_t now_ns, int64_t *since_ns)
         int64_t at_ns;
         if (!is_under_way(net, i, now_ns - net->paused_ns, &at_ns))
             continue;
-        imbrexd_watch_note(net->desc.watch, site_of_slot(net, i), now_ns);
+        imbrexd_watch_note(net->desc.watch, point_of_slot(net, i), now_ns);
         if (found < 0 || at_ns < *since_ns) {
             found = i;
             *since_ns = at_ns;
@@ -220,11 +220,11 @@ static void look(imx_net *net)
     if (i < 0)
         return;
     int broken = ask(net);
-    imbrexd_site site = site_of_slot(net, i);
+    imbrexd_wait_point point = point_of_slot(net, i);
     if (broken != NCCL_SUCCESS)
-        imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_NET, site, (uint64_t)broken, 0);
+        imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_NET, point, (uint64_t)broken, 0);
     else if (clock_ns - since_ns > limit_ns)
-        imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_DEADLINE, site, 0, 0);
+        imbrexd_fault_raise(net->desc.watch, IMBREXD_FAULT_DEADLINE, point, 0, 0);
 }
 
 /* Its kernels leave their streams then, and its peers see the connection break. */
@@ -295,11 +295,11 @@ static int find_slot(imx_net *net, imbrex_stream stream)
 static imbrex_status begin(const imx_net *net, slot *s, uint64_t number, uint64_t what,
                            uint64_t *times, imbrex_stream stream)
 {
-    const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
+    const imbrexd_wait_point point = { .rank = net->desc.rank, .index = -1 };
     const imx_signal_op ops[] = {
-        { .kind = IMX_POST, .signal = &s->what, .add = what, .site = site },
-        { .kind = IMX_POST, .signal = &s->begun, .add = number, .site = site },
-        { .kind = IMX_TIME, .signal = times, .site = site, .beside = true },
+        { .kind = IMX_POST, .signal = &s->what, .add = what, .point = point },
+        { .kind = IMX_POST, .signal = &s->begun, .add = number, .point = point },
+        { .kind = IMX_TIME, .signal = times, .point = point, .beside = true },
     };
     return net->desc.backend->signals(net->desc.device, ops, times ? 3 : 2, stream);
 }
@@ -307,10 +307,10 @@ static imbrex_status begin(const imx_net *net, slot *s, uint64_t number, uint64_
 static imbrex_status end(const imx_net *net, slot *s, uint64_t number, uint64_t *times,
                          imbrex_stream stream)
 {
-    const imbrexd_site site = { .rank = net->desc.rank, .index = -1 };
+    const imbrexd_wait_point point = { .rank = net->desc.rank, .index = -1 };
     const imx_signal_op ops[] = {
-        { .kind = IMX_POST, .signal = &s->ended, .add = number, .site = site },
-        { .kind = IMX_TIME, .signal = times ? times + 1 : NULL, .site = site, .beside = true },
+        { .kind = IMX_POST, .signal = &s->ended, .add = number, .point = point },
+        { .kind = IMX_TIME, .signal = times ? times + 1 : NULL, .point = point, .beside = true },
     };
     return net->desc.backend->signals(net->desc.device, ops, times ? 2 : 1, stream);
 }
@@ -354,7 +354,7 @@ static imbrex_status enqueue(imx_net *net, int channel, const imx_net_op *ops, i
     bool gave_up = result == NCCL_IN_PROGRESS;
     imbrex_status status = fail_call(net, "send and receive", result);
     imbrexd_fault_raise(net->desc.watch, gave_up ? IMBREXD_FAULT_DEADLINE : IMBREXD_FAULT_NET,
-                        site_of(what), gave_up ? 0 : (uint64_t)result, 0);
+                        point_of(what), gave_up ? 0 : (uint64_t)result, 0);
     return status;
 }
 

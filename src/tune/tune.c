@@ -99,8 +99,9 @@ static void cut_parts(const imx_tune_input *in, int64_t at_once, imx_config *con
     int64_t wave = imx_max(1, at_once / imx_max(1, down));
     wave = imx_max(wave, imx_ceil_div(columns, PARTS_MOST));
     config->part_cols = imx_max(1, imx_min(wave, columns)) * config->tile_cols;
-    config->parts = (int)imx_max(1, config->sums ? imx_ceil_div(columns * down, imx_max(1, at_once))
-                                                 : imx_ceil_div(in->shape.n, config->part_cols));
+    config->parts =
+        (int)imx_max(1, config->reduce_push ? imx_ceil_div(columns * down, imx_max(1, at_once))
+                                            : imx_ceil_div(in->shape.n, config->part_cols));
 }
 
 static bool is_spanning(const imx_tune_input *in, int64_t rows, int64_t rows_most)
@@ -306,7 +307,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
     config->summable = config->spanning && is_summable(in, config->blocks);
-    config->sums = config->spanning && sums_tiles(in, &tiling, config->blocks);
+    config->reduce_push = config->spanning && sums_tiles(in, &tiling, config->blocks);
     cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
     config->chunk_rows =
         config->spanning

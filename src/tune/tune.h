@@ -51,7 +51,7 @@ typedef struct imx_config {
     bool spanning;     /* ranks have so few rows that tiles have rows of several: one chunk each */
     bool invariant;    /* as in imx_tune_input */
     bool summable;     /* spanning: the kernel of a product that scatters may add it up, */
-    bool sums;         /* and does (IMX_GEMM_REDUCE_PUSH) */
+    bool reduce_push;  /* and does (IMX_GEMM_REDUCE_PUSH) */
     int64_t part_cols; /* spanning: columns of c that travel, or that others come to read, while the
                           next ones are made, */
     int parts;         /* and how many times; if the kernel adds up: waves of tiles */

@@ -52,7 +52,7 @@ static bool signals_step(const imx_signals_args *args, int step, const uint64_t 
                 imbrexd_signal_post(op->signal, value[i]);
             else if (op->kind == IMX_SIGNALS_TIME)
                 tell_once(op->signal);
-            else if (!imbrexd_signal_wait(watch, op->signal, value[i], op->site))
+            else if (!imbrexd_signal_wait(watch, op->signal, value[i], op->point))
                 return false;
         }
     }
@@ -240,7 +240,7 @@ int fake_function_args(CUfunction function, const void *from, void *to)
 {
     const imx_gemm_args *gemm = from;
     memcpy(to, from, function->args_bytes);
-    if (function->kernel != &imx_kernel_gemm || !(gemm->sides & IMX_GEMM_HOOKS))
+    if (function->kernel != &imx_kernel_gemm || !(gemm->features & IMX_GEMM_HOOKS))
         return 0;
     imx_gemm_user_args *args = memcpy(to, from, sizeof *args);
     for (int i = 0; i < caller_count && !args->user.hooks; i++)

@@ -119,20 +119,20 @@ static uint64_t *behind_signals(int rank, bool own)
 static bool is_credit(const imx_signal_op *op)
 {
     int own = here.plan->group->rank;
-    return op->kind == IMX_POST && op->site.rank != own &&
-           op->signal == credit_of(op->site.rank, own);
+    return op->kind == IMX_POST && op->point.rank != own &&
+           op->signal == credit_of(op->point.rank, own);
 }
 
 static bool is_share(const imx_signal_op *op)
 {
     return op->kind == IMX_WAIT &&
-           (op->site.what == IMX_SITE_CHUNK || op->site.what == IMX_SITE_PART);
+           (op->point.what == IMX_POINT_CHUNK || op->point.what == IMX_POINT_PART);
 }
 
 static imbrex_status one_signal(imx_device *device, imx_signal_op op, imbrex_stream stream)
 {
-    bool wait = op.kind == IMX_WAIT, credit = wait && op.site.what == IMX_SITE_CREDIT;
-    bool data = !wait && op.site.rank != here.plan->group->rank && !is_credit(&op);
+    bool wait = op.kind == IMX_WAIT, credit = wait && op.point.what == IMX_POINT_CREDIT;
+    bool data = !wait && op.point.rank != here.plan->group->rank && !is_credit(&op);
     imx_signal_op more = op;
     more.kind = IMX_POST;
     if (here.what == MISSING_WAIT && is_share(&op))
@@ -141,19 +141,19 @@ static imbrex_status one_signal(imx_device *device, imx_signal_op op, imbrex_str
         return IMBREX_OK;
     if (here.what == LOST_CREDIT && is_credit(&op))
         return IMBREX_OK;
-    if ((here.what == STRAY_SIGNAL && data && op.site.rank != here.plan->group->rank) ||
+    if ((here.what == STRAY_SIGNAL && data && op.point.rank != here.plan->group->rank) ||
         (here.what == STRAY_WAIT && is_share(&op)))
-        op.signal = behind_signals(op.site.rank, wait);
+        op.signal = behind_signals(op.point.rank, wait);
     if (here.what == STALE_EPOCH && is_share(&op))
         op.add = UINT64_MAX;
     if (here.what == EARLY_CREDIT && credit) {
-        more.signal = credit_of(op.site.rank, here.plan->group->rank);
+        more.signal = credit_of(op.point.rank, here.plan->group->rank);
         more.add = 0;
         IMX_TRY(plain(device, more, stream));
     }
     IMX_TRY(plain(device, op, stream));
     if (here.what == SECOND_WRITER && is_share(&op)) {
-        more.site.rank = here.plan->group->rank;
+        more.point.rank = here.plan->group->rank;
         return plain(device, more, stream);
     }
     if (here.what == LOWERED && data) {
@@ -187,7 +187,7 @@ static imbrex_status wait_first(imx_device *device, int rank, imbrex_stream stre
                                     variant()->offsets.signals),
         .word = (uint64_t *)((char *)plan->local->base +
                              (size_t)buffer * variant()->offsets.local_bytes),
-        .site = { .plan = plan->object.number, .what = IMX_SITE_CHUNK, .rank = rank, .index = 0 },
+        .point = { .plan = plan->object.number, .what = IMX_POINT_CHUNK, .rank = rank, .index = 0 },
     };
     op.signal += rank * variant()->config.chunks;
     return plain(device, op, stream);

@@ -407,7 +407,8 @@ static int paused(imbrex_group *group, void *ctx)
     if (*flags) {
         imbrexd_watch watch = group->watch;
         uint32_t data;
-        RANK_CHECK(rank || imbrexd_ll_wait(&watch, words, 7, (imbrexd_site){ .rank = 1 }, &data),
+        RANK_CHECK(rank ||
+                       imbrexd_ll_wait(&watch, words, 7, (imbrexd_wait_point){ .rank = 1 }, &data),
                    "the wait for a flag has given up");
         if (rank)
             RANK_OK(imbrex_signal_post(group, words, (uint64_t)7 << 32, 0, NULL));

@@ -9,16 +9,17 @@
 #include <unistd.h>
 
 #include "group/group.h"
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 #include "ranks.h"
 
 enum { TIMEOUT_MS = 700 };
 
 /* Rank 0's, as a device leaves it: without a time, and no times of waits to compare it with. */
-static void leave_fault(imbrex_group *group, imbrexd_site site)
+static void leave_fault(imbrex_group *group, imbrexd_wait_point point)
 {
     imbrexd_fault *fault = &imx_control_of(group, 0)->fault;
-    *fault = (imbrexd_fault){ .kind = IMBREXD_FAULT_DEADLINE, .site = site, .have = 3, .want = 4 };
+    *fault =
+        (imbrexd_fault){ .kind = IMBREXD_FAULT_DEADLINE, .point = point, .have = 3, .want = 4 };
     __atomic_store_n(&fault->state, 2, __ATOMIC_RELEASE);
     for (int r = 0; r < imbrex_group_size(group); r++)
         __atomic_store_n(group->abort[r], 1, __ATOMIC_RELEASE);
@@ -26,7 +27,7 @@ static void leave_fault(imbrex_group *group, imbrexd_site site)
 
 /* What rank 0 waited for, for so much of the limit, and how that is said. */
 typedef struct wait_seen {
-    imbrexd_site site;
+    imbrexd_wait_point point;
     int of_limit; /* 1 / of_limit */
     const char *said;
 } wait_seen;
@@ -37,7 +38,7 @@ static int notice(imbrex_group *group, void *ctx)
     const wait_seen *seen = ctx;
     char said[200];
     if (imbrex_group_rank(group) == 0)
-        leave_fault(group, seen->site);
+        leave_fault(group, seen->point);
     while (imbrex_group_status(group) == IMBREX_OK)
         usleep(1000);
     snprintf(said, sizeof said, " waited %lld ms%s",
@@ -56,7 +57,7 @@ static void tells_opening_from_barriers(void **state)
 {
     (void)state;
     expect_notice((wait_seen){
-        .site = { .plan = IMX_NET_OPENING, .what = IMX_SITE_NET, .rank = 1, .index = -1 },
+        .point = { .plan = IMX_NET_OPENING, .what = IMX_POINT_NET, .rank = 1, .index = -1 },
         .of_limit = 2,
         .said = ", half of the timeout, for the network to or from rank 1 as the group was made: "
                 "is rank 1 stopped, busy or in another call?" });
@@ -66,13 +67,13 @@ static void guesses_nothing_on_devices(void **state)
 {
     (void)state;
     expect_notice(
-        (wait_seen){ .site = { .what = IMX_SITE_BARRIER, .rank = 1, .index = -1 },
+        (wait_seen){ .point = { .what = IMX_POINT_BARRIER, .rank = 1, .index = -1 },
                      .of_limit = 1,
                      .said = " for rank 1 to come to imbrex_barrier (the signal is 3, not yet 4): "
                              "is rank 1 stopped, busy or in another call?" });
     /* What blocks of one kernel wait for comes from others of its blocks. */
     expect_notice((wait_seen){
-        .site = { .what = IMX_SITE_BARRIER, .rank = 0, .index = -1 },
+        .point = { .what = IMX_POINT_BARRIER, .rank = 0, .index = -1 },
         .of_limit = 1,
         .said = " for rank 0 to come to imbrex_barrier (the signal is 3, not yet 4): did other "
                 "kernels keep part of this one from running (imbrex.h, Budget)?" });
@@ -85,16 +86,16 @@ static void what_is_gone_is_called_by_its_number(void **state)
     const struct {
         int what;
         const char *said;
-    } sites[] = {
-        { IMX_SITE_CHUNK,
+    } points[] = {
+        { IMX_POINT_CHUNK,
           " for chunk 2 of rank 1 in a destroyed plan (plan 7) (the signal is 3, not yet 4)" },
-        { IMBREXD_SITE_DATA, " for data of rank 1 in kernel that has been destroyed" },
+        { IMBREXD_POINT_DATA, " for data of rank 1 in kernel that has been destroyed" },
     };
-    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++)
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
         expect_notice(
-            (wait_seen){ .site = { .plan = 7, .what = sites[i].what, .rank = 1, .index = 2 },
+            (wait_seen){ .point = { .plan = 7, .what = points[i].what, .rank = 1, .index = 2 },
                          .of_limit = 1,
-                         .said = sites[i].said });
+                         .said = points[i].said });
 }
 
 /* Those that live are found among each other, and what is gone is said to be. */
@@ -138,7 +139,7 @@ static int chunk_of_another_node(imbrex_group *group, void *ctx)
         group->nodes = (imx_nodes){
             .count = 2, .ranks = 2, .equal = true, .of = of, .first = first, .name = names
         };
-        leave_fault(group, (imbrexd_site){ .plan = 1, .what = IMX_SITE_CHUNK, .rank = 3 });
+        leave_fault(group, (imbrexd_wait_point){ .plan = 1, .what = IMX_POINT_CHUNK, .rank = 3 });
     }
     while (imbrex_group_status(group) == IMBREX_OK)
         usleep(1000);

@@ -251,37 +251,37 @@ static int ranks = 4;
 static imx_shape eight; /* what 8-bit products scale, give, and how they add up */
 
 /* nodes: 0 is one, whose ranks are walked chunk by chunk. */
-static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int target, int nodes)
+static void try_gemm(const int64_t *mnk, int dtype, int layout, int features, int target, int nodes)
 {
     imbrex_dtype out = dtype > (int)IMBREX_F32 ? eight.out : (imbrex_dtype)dtype;
     imx_tune_input input = {
         .shape = { mnk[0], mnk[1], mnk[2], (imbrex_dtype)dtype, out, (imbrex_layout)layout,
                    eight.scaling, false },
         .product = true,
-        .scatters = sides & IMX_GEMM_SCATTERS,
+        .scatters = features & IMX_GEMM_SCATTERS,
         .ranks = ranks,
         .nodes = nodes,
         .chunk_rows =
-            sides & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows do not make tiles span ranks then */
+            features & IMX_GEMM_FORWARDS ? 64 : 0, /* few rows do not make tiles span ranks then */
         .arch = targets[target].arch,
         .shared_bytes = targets[target].shared_bytes_most,
         .workers = BLOCKS,
         .alike = true,
     };
     imx_config tuned = imx_tune_config(&input);
-    sides |= eight.fast_accumulation ? IMX_GEMM_FAST : 0;
-    if (sides & IMX_GEMM_SCATTER_PUSH && tuned.sums)
-        sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
-    else if (sides & IMX_GEMM_SCATTER_PUSH && tuned.spanning)
-        sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PULL;
-    if (sides & IMX_GEMM_SCATTERS && tuned.spanning)
-        sides |= IMX_GEMM_SPANNING;
+    features |= eight.fast_accumulation ? IMX_GEMM_FAST : 0;
+    if (features & IMX_GEMM_SCATTER_PUSH && tuned.reduce_push)
+        features = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
+    else if (features & IMX_GEMM_SCATTER_PUSH && tuned.spanning)
+        features = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PULL;
+    if (features & IMX_GEMM_SCATTERS && tuned.spanning)
+        features |= IMX_GEMM_SPANNING;
     if (tuned.summable)
-        sides |= IMX_GEMM_SUMMABLE;
+        features |= IMX_GEMM_SUMMABLE;
     imx_gemm_args args = {
         .schedule = { .m = mnk[0],
                       .n = mnk[1],
-                      .chunk_cols = sides & IMX_GEMM_REDUCE_PULL ? tuned.part_cols : 0,
+                      .chunk_cols = features & IMX_GEMM_REDUCE_PULL ? tuned.part_cols : 0,
                       .ranks = tuned.spanning ? 1 : ranks,
                       .chunk_rows = tuned.chunk_rows,
                       .tile_rows = tuned.tile_rows,
@@ -294,7 +294,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int sides, int t
         .layout = layout,
         .out = out,
         .scaling = (int)eight.scaling,
-        .sides = sides,
+        .features = features,
         .own = tuned.spanning ? -1 : 1,
         .slices = tuned.slices,
         .slice_k = tuned.slice_k,
@@ -411,7 +411,7 @@ static void split(void **state)
                 .k = 16384,
                 .dtype = cols == 112 ? IMBREX_F16 : IMBREX_BF16,
                 .layout = cols == 96 ? IMBREX_KN : IMBREX_NK,
-                .sides = IMX_GEMM_GATHERS,
+                .features = IMX_GEMM_GATHERS,
             };
             char width[40];
             imx_cuda_config config = { 0 };
@@ -420,7 +420,7 @@ static void split(void **state)
             if (!strstr(config.options, width) || !strstr(config.options, "-DIMX_SPLIT"))
                 fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
             try_on(&imx_kernel_gemm, &args, &targets[1]);
-            args.sides = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
+            args.features = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
             args.team.size = 4;
             try_on(&imx_kernel_gemm, &args, &targets[1]);
         }
@@ -466,12 +466,12 @@ static void ring(void **state)
     static const int64_t shapes[][3] = {
         { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 512, 7168, 8192 }, { 1000, 1001, 1000 }
     };
-    int before = compile_jobs_count(), sides = IMX_GEMM_GATHERS | IMX_GEMM_FORWARDS;
+    int before = compile_jobs_count(), features = IMX_GEMM_GATHERS | IMX_GEMM_FORWARDS;
     for (int i = 0; i < 4; i++) {
         for (int target = 0; target < TARGETS; target++)
-            try_gemm(shapes[i], IMBREX_BF16, IMBREX_NK, sides, target, 1);
+            try_gemm(shapes[i], IMBREX_BF16, IMBREX_NK, features, target, 1);
         if (i % 2 == 0)
-            try_gemm(shapes[i], IMBREX_F16, IMBREX_KN, sides, 1, 1);
+            try_gemm(shapes[i], IMBREX_F16, IMBREX_KN, features, 1, 1);
     }
     assert_int_equal(compile_jobs_count() - before, 6);
 }
@@ -481,13 +481,13 @@ static void traces(void **state)
 {
     (void)state;
     static const int64_t shapes[][3] = { { 8192, 8192, 8192 }, { 512, 7168, 8192 } };
-    static const int sides[] = { IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, IMX_GEMM_SCATTERS,
-                                 IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH };
+    static const int features[] = { IMX_GEMM_GATHERS | IMX_GEMM_PUSHES, IMX_GEMM_SCATTERS,
+                                    IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH };
     traced = true;
     for (int i = 0; i < 6; i++)
-        try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, sides[i / 2], 1, 1);
+        try_gemm(shapes[i % 2], IMBREX_BF16, IMBREX_NK, features[i / 2], 1, 1);
     for (int i = 0; i < 3; i++)
-        try_gemm(shapes[0], IMBREX_BF16, i ? IMBREX_NK : IMBREX_KN, sides[i], 0, 1);
+        try_gemm(shapes[0], IMBREX_BF16, i ? IMBREX_NK : IMBREX_KN, features[i], 0, 1);
     imx_reduce_args sum = { .rows = 1000, .n = 1000, .dtype = IMBREX_BF16, .ranks = 4 };
     try_on(&imx_kernel_reduce, &sum, &targets[1]);
     imx_push_args shares = { .dtype = IMBREX_BF16, .ranks = 4, .how = IMX_PUSH_REDUCES };
@@ -552,7 +552,7 @@ static void each_kernel_has_its_own_args(void **state)
     const char *text = source->text;
     assert_int_equal(source->bytes, strlen(text));
     assert_non_null(strstr(text, "#line 1 \"kernels/reduce/args.h\"\n"));
-    assert_non_null(strstr(text, "#line 1 \"kernels/sites.h\"\n")); /* "../sites.h" */
+    assert_non_null(strstr(text, "#line 1 \"kernels/wait_points.h\"\n")); /* "../wait_points.h" */
     assert_non_null(strstr(text, "#line 1 \"imbrex_device_cuda.h\"\n"));
     assert_null(strstr(text, "imx_gemm_args"));
     assert_int_equal(imx_source_expand("kernels/reduce/sm80.cu", &again), IMBREX_OK);

@@ -57,7 +57,7 @@ static int find_place(imbrex_group *group, place *p)
     return 0;
 }
 
-static const imbrexd_site here = { .rank = -1, .index = -1 };
+static const imbrexd_wait_point here = { .rank = -1, .index = -1 };
 
 /* Every rank writes to all, three ways; a barrier; every rank reads what all wrote; a barrier. */
 static int puts_and_barriers(imbrex_group *group, void *ctx)
@@ -155,8 +155,8 @@ static int nobody_comes(imbrex_group *group, void *ctx)
                "%d after %lld ms", there, (long long)took_ms);
     int said_by = (int)(__atomic_load_n(group->abort[p.team.rank], __ATOMIC_ACQUIRE) - 1);
     const imbrexd_fault *fault = &imx_control_of(group, said_by)->fault;
-    RANK_CHECK(fault->kind == IMBREXD_FAULT_DEADLINE && fault->site.rank == 1, "%d of rank %d",
-               fault->kind, fault->site.rank);
+    RANK_CHECK(fault->kind == IMBREXD_FAULT_DEADLINE && fault->point.rank == 1, "%d of rank %d",
+               fault->kind, fault->point.rank);
     return 0;
 }
 

@@ -59,7 +59,7 @@ static imbrex_status push(const imx_run *run, imbrex_stream stream, bool posts)
 
 static imbrex_status wait_chunk(const imx_run *run, int q)
 {
-    return imx_run_wait(run, run->stream, imx_run_signal(run, run->rank) + q, IMX_SITE_CHUNK,
+    return imx_run_wait(run, run->stream, imx_run_signal(run, run->rank) + q, IMX_POINT_CHUNK,
                         next_of(run), q);
 }
 

@@ -109,8 +109,8 @@ static void check_fault(const route_case *c, int64_t rows)
         return;
     assert_int_equal(c->fault.have, rows);
     assert_int_equal(c->fault.want, most);
-    assert_int_equal(c->fault.site.plan, 3);
-    assert_int_equal(c->fault.site.index, expert);
+    assert_int_equal(c->fault.point.plan, 3);
+    assert_int_equal(c->fault.point.index, expert);
 }
 
 static void check_case(route_case *c)

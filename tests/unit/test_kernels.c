@@ -259,7 +259,7 @@ static void gemm_takes_own_rows_from_a(void **state)
             memcpy(mine, g.a + at, bytes);
             memset(g.a + at, 0xff, bytes); /* NaN */
             g.args.own = own;
-            g.args.sides = own < 0 ? 0 : IMX_GEMM_GATHERS;
+            g.args.features = own < 0 ? 0 : IMX_GEMM_GATHERS;
             g.args.gathered = g.a;
             g.args.a = mine;
             run_blocks(&imx_kernel_gemm, &g.args, 2, NULL);
@@ -335,7 +335,7 @@ static void gemm_waits_for_chunks_and_records_it(void **state)
     imbrexd_trace trace = { .spans = spans, .capacity = 64 };
     assert_int_equal(g.args.schedule.chunks, 4);
     g.args.own = 1;
-    g.args.sides = IMX_GEMM_GATHERS;
+    g.args.features = IMX_GEMM_GATHERS;
     g.args.a = g.a + 32 * 8 * 4;
     g.args.gathered = g.a;
     g.args.epoch = &epoch;
@@ -392,10 +392,10 @@ static void gemm_gives_up_at_the_deadline(void **state)
     run_blocks(&imx_kernel_gemm, &g.args, 1, NULL);
     assert_int_equal(fault.state, 2);
     assert_int_equal(fault.kind, IMBREXD_FAULT_DEADLINE);
-    assert_int_equal(fault.site.plan, 9);
-    assert_int_equal(fault.site.what, IMX_SITE_CHUNK);
-    assert_int_equal(fault.site.rank, 2);
-    assert_int_equal(fault.site.index, 1);
+    assert_int_equal(fault.point.plan, 9);
+    assert_int_equal(fault.point.what, IMX_POINT_CHUNK);
+    assert_int_equal(fault.point.rank, 2);
+    assert_int_equal(fault.point.index, 1);
     assert_int_equal(fault.have, 6);
     assert_int_equal(fault.want, 7);
     assert_int_equal(done[2 * stride], 7);
@@ -491,10 +491,10 @@ static void reduce_gives_up_at_the_deadline(void **state)
         watch.timeout_ns = 20000000;
         run_blocks(&imx_kernel_reduce, &p, 1, NULL);
         assert_int_equal(fault.state, 2);
-        assert_int_equal(fault.site.plan, 3);
-        assert_int_equal(fault.site.what, IMX_SITE_PART);
-        assert_int_equal(fault.site.rank, missing);
-        assert_int_equal(fault.site.index, 2);
+        assert_int_equal(fault.point.plan, 3);
+        assert_int_equal(fault.point.what, IMX_POINT_PART);
+        assert_int_equal(fault.point.rank, missing);
+        assert_int_equal(fault.point.index, 2);
         for (int64_t x = 0; x < 14 * 20; x++) {
             float want, have = ((float *)p.c)[x];
             memset(&want, GUARD_BYTE, sizeof want);

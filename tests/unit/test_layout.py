@@ -18,7 +18,7 @@ CLANG_FORMAT = 14  # versions differ in what they make of one .clang-format
 # Who may include what, first match wins.  * is a name, ** a path, {folder} the file's
 # folder, {own} the one of all below it.
 PUBLIC = ["include/*.h"]
-CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/sites.h",
+CONTRACTS = ["src/kernels/*/args.h", "src/kernels/*/schedule.h", "src/kernels/wait_points.h",
              "src/kernels/kernels.h", "src/kernels/team.h", "src/kernels/user.h"]
 TRACE = ["src/kernels/trace.h"]  # what traced kernels write and a backend reads
 BASE = PUBLIC + ["src/base/*"]
@@ -34,13 +34,13 @@ RULES = [
     ("src/custom/*", SEAM + TILING + ["src/group/*", "src/plan/*", "src/custom/*"],
      "**/transport.h"),
     ("src/ops/**", BASE + CONTRACTS + ["src/plan/*", "src/ops/*"], None),
-    ("src/backends/*/*", BASE + TRACE + ["src/kernels/kernels.h", "src/kernels/sites.h",
+    ("src/backends/*/*", BASE + TRACE + ["src/kernels/kernels.h", "src/kernels/wait_points.h",
                                          "src/backends/backend.h", "{own}/*"], None),
     ("src/backends/*", BASE + ["src/kernels/kernels.h"], None),
     ("src/transport/**", BASE + ["include/imbrex_mpi.h", "src/bootstrap/socket.h",
                                  "src/group/net.h", "src/group/transport.h", "src/transport/*",
-                                 "src/kernels/sites.h"], None),
-    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/scale.h", "src/kernels/sites.h",
+                                 "src/kernels/wait_points.h"], None),
+    ("src/kernels/*/args.h", PUBLIC + ["src/kernels/scale.h", "src/kernels/wait_points.h",
                                        "src/kernels/team.h", "src/kernels/user.h", "{own}/*.h"],
      None),
     ("src/kernels/grouped/sm80.cu", PUBLIC + [  # the gemm's products over other tiles
@@ -49,7 +49,7 @@ RULES = [
     ("src/kernels/grouped/sm90.cu", PUBLIC + [  # and its instructions
         "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/gemm/sm90_ptx.cuh"], None),
     ("src/kernels/grouped/tiles.cuh", PUBLIC + [
-        "src/kernels/sites.h", "{own}/*.h", "src/kernels/gemm/schedule.h"], None),
+        "src/kernels/wait_points.h", "{own}/*.h", "src/kernels/gemm/schedule.h"], None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
     ("src/kernels/row.cuh", PUBLIC + ["src/kernels/scale.h", "src/kernels/vector.cuh"], None),

@@ -155,7 +155,7 @@ static const imx_cuda_target sm90 = { .arch = 90, .shared_bytes_most = 232448 };
 
 /* As a plan of so many ranks makes them. */
 static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64_t k, int ranks,
-                             int sides)
+                             int features)
 {
     return (imx_gemm_args){
         .schedule = { .m = m,
@@ -168,16 +168,16 @@ static imx_gemm_args args_of(const imx_config *plan, int64_t m, int64_t n, int64
                       .chunks = plan->chunks },
         .k = k,
         .dtype = IMBREX_BF16,
-        .sides = sides | (plan->spanning && sides & IMX_GEMM_SCATTERS ? IMX_GEMM_SPANNING : 0) |
-                 (plan->summable ? IMX_GEMM_SUMMABLE : 0),
+        .features = features | (plan->summable ? IMX_GEMM_SUMMABLE : 0) |
+                    (plan->spanning && features & IMX_GEMM_SCATTERS ? IMX_GEMM_SPANNING : 0),
     };
 }
 
-static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
+static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int features)
 {
     enum { RANKS = 4 };
-    imx_config plan = plan_of(m, n, k, sides & IMX_GEMM_SCATTERS, RANKS, 90);
-    imx_gemm_args args = args_of(&plan, m, n, k, RANKS, sides);
+    imx_config plan = plan_of(m, n, k, features & IMX_GEMM_SCATTERS, RANKS, 90);
+    imx_gemm_args args = args_of(&plan, m, n, k, RANKS, features);
     imx_cuda_config kernel = { 0 };
     imx_kernel_gemm.cuda_config(&args, &sm90, SMS, &kernel);
     int tile_m = 0, tile_n = 0, cluster_m = 1;
@@ -187,7 +187,7 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
     int split = strstr(kernel.options, "-DIMX_SPLIT") ? 2 : 1;
     assert_int_equal(kernel.cluster, cluster_m * split);
     /* Those without a tile push all the same. */
-    bool pushes = sides & IMX_GEMM_PUSHES;
+    bool pushes = features & IMX_GEMM_PUSHES;
     int at_once = pushes ? SMS / kernel.cluster : plan.tiles_at_once;
     assert_int_equal(kernel.blocks, at_once * kernel.cluster);
     imx_cuda_launch launch = { 0 };
@@ -201,14 +201,14 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int sides)
 static void plans_and_kernels_agree(void **state)
 {
     (void)state;
-    static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH,
-                                 IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PULL };
+    static const int features[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
+                                    IMX_GEMM_SCATTERS, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH,
+                                    IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PULL };
     static const int64_t ms[] = { 1, 65, 128, 512, 1000, 1025, 2048, 8192 };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
-            for (size_t s = 0; s < sizeof sides / sizeof *sides; s++)
-                plan_and_kernel_agree(ms[j], shapes[i].n, shapes[i].k, sides[s]);
+            for (size_t s = 0; s < sizeof features / sizeof *features; s++)
+                plan_and_kernel_agree(ms[j], shapes[i].n, shapes[i].k, features[s]);
 }
 
 /* How many tiles the busiest block of a launch has. */
@@ -221,11 +221,11 @@ static int64_t tiles_of_a_block(const imx_gemm_args *args, const imx_cuda_config
 }
 
 /* A kernel that lists its tiles once, made for m rows, is launched with any fewer. */
-static void list_holds(int64_t m, int ranks, int sms, int reserved_sms, int sides)
+static void list_holds(int64_t m, int ranks, int sms, int reserved_sms, int features)
 {
     enum { N = 7000, K = 512 };
-    imx_config plan = tuned_on(m, N, K, sides & IMX_GEMM_SCATTERS, ranks, 90, sms);
-    imx_gemm_args args = args_of(&plan, m, N, K, ranks, sides);
+    imx_config plan = tuned_on(m, N, K, features & IMX_GEMM_SCATTERS, ranks, 90, sms);
+    imx_gemm_args args = args_of(&plan, m, N, K, ranks, features);
     imx_cuda_config kernel = { 0 };
     args.reserved_sms = reserved_sms;
     imx_kernel_gemm.cuda_config(&args, &sm90, sms, &kernel);
@@ -244,14 +244,14 @@ static void list_holds(int64_t m, int ranks, int sms, int reserved_sms, int side
 static void lists_hold_all_tiles(void **state)
 {
     (void)state;
-    static const int sides[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
-                                 IMX_GEMM_SCATTERS };
+    static const int features[] = { IMX_GEMM_GATHERS, IMX_GEMM_GATHERS | IMX_GEMM_PUSHES,
+                                    IMX_GEMM_SCATTERS };
     static const int64_t ms[] = { 1, 60, 127, 1029, 4097, 8192, 16390 };
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
-        for (size_t s = 0; s < sizeof sides / sizeof *sides; s++)
+        for (size_t s = 0; s < sizeof features / sizeof *features; s++)
             for (int ranks = 1; ranks <= 5; ranks++)
                 for (int sms = 5; sms <= SMS; sms += 31)
-                    list_holds(ms[i], ranks, sms, (int)s * 2, sides[s]);
+                    list_holds(ms[i], ranks, sms, (int)s * 2, features[s]);
 }
 
 /* The form that every GPU runs. */
@@ -349,10 +349,10 @@ static void check_choices(const choice *rows, size_t count,
         const choice *r = &rows[i];
         imx_config c = plan_of(r->m, r->n, r->k, r->scatters, r->ranks, r->arch);
         imx_choice chosen = tuned_choice(r->m, r->n, r->k, r->scatters, r->ranks, r->arch, SMS);
-        bool sums_alone = c.sums && strcmp(chosen.algorithm, "reduce_push") != 0; /* no other can */
-        if (is_so(&c, chosen.algorithm) != r->expected || sums_alone)
+        bool alone = c.reduce_push && strcmp(chosen.algorithm, "reduce_push") != 0; /* wrong */
+        if (is_so(&c, chosen.algorithm) != r->expected || alone)
             fail_msg("row %zu: %s%s%s (%s)", i, chosen.algorithm, c.spanning ? ", spanning" : "",
-                     c.sums ? ", summed" : "", chosen.why);
+                     c.reduce_push ? ", summed" : "", chosen.why);
     }
 }
 
@@ -407,18 +407,18 @@ static void few_rows_are_read_in_parts(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         imx_config c = plan_of(rows[i].m, rows[i].n, rows[i].k, 1, rows[i].ranks, rows[i].arch);
-        if (!c.spanning || c.sums || c.tile_cols != rows[i].tile_cols || c.parts != rows[i].parts ||
-            c.part_cols != rows[i].part_cols)
+        if (!c.spanning || c.reduce_push || c.tile_cols != rows[i].tile_cols ||
+            c.parts != rows[i].parts || c.part_cols != rows[i].part_cols)
             fail_msg("row %zu: spanning %d, sums %d, %d columns a tile, %d parts of %lld", i,
-                     c.spanning, c.sums, c.tile_cols, c.parts, (long long)c.part_cols);
+                     c.spanning, c.reduce_push, c.tile_cols, c.parts, (long long)c.part_cols);
     }
     assert_int_equal(plan_of(512, 8192, 7168, 1, 1, 90).tile_cols, 256); /* nobody reads */
 }
 
-static bool is_summed(const imx_config *c, const char *algorithm)
+static bool is_reduce_push(const imx_config *c, const char *algorithm)
 {
     (void)algorithm;
-    return c->sums;
+    return c->reduce_push;
 }
 
 /* Nothing hides what ll sends, so it must be little; on CPUs it is not for choice. */
@@ -498,7 +498,7 @@ static void few_rows_are_summed(void **state)
         { 64, 8192, 3583, 1, 4, 90, 0 }, /* not for Hopper's form */
         { 64, 32768, 8192, 1, 4, 90, 0 } /* two waves */
     };
-    check_choices(rows, sizeof rows / sizeof rows[0], is_summed);
+    check_choices(rows, sizeof rows / sizeof rows[0], is_reduce_push);
     assert_int_equal(plan_of(256, 4096, 7168, 1, 2, 90).tile_rows, 128); /* by two blocks */
     imx_tune_input in = { .shape = { 64, 8192, 3584, BF16_NK },
                           .product = true,
@@ -507,11 +507,11 @@ static void few_rows_are_summed(void **state)
                           .arch = 90,
                           .workers = SMS / 2,
                           .sharers = 2 };
-    assert_false(imx_tune_config(&in).sums); /* another rank may have its GPU for itself */
+    assert_false(imx_tune_config(&in).reduce_push); /* another rank may have its GPU for itself */
     in.alike = true;
-    assert_true(imx_tune_config(&in).sums);
+    assert_true(imx_tune_config(&in).reduce_push);
     in.sms = SMS;
-    assert_false(imx_tune_config(&in).sums); /* more than this rank's share */
+    assert_false(imx_tune_config(&in).reduce_push); /* more than this rank's share */
     in.shape = (imx_shape){ 512, 8192, 14336, BF16_NK };
     in.ranks = 2;
     in.workers = SMS;

@@ -1,4 +1,4 @@
-/* test_variant.c - which variants a plan has, which of them a run takes, and what a wait's site
+/* test_variant.c - which variants a plan has, which of them a run takes, and what a wait's point
  * says of both. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -100,7 +100,7 @@ static void the_fewest_rows_that_a_run_fits_in(void **state)
     }
 }
 
-static void sites_tell_plans_and_variants(void **state)
+static void points_tell_plans_and_variants(void **state)
 {
     (void)state;
     static const int64_t rows[IMX_VARIANTS] = { 8192, 64, 128, 256, 384, 512, 768, 1024, 2048 };
@@ -109,19 +109,19 @@ static void sites_tell_plans_and_variants(void **state)
     fill(&several, 7, rows, IMX_VARIANTS);
     fill(&one, 8, rows, 1);
     several.object.next = &one.object;
-    assert_int_equal(imx_variant_site(&several.variants[0]), 7);
-    assert_int_equal(imx_variant_site(&one.variants[0]), 8);
+    assert_int_equal(imx_variant_point(&several.variants[0]), 7);
+    assert_int_equal(imx_variant_point(&one.variants[0]), 8);
     for (int i = 0; i < IMX_VARIANTS; i++) {
-        int site = imx_variant_site(&several.variants[i]);
-        assert_true(site > 0);
-        assert_int_equal(imx_variant_plan_number(site), 7);
-        assert_ptr_equal(imx_variant_by_site(&group, site), &several.variants[i]);
+        int point = imx_variant_point(&several.variants[i]);
+        assert_true(point > 0);
+        assert_int_equal(imx_variant_plan_number(point), 7);
+        assert_ptr_equal(imx_variant_by_point(&group, point), &several.variants[i]);
         if (i > 0)
-            assert_null(imx_variant_by_site(&group, site + 1)); /* plan 8 has none such */
-        assert_null(imx_variant_by_site(&group, site + 2));
+            assert_null(imx_variant_by_point(&group, point + 1)); /* plan 8 has none such */
+        assert_null(imx_variant_by_point(&group, point + 2));
     }
-    assert_null(imx_variant_by_site(&group, IMX_NET_EXCHANGES));
-    assert_null(imx_variant_by_site(&group, IMX_NET_OPENING));
+    assert_null(imx_variant_by_point(&group, IMX_NET_EXCHANGES));
+    assert_null(imx_variant_by_point(&group, IMX_NET_OPENING));
 }
 
 int main(void)
@@ -130,7 +130,7 @@ int main(void)
         cmocka_unit_test(products_on_gpus_have_several),
         cmocka_unit_test(those_that_are_asked_for),
         cmocka_unit_test(the_fewest_rows_that_a_run_fits_in),
-        cmocka_unit_test(sites_tell_plans_and_variants),
+        cmocka_unit_test(points_tell_plans_and_variants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -315,8 +315,8 @@ void imx_cpu_check_name(const imx_cpu_check_mark *mark, char *text, size_t size)
 }
 
 /* The first mistake is the group's fault; the others' follow from it. */
-void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site, const char *format,
-                          ...)
+void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_wait_point point,
+                          const char *format, ...)
 {
     const imbrexd_watch *watch = thread->device->watch;
     int at = report_count++ % REPORTS;
@@ -325,8 +325,8 @@ void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site,
     vsnprintf(reports[at].text, sizeof reports[at].text, format, list);
     va_end(list);
     reports[at].fault = watch->fault;
-    site.plan = site.plan ? site.plan : thread->plan;
-    imbrexd_fault_raise(watch, IMBREXD_FAULT_PROTOCOL, site, 0, 0);
+    point.plan = point.plan ? point.plan : thread->plan;
+    imbrexd_fault_raise(watch, IMBREXD_FAULT_PROTOCOL, point, 0, 0);
 }
 
 const char *imx_cpu_check_sentence(imx_device *device, const imbrexd_fault *fault)

@@ -62,7 +62,7 @@ typedef struct imx_cpu_check_thread {
     const uint64_t *signal;
     imbrexd_compare compare;
     uint64_t value;
-    imbrexd_site site;
+    imbrexd_wait_point point;
     uint64_t looked; /* imx_cpu_check.progress when it last looked whether all are stuck */
 } imx_cpu_check_thread;
 
@@ -160,9 +160,9 @@ void imx_cpu_check_host_goes_on(imx_device *device, const imx_cpu_check_thread *
 /* The device's host reads what it has waited for, or so it thinks. */
 void imx_cpu_check_host_reads(imx_device *device, const void *at, size_t bytes);
 
-/* With the lock held: this thread has found a mistake.  site.plan 0: the thread's. */
-void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_site site, const char *format,
-                          ...) __attribute__((format(printf, 3, 4)));
+/* With the lock held: this thread has found a mistake.  point.plan 0: the thread's. */
+void imx_cpu_check_report(const imx_cpu_check_thread *thread, imbrexd_wait_point point,
+                          const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The sentence about a fault of a rank's; NULL: there is none. */
 const char *imx_cpu_check_sentence(imx_device *device, const imbrexd_fault *fault);
@@ -185,7 +185,7 @@ void imx_cpu_check_name(const imx_cpu_check_mark *mark, char *text, size_t size)
 
 void imx_cpu_check_post(uint64_t *signal, uint64_t value, int adds);
 void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                        imbrexd_site site);
+                        imbrexd_wait_point point);
 void imx_cpu_check_came(int arrived);
 void imx_cpu_check_count(uint32_t *counter, int last);
 void imx_cpu_check_fence(void);

@@ -142,12 +142,12 @@ static void complain(const touching *a, const char *what, const imx_cpu_check_ma
     imx_cpu_check_name(&mark, who, sizeof who);
     if (other)
         imx_cpu_check_name(other, whom, sizeof whom);
-    imbrexd_site site = { .plan = mark.plan ? mark.plan
-                                  : other   ? other->plan
-                                            : 0,
-                          .rank = a->piece->rank,
-                          .index = -1 };
-    imx_cpu_check_report(a->thread, site,
+    imbrexd_wait_point point = { .plan = mark.plan ? mark.plan
+                                         : other   ? other->plan
+                                                   : 0,
+                                 .rank = a->piece->rank,
+                                 .index = -1 };
+    imx_cpu_check_report(a->thread, point,
                          "%s %s bytes %zu to %zu of %zu of rank %d's memory (at %p)%s%s%s", who,
                          a->writes ? "writes" : "reads", a->from, a->to, a->piece->bytes,
                          a->piece->rank, (void *)(a->piece->base + a->from), what, whom, why);

@@ -51,8 +51,8 @@ static bool is_still(int rank, const uint64_t *group)
 
 static bool waits_for_stuck(const imx_cpu_check_thread *t, const bool *stuck, int size)
 {
-    if (t->site.rank >= 0)
-        return t->site.rank < size && stuck[t->site.rank];
+    if (t->point.rank >= 0)
+        return t->point.rank < size && stuck[t->point.rank];
     for (int r = 0; r < size; r++) { /* nobody says for whom */
         if (!stuck[r])
             return false;
@@ -89,7 +89,7 @@ static void describe_cycle(const imx_cpu_check_thread *first, int size, imx_text
     const imx_cpu_check_thread *t = first;
     imx_text_add(text, " rank %d", t->device->rank);
     for (int i = 0; i < size && t; i++) {
-        int rank = t->device->rank, next = t->site.rank;
+        int rank = t->device->rank, next = t->point.rank;
         imx_text_add(text, "%s waits for", i ? ", which" : "");
         seen[rank] = true;
         if (next < 0 || next == rank) {
@@ -97,8 +97,8 @@ static void describe_cycle(const imx_cpu_check_thread *first, int size, imx_text
             return;
         }
         imx_text_add(text, " rank %d", next);
-        if (t->site.what == IMBREXD_SITE_SIGNAL && t->site.index >= 0)
-            imx_text_add(text, " (signal %d)", t->site.index);
+        if (t->point.what == IMBREXD_POINT_SIGNAL && t->point.index >= 0)
+            imx_text_add(text, " (signal %d)", t->point.index);
         t = seen[next] ? NULL : waiting_thread(next, group_of(first->device));
     }
 }
@@ -124,7 +124,7 @@ void imx_cpu_check_held(void)
             imx_text_add(&text, "):");
             describe_cycle(thread, size, &text);
             imx_cpu_check_report(
-                thread, thread->site,
+                thread, thread->point,
                 "a wait that nobody will satisfy (the signal is %llu, not yet %llu%s",
                 (unsigned long long)imbrexd_look(thread->signal), (unsigned long long)thread->value,
                 words);

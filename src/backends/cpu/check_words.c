@@ -57,19 +57,19 @@ static bool is_its_writer(const imx_cpu_check_thread *thread, const imx_cpu_chec
     imx_cpu_check_name(&mark, who, sizeof who);
     imx_cpu_check_name(&word->last, before, sizeof before);
     name_signal(thread, piece, signal, which, sizeof which);
-    imbrexd_site site = { .rank = piece->rank, .index = -1 };
+    imbrexd_wait_point point = { .rank = piece->rank, .index = -1 };
     uint64_t have = word->values[word->count - 1].value, next = adds ? have + value : value;
     if (word->adds != (adds != 0))
-        imx_cpu_check_report(thread, site,
+        imx_cpu_check_report(thread, point,
                              "%s %s %s, which %s %s: a word is posted by one, or a counter that "
                              "all add to",
                              who, adds ? "adds to" : "posts", which, before,
                              adds ? "posted" : "added to");
     else if (next < have)
-        imx_cpu_check_report(thread, site, "%s lowers %s from %llu to %llu", who, which,
+        imx_cpu_check_report(thread, point, "%s lowers %s from %llu to %llu", who, which,
                              (unsigned long long)have, (unsigned long long)next);
     else if (!adds && (word->last.rank != mark.rank || !imx_cpu_check_before(&word->last, thread)))
-        imx_cpu_check_report(thread, site, "%s has two writers: %s, and before, %s", which, who,
+        imx_cpu_check_report(thread, point, "%s has two writers: %s, and before, %s", which, who,
                              before);
     else
         return true;
@@ -97,16 +97,16 @@ static void check_place(const imx_cpu_check_thread *thread, const void *word, si
     bool even = (uintptr_t)word % bytes == 0;
     if (even && (!piece->own || is_place(piece, at, at + bytes)))
         return;
-    imbrexd_site site = { .rank = piece->rank, .index = -1 };
+    imbrexd_wait_point point = { .rank = piece->rank, .index = -1 };
     imx_cpu_check_mark mark = imx_cpu_check_mark_of(thread);
     imx_cpu_check_name(&mark, who, sizeof who);
     if (!even)
-        imx_cpu_check_report(thread, site,
+        imx_cpu_check_report(thread, point,
                              "%s %s a signal at byte %zu of rank %d's memory: want a multiple of "
                              "%zu",
                              who, does, at, piece->rank, bytes);
     else
-        imx_cpu_check_report(thread, site,
+        imx_cpu_check_report(thread, point,
                              "%s %s a signal at byte %zu of rank %d's memory, where the plan has "
                              "none",
                              who, does, at, piece->rank);
@@ -137,7 +137,7 @@ void imx_cpu_check_post(uint64_t *signal, uint64_t value, int adds)
 /* ---- waits ----------------------------------------------------------------------------------- */
 
 void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_t value,
-                        imbrexd_site site)
+                        imbrexd_wait_point point)
 {
     imx_cpu_check_lock();
     imx_cpu_check_thread *thread = imx_cpu_check_self();
@@ -147,9 +147,9 @@ void imx_cpu_check_wait(const uint64_t *signal, imbrexd_compare compare, uint64_
         thread->signal = signal;
         thread->compare = compare;
         thread->value = value;
-        thread->site = site;
-        if (site.plan && site.what < IMBREXD_SITE_SIGNAL)
-            thread->plan = site.plan;
+        thread->point = point;
+        if (point.plan && point.what < IMBREXD_POINT_SIGNAL)
+            thread->plan = point.plan;
     }
     imx_cpu_check_unlock();
 }

@@ -63,8 +63,8 @@ static void run_tasks(const void *untyped, const imbrexd_block *thread)
         tasks->entry->run(tasks->args, &team, &block);
         if (is_whole(guard))
             continue;
-        imbrexd_site site = { team.kernel, 0, team.rank, block.index };
-        imbrexd_fault_raise(block.watch, IMBREXD_FAULT_SHARED, site, 0, tasks->shared_bytes);
+        imbrexd_wait_point point = { team.kernel, 0, team.rank, block.index };
+        imbrexd_fault_raise(block.watch, IMBREXD_FAULT_SHARED, point, 0, tasks->shared_bytes);
     }
     imx_cpu_check_doing(tasks->name, -1); /* the team goes */
 }

@@ -63,9 +63,9 @@ static void copy(imx_device *device, int stream, const imx_cpu_entry *entry)
 static void signal(imx_device *device, int stream, uint32_t *seed, const imx_signal_op *op)
 {
     uint64_t value = (op->word ? *op->word : 0) + op->add;
-    imx_cpu_check_doing(op->kind == IMX_POST ? "a post" : "a wait", op->site.plan);
+    imx_cpu_check_doing(op->kind == IMX_POST ? "a post" : "a wait", op->point.plan);
     if (op->kind == IMX_POST) {
-        if (op->site.rank != device->rank)
+        if (op->point.rank != device->rank)
             imx_cpu_chaos(device, seed);
         if (!aborted(device))
             imbrexd_signal_post(op->signal, value);
@@ -75,11 +75,11 @@ static void signal(imx_device *device, int stream, uint32_t *seed, const imx_sig
         .begin_ns = imbrexd_now_ns(),
         .kind = IMBREX_SPAN_WAIT,
         .stream = stream,
-        .peer = op->site.rank,
-        .index = op->site.index,
+        .peer = op->point.rank,
+        .index = op->point.index,
     };
     /* A wait that gives up leaves the abort word set: the rest of the stream is skipped. */
-    imbrexd_signal_wait(device->watch, op->signal, value, op->site);
+    imbrexd_signal_wait(device->watch, op->signal, value, op->point);
     if (device->trace)
         note(device, span, "wait");
 }

@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(32, 1)
             if (op->kind == IMX_SIGNALS_TIME)
                 tell_time(op->signal);
             else if (op->kind == IMX_SIGNALS_WAIT)
-                there = imbrexd_signal_wait(&watch, op->signal, value, op->site);
+                there = imbrexd_signal_wait(&watch, op->signal, value, op->point);
             else if (step == 0)
                 imbrexd_signal_post_relaxed(op->signal, value);
             else

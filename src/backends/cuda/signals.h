@@ -17,7 +17,7 @@ typedef struct imx_signals_op {
     uint64_t *signal;
     const uint64_t *word; /* or 0 */
     uint64_t add;         /* the value is *word + add */
-    imbrexd_site site;
+    imbrexd_wait_point point;
     int32_t kind, step;
 } imx_signals_op;
 

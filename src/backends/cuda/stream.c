@@ -229,7 +229,7 @@ static bool add_op(imx_signals_args *args, const imx_signal_op *op)
         .signal = op->signal,
         .word = op->word,
         .add = op->add,
-        .site = op->site,
+        .point = op->point,
         .kind = signal_kinds[op->kind],
         .step = args->count ? args->ops[args->count - 1].step + !op->beside : 0,
     };
@@ -250,7 +250,7 @@ static bool add_op(imx_signals_args *args, const imx_signal_op *op)
  * post.  Copies and kernels that came before on the stream are complete by then. */
 static bool is_copy(const imx_signal_op *op)
 {
-    return op->kind == IMX_POST && op->word && !op->add && op->site.plan > 0;
+    return op->kind == IMX_POST && op->word && !op->add && op->point.plan > 0;
 }
 
 imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int count,
@@ -259,7 +259,7 @@ imbrex_status imx_cuda_signals(imx_device *device, const imx_signal_op *ops, int
     for (int done = 0; done < count;) {
         if (is_copy(&ops[done])) {
             const imx_signal_op *op = &ops[done++];
-            IMX_TRY(imx_cuda_copy(device, op->signal, op->word, sizeof *op->signal, op->site.rank,
+            IMX_TRY(imx_cuda_copy(device, op->signal, op->word, sizeof *op->signal, op->point.rank,
                                   stream));
             continue;
         }

@@ -28,10 +28,10 @@ typedef struct state {
 
 static void complain(const attend *p, int kind, int64_t have, int64_t want)
 {
-    imbrexd_site site = { .plan = p->args->plan,
-                          .rank = p->block->watch->rank,
-                          .index = (int32_t)p->sequence };
-    imbrexd_fault_raise(p->block->watch, kind, site, (uint64_t)have, (uint64_t)want);
+    imbrexd_wait_point point = { .plan = p->args->plan,
+                                 .rank = p->block->watch->rank,
+                                 .index = (int32_t)p->sequence };
+    imbrexd_fault_raise(p->block->watch, kind, point, (uint64_t)have, (uint64_t)want);
 }
 
 static int64_t length_of(const attend *p)

@@ -35,8 +35,8 @@ struct items {
 static __device__ __noinline__ void complain(const imx_attend_args &x, const imbrexd_watch &watch,
                                              int kind, int sequence, int64_t have, int64_t want)
 {
-    imbrexd_site site = { x.plan, 0, watch.rank, sequence };
-    imbrexd_fault_raise(&watch, kind, site, (uint64_t)have, (uint64_t)want);
+    imbrexd_wait_point point = { x.plan, 0, watch.rank, sequence };
+    imbrexd_fault_raise(&watch, kind, point, (uint64_t)have, (uint64_t)want);
 }
 
 ATTEND_FN int length_of(const imx_attend_args &x, int sequence)

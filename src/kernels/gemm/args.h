@@ -56,27 +56,27 @@
  *            chunk, and make c of them.  The kernel begins and ends the run
  *
  *   IMX_GEMM_MERGED: whoever sends them, tiles have rows of several ranks; IMX_GEMM_SUMMABLE: and
- *            SUMS is possible: for the choice of tiles
+ *            REDUCE_PUSH is possible: for the choice of tiles
  *
  *   IMX_GEMM_INVARIANT: an element's products are added up as n and k alone decide: two blocks do
  *            not make a tile, and no BLAS is asked
  *
  *   IMX_GEMM_FAST: sums of 8-bit a and b may stay in the tensor cores over all of k
  *
- *   IMX_GEMM_HOOKS, with STORES and GATHERS: a kernel of the caller's, imx_gemm_user_args.  Its
- *            hooks take the places of ready, of the signals, of one's own rows' sum, and of the
- *            run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
+ *   IMX_GEMM_HOOKS, with SCATTER_PUSH and GATHERS: a kernel of the caller's, imx_gemm_user_args.
+ *            Its hooks take the places of ready, of the signals, of one's own rows' sum, and of
+ *            the run's begin and end; rows of rank r go to base[r] + team.data, [rows, n]
  *
  * ahead = 1: the kernel begins the run: its epoch is *epoch + 1, and it waits for a peer's credit
  * before it writes there (or, where peers read here or all get rows, for all of them).
  * ended != NULL: it ends the run too: the last block that has read what it wants advances *epoch
- * and, but with SUMS on GPUs, gives every peer its credit. */
+ * and, but with REDUCE_PUSH on GPUs, gives every peer its credit. */
 #ifndef IMX_GEMM_ARGS_H
 #define IMX_GEMM_ARGS_H
 
-#include "../sites.h"
 #include "../team.h"
 #include "../user.h"
+#include "../wait_points.h"
 #include "imbrex_device.h"
 #include "ring.h"
 #include "schedule.h"
@@ -104,7 +104,7 @@ typedef struct imx_gemm_args {
     int out;           /* imbrex_dtype of c, bias, and what is added to it */
     int scaling;       /* imbrex_scaling */
     int row_scales;    /* of a row of a; 0: none are a row's alone */
-    int sides;         /* IMX_GEMM_...: what the kernel is compiled for */
+    int features;      /* IMX_GEMM_...: what the kernel is compiled for */
     int reserved_sms;  /* multiprocessors that stay free for others: as the kernel is made */
     int own;
     int slices, slice_k; /* one of k, or several that are pushed or passed on, the last maybe
@@ -112,7 +112,7 @@ typedef struct imx_gemm_args {
     int push_pace[2];
     int64_t push_first, push_rows; /* this rank's, of the m rows of a */
     int ahead;
-    int plan; /* for the site of a wait */
+    int plan; /* for the wait point */
     const void *a, *gathered, *b, *bias;
     const void *residual; /* [own rows, n] or NULL: of what own rows' sums become c */
     const float *scale_a, *gathered_scales, *scale_b;

@@ -91,13 +91,13 @@ static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
                        const uint64_t *signal, int what, int rank, int number)
 {
     uint64_t epoch = imx_cpu_team_epoch(args);
-    imbrexd_site site = { .plan = args->plan, .what = what, .rank = rank, .index = number };
+    imbrexd_wait_point point = { .plan = args->plan, .what = what, .rank = rank, .index = number };
 
     /* Only asks whether to record a wait; the wait itself loads again, with acquire. */
     if (!block->trace || __atomic_load_n(signal, __ATOMIC_RELAXED) >= epoch)
-        return imbrexd_signal_wait(block->watch, signal, epoch, site);
+        return imbrexd_signal_wait(block->watch, signal, epoch, point);
     int64_t begin_ns = imbrexd_now_ns();
-    int arrived = imbrexd_signal_wait(block->watch, signal, epoch, site);
+    int arrived = imbrexd_signal_wait(block->watch, signal, epoch, point);
     add_span(block, IMBREX_SPAN_WAIT, "wait", begin_ns, rank, number);
     return arrived;
 }
@@ -105,7 +105,7 @@ static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
 /* What the tile waits for: its chunk, or its strip of the ring. */
 static int arrival_of(const imx_gemm_args *args, const imx_tile *tile)
 {
-    if (args->sides & IMX_GEMM_FORWARDS)
+    if (args->features & IMX_GEMM_FORWARDS)
         return imx_ring_strip(&args->schedule, tile->rank, (int)tile->rank_row, 0);
     return tile->chunk;
 }
@@ -116,7 +116,7 @@ static int wait_strip(const imx_gemm_args *args, const imbrexd_block *block, con
     int strip = arrival_of(args, tile), from = imx_ring_from(&args->schedule);
     for (int i = 0; i < args->slices; i++) {
         if (!wait_signal(args, block, &args->ready[imx_ring_signal(strip, args->slices, i)],
-                         IMX_SITE_PASS, from, (int)tile->row))
+                         IMX_POINT_PASS, from, (int)tile->row))
             return 0;
     }
     return 1;
@@ -125,13 +125,13 @@ static int wait_strip(const imx_gemm_args *args, const imbrexd_block *block, con
 /* Until the tile's rows of a have arrived; 0: give up. */
 static int wait_rows(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
-    if (args->sides & IMX_GEMM_FORWARDS)
+    if (args->features & IMX_GEMM_FORWARDS)
         return wait_strip(args, block, tile);
     if (args->own >= 0)
-        return wait_signal(args, block, &args->ready[tile->chunk], IMX_SITE_CHUNK, tile->rank,
+        return wait_signal(args, block, &args->ready[tile->chunk], IMX_POINT_CHUNK, tile->rank,
                            tile->chunk - tile->rank * args->schedule.chunks);
     for (int i = 0; i < args->slices * args->team.size; i++) {
-        if (!wait_signal(args, block, &args->ready[i], IMX_SITE_CHUNK, i % args->team.size, 0))
+        if (!wait_signal(args, block, &args->ready[i], IMX_POINT_CHUNK, i % args->team.size, 0))
             return 0;
     }
     return 1;
@@ -140,7 +140,7 @@ static int wait_rows(const imx_gemm_args *args, const imbrexd_block *block, cons
 /* The tile's rows of a, [rows, k]. */
 static const void *rows_of_a(const imx_gemm_args *args, const imx_tile *tile)
 {
-    if (!(args->sides & IMX_GEMM_GATHERS))
+    if (!(args->features & IMX_GEMM_GATHERS))
         return imx_dtype_at(args->dtype, args->a, tile->row * args->k);
     if (tile->rank == args->own)
         return imx_dtype_at(args->dtype, args->a, tile->rank_row * args->k);
@@ -165,7 +165,7 @@ static void widen_b(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 static void multiply(const imx_gemm_args *args, int64_t rows, int64_t cols, const float *a,
                      const float *b, int64_t ldb, float *c, int64_t ldc)
 {
-    (args->sides & IMX_GEMM_INVARIANT ? imx_blas_plain : imx_blas_sgemm)(
+    (args->features & IMX_GEMM_INVARIANT ? imx_blas_plain : imx_blas_sgemm)(
         (imbrex_layout)args->layout, rows, cols, args->k, a, args->k, b, ldb, c, ldc);
 }
 
@@ -266,7 +266,7 @@ static void add_bias(const imx_gemm_args *args, const imx_tile *tile, float *c, 
 /* Where the tile goes: into c, to the owner of its rows, or to where others read it. */
 static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 {
-    if (args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL))
+    if (args->features & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL))
         return imx_cpu_team_slot(args, tile);
     return (char *)args->c + (tile->row * args->schedule.n + tile->col) * imx_dtype_size(args->out);
 }
@@ -274,9 +274,9 @@ static void *destination(const imx_gemm_args *args, const imx_tile *tile)
 static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
 {
     int64_t n = args->schedule.n;
-    bool sums = args->sides & IMX_GEMM_REDUCE_PUSH;
+    bool sums = args->features & IMX_GEMM_REDUCE_PUSH;
     bool biased = args->bias && !sums && /* else after the sum */
-                  !(args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL));
+                  !(args->features & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL));
     void *c = destination(args, tile);
     if (args->dtype == IMBREX_F32) {
         product_f32(args, tile, c);
@@ -307,9 +307,9 @@ static int count_tile(const imx_gemm_args *args, const imx_tile *tile)
  * have read what was there; 0: give up. */
 static int wait_readers(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
-    if (!(args->sides & IMX_GEMM_SCATTERS))
+    if (!(args->features & IMX_GEMM_SCATTERS))
         return 1;
-    if (args->sides & IMX_GEMM_SCATTER_PUSH)
+    if (args->features & IMX_GEMM_SCATTER_PUSH)
         return imx_cpu_team_credit(args, block, tile->rank);
     for (int r = 0; r < args->team.size; r++) {
         if (!imx_cpu_team_credit(args, block, r))
@@ -328,10 +328,10 @@ static void declare(const imx_gemm_args *args, const imx_tile *tile)
     if (args->row_scales)
         imbrexd_check_read(imx_cpu_team_scales(args, tile, 0), scale_bytes, scale_bytes,
                            (size_t)tile->rows);
-    for (int i = 0; i < tile->rows && args->sides & IMX_GEMM_REDUCE_PUSH; i++)
+    for (int i = 0; i < tile->rows && args->features & IMX_GEMM_REDUCE_PUSH; i++)
         imbrexd_check_write(imx_cpu_team_row(args, tile, tile->row + i),
                             (size_t)tile->cols * element, 0, 1);
-    if (args->sides & IMX_GEMM_REDUCE_PUSH)
+    if (args->features & IMX_GEMM_REDUCE_PUSH)
         return;
     imbrexd_check_write(destination(args, tile), (size_t)tile->cols * element,
                         (size_t)args->schedule.n * element, (size_t)tile->rows);
@@ -350,15 +350,15 @@ static void one_product(const imx_gemm_args *args, const imbrexd_block *block, c
 static int one_tile(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                     long long index, panels *p)
 {
-    bool folds = args->sides & IMX_GEMM_SCATTER_PUSH && tile->rank == args->team.rank;
+    bool folds = args->features & IMX_GEMM_SCATTER_PUSH && tile->rank == args->team.rank;
     if (!wait_readers(args, block, tile))
         return 0;
     one_product(args, block, tile, index, p);
     if (folds)
         return imx_cpu_team_fold(args, block, tile);
-    if (args->sides & IMX_GEMM_REDUCE_PUSH)
+    if (args->features & IMX_GEMM_REDUCE_PUSH)
         return imx_cpu_team_sum(args, block, tile);
-    if ((args->done || args->sides & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL)) &&
+    if ((args->done || args->features & (IMX_GEMM_SCATTER_PUSH | IMX_GEMM_REDUCE_PULL)) &&
         count_tile(args, tile))
         imx_cpu_team_post(args, tile);
     return 1;
@@ -397,10 +397,10 @@ static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm
     for (long long i = block->index; i < tiles; i += count) {
         unsigned index = hooks->order(user->args, &user->team, gemm, (unsigned)i);
         if (index >= tiles) {
-            imbrexd_site site = { .plan = user->team.kernel,
-                                  .rank = user->team.rank,
-                                  .index = IMBREXD_HOOK_ORDER };
-            imbrexd_fault_raise(&user->team.watch, IMBREXD_FAULT_HOOK, site, index,
+            imbrexd_wait_point point = { .plan = user->team.kernel,
+                                         .rank = user->team.rank,
+                                         .index = IMBREXD_HOOK_ORDER };
+            imbrexd_fault_raise(&user->team.watch, IMBREXD_FAULT_HOOK, point, index,
                                 (uint64_t)tiles);
             return 0;
         }
@@ -444,7 +444,7 @@ static void run_hooked(const imx_gemm_user_args *args, const imbrexd_block *bloc
 void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_gemm_args *args = untyped;
-    if (args->sides & IMX_GEMM_HOOKS) {
+    if (args->features & IMX_GEMM_HOOKS) {
         run_hooked(untyped, block);
         return;
     }
@@ -454,7 +454,7 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
     int waited = -1;
 
     /* One block for all: on a CPU the blocks may well run one after the other. */
-    if (args->sides & IMX_GEMM_PUSHES && block->index == 0 && !imx_cpu_team_push(args, block))
+    if (args->features & IMX_GEMM_PUSHES && block->index == 0 && !imx_cpu_team_push(args, block))
         return;
     for (long long i = block->index; i < tiles; i += block->count) {
         imx_tile tile = imx_schedule_tile(s, i);
@@ -464,13 +464,13 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
                 return;
             waited = arrival;
         }
-        if (args->sides & IMX_GEMM_FORWARDS &&
+        if (args->features & IMX_GEMM_FORWARDS &&
             !imx_cpu_ring_pass(args, block, &tile, rows_of_a(args, &tile)))
             return;
         if (!one_tile(args, block, &tile, i, &p))
             return;
     }
-    if (args->sides & IMX_GEMM_REDUCE_PULL && !imx_cpu_team_collect(args, block))
+    if (args->features & IMX_GEMM_REDUCE_PULL && !imx_cpu_team_collect(args, block))
         return;
     if (args->ended)
         imx_team_end(&args->team, args->epoch, imx_cpu_team_epoch(args), args->ended, block->count);

@@ -10,10 +10,12 @@ enum { STRIP = 1024 }; /* columns that are added at a time: they stay in the fir
 
 int imx_cpu_team_credit(const imx_gemm_args *args, const imbrexd_block *block, int rank)
 {
-    imbrexd_site site = { .plan = args->plan, .what = IMX_SITE_CREDIT, .rank = rank, .index = -1 };
+    imbrexd_wait_point point = {
+        .plan = args->plan, .what = IMX_POINT_CREDIT, .rank = rank, .index = -1
+    };
     return !args->ahead || rank == args->team.rank ||
            imbrexd_signal_wait(block->watch, imx_team_credit(&args->team, args->team.rank, rank),
-                               *args->epoch, site);
+                               *args->epoch, point);
 }
 
 /* ---- push ------------------------------------------------------------------------------------ */
@@ -106,7 +108,7 @@ static char *tile_at(const imx_gemm_args *args, const void *matrix, int64_t row,
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile)
 {
     const imx_team *team = &args->team;
-    if (args->sides & IMX_GEMM_REDUCE_PULL)
+    if (args->features & IMX_GEMM_REDUCE_PULL)
         return tile_at(args, imx_team_data(team, team->rank), tile->row, tile->col);
     char *slot = imx_team_data(team, tile->rank) + team->rank * args->slot_bytes;
     return tile_at(args, slot, tile->rank_row, tile->col);
@@ -116,7 +118,7 @@ void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile)
 static char *part_at(const imx_gemm_args *args, const imx_tile *tile, int r)
 {
     const imx_team *team = &args->team;
-    if (args->sides & IMX_GEMM_REDUCE_PULL)
+    if (args->features & IMX_GEMM_REDUCE_PULL)
         return tile_at(args, imx_team_data(team, r), first_row(args, team->rank) + tile->rank_row,
                        tile->col);
     return tile_at(args, imx_team_data(team, team->rank) + r * args->slot_bytes, tile->rank_row,
@@ -128,12 +130,12 @@ void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile)
     const imx_team *team = &args->team;
     int chunks = args->schedule.chunks;
     uint64_t epoch = imx_cpu_team_epoch(args);
-    if (args->sides & IMX_GEMM_SCATTER_PUSH) {
+    if (args->features & IMX_GEMM_SCATTER_PUSH) {
         int number = tile->chunk - tile->rank * chunks;
         imbrexd_signal_post(imx_team_signal(team, tile->rank, team->rank * chunks + number), epoch);
         return;
     }
-    if (!(args->sides & IMX_GEMM_REDUCE_PULL)) {
+    if (!(args->features & IMX_GEMM_REDUCE_PULL)) {
         imbrexd_signal_post(&args->done[tile->chunk], epoch);
         return;
     }
@@ -154,7 +156,7 @@ static const uint64_t *part_signal(const imx_gemm_args *args, const imx_tile *ti
 {
     const imx_schedule *s = &args->schedule;
     int64_t signal = r * s->chunks + tile->chunk - tile->rank * s->chunks;
-    if (args->sides & IMX_GEMM_REDUCE_PUSH)
+    if (args->features & IMX_GEMM_REDUCE_PUSH)
         signal = sum_signal(args, tile, r);
     return imx_team_signal(&args->team, args->team.rank, signal);
 }
@@ -163,14 +165,14 @@ static int wait_parts(const imx_gemm_args *args, const imbrexd_block *block, con
 {
     const imx_team *team = &args->team;
     int number = tile->chunk - tile->rank * args->schedule.chunks;
-    int first = args->sides & IMX_GEMM_REDUCE_PULL ? 0 : 1; /* oneself: here already */
+    int first = args->features & IMX_GEMM_REDUCE_PULL ? 0 : 1; /* oneself: here already */
     for (int i = first; i < team->size; i++) {
         int r = (team->rank + team->size - i) % team->size; /* in the order in which they come */
-        imbrexd_site site = {
-            .plan = args->plan, .what = IMX_SITE_PART, .rank = r, .index = number
+        imbrexd_wait_point point = {
+            .plan = args->plan, .what = IMX_POINT_PART, .rank = r, .index = number
         };
         if (!imbrexd_signal_wait(block->watch, part_signal(args, tile, r), imx_cpu_team_epoch(args),
-                                 site))
+                                 point))
             return 0;
     }
     return 1;

@@ -14,7 +14,7 @@ static inline uint64_t imx_cpu_team_epoch(const imx_gemm_args *args)
 static inline const float *imx_cpu_team_scales(const imx_gemm_args *args, const imx_tile *tile,
                                                int64_t row)
 {
-    if (!(args->sides & IMX_GEMM_GATHERS))
+    if (!(args->features & IMX_GEMM_GATHERS))
         return args->scale_a + (tile->row + row) * args->row_scales;
     if (tile->rank == args->own)
         return args->scale_a + (tile->rank_row + row) * args->row_scales;
@@ -31,18 +31,18 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block);
 int imx_cpu_ring_pass(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
                       const void *rows);
 
-/* Where STORES puts the tile: in the owner's slot for this rank, at the tile's first element; or
- * where COLLECTS keeps it. */
+/* Where SCATTER_PUSH puts the tile: in the owner's slot for this rank, at the tile's first element;
+ * or where REDUCE_PULL keeps it. */
 void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile);
 
 /* All tiles of the chunk are stored: says so, to the owner or to all. */
 void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);
 
-/* Where SUMS puts row `row` of the tile: in its owner's slot for this rank. */
+/* Where REDUCE_PUSH puts row `row` of the tile: in its owner's slot for this rank. */
 void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long long row);
 
-/* With SUMS, a tile whose rows are all in their slots: tells their owners, and makes c of this
- * rank's own once the peers have told; 0: give up. */
+/* With REDUCE_PUSH, a tile whose rows are all in their slots: tells their owners, and makes c of
+ * this rank's own once the peers have told; 0: give up. */
 int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
 
 /* A tile of this rank's own rows, whose product is in its slot: waits for the peers' parts and adds

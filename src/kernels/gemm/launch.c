@@ -34,35 +34,35 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .out = args->out,
         .ranks = s->ranks,
         .sms = blocks,
-        .scatters = (args->sides & IMX_GEMM_SCATTERS) != 0,
-        .hooks = (args->sides & IMX_GEMM_HOOKS) != 0,
-        .invariant = (args->sides & IMX_GEMM_INVARIANT) != 0,
-        .spanning = (args->sides & IMX_GEMM_SPANNING) != 0,
-        .summable = (args->sides & IMX_GEMM_SUMMABLE) != 0,
-        .pushes = args->sides & IMX_GEMM_PUSHES && args->own >= 0,
+        .scatters = (args->features & IMX_GEMM_SCATTERS) != 0,
+        .hooks = (args->features & IMX_GEMM_HOOKS) != 0,
+        .invariant = (args->features & IMX_GEMM_INVARIANT) != 0,
+        .spanning = (args->features & IMX_GEMM_SPANNING) != 0,
+        .summable = (args->features & IMX_GEMM_SUMMABLE) != 0,
+        .pushes = args->features & IMX_GEMM_PUSHES && args->own >= 0,
     };
     return imx_tiling_choose(&input);
 }
 
-/* What the sides of a product of this kind may do; what of it they do is seen at each launch, by
+/* What the features of a product of this kind may do; what of it they do is seen at each launch, by
  * whether their pointers are set.  The general form knows no slices. */
-static const char *sides_of(const imx_gemm_args *args, imx_gemm_form form)
+static const char *features_of(const imx_gemm_args *args, imx_gemm_form form)
 {
     bool alone = args->schedule.ranks == 1, slices = args->own < 0 && form == IMX_GEMM_SM90;
-    if (args->sides & IMX_GEMM_HOOKS)
+    if (args->features & IMX_GEMM_HOOKS)
         return " -DIMX_GATHER -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
-    if (args->sides & IMX_GEMM_SCATTER_PUSH)
+    if (args->features & IMX_GEMM_SCATTER_PUSH)
         return " -DIMX_STORE -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_REDUCE_PUSH)
+    if (args->features & IMX_GEMM_REDUCE_PUSH)
         return " -DIMX_REDUCE_PUSH";
-    if (args->sides & IMX_GEMM_REDUCE_PULL)
+    if (args->features & IMX_GEMM_REDUCE_PULL)
         return " -DIMX_REDUCE_PULL -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_SCATTERS)
+    if (args->features & IMX_GEMM_SCATTERS)
         return " -DIMX_POST";
-    if (args->sides & IMX_GEMM_PUSHES)
+    if (args->features & IMX_GEMM_PUSHES)
         return slices ? " -DIMX_GATHER -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
                       : " -DIMX_GATHER -DIMX_PUSH -DIMX_TEAM";
-    if (args->sides & IMX_GEMM_FORWARDS)
+    if (args->features & IMX_GEMM_FORWARDS)
         return " -DIMX_GATHER -DIMX_RING -DIMX_TEAM";
     if (slices)
         return " -DIMX_GATHER -DIMX_SLICES";
@@ -72,7 +72,7 @@ static const char *sides_of(const imx_gemm_args *args, imx_gemm_form form)
 /* Own tiles are added to what comes from the peers, by who makes them. */
 static bool folds(const imx_gemm_args *args)
 {
-    return args->sides & IMX_GEMM_SCATTER_PUSH && !(args->sides & IMX_GEMM_HOOKS);
+    return args->features & IMX_GEMM_SCATTER_PUSH && !(args->features & IMX_GEMM_HOOKS);
 }
 
 /* How many of `blocks`, which are wanted, there may be: whole clusters, at least one, which leave
@@ -121,7 +121,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
 {
     const imx_sm90_config *c = &tiling->sm90;
     /* A block that has no tile pushes all the same: else few would bring all of the rows. */
-    int wanted = args->sides & IMX_GEMM_PUSHES ? units : c->blocks;
+    int wanted = args->features & IMX_GEMM_PUSHES ? units : c->blocks;
     *config = (imx_cuda_config){
         .source = is_8bit(args) ? "kernels/gemm/sm90_eight.cu" : "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
@@ -129,7 +129,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .cluster = c->cluster,
         .threads = c->threads,
         .early = true,
-        .traces = !(args->sides & IMX_GEMM_HOOKS),
+        .traces = !(args->features & IMX_GEMM_HOOKS),
         .shared_bytes = c->shared_bytes,
         .kept[FORM] = IMX_GEMM_SM90,
         .kept[A_BOX_ROWS] = c->tile_m,
@@ -138,11 +138,11 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
     };
     char ranks[48] = "", of_8bit[64];
     say_8bit(args, of_8bit, sizeof of_8bit);
-    if (is_8bit(args) && args->sides & IMX_GEMM_FAST && args->scaling != IMBREX_PER_BLOCK)
+    if (is_8bit(args) && args->features & IMX_GEMM_FAST && args->scaling != IMBREX_PER_BLOCK)
         strcat(of_8bit, " -DIMX_FAST");
-    if (args->sides & (IMX_GEMM_REDUCE_PULL | IMX_GEMM_REDUCE_PUSH))
+    if (args->features & (IMX_GEMM_REDUCE_PULL | IMX_GEMM_REDUCE_PUSH))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
-    else if (folds(args) || (args->schedule.ranks == 1 && !(args->sides & IMX_GEMM_HOOKS)))
+    else if (folds(args) || (args->schedule.ranks == 1 && !(args->features & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
     snprintf(config->options + length, sizeof config->options - (size_t)length,
@@ -150,7 +150,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
              args->out == IMBREX_F16 ? " -DIMX_F16" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
              args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
-             args->schedule.local ? " -DIMX_NODES" : "", sides_of(args, IMX_GEMM_SM90), ranks,
+             args->schedule.local ? " -DIMX_NODES" : "", features_of(args, IMX_GEMM_SM90), ranks,
              is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
 }
 
@@ -161,7 +161,7 @@ static bool has_long_stages(const imx_gemm_args *args, const imx_tiling *tiling,
     if (!tiling->aligned || args->dtype == IMBREX_F32)
         return false;
     if (args->schedule.tile_cols > 128)
-        return args->layout == IMBREX_NK && !(args->sides & IMX_GEMM_SCATTERS) &&
+        return args->layout == IMBREX_NK && !(args->features & IMX_GEMM_SCATTERS) &&
                imx_tiling_has_room(shared);
     return args->schedule.tile_rows == 64;
 }
@@ -200,7 +200,7 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
              args->out, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
              config->shared_bytes, aligned ? " -DIMX_ALIGNED" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", s->local ? " -DIMX_NODES" : "",
-             sides_of(args, IMX_GEMM_SM80), of_8bit);
+             features_of(args, IMX_GEMM_SM80), of_8bit);
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
@@ -209,10 +209,10 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     const imx_gemm_args *args = largest;
     imx_tiling tiling = tiling_of(args, target, blocks);
     bool is_sm90 = tiling.form == IMX_GEMM_SM90 &&
-                   !(is_8bit(args) && args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS));
+                   !(is_8bit(args) && args->features & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS));
     if (is_sm90)
         config_sm90(args, &tiling, blocks, config);
-    else if (!(args->sides & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS)))
+    else if (!(args->features & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS)))
         config_sm80(args, &tiling, target, blocks, config);
     else /* Hopper's form has those */
         config->wants = "rows that go on from rank to rank want a GPU of compute capability 9.0, "
@@ -271,8 +271,8 @@ static void add_c_maps(const imx_gemm_args *args, int box_rows, int box_cols,
                        imx_cuda_launch *launch)
 {
     const imx_schedule *s = &args->schedule;
-    bool stores = args->sides & IMX_GEMM_SCATTER_PUSH,
-         collects = args->sides & IMX_GEMM_REDUCE_PULL;
+    bool stores = args->features & IMX_GEMM_SCATTER_PUSH,
+         collects = args->features & IMX_GEMM_REDUCE_PULL;
     int64_t rows = folds(args) ? imx_schedule_rows(s, args->team.rank) : s->m;
     const void *c = collects ? imx_team_data(&args->team, args->team.rank) : args->c;
     if (folds(args) || !stores)
@@ -304,7 +304,7 @@ static void add_operand_maps(const imx_gemm_args *args, int a_rows, int b_rows,
 {
     const imx_schedule *s = &args->schedule;
     bool kn = args->layout == IMBREX_KN;
-    bool own = args->sides & IMX_GEMM_GATHERS && args->own >= 0;
+    bool own = args->features & IMX_GEMM_GATHERS && args->own >= 0;
     int64_t own_rows = own ? imx_schedule_rows(s, args->own) : s->m;
     int a_edge = (int)imx_sm90_edge_rows(s, (unsigned)a_rows), b_edge = 0;
     if (!kn)
@@ -325,16 +325,16 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const imx_gemm_args *args = untyped;
     const imx_schedule *s = &args->schedule;
     int64_t tiles = imx_schedule_tiles(s) * config->cluster;
-    bool all = args->sides & IMX_GEMM_PUSHES || tiles > config->blocks;
+    bool all = args->features & IMX_GEMM_PUSHES || tiles > config->blocks;
     launch->blocks = all ? config->blocks : (int)tiles;
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;
     const int *box = config->kept;
     launch->map_count = 0;
     add_operand_maps(args, box[A_BOX_ROWS], box[B_BOX_ROWS], launch);
-    if (s->n % 8 == 0 && !(args->sides & IMX_GEMM_REDUCE_PUSH)) /* else by ordinary stores */
+    if (s->n % 8 == 0 && !(args->features & IMX_GEMM_REDUCE_PUSH)) /* else by ordinary stores */
         add_c_maps(args, box[A_BOX_ROWS], box[C_BOX_COLS], launch);
-    if (args->sides & IMX_GEMM_FORWARDS) {
+    if (args->features & IMX_GEMM_FORWARDS) {
         launch->map_count = OPERAND_MAPS + 1; /* also where there is none of c */
         add_pass_maps(args, box[A_BOX_ROWS], launch);
     }

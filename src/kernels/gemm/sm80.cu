@@ -169,7 +169,7 @@ IMX_FN void end_stage(const worker *w, sums &sum, sums &part, int stage)
 }
 #endif
 
-/* ---- sides and tiles ------------------------------------------------------------------------- */
+/* ---- what it may do, and tiles --------------------------------------------------------------- */
 
 /* Whether the tile's first load comes after a signal that this block has not seen yet. */
 IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waited)

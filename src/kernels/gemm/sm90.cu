@@ -38,7 +38,7 @@
  *   IMX_LISTED_ONCE   no block has more tiles than a list holds
  *   IMX_SHARED_BYTES  of dynamic shared memory
  *   IMX_TRACE   blocks write down what they do
- * Of the sides (launch.c):
+ * Of the features (launch.c):
  *   IMX_GATHER  rows of args.own from map a, others from map gathered, behind args.ready
  *   IMX_SLICES  all rows are one chunk; with IMX_PUSH of slices of k, which are waited for one
  *               by one (sm90_slices.cuh)
@@ -50,7 +50,7 @@
  *   (sm90_reduce_push.cuh) IMX_REDUCE_PULL tiles stay; own rows of all ranks' are read and added up
  *   (sm90_reduce_pull.cuh) IMX_PARTS   with these two: ranks
  *   IMX_TEAM    args.team, args.ended
- *   IMX_HOOKS   hooks of the caller's, instead of what the sides do (sm90_hooks.cuh)
+ *   IMX_HOOKS   hooks of the caller's, instead of what the features do (sm90_hooks.cuh)
  * which make these kinds of kernel:
  *   one rank; all of a is here              (none)
  *   a gathers   copy, pull, over nodes      GATHER
@@ -118,7 +118,7 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
                          const imx_tma_map *c, const tile_info *note, uint32_t base, int from,
                          int to, bool ends = false)
 {
-    if (STORES && from == 0)
+    if (SCATTER_PUSH && from == 0)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
     for (int q = 0; q < PIECES; q++) {
@@ -148,7 +148,7 @@ IMX_FN void go_on(float (&d)[HALVES][IMX_ACC], const uint32_t (&packed)[HALVES][
     int piece = 0, next = waiting ? piece_step(note_of(now), consumer, 0) : NEVER;
     for (int i = 1; i < steps; i++) {
         begin_step(d, at, base, first_row);
-        if (!SUMS && i == next) {
+        if (!REDUCE_PUSH && i == next) {
             store_pieces(packed, args, c, note_of(now ^ 1), base, piece, piece + 1);
             piece++;
             next = piece < PIECES    ? piece_step(note_of(now), consumer, piece)
@@ -220,7 +220,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
             end_step(&at, &before, base);
         }
 #else
-        go_on(d, packed, args, c, now, !SUMS && tile > 0, &at, &before, base, consumer);
+        go_on(d, packed, args, c, now, !REDUCE_PUSH && tile > 0, &at, &before, base, consumer);
 #endif
         wgmma_wait(0);
         if (TURNS == 2 || consumer == 0)
@@ -266,7 +266,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     }
     imx_trace_begin(IMX_TRACE_LAST);
 #ifndef IMX_PINGPONG
-    bool waiting = !SUMS && tile > 0; /* the last tile, in packed */
+    bool waiting = !REDUCE_PUSH && tile > 0; /* the last tile, in packed */
     const tile_info *last = note_of(tile & 1 ^ 1);
 #ifdef IMX_EPILOGUE_REDUCE
     if (waiting && (LAST_STORED || last->owner != args.team.rank))

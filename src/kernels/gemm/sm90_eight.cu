@@ -1,5 +1,5 @@
 /* sm90_eight.cu - the GEMM kernel for Hopper of a and b of 8 bits: sm90.cu's pipeline, whose
- * producer, ring, sides and options it shares, with consumers of its own.
+ * producer, ring, features and options it shares, with consumers of its own.
  *
  * A stage is 128 of k.  Tensor cores add up what they multiply with some 14 bits, so that every
  * stage's products are added up from 0 and then, in float32, to the sum of the stages before, with
@@ -80,7 +80,7 @@ typedef struct leaving {
 IMX_FN void send(const imx_gemm_args &args, const imx_tma_map *c, const tile_info *note,
                  uint32_t base, int from, int to)
 {
-    if (STORES && from == 0)
+    if (SCATTER_PUSH && from == 0)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll 1
     for (int p = from; p < to && p < PIECES; p++)
@@ -99,7 +99,7 @@ IMX_FN void send(const imx_gemm_args &args, const imx_tma_map *c, const tile_inf
 IMX_FN void send_due(const imx_gemm_args &args, const imx_tma_map *c, uint32_t now, uint32_t base,
                      int consumer, int i, leaving *l)
 {
-    if (SUMS || i == NEVER || i != l->step)
+    if (REDUCE_PUSH || i == NEVER || i != l->step)
         return;
     send(args, c, note_of(now ^ 1), base, l->piece, l->piece + 1);
     l->piece++;
@@ -257,7 +257,7 @@ IMX_FN void make_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const im
     t.before = 0;
     make_sum(sum, &t, args, c, waiting);
     *at = t.at;
-    if (waiting && !SUMS && t.leaves.piece != ALL_GONE) /* a short tile */
+    if (waiting && !REDUCE_PUSH && t.leaves.piece != ALL_GONE) /* a short tile */
         send(args, c, note_of(now ^ 1), base, t.leaves.piece, ALL_GONE);
 #if IMX_SCALING < 3
     scale_tile(sum, args, note_of(now), warp_row());
@@ -311,7 +311,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #endif
     }
     imx_trace_begin(IMX_TRACE_LAST);
-    bool waiting = !SUMS && tile > 0; /* the last tile, in packed */
+    bool waiting = !REDUCE_PUSH && tile > 0; /* the last tile, in packed */
     const tile_info *last = note_of(tile & 1 ^ 1);
     bool leaves = waiting;
 #ifdef IMX_EPILOGUE_REDUCE

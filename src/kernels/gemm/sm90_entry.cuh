@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b);
-        if (!SUMS)
-            tma_prefetch_map(&maps.c[STORES ? args.schedule.first : 0]);
+        if (!REDUCE_PUSH)
+            tma_prefetch_map(&maps.c[SCATTER_PUSH ? args.schedule.first : 0]);
         for (uint32_t i = 0; i < IMX_STAGES; i++) {
             mbar_init(full_of(base, i), 1);
             mbar_init(empty_of(base, i), CONSUMERS / TURNS * IMX_CLUSTER_M + FORWARDERS);

@@ -81,14 +81,14 @@ enum {
     TURNS = 1,
 #endif
 #ifdef IMX_STORE
-    STORES = 1,
+    SCATTER_PUSH = 1,
 #else
-    STORES = 0,
+    SCATTER_PUSH = 0,
 #endif
 #ifdef IMX_REDUCE_PULL
-    COLLECTS = 1,
+    REDUCE_PULL = 1,
 #else
-    COLLECTS = 0,
+    REDUCE_PULL = 0,
 #endif
 #if defined(IMX_GATHER) || defined(IMX_NODES)
     BUSY = 1, /* the producer, or those beside it */
@@ -107,9 +107,9 @@ enum {
     BULK = 0,
 #endif
 #ifdef IMX_REDUCE_PUSH
-    SUMS = 1,
+    REDUCE_PUSH = 1,
 #else
-    SUMS = 0,
+    REDUCE_PUSH = 0,
 #endif
 #ifdef IMX_SPLIT
     SPLIT = 2,
@@ -191,10 +191,10 @@ enum {
     FOLDS_FAST = 0,
 #endif
     /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = COLLECTS || PASSES_FAST                      ? 88
-                         : HOOKS || FOLDS_FAST                        ? 72
-                         : STORES || SUMS || BUSY || IMX_TILE_N <= 64 ? 56
-                                                                      : 40,
+    PRODUCER_REGISTERS = REDUCE_PULL || PASSES_FAST                                ? 88
+                         : HOOKS || FOLDS_FAST                                     ? 72
+                         : SCATTER_PUSH || REDUCE_PUSH || BUSY || IMX_TILE_N <= 64 ? 56
+                                                                                   : 40,
     CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,

@@ -66,9 +66,10 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
     if (lane < team.size && lane != team.rank) {
         if (blockIdx.x == 0)
             imbrexd_signal_post(imx_team_credit(&team, lane, team.rank), epoch - 1);
-        imbrexd_site site = { args.plan, IMX_SITE_PART, lane, -1 }; /* it has not begun to send */
+        imbrexd_wait_point point = { args.plan, IMX_POINT_PART, lane,
+                                     -1 }; /* it has not begun to send */
         there =
-            imbrexd_signal_wait(watch, imx_team_credit(&team, team.rank, lane), epoch - 1, site);
+            imbrexd_signal_wait(watch, imx_team_credit(&team, team.rank, lane), epoch - 1, point);
     }
     there = __all_sync(0xffffffffu, there);
     if (there)
@@ -178,10 +179,10 @@ IMX_FN int sum_wait(const imx_gemm_args &args, const imbrexd_watch *watch, const
         int p = (args.team.rank + j) % IMX_PARTS;
         if (p < r)
             continue; /* it has been read */
-        imbrexd_site site = { args.plan, IMX_SITE_PART, p, -1 };
+        imbrexd_wait_point point = { args.plan, IMX_POINT_PART, p, -1 };
 #pragma unroll 1
         for (int i = 0; i < SUM_AT_ONCE; i++) {
-            if (sum_has(share, q + i) && !team_unit(watch, sum_unit(args, share, q + i, p), site))
+            if (sum_has(share, q + i) && !team_unit(watch, sum_unit(args, share, q + i, p), point))
                 return 0;
         }
     }

@@ -101,12 +101,12 @@ IMX_FN int wait_slice(const imx_gemm_args &args, const imbrexd_watch *watch, con
 {
     const imx_schedule *s = &args.schedule;
     int strip = imx_ring_strip(s, t.rank, t.rank_row, block_m());
-    imbrexd_site site = { args.plan, IMX_SITE_PASS, imx_ring_from(s),
-                          t.row + block_m() * IMX_TILE_M };
+    imbrexd_wait_point point = { args.plan, IMX_POINT_PASS, imx_ring_from(s),
+                                 t.row + block_m() * IMX_TILE_M };
     imbrexd_watch patient = *watch;
     patient.timeout_ns += imx_ring_step(s, t.rank) * RING_PATIENCE_NS;
     int there = imbrexd_signal_wait(
-        &patient, &args.ready[imx_ring_signal(strip, args.slices, slice)], epoch, site);
+        &patient, &args.ready[imx_ring_signal(strip, args.slices, slice)], epoch, point);
     imbrexd_fence_tma();
     return there;
 }

@@ -180,8 +180,9 @@ IMX_FN int slice_wait(const imx_gemm_args &args, const imbrexd_watch *watch, sli
 #pragma unroll 1
     for (int j = 0; j < SLICE_MOVES && w.row < rows; j++, walk_on(s, &w)) {
         uint32_t row = slice_row(args, w.row);
-        imbrexd_site site = { args.plan, IMX_SITE_CHUNK, team_owner(args, (int)row), s.number };
-        if (!team_unit(watch, inbox + slice_unit(s, row, w.column), site))
+        imbrexd_wait_point point = { args.plan, IMX_POINT_CHUNK, team_owner(args, (int)row),
+                                     s.number };
+        if (!team_unit(watch, inbox + slice_unit(s, row, w.column), point))
             return 0;
     }
     return 1;
@@ -268,12 +269,12 @@ IMX_FN int scout_looks(const imx_gemm_args &args, int s, uint64_t epoch)
 IMX_FN int scout_waits(const imx_gemm_args &args, const imbrexd_watch *watch, int s, uint64_t epoch)
 {
     const uint64_t *first = args.done + slice_words(s);
-    imbrexd_site site = { args.plan, IMX_SITE_CHUNK, args.team.rank, s };
+    imbrexd_wait_point point = { args.plan, IMX_POINT_CHUNK, args.team.rank, s };
     imbrexd_watch patient = *watch;
     patient.timeout_ns *= 2;
 #pragma unroll 1
     for (uint32_t b = (uint32_t)lane_here(); b < gridDim.x; b += 32) {
-        if (!imbrexd_signal_wait(&patient, &first[b], epoch, site))
+        if (!imbrexd_signal_wait(&patient, &first[b], epoch, point))
             return 0;
     }
     return 1;
@@ -308,7 +309,7 @@ IMX_FN int slices_scout(const imx_gemm_args &args, const imbrexd_watch *watch, i
     return there;
 }
 
-/* ---- sides ----------------------------------------------------------------------------------- */
+/* ---- what it may do -------------------------------------------------------------------------- */
 
 /* Slice 0, by all warps beside.  0: gave up. */
 IMX_FN int slices_begin(const imx_gemm_args &args, const imbrexd_watch *watch)

@@ -164,7 +164,7 @@ IMX_FN void send_piece(const imx_gemm_args &args, const imx_tma_map *c, const ti
 #endif
     if (whole) {
         send_buffer(map_for(c, note), piece, col, row,
-                    col < (int)args.schedule.n && (!STORES || rows > 0));
+                    col < (int)args.schedule.n && (!SCATTER_PUSH || rows > 0));
     } else {
         __syncwarp();
 #ifdef IMX_C_PLAIN
@@ -203,7 +203,7 @@ IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
 {
     int chunk = note->chunk;
     __syncwarp();
-    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!STORES && !COLLECTS && !args.done))
+    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!SCATTER_PUSH && !REDUCE_PULL && !args.done))
         return;
     tma_store_wait();
 #ifdef IMX_REDUCE_PULL

@@ -38,9 +38,9 @@ IMX_TEAM_GPU int team_credit(const imx_gemm_args &args, const imbrexd_watch *wat
 {
     if (!args.ahead || rank == args.team.rank)
         return 1;
-    imbrexd_site site = { args.plan, IMX_SITE_CREDIT, rank, -1 };
+    imbrexd_wait_point point = { args.plan, IMX_POINT_CREDIT, rank, -1 };
     return imbrexd_signal_wait(watch, imx_team_credit(&args.team, args.team.rank, rank),
-                               team_use(args) - 1, site);
+                               team_use(args) - 1, point);
 }
 
 /* One warp: the same for all peers at once. */
@@ -67,8 +67,8 @@ IMX_TEAM_GPU int team_part(const imx_gemm_args &args, const imbrexd_watch *watch
 {
     if (rank == args.team.rank)
         return 1;
-    imbrexd_site site = { args.plan, IMX_SITE_PART, rank, number };
-    return imbrexd_signal_wait(watch, team_part_signal(args, rank, number), team_use(args), site);
+    imbrexd_wait_point point = { args.plan, IMX_POINT_PART, rank, number };
+    return imbrexd_signal_wait(watch, team_part_signal(args, rank, number), team_use(args), point);
 }
 
 /* One warp: the same of all peers' parts at once. */
@@ -111,9 +111,9 @@ IMX_TEAM_GPU int team_columns(const imx_gemm_args &args, const imbrexd_watch *wa
     int lane = (int)threadIdx.x % 32, there = 1;
     imx_trace_begin(IMX_TRACE_PART);
     if (lane < args.team.size) {
-        imbrexd_site site = { args.plan, IMX_SITE_PART, lane, chunk };
+        imbrexd_wait_point point = { args.plan, IMX_POINT_PART, lane, chunk };
         there =
-            imbrexd_signal_wait(watch, team_part_signal(args, lane, chunk), team_use(args), site);
+            imbrexd_signal_wait(watch, team_part_signal(args, lane, chunk), team_use(args), point);
     }
     there = __all_sync(0xffffffffu, there);
     __syncwarp(); /* what a lane saw comes before what others do from here on */
@@ -145,21 +145,22 @@ IMX_TEAM_GPU int team_owner(const imx_gemm_args &args, int row)
 
 /* One lane: until these 16 bytes, which tell by themselves that they have come (vector.cuh), are
  * here; 0: give up. */
-IMX_TEAM_GPU int team_unit(const imbrexd_watch *watch, const void *unit, imbrexd_site site)
+IMX_TEAM_GPU int team_unit(const imbrexd_watch *watch, const void *unit, imbrexd_wait_point point)
 {
     const uint64_t *words = (const uint64_t *)unit;
-    return imbrexd_signal_wait(watch, &words[0], 1, site) &&
-           imbrexd_signal_wait(watch, &words[1], 1, site);
+    return imbrexd_signal_wait(watch, &words[0], 1, point) &&
+           imbrexd_signal_wait(watch, &words[1], 1, point);
 }
 
 /* One thread: until the chunk is here; 0: give up. */
 IMX_TEAM_GPU int team_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
 {
     int rank = chunk / args.schedule.chunks;
-    imbrexd_site site = { args.plan, IMX_SITE_CHUNK, rank, chunk - rank * args.schedule.chunks };
+    imbrexd_wait_point point = { args.plan, IMX_POINT_CHUNK, rank,
+                                 chunk - rank * args.schedule.chunks };
     imx_trace_begin(IMX_TRACE_CHUNK);
-    int there = imbrexd_signal_wait(watch, &args.ready[chunk], team_use(args), site);
-    imx_trace_end(IMX_TRACE_CHUNK, site.rank, site.index);
+    int there = imbrexd_signal_wait(watch, &args.ready[chunk], team_use(args), point);
+    imx_trace_end(IMX_TRACE_CHUNK, point.rank, point.index);
     return there;
 }
 

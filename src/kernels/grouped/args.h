@@ -42,7 +42,7 @@ typedef struct imx_grouped_args {
     const int32_t *expert_begin, *expert_rows, *row_pair;
     const uint64_t *ready, *epoch;
     int64_t chunk_rows;
-    int rank, ranks, chunks, plan; /* plan: for the site of a wait */
+    int rank, ranks, chunks, plan; /* plan: for the wait point */
 } imx_grouped_args;
 
 #endif /* IMX_GROUPED_ARGS_H */

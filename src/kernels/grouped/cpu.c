@@ -9,7 +9,7 @@
 #include "args.h"
 #include "imbrex_device.h"
 #include "kernels/dtype.h"
-#include "kernels/sites.h"
+#include "kernels/wait_points.h"
 #include "order.h"
 
 enum { ROWS = 64, COLS = 64, STEP = 256, AT_ONCE = 4, LANES = 16 };
@@ -157,9 +157,9 @@ static bool wait_for_all(const imx_grouped_args *args, const imbrexd_block *bloc
 {
     for (int r = 0; r < args->ranks; r++) {
         for (int q = 0; q < imx_grouped_chunks(args, r); q++) {
-            imbrexd_site site = { args->plan, IMX_SITE_CHUNK, r, q };
+            imbrexd_wait_point point = { args->plan, IMX_POINT_CHUNK, r, q };
             if (!imbrexd_signal_wait(block->watch, &args->ready[r * args->chunks + q], *args->epoch,
-                                     site))
+                                     point))
                 return false;
         }
     }

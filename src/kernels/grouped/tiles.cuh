@@ -9,7 +9,7 @@
 #define IMX_GROUPED_TILES_CUH
 
 #include "../gemm/schedule.h"
-#include "../sites.h"
+#include "../wait_points.h"
 #include "args.h"
 #include "order.h"
 
@@ -114,8 +114,8 @@ IMX_GROUPED_FN void wait_for_all(const imx_grouped_args &args, const imbrexd_wat
     for (int r = 0; r < args.ranks; r++) {
         int chunks = imx_grouped_chunks(&args, r);
         for (int q = threadIdx.x % 32; q < chunks; q += 32) {
-            imbrexd_site site = { args.plan, IMX_SITE_CHUNK, r, q };
-            if (!imbrexd_signal_wait(watch, &args.ready[r * args.chunks + q], *args.epoch, site))
+            imbrexd_wait_point point = { args.plan, IMX_POINT_CHUNK, r, q };
+            if (!imbrexd_signal_wait(watch, &args.ready[r * args.chunks + q], *args.epoch, point))
                 return;
         }
     }

@@ -34,8 +34,8 @@
 #ifndef IMX_LL_ARGS_H
 #define IMX_LL_ARGS_H
 
-#include "../sites.h"
 #include "../team.h"
+#include "../wait_points.h"
 #include "imbrex_device.h"
 
 typedef struct imx_ll_args {
@@ -45,7 +45,7 @@ typedef struct imx_ll_args {
     int lines;    /* else words */
     int reduces;
     int dtype; /* imbrex_dtype, of what is added */
-    int plan;  /* for the site of a wait */
+    int plan;  /* for the wait point */
     int64_t part_bytes;
     const void *from, *bias, *residual;
     void *to;

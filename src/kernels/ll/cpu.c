@@ -30,10 +30,10 @@ static int64_t sent_bytes(const ll *p, int rank)
     return p->args->reduces ? p->args->most : shard_bytes(p, rank);
 }
 
-static imbrexd_site site_of(const ll *p, int rank)
+static imbrexd_wait_point point_of(const ll *p, int rank)
 {
-    int what = p->args->reduces ? IMX_SITE_PART : IMX_SITE_CHUNK;
-    return (imbrexd_site){ .plan = p->args->plan, .what = what, .rank = rank, .index = -1 };
+    int what = p->args->reduces ? IMX_POINT_PART : IMX_POINT_CHUNK;
+    return (imbrexd_wait_point){ .plan = p->args->plan, .what = what, .rank = rank, .index = -1 };
 }
 
 /* Bytes of a shard's piece at `at`, where pieces have `each`; 0: there are none. */
@@ -87,7 +87,7 @@ static int take_words(const ll *p, int from)
     char *to = place(p, from);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data;
-        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch, site_of(p, from),
+        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch, point_of(p, from),
                              &data))
             return 0;
         memcpy(to + i * HALF, &data, piece(bytes, i * HALF, HALF));
@@ -127,7 +127,7 @@ static int take_lines(const ll *p, int from)
     const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->epoch);
     int64_t bytes = shard_bytes(p, from), count = lines(bytes);
     char *to = place(p, from);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, site_of(p, from)))
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, point_of(p, from)))
         return 0;
     imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     for (int64_t i = 0; i < count; i++)
@@ -144,7 +144,7 @@ static int wait_lines(const ll *p, int rank)
 {
     const line *at = (const line *)imx_ll_part(p->args, p->rank, rank, p->epoch);
     int64_t count = lines(p->args->most);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, site_of(p, rank)))
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, point_of(p, rank)))
         return 0;
     imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     return 1;
@@ -162,7 +162,7 @@ static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
     const uint64_t *word = &part->first + i * (PIECE / HALF);
     for (size_t at = 0; at < bytes; at += HALF, word++) {
         uint32_t data;
-        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch, site_of(p, rank), &data))
+        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch, point_of(p, rank), &data))
             return 0;
         memcpy(to + at, &data, sizeof data);
     }

@@ -168,17 +168,17 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
     int there = 1;
 #pragma unroll 1
     for (int p = first; p < first + AT_ONCE && there; p++) {
-        imbrexd_site site = { args.plan, IMX_REDUCES ? IMX_SITE_PART : IMX_SITE_CHUNK,
-                              p < IMX_RANKS ? sender(args, p) : -1, -1 };
+        imbrexd_wait_point point = { args.plan, IMX_REDUCES ? IMX_POINT_PART : IMX_POINT_CHUNK,
+                                     p < IMX_RANKS ? sender(args, p) : -1, -1 };
         uint32_t data;
         if (!comes(args, p, i))
             continue;
         const imx_ll_unit *unit = arrival(args, p, i, epoch);
         if (is_flag(i))
-            there = imbrexd_signal_wait(&watch, &unit->second, epoch, site);
+            there = imbrexd_signal_wait(&watch, &unit->second, epoch, point);
         else if (!IMX_LINES)
-            there = imbrexd_ll_wait(&watch, &unit->first, (uint32_t)epoch, site, &data) &&
-                    imbrexd_ll_wait(&watch, &unit->second, (uint32_t)epoch, site, &data);
+            there = imbrexd_ll_wait(&watch, &unit->first, (uint32_t)epoch, point, &data) &&
+                    imbrexd_ll_wait(&watch, &unit->second, (uint32_t)epoch, point, &data);
     }
     return together(there);
 }

@@ -23,8 +23,8 @@
 #ifndef IMX_MERGE_ARGS_H
 #define IMX_MERGE_ARGS_H
 
-#include "../sites.h"
 #include "../team.h"
+#include "../wait_points.h"
 #include "imbrex_device.h"
 
 enum { IMX_MERGE_PACKS, IMX_MERGE_MERGES, IMX_MERGE_STORES, IMX_MERGE_LL };
@@ -38,7 +38,7 @@ typedef struct imx_merge_args {
     int heads, value_dim;
     int sources, own; /* of a merge, and which one is this rank; -1: none */
     int natural;      /* lse to base e, else 2 */
-    int plan;         /* for the site of a wait */
+    int plan;         /* for the wait point */
     int first;        /* head that to begins with: sinks[first] is its sink */
     int count;        /* heads of to */
     int own_heads;    /* own[rows, own_heads]: which to's first head is own_first of */

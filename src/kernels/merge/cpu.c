@@ -163,10 +163,10 @@ static char *slot_at(const merge *p, int holder, int of)
 static int wait(const merge *p, const uint64_t *signal, uint64_t value, int what, int rank,
                 int64_t index)
 {
-    imbrexd_site site = {
+    imbrexd_wait_point point = {
         .plan = p->args->plan, .what = what, .rank = rank, .index = (int32_t)index
     };
-    return imbrexd_signal_wait(p->block->watch, signal, value, site);
+    return imbrexd_signal_wait(p->block->watch, signal, value, point);
 }
 
 /* What a unit of an owner's slot has, for the checker. */
@@ -206,7 +206,7 @@ static int merge_unit(const merge *p, int64_t unit)
     for (int i = 1; i < x->ranks && x->count; i++) {
         int from = (x->rank + x->ranks - i) % x->ranks;
         const uint64_t *signal = imx_team_signal(&x->team, x->rank, from * x->units + unit);
-        if (!wait(p, signal, p->epoch, IMX_SITE_PART, from, unit))
+        if (!wait(p, signal, p->epoch, IMX_POINT_PART, from, unit))
             return 0;
         tell_unit(p, slot_at(p, x->rank, from), x->rank, unit, 0);
     }
@@ -220,7 +220,7 @@ static void by_stores(const merge *p)
     const imx_merge_args *x = p->args;
     for (int i = 1; i < x->ranks; i++) {
         int from = (x->rank + i) % x->ranks;
-        if (!wait(p, imx_team_credit(&x->team, x->rank, from), p->epoch - 1, IMX_SITE_CREDIT, from,
+        if (!wait(p, imx_team_credit(&x->team, x->rank, from), p->epoch - 1, IMX_POINT_CREDIT, from,
                   -1))
             return;
     }
@@ -250,8 +250,10 @@ static void send_word(const merge *p, uint64_t *word, uint32_t data)
 
 static int take_word(const merge *p, const uint64_t *word, int from, uint32_t *data)
 {
-    imbrexd_site site = { .plan = p->args->plan, .what = IMX_SITE_PART, .rank = from, .index = -1 };
-    return imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch, site, data);
+    imbrexd_wait_point point = {
+        .plan = p->args->plan, .what = IMX_POINT_PART, .rank = from, .index = -1
+    };
+    return imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch, point, data);
 }
 
 static void send_state(const merge *p, uint64_t *word, state from)

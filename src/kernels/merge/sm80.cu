@@ -267,8 +267,9 @@ MERGE_FN int wait_all(const imx_merge_args &x, const imbrexd_watch &watch, int64
     if (r < x.ranks && r != x.rank) {
         const uint64_t *signal = unit < 0 ? imx_team_credit(&x.team, x.rank, r)
                                           : imx_team_signal(&x.team, x.rank, r * x.units + unit);
-        imbrexd_site site = { x.plan, unit < 0 ? IMX_SITE_CREDIT : IMX_SITE_PART, r, (int)unit };
-        there = imbrexd_signal_wait(&watch, signal, value, site);
+        imbrexd_wait_point point = { x.plan, unit < 0 ? IMX_POINT_CREDIT : IMX_POINT_PART, r,
+                                     (int)unit };
+        there = imbrexd_signal_wait(&watch, signal, value, point);
     }
     return __syncthreads_and(there);
 }
@@ -331,10 +332,10 @@ MERGE_FN int take_unit(const imx_merge_args &x, const imbrexd_watch &watch,
         if (v.y == flag && v.w == flag)
             return 1;
     }
-    imbrexd_site site = { x.plan, IMX_SITE_PART, from, -1 };
+    imbrexd_wait_point point = { x.plan, IMX_POINT_PART, from, -1 };
     uint32_t low, high;
-    if (!imbrexd_ll_wait(&watch, &at->first, flag, site, &low) ||
-        !imbrexd_ll_wait(&watch, &at->second, flag, site, &high))
+    if (!imbrexd_ll_wait(&watch, &at->first, flag, point, &low) ||
+        !imbrexd_ll_wait(&watch, &at->second, flag, point, &high))
         return 0;
     *data = low | (uint64_t)high << 32;
     return 1;

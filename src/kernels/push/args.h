@@ -29,8 +29,8 @@
 #ifndef IMX_PUSH_ARGS_H
 #define IMX_PUSH_ARGS_H
 
-#include "../sites.h"
 #include "../team.h"
+#include "../wait_points.h"
 #include "imbrex_device.h"
 
 typedef enum imx_push_how { IMX_PUSH_GATHERS, IMX_PUSH_REDUCES, IMX_PUSH_EXCHANGES } imx_push_how;
@@ -43,7 +43,7 @@ typedef struct imx_push_args {
     int how;             /* imx_push_how */
     int lines;           /* of this run: few rows go in lines, more in chunks */
     int chunks;          /* stride of signals */
-    int plan;            /* for the site of a wait */
+    int plan;            /* for the wait point */
     int64_t chunk_bytes; /* a multiple of 16 */
     const void *from, *bias, *residual;
     void *to;

@@ -58,15 +58,15 @@ static int peer(const push *p, int i)
 static int wait(const push *p, const uint64_t *signal, uint64_t value, int what, int rank,
                 int64_t index)
 {
-    imbrexd_site site = {
+    imbrexd_wait_point point = {
         .plan = p->args->plan, .what = what, .rank = rank, .index = (int32_t)index
     };
-    return imbrexd_signal_wait(p->block->watch, signal, value, site);
+    return imbrexd_signal_wait(p->block->watch, signal, value, point);
 }
 
 static int wait_share(const push *p, const uint64_t *signal, int rank, int64_t index)
 {
-    return wait(p, signal, p->epoch, adds(p) ? IMX_SITE_PART : IMX_SITE_CHUNK, rank, index);
+    return wait(p, signal, p->epoch, adds(p) ? IMX_POINT_PART : IMX_POINT_CHUNK, rank, index);
 }
 
 /* ---- what arrived ---------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ static int wait_credits(const push *p)
     uint64_t want = imx_push_credit(p->args, p->epoch);
     for (int i = 1; i < p->ranks; i++) {
         int from = peer(p, i);
-        if (!wait(p, imx_team_credit(&p->args->team, p->rank, from), want, IMX_SITE_CREDIT, from,
+        if (!wait(p, imx_team_credit(&p->args->team, p->rank, from), want, IMX_POINT_CREDIT, from,
                   -1))
             return 0;
     }

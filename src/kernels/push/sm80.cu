@@ -53,11 +53,11 @@ PUSH_FN int peer(const imx_push_args &args, int i)
 PUSH_FN int wait_for(const imx_push_args &args, const imbrexd_watch &watch, const uint64_t *signal,
                      uint64_t value, int what, int rank, int index)
 {
-    imbrexd_site site = { args.plan, what, rank, index };
-    return imbrexd_signal_wait(&watch, signal, value, site);
+    imbrexd_wait_point point = { args.plan, what, rank, index };
+    return imbrexd_signal_wait(&watch, signal, value, point);
 }
 
-enum { SHARD = ADDS ? IMX_SITE_PART : IMX_SITE_CHUNK };
+enum { SHARD = ADDS ? IMX_POINT_PART : IMX_POINT_CHUNK };
 
 PUSH_FN bool has_peer(const imx_push_args &args, int lane)
 {
@@ -81,7 +81,7 @@ PUSH_FN int wait_credits(const imx_push_args &args, const imbrexd_watch &watch, 
     uint64_t want = imx_push_credit(&args, epoch);
     if (seen < want)
         there = wait_for(args, watch, imx_team_credit(&args.team, args.team.rank, lane), want,
-                         IMX_SITE_CREDIT, lane, -1);
+                         IMX_POINT_CREDIT, lane, -1);
     there = __all_sync(0xffffffffu, there);
     __syncwarp(); /* what a lane saw comes before what others do from here on */
     return there;

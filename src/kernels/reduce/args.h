@@ -11,7 +11,7 @@
 #ifndef IMX_REDUCE_ARGS_H
 #define IMX_REDUCE_ARGS_H
 
-#include "../sites.h"
+#include "../wait_points.h"
 #include "imbrex_device.h"
 
 typedef struct imx_reduce_args {
@@ -19,7 +19,7 @@ typedef struct imx_reduce_args {
     int dtype; /* imbrex_dtype */
     int ranks, own;
     int chunk_rows, chunks; /* chunks: stride of chunk numbers, as in gemm/schedule.h */
-    int plan;               /* for the site of a wait, as are... */
+    int plan;               /* for the wait point, as are... */
     int from, every, chunk; /* ...these */
     const void *slots, *own_part;
     int64_t slot_bytes;

@@ -15,12 +15,12 @@ static int wait_parts(const imx_reduce_args *args, const imbrexd_watch *watch, i
 {
     for (int i = 1; i < args->ranks; i++) {
         int r = args->own - i >= 0 ? args->own - i : args->own - i + args->ranks;
-        imbrexd_site site = { .plan = args->plan,
-                              .what = IMX_SITE_PART,
-                              .rank = args->from + r * args->every,
-                              .index = args->chunk + q };
+        imbrexd_wait_point point = { .plan = args->plan,
+                                     .what = IMX_POINT_PART,
+                                     .rank = args->from + r * args->every,
+                                     .index = args->chunk + q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        if (!imbrexd_signal_wait(watch, signal, *args->epoch, site))
+        if (!imbrexd_signal_wait(watch, signal, *args->epoch, point))
             return 0;
     }
     return 1;

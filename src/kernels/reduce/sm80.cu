@@ -23,10 +23,10 @@ IMX_VECTOR_FN int wait_parts(const imx_reduce_args *args, const imbrexd_watch *w
     int r = (int)threadIdx.x, there = 1;
     imx_trace_begin(IMX_TRACE_PART);
     if (r < IMX_RANKS && r != args->own) {
-        imbrexd_site site = { args->plan, IMX_SITE_PART, args->from + r * args->every,
-                              args->chunk + q };
+        imbrexd_wait_point point = { args->plan, IMX_POINT_PART, args->from + r * args->every,
+                                     args->chunk + q };
         const uint64_t *signal = &args->arrived[(int64_t)r * args->chunks + q];
-        there = imbrexd_signal_wait(watch, signal, *args->epoch, site);
+        there = imbrexd_signal_wait(watch, signal, *args->epoch, point);
     }
     there = __syncthreads_and(there);
     if (r == 0)

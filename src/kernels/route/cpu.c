@@ -47,9 +47,10 @@ static int32_t cut(const imx_route_args *args, int64_t row)
 static void fail(const imx_route_args *args, const imbrexd_block *block, int32_t expert,
                  int64_t rows, int64_t most)
 {
-    imbrexd_site site = { .plan = args->plan, .rank = block->watch->rank, .index = expert };
+    imbrexd_wait_point point = { .plan = args->plan, .rank = block->watch->rank, .index = expert };
     if (rows > most)
-        imbrexd_fault_raise(block->watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows, (uint64_t)most);
+        imbrexd_fault_raise(block->watch, IMBREXD_FAULT_ROWS, point, (uint64_t)rows,
+                            (uint64_t)most);
 }
 
 /* From counts to where experts begin; expert_rows becomes the next free row of each. */

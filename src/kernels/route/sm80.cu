@@ -166,9 +166,9 @@ static __device__ __forceinline__ int32_t limit_of(const imx_route_args &args, c
 static __device__ __forceinline__ void fail(const imx_route_args &args, const imbrexd_watch &watch,
                                             int32_t expert, int32_t rows, int32_t most)
 {
-    imbrexd_site site = { args.plan, 0, watch.rank, expert };
+    imbrexd_wait_point point = { args.plan, 0, watch.rank, expert };
     if (rows > most)
-        imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, site, (uint64_t)rows, (uint64_t)most);
+        imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, point, (uint64_t)rows, (uint64_t)most);
 }
 
 /* By a warp: which of its pairs are the expert's, for one that the block did not count. */
