@@ -30,16 +30,18 @@ class Python(unittest.TestCase):
             with self.subTest(device=device, stream=stream):
                 self.assertEqual(imbrex._streams.stream_number(device, stream), want)
 
-    def test_example(self):
-        """What needs no PyTorch, as its first line says to run it."""
-        said = subprocess.run([os.path.join(python_ranks.BUILD, "imbrex"), "run", "-n", "4",
-                               sys.executable,
-                               os.path.join(SOURCE, "examples", "python", "06_numpy.py")],
-                              env=dict(os.environ, PYTHONPATH=python_ranks.PACKAGE), text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.assertEqual(said.returncode, 0, said.stdout)
-        for rank in range(4):
-            self.assertIn("rank %d of 4: ag_gemm m=100" % rank, said.stdout)
+    def test_examples(self):
+        """Those that need no PyTorch, as their first lines say to run them."""
+        for name, words in (("06_numpy", "rank %d of 4: ag_gemm m=100"),
+                            ("04_decode", "rank %d of 4 has heads")):
+            said = subprocess.run([os.path.join(python_ranks.BUILD, "imbrex"), "run", "-n", "4",
+                                   sys.executable,
+                                   os.path.join(SOURCE, "examples", "python", name + ".py")],
+                                  env=dict(os.environ, PYTHONPATH=python_ranks.PACKAGE), text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertEqual(said.returncode, 0, said.stdout)
+            for rank in range(4):
+                self.assertIn(words % rank, said.stdout)
 
     def near(self, ours, theirs):
         numpy.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)

@@ -57,7 +57,8 @@ class Torch(unittest.TestCase):
         """On GPUs where there are two, else on the CPU."""
         import torch
         gpus = torch.cuda.device_count() >= 2
-        for name in ("01_overlap_a_layer", "02_train_an_mlp") + ("05_cuda_graph",) * gpus:
+        for name in ("01_overlap_a_layer", "02_train_an_mlp", "03_experts") \
+                + ("05_cuda_graph",) * gpus:
             with self.subTest(name=name):
                 for rank, (status, words) in enumerate(
                         run(2, "cuda" if gpus else "cpu", os.path.join(EXAMPLES, name + ".py"))):

@@ -2,6 +2,7 @@
 torch_ranks.py."""
 import torch
 import torch.distributed as dist
+import torch.nn.functional as functional
 
 import imbrex.torch as it
 from torch_ranks import DEVICE, RANK, SIZE, each, leaf, main, mine, near, whole
@@ -130,6 +131,64 @@ def check_moe_rs():
                 want = want + (pairs.view(m, TOP_K, K) * weights[..., None]).sum(1)
             near(y, given(want + bias), "moe_rs, whole %s, replicate %s" % (is_whole, replicate),
                  1e-4)
+
+
+def a_checkpoint(hidden, width, mixtral):
+    """A layer's weights by the names that Hugging Face has for them."""
+    state = {"layer.gate.weight": whole(1, EXPERTS, hidden)}
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for expert in range(EXPERTS):
+        shapes = (width, hidden), (width, hidden), (hidden, width)
+        for i, (name, shape) in enumerate(zip(names, shapes)):
+            state["layer.experts.%d.%s.weight" % (expert, name)] = whole(10 * expert + i, *shape)
+    if not mixtral:
+        for i, (name, shape) in enumerate((("gate_proj", (2 * width, hidden)),
+                                           ("up_proj", (2 * width, hidden)),
+                                           ("down_proj", (hidden, 2 * width)))):
+            state["layer.shared_expert.%s.weight" % name] = whole(90 + i, *shape)
+        state["layer.shared_expert_gate.weight"] = whole(95, 1, hidden)
+    return state
+
+
+def mlp(x, gate, up, down):
+    return (functional.silu(x @ gate.t()) * (x @ up.t())) @ down.t()
+
+
+def one_process(state, x, mixtral):
+    """The layer in float64, token by token, as Mixtral and Qwen2-MoE have it."""
+    state = {name: tensor.double() for name, tensor in state.items()}
+    x, layer = x.double(), "layer.%s.weight"
+    scores = (x @ state[layer % "gate"].t()).softmax(-1)
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    y = torch.zeros_like(x)
+    for t in range(len(x)):
+        best = scores[t].sort(descending=True).indices[:TOP_K]
+        total = scores[t][best].sum() if mixtral else 1
+        for e in best.tolist():
+            expert = [state[layer % ("experts.%d.%s" % (e, name))] for name in names]
+            y[t] += scores[t][e] / total * mlp(x[t], *expert)
+    if not mixtral:
+        expert = [state[layer % ("shared_expert." + name)] for name in names]
+        y += (x @ state[layer % "shared_expert_gate"].t()).sigmoid() * mlp(x, *expert)
+    return y
+
+
+def check_parallel_moe():
+    hidden, width, m = 16, 6 * SIZE, TOKENS + 1
+    x = whole(5, m, hidden)
+    for mixtral in True, False:
+        state = a_checkpoint(hidden, width, mixtral)
+        want = mine(one_process(state, x, mixtral))
+        for is_whole in False, True:
+            layer = it.ParallelMoE(hidden, width, EXPERTS, TOP_K, whole=is_whole, device=DEVICE,
+                                   renormalize=mixtral, shared=0 if mixtral else 2 * width)
+            y = layer.load(state, "layer.")(mine(x), m=m)
+            near(y.double(), want, "ParallelMoE, whole %s" % is_whole, 1e-3)
+            traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
+            assert torch.equal(traced(mine(x), m=m), y)
+    refused(lambda: layer(leaf(mine(x)), m=m), NotImplementedError, "x requires one")
+    refused(lambda: layer.load({}, "layer."), KeyError, "there is no layer.gate.weight")
+    refused(lambda: it.ParallelMoE(8, 8 * SIZE, 2, 3), ValueError, "top_k is 3")
 
 
 def check_moe_errors():

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from . import _ranks
-from ._calls import ag_mm, mm_rs
+from ._calls import ag_mm, ag_moe, ag_moe_gathered, mm_rs, moe_rs
 
 
 def _divided(features, name):
@@ -13,6 +13,20 @@ def _divided(features, name):
     if features % size:
         raise ValueError("%d features cannot be divided evenly over %d ranks" % (features, size))
     return rank * features // size, (rank + 1) * features // size
+
+
+def _weight(tensors, name):
+    """Of a checkpoint, by its name without .weight."""
+    whole = name + ".weight"
+    if whole not in tensors:
+        raise KeyError("there is no %s among: %s" % (whole, ", ".join(sorted(tensors))))
+    return tensors[whole]
+
+
+def _gated(pair):
+    """silu(gate) * up, which lie side by side."""
+    gate, up = pair.chunk(2, -1)
+    return functional.silu(gate) * up
 
 
 class _Linear(torch.nn.Module):
@@ -84,23 +98,101 @@ class ParallelMLP(torch.nn.Module):
 
     def forward(self, x, m=None):
         """m: tokens of all ranks; None: as many on each."""
-        gate, up = ag_mm(x, self.gate_up.t(), m=m, group=self.group).chunk(2, -1)
-        return self.down(functional.silu(gate) * up)
+        return self.down(_gated(ag_mm(x, self.gate_up.t(), m=m, group=self.group)))
 
     @torch.no_grad()
     def load(self, tensors, prefix=""):
         """Takes this rank's part of a checkpoint's gate_proj, up_proj (or gate_up_proj) and
         down_proj; prefix: as "model.layers.3.mlp."."""
-        def weight(name):
-            whole = prefix + name + ".weight"
-            if whole not in tensors:
-                raise KeyError("there is no %s among: %s" % (whole, ", ".join(sorted(tensors))))
-            return tensors[whole]
         if prefix + "gate_up_proj.weight" in tensors:
-            gate, up = weight("gate_up_proj").chunk(2)
+            gate, up = _weight(tensors, prefix + "gate_up_proj").chunk(2)
         else:
-            gate, up = weight("gate_proj"), weight("up_proj")
+            gate, up = (_weight(tensors, prefix + name) for name in ("gate_proj", "up_proj"))
         first, last = self._part
         self.gate_up.copy_(torch.cat([gate[first:last], up[first:last]]))
-        self.down.load(weight("down_proj"))
+        self.down.load(_weight(tensors, prefix + "down_proj"))
+        return self
+
+
+class ParallelMoE(torch.nn.Module):
+    """A layer of experts for x[rows, hidden], this rank's tokens: each token's best top_k of them by
+    the softmax of gate(x), their MLPs' results by those weights.  Forward only: its parameters take
+    no gradient.
+
+    whole: rank r has experts r*E/R up to (r+1)*E/R, rounded down; else a part of every expert.
+    renormalize: a token's weights are divided by their sum (Mixtral; norm_topk_prob of Qwen).
+    shared: width of the MLP that all tokens go through besides, as Qwen2-MoE has it, by the sigmoid
+    of a gate of its own; 0: none."""
+
+    def __init__(self, hidden, intermediate, experts, top_k, *, whole=False, renormalize=True,
+                 shared=0, group=None, device=None, dtype=None):
+        super().__init__()
+        self.group = _ranks.name_of(group)
+        if not 1 <= top_k <= experts:
+            raise ValueError("top_k is %d: want from 1 to experts, %d" % (top_k, experts))
+        self.experts, self.top_k, self.whole = experts, top_k, whole
+        self.renormalize = renormalize
+        self._part = (0, intermediate) if whole else _divided(intermediate, self.group)
+        rank = torch.distributed.get_rank(_ranks.named(self.group))
+        size = _ranks.size_of(self.group)
+        self._mine = range(rank * experts // size, (rank + 1) * experts // size) if whole else \
+            range(experts)
+        width, here = self._part[1] - self._part[0], len(self._mine)
+
+        def weight(*shape):
+            made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype), False)
+            torch.nn.init.normal_(made, std=shape[-1] ** -0.5)
+            return made
+        self.gate = weight(experts, hidden)
+        self.gate_up, self.down = weight(here, 2 * width, hidden), weight(here, hidden, width)
+        self.shared = self.shared_gate = None
+        if shared:
+            self.shared = ParallelMLP(hidden, shared, self.group, device, dtype)
+            self.shared.requires_grad_(False)
+            self.shared_gate = weight(1, hidden)
+
+    def choose(self, x):
+        """ids[rows, top_k] and weights[rows, top_k], float32, of tokens x[rows, hidden]."""
+        scores = functional.linear(x, self.gate).softmax(-1, torch.float32)
+        weights, ids = scores.topk(self.top_k, -1)
+        if self.renormalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return ids.to(torch.int32), weights
+
+    def forward(self, x, m=None):
+        """m: tokens of all ranks; None: as many on each."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise NotImplementedError("ParallelMoE has no gradient, and x requires one: call it "
+                                      "under torch.no_grad(), or with x.detach()")
+        given = x, self.gate_up.transpose(1, 2), *self.choose(x)
+        options = {"whole": self.whole, "experts": self.experts, "m": m, "group": self.group}
+        if self.shared is None:
+            pairs, routing = ag_moe(*given, **options)
+        else:
+            pairs, routing, tokens = ag_moe_gathered(*given, **options)
+        y = moe_rs(_gated(pairs), self.down.transpose(1, 2), routing, group=self.group)
+        if self.shared is None:
+            return y
+        wide = _gated(functional.linear(tokens, self.shared.gate_up))
+        return y + self.shared.down(wide) * functional.linear(x, self.shared_gate).sigmoid()
+
+    @torch.no_grad()
+    def load(self, tensors, prefix=""):
+        """Takes this rank's part of a checkpoint's layer: gate.weight, and of each expert
+        gate_proj, up_proj and down_proj (Qwen), or w1, w3 and w2 (Mixtral); with `shared` also
+        shared_expert.* and shared_expert_gate.weight.  prefix: as "model.layers.3.mlp." or
+        "model.layers.3.block_sparse_moe."."""
+        mixtral = prefix + "experts.0.w1.weight" in tensors
+        names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+        self.gate.copy_(_weight(tensors, prefix + "gate"))
+        (first, last), width = self._part, self._part[1] - self._part[0]
+        for place, expert in enumerate(self._mine):
+            gate, up, down = (_weight(tensors, "%sexperts.%d.%s" % (prefix, expert, name))
+                              for name in names)
+            self.gate_up[place, :width].copy_(gate[first:last])
+            self.gate_up[place, width:].copy_(up[first:last])
+            self.down[place].copy_(down[:, first:last])
+        if self.shared is not None:
+            self.shared.load(tensors, prefix + "shared_expert.")
+            self.shared_gate.copy_(_weight(tensors, prefix + "shared_expert_gate"))
         return self
