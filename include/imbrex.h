@@ -528,131 +528,6 @@ IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size
  * caller sees to.  Peers may still be running theirs. */
 IMBREX_API void imbrex_plan_destroy(imbrex_plan *plan);
 
-/* ---- Activations ----------------------------------------------------------------------------- */
-
-/* What an MLP does between its products; f(0) is 0 in all. */
-typedef enum imbrex_activation_kind {
-    IMBREX_SILU,      /* x / (1 + e^-x), also called swish */
-    IMBREX_GELU,      /* x / 2 * (1 + erf(x / sqrt(2))) */
-    IMBREX_GELU_TANH, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
-    IMBREX_RELU,      /* max(x, 0) */
-    IMBREX_RELU2      /* max(x, 0)^2 */
-} imbrex_activation_kind;
-
-typedef struct imbrex_activation {
-    imbrex_activation_kind kind;
-    int gated;            /* 1: f(gate) * up, where both lie side by side in a row; 0: f alone */
-    imbrex_dtype dtype;   /* of in, and of out unless that is quantised */
-    imbrex_scaling quant; /* out is E4M3, by `scales`: PER_TENSOR reads one, PER_ROW and PER_BLOCK
-                             write them, as imbrex_norm's */
-    int power_of_two;     /* 1: written scales are rounded up to powers of two */
-    uint32_t reserved[4];
-} imbrex_activation;
-
-/* gated: out[rows, cols] = f(in[:, :cols]) * in[:, cols:], in[rows, 2*cols]: the gate of a
- * transformer's MLP, whose gate and up products lie side by side.  Else out[rows, cols] = f(in),
- * in[rows, cols].  Computed in float32, rounded once; docs/numerics.md says how exact it is.  in
- * and out must not overlap, and need the alignment of their element.
- *
- * With quant, out has the bits of imbrex_quantize behind it, and cols is at most 2^24, else
- * UNSUPPORTED; without, scales must be NULL.  rows_here, in memory of the device: how many of the
- * rows there are, read when the stream comes to it; more than `rows` counts as that, less than 0 as
- * none, and of out and scales no other rows are written.  NULL: all.  Local. */
-IMBREX_TRY imbrex_activate(imbrex_group *group, const imbrex_activation *desc, int64_t rows,
-                           int64_t cols, const void *in, void *out, float *scales,
-                           const int32_t *rows_here, imbrex_stream stream);
-
-/* imbrex_activate with { IMBREX_SILU, .gated = 1 } of all rows. */
-IMBREX_TRY imbrex_silu_mul(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
-                           const void *in, void *out, imbrex_stream stream);
-
-/* ---- Norms ----------------------------------------------------------------------------------- */
-
-/* What imbrex_norm says of args.a[rows, cols] (x), dtype's (BF16, F16 or F32) as all operands but
- * scale_c and a quantised c are.  args: a, c, and bias, residual, gamma (with rms, else NULL), h,
- * normed (with quant, else NULL), scale_c (with quant, else NULL); m and all else 0.  c may be a
- * where it is not quantised, h may be residual; nothing else overlaps.  norm: NULL is INVALID.
- * cols: at most 32768, else UNSUPPORTED.  Any alignment of the elements will do; 16 bytes are
- * fastest.  Local. */
-IMBREX_TRY imbrex_rms_norm(imbrex_group *group, imbrex_dtype dtype, int64_t rows, int64_t cols,
-                           const imbrex_norm *norm, const imbrex_args *args, imbrex_stream stream);
-
-/* out[rows, cols] = in / scale as E4M3.  scales: as norm.quant; UNSCALED is INVALID.  Sizes as
- * above.  Local. */
-IMBREX_TRY imbrex_quantize(imbrex_group *group, imbrex_dtype dtype, imbrex_scaling scaling,
-                           int64_t rows, int64_t cols, const void *in, void *out, float *scales,
-                           imbrex_stream stream);
-
-/* ---- Kernels of your own --------------------------------------------------------------------- */
-
-/* A kernel is written against imbrex_device.h; docs/kernels.md shows how:
- *
- *     #include "imbrex_device.h"
- *     typedef struct { float *x; int n; } scale_args;
- *     IMBREXD_KERNEL(scale, scale_args) { ... args->x[i] ... imbrexd_wait(team, ...) ... }
- *
- * On "cuda" its text is CUDA C for the GPU's own architecture; on "cpu" it is C, for the compiler
- * in IMBREX_CC, or else cc, gcc or clang.  What was compiled once is kept on disk. */
-typedef struct imbrex_kernel imbrex_kernel;
-struct imbrexd_entry;
-
-typedef struct imbrex_kernel_desc {
-    const char *name;    /* as in IMBREXD_KERNEL(name, ...); at most 63 characters */
-    const char *source;  /* the text; NULL: it is in file */
-    const char *file;    /* as the compiler's messages name it, at most 255 characters; its #include
-                            "..." are beside it.  A .cubin is loaded as it is. */
-    const char *options; /* at most 48 words for the compiler, "-DTILE=64 -I include", or NULL */
-    const struct imbrexd_entry *entry; /* "cpu": IMBREXD_ENTRY(name), if it was compiled with the
-                                          program, in place of source; others do not look at it */
-    void *memory;        /* symmetric memory that the kernel reaches on its peers, imbrexd_peer: all
-                            of its piece, which must outlive it; NULL: none */
-    int signals;         /* words of its own on every rank, imbrexd_signal; zeroed; at most 2^20 */
-    int resident;        /* "cpu": blocks that run at once, at most 1024; others of a launch come
-                            after them.  0: IMBREX_CPU_THREADS */
-    size_t shared_bytes; /* of a block's own memory, imbrexd_shared; at most 232448, or what the GPU
-                            has */
-    const imbrex_gemm_desc *gemm; /* the library's product, which the text has hooks for
-                                     (imbrex_gemm.h); NULL: the text is the kernel */
-    uint64_t reserved[5];
-} imbrex_kernel_desc;
-
-/* Collective; compiles and loads, so that a launch need not.  INVALID if the text does not compile:
- * imbrex_error() then says what the compiler said. */
-IMBREX_TRY imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc *desc,
-                                imbrex_kernel **kernel);
-
-/* Enqueues grid blocks of block threads each ("cpu": one thread, whatever block says).  args: what
- * IMBREXD_KERNEL takes, args_bytes its size, at most 256; copied.  Launches of one kernel follow
- * each other, also on different streams.  Its waits end as all others do: the status then names
- * the kernel and the signal. */
-IMBREX_TRY imbrex_launch(imbrex_kernel *kernel, int grid, int block, const void *args,
-                         size_t args_bytes, imbrex_stream stream);
-
-/* What one launch of a kernel with a product multiplies: c = a * b, by ranks' rows. */
-typedef struct imbrex_gemm_operands {
-    const void *a;   /* [m, k] */
-    const void *own; /* [rows, k]: this rank's rows of a lie here, and need no wait; NULL: in a */
-    const void *b;   /* [n, k] or [k, n] */
-    void *const *c;  /* [ranks]: c[r][rows of r, n], in this rank's memory or a peer's */
-    int64_t m;       /* rows of this launch, as imbrex_args.m; 0: the desc's m */
-    int first;       /* rank whose rows come first; the next ranks' follow */
-    uint32_t reserved[7];
-} imbrex_gemm_operands;
-
-/* As imbrex_launch, for a kernel that was made with desc.gemm: m, n and k of that are at least 1,
- * its algorithm NULL, and bias is the hooks' to add.  On "cuda" such kernels want compute
- * capability 9.0, bf16 or f16, and rows of a and b of a multiple of 16 bytes, else UNSUPPORTED;
- * operands are aligned as a plan's.  All ranks on one node, at most 16.  Blocks are as many as
- * gemm.sms allows; desc.resident and desc.shared_bytes are not looked at.  A kernel's n-th launch,
- * of those that were not refused, has one operands.m on all ranks: if a rank is seen to differ, the
- * group fails, INVALID on all. */
-IMBREX_TRY imbrex_launch_gemm(imbrex_kernel *kernel, const imbrex_gemm_operands *operands,
-                              const void *args, size_t args_bytes, imbrex_stream stream);
-
-/* Local.  Waits until this rank's launches of the kernel are done, but for replays of graphs.  The
- * kernel is not to be launched any more. */
-IMBREX_API void imbrex_kernel_destroy(imbrex_kernel *kernel);
-
 /* ---- Tracing --------------------------------------------------------------------------------- */
 
 typedef enum imbrex_span_kind {
@@ -690,6 +565,8 @@ IMBREX_API size_t imbrex_trace_spans(imbrex_group *group, imbrex_span *spans, si
 #endif
 
 #include "imbrex_decode.h"
+#include "imbrex_kernel.h"
+#include "imbrex_local.h"
 #include "imbrex_moe.h"
 
 #endif /* IMBREX_H */

@@ -84,11 +84,14 @@ class Package(unittest.TestCase):
         soname = re.search(r"SONAME\D*\[(.*)\]", run("readelf", "-d", self.library))
         self.assertEqual(soname.group(1), "libimbrex.so." + version().split(".")[0])
 
+    def header(self, name):
+        with open(os.path.join(self.prefix, "include", name)) as file:
+            return file.read()
+
     def test_only_public_names_are_exported(self):
-        declared = set()
-        for name in "imbrex.h", "imbrex_decode.h", "imbrex_moe.h":
-            with open(os.path.join(self.prefix, "include", name)) as header:
-                declared |= set(re.findall(r"\b(imbrex_\w+)\(", header.read()))
+        text = self.header("imbrex.h")
+        text += "".join(map(self.header, re.findall(r'#include "(\w+\.h)"', text)))
+        declared = set(re.findall(r"\b(imbrex_\w+)\(", text))
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()
         exported = {line.split()[-1].split("@")[0] for line in lines}
         self.assertEqual(exported, exported & declared, "exported, but not in imbrex.h")
