@@ -26,6 +26,7 @@ from ._ranks import group, keep_plans
 from .nn import ColumnParallelLinear, ParallelMLP, ParallelMoE, RowParallelLinear
 
 __all__ = ["ColumnParallelLinear", "ParallelMLP", "ParallelMoE", "Routing", "RowParallelLinear",
-           "ag_mm", "ag_moe", "ag_moe_gathered", "ag_scaled_mm", "all_gather", "all_reduce", "all_reduce_rms",
-           "combine", "dispatch", "flash_decode", "group", "keep_plans", "merge_states", "mm_ar",
-           "mm_rs", "moe_rs", "reduce_scatter", "scaled_mm_ar", "scaled_mm_rs"]
+           "ag_mm", "ag_moe", "ag_moe_gathered", "ag_scaled_mm", "all_gather", "all_reduce",
+           "all_reduce_rms", "combine", "dispatch", "flash_decode", "group", "keep_plans",
+           "merge_states", "mm_ar", "mm_rs", "moe_rs", "reduce_scatter", "scaled_mm_ar",
+           "scaled_mm_rs"]

@@ -202,8 +202,8 @@ def dispatch(a: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *, expert
     a[tokens, n]: this rank's, their number its own affair; ids, weights: as of ag_moe.
     rank_tokens: the most of any rank, alike on all; None: as many as a has, on all.
     expert_capacity: rows of each expert, which begin at its multiples; 0: they begin at multiples
-    of align.  rows: as of ag_moe.  e4m3: c is float8_e4m3fn, times scales[capacity, n/128 rounded up]; else scales is
-    None.  No gradient."""
+    of align.  rows: as of ag_moe.  e4m3: c is float8_e4m3fn, times scales[capacity, n/128 rounded
+    up]; else scales is None.  No gradient."""
     if rank_tokens is None:
         rank_tokens = a.shape[0]
     c, scales, *routing = torch.ops.imbrex.dispatch(a, ids, weights, experts, rank_tokens, align,

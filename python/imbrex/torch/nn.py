@@ -115,9 +115,9 @@ class ParallelMLP(torch.nn.Module):
 
 
 class ParallelMoE(torch.nn.Module):
-    """A layer of experts for x[rows, hidden], this rank's tokens: each token's best top_k of them by
-    the softmax of gate(x), their MLPs' results by those weights.  Forward only: its parameters take
-    no gradient.
+    """A layer of experts for x[rows, hidden], this rank's tokens: each token's best top_k of them
+    by the softmax of gate(x), their MLPs' results by those weights.  Forward only: its parameters
+    take no gradient.
 
     whole: rank r has experts r*E/R up to (r+1)*E/R, rounded down; else a part of every expert.
     renormalize: a token's weights are divided by their sum (Mixtral; norm_topk_prob of Qwen).
