@@ -65,6 +65,10 @@ imbrex_status imx_status_need_place(const void *at, size_t bytes, const char *na
 imbrex_status imx_status_range(const char *of, const char *name, int64_t value, int64_t least,
                                int64_t most) IMX_MUST_CHECK;
 
+/* UNSUPPORTED if a matrix of rows x cols, neither of them negative, has too many elements. */
+imbrex_status imx_status_elements(const char *of, const char *name, int64_t rows,
+                                  int64_t cols) IMX_MUST_CHECK;
+
 /* UNSUPPORTED if a byte is not 0: name is the struct's.  reserved: says so of of.name. */
 imbrex_status imx_status_reserved(const char *of, const char *name) IMX_MUST_CHECK;
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes,

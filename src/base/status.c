@@ -118,6 +118,16 @@ imbrex_status imx_status_range(const char *of, const char *name, int64_t value, 
     return IMBREX_OK;
 }
 
+imbrex_status imx_status_elements(const char *of, const char *name, int64_t rows, int64_t cols)
+{
+    const int64_t most = (int64_t)1 << IMX_ELEMENTS_MOST_LOG2;
+    if (rows > most || cols > most || (cols && rows > most / cols))
+        return imx_fail(IMBREX_UNSUPPORTED, "%s%s%s is %lld x %lld: want at most 2^%d elements",
+                        of ? of : "", of ? "." : "", name, (long long)rows, (long long)cols,
+                        IMX_ELEMENTS_MOST_LOG2);
+    return IMBREX_OK;
+}
+
 imbrex_status imx_status_reserved(const char *of, const char *name)
 {
     return imx_fail(IMBREX_UNSUPPORTED,

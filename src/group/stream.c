@@ -341,16 +341,12 @@ static imbrex_status check_activation(const imbrex_activation *desc)
 
 static imbrex_status check_sizes(const imx_activate_args *args)
 {
-    const int64_t most = (int64_t)1 << IMX_ELEMENTS_MOST_LOG2;
     if ((unsigned)args->dtype > IMBREX_F32)
         return imx_fail(IMBREX_INVALID, "dtype is %d: want IMBREX_BF16, F16 or F32", args->dtype);
     if (args->rows < 0 || args->cols < 0)
         return imx_fail(IMBREX_INVALID, "rows is %lld, cols is %lld: want from 0",
                         (long long)args->rows, (long long)args->cols);
-    if (args->rows > most || args->cols > most || (args->cols && args->rows > most / args->cols))
-        return imx_fail(IMBREX_INVALID, "rows x cols is %lld x %lld: want at most 2^%d elements",
-                        (long long)args->rows, (long long)args->cols, IMX_ELEMENTS_MOST_LOG2);
-    return IMBREX_OK;
+    return imx_status_elements(NULL, "rows x cols", args->rows, args->cols);
 }
 
 static size_t scales_of(const imx_activate_args *args)

@@ -18,6 +18,11 @@ static inline int64_t imx_dtype_size(int dtype)
     return dtype >= IMBREX_E4M3 ? 1 : dtype == IMBREX_F32 ? 4 : 2;
 }
 
+static inline int imx_dtype_eight(int dtype)
+{
+    return dtype == IMBREX_E4M3 || dtype == IMBREX_E5M2;
+}
+
 /* The index-th element of an array of dtype. */
 static inline const void *imx_dtype_at(int dtype, const void *array, int64_t index)
 {

@@ -45,13 +45,19 @@ typedef struct imx_cuda_config {
 
 enum { IMX_TENSOR_MAPS = 24 };
 
-/* Fixed at each launch: the grid, and maps, which are one argument together after the args and the
- * watch: as many as the kernel declares, in this order. */
+/* Fixed at each launch, all 0 before: the grid, and maps, which are one argument together after the
+ * args and the watch: as many as the kernel declares, in this order. */
 typedef struct imx_cuda_launch {
     int blocks;
     int map_count;
     imx_tensor_map maps[IMX_TENSOR_MAPS];
 } imx_cuda_launch;
+
+/* Blocks of a launch that would like so many: no more than the kernel was made for. */
+static inline int imx_cuda_blocks(const imx_cuda_config *config, int64_t wanted)
+{
+    return wanted < config->blocks ? (int)wanted : config->blocks;
+}
 
 /* ---- the row --------------------------------------------------------------------------------- */
 

@@ -92,15 +92,6 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
-static imbrex_status check_matrix(const char *what, int64_t rows, int64_t cols)
-{
-    if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "%s, %lld x %lld, is too large: want at most 2^%d elements", what,
-                        (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
-    return IMBREX_OK;
-}
-
 imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *request)
 {
     const imbrex_moe_desc *d = (const imbrex_moe_desc *)(const void *)request->desc;
@@ -121,8 +112,8 @@ imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *reques
                         "desc.tokens x desc.top_k is %lld x %d: want at most 2^%d pairs",
                         (long long)d->tokens, d->top_k, IMX_ROUTE_PAIRS_LOG2);
     int64_t rows = capacity(d, group->size), most = imx_max(d->n, d->k);
-    IMX_TRY(check_matrix("the matrix of desc.rows and desc.n or desc.k", rows, most));
-    return check_matrix("the matrix of all experts' weights", here * d->n, d->k);
+    IMX_TRY(imx_status_elements("desc", "rows x n, or x k,", rows, most));
+    return imx_status_elements("desc", "n, of a rank's experts, x k", here * d->n, d->k);
 }
 
 /* ---- what kernels get ------------------------------------------------------------------------ */

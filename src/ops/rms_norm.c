@@ -30,15 +30,12 @@ static const imx_op op = {
 
 static imbrex_status check_sizes(imbrex_dtype dtype, int64_t rows, int64_t cols)
 {
-    const int64_t most = (int64_t)1 << IMX_ELEMENTS_MOST_LOG2;
     if (dtype != IMBREX_BF16 && dtype != IMBREX_F16 && dtype != IMBREX_F32)
         return imx_fail(IMBREX_INVALID, "dtype is %d: want IMBREX_BF16, F16 or F32", (int)dtype);
     if (rows < 0 || cols < 0)
         return imx_fail(IMBREX_INVALID, "rows is %lld, cols is %lld: want from 0", (long long)rows,
                         (long long)cols);
-    if (rows > most || (cols && rows > most / cols))
-        return imx_fail(IMBREX_INVALID, "rows x cols is %lld x %lld: want at most 2^%d elements",
-                        (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
+    IMX_TRY(imx_status_elements(NULL, "rows x cols", rows, cols));
     if (cols > IMX_NORM_COLUMNS)
         return imx_fail(IMBREX_UNSUPPORTED, "cols is %lld: want at most %d", (long long)cols,
                         IMX_NORM_COLUMNS);

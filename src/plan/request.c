@@ -179,16 +179,6 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
     }
 }
 
-static imbrex_status check_matrix(const char *desc, const char *name, int64_t rows, int64_t cols)
-{
-    if (cols && rows > ((int64_t)1 << IMX_ELEMENTS_MOST_LOG2) / cols)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "a matrix of %s.%s = %lld x %lld is too large: want "
-                        "at most 2^%d elements",
-                        desc, name, (long long)rows, (long long)cols, IMX_ELEMENTS_MOST_LOG2);
-    return IMBREX_OK;
-}
-
 /* What products of other types must leave alone. */
 static imbrex_status check_unscaled(const imx_shape *s, const char *desc)
 {
@@ -250,9 +240,9 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r,
     IMX_TRY(imx_status_need(r->given ? r : NULL, desc, "want the shape of the plan"));
     for (int i = 0; i < op->info.desc_fields; i++)
         IMX_TRY(check_field(r, desc, &op->info.desc[i], least));
-    IMX_TRY(check_matrix(desc, "m x n", r->shape.m, r->shape.n));
-    IMX_TRY(check_matrix(desc, "m x k", r->shape.m, r->shape.k));
-    IMX_TRY(check_matrix(desc, "n x k", r->shape.n, r->shape.k));
+    IMX_TRY(imx_status_elements(desc, "m x n", r->shape.m, r->shape.n));
+    IMX_TRY(imx_status_elements(desc, "m x k", r->shape.m, r->shape.k));
+    IMX_TRY(imx_status_elements(desc, "n x k", r->shape.n, r->shape.k));
     if (r->m_least > r->shape.m)
         return imx_fail(IMBREX_INVALID, "%s.m_least is %lld: want from 0 to %s.m, %lld", desc,
                         (long long)r->m_least, desc, (long long)r->shape.m);

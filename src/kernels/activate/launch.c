@@ -33,8 +33,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     if (args->quant)
         wanted = args->quant == IMBREX_PER_ROW ? args->rows
                                                : (scaled + THREADS / 16 - 1) / (THREADS / 16);
-    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted);
 }
 
 const imx_kernel imx_kernel_activate = {

@@ -98,7 +98,6 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     int64_t wanted = imx_attend_counts(args) * args->splits;
     int64_t most = (int64_t)config->blocks * config->kept[0];
     launch->blocks = (int)(wanted < most ? wanted : most);
-    launch->map_count = 0;
 }
 
 const imx_kernel imx_kernel_attend = {

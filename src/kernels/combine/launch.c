@@ -26,9 +26,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_combine_args *args = untyped;
-    int64_t wanted = args->tokens < 1 ? 1 : args->tokens;
-    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, args->tokens > 0 ? args->tokens : 1);
 }
 
 const imx_kernel imx_kernel_combine = {

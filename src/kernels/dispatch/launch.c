@@ -25,9 +25,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
 {
     const imx_dispatch_args *args = untyped;
     int64_t wanted = args->step == IMX_DISPATCH_SENDS ? args->most : config->blocks;
-    wanted = wanted < 1 ? 1 : wanted;
-    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 
 const imx_kernel imx_kernel_dispatch = {

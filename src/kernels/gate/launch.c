@@ -24,8 +24,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
 {
     const imx_gate_args *args = untyped;
     int64_t wanted = (args->tokens + WARPS - 1) / WARPS;
-    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted);
 }
 
 const imx_kernel imx_kernel_gate = {

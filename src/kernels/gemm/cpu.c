@@ -33,11 +33,6 @@ static size_t panel_floats(int64_t rows, int64_t cols)
     return ((size_t)rows * (size_t)cols + 15) / 16 * 16;
 }
 
-static bool is_8bit(const imx_gemm_args *args)
-{
-    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
-}
-
 static void one_thread(void)
 {
     imx_blas_threads(1); /* the blocks are the threads */
@@ -58,7 +53,7 @@ size_t imx_gemm_cpu_scratch(const void *untyped)
         return 0;
     return sizeof(float) *
            (panel_floats(s->tile_rows, args->k) + panel_floats(s->tile_cols, args->k) +
-            (is_8bit(args) ? 2 : 1) * panel_floats(s->tile_rows, s->tile_cols));
+            (imx_dtype_eight(args->dtype) ? 2 : 1) * panel_floats(s->tile_rows, s->tile_cols));
 }
 
 static panels panels_in(const imx_gemm_args *args, void *scratch)
@@ -284,7 +279,7 @@ static void compute(const imx_gemm_args *args, const imx_tile *tile, panels *p)
             add_bias(args, tile, c, n);
         return;
     }
-    (is_8bit(args) ? product_8bit : product_short)(args, tile, p);
+    (imx_dtype_eight(args->dtype) ? product_8bit : product_short)(args, tile, p);
     if (biased)
         add_bias(args, tile, p->c, tile->cols);
     for (int64_t i = 0; i < tile->rows; i++)

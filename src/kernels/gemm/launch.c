@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "blas.h"
+#include "kernels/dtype.h"
 #include "kernels/kernels.h"
 #include "rooms.h"
 #include "sm90_tile.h"
@@ -92,27 +93,16 @@ static bool is_listed_once(const imx_gemm_args *args, const imx_sm90_config *c, 
     return imx_schedule_ceil(tiles, blocks / c->cluster) <= IMX_SM90_LISTED;
 }
 
-static bool is_8bit(const imx_gemm_args *args)
-{
-    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
-}
-
-/* Of a and b. */
-static int element_bytes(const imx_gemm_args *args)
-{
-    return is_8bit(args) ? 1 : args->dtype == IMBREX_F32 ? 4 : 2;
-}
-
 static int atom(const imx_gemm_args *args)
 {
-    return ATOM_BYTES / element_bytes(args);
+    return ATOM_BYTES / (int)imx_dtype_size(args->dtype);
 }
 
 /* Options of 8-bit a and b, in either form. */
 static void say_8bit(const imx_gemm_args *args, char *text, size_t size)
 {
     text[0] = 0;
-    if (is_8bit(args))
+    if (imx_dtype_eight(args->dtype))
         snprintf(text, size, " -DIMX_EIGHT=%d -DIMX_SCALING=%d", args->dtype, args->scaling);
 }
 
@@ -123,7 +113,8 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
     /* A block that has no tile pushes all the same: else few would bring all of the rows. */
     int wanted = args->features & IMX_GEMM_PUSHES ? units : c->blocks;
     *config = (imx_cuda_config){
-        .source = is_8bit(args) ? "kernels/gemm/sm90_eight.cu" : "kernels/gemm/sm90.cu",
+        .source =
+            imx_dtype_eight(args->dtype) ? "kernels/gemm/sm90_eight.cu" : "kernels/gemm/sm90.cu",
         .entry = "imx_gemm",
         .blocks = blocks_of(args, wanted, units, c->cluster),
         .cluster = c->cluster,
@@ -138,7 +129,8 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
     };
     char ranks[48] = "", of_8bit[64];
     say_8bit(args, of_8bit, sizeof of_8bit);
-    if (is_8bit(args) && args->features & IMX_GEMM_FAST && args->scaling != IMBREX_PER_BLOCK)
+    if (imx_dtype_eight(args->dtype) && args->features & IMX_GEMM_FAST &&
+        args->scaling != IMBREX_PER_BLOCK)
         strcat(of_8bit, " -DIMX_FAST");
     if (args->features & (IMX_GEMM_REDUCE_PULL | IMX_GEMM_REDUCE_PUSH))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
@@ -172,8 +164,8 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
 {
     const imx_schedule *s = &args->schedule;
     bool f32 = args->dtype == IMBREX_F32, small = s->tile_rows == 64, wide = s->tile_cols > 128;
-    bool aligned = tiling->aligned, eight = is_8bit(args);
-    int element = element_bytes(args);
+    bool aligned = tiling->aligned, eight = imx_dtype_eight(args->dtype);
+    int element = (int)imx_dtype_size(args->dtype);
     int warp_n = wide ? s->tile_cols / 4 : 32, warp_m = small ? 32 : 64;
     int tile_k = eight ? 128 : has_long_stages(args, tiling, target->shared_bytes_most) ? 64 : 32;
     int stages = !aligned ? 2 : f32 || eight || (wide && tile_k == 64) ? 3 : 4;
@@ -208,8 +200,9 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 {
     const imx_gemm_args *args = largest;
     imx_tiling tiling = tiling_of(args, target, blocks);
-    bool is_sm90 = tiling.form == IMX_GEMM_SM90 &&
-                   !(is_8bit(args) && args->features & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS));
+    bool is_sm90 =
+        tiling.form == IMX_GEMM_SM90 &&
+        !(imx_dtype_eight(args->dtype) && args->features & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS));
     if (is_sm90)
         config_sm90(args, &tiling, blocks, config);
     else if (!(args->features & (IMX_GEMM_FORWARDS | IMX_GEMM_HOOKS)))
@@ -239,7 +232,8 @@ static imx_tensor_map map_of(int dtype, int bytes, const void *at, int64_t rows,
 static imx_tensor_map operand_map(const imx_gemm_args *args, const void *at, int64_t rows,
                                   int64_t cols, int box_rows)
 {
-    return map_of(args->dtype, element_bytes(args), at, rows, cols, box_rows, atom(args));
+    return map_of(args->dtype, (int)imx_dtype_size(args->dtype), at, rows, cols, box_rows,
+                  atom(args));
 }
 
 /* Of c or parts of it. */
@@ -292,9 +286,9 @@ static void add_pass_maps(const imx_gemm_args *args, int box_rows, imx_cuda_laun
     const char *to = imx_team_data(&args->team, imx_ring_to(s));
     for (int step = 0; step < s->ranks - 1; step++) {
         int owner = imx_schedule_rank(s, step);
-        launch->maps[launch->map_count++] =
-            operand_map(args, to + imx_schedule_row(s, owner) * args->k * element_bytes(args),
-                        imx_schedule_rows(s, owner), args->k, box_rows);
+        launch->maps[launch->map_count++] = operand_map(
+            args, to + imx_schedule_row(s, owner) * args->k * (int)imx_dtype_size(args->dtype),
+            imx_schedule_rows(s, owner), args->k, box_rows);
     }
 }
 

@@ -27,15 +27,10 @@ static bool is_16bit(int dtype)
     return dtype == IMBREX_BF16 || dtype == IMBREX_F16;
 }
 
-static bool is_8bit(int dtype)
-{
-    return dtype == IMBREX_E4M3 || dtype == IMBREX_E5M2;
-}
-
 /* The copy engine takes aligned rows only; what leaves a tile is of 16 bits. */
 static bool is_sm90(const imx_tiling_input *in)
 {
-    bool has = is_16bit(in->dtype) || (is_8bit(in->dtype) && is_16bit(in->out));
+    bool has = is_16bit(in->dtype) || (imx_dtype_eight(in->dtype) && is_16bit(in->out));
     return in->arch == 90 && has && is_aligned(in) && in->k > 0;
 }
 
@@ -102,7 +97,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .ranks = in->ranks,
             .sms = in->sms,
             .b_kn = in->layout == IMBREX_KN,
-            .eight = is_8bit(in->dtype),
+            .eight = imx_dtype_eight(in->dtype),
             .scatters = in->scatters,
             .hooks = in->hooks,
             .spanning = in->spanning,

@@ -38,7 +38,6 @@ static void cuda_launch(const void *args, const imx_cuda_config *config, imx_cud
 {
     (void)args;
     launch->blocks = config->blocks;
-    launch->map_count = 0;
 }
 
 const imx_kernel imx_kernel_ll = {

@@ -34,9 +34,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
         wanted = (args->rows + args->unit_rows - 1) / args->unit_rows;
     if (args->how == IMX_MERGE_LL)
         wanted = config->blocks;
-    wanted = wanted < 1 ? 1 : wanted;
-    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 
 const imx_kernel imx_kernel_merge = {

@@ -25,8 +25,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_norm_args *args = untyped;
-    launch->blocks = args->rows < config->blocks ? (int)args->rows : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, args->rows);
 }
 
 const imx_kernel imx_kernel_norm = {

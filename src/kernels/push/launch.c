@@ -37,8 +37,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     int64_t workers = config->threads - BOOKS;
     int64_t each = args->lines ? workers * IMX_PUSH_WORD : args->chunk_bytes;
     int64_t wanted = (args->most + each - 1) / each;
-    launch->blocks = wanted < config->blocks ? (int)(wanted > 0 ? wanted : 1) : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 
 const imx_kernel imx_kernel_push = {

@@ -35,8 +35,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     int64_t rows = args->rows < args->chunk_rows ? args->rows : args->chunk_rows;
     int64_t bytes = rows * args->n * imx_dtype_size(args->dtype);
     int64_t wanted = (bytes + 16 * THREADS - 1) / (16 * THREADS);
-    launch->blocks = wanted < config->blocks ? (int)(wanted > 0 ? wanted : 1) : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 
 const imx_kernel imx_kernel_reduce = {

@@ -26,9 +26,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const imx_route_args *args = untyped;
     int64_t pairs = (int64_t)args->tokens * args->top_k;
     int64_t wanted = args->step == IMX_ROUTE_PACKS ? (pairs + THREADS - 1) / THREADS : args->here;
-    wanted = wanted < 1 ? 1 : wanted;
-    launch->blocks = wanted < config->blocks ? (int)wanted : config->blocks;
-    launch->map_count = 0;
+    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 
 const imx_kernel imx_kernel_route = {
