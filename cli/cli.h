@@ -77,6 +77,7 @@ void progress_end(progress *bar); /* wipes the bar */
  * the exit code. */
 int cli_run(int argc, char **argv);
 int cli_mlp(int argc, char **argv);
+int cli_decode(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_compile(int argc, char **argv);
 int cli_info(int argc, char **argv);

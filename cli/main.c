@@ -22,6 +22,7 @@ typedef struct command {
 static const command commands[] = {
     { "run", cli_run, "start a program on several ranks of this machine" },
     { "mlp", cli_mlp, "run a transformer's MLP on several ranks: time it, check it, picture it" },
+    { "decode", cli_decode, "run a decode step of attention whose cache lies on several ranks" },
     { "bench", cli_bench, "time an operator, overlapped and not, against its product alone" },
     { "compile", cli_compile, "compile kernels ahead, for a GPU that need not be here" },
     { "info", cli_info, "what this build and this machine can do" },

@@ -3,6 +3,7 @@
 #
 # Included by CMakeLists.txt it sets embedded_source, the generated file, and how to make it.  Run
 # as a script it makes it: cmake -DOUT=<file> -DROOT=<source folder> -P imbrex_embed.cmake
+# With -DTEXT=<name> -DFILES=<a,b> that is one string of those files, for a kernel of the tool's.
 
 # Names are counted from the folders that the compiler searches: include/ and src/.
 set(embed_patterns
@@ -27,6 +28,42 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
                 ${CMAKE_CURRENT_LIST_DIR}/imbrex_embed.cmake
         DEPENDS ${embedded_files} ${CMAKE_CURRENT_LIST_DIR}/imbrex_embed.cmake
         COMMENT "Embedding kernel sources" VERBATIM)
+
+    # Sets result to a generated C file that defines `const char name[]`, these files' text.
+    function(imbrex_embed_text result name)
+        set(out ${PROJECT_BINARY_DIR}/${name}.c)
+        list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
+        string(REPLACE ";" "," joined "${files}")
+        add_custom_command(
+            OUTPUT ${out}
+            COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DTEXT=${name} "-DFILES=${joined}" -P
+                    ${PROJECT_SOURCE_DIR}/cmake/imbrex_embed.cmake
+            DEPENDS ${files} ${PROJECT_SOURCE_DIR}/cmake/imbrex_embed.cmake
+            COMMENT "Embedding ${name}" VERBATIM)
+        set(${result} ${out} PARENT_SCOPE)
+    endfunction()
+    return()
+endif()
+
+# The bytes of a file as C writes them.
+function(read_bytes file result)
+    file(READ ${file} hex HEX)
+    string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+    set(${result} "${hex}" PARENT_SCOPE)
+endfunction()
+
+if(TEXT)
+    string(REPLACE "," ";" files "${FILES}")
+    set(all "")
+    foreach(file ${files})
+        read_bytes(${file} bytes)
+        string(APPEND all "${bytes}\n")
+    endforeach()
+    file(WRITE ${OUT}.new "/* Generated: a kernel's text. */\n"
+                          "extern const char ${TEXT}[];\n\n"
+                          "const char ${TEXT}[] = {\n${all}0 };\n")
+    file(RENAME ${OUT}.new ${OUT})
     return()
 endif()
 
@@ -37,9 +74,7 @@ set(number 0)
 foreach(file ${files})
     file(RELATIVE_PATH name ${ROOT} ${file})
     string(REGEX REPLACE "^(include|src)/" "" name ${name})
-    file(READ ${file} hex HEX)
-    string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
-    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+    read_bytes(${file} hex)
     string(APPEND arrays "static const unsigned char file_${number}[] = {\n${hex}0 };\n\n")
     string(APPEND rows "    { \"${name}\", (const char *)file_${number}, "
                        "sizeof file_${number} - 1 },\n")

@@ -239,6 +239,13 @@ class LogicalNodes(Case):
         self.assertIn("passed", out)
         self.assertIn("nodes of 2 x 1 ranks", out)
 
+    def test_decode(self):
+        out = self.well(call([*MPIRUN, "-n", "4", TOOL, "decode", "--shape", "64,4,2,64",
+                              "--random", "2,9", "--rounds", "1", "--check", "--device", "cpu"],
+                             env={"IMBREX_NODE_RANKS": "2"}))
+        self.assertIn("passed", out)
+        self.assertIn("flash_decode: hierarchical", out)
+
     def test_bench_counts_bytes(self):
         out = self.well(call([*MPIRUN, "-n", "4", TOOL, "bench", "reduce_scatter", "--m", "64",
                               "--n", "32", "--rounds", "1", "--json"],

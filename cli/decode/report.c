@@ -1,0 +1,201 @@
+/* report.c - the result of `imbrex decode` as a table, as JSON and as a picture. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode.h"
+#include "matrix.h"
+#include "measure.h"
+#include "text.h"
+#include "timeline.h"
+
+static const char *how(const decode_result *r)
+{
+    return r->shape.by_heads ? "heads" : "tokens";
+}
+
+static void row(const decode_result *r, const char *name, int version, int base)
+{
+    printf("  %-50s %10.3f %10.2f\n", name, r->us[version] / 1000, r->us[version] / r->us[base]);
+}
+
+static void print_layer(const decode_result *r)
+{
+    const decode_weights *w = &r->model->weights;
+    bool biases = w->q_bias.rows || w->k_bias.rows || w->v_bias.rows || w->o_bias.rows;
+    char source[200];
+    snprintf(source, sizeof source, "%s", r->source);
+    text_harmless(source, false);
+    printf("attention of %s: %d rank%s on %s\n", source, r->ranks, r->ranks == 1 ? "" : "s",
+           r->device);
+    printf("  hidden %lld, %d heads of %d, %d of the cache, %s\n", (long long)w->hidden, w->heads,
+           w->head_dim, w->kv_heads, matrix_dtype_names[r->shape.dtype]);
+    printf("  %lld sequence%s of up to %lld tokens, and one more each\n", (long long)r->shape.batch,
+           r->shape.batch == 1 ? "" : "s", (long long)r->model->context);
+    printf("  RoPE %s, theta %g%s%s\n", decode_rope_names[w->rope.kind], w->rope.theta,
+           biases ? ", with biases" : "", w->q_norm.rows ? ", q and k normed" : "");
+    if (r->shape.by_heads)
+        printf("  a rank has %d head%s of the cache whole\n", r->shape.kv_heads,
+               r->shape.kv_heads == 1 ? "" : "s");
+    else
+        printf("  token t of a sequence lies on rank t %% %d, with all heads\n", r->ranks);
+}
+
+static void print_check(const decode_error *e, imbrex_dtype dtype)
+{
+    if (e->apart)
+        printf("  ranks do not have the same y, as all are to\n");
+    printf("  error of all of y        %.2g of its spread, allowed %.2g\n",
+           decode_check_relative(e), decode_check_allowed(dtype));
+    printf("  worst element            %.2g of its spread, allowed %.2g\n", e->worst,
+           decode_check_worst_allowed(dtype));
+    printf("  largest error            %.3g where |y| is up to %.3g: %s\n", e->largest, e->scale,
+           decode_check_passed(e, dtype) ? "passed" : "FAILED");
+}
+
+/* The operator, and of its line what follows its sizes, up to how it is cut. */
+static void print_plan(const char *what, const char *line)
+{
+    const char *algorithm = strstr(line, ": ");
+    algorithm = algorithm ? algorithm + 2 : "";
+    if (*line)
+        printf("  %-10s %.*s: %.*s\n", what, (int)strcspn(line, " "), line,
+               (int)strcspn(algorithm, ";"), algorithm);
+}
+
+void decode_print_table(const decode_result *r)
+{
+    print_layer(r);
+    print_plan("q, k, v", r->project);
+    print_plan("gather", r->gather);
+    print_plan("attention", r->attend);
+    print_plan("output", r->output);
+    if (measure_wire() > 0)
+        printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+               measure_wire());
+    if (r->device_clock)
+        printf("  By the GPU's clock%s.\n", r->graph ? ", replays of a CUDA graph of each" : "");
+    printf("\n  %-50s %10s %10s\n", "attention", "ms", "/ own");
+    row(r, "to the tokens and heads of this rank: own", DECODE_ATTEND_OWN, DECODE_ATTEND_OWN);
+    row(r, r->shape.by_heads ? "in the step: the same" : "to all tokens: merged over ranks",
+        DECODE_ATTEND, DECODE_ATTEND_OWN);
+    printf("\n  %-50s %10s %10s\n", "whole step, from hidden state to output", "ms", "/ alone");
+    row(r, "without communication: alone", DECODE_ALONE, DECODE_ALONE);
+    row(r, "sequential: communicate, compute", DECODE_SEQUENTIAL, DECODE_ALONE);
+    row(r, "overlapped", DECODE_STEP, DECODE_ALONE);
+    putchar('\n');
+    if (r->checked)
+        print_check(&r->error, r->shape.dtype);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void json_text(const char *key, const char *value)
+{
+    printf("  \"%s\": ", key);
+    text_json(stdout, value, strlen(value));
+    printf(",\n");
+}
+
+static void json_number(const char *key, double value, const char *end)
+{
+    printf("  \"%s\": ", key);
+    text_json_number(stdout, value);
+    printf("%s\n", end);
+}
+
+static void json_check(const decode_result *r)
+{
+    const decode_error *e = &r->error;
+    json_number("largest_error", e->largest, ",");
+    json_number("largest_y", e->scale, ",");
+    json_number("error_of_y", e->norm > 0 ? sqrt(e->squares / e->norm) : sqrt(e->squares), ",");
+    json_number("error_of_spread", decode_check_relative(e), ",");
+    json_number("error_of_spread_allowed", decode_check_allowed(r->shape.dtype), ",");
+    json_number("worst_element", e->worst, ",");
+    json_number("worst_element_allowed", decode_check_worst_allowed(r->shape.dtype), ",");
+    printf("  \"ranks_differ\": %s,\n", e->apart ? "true" : "false");
+    printf("  \"passed\": %s\n", decode_check_passed(e, r->shape.dtype) ? "true" : "false");
+}
+
+void decode_print_json(const decode_result *r)
+{
+    const decode_weights *w = &r->model->weights;
+    puts("{");
+    json_text("source", r->source);
+    json_text("device", r->device);
+    json_text("dtype", matrix_dtype_names[r->shape.dtype]);
+    json_text("parallel", how(r));
+    json_text("rope", decode_rope_names[w->rope.kind]);
+    json_number("rope_theta", w->rope.theta, ",");
+    json_text("project", r->project);
+    if (*r->gather)
+        json_text("gather", r->gather);
+    json_text("attend", r->attend);
+    json_text("output", r->output);
+    json_text("clock", r->device_clock ? "gpu" : "host");
+    json_number("emulated_link_gb_s", measure_wire(), ",");
+    printf("  \"graph\": %s,\n  \"ranks\": %d,\n", r->graph ? "true" : "false", r->ranks);
+    printf("  \"hidden\": %lld,\n  \"heads\": %d,\n  \"kv_heads\": %d,\n  \"head_dim\": %d,\n",
+           (long long)w->hidden, w->heads, w->kv_heads, w->head_dim);
+    printf("  \"batch\": %lld,\n  \"context\": %lld,\n", (long long)r->shape.batch,
+           (long long)r->model->context);
+    json_number("attend_own_us", r->us[DECODE_ATTEND_OWN], ",");
+    json_number("attend_us", r->us[DECODE_ATTEND], ",");
+    json_number("alone_us", r->us[DECODE_ALONE], ",");
+    json_number("sequential_us", r->us[DECODE_SEQUENTIAL], ",");
+    json_number("step_us", r->us[DECODE_STEP], r->checked ? "," : "");
+    if (r->checked)
+        json_check(r);
+    puts("}");
+}
+
+/* ---- The picture ----------------------------------------------------------------------------- */
+
+bool decode_write_timeline(const decode_result *r, const spans *step, const spans *sequential,
+                           const char *path, char *error, size_t size)
+{
+    enum { LINES = 4 };
+    char title[400], wire[60] = "", figures[LINES][80];
+    const char *lines[LINES];
+    static const char *const names[LINES] = { "attention to own tokens", "attention",
+                                              "sequential step", "step" };
+    static const int versions[LINES] = { DECODE_ATTEND_OWN, DECODE_ATTEND, DECODE_SEQUENTIAL,
+                                         DECODE_STEP };
+    if (measure_wire() > 0)
+        snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
+    snprintf(title, sizeof title,
+             "imbrex decode: %s, %lld sequences of %lld tokens, %s; %d rank%s by %s on %s%s",
+             r->source, (long long)r->shape.batch, (long long)r->model->context,
+             matrix_dtype_names[r->shape.dtype], r->ranks, r->ranks == 1 ? "" : "s", how(r),
+             r->device, wire);
+    for (int i = 0; i < LINES; i++) {
+        snprintf(figures[i], sizeof figures[i], "%s: %.3f ms", names[i], r->us[versions[i]] / 1000);
+        lines[i] = figures[i];
+    }
+    static const char *const streams[] = { "compute", "copies" };
+    timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
+    if (!ranks) {
+        snprintf(error, size, "out of memory");
+        return false;
+    }
+    spans_ranks(step, r->ranks, ranks);
+    spans_ranks(sequential, r->ranks, ranks + r->ranks);
+    const timeline_panel panels[] = {
+        { "overlapped", ranks, r->ranks },
+        { "sequential", ranks + r->ranks, r->ranks },
+    };
+    const timeline picture = {
+        .title = title,
+        .lines = lines,
+        .line_count = LINES,
+        .streams = streams,
+        .stream_count = 2,
+        .panels = panels,
+        .panel_count = 2,
+    };
+    bool written = timeline_write(&picture, path, error, size);
+    free(ranks);
+    return written;
+}
