@@ -3,6 +3,9 @@
  * One text, not a source and a set of headers: two kernels have an args.h each, which NVRTC, that
  * knows headers by name only, could not tell apart; and the text is the whole key of the cache, so
  * that a change to one kernel leaves the others' cubins alone.
+ *
+ * A header whose guard is sure to be defined already is left out: with every header in the text as
+ * often as it is included, the text of a large kernel would be a thousand times as long.
  */
 #include "source.h"
 
@@ -11,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MOST = 128, DEPTH_MOST = 16 };
+enum { NAME_MOST = 128, DEPTH_MOST = 16, DEFINED_MOST = 96 };
 
 const imx_source_file *imx_source_find(const char *name)
 {
@@ -59,23 +62,50 @@ static const imx_source_file *resolve(const char *from, const char *name)
     return file ? file : imx_source_find(name);
 }
 
-/* The name in a line `#include "name"`; false for any other line. */
-static bool included_name(const char *line, size_t length, char name[NAME_MOST])
+/* What follows the # of a directive; NULL: the line is none. */
+static const char *directive(const char *line)
 {
-    const char *at = line, *end = line + length;
-    at += strspn(at, " \t");
-    if (at >= end || *at != '#')
-        return false;
-    at += 1 + strspn(at + 1, " \t");
-    if (strncmp(at, "include", 7) != 0)
+    line += strspn(line, " \t");
+    return *line == '#' ? line + 1 + strspn(line + 1, " \t") : NULL;
+}
+
+/* How many more conditions hold below this line than above it. */
+static int deeper(const char *line)
+{
+    const char *word = directive(line);
+    return !word ? 0 : strncmp(word, "if", 2) == 0 ? 1 : strncmp(word, "endif", 5) == 0 ? -1 : 0;
+}
+
+/* The name in a line `#include "name"`; false for any other line. */
+static bool included_name(const char *line, char name[NAME_MOST])
+{
+    const char *at = directive(line);
+    if (!at || strncmp(at, "include", 7) != 0)
         return false;
     at += 7 + strspn(at + 7, " \t");
-    size_t quoted = at < end && *at == '"' ? strcspn(at + 1, "\"\n") : 0;
+    size_t quoted = *at == '"' ? strcspn(at + 1, "\"\n") : 0;
     if (quoted == 0 || quoted >= NAME_MOST || at[1 + quoted] != '"')
         return false;
     memcpy(name, at + 1, quoted);
     name[quoted] = '\0';
     return true;
+}
+
+/* Its first directives are `#ifndef G` and `#define G`, its last line `#endif` with G beside it. */
+static bool is_guarded(const imx_source_file *file)
+{
+    const char *first = file->text;
+    while (*first && *first != '#') {
+        first += strcspn(first, "\n");
+        first += *first == '\n';
+    }
+    char guard[NAME_MOST], opens[3 * NAME_MOST], ends[2 * NAME_MOST];
+    if (sscanf(first, "#ifndef %127s", guard) != 1)
+        return false;
+    sprintf(opens, "#ifndef %s\n#define %s\n", guard, guard);
+    size_t length = (size_t)sprintf(ends, "\n#endif /* %s */\n", guard);
+    return strncmp(first, opens, strlen(opens)) == 0 && file->bytes > length &&
+           strcmp(file->text + file->bytes - length, ends) == 0;
 }
 
 /* As imx_text_add, of thousands of lines, which need no format. */
@@ -89,33 +119,56 @@ static void add_lines(imx_text *out, const char *lines, const char *end)
     out->length += bytes;
 }
 
-/* What cannot be found stays as it is: the compiler then says so, with file and line. */
-static imbrex_status expand(const imx_source_file *file, int depth, imx_text *out)
+typedef struct whole {
+    imx_text text;
+    const imx_source_file *defined[DEFINED_MOST]; /* headers whose guards are sure to be defined */
+    int count;
+} whole;
+
+static bool is_defined(const whole *out, const imx_source_file *file)
+{
+    for (int i = 0; i < out->count; i++) {
+        if (out->defined[i] == file)
+            return true;
+    }
+    return false;
+}
+
+/* What cannot be found stays as it is: the compiler then says so, with file and line.  sure: no
+ * condition can hide this place. */
+static imbrex_status expand(const imx_source_file *file, int depth, bool sure, whole *out)
 {
     if (depth > DEPTH_MOST)
         return imx_fail(IMBREX_INTERNAL, "%s is included more than %d deep", file->name,
                         DEPTH_MOST);
-    imx_text_add(out, "#line 1 \"%s\"\n", file->name);
-    int number = 0;
+    bool guarded = is_guarded(file);
+    if (sure && guarded && out->count < DEFINED_MOST)
+        out->defined[out->count++] = file;
+    imx_text_add(&out->text, "#line 1 \"%s\"\n", file->name);
+    int number = 0, conditions = guarded ? -1 : 0;
     const char *lines = file->text, *line = lines; /* lines: those that are not copied yet */
     while (*line) {
         size_t length = strcspn(line, "\n");
         const char *next = line + length + (line[length] == '\n');
         char name[NAME_MOST];
-        const imx_source_file *other =
-            included_name(line, length, name) ? resolve(file->name, name) : NULL;
+        const imx_source_file *other = included_name(line, name) ? resolve(file->name, name) : NULL;
         number++;
+        conditions += deeper(line);
         if (other) {
-            add_lines(out, lines, line);
-            IMX_TRY(expand(other, depth + 1, out));
-            imx_text_add(out, "#line %d \"%s\"\n", number + 1, file->name);
+            add_lines(&out->text, lines, line);
+            if (is_defined(out, other))
+                imx_text_add(&out->text, "\n");
+            else {
+                IMX_TRY(expand(other, depth + 1, sure && conditions == 0, out));
+                imx_text_add(&out->text, "#line %d \"%s\"\n", number + 1, file->name);
+            }
             lines = next;
         }
         line = next;
     }
-    add_lines(out, lines, line);
+    add_lines(&out->text, lines, line);
     if (line > file->text && line[-1] != '\n')
-        imx_text_add(out, "\n");
+        imx_text_add(&out->text, "\n");
     return IMBREX_OK;
 }
 
@@ -127,15 +180,16 @@ typedef struct kept {
 
 static imbrex_status put_together(const imx_source_file *file, kept **out)
 {
-    imx_text measure = { 0 };
-    IMX_TRY(expand(file, 0, &measure));
+    whole measure = { .count = 0 };
+    IMX_TRY(expand(file, 0, true, &measure));
+    size_t bytes = measure.text.length;
     kept *k = NULL;
-    IMX_TRY(imx_sys_alloc(1, sizeof *k + measure.length + 1, &k));
-    imx_text text = { .at = k->text, .size = measure.length + 1 };
+    IMX_TRY(imx_sys_alloc(1, sizeof *k + bytes + 1, &k));
+    whole put = { .text = { .at = k->text, .size = bytes + 1 } };
     imbrex_status status;
-    IMX_GOTO(expand(file, 0, &text));
-    k->source = (imx_source){ .name = file->name, .text = k->text, .bytes = measure.length };
-    imx_cache_key_add(&k->source.key, k->text, measure.length);
+    IMX_GOTO(expand(file, 0, true, &put));
+    k->source = (imx_source){ .name = file->name, .text = k->text, .bytes = bytes };
+    imx_cache_key_add(&k->source.key, k->text, bytes);
     *out = k;
     return IMBREX_OK;
 fail:
