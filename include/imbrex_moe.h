@@ -67,7 +67,8 @@ typedef struct imbrex_moe_desc {
     imbrex_dtype dtype;    /* of a, b, bias, c and gathered */
     imbrex_layout layout;  /* of each expert's b */
     const char *algorithm; /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
-                                "sequential"; NULL: chosen */
+                                "sequential", of both over nodes "hierarchical", "sequential";
+                                NULL: chosen */
     int chunk_rows, sms;   /* as in imbrex_gemm_desc */
     int replicate;         /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
                               all ranks, and c of moe_rs are of all m tokens */
@@ -86,7 +87,7 @@ typedef struct imbrex_routing {
     uint64_t reserved[4];
 } imbrex_routing;
 
-/* Collective, of ranks of one node; else UNSUPPORTED.
+/* Collective.
  *
  *   ag_moe  a[own tokens, k], ids and weights[own tokens, top_k] (NULL: all 1),
  *           b[experts here, n, k] or [experts here, k, n]
@@ -127,12 +128,12 @@ typedef struct imbrex_dispatch_desc {
     int64_t expert_capacity; /* > 0: expert e of those here begins at row e * expert_capacity, and
                               * may have no more; then align and rows are 0 */
     int64_t rows;            /* capacity, with gaps; 0: as many as there can be */
-    const char *algorithm;   /* "store", "sequential" */
+    const char *algorithm;   /* "store", "sequential"; over nodes "hierarchical", "sequential" */
     int sms;                 /* as in imbrex_gemm_desc */
     uint32_t reserved[9];
 } imbrex_dispatch_desc;
 
-/* Collective, of ranks of one node; else UNSUPPORTED.  capacity: imbrex_plan_rows.
+/* Collective.  capacity: imbrex_plan_rows.
  *
  *   dispatch  a[own, n], ids and weights[own, top_k] (NULL: all 1)
  *             -> c[capacity, n] = the token of each row, by expert; args.routing.  wire E4M3: of
@@ -141,7 +142,8 @@ typedef struct imbrex_dispatch_desc {
  *   combine   a[capacity, n], args.routing of a dispatch of the same desc, residual[own, n] or NULL
  *             -> c[own, n] = the sum over ranks and places of weight * a[row], + residual
  *
- * A token travels once to each rank that has an expert of it, and a sum of it once back.  Ids out
+ * A token travels once to each rank that has an expert of it, and a sum of it once back; over
+ * several nodes all that a rank may have travels once to each of them.  Ids out
  * of range are none: a token with none alone comes back as its residual, or 0.  combine adds as
  * moe_rs does with whole experts, in the order that docs/moe.md has, and it travels in dtype.
  *

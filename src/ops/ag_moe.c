@@ -10,10 +10,14 @@
  * sequential  caller   | pack own ids and weights | push them and a, flags | wait for all | route |
  *                        all experts' tiles, whose rows of a are found by index |
  *
+ * over nodes  as sequential, but that both are gathered by hierarchical.h; the ids first, and, as
+ *             hierarchical, on other streams, so that a comes in while pairs are placed
+ *
  * Where tokens are on every rank nothing is sent: pack all, route, all tiles.
  *
  * The product reads own tokens from the caller's a, and others where they came in.
  */
+#include "hierarchical.h"
 #include "moe.h"
 #include "plan/descs.h"
 
@@ -304,6 +308,44 @@ static imbrex_status run_sequential(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+static imbrex_status run_nodes(const imx_run *run, bool overlapped)
+{
+    int64_t k = run->variant->shape.k, packed = pack_width(run->variant);
+    imx_needs a = { 0 };
+    if (is_replicated(run->variant))
+        return run_replicated(run);
+    imx_transfer_gather_needs(run->variant, k, &a);
+    const imx_run second = imx_transfer_second(run, &a);
+    const imx_net_streams lanes = imx_hierarchical_streams(run, overlapped);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(pack(run, imx_run_rows(run, run->rank), packed_own(run)));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_hierarchical_gather(&second, &lanes, packed_own(run), packed));
+    IMX_TRY(imx_hierarchical_gather(run, &lanes, run->args->a, k));
+    IMX_TRY(imx_transfer_gather_out(&second, run->stream, packed_own(run), packed, packed_all(run),
+                                    false));
+    IMX_TRY(route(run));
+    IMX_TRY(imx_transfer_gather_wait(run, run->stream));
+    IMX_TRY(gathered(run, run->stream, true));
+    IMX_TRY(multiply(run, imx_run_data(run, run->rank), NULL));
+    if (overlapped)
+        IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    return run_nodes(run, false);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return run_nodes(run, true);
+}
+
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 static const imbrex_field args[] = {
@@ -363,6 +405,16 @@ const imx_op imx_op_ag_moe = {
           .layout = lay_out_sequential,
           .prepare = prepare_sequential,
           .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = lay_out_sequential,
+          .prepare = prepare_sequential,
+          .run = run_sequential_nodes },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = lay_out_sequential,
+          .prepare = prepare_sequential,
+          .run = run_hierarchical },
     },
 };
 

@@ -12,7 +12,7 @@
  */
 #include "dispatch.h"
 #include "kernels/combine/args.h"
-#include "transfer.h"
+#include "token_sums.h"
 
 enum { COMBINE }; /* kernel */
 
@@ -43,6 +43,7 @@ static imx_combine_args combine_args(const imbrex_plan *plan)
         .dtype = (int)desc->dtype,
         .ranks = plan->group->size,
         .own = plan->group->rank,
+        .end = plan->group->size,
         .experts = desc->experts,
         .whole = 1,
         .slot_bytes = slot_bytes(plan),
@@ -73,18 +74,25 @@ static imbrex_status add_places(const imx_run *run, bool stores)
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
-/* What this rank has of own tokens lies at own_part. */
-static imbrex_status add_ranks(const imx_run *run, const void *own_part)
+/* Of own tokens, but for whose parts those are. */
+static imx_combine_args own_args(const imx_run *run)
 {
     imx_combine_args args = combine_args(run->plan);
     args.step = IMX_COMBINE_RANKS;
     args.tokens = run->m;
     args.first = run->rank * run->plan->shape.m;
     args.pair_expert = run->args->routing->pair_expert;
-    args.slots = imx_run_data(run, run->rank);
-    args.own_part = own_part;
     args.residual = run->args->residual;
     args.to = run->args->c;
+    return args;
+}
+
+/* What this rank has of own tokens lies at own_part. */
+static imbrex_status add_ranks(const imx_run *run, const void *own_part)
+{
+    imx_combine_args args = own_args(run);
+    args.slots = imx_run_data(run, run->rank);
+    args.own_part = own_part;
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
@@ -118,6 +126,58 @@ static imbrex_status run_sequential(const imx_run *run)
     }
     return receive(run, parts + run->rank * bytes);
 }
+
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+static size_t parts_bytes(const imbrex_plan *plan)
+{
+    return imx_align((size_t)plan->group->size * (size_t)slot_bytes(plan), 256);
+}
+
+static size_t node_slot_bytes(const imbrex_plan *plan)
+{
+    return imx_align((size_t)slot_bytes(plan), 256);
+}
+
+static void lay_out_nodes(const imx_variant *variant, imx_needs *needs)
+{
+    size_t local;
+    imx_token_sums_needs(variant, node_slot_bytes(variant->plan), needs, &local);
+    needs->local_bytes = parts_bytes(variant->plan) + local;
+}
+
+/* Others do not know how many tokens an owner has: sums of all that it might have travel. */
+static imbrex_status run_nodes(const imx_run *run, bool overlapped)
+{
+    const imx_net_streams lanes = imx_hierarchical_streams(run, overlapped);
+    char *parts = imx_run_local(run);
+    const imx_token_sums sums = {
+        .kernel = COMBINE,
+        .tokens = imx_dispatch_slots(run->plan),
+        .parts = parts,
+        .local = parts + parts_bytes(run->plan),
+        .slot_bytes = node_slot_bytes(run->plan),
+        .own = own_args(run),
+    };
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(add_places(run, false));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_token_sums_add(run, &lanes, &sums));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    return run_nodes(run, false);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return run_nodes(run, true);
+}
+
+/* ---- costs ----------------------------------------------------------------------------------- */
 
 /* As dispatch's. */
 static double store_cost(const imx_problem *p, const imx_rates *rates)
@@ -165,6 +225,16 @@ const imx_op imx_op_combine = {
           .layout = lay_out_sequential,
           .prepare = prepare,
           .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = lay_out_nodes,
+          .prepare = prepare,
+          .run = run_sequential_nodes },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = lay_out_nodes,
+          .prepare = prepare,
+          .run = run_hierarchical },
     },
 };
 

@@ -7,13 +7,18 @@
  * sequential  caller   | the same into own slots | copy all of them to each peer, flag | wait for
  *                        all | places of pairs | slots to c |
  *
+ * over nodes  caller   | the same into own slots | wait for all | places | slots to c |
+ *             inner    | own slots to the ranks of this node, flags | those from node + 1 | ... |
+ *             net      | own slots to node - 1, from node + 1 | node -+ 2 | ...
+ *                        sequential: all on the caller's stream
+ *
  * Rows leave before anybody knows how many there are: a slot for each token of each rank waits for
  * them.  In shared data: kernels/dispatch/args.h; signal r: rank r's tokens are here.
  */
 #include "dispatch.h"
 
+#include "hierarchical.h"
 #include "kernels/route/args.h"
-#include "transfer.h"
 
 enum { DISPATCH, ROUTE }; /* kernels */
 
@@ -292,6 +297,112 @@ static imbrex_status run_sequential(const imx_run *run)
     return receive(run);
 }
 
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+enum { REGIONS = 3 };
+
+/* What a rank's slots have of each region of data. */
+typedef struct region {
+    int64_t at, bytes;
+} region;
+
+static void regions_of(const imx_run *run, int rank, region regions[REGIONS])
+{
+    const imx_dispatch_args args = dispatch_args(run->plan);
+    int64_t ids = args.most * 2 * args.top_k * (int64_t)sizeof(int32_t);
+    int64_t scales = args.most * imx_dispatch_blocks(&args) * (int64_t)sizeof(float);
+    int64_t rows = args.most * args.row_bytes;
+    regions[0] = (region){ rank * ids, ids };
+    regions[1] = (region){ args.scales_at + rank * scales, scales };
+    regions[2] = (region){ args.rows_at + rank * rows, rows };
+}
+
+/* A rank's slots, which are here, to the other ranks of this node. */
+static imbrex_status spread(const imx_run *run, imbrex_stream stream, int rank)
+{
+    const imx_nodes *nodes = &run->plan->group->nodes;
+    region regions[REGIONS];
+    regions_of(run, rank, regions);
+    for (int i = 1; i < nodes->ranks; i++) {
+        int to = imx_nodes_mate(nodes, i);
+        for (int j = 0; j < REGIONS; j++)
+            IMX_TRY(imx_run_copy(run, stream, (char *)imx_run_data(run, to) + regions[j].at,
+                                 (char *)imx_run_data(run, run->rank) + regions[j].at,
+                                 (size_t)regions[j].bytes, to));
+        IMX_TRY(imx_run_post(run, stream, imx_run_signal(run, to) + rank, to));
+    }
+    return IMBREX_OK;
+}
+
+/* Own slots to the rank of this one's number on one node, those of its counterpart from another
+ * one.  How many tokens it has nobody knows here: all slots travel, once a node. */
+static imbrex_status swap(const imx_run *run, const imx_net_streams *lanes, int i, int to, int from)
+{
+    imx_transfer transfers[2 * REGIONS] = { 0 };
+    region own[REGIONS], theirs[REGIONS];
+    char *data = imx_run_data(run, run->rank);
+    int lane = i % lanes->nets;
+    regions_of(run, run->rank, own);
+    regions_of(run, from, theirs);
+    for (int j = 0; j < REGIONS; j++) {
+        transfers[2 * j].op = (imx_net_op){ false, to, data + own[j].at, (size_t)own[j].bytes };
+        transfers[2 * j + 1].op =
+            (imx_net_op){ true, from, data + theirs[j].at, (size_t)theirs[j].bytes };
+    }
+    transfers[0].signal = imx_run_signal(run, run->rank) + from;
+    return imx_run_step(run, lanes->net[lane], lane, transfers, 2 * REGIONS);
+}
+
+static imbrex_status exchange(const imx_run *run, const imx_net_streams *lanes)
+{
+    const imx_nodes *nodes = &run->plan->group->nodes;
+    IMX_TRY(spread(run, lanes->inner, run->rank));
+    for (int i = 1; i < nodes->count; i++) {
+        int to = nodes->first[(nodes->own + nodes->count - i) % nodes->count] + nodes->local;
+        int from = nodes->first[(nodes->own + i) % nodes->count] + nodes->local;
+        IMX_TRY(swap(run, lanes, i, to, from));
+    }
+    for (int i = 1; i < nodes->count; i++) {
+        int from = nodes->first[(nodes->own + i) % nodes->count] + nodes->local;
+        IMX_TRY(imx_run_wait(run, lanes->inner, imx_run_signal(run, run->rank) + from,
+                             IMX_POINT_CHUNK, from, 0));
+        IMX_TRY(spread(run, lanes->inner, from));
+    }
+    return IMBREX_OK;
+}
+
+static imbrex_status run_nodes(const imx_run *run, bool overlapped)
+{
+    const imx_net_streams lanes = imx_hierarchical_streams(run, overlapped);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(send(run, false));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(exchange(run, &lanes));
+    for (int i = 1; i < run->ranks; i++) {
+        int from = (run->rank + i) % run->ranks;
+        IMX_TRY(imx_run_wait(run, run->stream, imx_run_signal(run, run->rank) + from,
+                             IMX_POINT_CHUNK, from, 0));
+    }
+    IMX_TRY(route(run));
+    IMX_TRY(take(run));
+    if (overlapped)
+        IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    return run_nodes(run, false);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return run_nodes(run, true);
+}
+
+/* ---- costs ----------------------------------------------------------------------------------- */
+
 /* A gather sends `sent` where ranks share m rows; here each has m. */
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
@@ -364,6 +475,16 @@ const imx_op imx_op_dispatch = {
           .layout = layout,
           .prepare = prepare,
           .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = layout,
+          .prepare = prepare,
+          .run = run_sequential_nodes },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = layout,
+          .prepare = prepare,
+          .run = run_hierarchical },
     },
 };
 

@@ -7,6 +7,9 @@
  * sequential  caller   | all experts' tiles | weigh and add places | push each rank its tokens,
  *                        flags | wait for all | add ranks, bias |
  *
+ * over nodes  caller   | all experts' tiles | weigh and add places |, then token_sums.h; sequential
+ *                        without other streams
+ *
  * Where tokens are on every rank: then | push own sums to all, flags | wait for all | copy |
  *
  * A product is rounded to dtype, and so is what a rank sends of a token.  By copies rows of tokens
@@ -15,10 +18,11 @@
 #include "moe.h"
 #include "plan/descs.h"
 #include "sum_all.h"
+#include "token_sums.h"
 
 enum { GROUPED, COMBINE }; /* kernels */
 
-/* ---- local data: | products [capacity, n] | parts [tokens, n] | ------------------------------ */
+/* ---- local data: | products [capacity, n] | parts [tokens, n] | over nodes: sums | ----------- */
 
 static size_t products_bytes(const imx_variant *variant)
 {
@@ -29,7 +33,7 @@ static size_t products_bytes(const imx_variant *variant)
 static size_t parts_bytes(const imx_variant *variant)
 {
     size_t elements = (size_t)variant->shape.m * (size_t)variant->shape.n;
-    return elements * imx_dtype_bytes(variant->shape.dtype);
+    return imx_align(elements * imx_dtype_bytes(variant->shape.dtype), 256);
 }
 
 static void *products(const imx_run *run)
@@ -84,6 +88,7 @@ static imx_combine_args combine_args(const imx_run *run, int step)
         .dtype = (int)desc->dtype,
         .ranks = run->ranks,
         .own = run->rank,
+        .end = run->ranks,
         .experts = desc->experts,
         .whole = desc->parallel == IMBREX_EXPERTS_WHOLE,
         .pair_row = run->args->routing->pair_row,
@@ -107,17 +112,24 @@ static imbrex_status add_places(const imx_run *run, bool stores)
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
-/* What this rank has of own tokens lies at own_part. */
-static imbrex_status add_ranks(const imx_run *run, const void *own_part, void *to)
+/* Of own tokens, but for whose parts those are. */
+static imx_combine_args own_args(const imx_run *run, void *to)
 {
     imx_combine_args args = combine_args(run, IMX_COMBINE_RANKS);
     args.tokens = imx_run_rows(run, run->rank);
     args.first = imx_run_row(run, run->rank);
+    args.bias = run->args->bias;
+    args.to = to;
+    return args;
+}
+
+/* What this rank has of own tokens lies at own_part. */
+static imbrex_status add_ranks(const imx_run *run, const void *own_part, void *to)
+{
+    imx_combine_args args = own_args(run, to);
     args.slots = imx_run_data(run, run->rank);
     args.slot_bytes = (int64_t)imx_transfer_slot_bytes(run->variant);
     args.own_part = own_part;
-    args.bias = run->args->bias;
-    args.to = to;
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
@@ -173,6 +185,75 @@ static imbrex_status run_store(const imx_run *run)
     return imx_run_end(run);
 }
 
+/* ---- over nodes ------------------------------------------------------------------------------ */
+
+/* Returns the bytes of local data that the sums have, behind the parts. */
+static size_t sums_needs(const imx_variant *variant, imx_needs *n)
+{
+    size_t local;
+    imx_token_sums_needs(variant, imx_transfer_slot_bytes(variant), n, &local);
+    return local;
+}
+
+static void lay_out_nodes(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs sums = { 0 }, gather = { 0 };
+    size_t local = sums_needs(variant, &sums);
+    if (imx_moe_desc_of(variant->plan)->replicate)
+        imx_transfer_gather_needs(variant, variant->shape.n, &gather);
+    *n = imx_transfer_both(&sums, &gather);
+    n->local_bytes = products_bytes(variant) + parts_bytes(variant) + local;
+}
+
+static imbrex_status gather_sums_nodes(const imx_run *run, const imx_net_streams *lanes,
+                                       const void *own)
+{
+    int64_t width = run->variant->shape.n;
+    imx_needs sums = { 0 };
+    sums_needs(run->variant, &sums);
+    const imx_run gather = imx_transfer_second(run, &sums);
+    IMX_TRY(imx_hierarchical_gather(&gather, lanes, own, width));
+    return imx_transfer_gather_out(&gather, run->stream, own, width, run->args->c, false);
+}
+
+static imbrex_status run_nodes(const imx_run *run, bool overlapped)
+{
+    bool replicate = imx_moe_desc_of(run->plan)->replicate;
+    void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
+    const imx_net_streams lanes = imx_hierarchical_streams(run, overlapped);
+    const imx_token_sums sums = {
+        .kernel = COMBINE,
+        .tokens = run->m,
+        .parts = parts(run),
+        .local = (char *)parts(run) + parts_bytes(run->variant),
+        .slot_bytes = imx_transfer_slot_bytes(run->variant),
+        .own = own_args(run, own),
+    };
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(multiply(run));
+    IMX_TRY(add_places(run, false));
+    if (overlapped)
+        IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_token_sums_add(run, &lanes, &sums));
+    if (replicate && overlapped)
+        IMX_TRY(imx_run_fork(run));
+    if (replicate)
+        IMX_TRY(gather_sums_nodes(run, &lanes, own));
+    if (replicate && overlapped)
+        IMX_TRY(imx_run_join(run));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_sequential_nodes(const imx_run *run)
+{
+    return run_nodes(run, false);
+}
+
+static imbrex_status run_hierarchical(const imx_run *run)
+{
+    return run_nodes(run, true);
+}
+
 /* ---- the operator ---------------------------------------------------------------------------- */
 
 static const imbrex_field args[] = {
@@ -209,6 +290,16 @@ const imx_op imx_op_moe_rs = {
           .layout = layout,
           .prepare = prepare,
           .run = run_sequential },
+        { .name = "sequential",
+          .over_nodes = true,
+          .layout = lay_out_nodes,
+          .prepare = prepare,
+          .run = run_sequential_nodes },
+        { .name = "hierarchical",
+          .over_nodes = true,
+          .layout = lay_out_nodes,
+          .prepare = prepare,
+          .run = run_hierarchical },
     },
 };
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/plan.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -119,6 +120,8 @@ exchange_run exchange_take(const exchange *x, int run, imbrex_group *group, int6
     size_t e = element_bytes(d->dtype);
     exchange_run b = { .x = x, .run = run, .capacity = capacity };
     b.rank = imbrex_group_rank(group), b.ranks = imbrex_group_size(group);
+    while (b.node_ranks < b.ranks && imbrex_group_node(group, b.node_ranks) == 0)
+        b.node_ranks++;
     b.first = (int)rank_row(d->experts, b.ranks, b.rank);
     b.here = (int)rank_row(d->experts, b.ranks, b.rank + 1) - b.first;
     b.own = own_of(x, b.rank, run);
@@ -302,8 +305,8 @@ static double sum_of(const exchange_run *b, int64_t t, int64_t col, double *exac
 {
     const imbrex_dispatch_desc *d = &b->x->desc;
     int64_t first = (b->rank * d->rank_tokens + t) * d->top_k;
-    double total = 0;
-    bool any = false;
+    double total = 0, node = 0;
+    bool any = false, on_node = false;
     *exact = *size = 0;
     for (int r = 0; r < b->ranks; r++) {
         double part = 0;
@@ -320,8 +323,16 @@ static double sum_of(const exchange_run *b, int64_t t, int64_t col, double *exac
         }
         part = rounded(d->dtype, part);
         if (here)
-            total = any ? f32(total + part) : part;
-        any = any || here;
+            node = on_node ? f32(node + part) : part;
+        on_node = on_node || here;
+        if ((r + 1) % b->node_ranks) /* not its node's last */
+            continue;
+        if (b->node_ranks < b->ranks)
+            node = rounded(d->dtype, node);
+        if (on_node)
+            total = any ? f32(total + node) : node;
+        any = any || on_node;
+        on_node = false;
     }
     if (b->x->residual) {
         double more = element_get(d->dtype, b->residual, t * d->n + col);
@@ -353,6 +364,21 @@ static int check_sums(const exchange_run *b)
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
+/* To each other node once, whatever own tokens there are: all slots, or sums of as many. */
+static int check_volume(imbrex_plan *plan, const exchange_run *b, bool sums)
+{
+    const imbrex_dispatch_desc *d = &b->x->desc;
+    int64_t nodes = b->ranks / b->node_ranks, row = d->n * (int64_t)wire_bytes(b->x);
+    int64_t bytes = (row + 15) / 16 * 16 + 4 * blocks_of(b->x) + 8 * d->top_k;
+    if (sums)
+        bytes = d->n * (int64_t)element_bytes(d->dtype);
+    uint64_t sent = imx_describe_facts(plan).sent_between;
+    uint64_t want = (uint64_t)((nodes - 1) * d->rank_tokens * bytes);
+    RANK_CHECK(sent == want, "%s sent %d bytes between nodes, not %d",
+               sums ? "combine" : "dispatch", (int)sent, (int)want);
+    return 0;
+}
+
 /* Runs of both operators back to back, so that they overlap. */
 int exchange_run_all(imbrex_group *group, const exchange *x)
 {
@@ -369,6 +395,8 @@ int exchange_run_all(imbrex_group *group, const exchange *x)
         RANK_OK(l.failed);
         RANK_OK(imbrex_plan_run(dispatch, &out, NULL));
         RANK_OK(imbrex_plan_run(combine, &back, NULL));
+        failed = failed || check_volume(dispatch, &b[run], false) ||
+                 check_volume(combine, &b[run], true);
     }
     RANK_OK(lent_settle(&l));
     for (int run = 0; run < RUNS; run++) {
@@ -388,14 +416,16 @@ static const imbrex_dispatch_desc shapes[] = {
     { .rank_tokens = 5, .n = 130, .experts = 3, .top_k = 64, .align = 4 },
     { .rank_tokens = 0, .n = 8, .experts = 4, .top_k = 2 },
     { .rank_tokens = 6, .n = 0, .experts = 5, .top_k = 3 },
-    { .rank_tokens = 9, .n = 264, .experts = 7, .top_k = 3, .expert_capacity = 135 },
+    { .rank_tokens = 9, .n = 264, .experts = 7, .top_k = 3, .expert_capacity = 162 },
     { .rank_tokens = 4, .n = 5, .experts = 40, .top_k = 8, .rows = 800 },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static exchange case_of(int i)
+static exchange case_of(int i, bool over_nodes)
 {
-    static const char *const algorithms[] = { "store", "sequential", NULL };
+    static const char *const one[] = { "store", "sequential", NULL };
+    static const char *const several[] = { "hierarchical", "sequential", NULL };
+    const char *const *algorithms = over_nodes ? several : one;
     int shape = i / DISPATCH_KINDS % SHAPES, kind = i % DISPATCH_KINDS;
     exchange x = { .desc = shapes[shape],
                    .ids = kind,
@@ -409,8 +439,9 @@ static exchange case_of(int i)
 
 static int walk(imbrex_group *group, int step, char *arena)
 {
+    bool over_nodes = imbrex_group_node(group, imbrex_group_size(group) - 1) > 0;
     for (int i = 0; i < 2 * SHAPES * DISPATCH_KINDS; i += step) {
-        exchange x = case_of(i);
+        exchange x = case_of(i, over_nodes);
         x.arena = arena;
         if (exchange_run_all(group, &x)) {
             fprintf(stderr,

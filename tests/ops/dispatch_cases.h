@@ -31,6 +31,7 @@ typedef struct exchange {
 typedef struct exchange_run {
     const exchange *x;
     int run, rank, ranks, first, here; /* experts */
+    int node_ranks;                    /* ranks of a node */
     int64_t own, pairs, capacity;
     lent_sizes sizes;
     imbrex_routing routing, given;       /* given: to the runs */

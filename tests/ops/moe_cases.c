@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "imbrex_device.h"
+#include "plan/plan.h"
 #include "reference.h"
 
 enum { A, B, ROW, WEIGHT, IDS, BIAS }; /* inputs */
@@ -72,6 +73,7 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
     size_t e = element_bytes(d->dtype);
     bool whole = d->parallel == IMBREX_EXPERTS_WHOLE;
     moe_bench b = { .c = c, .rank = rank, .ranks = ranks, .m = m, .capacity = capacity };
+    b.node_ranks = ranks;
     b.first = whole ? (int)rank_row(d->experts, ranks, rank) : 0;
     b.here = whole ? (int)rank_row(d->experts, ranks, rank + 1) - b.first : d->experts;
     b.own_first = d->replicate ? 0 : rank_row(m, ranks, rank);
@@ -225,6 +227,22 @@ static bool part_of(const moe_bench *b, int r, int64_t token, int64_t col, float
     return any;
 }
 
+/* What the ranks of a node send of it together; where there is one node it is not rounded. */
+static bool node_part_of(const moe_bench *b, int first, int64_t token, int64_t col, float *sum)
+{
+    float part;
+    bool any = false;
+    for (int r = first; r < first + b->node_ranks; r++) {
+        if (!part_of(b, r, token, col, &part))
+            continue;
+        *sum = any ? *sum + part : part;
+        any = true;
+    }
+    if (any && b->node_ranks < b->ranks)
+        *sum = (float)rounded(b->c, (double)*sum);
+    return any;
+}
+
 static int check_sums(const moe_bench *b)
 {
     const imbrex_moe_desc *d = &b->c->desc;
@@ -232,8 +250,8 @@ static int check_sums(const moe_bench *b)
         int64_t token = b->own_first + i / d->n, col = i % d->n;
         float sum = 0, part;
         bool any = false;
-        for (int r = 0; r < b->ranks; r++) {
-            if (!part_of(b, r, token, col, &part))
+        for (int first = 0; first < b->ranks; first += b->node_ranks) {
+            if (!node_part_of(b, first, token, col, &part))
                 continue;
             sum = any ? sum + part : part;
             any = true;
@@ -301,6 +319,37 @@ int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
     return 0;
 }
 
+/* How many ranks are on the first node; every node has as many. */
+static int node_ranks_of(imbrex_group *group)
+{
+    int count = 0;
+    while (count < imbrex_group_size(group) && imbrex_group_node(group, count) == 0)
+        count++;
+    return count;
+}
+
+/* What leaves a node leaves it once: own tokens and ids to each other node, and of sums those for
+ * the rank of this number there. */
+static int check_volume(imbrex_plan *plan, const moe_bench *b, bool scatters)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t e = (int64_t)element_bytes(d->dtype), want = 0;
+    int64_t own = rank_row(b->m, b->ranks, b->rank + 1) - rank_row(b->m, b->ranks, b->rank);
+    for (int r = b->rank % b->node_ranks; r < b->ranks; r += b->node_ranks) {
+        int64_t theirs = rank_row(b->m, b->ranks, r + 1) - rank_row(b->m, b->ranks, r);
+        if (r == b->rank)
+            continue;
+        if (scatters)
+            want += theirs * d->n * e + (d->replicate ? own * d->n * e : 0);
+        else if (!d->replicate)
+            want += own * (d->k * e + 8 * d->top_k);
+    }
+    uint64_t sent = imx_describe_facts(plan).sent_between;
+    RANK_CHECK(sent == (uint64_t)want, "%s sent %d bytes between nodes, not %d",
+               scatters ? "moe_rs" : "ag_moe", (int)sent, (int)want);
+    return 0;
+}
+
 /* Both operators, with all tokens, with fewer, with all again. */
 static int check_case(imbrex_group *group, const moe_case *c, char *arena)
 {
@@ -318,9 +367,11 @@ static int check_case(imbrex_group *group, const moe_case *c, char *arena)
             continue;
         moe_bench b = moe_take(c, rank, ranks, ms[i], imbrex_plan_rows(ag));
         b.arena = arena;
-        failed = moe_run_ag(group, ag, &b) || moe_check_routing(&b) || moe_check_products(&b);
+        b.node_ranks = node_ranks_of(group);
+        failed = moe_run_ag(group, ag, &b) || moe_check_routing(&b) || moe_check_products(&b) ||
+                 check_volume(ag, &b, false);
         if (!failed && !c->real)
-            failed = moe_run_rs(group, rs, &b) || check_sums(&b);
+            failed = moe_run_rs(group, rs, &b) || check_sums(&b) || check_volume(rs, &b, true);
         moe_drop(&b);
     }
     if (failed)
@@ -344,6 +395,7 @@ static const struct {
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const char *const algorithms[] = { "copy", "ll", "sequential" }; /* of ag_moe */
+static const char *const over_nodes[] = { "hierarchical", "sequential", NULL };
 
 static moe_case case_of(int i)
 {
@@ -416,6 +468,19 @@ static int walk_wide(imbrex_group *group, const moe_walk *walk, char *arena)
     for (int i = 0; i < WIDE * 6; i += walk->step) {
         moe_case c = wide_case_of(i / 6, i % 6);
         if (i % 6 < 2 * wide[i / 6].tries && check_case(group, &c, arena))
+            return 1;
+    }
+    return 0;
+}
+
+int moe_cases_over_nodes(imbrex_group *group, void *untyped)
+{
+    const moe_walk *walk = untyped;
+    for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
+        moe_case c = case_of(i);
+        c.gathers = over_nodes[i / 2 % 3];
+        c.scatters = over_nodes[i % 3];
+        if (check_case(group, &c, NULL))
             return 1;
     }
     return 0;

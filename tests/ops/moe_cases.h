@@ -19,6 +19,7 @@ typedef struct moe_case {
 typedef struct moe_bench {
     const moe_case *c;
     int rank, ranks, first, here; /* experts */
+    int node_ranks;               /* ranks of a node; all are on one: ranks */
     int64_t m, own_first, own, pairs, capacity;
     imbrex_routing routing;
     char *a, *b, *out, *gathered, *row_a, *row_b, *bias, *sum;
@@ -43,6 +44,9 @@ typedef struct moe_walk {
     int step; /* every so-many-th case */
 } moe_walk;
 int moe_cases_all(imbrex_group *group, void *walk);
+
+/* The same where ranks are on several nodes, as many on each. */
+int moe_cases_over_nodes(imbrex_group *group, void *walk);
 
 /* The same on a device that does not read the host's memory. */
 int moe_cases_device(imbrex_group *group, void *walk);

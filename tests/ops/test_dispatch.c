@@ -27,6 +27,27 @@ static void cpu_ranks(void **state)
         on_ranks(ranks, exchange_every_case, &(int){ ranks == 3 ? 1 + 3 * SANITIZED_THREADS : 5 });
 }
 
+/* Nodes of so many ranks. */
+static int on_nodes(int ranks, int node_ranks, rank_main main, void *ctx)
+{
+    ranks_desc desc = { .size = ranks, .node_ranks = node_ranks };
+    imx_net_of_test = &net_threads;
+    net_threads_reset();
+    int failed = ranks_run(&desc, main, ctx);
+    imx_net_of_test = NULL;
+    return failed;
+}
+
+static void over_nodes(void **state)
+{
+    (void)state;
+    int often = 1 + 2 * SANITIZED;
+    assert_int_equal(on_nodes(4, 2, exchange_every_case, &(int){ 2 * often + 1 }), 0);
+    assert_int_equal(on_nodes(6, 3, exchange_every_case, &(int){ 5 * often }), 0);
+    assert_int_equal(on_nodes(6, 2, exchange_every_case, &(int){ 7 * often }), 0);
+    assert_int_equal(on_nodes(3, 1, exchange_every_case, &(int){ 5 * often }), 0);
+}
+
 /* More than a kernel's arguments have room for. */
 static void many_ranks(void **state)
 {
@@ -50,7 +71,8 @@ static void under(const char *name, const char *value, int step)
     setenv(name, value, 1);
     setenv("IMBREX_CPU_THREADS", "3", 1);
     ranks_desc desc = { .size = 3 };
-    int failed = ranks_run(&desc, exchange_every_case, &step);
+    int failed = ranks_run(&desc, exchange_every_case, &step) ||
+                 on_nodes(4, 2, exchange_every_case, &(int){ 3 * step });
     unsetenv("IMBREX_CPU_THREADS");
     unsetenv(name);
     assert_int_equal(failed, 0);
@@ -148,6 +170,7 @@ static void has_bits_of_moe_rs(void **state)
     (void)state;
     on_ranks(3, like_moe_rs, "store");
     on_ranks(4, like_moe_rs, "sequential");
+    assert_int_equal(on_nodes(4, 2, like_moe_rs, "hierarchical"), 0);
 }
 
 /* ---- what fails ------------------------------------------------------------------------------ */
@@ -283,28 +306,6 @@ static void says_what_is_wrong(void **state)
     on_ranks(2, mistakes, NULL);
 }
 
-static int refused(imbrex_group *group, void *ctx)
-{
-    const imbrex_dispatch_desc desc = { .rank_tokens = 8, .n = 8, .experts = 4, .top_k = 2 };
-    imbrex_plan *plan;
-    (void)ctx;
-    RANK_CHECK(imbrex_plan_dispatch(group, &desc, &plan) == IMBREX_UNSUPPORTED &&
-                   strstr(imbrex_error(), "dispatch is for ranks of one node, and these are on 2"),
-               "%s", imbrex_error());
-    return 0;
-}
-
-static void not_over_nodes(void **state)
-{
-    (void)state;
-    ranks_desc desc = { .size = 4, .node_ranks = 2 };
-    imx_net_of_test = &net_threads; /* else no group is made over nodes */
-    net_threads_reset();
-    int failed = ranks_run(&desc, refused, NULL);
-    imx_net_of_test = NULL;
-    assert_int_equal(failed, 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,7 +313,7 @@ int main(void)
         cmocka_unit_test(processes),          cmocka_unit_test(checked),
         cmocka_unit_test(in_chaos),           cmocka_unit_test(has_bits_of_moe_rs),
         cmocka_unit_test(says_what_is_wrong), cmocka_unit_test(fails_on_too_many_rows),
-        cmocka_unit_test(not_over_nodes),     cmocka_unit_test(fake_gpus),
+        cmocka_unit_test(over_nodes),         cmocka_unit_test(fake_gpus),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests_name("dispatch", tests, NULL, NULL);

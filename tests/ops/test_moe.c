@@ -7,8 +7,10 @@
 
 #include <cmocka.h>
 
+#include "dispatch_cases.h"
 #include "kernels/grouped/order.h"
 #include "moe_cases.h"
+#include "net_threads.h"
 #include "sanitized.h"
 
 static void on_ranks(int size, rank_main main, void *ctx)
@@ -25,6 +27,26 @@ static void bit_for_bit(void **state)
                  &(moe_walk){ .step = (ranks == 3 ? 1 : 3) * (SANITIZED ? 5 : 1) });
 }
 
+/* Nodes of so many ranks. */
+static int over_nodes(int ranks, int node_ranks, int step)
+{
+    ranks_desc desc = { .size = ranks, .node_ranks = node_ranks };
+    imx_net_of_test = &net_threads;
+    net_threads_reset();
+    int failed = ranks_run(&desc, moe_cases_over_nodes, &(moe_walk){ .step = step });
+    imx_net_of_test = NULL;
+    return failed;
+}
+
+static void bit_for_bit_over_nodes(void **state)
+{
+    (void)state;
+    assert_int_equal(over_nodes(4, 2, SANITIZED ? 7 : 2), 0);
+    assert_int_equal(over_nodes(6, 3, SANITIZED ? 13 : 5), 0);
+    assert_int_equal(over_nodes(6, 2, SANITIZED ? 17 : 7), 0);
+    assert_int_equal(over_nodes(3, 1, SANITIZED ? 13 : 5), 0);
+}
+
 /* Under the protocol checker, and with blocks that share the tiles otherwise. */
 static void checked(void **state)
 {
@@ -33,7 +55,7 @@ static void checked(void **state)
     setenv("IMBREX_CHECK", "1", 1);
     setenv("IMBREX_CPU_THREADS", "3", 1);
     ranks_desc desc = { .size = 3 };
-    int failed = ranks_run(&desc, moe_cases_all, &walk);
+    int failed = ranks_run(&desc, moe_cases_all, &walk) || over_nodes(4, 2, 4 * walk.step);
     unsetenv("IMBREX_CPU_THREADS");
     unsetenv("IMBREX_CHECK");
     assert_int_equal(failed, 0);
@@ -235,11 +257,26 @@ static void says_what_is_wrong(void **state)
     on_ranks(2, mistakes, NULL);
 }
 
-int main(void)
+/* A rank of several processes over nodes, for test_network.py. */
+static int as_rank(void)
 {
+    const imbrex_group_desc desc = { .device = "cpu" };
+    imbrex_group *group;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    int failed = moe_cases_over_nodes(group, &(moe_walk){ .step = 11 }) ||
+                 exchange_every_case(group, &(int){ 13 });
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "rank") == 0)
+        return as_rank();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(early_tiles_have_own_tokens_alone),
         cmocka_unit_test(bit_for_bit),
+        cmocka_unit_test(bit_for_bit_over_nodes),
         cmocka_unit_test(checked),
         cmocka_unit_test(divided_either_way),
         cmocka_unit_test(fails_on_too_many_rows),

@@ -16,6 +16,7 @@ BUILD = os.environ.get("IMBREX_BUILD_DIR", "build/release")
 TOOL = os.environ.get("IMBREX_TOOL") or os.path.join(BUILD, "imbrex")
 SPLIT = os.path.join(BUILD, "example_split")
 RANK = os.path.join(BUILD, "tests", "test_nodes")
+EXPERTS = os.path.join(BUILD, "tests", "test_moe")
 
 LIBRARIES = glob.glob(os.path.join(BUILD, "libimbrex_mpi.so.[0-9]"))
 for missing, reason in ((not LIBRARIES, "this build has no libimbrex_mpi"),
@@ -98,6 +99,9 @@ class LogicalNodes(Case):
 
     def test_table(self):
         self.well(call([*MPIRUN, "-n", "4", RANK, "table"], env={"IMBREX_NODE_RANKS": "2"}))
+
+    def test_experts(self):
+        self.well(call([*MPIRUN, "-n", "4", EXPERTS, "rank"], env={"IMBREX_NODE_RANKS": "2"}))
 
     def test_exchange(self):
         self.well(call([*MPIRUN, "-n", "6", RANK, "exchange"], env={"IMBREX_NODE_RANKS": "2"}))

@@ -10,13 +10,14 @@
  *
  * IMX_COMBINE_RANKS, of this rank's tokens, `first` and those behind it:
  *
- *     to[token, n] = the sum of the parts of those ranks that have a row of the token, in rank
- *                    order, in float32, then bias, then residual[token, n], rounded once; without
- *                    a rank: those, or 0
+ *     to[token, n] = the sum of the parts of those ranks, from `begin` up to `end`, that have a row
+ *                    of the token, in rank order, in float32, then bias, then residual[token, n],
+ *                    rounded once; without a rank: those, or 0
  *
- * Rank r's part, [tokens, n], lies at slots + r * slot_bytes; part `own` lies at own_part instead.
- * Who has a row: with `whole` the rank of the expert (r has r*experts/ranks up to
- * (r+1)*experts/ranks), else all ranks. */
+ * Rank r's part, [tokens, n], lies at slots + (r - begin) * slot_bytes; part `own` lies at own_part
+ * instead.  Who has a row: with `whole` the rank of the expert (r has r*experts/ranks up to
+ * (r+1)*experts/ranks), else all ranks.  Nodes of equally many ranks share experts in the same way:
+ * what they have together is added with nodes in the place of ranks. */
 #ifndef IMX_COMBINE_ARGS_H
 #define IMX_COMBINE_ARGS_H
 
@@ -38,7 +39,7 @@ typedef struct imx_combine_args {
     int stores;
     char *data[IMX_TEAM_MOST]; /* of each owner */
     /* ranks */
-    int ranks, own, experts, whole;
+    int ranks, own, begin, end, experts, whole;
     int64_t first, slot_bytes;
     const int32_t *pair_expert;
     const void *slots, *own_part, *bias, *residual;

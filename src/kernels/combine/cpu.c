@@ -63,8 +63,8 @@ static void add_ranks(const strip *s)
     const imx_combine_args *args = s->args;
     int64_t at = s->token * args->n + s->col;
     bool first = true;
-    for (int r = 0; r < args->ranks; r++) {
-        const char *part = (const char *)args->slots + r * args->slot_bytes;
+    for (int r = args->begin; r < args->end; r++) {
+        const char *part = (const char *)args->slots + (r - args->begin) * args->slot_bytes;
         const void *row =
             imx_dtype_at(args->dtype, r == args->own ? args->own_part : (const void *)part, at);
         if (!is_on(args, s->token, r))

@@ -66,10 +66,10 @@ COMBINE_FN bool is_on(const imx_combine_args &args, int64_t token, int rank)
 COMBINE_FN void list_ranks(const imx_combine_args &args, int64_t token, list *l)
 {
     int64_t at = token * args.n * BYTES;
-    for (int first = 0; first < args.ranks; first += LANES) {
+    for (int first = args.begin; first < args.end; first += LANES) {
         int rank = first + (int)threadIdx.x;
-        const char *part = (const char *)args.slots + rank * args.slot_bytes;
-        append(l, rank < args.ranks && is_on(args, token, rank),
+        const char *part = (const char *)args.slots + (rank - args.begin) * args.slot_bytes;
+        append(l, rank < args.end && is_on(args, token, rank),
                (rank == args.own ? (const char *)args.own_part : part) + at, 1.0f);
     }
     if (threadIdx.x)
