@@ -19,6 +19,9 @@ const char *model_config_text(const model_config *config, const char *section, c
 double model_config_number(const model_config *config, const char *section, const char *key,
                            double otherwise);
 
+/* Whether that is true. */
+bool model_config_is_true(const model_config *config, const char *section, const char *key);
+
 /* The language model's own part (0), or NULL, and the whole (1). */
 enum { MODEL_CONFIG_PARTS = 2 };
 const struct json_t *model_config_part(const model_config *config, int part);

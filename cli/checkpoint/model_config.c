@@ -71,6 +71,12 @@ double model_config_number(const model_config *config, const char *section, cons
     return json_is_number(value) ? json_number_value(value) : otherwise;
 }
 
+bool model_config_is_true(const model_config *config, const char *section, const char *key)
+{
+    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
+    return json_is_true(json_object_get(in, key));
+}
+
 const json_t *model_config_part(const model_config *config, int part)
 {
     return config->parts[part];
@@ -122,6 +128,12 @@ double model_config_number(const model_config *config, const char *section, cons
 {
     (void)config, (void)section, (void)key;
     return otherwise;
+}
+
+bool model_config_is_true(const model_config *config, const char *section, const char *key)
+{
+    (void)config, (void)section, (void)key;
+    return false;
 }
 
 #endif

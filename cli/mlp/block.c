@@ -100,10 +100,24 @@ static imbrex_status take(imbrex_group *group, const mlp_shape *s, int64_t colum
     return imbrex_mem_alloc(group, bytes ? bytes : 1, out);
 }
 
+static imbrex_status create_experts(imbrex_group *group, const mlp_shape *s, const char *algorithm,
+                                    int products, const mlp_operands *on, mlp_block *out)
+{
+    mlp_block block = { .group = group, .shape = *s, .on = *on, .products = products };
+    imbrex_status status = moe_block_create(&block, algorithm);
+    if (status == IMBREX_OK)
+        *out = block;
+    else
+        mlp_block_destroy(&block);
+    return status;
+}
+
 imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const char *algorithm,
                                int products, const mlp_operands *on, mlp_block *out)
 {
     int64_t up = (s->ungated ? 1 : 2) * s->width;
+    if (s->routed.experts)
+        return create_experts(group, s, algorithm, products, on, out);
     imbrex_gemm_desc first = {
         .m = s->tokens,
         .n = up,
@@ -120,7 +134,7 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         .algorithm = algorithm,
         .m_least = s->tokens,
     };
-    mlp_block block = { .group = group, .shape = *s, .on = *on };
+    mlp_block block = { .group = group, .shape = *s, .on = *on, .products = products };
     bool replicated = s->replicated && !products;
     if (products) {
         block.on.residual = NULL; /* what is added to y belongs to no product */
@@ -154,6 +168,7 @@ void mlp_block_destroy(mlp_block *block)
     if (block->group) {
         imbrex_mem_free(block->group, block->up);
         imbrex_mem_free(block->group, block->act);
+        moe_block_destroy(block);
     }
     memset(block, 0, sizeof *block);
 }
@@ -162,6 +177,8 @@ imbrex_status mlp_block_run(void *ctx)
 {
     const mlp_block *b = ctx;
     const mlp_shape *s = &b->shape;
+    if (s->routed.experts)
+        return moe_block_run(b);
     imbrex_args first = { .a = b->on.x, .b = b->on.gate_up, .bias = b->on.up_bias, .c = b->up };
     imbrex_args second = {
         .a = b->act,

@@ -270,13 +270,13 @@ static bool check_gate(const model_config *config, int layer, const mlp_weights 
     return true;
 }
 
-static bool check_config(const model_config *config, int layer, const mlp_weights *mlp,
-                         st_error *error)
+static bool check_config(const model_config *config, int layer, const char *ffn_key,
+                         const mlp_weights *mlp, st_error *error)
 {
     return check_gate(config, layer, mlp, error) && check_quantised(config, error) &&
            check_changes(config, error) &&
            check_size(config, "hidden_size", layer, mlp->hidden, error) &&
-           check_size(config, "intermediate_size", layer, mlp->ffn, error) &&
+           check_size(config, ffn_key, layer, mlp->ffn, error) &&
            check_biases(config, layer, mlp, error);
 }
 
@@ -289,20 +289,20 @@ static bool find_activation(const model_config *config, const char *asked,
     return st_fail(error, "%s: cannot be read", model_config_path(config));
 }
 
-static bool check_config(const model_config *config, int layer, const mlp_weights *mlp,
-                         st_error *error)
+static bool check_config(const model_config *config, int layer, const char *ffn_key,
+                         const mlp_weights *mlp, st_error *error)
 {
-    (void)layer, (void)mlp;
+    (void)layer, (void)ffn_key, (void)mlp;
     return st_fail(error, "%s: cannot be read", model_config_path(config));
 }
 
 #endif
 
-bool mlp_config_apply(const model_config *config, int layer, const char *asked,
+bool mlp_config_apply(const model_config *config, int layer, const char *ffn_key, const char *asked,
                       mlp_weights *weights, st_error *error)
 {
     weights->activation = asked ? asked_kind(asked) : IMBREX_SILU;
-    if (config && (!check_config(config, layer, weights, error) ||
+    if (config && (!check_config(config, layer, ffn_key, weights, error) ||
                    !find_activation(config, asked, &weights->activation, error)))
         return false;
     bool relu = weights->activation == IMBREX_RELU || weights->activation == IMBREX_RELU2;

@@ -68,10 +68,22 @@ static int check_request(const options_page *page, const mlp_source *source,
 {
     if (!source->random && !source->weights)
         return options_wrong(page, "on which weights? Give --weights and --input, or --random");
-    if (source->random && (source->weights || source->input || source->layer != NO_LAYER))
-        return options_wrong(page, "--random excludes --weights, --layer and --input");
-    if (!source->random && !source->input)
-        return options_wrong(page, "--input is missing: the file that holds x[tokens, hidden]");
+    if (source->random && (source->weights || source->input || source->layer != NO_LAYER ||
+                           source->prefix || source->tokens))
+        return options_wrong(
+            page, "--random excludes --weights, --layer, --prefix, --input and --tokens");
+    if (!source->random && !source->input && !source->tokens)
+        return options_wrong(page, "--input is missing: the file that holds x[tokens, hidden]; or "
+                                   "say --tokens N for a random one");
+    if (source->input && source->tokens)
+        return options_wrong(page, "--input and --tokens exclude each other");
+    if (source->experts_of && !source->random)
+        return options_wrong(page, "--experts-of is for --random: weights say it by themselves");
+    if (source->experts_of && !mlp_experts_parse(source->experts_of, NULL, NULL))
+        return options_wrong(page,
+                             "--experts-of is '%s': want EXPERTS,TOP_K, such as 8,2: at most 1024 "
+                             "and 64",
+                             source->experts_of);
     if (source->random && !mlp_model_parse(source->random, NULL))
         return options_wrong(page,
                              "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
@@ -83,19 +95,26 @@ int cli_mlp(int argc, char **argv)
 {
     mlp_source source = { .layer = NO_LAYER };
     mlp_request request = { .rounds = 9 };
-    const char *parallel = "sp";
+    const char *parallel = "sp", *experts = "tensor";
     int64_t ranks = 0;
     const option options[] = {
         { "weights", 'w', .text = &source.weights, .metavar = "PATH",
           .help = "a safetensors file, its index, or the directory of a model" },
         { "layer", 'l', .integer = &source.layer, .metavar = "L", .min = 0, .max = 1 << 20,
-          .help = "layer whose mlp.{gate,up,down}_proj are used (0)" },
+          .help = "layer whose mlp or experts are used (0)" },
+        { "prefix", 0, .text = &source.prefix, .metavar = "NAME",
+          .help = "what stands before \"layers.L.\" in the names of tensors (model.,\n"
+                  "nothing, language_model.model. or model.language_model.)" },
         { "input", 'i', .text = &source.input, .metavar = "FILE",
           .help = "safetensors with x[tokens, hidden]" },
+        { "tokens", 0, .integer = &source.tokens, .metavar = "N", .min = 1, .max = 1 << 24,
+          .help = "instead of a file: made-up input of so many tokens" },
         { "output", 'o', .text = &request.output, .metavar = "FILE",
           .help = "write y[tokens, hidden] there, as safetensors, unless --check\nfinds it wrong" },
         { "random", 0, .text = &source.random, .metavar = "H,F,T",
           .help = "instead of files: made-up weights and input of these sizes" },
+        { "experts-of", 0, .text = &source.experts_of, .metavar = "E,K",
+          .help = "with --random: E experts, of which each token takes K" },
         { "activation", 0, .text = &source.activation, .metavar = "NAME",
           .choices = "silu|gelu|gelu_tanh|relu|relu2",
           .help = "what config.json leaves open, and without one (silu)" },
@@ -104,6 +123,9 @@ int cli_mlp(int argc, char **argv)
         { "parallel", 0, .text = &parallel, .metavar = "HOW", .choices = "sp|ar",
           .help = "sp: each rank has its rows of x and y; ar: every rank has all of\nthem, "
                   "as servers do where tokens are few (sp)" },
+        { "experts", 0, .text = &experts, .metavar = "HOW", .choices = "tensor|whole",
+          .help = "tensor: every rank has a part of every expert; whole: each rank has\n"
+                  "experts of its own (tensor)" },
         { "residual", 0, .flag = &source.residual,
           .help = "add the input's residual[tokens, hidden] to y" },
         { "norm", 0, .text = &source.norm, .metavar = "NAME",
@@ -115,8 +137,8 @@ int cli_mlp(int argc, char **argv)
           .help = "what to compute on (the best here)" },
         { "algorithm", 0, .text = &request.algorithm, .metavar = "NAME",
           .choices = "copy|sequential|ll|hierarchical",
-          .help = "force one that both operators have: copy, sequential, ll; or\n"
-                  "hierarchical, over several nodes" },
+          .help = "force one that both operators have: copy, sequential, ll (of experts'\n"
+                  "sums: store); or hierarchical, over several nodes" },
         { "check", 'c', .flag = &request.check,
           .help = "compare y with a float64 reference, see below" },
         { "timeline", 't', .text = &request.timeline, .metavar = "FILE",
@@ -130,7 +152,8 @@ int cli_mlp(int argc, char **argv)
     };
     const options_page page = {
         .command = "mlp",
-        .synopsis = "{--weights PATH --layer L --input FILE | --random H,F,T} [options]",
+        .synopsis = "{--weights PATH --layer L {--input FILE | --tokens N} | --random H,F,T} "
+                    "[options]",
         .about =
             "Runs a transformer's MLP tensor-parallel on R ranks,\n\n"
             "  y = reduce_scatter((f(all_gather(x) gate^T) * (all_gather(x) up^T)) down^T),\n\n"
@@ -141,13 +164,16 @@ int cli_mlp(int argc, char **argv)
             "beside the weights says; biases are added where there are any, and MLPs without\n"
             "a gate are computed where f is relu or relu2. Whatever else the layer has is\n"
             "refused by its name. --residual and --norm are what follows the sum in a model:\n"
-            "y = RMSNorm(y + residual) by a weight of the layer, in the same operator.",
+            "y = RMSNorm(y + residual) by a weight of the layer, in the same operator.\n\n"
+            "Layers of experts are computed as Mixtral, Qwen2-MoE, Qwen3-MoE and DeepSeek have\n"
+            "them: the router's product and choice, ag_moe, f, moe_rs, and the shared expert.",
         .options = options,
         .notes =
             "--check bounds two errors, e = y - reference: ||e|| by 1e-5 (f32), 2e-3 (f16) or "
             "1.5e-2\n(bf16) of ||reference||, and every single element of e by six times that of "
             "its\nspread, sqrt(sum over the features of (activation * weight of down)^2). "
-            "The\nreference reads the files by itself.\n\n"
+            "The\nreference reads the files by itself. Experts that a token chose must be "
+            "float64's, but\nwhere scores are as near to each other as float32 may be off.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device or algorithm that is not there.",
     };
@@ -156,6 +182,7 @@ int cli_mlp(int argc, char **argv)
         return options_exit(given);
     request.replicated = strcmp(parallel, "ar") == 0;
     request.norm = source.norm;
+    request.whole = strcmp(experts, "whole") == 0;
     ranks = launch_count(&page, ranks, RANKS);
     int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)

@@ -46,33 +46,73 @@ void shard_rows(const matrix *x, int rank, int ranks, imbrex_dtype to, void *out
  *
  * Gate and up shards lie over each other as one b[2W, H].  Without a gate there is up alone, W for
  * 2W.  y may get a residual, and be normed, by the operator that adds it up. */
+/* Experts of which a token takes some; those that all tokens share are a set of one. */
+typedef struct mlp_expert_set {
+    int experts;      /* of all ranks; 0: there are none */
+    int here, first;  /* of this rank, and the first of them */
+    bool whole;       /* IMBREX_EXPERTS_WHOLE */
+    int64_t width;    /* features of each here */
+    imbrex_gate gate; /* the choice */
+} mlp_expert_set;
+
 typedef struct mlp_shape {
-    int64_t tokens, hidden, width; /* T, H, W: features of a rank */
+    int64_t tokens, hidden, width; /* T, H, W: features of a rank; with experts W is theirs */
     imbrex_dtype dtype;
     imbrex_activation_kind activation;
     bool ungated, replicated;
-    imbrex_norm norm; /* of y */
+    imbrex_norm norm;              /* of y */
+    mlp_expert_set routed, shared; /* routed.experts 0: the layer is dense */
 } mlp_shape;
+
+/* The shape of a model's layer on one of `ranks` ranks. */
+mlp_shape mlp_shape_of(const mlp_model *model, bool replicated, bool whole, int rank, int ranks);
+
+/* Of a set of experts. */
+typedef struct mlp_expert_operands {
+    const float *router; /* [experts, H]; NULL: every token takes the first, with a weight of 1 */
+    const float *correction; /* [experts], or NULL */
+    const void *gate_up;     /* [here, 2W, H] */
+    const void *down;        /* [here, H, W] */
+    const int32_t *ids;      /* NULL: as the router chooses; else of all tokens, in their place */
+} mlp_expert_operands;
 
 /* What a block runs on: all in memory of the group's device. */
 typedef struct mlp_operands {
-    const void *x;        /* [rows, H], or [T, H] */
-    const void *gate_up;  /* [2W, H] */
-    const void *up_bias;  /* [2W], or NULL */
-    const void *down;     /* [H, W] */
-    const void *bias;     /* [H], or NULL */
-    const void *residual; /* as x, or NULL */
-    const void *gamma;    /* [H] where y is normed, else NULL */
-    void *y;              /* as x */
-    imbrex_stream stream; /* to run on; NULL: the group's default */
+    const void *x;       /* [rows, H], or [T, H] */
+    const float *wide_x; /* the same in float32, for routers: ceil(T / R) rows, or T */
+    mlp_expert_operands routed, shared; /* where there are experts, instead of the next three */
+    const void *gate_up;                /* [2W, H] */
+    const void *up_bias;                /* [2W], or NULL */
+    const void *down;                   /* [H, W] */
+    const void *bias;                   /* [H], or NULL */
+    const void *residual;               /* as x, or NULL */
+    const void *gamma;                  /* [H] where y is normed, else NULL */
+    void *y;                            /* as x */
+    imbrex_stream stream;               /* to run on; NULL: the group's default */
 } mlp_operands;
+
+/* A set of experts on one rank: the router's product and choice, ag_moe, the activation, moe_rs. */
+typedef struct moe_set {
+    mlp_expert_set shape;
+    mlp_expert_operands on;
+    imbrex_plan *logits, *gate_up, *down;
+    int64_t routed_rows, rows, capacity; /* of wide_x, of x; room for pairs */
+    float *scores, *weights;             /* [routed_rows, experts], [routed_rows, top_k] */
+    int32_t *ids;                        /* [routed_rows, top_k] */
+    imbrex_routing routing;
+    void *words; /* that routing points into */
+    void *up, *act;
+} moe_set;
 
 typedef struct mlp_block {
     imbrex_group *group;
     mlp_shape shape;
     imbrex_plan *gate_up, *down;
     void *up, *act;
+    moe_set routed, shared;
+    void *shared_y; /* [rows, H]: what the shared experts make */
     mlp_operands on;
+    bool products;
 } mlp_block;
 
 /* Collective.  algorithm as in imbrex_gemm_desc.  products: the local products alone, without
@@ -84,13 +124,50 @@ void mlp_block_destroy(mlp_block *block);
 /* Enqueues the block on its stream; ctx is the mlp_block. */
 IMBREX_TRY mlp_block_run(void *ctx);
 
-/* ---- reference.c: the layer that --check compares with --------------------------------------- */
+/* ---- moe.c: the same of a layer with experts ------------------------------------------------- */
+
+/*     x[rows, H] --> logits --> ids, weights
+ *     x, ids --ag_moe--> up[pairs, 2W] --activate--> act[pairs, W] --moe_rs--> y[rows, H]
+ *
+ * Shared experts are one expert that all tokens take, cut over all ranks, and added to y; so are a
+ * residual and a norm, here, behind the sum. */
+IMBREX_TRY moe_block_create(mlp_block *block, const char *algorithm);
+void moe_block_destroy(mlp_block *block);
+IMBREX_TRY moe_block_run(const mlp_block *block);
+
+/* Blocks: what the block's last run chose for all T tokens, on the host: [T, top_k] each. */
+IMBREX_TRY moe_block_choice(const mlp_block *block, int32_t *ids, float *weights);
+
+/* Of the pairs, those of each rank and the most of an expert. */
+void moe_count_pairs(const mlp_expert_set *set, int ranks, int64_t tokens, const int32_t *ids,
+                     int64_t *by_rank, int64_t *most_of_expert);
+
+/* The ids of a rank that is alone with its experts: counted from its first; -1: another rank's. */
+void moe_keep_own(const mlp_expert_set *set, int64_t tokens, int32_t *ids);
+
+/* ---- operands.c: a rank's operands, in memory of its device ---------------------------------- */
+
+typedef struct mlp_loaded {
+    mlp_operands own; /* with this rank's x and y, or where they are replicated all of them */
+    mlp_operands all; /* with all of x and y, and without routers: for products alone */
+    void *own_y, *all_y;
+} mlp_loaded;
+
+/* How many steps loading has. */
+int mlp_operands_steps(const mlp_model *model);
+
+/* Collective; blocks.  Each rank reads its part of the weights alone. */
+IMBREX_TRY mlp_operands_load(imbrex_group *group, const mlp_model *model, const mlp_shape *shape,
+                             imbrex_stream stream, progress *shown, mlp_loaded *out);
+
+/* ---- reference_layer.c: the layer that --check compares with --------------------------------- */
 
 /* Read from its files once more by code of its own: what the run leaves out, or takes for another
  * function, is then seen. */
 typedef struct mlp_reference {
     checkpoint *file; /* that weights point into; NULL: random ones */
     mlp_weights weights;
+    mlp_experts experts; /* count 0: none; random ones are the model's */
     mlp_after after;
     double (*activation)(double x);
 } mlp_reference;
@@ -118,15 +195,29 @@ typedef struct mlp_error {
     double squares;  /* sum of (y - reference)^2 */
     double norm;     /* sum of reference^2 */
     double odd_rows; /* rows of x with NaN or infinities */
+    double near;     /* tokens that chose other experts than in float64, of nearly equal scores */
+    double strayed;  /* tokens whose experts have lower scores than others that they left out */
+    double weight;   /* the largest error of a weight, of what float32 allows */
     int odd_weights; /* 1: a weight or a bias is NaN or infinite */
     int lost;        /* 1: x or a weight holds a number that the dtype makes infinite */
     int apart;       /* 1: ranks that are to have the same y do not */
 } mlp_error;
 
+/* What tokens chose: top_k of each, in a row. */
+typedef struct mlp_choice {
+    int32_t *ids; /* NULL: there are no experts */
+    float *weights;
+} mlp_choice;
+
+/* The same from a token on. */
+mlp_choice mlp_choice_from(const mlp_choice *all, int top_k, int64_t token);
+
 /* Compares y[rows, hidden], rows row0 and on of the whole, with the reference from the whole
- * weights as dtype rounds them.  False if memory runs out. */
+ * weights as dtype rounds them.  choice: of these rows; each token's experts are judged, and then
+ * y by the experts that it chose, with float64's weights for them.  False if memory runs out. */
 bool mlp_check(const mlp_reference *reference, const matrix *x, imbrex_dtype dtype, int64_t row0,
-               int64_t rows, const void *y, progress *bar, mlp_error *out);
+               int64_t rows, const void *y, const mlp_choice *choice, progress *bar,
+               mlp_error *out);
 
 /* Adds the error of other rows to sum. */
 void mlp_check_add(mlp_error *sum, const mlp_error *more);
@@ -140,6 +231,20 @@ double mlp_check_worst_allowed(imbrex_dtype dtype);
 
 bool mlp_check_passed(const mlp_error *error, imbrex_dtype dtype); /* false for NaN, too */
 
+/* ---- choice.c: a token's experts in float64 -------------------------------------------------- */
+
+/* One token's logits[experts] in float64, and how far off each may be in float32 (unsure); what it
+ * chose, ids and weights[top_k].  correction: [experts], or NULL.
+ *
+ * Two numbers are nearly equal where what each may be off overlaps.  A choice is right if its
+ * experts are distinct, the best key first, each of a group that is among the best ones, and no
+ * expert left out of these groups has a larger key: MLP_CHOSE_NEAR where that holds only because
+ * numbers are nearly equal.  right[top_k]: the weights of what was chosen, in float64. */
+typedef enum mlp_verdict { MLP_CHOSE_SAME, MLP_CHOSE_NEAR, MLP_STRAYED } mlp_verdict;
+
+mlp_verdict mlp_judge(const imbrex_gate *gate, const double *logits, const double *unsure,
+                      const float *correction, const int32_t *ids, double *right);
+
 /* ---- rank.c: from making its group to the result --------------------------------------------- */
 
 typedef struct mlp_request {
@@ -148,6 +253,7 @@ typedef struct mlp_request {
     const char *device, *algorithm; /* NULL: chosen */
     const char *norm;               /* as in mlp_source */
     bool replicated;                /* x and y, on all ranks */
+    bool whole;                     /* experts */
     const char *output, *timeline;  /* files to write, or NULL */
     bool check, json;
     bool graph; /* time CUDA graphs of a block each */
@@ -169,6 +275,11 @@ typedef struct mlp_result {
     const char *activation;      /* "gelu_tanh" */
     const char *activation_from; /* "config.json" or "--activation"; NULL: assumed */
     bool gated, biases, residual;
+    int experts, top_k;           /* 0: none */
+    bool whole;                   /* experts */
+    int64_t shared;               /* features of shared experts */
+    int64_t *pairs;               /* [ranks]: of each rank's experts */
+    int64_t most_of_expert;       /* pairs */
     const char *norm;             /* "input_layernorm", or NULL */
     char gate_up[400], down[400]; /* imbrex_plan_describe */
     double products_us, sequential_us, overlapped_us;

@@ -23,37 +23,90 @@ typedef struct mlp_weights {
 mlp_weights shard_random_weights(int64_t hidden, int64_t ffn);
 matrix shard_random_input(int64_t tokens, int64_t hidden);
 
-/* ---- model.c: the tensors of a layer's MLP in a checkpoint: each of them is used or refused -- */
+/* Experts, each of the same shapes, and how a token chooses among them. */
+typedef struct mlp_experts {
+    int count;          /* 0: there are none, the layer is dense */
+    mlp_weights *list;  /* [count]; freed by mlp_experts_free */
+    matrix router;      /* [count, hidden]: logits */
+    matrix correction;  /* [1, count]: it chooses and is in no weight; no rows: none */
+    imbrex_gate gate;   /* the choice */
+    mlp_weights shared; /* what all tokens take; ffn 0: none */
+    matrix shared_gate; /* [1, hidden]: its weight is the sigmoid of that; no rows: it is 1 */
+} mlp_experts;
 
-enum { MLP_LAYER_PREFIX = 64 };
+mlp_experts shard_random_experts(int64_t hidden, int64_t ffn, int count, int top_k);
+void mlp_experts_free(mlp_experts *experts);
 
-/* Finds {gate,up,down}_proj.{weight,bias} below "<model>layers.<layer>.mlp.", where <model> is
- * "model.", nothing, "language_model.model." or "model.language_model.": shapes that fit each
- * other, one dtype; the gate and each bias may be missing.  Any other tensor there is refused by
- * its name.  prefix[MLP_LAYER_PREFIX] gets what was before the names; weights->activation is not
- * set. */
-bool mlp_layer_find(checkpoint *from, int layer, mlp_weights *weights, char *prefix,
-                    st_error *error) ST_MUST_CHECK;
+/* ---- layer.c: the tensors of a layer's MLP in a checkpoint: each of them is used or refused -- */
+
+enum { MLP_LAYER_PREFIX = 128 };
+
+/* What stands before the names of a layer's MLP, to prefix[MLP_LAYER_PREFIX]:
+ * "<model>layers.<layer>.mlp." or "....block_sparse_moe.".  model: "model." and such, or NULL: the
+ * one of "model.", nothing, "language_model.model." and "model.language_model." that is there. */
+bool mlp_layer_prefix(const checkpoint *from, const char *model, int layer, char *prefix,
+                      st_error *error) ST_MUST_CHECK;
+
+/* Whether the layer has tensors that speak of experts, computed or not. */
+bool mlp_layer_has_experts(const checkpoint *from, int layer);
+
+/* Refuses a tensor of the layer by its name, and returns false. */
+bool mlp_layer_refuse(const checkpoint *from, int layer, const char *name, st_error *error);
+
+/* Whether all tensors below the prefix, of files that are open, are in the index, too. */
+bool mlp_layer_listed(const checkpoint *from, const char *prefix, st_error *error) ST_MUST_CHECK;
+
+/* Finds {gate,up,down}_proj.{weight,bias} below the prefix: shapes that fit each other, one dtype;
+ * the gate and each bias may be missing, and gate over up may be gate_up_proj.weight.  Any other
+ * tensor there is refused by its name.  weights->activation is not set. */
+bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights *weights,
+                    char *prefix, st_error *error) ST_MUST_CHECK;
+
+/* ---- experts.c: those of a layer that has experts -------------------------------------------- */
+
+/* Finds the router, experts.E and the shared expert, if there is one, as Mixtral, Qwen2-MoE,
+ * Qwen3-MoE and DeepSeek name them.  Any other tensor is refused by its name.  The choice is not
+ * set, nor are activations. */
+bool mlp_experts_find(checkpoint *from, const char *model, int layer, mlp_experts *experts,
+                      char *prefix, st_error *error) ST_MUST_CHECK;
+
+/* ---- router.c: what config.json says of experts ---------------------------------------------- */
+
+/* Refuses models whose experts are not computed, by model_type. */
+bool mlp_router_known(const model_config *config, st_error *error) ST_MUST_CHECK;
+
+/* Sets the choice, and compares the config with what was found.  *ffn_key: what the model calls the
+ * size of an expert. */
+bool mlp_router_apply(const model_config *config, int layer, mlp_experts *experts,
+                      const char **ffn_key, st_error *error) ST_MUST_CHECK;
+
+/* Of a dense layer: false where the config says that it has experts. */
+bool mlp_router_absent(const model_config *config, int layer, st_error *error) ST_MUST_CHECK;
 
 /* ---- config.c: what the config.json beside a checkpoint says of its MLPs --------------------- */
 
 enum { MLP_CONFIG_ACTIVATIONS = IMBREX_RELU2 + 1 };
 extern const char *const mlp_config_activations[MLP_CONFIG_ACTIVATIONS]; /* "silu", by kind */
 
-/* Sets weights->activation: what the config says, or `asked` (NULL: not asked) where it says
+/* ffn_key: what the config calls the layer's ffn, "intermediate_size".
+ *
+ * Sets weights->activation: what the config says, or `asked` (NULL: not asked) where it says
  * nothing or two things; without a config what is asked, or SiLU.  False where the layer cannot be
  * computed from its weights and biases alone, or contradicts the config: the sentence names what
  * does. */
-bool mlp_config_apply(const model_config *config, int layer, const char *asked,
+bool mlp_config_apply(const model_config *config, int layer, const char *ffn_key, const char *asked,
                       mlp_weights *weights, st_error *error) ST_MUST_CHECK;
 
 /* ---- model.c: all of it ---------------------------------------------------------------------- */
 
 typedef struct mlp_source {
     const char *weights; /* a checkpoint, see safetensors.h */
+    const char *prefix;  /* of all layers, "model."; NULL: looked for */
     int64_t layer;
     const char *input;      /* safetensors with x[tokens, hidden] */
-    const char *random;     /* instead of the three above: "HIDDEN,FFN,TOKENS" */
+    int64_t tokens;         /* > 0: instead of an input, so many random ones */
+    const char *random;     /* instead of all above: "HIDDEN,FFN,TOKENS" */
+    const char *experts_of; /* "EXPERTS,TOP_K": random has experts; or NULL */
     const char *dtype;      /* NULL: the weights' own; random: f32 */
     const char *activation; /* see mlp_config_apply; random: NULL is silu */
     bool residual;          /* the input has residual[tokens, hidden], too */
@@ -68,13 +121,14 @@ typedef struct mlp_after {
 } mlp_after;
 
 /* The layer's weight of a norm, "post_attention_layernorm", and what config.json, or NULL, says of
- * norms: prefix, the mlp's, ends in "mlp.".  Refused where the norm has a bias. */
+ * norms; prefix: the mlp's.  Refused where the norm has a bias. */
 bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
                    const model_config *config, mlp_after *after, st_error *error) ST_MUST_CHECK;
 
 typedef struct mlp_model {
     checkpoint *weights_file, *input_file;
-    mlp_weights weights;
+    mlp_weights weights; /* of experts: hidden, the ffn of each, the activation */
+    mlp_experts experts; /* count 0: none */
     matrix x;
     mlp_after after;
     imbrex_dtype dtype;            /* to compute in */
@@ -89,6 +143,9 @@ typedef struct mlp_sizes {
 
 /* "HIDDEN,FFN,TOKENS", each at least 1; sizes may be NULL. */
 bool mlp_model_parse(const char *text, mlp_sizes *sizes);
+
+/* "EXPERTS,TOP_K"; both may be NULL. */
+bool mlp_experts_parse(const char *text, int *experts, int *top_k);
 
 bool mlp_model_open(const mlp_source *source, mlp_model *model, st_error *error) ST_MUST_CHECK;
 void mlp_model_close(mlp_model *model);

@@ -21,8 +21,8 @@ typedef struct rank_state {
     mlp_shape shape;
     int rank, ranks;
     int64_t row0, rows;
-    void *x, *gate_up, *up_bias, *down, *bias, *y, *all_x, *all_y; /* biases: NULL where none */
-    void *residual, *gamma;                                        /* likewise */
+    mlp_loaded on;
+    mlp_choice choice; /* of all tokens, on the host */
     cuda_timer *timer; /* NULL: the host's clock, on the groups' default streams */
     imbrex_stream stream;
     mlp_block overlapped, sequential, products;
@@ -32,101 +32,37 @@ typedef struct rank_state {
     progress bar, *shown; /* shown: &bar on rank 0, else NULL */
 } rank_state;
 
-/* Symmetric memory for a matrix. */
-static imbrex_status take(rank_state *s, int64_t rows, int64_t cols, void **out)
+/* What all tokens chose in the overlapped version's last run: pairs of each rank are in the result
+ * then. */
+static imbrex_status look_at_choice(rank_state *s)
 {
-    size_t bytes = (size_t)(rows * cols * matrix_dtype_bytes(s->shape.dtype));
-    return imbrex_mem_alloc(s->group, bytes ? bytes : 1, out);
-}
-
-enum part {
-    PART_X,
-    PART_ALL_X,
-    PART_GATE_UP,
-    PART_UP_BIAS,
-    PART_DOWN,
-    PART_BIAS,
-    PART_RESIDUAL,
-    PART_GAMMA
-};
-
-/* All of it. */
-static void fill_whole(const rank_state *s, const matrix *from, void *host)
-{
-    matrix_copy(from, 0, from->rows, 0, from->cols, s->shape.dtype, host, from->cols);
-}
-
-static void fill(const rank_state *s, enum part part, void *host)
-{
-    const mlp_model *m = s->model;
-    if (part == PART_X)
-        shard_rows(&m->x, s->rank, s->ranks, s->shape.dtype, host);
-    else if (part == PART_ALL_X)
-        fill_whole(s, &m->x, host);
-    else if (part == PART_RESIDUAL && s->shape.replicated)
-        fill_whole(s, &m->after.residual, host);
-    else if (part == PART_RESIDUAL)
-        shard_rows(&m->after.residual, s->rank, s->ranks, s->shape.dtype, host);
-    else if (part == PART_GAMMA)
-        fill_whole(s, &m->after.gamma, host);
-    else if (part == PART_GATE_UP)
-        shard_gate_up(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
-    else if (part == PART_UP_BIAS)
-        shard_up_bias(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
-    else if (part == PART_DOWN)
-        shard_down(&m->weights, s->rank, s->ranks, s->shape.dtype, host);
-    else
-        fill_whole(s, &m->weights.down_bias, host);
-}
-
-static imbrex_status load(rank_state *s, enum part part, int64_t rows, int64_t cols, void *device)
-{
-    size_t bytes = (size_t)(rows * cols * matrix_dtype_bytes(s->shape.dtype));
-    void *host = malloc(bytes + 1);
-    if (!host)
+    const mlp_expert_set *set = &s->shape.routed;
+    size_t pairs = (size_t)(s->shape.tokens * set->gate.top_k);
+    if (!s->choice.ids) {
+        s->choice.ids = malloc(pairs * sizeof *s->choice.ids + 1);
+        s->choice.weights = malloc(pairs * sizeof *s->choice.weights + 1);
+    }
+    if (!s->choice.ids || !s->choice.weights)
         return IMBREX_NO_MEMORY;
-    fill(s, part, host);
-    imbrex_status status = imbrex_copy(s->group, device, host, bytes, NULL);
-    if (status == IMBREX_OK)
-        status = imbrex_stream_sync(s->group, NULL);
-    free(host);
-    progress_step(s->shown);
-    return status;
+    TRY(moe_block_choice(&s->overlapped, s->choice.ids, s->choice.weights));
+    moe_count_pairs(set, s->ranks, s->shape.tokens, s->choice.ids, s->result.pairs,
+                    &s->result.most_of_expert);
+    return IMBREX_OK;
 }
 
-static imbrex_status load_operands(rank_state *s)
+/* For the products alone: the ids that a first run chooses, as this rank's experts number them. */
+static imbrex_status choose_once(rank_state *s, mlp_operands *all)
 {
-    const mlp_weights *weights = &s->model->weights;
-    int64_t t = s->shape.tokens, h = s->shape.hidden, w = s->shape.width;
-    int64_t up = shard_up_rows(weights, s->ranks);
-    int64_t most_rows = (t + s->ranks - 1) / s->ranks;
-    TRY(take(s, most_rows, h, &s->x));
-    TRY(take(s, t, h, &s->all_x));
-    TRY(take(s, up, h, &s->gate_up));
-    TRY(take(s, h, w, &s->down));
-    TRY(take(s, most_rows, h, &s->y));
-    TRY(take(s, t, h, &s->all_y));
-    TRY(load(s, PART_X, s->rows, h, s->x));
-    TRY(load(s, PART_ALL_X, t, h, s->all_x));
-    TRY(load(s, PART_GATE_UP, up, h, s->gate_up));
-    TRY(load(s, PART_DOWN, h, w, s->down));
-    if (shard_has_up_bias(weights)) {
-        TRY(take(s, 1, up, &s->up_bias));
-        TRY(load(s, PART_UP_BIAS, 1, up, s->up_bias));
-    }
-    if (weights->down_bias.rows) {
-        TRY(take(s, 1, h, &s->bias));
-        TRY(load(s, PART_BIAS, 1, h, s->bias));
-    }
-    if (s->model->after.residual.rows) {
-        TRY(take(s, s->shape.replicated ? t : most_rows, h, &s->residual));
-        TRY(load(s, PART_RESIDUAL, s->shape.replicated ? t : s->rows, h, s->residual));
-    }
-    if (s->model->after.gamma.rows) {
-        TRY(take(s, 1, h, &s->gamma));
-        TRY(load(s, PART_GAMMA, 1, h, s->gamma));
-    }
-    return IMBREX_OK;
+    const mlp_expert_set *set = &s->shape.routed;
+    size_t bytes = (size_t)(s->shape.tokens * set->gate.top_k) * sizeof(int32_t);
+    void *ids;
+    TRY(mlp_block_run(&s->overlapped));
+    TRY(look_at_choice(s));
+    moe_keep_own(set, s->shape.tokens, s->choice.ids);
+    TRY(imbrex_mem_alloc(s->alone, bytes ? bytes : 1, &ids));
+    imbrex_status status = imbrex_copy(s->alone, ids, s->choice.ids, bytes, NULL);
+    all->routed.ids = ids;
+    return failure_drain(status, s->alone, NULL);
 }
 
 static imbrex_status make_blocks(rank_state *s)
@@ -134,19 +70,18 @@ static imbrex_status make_blocks(rank_state *s)
     const mlp_request *q = s->request;
     static const imbrex_bootstrap one = { .rank = 0, .size = 1 };
     imbrex_group_desc desc = { .bootstrap = &one, .device = imbrex_group_device(s->group) };
+    const bool experts = s->shape.routed.experts > 0;
+    mlp_operands all = s->on.all;
     TRY(imbrex_group_create(&desc, &s->alone));
-    mlp_operands on = { s->x,        s->gate_up, s->up_bias, s->down,  s->bias,
-                        s->residual, s->gamma,   s->y,       s->stream };
-    mlp_operands all = on;
-    all.x = s->all_x;
-    all.y = s->all_y;
-    if (s->shape.replicated)
-        on = all;
-    TRY(mlp_block_create(s->group, &s->shape, q->algorithm, 0, &on, &s->overlapped));
-    TRY(mlp_block_create(s->group, &s->shape, "sequential", 0, &on, &s->sequential));
+    TRY(mlp_block_create(s->group, &s->shape, q->algorithm, 0, &s->on.own, &s->overlapped));
+    TRY(mlp_block_create(s->group, &s->shape, "sequential", 0, &s->on.own, &s->sequential));
+    if (experts)
+        TRY(choose_once(s, &all));
     TRY(mlp_block_create(s->alone, &s->shape, "sequential", 1, &all, &s->products));
-    imbrex_plan_describe(s->overlapped.gate_up, s->result.gate_up, sizeof s->result.gate_up);
-    imbrex_plan_describe(s->overlapped.down, s->result.down, sizeof s->result.down);
+    const mlp_block *b = &s->overlapped;
+    imbrex_plan_describe(experts ? b->routed.gate_up : b->gate_up, s->result.gate_up,
+                         sizeof s->result.gate_up);
+    imbrex_plan_describe(experts ? b->routed.down : b->down, s->result.down, sizeof s->result.down);
     return share_barrier(s->group);
 }
 
@@ -189,15 +124,15 @@ static imbrex_status enqueue_whole(rank_state *s, imbrex_plan *whole, void *host
 {
     const candidate *overlapped = &s->candidates[OVERLAPPED];
     const bool replicated = s->shape.replicated;
-    const imbrex_args args = { .a = s->y, .c = s->all_y };
+    const imbrex_args args = { .a = s->on.own_y, .c = s->on.all_y };
     size_t own = (size_t)(s->rows * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
     size_t mine = replicated ? bytes : own;
     memset(host, 0xff, mine);
-    TRY(imbrex_copy(s->group, replicated ? s->all_y : s->y, host, mine, s->stream));
+    TRY(imbrex_copy(s->group, s->on.own.y, host, mine, s->stream));
     TRY(overlapped->enqueue(overlapped->ctx));
     if (!replicated)
         TRY(imbrex_plan_run(whole, &args, s->stream));
-    return imbrex_copy(s->group, host, s->all_y, bytes, s->stream);
+    return imbrex_copy(s->group, host, s->on.all_y, bytes, s->stream);
 }
 
 /* The overlapped version's y, all ranks' rows, in host memory; the caller frees it. */
@@ -232,14 +167,15 @@ static imbrex_status compare(rank_state *s, const unsigned char *y, int *apart)
 static imbrex_status check(rank_state *s, const char *y)
 {
     int apart = 0;
+    const mlp_choice own = mlp_choice_from(&s->choice, s->shape.routed.gate.top_k, s->row0);
     if (s->shape.replicated)
         TRY(compare(s, (const unsigned char *)y, &apart));
     mlp_error mine, *all = calloc((size_t)s->ranks, sizeof *all);
     const mlp_model *m = s->model;
-    const char *own =
+    const char *at =
         y + (size_t)(s->row0 * s->shape.hidden) * (size_t)matrix_dtype_bytes(s->shape.dtype);
-    bool ok = all && mlp_check(s->request->reference, &m->x, s->shape.dtype, s->row0, s->rows, own,
-                               s->shown, &mine);
+    bool ok = all && mlp_check(s->request->reference, &m->x, s->shape.dtype, s->row0, s->rows, at,
+                               &own, s->shown, &mine);
     imbrex_status status = ok ? share_all(&s->share, &mine, sizeof mine, all) : IMBREX_NO_MEMORY;
     mlp_error sum = { 0 };
     for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
@@ -335,14 +271,6 @@ static int picture(rank_state *s)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static imbrex_norm norm_of(const mlp_after *after)
-{
-    if (!after->gamma.rows)
-        return (imbrex_norm){ 0 };
-    return (
-        imbrex_norm){ .rms = 1, .eps = (float)after->eps, .gamma_offset = (float)after->offset };
-}
-
 static imbrex_status begin(rank_state *s)
 {
     const mlp_request *q = s->request;
@@ -351,16 +279,7 @@ static imbrex_status begin(rank_state *s)
     TRY(imbrex_group_create(&desc, &s->group));
     s->rank = imbrex_group_rank(s->group);
     s->ranks = imbrex_group_size(s->group);
-    s->shape = (mlp_shape){
-        .tokens = m->x.rows,
-        .hidden = m->weights.hidden,
-        .width = shard_width(m->weights.ffn, s->ranks),
-        .dtype = m->dtype,
-        .activation = m->weights.activation,
-        .ungated = m->weights.ungated,
-        .replicated = q->replicated,
-        .norm = norm_of(&m->after),
-    };
+    s->shape = mlp_shape_of(m, q->replicated, q->whole, s->rank, s->ranks);
     s->row0 = shard_first_row(m->x.rows, s->rank, s->ranks);
     s->rows = shard_first_row(m->x.rows, s->rank + 1, s->ranks) - s->row0;
     s->result = (mlp_result){
@@ -375,6 +294,10 @@ static imbrex_status begin(rank_state *s)
         .activation = mlp_config_activations[m->weights.activation],
         .activation_from = m->activation_from,
         .gated = !m->weights.ungated,
+        .experts = m->experts.count,
+        .top_k = m->experts.gate.top_k,
+        .whole = q->whole,
+        .shared = m->experts.shared.ffn,
         .biases = shard_has_up_bias(&m->weights) || m->weights.down_bias.rows,
         .residual = m->after.residual.rows > 0,
         .norm = q->norm,
@@ -384,11 +307,12 @@ static imbrex_status begin(rank_state *s)
     s->result.device_clock = s->timer != NULL;
     s->result.graph = q->graph;
     s->shown = s->rank == 0 ? &s->bar : NULL;
-    int loads = 4 + (shard_has_up_bias(&m->weights) ? 1 : 0) + (m->weights.down_bias.rows ? 1 : 0) +
-                (m->after.residual.rows ? 1 : 0) + (m->after.gamma.rows ? 1 : 0);
-    progress_begin(s->shown, "mlp", loads + WARM + q->rounds);
+    progress_begin(s->shown, "mlp", mlp_operands_steps(m) + WARM + q->rounds);
     TRY(share_open(s->group, sizeof(mlp_error), &s->share));
-    TRY(load_operands(s));
+    TRY(mlp_operands_load(s->group, m, &s->shape, s->stream, s->shown, &s->on));
+    s->result.pairs = calloc((size_t)s->ranks, sizeof *s->result.pairs);
+    if (!s->result.pairs)
+        return IMBREX_NO_MEMORY;
     TRY(make_blocks(s));
     TRY(time_blocks(s));
     progress_end(s->shown);
@@ -425,6 +349,8 @@ static imbrex_status finish(rank_state *s, int *code)
     imbrex_status status = IMBREX_OK;
     if (q->check || q->output)
         status = collect(s, &y);
+    if (status == IMBREX_OK && q->check && s->choice.ids)
+        status = look_at_choice(s);
     if (status == IMBREX_OK && q->check)
         status = check(s, y);
     if (status == IMBREX_OK && q->output)
@@ -461,5 +387,8 @@ int mlp_rank(const mlp_request *request)
     imbrex_group_destroy(s.alone);
     imbrex_group_destroy(s.group);
     cuda_timer_close(s.timer);
+    free(s.choice.ids);
+    free(s.choice.weights);
+    free(s.result.pairs);
     return code;
 }

@@ -1,6 +1,5 @@
-/* reference.c - the reference: reads every tensor of the layer by its name, and the activation's
- * name, and asks nobody what the run made of them; float64 throughout, no rounding between the
- * steps, so that what it measures is all that the operators round. */
+/* reference.c - the reference: float64 throughout, no rounding between the steps, so that what it
+ * measures is all that the operators round. */
 #include "mlp.h"
 
 #include <math.h>
@@ -55,105 +54,6 @@ double (*mlp_reference_function(const char *name))(double)
         if (strstr(functions[i].names, word))
             return functions[i].function;
     return NULL;
-}
-
-/* ---- The layer ------------------------------------------------------------------------------- */
-
-static bool read_tensor(checkpoint *file, const char *name, const char *rest, mlp_weights *to,
-                        st_error *error)
-{
-    if (strcmp(rest, "gate_proj.weight") == 0)
-        return checkpoint_matrix(file, name, &to->gate, error);
-    if (strcmp(rest, "up_proj.weight") == 0)
-        return checkpoint_matrix(file, name, &to->up, error);
-    if (strcmp(rest, "down_proj.weight") == 0)
-        return checkpoint_matrix(file, name, &to->down, error);
-    if (strcmp(rest, "gate_proj.bias") == 0)
-        return checkpoint_vector(file, name, &to->gate_bias, error);
-    if (strcmp(rest, "up_proj.bias") == 0)
-        return checkpoint_vector(file, name, &to->up_bias, error);
-    if (strcmp(rest, "down_proj.bias") == 0)
-        return checkpoint_vector(file, name, &to->down_bias, error);
-    return st_fail(error, "--check does not know the tensor %.80s", name);
-}
-
-static bool read_layer(checkpoint *file, const char *prefix, mlp_weights *to, st_error *error)
-{
-    for (size_t i = 0; i < checkpoint_count(file); i++) {
-        const char *name = checkpoint_name(file, i);
-        size_t length = strlen(prefix);
-        if (strncmp(name, prefix, length) == 0 &&
-            !read_tensor(file, name, name + length, to, error))
-            return false;
-    }
-    to->ungated = to->gate.rows == 0;
-    to->ffn = to->down.cols;
-    to->hidden = to->down.rows;
-    return true;
-}
-
-/* The last name that config.json has for it, that of the language model's part after the whole's:
- * several that differ were refused, or one was asked for. */
-static bool read_activation(const checkpoint *file, const char *asked, mlp_reference *to,
-                            st_error *error)
-{
-    static const char *const keys[] = { "hidden_act", "hidden_activation", "activation_function",
-                                        "mlp_hidden_act", "act_fn" };
-    static const char *const sections[] = { "", "text_config", "llm_config", "language_config" };
-    char name[64] = "silu";
-    model_config *config;
-    if (!model_config_open(file, &config, error))
-        return false;
-    for (int i = 0; config && i < 4 * 5; i++) {
-        const char *text = model_config_text(config, sections[i / 5], keys[i % 5]);
-        if (text)
-            snprintf(name, sizeof name, "%s", text);
-    }
-    model_config_close(config);
-    to->activation = mlp_reference_function(asked ? asked : name);
-    return to->activation || st_fail(error, "--check does not know the activation %.60s", name);
-}
-
-/* The tensor beside the layer's MLP, whose prefix ends in "mlp."; what norms add to the mean of
- * squares and to their weights, in the model's code, is not in it. */
-static bool read_norm(const mlp_source *source, const char *prefix, mlp_reference *to,
-                      st_error *error)
-{
-    static const char *const sections[] = { "", "text_config", "llm_config", "language_config" };
-    char name[160];
-    model_config *config;
-    snprintf(name, sizeof name, "%s", prefix);
-    snprintf(name + strlen(name) - 4, 64, "%s.weight", source->norm);
-    if (!checkpoint_vector(to->file, name, &to->after.gamma, error) ||
-        !model_config_open(to->file, &config, error))
-        return false;
-    to->after.eps = 1e-6;
-    for (int i = 0; config && i < 4; i++)
-        to->after.eps = model_config_number(config, sections[i], "rms_norm_eps", to->after.eps);
-    const char *model = config ? model_config_text(config, "", "model_type") : NULL;
-    to->after.offset = model && strstr(model, "gemma") == model;
-    model_config_close(config);
-    return true;
-}
-
-bool mlp_reference_open(const mlp_source *source, const mlp_model *model, mlp_reference *out,
-                        st_error *error)
-{
-    *out = (mlp_reference){ .weights = model->weights, .after = model->after };
-    if (source->random) {
-        out->activation = mlp_reference_function(source->activation ? source->activation : "silu");
-        return true;
-    }
-    out->weights = (mlp_weights){ 0 };
-    return checkpoint_open(source->weights, &out->file, error) &&
-           read_layer(out->file, model->prefix, &out->weights, error) &&
-           read_activation(out->file, source->activation, out, error) &&
-           (!source->norm || read_norm(source, model->prefix, out, error));
-}
-
-void mlp_reference_close(mlp_reference *reference)
-{
-    checkpoint_close(reference->file);
 }
 
 /* ---- The check ------------------------------------------------------------------------------- */
@@ -282,10 +182,18 @@ static double smallest(imbrex_dtype dtype)
     return dtype == IMBREX_F16 ? 0x1p-14 : 0x1p-126;
 }
 
+/* Weights, and which of the rows have them: all, or those listed, each with a factor. */
+typedef struct share_of_y {
+    const mlp_weights *weights;
+    int64_t count;
+    const int64_t *rows; /* NULL: all */
+    const double *factors;
+} share_of_y;
+
 /* Adds features f0 to f1 to y and to the spread. */
-static void add_features(work *w, int64_t rows, int64_t f0, int64_t f1)
+static void add_features(work *w, const share_of_y *of, int64_t f0, int64_t f1)
 {
-    const mlp_weights *weights = &w->reference->weights;
+    const mlp_weights *weights = of->weights;
     double (*function)(double) = w->reference->activation;
     int64_t h = weights->hidden, count = f1 - f0;
     float gate_bias[FEATURES], up_bias[FEATURES];
@@ -299,8 +207,9 @@ static void add_features(work *w, int64_t rows, int64_t f0, int64_t f1)
         double cost = smallest(w->dtype) * (double)w->down[i];
         w->least[i / count] += cost * cost;
     }
-    for (int64_t r = 0; r < rows; r++) {
-        double act[FEATURES]; /* of this row */
+    for (int64_t k = 0; k < of->count; k++) {
+        double act[FEATURES], factor = of->rows ? of->factors[k] : 1; /* of this row */
+        int64_t r = of->rows ? of->rows[k] : k;
         for (int64_t f = 0; f < count; f++) {
             double up = dot(w->x + r * h, w->up + f * h, h) + (double)up_bias[f];
             if (weights->ungated)
@@ -308,10 +217,152 @@ static void add_features(work *w, int64_t rows, int64_t f0, int64_t f1)
             else
                 act[f] =
                     function(dot(w->x + r * h, w->gate + f * h, h) + (double)gate_bias[f]) * up;
+            act[f] *= factor;
         }
         for (int64_t i = 0; i < h; i++)
             add_element(act, w->down + i * count, count, w->y + r * h + i, w->spread + r * h + i);
     }
+}
+
+static void add_share(work *w, const share_of_y *of)
+{
+    const int64_t ffn = of->weights->ffn;
+    for (int64_t f = 0; f < ffn && of->count > 0; f += FEATURES)
+        add_features(w, of, f, f + FEATURES < ffn ? f + FEATURES : ffn);
+}
+
+/* ---- Experts --------------------------------------------------------------------------------- */
+
+/* Of a layer with experts, while it is checked. */
+typedef struct experts_work {
+    float *router, *correction; /* [count, hidden], [count] */
+    double *logits, *unsure;    /* [count] */
+    double *right, *factors;    /* [rows, top_k], [rows] */
+    int64_t *rows;              /* [rows] */
+} experts_work;
+
+/* Routers are in float32, whatever the products are in. */
+static void widen_router(work *w, const matrix *from, float *out)
+{
+    matrix_copy(from, 0, from->rows, 0, from->cols, IMBREX_F32, out, from->cols);
+    for (int64_t i = 0; i < from->rows * from->cols; i++)
+        w->error.odd_weights |= !isfinite(out[i]);
+}
+
+/* What float32 may make of a product is off by: its terms' sizes added up. */
+static double size_of(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += fabs((double)a[i] * (double)b[i]);
+    return 2e-6 * sum;
+}
+
+/* What the tokens chose, and the weights that are right for that. */
+static void judge_rows(work *w, experts_work *x, int64_t rows, const mlp_choice *choice)
+{
+    const mlp_experts *experts = &w->reference->experts;
+    const int64_t h = w->reference->weights.hidden, top_k = experts->gate.top_k;
+    for (int64_t r = 0; r < rows; r++) {
+        double most = 0;
+        for (int e = 0; e < experts->count; e++) {
+            x->logits[e] = dot(w->x + r * h, x->router + e * h, h);
+            x->unsure[e] = size_of(w->x + r * h, x->router + e * h, h);
+            most = fmax(most, x->unsure[e]);
+        }
+        mlp_verdict verdict = mlp_judge(&experts->gate, x->logits, x->unsure,
+                                        experts->correction.rows ? x->correction : NULL,
+                                        choice->ids + r * top_k, x->right + r * top_k);
+        w->error.near += verdict == MLP_CHOSE_NEAR;
+        w->error.strayed += verdict == MLP_STRAYED;
+        for (int64_t i = r * top_k; i < (r + 1) * top_k; i++) {
+            double off = fabs((double)choice->weights[i] - x->right[i]);
+            double allowed = (1e-5 + 4 * most) * x->right[i] + smallest(IMBREX_F32);
+            if (verdict != MLP_STRAYED && (isfinite(x->right[i]) || isfinite(choice->weights[i])))
+                mlp_check_add(&w->error, &(mlp_error){ .weight = off / allowed });
+        }
+    }
+}
+
+static void add_routed(work *w, experts_work *x, int64_t rows, const mlp_choice *choice,
+                       progress *bar)
+{
+    const mlp_experts *experts = &w->reference->experts;
+    const int64_t top_k = experts->gate.top_k;
+    for (int e = 0; e < experts->count; e++) {
+        share_of_y of = { &experts->list[e], 0, x->rows, x->factors };
+        for (int64_t i = 0; i < rows * top_k; i++) {
+            if (choice->ids[i] != e)
+                continue;
+            x->rows[of.count] = i / top_k;
+            x->factors[of.count++] = x->right[i];
+        }
+        add_share(w, &of);
+        progress_step(bar);
+    }
+}
+
+static void add_shared(work *w, experts_work *x, int64_t rows)
+{
+    const mlp_experts *experts = &w->reference->experts;
+    const int64_t h = w->reference->weights.hidden;
+    const share_of_y of = { &experts->shared, rows, x->rows, x->factors };
+    if (!experts->shared.ffn)
+        return;
+    if (experts->shared_gate.rows)
+        widen_router(w, &experts->shared_gate, x->router); /* no longer needed */
+    for (int64_t r = 0; r < rows; r++) {
+        double logit = experts->shared_gate.rows ? dot(w->x + r * h, x->router, h) : INFINITY;
+        x->rows[r] = r;
+        x->factors[r] = 1 / (1 + exp(-logit));
+    }
+    add_share(w, &of);
+}
+
+static bool add_experts(work *w, int64_t rows, const mlp_choice *choice, progress *bar)
+{
+    const mlp_experts *experts = &w->reference->experts;
+    const size_t count = (size_t)experts->count, pairs = (size_t)(rows * experts->gate.top_k) + 1;
+    experts_work x = { .router = malloc(count * (size_t)experts->router.cols * sizeof(float)),
+                       .correction = malloc(count * sizeof(float)),
+                       .logits = malloc(count * sizeof(double)),
+                       .unsure = malloc(count * sizeof(double)),
+                       .right = malloc(pairs * sizeof(double)),
+                       .factors = malloc(pairs * sizeof(double)),
+                       .rows = malloc(pairs * sizeof(int64_t)) };
+    bool good = x.router && x.correction && x.logits && x.unsure && x.right && x.factors && x.rows;
+    progress_begin(bar, "checking", experts->count);
+    if (good) {
+        widen_router(w, &experts->router, x.router);
+        if (experts->correction.rows)
+            widen_router(w, &experts->correction, x.correction);
+        judge_rows(w, &x, rows, choice);
+        add_routed(w, &x, rows, choice, bar);
+        add_shared(w, &x, rows);
+    }
+    progress_end(bar);
+    free(x.router);
+    free(x.correction);
+    free(x.logits);
+    free(x.unsure);
+    free(x.right);
+    free(x.factors);
+    free(x.rows);
+    return good;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+static void add_dense(work *w, int64_t rows, progress *bar)
+{
+    const share_of_y of = { .weights = &w->reference->weights, .count = rows };
+    const int64_t ffn = of.weights->ffn;
+    progress_begin(bar, "checking", (ffn + FEATURES - 1) / FEATURES);
+    for (int64_t f = 0; f < ffn; f += FEATURES) {
+        add_features(w, &of, f, f + FEATURES < ffn ? f + FEATURES : ffn);
+        progress_step(bar);
+    }
+    progress_end(bar);
 }
 
 /* Adds down_bias, a term of the sum like any other. */
@@ -382,9 +433,9 @@ static void compare(work *w, int64_t rows, const void *y)
 }
 
 bool mlp_check(const mlp_reference *reference, const matrix *x, imbrex_dtype dtype, int64_t row0,
-               int64_t rows, const void *y, progress *bar, mlp_error *out)
+               int64_t rows, const void *y, const mlp_choice *choice, progress *bar, mlp_error *out)
 {
-    int64_t h = reference->weights.hidden, ffn = reference->weights.ffn;
+    int64_t h = reference->weights.hidden;
     work w = { .reference = reference, .dtype = dtype };
     if (!take(&w, rows, h)) {
         drop(&w);
@@ -392,12 +443,12 @@ bool mlp_check(const mlp_reference *reference, const matrix *x, imbrex_dtype dty
     }
     for (int64_t r = 0; r < rows; r++)
         w.error.odd_rows += !widen(&w, x, row0 + r, row0 + r + 1, 0, h, w.x + r * h);
-    progress_begin(bar, "checking", (ffn + FEATURES - 1) / FEATURES);
-    for (int64_t f = 0; f < ffn; f += FEATURES) {
-        add_features(&w, rows, f, f + FEATURES < ffn ? f + FEATURES : ffn);
-        progress_step(bar);
+    if (!reference->experts.count)
+        add_dense(&w, rows, bar);
+    else if (!add_experts(&w, rows, choice, bar)) {
+        drop(&w);
+        return false;
     }
-    progress_end(bar);
     add_bias(&w, rows);
     add_residual(&w, row0, rows);
     norm_rows(&w, rows);
@@ -405,6 +456,12 @@ bool mlp_check(const mlp_reference *reference, const matrix *x, imbrex_dtype dty
     *out = w.error;
     drop(&w);
     return true;
+}
+
+mlp_choice mlp_choice_from(const mlp_choice *all, int top_k, int64_t token)
+{
+    return (mlp_choice){ all->ids ? all->ids + token * top_k : NULL,
+                         all->weights ? all->weights + token * top_k : NULL };
 }
 
 /* NaN is larger than anything: it must end up as an error, not vanish. */
@@ -421,6 +478,9 @@ void mlp_check_add(mlp_error *sum, const mlp_error *more)
     sum->squares += more->squares;
     sum->norm += more->norm;
     sum->odd_rows += more->odd_rows;
+    sum->near += more->near;
+    sum->strayed += more->strayed;
+    sum->weight = larger(sum->weight, more->weight);
     sum->odd_weights |= more->odd_weights;
     sum->lost |= more->lost;
 }
@@ -443,6 +503,7 @@ double mlp_check_worst_allowed(imbrex_dtype dtype)
 
 bool mlp_check_passed(const mlp_error *e, imbrex_dtype dtype)
 {
-    return !e->lost && !e->apart && mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
+    return !e->lost && !e->apart && e->strayed == 0 && e->weight <= 1 &&
+           mlp_check_relative(e) <= mlp_check_allowed(dtype) &&
            e->worst <= mlp_check_worst_allowed(dtype);
 }

@@ -32,6 +32,17 @@ static void say_hidden(const mlp_result *r, char *text, size_t size)
         snprintf(text, size, "%.0f %%", 100 * hidden);
 }
 
+static void print_choice(const mlp_error *e)
+{
+    if (e->strayed > 0)
+        printf("  %.0f token%s chose experts of lower scores than others that it left out\n",
+               e->strayed, e->strayed == 1 ? "" : "s");
+    printf("  experts chosen           float64's%s", e->near > 0 ? ", but for " : "");
+    if (e->near > 0)
+        printf("%.0f token%s, whose scores are nearly equal", e->near, e->near == 1 ? "" : "s");
+    printf("\n  worst weight             off by %.2g of what float32 allows\n", e->weight);
+}
+
 static void print_check(const mlp_error *e, imbrex_dtype dtype)
 {
     if (e->lost)
@@ -52,6 +63,30 @@ static void print_check(const mlp_error *e, imbrex_dtype dtype)
            mlp_check_passed(e, dtype) ? "passed" : "FAILED");
 }
 
+/* Pairs of the rank that has the most, by the mean of all. */
+static double unevenness(const mlp_result *r)
+{
+    int64_t most = 0, sum = 0;
+    for (int i = 0; i < r->ranks; i++) {
+        most = r->pairs[i] > most ? r->pairs[i] : most;
+        sum += r->pairs[i];
+    }
+    return sum ? (double)most * r->ranks / (double)sum : 1;
+}
+
+static void print_experts(const mlp_result *r)
+{
+    printf("  %d experts, %d of them for each token, %s", r->experts, r->top_k,
+           r->whole ? "whole, on one rank each" : "each cut over all ranks");
+    if (r->shared)
+        printf("; shared: ffn %lld, for all tokens", (long long)r->shared);
+    printf("\n  pairs of token and expert on each rank:");
+    for (int i = 0; i < r->ranks; i++)
+        printf(" %lld", (long long)r->pairs[i]);
+    printf("\n  the rank with the most has %.2f times the mean, the expert %.2f times\n",
+           unevenness(r), (double)r->most_of_expert * r->experts / ((double)r->tokens * r->top_k));
+}
+
 void mlp_print_table(const mlp_result *r)
 {
     char source[200];
@@ -64,6 +99,8 @@ void mlp_print_table(const mlp_result *r)
            r->biases ? ", with biases" : "",
            r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
            r->activation_from ? r->activation_from : "");
+    if (r->experts)
+        print_experts(r);
     if (r->replicated)
         printf("  x and y on every rank whole\n");
     if (r->residual || r->norm)
@@ -83,6 +120,8 @@ void mlp_print_table(const mlp_result *r)
     char hidden[64];
     say_hidden(r, hidden, sizeof hidden);
     printf("  communication hidden     %s\n", hidden);
+    if (r->checked && r->experts)
+        print_choice(&r->error);
     if (r->checked)
         print_check(&r->error, r->dtype);
 }
@@ -101,6 +140,23 @@ static void json_number(const char *key, double value, const char *end)
     printf("%s\n", end);
 }
 
+static void json_experts(const mlp_result *r)
+{
+    printf("  \"experts\": %d,\n  \"top_k\": %d,\n  \"shared_ffn\": %lld,\n", r->experts, r->top_k,
+           (long long)r->shared);
+    json_text("experts_are", r->whole ? "whole" : "tensor");
+    printf("  \"pairs\": [");
+    for (int i = 0; i < r->ranks; i++)
+        printf("%s%lld", i ? ", " : "", (long long)r->pairs[i]);
+    printf("],\n  \"pairs_of_one_expert\": %lld,\n", (long long)r->most_of_expert);
+    json_number("rank_most_by_mean", unevenness(r), ",");
+    if (!r->checked)
+        return;
+    json_number("tokens_nearly_equal", r->error.near, ",");
+    json_number("tokens_strayed", r->error.strayed, ",");
+    json_number("worst_weight", r->error.weight, ",");
+}
+
 void mlp_print_json(const mlp_result *r)
 {
     puts("{");
@@ -114,6 +170,8 @@ void mlp_print_json(const mlp_result *r)
     json_text("parallel", r->replicated ? "ar" : "sp");
     printf("  \"residual\": %s,\n", r->residual ? "true" : "false");
     json_text("norm", r->norm ? r->norm : "none");
+    if (r->experts)
+        json_experts(r);
     json_text("gate_up", r->gate_up);
     json_text("down", r->down);
     json_text("clock", r->device_clock ? "gpu" : "host");

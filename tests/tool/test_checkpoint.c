@@ -62,7 +62,7 @@ static void find_mlp(const char *path, int layer, const char *says)
     char prefix[MLP_LAYER_PREFIX];
     error = (st_error){ "" };
     bool found = checkpoint_open(scratch_path(path), &from, &error) &&
-                 mlp_layer_find(from, layer, &mlp, prefix, &error);
+                 mlp_layer_find(from, NULL, layer, &mlp, prefix, &error);
     if (found && says)
         fail_msg("found, but should say: %s", says);
     if (!found && (!says || !strstr(error.text, says)))
@@ -283,7 +283,7 @@ static void test_damaged_index(void **state)
         damaged[(random >> 33) % length] = (unsigned char)(random >> 24);
         scratch_write(INDEX, damaged, length);
         if (checkpoint_open(scratch_path(INDEX), &from, &error))
-            found += mlp_layer_find(from, 3, &mlp, prefix, &error);
+            found += mlp_layer_find(from, NULL, 3, &mlp, prefix, &error);
         checkpoint_close(from);
     }
     assert_true(found > 100 && found < 2900);
@@ -321,7 +321,7 @@ static int write_shards(const char *path, int layer, int ranks, st_dtype to, con
     mlp_weights mlp;
     char prefix[MLP_LAYER_PREFIX];
     if (!checkpoint_open(path, &from, &error) ||
-        !mlp_layer_find(from, layer, &mlp, prefix, &error)) {
+        !mlp_layer_find(from, NULL, layer, &mlp, prefix, &error)) {
         checkpoint_close(from);
         return give_up();
     }

@@ -314,8 +314,8 @@ class Mlp(Layer):
         self.assertFalse(os.path.exists(self.path("y.safetensors")))
 
     def test_other_models_are_refused(self):
-        """BitNet's inner norm, fp8's scales, a mixture of experts; and what config.json says."""
-        for name in ("ffn_sub_norm.weight", "up_proj.weight_scale_inv", "gate.weight"):
+        """BitNet's inner norm, fp8's scales; and what config.json says."""
+        for name in ("ffn_sub_norm.weight", "up_proj.weight_scale_inv"):
             self.setUp()
             self.weights["model.layers.3.mlp." + name] = np.ones(3, np.float32)
             self.save("f32")
@@ -540,7 +540,7 @@ class Mlp(Layer):
             (2, ["mlp"], "--weights"),
             (2, ["mlp", "--random", "8,8,8", "--weights", w], "excludes"),
             (2, ["mlp", "--random", "8,8,8", "--layer", "0"],
-             "--random excludes --weights, --layer and --input"),
+             "--random excludes --weights, --layer, --prefix"),
             (2, ["mlp", "--weights", w], "--input"),
             (2, ["mlp", "--random", "8,8,8", "--ranks", "0"], "--ranks"),
             (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),

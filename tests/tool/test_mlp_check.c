@@ -40,7 +40,7 @@ static void *round_to(imbrex_dtype dtype)
 static mlp_error compare(imbrex_dtype dtype)
 {
     mlp_error error;
-    assert_true(mlp_check(&reference, &x, dtype, 0, TOKENS, round_to(dtype), NULL, &error));
+    assert_true(mlp_check(&reference, &x, dtype, 0, TOKENS, round_to(dtype), NULL, NULL, &error));
     return error;
 }
 

@@ -60,9 +60,9 @@ static bool read_layer(const char *asked, mlp_weights *weights)
     char prefix[MLP_LAYER_PREFIX];
     error = (st_error){ "" };
     bool good = checkpoint_open(scratch_path(""), &from, &error) &&
-                mlp_layer_find(from, 0, weights, prefix, &error) &&
+                mlp_layer_find(from, NULL, 0, weights, prefix, &error) &&
                 model_config_open(from, &config, &error) &&
-                mlp_config_apply(config, 0, asked, weights, &error);
+                mlp_config_apply(config, 0, "intermediate_size", asked, weights, &error);
     model_config_close(config);
     checkpoint_close(from);
     return good;
@@ -158,13 +158,13 @@ static void whatever_else_is_there_is_named(void **state)
         { "up_proj.weight.quant_state.bitsandbytes__nf4", "the layer is quantised" },
         { "up_proj.SCB", "the layer is quantised" },
         { "up_proj.weight_packed", "the layer is quantised" },
-        { "experts.0.gate_proj.weight", "a mixture of experts" },
-        { "experts.gate_up_proj", "a mixture of experts" },
-        { "shared_expert.up_proj.weight", "a mixture of experts" },
-        { "gate.weight", "a mixture of experts" },
-        { "gate.e_score_correction_bias", "a mixture of experts" },
-        { "router.weight", "a mixture of experts" },
-        { "gate_up_proj.weight", "split what is fused" },
+        { "experts.0.gate_proj.weight", "experts with these names" },
+        { "experts.gate_up_proj", "experts with these names" },
+        { "shared_expert.up_proj.weight", "experts with these names" },
+        { "gate.weight", "experts with these names" },
+        { "gate.e_score_correction_bias", "experts with these names" },
+        { "router.weight", "experts with these names" },
+        { "gate_up_proj.bias", "split what is fused" },
         { "up_proj.lora_A.weight", "merge the adapter" },
         { "fc1.weight", "only weights and biases" },
         { "gate_proj.weight_g", "only weights and biases" },
@@ -181,9 +181,9 @@ static void whatever_else_is_there_is_named(void **state)
     write_layer(MODEL, "up_proj.qweight up_proj.scales", NULL); /* and no weights at all */
     refuses(NULL, "the layer is quantised", "GPTQ");
     write_layer(MODEL, "experts.0.w1.weight gate.weight", NULL);
-    refuses(NULL, "a mixture of experts", "experts alone");
+    refuses(NULL, "experts with these names", "experts alone");
     write_layer("model.layers.0.", "block_sparse_moe.experts.0.w1.weight", NULL);
-    refuses(NULL, "block_sparse_moe.experts.0.w1.weight: a mixture of experts", "Mixtral");
+    refuses(NULL, "block_sparse_moe.experts.0.w1.weight: experts with these", "Mixtral");
 }
 
 static void what_is_beside_the_mlp_is_nobodys_matter(void **state)
@@ -208,7 +208,8 @@ static void what_is_beside_the_mlp_is_nobodys_matter(void **state)
                 MODEL "gate_proj.weight " MODEL "up_proj.weight " MODEL "down_proj.weight "
                       "layers.0.mlp.gate_proj.weight",
                 NULL);
-    refuses(NULL, "has a layer 0 below both 'model.' and ''", "two models");
+    refuses(NULL, "has a layer 0 below both 'model.layers.' (mlp.) and 'layers.' (mlp.)",
+            "two models");
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */

@@ -1,0 +1,310 @@
+/* layer.c - finds a dense layer's tensors by their names, and refuses names that it does not know:
+ * a tensor that is left out makes another model. */
+#include "model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES = MLP_LAYER_PREFIX + 64 };
+
+static const char *const models[] = { "model.", "", "language_model.model.",
+                                      "model.language_model." };
+enum { MODELS = sizeof models / sizeof *models };
+
+/* ---- What is there beside the weights -------------------------------------------------------- */
+
+static const char experts[] = "experts with these names are not computed: docs/moe.md has those "
+                              "that are";
+static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
+static const char others[] =
+    "only weights and biases of gate_proj, up_proj and down_proj are computed";
+
+/* Words of names, and what they say of the layer; the first that a name has counts. */
+static const struct {
+    const char *word, *says;
+} strange[] = {
+    { "expert", experts },
+    { "router", experts },
+    { "gate.", experts },
+    { "layer_scale", others },
+    { "qweight", quantised },
+    { "qzeros", quantised },
+    { "g_idx", quantised },
+    { "scale", quantised },
+    { "zero_point", quantised },
+    { "packed", quantised },
+    { "weight_shape", quantised },
+    { "absmax", quantised },
+    { "quant", quantised },
+    { ".SCB", quantised },
+    { "lora_", "merge the adapter into the weights" },
+    { "gate_up_proj.bias", "split what is fused into gate_proj and up_proj" },
+    { "norm", "a norm inside the MLP is not computed" },
+};
+
+static const char *find_strange(const char *name)
+{
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++)
+        if (strstr(name, strange[i].word))
+            return strange[i].says;
+    return others;
+}
+
+bool mlp_layer_refuse(const checkpoint *from, int layer, const char *name, st_error *error)
+{
+    char part[32];
+    snprintf(part, sizeof part, "layers.%d.", layer);
+    const char *rest = strstr(name, part);
+    return st_fail(error, "%s: layer %d has the tensor %.120s: %s",
+                   st_path_tail(checkpoint_holder(from, name)), layer, name,
+                   find_strange(rest ? rest : name));
+}
+
+/* ---- Which layer ----------------------------------------------------------------------------- */
+
+static const char *const below[] = { "mlp.", "block_sparse_moe." };
+enum { PARTS = sizeof below / sizeof *below };
+
+/* The layer's number in "<model>layers.<n>.<part><anything>", else -1. */
+static int layer_of(const char *name, const char *model, const char *part)
+{
+    int layer, end = 0;
+    size_t length = strlen(model);
+    if (strncmp(name, model, length) != 0 ||
+        sscanf(name + length, "layers.%9d.%n", &layer, &end) != 1 || !end ||
+        strncmp(name + length + end, part, strlen(part)) != 0)
+        return -1;
+    return layer;
+}
+
+static bool has_layer(const checkpoint *from, const char *model, const char *part, int layer)
+{
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (layer_of(checkpoint_name(from, i), model, part) == layer)
+            return true;
+    return false;
+}
+
+/* Experts may lie elsewhere, too: feed_forward. */
+static bool is_expert(const char *name, int layer)
+{
+    char part[32];
+    snprintf(part, sizeof part, "layers.%d.", layer);
+    const char *at = strstr(name, part);
+    return at && find_strange(at) == experts;
+}
+
+bool mlp_layer_has_experts(const checkpoint *from, int layer)
+{
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (is_expert(checkpoint_name(from, i), layer))
+            return true;
+    return false;
+}
+
+static bool fail_layer(const checkpoint *from, const char *const *list, int count, int layer,
+                       st_error *error)
+{
+    int first = -1, last = -1;
+    char name[NAME_BYTES];
+    for (size_t i = 0; i < checkpoint_count(from); i++) {
+        for (int k = 0; k < count * PARTS; k++) {
+            int other = layer_of(checkpoint_name(from, i), list[k / PARTS], below[k % PARTS]);
+            if (other >= 0 && (first < 0 || other < first))
+                first = other;
+            if (other > last)
+                last = other;
+        }
+    }
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (is_expert(checkpoint_name(from, i), layer))
+            return mlp_layer_refuse(from, layer, checkpoint_name(from, i), error);
+    snprintf(name, sizeof name, "%slayers.%d.mlp.gate_proj.weight", list[0], layer);
+    if (first < 0)
+        return checkpoint_fail_missing(from, name, error);
+    return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
+                   st_path_tail(checkpoint_path(from)), layer, first, last);
+}
+
+bool mlp_layer_prefix(const checkpoint *from, const char *model, int layer, char *prefix,
+                      st_error *error)
+{
+    const char *const *list = model ? &model : models, *found = NULL;
+    int count = model ? 1 : MODELS, part = 0;
+    for (int i = 0; i < count * PARTS; i++) {
+        if (layer < 0 || !has_layer(from, list[i / PARTS], below[i % PARTS], layer))
+            continue;
+        if (found)
+            return st_fail(error,
+                           "%s: has a layer %d below both '%slayers.' (%s) and '%slayers.' (%s): "
+                           "name one by --prefix, or a file that has one",
+                           st_path_tail(checkpoint_path(from)), layer, found, below[part],
+                           list[i / PARTS], below[i % PARTS]);
+        found = list[i / PARTS];
+        part = i % PARTS;
+    }
+    if (!found)
+        return fail_layer(from, list, count, layer, error);
+    int length = snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.%s", found, layer, below[part]);
+    return length < MLP_LAYER_PREFIX ||
+           st_fail(error, "--prefix is longer than %d characters", MLP_LAYER_PREFIX - 32);
+}
+
+bool mlp_layer_listed(const checkpoint *from, const char *prefix, st_error *error)
+{
+    const char *other = checkpoint_unlisted(from, prefix);
+    return !other || st_fail(error,
+                             "%s: does not name the tensor %.120s, which is in a file that it "
+                             "names: download both again",
+                             st_path_tail(checkpoint_path(from)), other);
+}
+
+/* ---- The weights ----------------------------------------------------------------------------- */
+
+static const char *const projections[] = { "gate", "up", "down" };
+enum { GATE, UP, DOWN, PROJECTIONS };
+
+static const char fused[] = "gate_up_proj.weight"; /* gate over up */
+
+/* "gate_proj.weight" and such. */
+static bool is_known(const char *rest)
+{
+    if (strcmp(rest, fused) == 0)
+        return true;
+    for (int i = 0; i < PROJECTIONS; i++) {
+        size_t length = strlen(projections[i]);
+        if (strncmp(rest, projections[i], length) == 0 &&
+            (strcmp(rest + length, "_proj.weight") == 0 ||
+             strcmp(rest + length, "_proj.bias") == 0))
+            return true;
+    }
+    return false;
+}
+
+static bool check_names(const checkpoint *from, int layer, const char *prefix, st_error *error)
+{
+    size_t length = strlen(prefix);
+    for (size_t i = 0; i < checkpoint_count(from); i++) {
+        const char *name = checkpoint_name(from, i);
+        if (strncmp(name, prefix, length) == 0 && !is_known(name + length))
+            return mlp_layer_refuse(from, layer, name, error);
+    }
+    return true;
+}
+
+/* The matrix, which is in that file, must be [rows, cols], of gate's or up's dtype. */
+static bool check_one(const char *file, int layer, const mlp_weights *mlp, const matrix *one,
+                      const char *name, int64_t rows, int64_t cols, st_error *error)
+{
+    const matrix *first = mlp->ungated ? &mlp->up : &mlp->gate;
+    const char *than = mlp->ungated ? "up" : "gate";
+    if (one->rows != rows || one->cols != cols)
+        return st_fail(error,
+                       "%s: layer %d: %s_proj is [%" PRId64 ", %" PRId64 "], so %s must be "
+                       "[%" PRId64 ", %" PRId64 "], but it is [%" PRId64 ", %" PRId64
+                       "]: choose a layer with a plain MLP",
+                       file, layer, than, mlp->ffn, mlp->hidden, name, rows, cols, one->rows,
+                       one->cols);
+    if (one->dtype != first->dtype)
+        return st_fail(error,
+                       "%s: layer %d: %s_proj is %s, but %s is %s: convert them to one dtype", file,
+                       layer, than, st_dtype_name(st_dtype_of(first->dtype)), name,
+                       st_dtype_name(st_dtype_of(one->dtype)));
+    return true;
+}
+
+static bool check_all(const checkpoint *from, int layer, const char *prefix, const mlp_weights *mlp,
+                      st_error *error)
+{
+    const struct {
+        const matrix *one;
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        { &mlp->gate, "gate_proj", mlp->ffn, mlp->hidden },
+        { &mlp->up, "up_proj", mlp->ffn, mlp->hidden },
+        { &mlp->down, "down_proj", mlp->hidden, mlp->ffn },
+        { &mlp->gate_bias, "gate_proj.bias", 1, mlp->ffn },
+        { &mlp->up_bias, "up_proj.bias", 1, mlp->ffn },
+        { &mlp->down_bias, "down_proj.bias", 1, mlp->hidden },
+    };
+    for (int i = 0; i < 6; i++) {
+        bool missing = i == GATE ? mlp->ungated : i >= PROJECTIONS && !parts[i].one->rows;
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s%s", prefix, parts[i].name,
+                 i < PROJECTIONS ? ".weight" : "");
+        const char *file = st_path_tail(checkpoint_holder(from, name));
+        if (!missing && !check_one(file, layer, mlp, parts[i].one, parts[i].name, parts[i].rows,
+                                   parts[i].cols, error))
+            return false;
+    }
+    return true;
+}
+
+static bool read_all(checkpoint *from, const char *prefix, mlp_weights *mlp, st_error *error)
+{
+    matrix *const weights[] = { &mlp->gate, &mlp->up, &mlp->down };
+    matrix *const biases[] = { &mlp->gate_bias, &mlp->up_bias, &mlp->down_bias };
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s", prefix, fused);
+    const bool apart = !checkpoint_has(from, name);
+    for (int i = 0; i < PROJECTIONS; i++) {
+        snprintf(name, sizeof name, "%s%s_proj.bias", prefix, projections[i]);
+        bool bias = checkpoint_has(from, name);
+        if (bias && !checkpoint_vector(from, name, biases[i], error))
+            return false;
+        snprintf(name, sizeof name, "%s%s_proj.weight", prefix, projections[i]);
+        if (i == GATE && !bias && !checkpoint_has(from, name))
+            mlp->ungated = true;
+        else if (i == UP && !apart && !checkpoint_has(from, name))
+            continue;
+        else if (!checkpoint_matrix(from, name, weights[i], error))
+            return false;
+    }
+    return true;
+}
+
+/* Gate and up out of one tensor. */
+static bool split_fused(checkpoint *from, const char *prefix, mlp_weights *mlp, st_error *error)
+{
+    char name[NAME_BYTES];
+    matrix both;
+    snprintf(name, sizeof name, "%s%s", prefix, fused);
+    if (!checkpoint_has(from, name))
+        return true;
+    if (!mlp->ungated || mlp->up.rows)
+        return st_fail(error, "%s: has %.120s and what is in it apart, too: name a file with one",
+                       st_path_tail(checkpoint_holder(from, name)), name);
+    if (!checkpoint_matrix(from, name, &both, error))
+        return false;
+    if (both.rows % 2 != 0)
+        return st_fail(error, "%s: %.120s has %" PRId64 " rows, an odd number: no gate over up",
+                       st_path_tail(checkpoint_holder(from, name)), name, both.rows);
+    both.rows /= 2;
+    mlp->ungated = false;
+    mlp->gate = mlp->up = both;
+    mlp->up.data =
+        (const char *)both.data + (size_t)(both.rows * both.cols * matrix_dtype_bytes(both.dtype));
+    return true;
+}
+
+bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights *weights,
+                    char *prefix, st_error *error)
+{
+    mlp_weights mlp = { 0 };
+    if (!mlp_layer_prefix(from, model, layer, prefix, error) ||
+        !check_names(from, layer, prefix, error) || !read_all(from, prefix, &mlp, error) ||
+        !split_fused(from, prefix, &mlp, error) || !mlp_layer_listed(from, prefix, error))
+        return false;
+    mlp.ffn = mlp.up.rows;
+    mlp.hidden = mlp.up.cols;
+    if (!mlp.ungated) {
+        mlp.ffn = mlp.gate.rows;
+        mlp.hidden = mlp.gate.cols;
+    }
+    if (!check_all(from, layer, prefix, &mlp, error))
+        return false;
+    *weights = mlp;
+    return true;
+}
