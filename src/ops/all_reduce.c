@@ -3,6 +3,9 @@
  * sequential  caller   | reduce_scatter: push all blocks, flags | wait for all parts | reduce, into
  *                        own rows of c | all_gather: push them | wait for all | copy all to c |
  *
+ * copy        caller   | add up own chunk 0, push to all | chunk 1 | ...
+ *             second   | push others' chunk 0 | chunk 1 | ... | copy what comes into c |
+ *
  * hierarchical         over nodes: the same by hierarchical.h
  *
  * store       caller   | one kernel, reduce_scatter's: parts to their owners, who add what arrives,
@@ -34,7 +37,7 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
     return imx_sum_all_cost(rates, p->sent);
 }
 
-static imbrex_status prepare_sequential(imx_variant *variant)
+static imbrex_status prepare_scatter(imx_variant *variant)
 {
     return imx_transfer_scatter_prepare(variant, REDUCE);
 }
@@ -43,6 +46,22 @@ static imbrex_status run_sequential(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_sum_all(run, REDUCE, run->args->a));
+    return imx_run_end(run);
+}
+
+/* ---- copy ------------------------------------------------------------------------------------ */
+
+static double copy_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_copy_cost(rates, 2 * p->sent);
+}
+
+static imbrex_status run_copy(const imx_run *run)
+{
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_sum_all_copies(run, run->plan->comm, REDUCE, run->args->a));
+    IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
 
@@ -133,8 +152,14 @@ const imx_op imx_op_all_reduce = {
         { .name = "sequential",
           .cost = sequential_cost,
           .layout = imx_sum_all_needs,
-          .prepare = prepare_sequential,
+          .prepare = prepare_scatter,
           .run = run_sequential },
+        { .name = "copy",
+          .on_request = true, /* not yet timed on GPUs */
+          .cost = copy_cost,
+          .layout = imx_sum_all_needs,
+          .prepare = prepare_scatter,
+          .run = run_copy },
         { .name = "sequential",
           .over_nodes = true,
           .layout = imx_hierarchical_sum_needs,

@@ -105,6 +105,20 @@ imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int b
                                    run->args->c, false);
 }
 
+imbrex_status imx_sum_all_copies(const imx_run *run, imbrex_stream beside, int kernel,
+                                 const void *matrix)
+{
+    sum_runs runs;
+    split_sum(run, &runs);
+    int chunks = run->variant->config.chunks;
+    for (int q = 0; q < chunks; q++)
+        IMX_TRY(scatter_chunks(&runs.scatter, beside, q, matrix, NULL));
+    for (int q = 0; q < chunks; q++)
+        IMX_TRY(settle_chunk(&runs, run->stream, q, kernel, matrix, NULL));
+    return imx_transfer_gather_out(&runs.gather, beside, runs.args.c, run->variant->shape.n,
+                                   run->args->c, false);
+}
+
 bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not)
 {
     if (p->in->shard_residual)

@@ -28,6 +28,16 @@ imbrex_status imx_sum_all(const imx_run *run, int kernel, const void *matrix) IM
 imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int beside, int last,
                                  const void *matrix, uint64_t *done) IMX_MUST_CHECK;
 
+/* Of a matrix that is there, which may be args.c:
+ *
+ *     beside   | chunk 0 to its owners | chunk 1 | ... | wait 0 | copy 0 | ... into args.c
+ *     caller   | add up own chunk 0, to all | chunk 1 | ...
+ *
+ * What comes is copied out only behind all that goes to owners, so that it overwrites no part that
+ * has yet to be sent. */
+imbrex_status imx_sum_all_copies(const imx_run *run, imbrex_stream beside, int kernel,
+                                 const void *matrix) IMX_MUST_CHECK;
+
 /* Of sums by the ll kernel: whether it can, and its cost, NEVER beyond what was measured. */
 bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not);
 double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates);

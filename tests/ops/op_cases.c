@@ -12,39 +12,43 @@
 #include "plan/plan.h"
 #include "ranks.h"
 
-enum {
-    OPS = 8,
-    COLLECTIVES = 4,
-    PRODUCTS = OPS - COLLECTIVES,
-    AG_GEMM = COLLECTIVES,
-    DTYPES = 3,
-    ALGORITHMS = 6
-};
+enum { OPS = 8, COLLECTIVES = 4, PRODUCTS = OPS - COLLECTIVES, AG_GEMM = COLLECTIVES, DTYPES = 3 };
 
 /* Those without a product first. */
-static const struct {
-    const char *name, *algorithms[ALGORITHMS];
-} ops[OPS] = {
-    { "all_gather", { "copy", "sequential", "store", "ll" } },
-    { "reduce_scatter", { "copy", "sequential", "store" } },
-    { "all_reduce", { "sequential", "ll" } },
-    { "all_to_all", { "copy", "sequential", "store" } },
-    [AG_GEMM] = { "ag_gemm", { "copy", "sequential", "store", "pull", "ring", "ll" } },
-    { "gemm_rs", { "copy", "sequential", "scatter_push", "reduce_push", "reduce_pull", "ll" } },
-    { "gemm_ar", { "copy", "sequential", "store", "ll" } },
-    { "gemm", { "sequential" } },
+static const char *const ops[OPS] = {
+    "all_gather",          "reduce_scatter", "all_reduce", "all_to_all",
+    [AG_GEMM] = "ag_gemm", "gemm_rs",        "gemm_ar",    "gemm"
 };
+
+static bool was_named(const imx_op *op, const imx_algorithm *a)
+{
+    for (const imx_algorithm *b = op->algorithms; b < a; b++) {
+        if (b->over_nodes == a->over_nodes && strcmp(b->name, a->name) == 0)
+            return true;
+    }
+    return false;
+}
+
+const char *op_cases_op(int i)
+{
+    return ops[i];
+}
 
 const char *op_cases_algorithm(const op_case *c, int i)
 {
-    static const char *const over_nodes[] = { "hierarchical", "sequential" };
+    const imx_op *op;
     bool alone = strcmp(c->op, "gemm") == 0;
-    if (c->nodes > 1 && !alone)
-        return i < 2 && strcmp(c->op, "all_to_all") != 0 ? over_nodes[i] : NULL;
-    int op = 0;
-    while (strcmp(c->op, ops[op].name) != 0)
-        op++;
-    return i < ALGORITHMS ? ops[op].algorithms[i] : NULL;
+    int number = 0;
+    while (strcmp(c->op, ops[number]) != 0)
+        number++;
+    if (imx_op_find(c->op, number < AG_GEMM ? sizeof(imbrex_coll_desc) : sizeof(imbrex_gemm_desc),
+                    &op) != IMBREX_OK)
+        return NULL;
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        if (a->over_nodes == (c->nodes > 1 && !alone) && !was_named(op, a) && i-- == 0)
+            return a->name;
+    }
+    return NULL;
 }
 
 /* Whether tiles have rows of several ranks: a plan by another algorithm says so. */
@@ -96,7 +100,6 @@ static bool is_refused(imbrex_group *group, const op_case *c)
  * group ends the walk, which another group may go on with.  After so many of either all is said:
  * each more may cost a deadline. */
 enum { FINE, STUCK, WRONG };
-enum { FAILURES_MOST = 3 };
 
 static int check_values(imbrex_group *group, const op_case *c, int64_t m, const op_image *x)
 {
@@ -250,51 +253,6 @@ static int check_case(imbrex_group *group, op_case c, int number, void *device, 
     return worst;
 }
 
-/* ---- walks ----------------------------------------------------------------------------------- */
-
-static uint64_t bit_of(int op, int algorithm)
-{
-    return (uint64_t)1 << (op * ALGORITHMS + algorithm);
-}
-
-bool op_walk_step(op_walk *walk, int rank, int number, int algorithm)
-{
-    int op = walk->op_of(number);
-    if (walk->given_up & bit_of(op, algorithm))
-        return false;
-    walk->at[rank] = (op_place){ number, op, algorithm };
-    return true;
-}
-
-void op_walk_end(op_walk *walk)
-{
-    __atomic_add_fetch(&walk->ended, 1, __ATOMIC_RELAXED); /* joins and waits order it */
-}
-
-bool op_walk_resume(op_walk *walk, int ranks)
-{
-    int ended = __atomic_exchange_n(&walk->ended, 0, __ATOMIC_RELAXED);
-    if (ended == ranks)
-        return false;
-    if (++walk->lost >= FAILURES_MOST) {
-        fprintf(stderr, "    the group failed once more: the rest is left out\n");
-        return false;
-    }
-    const op_place *last = &walk->at[0];
-    for (int r = 1; r < ranks; r++) {
-        bool later = walk->at[r].number > last->number || (walk->at[r].number == last->number &&
-                                                           walk->at[r].algorithm > last->algorithm);
-        last = later ? &walk->at[r] : last;
-    }
-    if (walk->given_up & bit_of(last->op, last->algorithm))
-        return false;
-    walk->given_up |= bit_of(last->op, last->algorithm);
-    walk->from = last->number;
-    fprintf(stderr, "    the group failed at case %d: without %s's \"%s\" from here on\n",
-            last->number, ops[last->op].name, ops[last->op].algorithms[last->algorithm]);
-    return true;
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
 
 typedef struct shape {
@@ -323,7 +281,7 @@ bool op_cases_get(int number, op_case *c)
         return false;
     const shape *x = &shapes[s];
     *c = (op_case){
-        .op = ops[o].name,
+        .op = ops[o],
         .m = x->m,
         .n = x->n,
         .k = o >= COLLECTIVES ? x->k : 0,
@@ -386,7 +344,7 @@ bool op_cases_get_large(int number, op_case *c)
     if (number >= PRODUCTS * (int)(sizeof large / sizeof large[0]))
         return false;
     *c = large[number / PRODUCTS];
-    c->op = ops[COLLECTIVES + number % PRODUCTS].name;
+    c->op = ops[COLLECTIVES + number % PRODUCTS];
     c->gathered = c->gathered && number % PRODUCTS == 0;
     c->residual = adds_up(c) && number / PRODUCTS % 3 != 1;
     c->in_place = number / PRODUCTS % 2;
@@ -518,10 +476,10 @@ static int walk_all(imbrex_group *group, const op_selection *of, void *device, o
         int how = check_case(group, c, i, device, walk);
         worst = how == STUCK || !worst ? how : worst;
         wrong += how == WRONG;
-        if (wrong == FAILURES_MOST) {
+        if (wrong == OP_WALK_FAILURES) {
             op_image_complain("%d cases are wrong: the rest is left out", wrong);
             if (walk)
-                __atomic_store_n(&walk->lost, FAILURES_MOST, __ATOMIC_RELAXED);
+                __atomic_store_n(&walk->lost, OP_WALK_FAILURES, __ATOMIC_RELAXED);
             return STUCK;
         }
     }
@@ -538,8 +496,8 @@ static bool wants_rings(const imbrex_group *group)
 
 static int check_all(imbrex_group *group, const op_selection *of, void *device, op_walk *walk)
 {
-    if (__atomic_load_n(lost, __ATOMIC_RELAXED) >= FAILURES_MOST) {
-        op_image_complain("the groups of %d tables failed: this one is left out", FAILURES_MOST);
+    if (__atomic_load_n(lost, __ATOMIC_RELAXED) >= OP_WALK_FAILURES) {
+        op_image_complain("the groups of %d tables failed: this one is left out", OP_WALK_FAILURES);
         return STUCK;
     }
     rings = 0;

@@ -6,6 +6,9 @@
 
 #include "reference.h"
 
+/* Operator i: those without a product first. */
+const char *op_cases_op(int i);
+
 /* Algorithm i of the case's operator; NULL: it has no more. */
 const char *op_cases_algorithm(const op_case *c, int i);
 
@@ -32,6 +35,8 @@ int op_cases_collectives(imbrex_group *group, void *ctx); /* those without a pro
 typedef struct op_place {
     int number, op, algorithm;
 } op_place;
+
+enum { OP_WALK_FAILURES = 3 }; /* groups, or wrong cases: then a walk stops */
 
 typedef struct op_walk {
     int (*op_of)(int number);

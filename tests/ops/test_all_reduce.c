@@ -34,7 +34,7 @@ static uint64_t hash_of(const char *bytes, size_t count)
 /* Not in place, in place, and not once more. */
 static int run(imbrex_group *group, board *b, int algorithm, size_t s, imbrex_dtype dtype)
 {
-    static const char *const names[] = { "sequential", "ll" };
+    static const char *const names[] = { "sequential", "copy", "store", "ll" };
     const int64_t count = shapes[s].m * shapes[s].n;
     const size_t bytes = (size_t)count * element_bytes(dtype);
     imbrex_coll_desc desc = {
@@ -63,7 +63,7 @@ static int run(imbrex_group *group, board *b, int algorithm, size_t s, imbrex_dt
 
 static int runs(imbrex_group *group, void *ctx)
 {
-    for (int algorithm = 0; algorithm < 2; algorithm++)
+    for (int algorithm = 0; algorithm < 4; algorithm++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++)
                 if (run(group, ctx, algorithm, s, (imbrex_dtype)dtype))
