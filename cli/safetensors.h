@@ -207,6 +207,10 @@ const char *checkpoint_holder(const checkpoint *from, const char *name);
 /* Says that the name is not there and what is, and returns false. */
 bool checkpoint_fail_missing(const checkpoint *from, const char *name, st_error *error);
 
+/* The tensor, of any dtype and shape; goes with the checkpoint. */
+bool checkpoint_tensor(checkpoint *from, const char *name, const st_tensor **out,
+                       st_error *error) ST_MUST_CHECK;
+
 /* The tensor as a matrix that points into its file; a vector is one of one row. */
 bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out,
                        st_error *error) ST_MUST_CHECK;

@@ -325,6 +325,12 @@ static bool find_tensor(checkpoint *from, const char *name, st_file **file, cons
                    st_path_tail(st_path(*file)), name, st_path_tail(from->path));
 }
 
+bool checkpoint_tensor(checkpoint *from, const char *name, const st_tensor **out, st_error *error)
+{
+    st_file *file;
+    return find_tensor(from, name, &file, out, error);
+}
+
 bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out, st_error *error)
 {
     st_file *file;

@@ -5,6 +5,8 @@
 
 #include "matrix.h"
 
+enum { BLOCK = 128 }; /* rows and columns that share a scale */
+
 /* ---- The rank's part of the weights ---------------------------------------------------------- */
 
 int64_t shard_width(int64_t ffn, int ranks)
@@ -12,16 +14,23 @@ int64_t shard_width(int64_t ffn, int ranks)
     return ffn / ranks + (ffn % ranks != 0);
 }
 
-/* Where rank's features begin, at most ffn; they end where the next rank's begin. */
-static int64_t first_feature(int64_t ffn, int rank, int ranks)
+int64_t shard_features(const mlp_weights *weights, int ranks)
 {
-    int64_t begin = rank * shard_width(ffn, ranks);
-    return begin < ffn ? begin : ffn;
+    const imbrex_scaling scaling = weights->fp8.scaling;
+    int64_t grain = scaling == IMBREX_PER_BLOCK ? BLOCK : scaling == IMBREX_PER_ROW ? 16 : 1;
+    return (shard_width(weights->ffn, ranks) + grain - 1) / grain * grain;
+}
+
+/* Where rank's features begin, at most ffn; they end where the next rank's begin. */
+static int64_t first_feature(const mlp_weights *weights, int rank, int ranks)
+{
+    int64_t begin = rank * shard_features(weights, ranks);
+    return begin < weights->ffn ? begin : weights->ffn;
 }
 
 int64_t shard_up_rows(const mlp_weights *weights, int ranks)
 {
-    return (weights->ungated ? 1 : 2) * shard_width(weights->ffn, ranks);
+    return (weights->ungated ? 1 : 2) * shard_features(weights, ranks);
 }
 
 bool shard_has_up_bias(const mlp_weights *weights)
@@ -40,9 +49,9 @@ static void copy_half(const matrix *half, int64_t begin, int64_t end, int64_t wi
 
 void shard_gate_up(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out)
 {
-    int64_t width = shard_width(weights->ffn, ranks), hidden = weights->hidden;
-    int64_t begin = first_feature(weights->ffn, rank, ranks);
-    int64_t end = first_feature(weights->ffn, rank + 1, ranks);
+    int64_t width = shard_features(weights, ranks), hidden = weights->hidden;
+    int64_t begin = first_feature(weights, rank, ranks);
+    int64_t end = first_feature(weights, rank + 1, ranks);
     char *up = out;
     if (width == 0 || hidden == 0)
         return;
@@ -56,9 +65,9 @@ void shard_gate_up(const mlp_weights *weights, int rank, int ranks, imbrex_dtype
 /* A bias lies as a row, and is cut as a column: of a half that has none all are zero. */
 void shard_up_bias(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out)
 {
-    int64_t width = shard_width(weights->ffn, ranks), bytes = width * matrix_dtype_bytes(to);
-    int64_t begin = first_feature(weights->ffn, rank, ranks);
-    int64_t end = first_feature(weights->ffn, rank + 1, ranks);
+    int64_t width = shard_features(weights, ranks), bytes = width * matrix_dtype_bytes(to);
+    int64_t begin = first_feature(weights, rank, ranks);
+    int64_t end = first_feature(weights, rank + 1, ranks);
     const matrix *halves[] = { &weights->gate_bias, &weights->up_bias };
     char *at = out;
     for (int half = weights->ungated ? 1 : 0; half < 2; half++, at += bytes) {
@@ -70,15 +79,79 @@ void shard_up_bias(const mlp_weights *weights, int rank, int ranks, imbrex_dtype
 
 void shard_down(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out)
 {
-    int64_t width = shard_width(weights->ffn, ranks);
-    int64_t begin = first_feature(weights->ffn, rank, ranks);
-    int64_t end = first_feature(weights->ffn, rank + 1, ranks);
+    int64_t width = shard_features(weights, ranks);
+    int64_t begin = first_feature(weights, rank, ranks);
+    int64_t end = first_feature(weights, rank + 1, ranks);
     if (width == 0 || weights->hidden == 0)
         return;
     if (end - begin < width)
         memset(out, 0, (size_t)(weights->hidden * width * matrix_dtype_bytes(to)));
     matrix_copy(&weights->down, 0, weights->hidden, begin, end, to, out, width);
 }
+
+/* ---- Scales of the rank's part --------------------------------------------------------------- */
+
+/* Of a row, where all may have one. */
+static float row_scale(const matrix *scales, int64_t row)
+{
+    float one;
+    row = scales->rows == 1 ? 0 : row;
+    matrix_copy(scales, row, row + 1, 0, 1, IMBREX_F32, &one, 1);
+    return one;
+}
+
+static int64_t blocks_of(int64_t elements)
+{
+    return (elements + BLOCK - 1) / BLOCK;
+}
+
+/* Of features begin to end of a half, and zeros up to the width. */
+static int64_t half_scales(const matrix *scales, bool blocks, int64_t begin, int64_t end,
+                           int64_t width, float *out)
+{
+    int64_t rows = blocks ? width / BLOCK : width, cols = blocks ? scales->cols : 1;
+    int64_t here = blocks ? blocks_of(end - begin) : end - begin;
+    if (!out)
+        return rows * cols;
+    memset(out, 0, (size_t)(rows * cols) * sizeof *out);
+    if (blocks)
+        matrix_copy(scales, begin / BLOCK, begin / BLOCK + here, 0, cols, IMBREX_F32, out, cols);
+    for (int64_t i = 0; i < here && !blocks; i++)
+        out[i] = row_scale(scales, begin + i);
+    return rows * cols;
+}
+
+int64_t shard_gate_up_scales(const mlp_weights *weights, int rank, int ranks, float *out)
+{
+    const mlp_fp8 *fp8 = &weights->fp8;
+    const bool blocks = fp8->scaling == IMBREX_PER_BLOCK;
+    int64_t begin = first_feature(weights, rank, ranks), count = 0;
+    int64_t end = first_feature(weights, rank + 1, ranks), width = shard_features(weights, ranks);
+    if (!weights->ungated)
+        count = half_scales(&fp8->gate, blocks, begin, end, width, out);
+    return count + half_scales(&fp8->up, blocks, begin, end, width, out ? out + count : NULL);
+}
+
+int64_t shard_down_scales(const mlp_weights *weights, int rank, int ranks, float *out)
+{
+    const mlp_fp8 *fp8 = &weights->fp8;
+    const bool blocks = fp8->scaling == IMBREX_PER_BLOCK;
+    int64_t begin = first_feature(weights, rank, ranks);
+    int64_t end = first_feature(weights, rank + 1, ranks);
+    int64_t rows = blocks ? blocks_of(weights->hidden) : weights->hidden;
+    int64_t cols = blocks ? shard_features(weights, ranks) / BLOCK : 1;
+    if (!out)
+        return rows * cols;
+    memset(out, 0, (size_t)(rows * cols) * sizeof *out);
+    if (blocks)
+        matrix_copy(&fp8->down, 0, rows, begin / BLOCK, begin / BLOCK + blocks_of(end - begin),
+                    IMBREX_F32, out, cols);
+    for (int64_t i = 0; i < rows && !blocks; i++)
+        out[i] = row_scale(&fp8->down, i);
+    return rows * cols;
+}
+
+/* ---- The rank's rows ------------------------------------------------------------------------- */
 
 /* rank * rows may not fit 64 bits, so the whole and the rest of rows / ranks go their own way. */
 int64_t shard_first_row(int64_t rows, int rank, int ranks)
@@ -112,6 +185,29 @@ static imbrex_status create_experts(imbrex_group *group, const mlp_shape *s, con
     return status;
 }
 
+/* How many numbers the scales of [T, columns] are. */
+static int64_t scales_of(const mlp_shape *s, int64_t columns)
+{
+    return s->tokens * (s->scaling == IMBREX_PER_BLOCK ? blocks_of(columns) : 1);
+}
+
+static imbrex_status take_floats(imbrex_group *group, int64_t count, float **out)
+{
+    size_t bytes = (size_t)count * sizeof **out;
+    return imbrex_mem_alloc(group, bytes ? bytes : 1, (void **)out);
+}
+
+/* What is quantised; act is, too. */
+static imbrex_status take_low(mlp_block *b)
+{
+    const mlp_shape *s = &b->shape;
+    TRY(take(b->group, s, s->hidden, &b->low_x));
+    if (s->fixed)
+        return IMBREX_OK;
+    TRY(take_floats(b->group, scales_of(s, s->hidden), &b->x_scales));
+    return take_floats(b->group, scales_of(s, s->width), &b->act_scales);
+}
+
 imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const char *algorithm,
                                int products, const mlp_operands *on, mlp_block *out)
 {
@@ -135,7 +231,12 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         .m_least = s->tokens,
     };
     mlp_block block = { .group = group, .shape = *s, .on = *on, .products = products };
-    bool replicated = s->replicated && !products;
+    bool replicated = s->replicated && !products, low = s->scaling != IMBREX_UNSCALED;
+    if (low) {
+        first.dtype = second.dtype = IMBREX_E4M3;
+        first.out = second.out = s->dtype;
+        first.scaling = second.scaling = s->scaling;
+    }
     if (products) {
         block.on.residual = NULL; /* what is added to y belongs to no product */
         block.on.gamma = NULL;
@@ -154,6 +255,8 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
         status = take(group, s, up, &block.up);
     if (status == IMBREX_OK)
         status = take(group, s, s->width, &block.act);
+    if (status == IMBREX_OK && low)
+        status = take_low(&block);
     if (status == IMBREX_OK)
         *out = block;
     else
@@ -168,9 +271,33 @@ void mlp_block_destroy(mlp_block *block)
     if (block->group) {
         imbrex_mem_free(block->group, block->up);
         imbrex_mem_free(block->group, block->act);
+        imbrex_mem_free(block->group, block->low_x);
+        imbrex_mem_free(block->group, block->x_scales);
+        imbrex_mem_free(block->group, block->act_scales);
         moe_block_destroy(block);
     }
     memset(block, 0, sizeof *block);
+}
+
+/* x as E4M3, and all that goes with 8 bits. */
+static imbrex_status quantize(const mlp_block *b, imbrex_args *first, imbrex_args *second,
+                              imbrex_activation *activation)
+{
+    const mlp_shape *s = &b->shape;
+    const int rank = imbrex_group_rank(b->group), ranks = imbrex_group_size(b->group);
+    int64_t rows = s->tokens;
+    if (!s->replicated && !b->products)
+        rows = shard_first_row(rows, rank + 1, ranks) - shard_first_row(rows, rank, ranks);
+    float *x_scales = s->fixed ? b->on.x_scales : b->x_scales;
+    float *act_scales = s->fixed ? b->on.act_scales : b->act_scales;
+    activation->quant = s->fixed ? IMBREX_PER_TENSOR : s->scaling; /* the first of all alike */
+    first->a = b->low_x;
+    first->scale_a = x_scales;
+    first->scale_b = b->on.gate_up_scales;
+    second->scale_a = act_scales;
+    second->scale_b = b->on.down_scales;
+    return imbrex_quantize(b->group, s->dtype, activation->quant, rows, s->hidden, b->on.x,
+                           b->low_x, x_scales, b->on.stream);
 }
 
 imbrex_status mlp_block_run(void *ctx)
@@ -191,11 +318,10 @@ imbrex_status mlp_block_run(void *ctx)
     imbrex_activation activation = { .kind = s->activation,
                                      .gated = !s->ungated,
                                      .dtype = s->dtype };
-    imbrex_status status = imbrex_plan_run(b->gate_up, &first, b->on.stream);
-    if (status == IMBREX_OK)
-        status = imbrex_activate(b->group, &activation, s->tokens, s->width, b->up, b->act, NULL,
-                                 NULL, b->on.stream);
-    if (status == IMBREX_OK)
-        status = imbrex_plan_run(b->down, &second, b->on.stream);
-    return status;
+    if (s->scaling != IMBREX_UNSCALED)
+        TRY(quantize(b, &first, &second, &activation));
+    TRY(imbrex_plan_run(b->gate_up, &first, b->on.stream));
+    TRY(imbrex_activate(b->group, &activation, s->tokens, s->width, b->up, b->act,
+                        (float *)second.scale_a, NULL, b->on.stream));
+    return imbrex_plan_run(b->down, &second, b->on.stream);
 }

@@ -273,7 +273,8 @@ static bool check_gate(const model_config *config, int layer, const mlp_weights 
 static bool check_config(const model_config *config, int layer, const char *ffn_key,
                          const mlp_weights *mlp, st_error *error)
 {
-    return check_gate(config, layer, mlp, error) && check_quantised(config, error) &&
+    return check_gate(config, layer, mlp, error) &&
+           (mlp->fp8.scaling != IMBREX_UNSCALED || check_quantised(config, error)) &&
            check_changes(config, error) &&
            check_size(config, "hidden_size", layer, mlp->hidden, error) &&
            check_size(config, ffn_key, layer, mlp->ffn, error) &&

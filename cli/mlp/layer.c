@@ -182,12 +182,14 @@ static bool is_known(const char *rest)
     return false;
 }
 
-static bool check_names(const checkpoint *from, int layer, const char *prefix, st_error *error)
+static bool check_names(const checkpoint *from, int layer, const char *prefix, bool fp8,
+                        st_error *error)
 {
     size_t length = strlen(prefix);
     for (size_t i = 0; i < checkpoint_count(from); i++) {
         const char *name = checkpoint_name(from, i);
-        if (strncmp(name, prefix, length) == 0 && !is_known(name + length))
+        if (strncmp(name, prefix, length) == 0 && !is_known(name + length) &&
+            !(fp8 && mlp_fp8_knows(name + length)))
             return mlp_layer_refuse(from, layer, name, error);
     }
     return true;
@@ -206,7 +208,7 @@ static bool check_one(const char *file, int layer, const mlp_weights *mlp, const
                        "]: choose a layer with a plain MLP",
                        file, layer, than, mlp->ffn, mlp->hidden, name, rows, cols, one->rows,
                        one->cols);
-    if (one->dtype != first->dtype)
+    if (one->dtype != first->dtype && first->dtype != IMBREX_E4M3)
         return st_fail(error,
                        "%s: layer %d: %s_proj is %s, but %s is %s: convert them to one dtype", file,
                        layer, than, st_dtype_name(st_dtype_of(first->dtype)), name,
@@ -242,7 +244,8 @@ static bool check_all(const checkpoint *from, int layer, const char *prefix, con
     return true;
 }
 
-static bool read_all(checkpoint *from, const char *prefix, mlp_weights *mlp, st_error *error)
+static bool read_all(checkpoint *from, const char *prefix, bool fp8, mlp_weights *mlp,
+                     st_error *error)
 {
     matrix *const weights[] = { &mlp->gate, &mlp->up, &mlp->down };
     matrix *const biases[] = { &mlp->gate_bias, &mlp->up_bias, &mlp->down_bias };
@@ -259,7 +262,7 @@ static bool read_all(checkpoint *from, const char *prefix, mlp_weights *mlp, st_
             mlp->ungated = true;
         else if (i == UP && !apart && !checkpoint_has(from, name))
             continue;
-        else if (!checkpoint_matrix(from, name, weights[i], error))
+        else if (!(fp8 ? mlp_fp8_matrix : checkpoint_matrix)(from, name, weights[i], error))
             return false;
     }
     return true;
@@ -293,9 +296,12 @@ bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights 
                     char *prefix, st_error *error)
 {
     mlp_weights mlp = { 0 };
-    if (!mlp_layer_prefix(from, model, layer, prefix, error) ||
-        !check_names(from, layer, prefix, error) || !read_all(from, prefix, &mlp, error) ||
-        !split_fused(from, prefix, &mlp, error) || !mlp_layer_listed(from, prefix, error))
+    if (!mlp_layer_prefix(from, model, layer, prefix, error))
+        return false;
+    const bool fp8 = mlp_fp8_is(from, prefix);
+    if (!check_names(from, layer, prefix, fp8, error) ||
+        !read_all(from, prefix, fp8, &mlp, error) || !split_fused(from, prefix, &mlp, error) ||
+        !mlp_layer_listed(from, prefix, error))
         return false;
     mlp.ffn = mlp.up.rows;
     mlp.hidden = mlp.up.cols;

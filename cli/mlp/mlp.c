@@ -166,14 +166,16 @@ int cli_mlp(int argc, char **argv)
             "refused by its name. --residual and --norm are what follows the sum in a model:\n"
             "y = RMSNorm(y + residual) by a weight of the layer, in the same operator.\n\n"
             "Layers of experts are computed as Mixtral, Qwen2-MoE, Qwen3-MoE and DeepSeek have\n"
-            "them: the router's product and choice, ag_moe, f, moe_rs, and the shared expert.",
+            "them: the router's product and choice, ag_moe, f, moe_rs, and the shared expert.\n"
+            "Dense layers with F8_E4M3 weights are multiplied in 8 bits.",
         .options = options,
         .notes =
-            "--check bounds two errors, e = y - reference: ||e|| by 1e-5 (f32), 2e-3 (f16) or "
-            "1.5e-2\n(bf16) of ||reference||, and every single element of e by six times that of "
-            "its\nspread, sqrt(sum over the features of (activation * weight of down)^2). "
-            "The\nreference reads the files by itself. Experts that a token chose must be "
-            "float64's, but\nwhere scores are as near to each other as float32 may be off.\n\n"
+            "--check bounds two errors, e = y - reference: ||e|| by 1e-5 (f32), 2e-3 (f16),\n"
+            "1.5e-2 (bf16) or, with weights of 8 bits, 8e-2 of ||reference||, and every single\n"
+            "element of e by six times that of its spread, sqrt(sum over the features of\n"
+            "(activation * weight of down)^2). The reference reads the files by itself. Experts\n"
+            "that a token chose must be float64's, but where scores are as near to each other as\n"
+            "float32 may be off.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device or algorithm that is not there.",
     };

@@ -22,6 +22,9 @@
  * Without a gate there are up's halves alone, [W, hidden] and [W]. */
 
 int64_t shard_width(int64_t ffn, int ranks);
+
+/* W of these weights: those of 8 bits have it in multiples of 16, or of their blocks, 128. */
+int64_t shard_features(const mlp_weights *weights, int ranks);
 int64_t shard_up_rows(const mlp_weights *weights, int ranks); /* 2W, or W */
 bool shard_has_up_bias(const mlp_weights *weights);           /* of gate or up */
 
@@ -29,6 +32,11 @@ bool shard_has_up_bias(const mlp_weights *weights);           /* of gate or up *
 void shard_gate_up(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out);
 void shard_up_bias(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out);
 void shard_down(const mlp_weights *weights, int rank, int ranks, imbrex_dtype to, void *out);
+
+/* Scales of these two, as products take them: a row's, or of 128 x 128.  Of what is no feature they
+ * are 0. */
+int64_t shard_gate_up_scales(const mlp_weights *weights, int rank, int ranks, float *out);
+int64_t shard_down_scales(const mlp_weights *weights, int rank, int ranks, float *out);
 
 /* The rank's rows of x, rank*rows/R up to (rank+1)*rows/R, as imbrex deals them out. */
 int64_t shard_first_row(int64_t rows, int rank, int ranks);
@@ -60,6 +68,8 @@ typedef struct mlp_shape {
     imbrex_dtype dtype;
     imbrex_activation_kind activation;
     bool ungated, replicated;
+    imbrex_scaling scaling;        /* of weights of 8 bits; else UNSCALED */
+    bool fixed;                    /* their activations' scales are operands */
     imbrex_norm norm;              /* of y */
     mlp_expert_set routed, shared; /* routed.experts 0: the layer is dense */
 } mlp_shape;
@@ -80,15 +90,17 @@ typedef struct mlp_expert_operands {
 typedef struct mlp_operands {
     const void *x;       /* [rows, H], or [T, H] */
     const float *wide_x; /* the same in float32, for routers: ceil(T / R) rows, or T */
-    mlp_expert_operands routed, shared; /* where there are experts, instead of the next three */
-    const void *gate_up;                /* [2W, H] */
-    const void *up_bias;                /* [2W], or NULL */
-    const void *down;                   /* [H, W] */
-    const void *bias;                   /* [H], or NULL */
-    const void *residual;               /* as x, or NULL */
-    const void *gamma;                  /* [H] where y is normed, else NULL */
-    void *y;                            /* as x */
-    imbrex_stream stream;               /* to run on; NULL: the group's default */
+    mlp_expert_operands routed, shared;  /* where there are experts, instead of the next three */
+    const void *gate_up;                 /* [2W, H] */
+    const void *up_bias;                 /* [2W], or NULL */
+    const void *down;                    /* [H, W] */
+    float *gate_up_scales, *down_scales; /* of weights of 8 bits; else NULL */
+    float *x_scales, *act_scales;        /* [T]: where they are fixed T times the same; else NULL */
+    const void *bias;                    /* [H], or NULL */
+    const void *residual;                /* as x, or NULL */
+    const void *gamma;                   /* [H] where y is normed, else NULL */
+    void *y;                             /* as x */
+    imbrex_stream stream;                /* to run on; NULL: the group's default */
 } mlp_operands;
 
 /* A set of experts on one rank: the router's product and choice, ag_moe, the activation, moe_rs. */
@@ -109,6 +121,8 @@ typedef struct mlp_block {
     mlp_shape shape;
     imbrex_plan *gate_up, *down;
     void *up, *act;
+    void *low_x;                  /* of 8 bits, as x */
+    float *x_scales, *act_scales; /* of it and of act; NULL: the operands' */
     moe_set routed, shared;
     void *shared_y; /* [rows, H]: what the shared experts make */
     mlp_operands on;
@@ -225,7 +239,8 @@ void mlp_check_add(mlp_error *sum, const mlp_error *more);
 /* ||y - reference|| / ||reference||. */
 double mlp_check_relative(const mlp_error *error);
 
-/* How large that, and error.worst, may be: three roundings to dtype, and float32 sums. */
+/* How large that, and error.worst, may be: three roundings to dtype, and float32 sums; E4M3: what
+ * activations of 8 bits may cost. */
 double mlp_check_allowed(imbrex_dtype dtype);
 double mlp_check_worst_allowed(imbrex_dtype dtype);
 
@@ -270,7 +285,9 @@ typedef struct mlp_result {
     int ranks;
     const char *device;
     int64_t tokens, hidden, ffn;
-    imbrex_dtype dtype;
+    imbrex_dtype dtype, bound; /* of x and y; what bounds the error: E4M3, with weights of it */
+    imbrex_scaling scaling;    /* of weights of 8 bits */
+    bool fixed;                /* their activations have scales of the checkpoint's */
     bool replicated;
     const char *activation;      /* "gelu_tanh" */
     const char *activation_from; /* "config.json" or "--activation"; NULL: assumed */

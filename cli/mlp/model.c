@@ -157,9 +157,14 @@ static bool find_dense(const mlp_source *q, const model_config *config, mlp_mode
                        st_error *error)
 {
     const int layer = (int)q->layer;
-    return mlp_layer_find(m->weights_file, q->prefix, layer, &m->weights, m->prefix, error) &&
-           mlp_router_absent(config, layer, error) &&
-           mlp_config_apply(config, layer, "intermediate_size", q->activation, &m->weights, error);
+    mlp_weights *w = &m->weights;
+    if (!mlp_layer_find(m->weights_file, q->prefix, layer, w, m->prefix, error))
+        return false;
+    if (w->down.dtype == IMBREX_E4M3 && (!mlp_fp8_apply(config, &w->fp8, error) ||
+                                         !mlp_fp8_find(m->weights_file, m->prefix, w, error)))
+        return false;
+    return mlp_router_absent(config, layer, error) &&
+           mlp_config_apply(config, layer, "intermediate_size", q->activation, w, error);
 }
 
 static bool find_layer(const mlp_source *q, mlp_model *m, st_error *error)
@@ -215,6 +220,8 @@ static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
     if (!find_layer(q, m, error))
         return false;
     m->dtype = m->experts.count ? m->weights.gate.dtype : m->weights.up.dtype;
+    if (m->dtype == IMBREX_E4M3)
+        m->dtype = IMBREX_BF16; /* of x and y */
     if (!q->tokens)
         return read_input(q, m, error);
     make_input(q, q->tokens, m);

@@ -6,6 +6,14 @@
 
 #include "model_config.h"
 
+/* How weights of 8 bits are scaled, and what they are multiplied by. */
+typedef struct mlp_fp8 {
+    imbrex_scaling scaling; /* UNSCALED: weights are not of 8 bits; PER_ROW, PER_BLOCK */
+    bool fixed;             /* activations have scales that the checkpoint has; else as they come */
+    float x_scale, act_scale; /* those */
+    matrix gate, up, down;    /* scales of weights: [rows, 1], or [1, 1]; [rows, cols] of blocks */
+} mlp_fp8;
+
 /* y = down (f(gate x + gate_bias) * (up x + up_bias)) + down_bias, or without a gate
  * y = down f(up x + up_bias) + down_bias. */
 typedef struct mlp_weights {
@@ -16,6 +24,7 @@ typedef struct mlp_weights {
     matrix down;               /* [hidden, ffn] */
     matrix gate_bias, up_bias; /* [1, ffn]; no rows: none */
     matrix down_bias;          /* [1, hidden] */
+    mlp_fp8 fp8;
 } mlp_weights;
 
 /* Random weights, scaled by 1 / sqrt(columns) so that activations keep their size, and a random
@@ -58,9 +67,25 @@ bool mlp_layer_listed(const checkpoint *from, const char *prefix, st_error *erro
 
 /* Finds {gate,up,down}_proj.{weight,bias} below the prefix: shapes that fit each other, one dtype;
  * the gate and each bias may be missing, and gate over up may be gate_up_proj.weight.  Any other
- * tensor there is refused by its name.  weights->activation is not set. */
+ * tensor there is refused by its name, but for scales beside weights of 8 bits.  Neither
+ * weights->activation nor ->fp8 is set. */
 bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights *weights,
                     char *prefix, st_error *error) ST_MUST_CHECK;
+
+/* ---- fp8.c: weights of 8 bits, F8_E4M3 ------------------------------------------------------- */
+
+/* Whether the dense layer's weights are such, and a name below its prefix is that of scales. */
+bool mlp_fp8_is(checkpoint *from, const char *prefix);
+bool mlp_fp8_knows(const char *rest);
+
+bool mlp_fp8_matrix(checkpoint *from, const char *name, matrix *out, st_error *error) ST_MUST_CHECK;
+
+/* What quantization_config says: "fp8" or "compressed-tensors"; scales are not set. */
+bool mlp_fp8_apply(const model_config *config, mlp_fp8 *out, st_error *error) ST_MUST_CHECK;
+
+/* Then the scales, of the shapes that this wants. */
+bool mlp_fp8_find(checkpoint *from, const char *prefix, mlp_weights *weights,
+                  st_error *error) ST_MUST_CHECK;
 
 /* ---- experts.c: those of a layer that has experts -------------------------------------------- */
 

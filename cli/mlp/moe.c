@@ -34,11 +34,13 @@ mlp_shape mlp_shape_of(const mlp_model *m, bool replicated, bool whole, int rank
     mlp_shape shape = {
         .tokens = m->x.rows,
         .hidden = m->weights.hidden,
-        .width = shard_width(m->weights.ffn, ranks),
+        .width = shard_features(&m->weights, ranks),
         .dtype = m->dtype,
         .activation = m->weights.activation,
         .ungated = m->weights.ungated,
         .replicated = replicated,
+        .scaling = m->weights.fp8.scaling,
+        .fixed = m->weights.fp8.fixed,
     };
     if (m->after.gamma.rows)
         shape.norm = (imbrex_norm){ .rms = 1,
@@ -139,7 +141,7 @@ static imbrex_status create_set(mlp_block *b, const mlp_expert_set *shape,
     TRY(imbrex_plan_ag_moe(b->group, &desc, &set->gate_up));
     desc.n = s->hidden;
     desc.k = shape->width;
-    if (algorithm && strcmp(algorithm, "sequential") != 0)
+    if (algorithm && (strcmp(algorithm, "copy") == 0 || strcmp(algorithm, "ll") == 0))
         desc.algorithm = "store"; /* what moe_rs has beside it */
     TRY(imbrex_plan_moe_rs(b->group, &desc, &set->down));
     set->capacity = imbrex_plan_rows(set->gate_up);

@@ -66,9 +66,14 @@ static void fill_gamma(const loader *l, void *out)
     fill_whole(&l->model->after.gamma, l->shape->dtype, out);
 }
 
+static imbrex_dtype dtype_of_weights(const loader *l)
+{
+    return l->shape->scaling != IMBREX_UNSCALED ? IMBREX_E4M3 : l->shape->dtype;
+}
+
 static void fill_gate_up(const loader *l, void *out)
 {
-    shard_gate_up(&l->model->weights, l->rank, l->ranks, l->shape->dtype, out);
+    shard_gate_up(&l->model->weights, l->rank, l->ranks, dtype_of_weights(l), out);
 }
 
 static void fill_up_bias(const loader *l, void *out)
@@ -78,12 +83,34 @@ static void fill_up_bias(const loader *l, void *out)
 
 static void fill_down(const loader *l, void *out)
 {
-    shard_down(&l->model->weights, l->rank, l->ranks, l->shape->dtype, out);
+    shard_down(&l->model->weights, l->rank, l->ranks, dtype_of_weights(l), out);
 }
 
 static void fill_bias(const loader *l, void *out)
 {
     fill_whole(&l->model->weights.down_bias, l->shape->dtype, out);
+}
+
+static void fill_gate_up_scales(const loader *l, void *out)
+{
+    shard_gate_up_scales(&l->model->weights, l->rank, l->ranks, out);
+}
+
+static void fill_down_scales(const loader *l, void *out)
+{
+    shard_down_scales(&l->model->weights, l->rank, l->ranks, out);
+}
+
+static void fill_x_scales(const loader *l, void *out)
+{
+    for (int64_t t = 0; t < l->shape->tokens; t++)
+        ((float *)out)[t] = l->model->weights.fp8.x_scale;
+}
+
+static void fill_act_scales(const loader *l, void *out)
+{
+    for (int64_t t = 0; t < l->shape->tokens; t++)
+        ((float *)out)[t] = l->model->weights.fp8.act_scale;
 }
 
 /* This rank's experts, one after another: whole, or its part of each. */
@@ -159,18 +186,38 @@ static imbrex_status load(const loader *l, filler fill, int64_t room, int64_t el
     return status;
 }
 
+static imbrex_status load_floats(const loader *l, filler fill, int64_t count, float **out)
+{
+    return load(l, fill, count, count, IMBREX_F32, out);
+}
+
+static imbrex_status load_scales(const loader *l, mlp_operands *on)
+{
+    const mlp_weights *w = &l->model->weights;
+    int64_t up = shard_gate_up_scales(w, l->rank, l->ranks, NULL);
+    int64_t down = shard_down_scales(w, l->rank, l->ranks, NULL);
+    TRY(load_floats(l, fill_gate_up_scales, up, &on->gate_up_scales));
+    TRY(load_floats(l, fill_down_scales, down, &on->down_scales));
+    if (!w->fp8.fixed)
+        return IMBREX_OK;
+    TRY(load_floats(l, fill_x_scales, l->shape->tokens, &on->x_scales));
+    return load_floats(l, fill_act_scales, l->shape->tokens, &on->act_scales);
+}
+
 static imbrex_status load_dense(const loader *l, mlp_operands *on)
 {
     const mlp_weights *weights = &l->model->weights;
-    const imbrex_dtype dtype = l->shape->dtype;
+    const imbrex_dtype dtype = l->shape->dtype, own = dtype_of_weights(l);
     int64_t h = l->shape->hidden, down = h * l->shape->width;
     int64_t up = shard_up_rows(weights, l->ranks);
-    TRY(load(l, fill_gate_up, up * h, up * h, dtype, &on->gate_up));
-    TRY(load(l, fill_down, down, down, dtype, &on->down));
+    TRY(load(l, fill_gate_up, up * h, up * h, own, &on->gate_up));
+    TRY(load(l, fill_down, down, down, own, &on->down));
     if (shard_has_up_bias(weights))
         TRY(load(l, fill_up_bias, up, up, dtype, &on->up_bias));
     if (weights->down_bias.rows)
         TRY(load(l, fill_bias, h, h, dtype, &on->bias));
+    if (weights->fp8.scaling != IMBREX_UNSCALED)
+        TRY(load_scales(l, on));
     return IMBREX_OK;
 }
 
@@ -208,7 +255,8 @@ int mlp_operands_steps(const mlp_model *m)
     const mlp_experts *x = &m->experts;
     int steps = 2 + (m->after.residual.rows > 0) + (m->after.gamma.rows > 0);
     if (!x->count)
-        return steps + 2 + shard_has_up_bias(&m->weights) + (m->weights.down_bias.rows > 0);
+        return steps + 2 + shard_has_up_bias(&m->weights) + (m->weights.down_bias.rows > 0) +
+               (m->weights.fp8.scaling != IMBREX_UNSCALED ? 2 : 0) + (m->weights.fp8.fixed ? 2 : 0);
     return steps + 4 + (x->correction.rows > 0) + (x->shared_gate.rows > 0) +
            (x->shared.ffn > 0 ? 2 : 0);
 }

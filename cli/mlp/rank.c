@@ -290,6 +290,9 @@ static imbrex_status begin(rank_state *s)
         .hidden = m->weights.hidden,
         .ffn = m->weights.ffn,
         .dtype = m->dtype,
+        .bound = m->weights.fp8.scaling != IMBREX_UNSCALED ? IMBREX_E4M3 : m->dtype,
+        .scaling = m->weights.fp8.scaling,
+        .fixed = m->weights.fp8.fixed,
         .replicated = q->replicated,
         .activation = mlp_config_activations[m->weights.activation],
         .activation_from = m->activation_from,
@@ -332,7 +335,7 @@ static int write_output(const rank_state *s, const void *y)
     };
     if (s->rank != 0)
         return CLI_OK;
-    if (s->result.checked && !mlp_check_passed(&s->result.error, s->shape.dtype))
+    if (s->result.checked && !mlp_check_passed(&s->result.error, s->result.bound))
         text_say(stderr, "imbrex mlp: y is wrong: nothing is written to '%s'\n",
                  s->request->output);
     else if (!st_write(s->request->output, &tensor, 1, NULL, &error))
@@ -362,7 +365,7 @@ static imbrex_status finish(rank_state *s, int *code)
         *code = CLI_FAILED;
     if (s->rank == 0)
         (q->json ? mlp_print_json : mlp_print_table)(&s->result);
-    if (q->check && !mlp_check_passed(&s->result.error, s->shape.dtype))
+    if (q->check && !mlp_check_passed(&s->result.error, s->result.bound))
         *code = CLI_FAILED;
     return IMBREX_OK;
 }

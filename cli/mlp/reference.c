@@ -102,6 +102,34 @@ static void widen_weights(work *w, const matrix *from, int64_t row0, int64_t row
         w->error.odd_weights = 1;
 }
 
+/* The scale of an element: its own row's, or that of all, or of the 128 x 128 that it is in. */
+static float scale_at(const matrix *scales, const matrix *of, int64_t row, int64_t col)
+{
+    float one;
+    const bool rows = scales->cols == 1 && scales->rows == of->rows;
+    int64_t r = rows ? row : row / 128 < scales->rows ? row / 128 : 0;
+    int64_t c = rows ? 0 : col / 128 < scales->cols ? col / 128 : 0;
+    matrix_copy(scales, r, r + 1, c, c + 1, IMBREX_F32, &one, 1);
+    return one;
+}
+
+/* A piece of a weight as float32: of 8 bits times its scales. */
+static void widen_scaled(work *w, const matrix *from, const matrix *scales, int64_t row0,
+                         int64_t row1, int64_t col0, int64_t col1, float *out)
+{
+    if (from->dtype != IMBREX_E4M3 || !from->data) {
+        widen_weights(w, from, row0, row1, col0, col1, out);
+        return;
+    }
+    matrix_copy(from, row0, row1, col0, col1, IMBREX_F32, out, col1 - col0);
+    for (int64_t row = row0; row < row1; row++) {
+        for (int64_t col = col0; col < col1; col++, out++) {
+            *out *= scale_at(scales, from, row, col);
+            w->error.odd_weights |= !isfinite(*out);
+        }
+    }
+}
+
 /* A bias's elements from begin to end; zeros where there is none. */
 static void widen_bias(work *w, const matrix *from, int64_t begin, int64_t end, float *out)
 {
@@ -198,9 +226,9 @@ static void add_features(work *w, const share_of_y *of, int64_t f0, int64_t f1)
     int64_t h = weights->hidden, count = f1 - f0;
     float gate_bias[FEATURES], up_bias[FEATURES];
     if (!weights->ungated)
-        widen_weights(w, &weights->gate, f0, f1, 0, h, w->gate);
-    widen_weights(w, &weights->up, f0, f1, 0, h, w->up);
-    widen_weights(w, &weights->down, 0, h, f0, f1, w->down);
+        widen_scaled(w, &weights->gate, &weights->fp8.gate, f0, f1, 0, h, w->gate);
+    widen_scaled(w, &weights->up, &weights->fp8.up, f0, f1, 0, h, w->up);
+    widen_scaled(w, &weights->down, &weights->fp8.down, 0, h, f0, f1, w->down);
     widen_bias(w, &weights->gate_bias, f0, f1, gate_bias);
     widen_bias(w, &weights->up_bias, f0, f1, up_bias);
     for (int64_t i = 0; i < h * count; i++) {
@@ -490,8 +518,12 @@ double mlp_check_relative(const mlp_error *e)
     return e->norm > 0 ? sqrt(e->squares / e->norm) : sqrt(e->squares);
 }
 
+/* Of E4M3: x and the activations are rounded to three bits behind the point, by 2.6 % of their size
+ * on average; y's error is then some 5 %. */
 double mlp_check_allowed(imbrex_dtype dtype)
 {
+    if (dtype == IMBREX_E4M3)
+        return 8e-2;
     return dtype == IMBREX_F32 ? 1e-5 : dtype == IMBREX_F16 ? 2e-3 : 1.5e-2;
 }
 

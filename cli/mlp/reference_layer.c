@@ -11,30 +11,57 @@ enum { SECTIONS = sizeof sections / sizeof *sections };
 
 /* ---- A dense layer --------------------------------------------------------------------------- */
 
-static bool read_tensor(checkpoint *file, const char *name, const char *rest, mlp_weights *to,
-                        st_error *error)
+/* A matrix of any dtype that can be computed with; of one dimension a column, of none a number. */
+static bool read_any(checkpoint *file, const char *name, matrix *out, st_error *error)
 {
-    if (strcmp(rest, "gate_proj.weight") == 0)
-        return checkpoint_matrix(file, name, &to->gate, error);
-    if (strcmp(rest, "up_proj.weight") == 0)
-        return checkpoint_matrix(file, name, &to->up, error);
-    if (strcmp(rest, "down_proj.weight") == 0)
-        return checkpoint_matrix(file, name, &to->down, error);
-    if (strcmp(rest, "gate_proj.bias") == 0)
-        return checkpoint_vector(file, name, &to->gate_bias, error);
-    if (strcmp(rest, "up_proj.bias") == 0)
-        return checkpoint_vector(file, name, &to->up_bias, error);
-    if (strcmp(rest, "down_proj.bias") == 0)
-        return checkpoint_vector(file, name, &to->down_bias, error);
-    if (strcmp(rest, "gate_up_proj.weight") != 0)
-        return st_fail(error, "--check does not know the tensor %.80s", name);
+    const st_tensor *tensor;
+    if (!checkpoint_tensor(file, name, &tensor, error))
+        return false;
+    if (tensor->rank > 2 || (tensor->dtype > ST_F32 && tensor->dtype != ST_F8_E4M3))
+        return st_fail(error, "--check cannot read the tensor %.80s", name);
+    *out = (matrix){ .rows = tensor->rank > 0 ? tensor->shape[0] : 1,
+                     .cols = tensor->rank > 1 ? tensor->shape[1] : 1,
+                     .dtype =
+                         tensor->dtype == ST_F8_E4M3 ? IMBREX_E4M3 : st_dtype_imbrex(tensor->dtype),
+                     .data = tensor->data };
+    return true;
+}
+
+/* gate_up_proj: up is its lower half. */
+static bool read_fused(checkpoint *file, const char *name, mlp_weights *to, st_error *error)
+{
     if (!checkpoint_matrix(file, name, &to->gate, error))
         return false;
     to->gate.rows /= 2;
-    to->up = to->gate; /* the lower half */
+    to->up = to->gate;
     to->up.data = (const char *)to->gate.data +
                   to->gate.rows * to->gate.cols * matrix_dtype_bytes(to->gate.dtype);
     return true;
+}
+
+static bool read_tensor(checkpoint *file, const char *name, const char *rest, mlp_weights *to,
+                        st_error *error)
+{
+    static const char *const projections[] = { "gate_proj.", "up_proj.", "down_proj." };
+    matrix *const weights[] = { &to->gate, &to->up, &to->down };
+    matrix *const biases[] = { &to->gate_bias, &to->up_bias, &to->down_bias };
+    matrix *const scales[] = { &to->fp8.gate, &to->fp8.up, &to->fp8.down };
+    if (strcmp(rest, "gate_up_proj.weight") == 0)
+        return read_fused(file, name, to, error);
+    for (int i = 0; i < 3; i++) {
+        const char *what = rest + strlen(projections[i]);
+        if (strncmp(rest, projections[i], strlen(projections[i])) != 0)
+            continue;
+        if (strcmp(what, "weight") == 0)
+            return read_any(file, name, weights[i], error);
+        if (strcmp(what, "bias") == 0)
+            return checkpoint_vector(file, name, biases[i], error);
+        if (strncmp(what, "weight_scale", 12) == 0)
+            return read_any(file, name, scales[i], error);
+        if (strcmp(what, "input_scale") == 0)
+            return true; /* of what the run rounds, and float64 does not */
+    }
+    return st_fail(error, "--check does not know the tensor %.80s", name);
 }
 
 static bool read_layer(checkpoint *file, const char *prefix, mlp_weights *to, st_error *error)

@@ -43,7 +43,7 @@ static void print_choice(const mlp_error *e)
     printf("\n  worst weight             off by %.2g of what float32 allows\n", e->weight);
 }
 
-static void print_check(const mlp_error *e, imbrex_dtype dtype)
+static void print_check(const mlp_error *e, imbrex_dtype dtype, imbrex_dtype bound)
 {
     if (e->lost)
         printf("  x or a weight holds a number that %s cannot: y cannot be right\n",
@@ -56,11 +56,11 @@ static void print_check(const mlp_error *e, imbrex_dtype dtype)
     if (e->odd_weights)
         printf("  the weights hold NaN or infinities: so may y\n");
     printf("  error of all of y        %.2g of its size, allowed %.2g\n", mlp_check_relative(e),
-           mlp_check_allowed(dtype));
+           mlp_check_allowed(bound));
     printf("  worst element            %.2g of its spread, allowed %.2g\n", e->worst,
-           mlp_check_worst_allowed(dtype));
+           mlp_check_worst_allowed(bound));
     printf("  largest error            %.3g where |y| is up to %.3g: %s\n", e->largest, e->scale,
-           mlp_check_passed(e, dtype) ? "passed" : "FAILED");
+           mlp_check_passed(e, bound) ? "passed" : "FAILED");
 }
 
 /* Pairs of the rank that has the most, by the mean of all. */
@@ -99,6 +99,12 @@ void mlp_print_table(const mlp_result *r)
            r->biases ? ", with biases" : "",
            r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
            r->activation_from ? r->activation_from : "");
+    if (r->scaling != IMBREX_UNSCALED)
+        printf("  weights e4m3, a scale %s; activations e4m3, %s\n",
+               r->scaling == IMBREX_PER_BLOCK ? "for 128 x 128" : "a row",
+               r->fixed                         ? "by the checkpoint's scales"
+               : r->scaling == IMBREX_PER_BLOCK ? "a scale for 128 of a token"
+                                                : "a scale a token");
     if (r->experts)
         print_experts(r);
     if (r->replicated)
@@ -123,7 +129,7 @@ void mlp_print_table(const mlp_result *r)
     if (r->checked && r->experts)
         print_choice(&r->error);
     if (r->checked)
-        print_check(&r->error, r->dtype);
+        print_check(&r->error, r->dtype, r->bound);
 }
 
 static void json_text(const char *key, const char *value)
@@ -163,6 +169,10 @@ void mlp_print_json(const mlp_result *r)
     json_text("source", r->source);
     json_text("device", r->device);
     json_text("dtype", matrix_dtype_names[r->dtype]);
+    json_text("scaling", r->scaling == IMBREX_UNSCALED    ? "none"
+                         : r->scaling == IMBREX_PER_BLOCK ? "block"
+                                                          : "row");
+    printf("  \"activation_scales\": \"%s\",\n", r->fixed ? "static" : "dynamic");
     json_text("activation", r->activation);
     json_text("activation_from", r->activation_from ? r->activation_from : "assumed");
     printf("  \"gated\": %s,\n  \"biases\": %s,\n", r->gated ? "true" : "false",
@@ -187,14 +197,14 @@ void mlp_print_json(const mlp_result *r)
         json_number("largest_error", r->error.largest, ",");
         json_number("largest_y", r->error.scale, ",");
         json_number("relative_error", mlp_check_relative(&r->error), ",");
-        json_number("relative_error_allowed", mlp_check_allowed(r->dtype), ",");
+        json_number("relative_error_allowed", mlp_check_allowed(r->bound), ",");
         json_number("worst_element", r->error.worst, ",");
-        json_number("worst_element_allowed", mlp_check_worst_allowed(r->dtype), ",");
+        json_number("worst_element_allowed", mlp_check_worst_allowed(r->bound), ",");
         json_number("x_not_finite", r->error.odd_rows, ",");
         printf("  \"ranks_differ\": %s,\n", r->error.apart ? "true" : "false");
         printf("  \"weights_not_finite\": %s,\n  \"beyond_dtype\": %s,\n",
                r->error.odd_weights ? "true" : "false", r->error.lost ? "true" : "false");
-        printf("  \"passed\": %s\n", mlp_check_passed(&r->error, r->dtype) ? "true" : "false");
+        printf("  \"passed\": %s\n", mlp_check_passed(&r->error, r->bound) ? "true" : "false");
     }
     puts("}");
 }
