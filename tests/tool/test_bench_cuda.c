@@ -362,12 +362,11 @@ static int rank_main_of_mlp(int rank, void *ctx)
 
 /* With --graph what is timed, and what --check compares, are replays: it fails on the NaN that y
  * holds before if one does nothing. */
-static void an_mlp_is_timed_by_the_gpus_clock(void **state)
+static void check_mlp(const char *experts_of, int lines)
 {
-    (void)state;
     mlp_model model;
     st_error error;
-    mlp_source source = { .random = "40,72,24", .dtype = "bf16" };
+    mlp_source source = { .random = "40,72,24", .dtype = "bf16", .experts_of = experts_of };
     mlp_reference reference = { 0 };
     mlp_request q = { .model = &model, .device = "cuda", .check = true, .json = true };
     q.rounds = MLP_ROUNDS;
@@ -378,7 +377,7 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
         bool graph;
         const char *algorithm;
     } cases[] = { { false, NULL }, { true, NULL }, { true, "copy" } };
-    for (int i = 0; i < 3; i++) {
+    for (int i = experts_of ? 1 : 0; i < (experts_of ? 2 : 3); i++) { /* of experts one */
         q.graph = cases[i].graph;
         q.algorithm = cases[i].algorithm;
         const char *const words[] = { "\"clock\": \"gpu\"",
@@ -390,10 +389,17 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
                                       NULL };
         fake_driver_install(2);
         char *text = output_of(rank_main_of_mlp, &q, 2);
-        check_output(text, 36, words);
+        check_output(text, lines, words);
     }
     mlp_reference_close(&reference);
     mlp_model_close(&model);
+}
+
+static void an_mlp_is_timed_by_the_gpus_clock(void **state)
+{
+    (void)state;
+    check_mlp(NULL, 38);
+    check_mlp("5,2", 48);
 }
 
 static void an_mlp_is_drawn(void **state)

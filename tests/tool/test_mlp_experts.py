@@ -237,6 +237,21 @@ class Experts(unittest.TestCase):
                       "pairs of token and expert on each rank: 116 116\n", "float64's", "passed"):
             self.assertIn(words, done.stdout)
 
+    def test_several_files(self):
+        self.make("qwen2_moe")
+        self.save()
+        os.remove(self.path("model.safetensors"))
+        names = sorted(self.weights)
+        places = {n: f"part-{i % 3}.safetensors" for i, n in enumerate(names)}
+        for part in set(places.values()):
+            write(self.path(part), {n: self.weights[n] for n in names if places[n] == part})
+        with open(self.path("model.safetensors.index.json"), "w") as file:
+            json.dump({"weight_map": places}, file)
+        done = run(*self.args("--check", "--ranks", "2"))
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        os.remove(self.path("part-1.safetensors"))
+        self.assertIn("part-1.safetensors: cannot be opened", run(*self.args()).stderr)
+
     def test_residual_and_norm(self):
         self.make("deepseek_v2")
         gamma = self.rng.standard_normal(HIDDEN).astype(np.float32)

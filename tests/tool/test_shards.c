@@ -257,6 +257,60 @@ static void test_shards(void **state)
     shard_down(&none, 0, 2, IMBREX_F32, NULL);
 }
 
+/* Of weights of 8 bits: a feature's scale goes with the feature, a block's with its block. */
+static void check_scales(const mlp_weights *mlp, int ranks)
+{
+    const bool blocks = mlp->fp8.scaling == IMBREX_PER_BLOCK;
+    const int64_t grain = blocks ? 128 : 1, width = shard_features(mlp, ranks);
+    const int64_t up = blocks ? width / 128 : width, cols = mlp->fp8.gate.cols;
+    const int64_t down_rows = mlp->fp8.down.rows, down_cols = blocks ? up : 1;
+    assert_true(width * ranks >= mlp->ffn && width % (blocks ? 128 : 16) == 0);
+    float *first = room(2 * up * cols, IMBREX_F32),
+          *second = room(down_rows * down_cols, IMBREX_F32);
+    for (int rank = 0; rank < ranks; rank++) {
+        assert_int_equal(shard_gate_up_scales(mlp, rank, ranks, NULL), 2 * up * cols);
+        assert_int_equal(shard_gate_up_scales(mlp, rank, ranks, first), 2 * up * cols);
+        assert_int_equal(shard_down_scales(mlp, rank, ranks, NULL), down_rows * down_cols);
+        shard_down_scales(mlp, rank, ranks, second);
+        for (int64_t i = 0; i < up * cols; i++) {
+            int64_t row = rank * (width / grain) + i / cols, col = i % cols;
+            bool inside = row * grain < mlp->ffn; /* up has one for all of its rows, if any */
+            assert_true(first[i] == at_or_zero(&mlp->fp8.gate, row, col));
+            assert_true(first[up * cols + i] == (blocks   ? at_or_zero(&mlp->fp8.up, row, col)
+                                                 : inside ? at_or_zero(&mlp->fp8.up, 0, 0)
+                                                          : 0));
+        }
+        for (int64_t i = 0; i < down_rows * down_cols; i++)
+            assert_true(second[i] == at_or_zero(&mlp->fp8.down, i / down_cols,
+                                                (blocks ? rank * up : 0) + i % down_cols));
+    }
+    free(first);
+    free(second);
+}
+
+static void test_scales(void **state)
+{
+    (void)state;
+    mlp_weights mlp = { .hidden = 200, .ffn = 300 };
+    mlp.fp8 = (mlp_fp8){ .scaling = IMBREX_PER_ROW,
+                         .gate = numbered(300, 1, 1, IMBREX_F32),
+                         .up = numbered(1, 1, 2, IMBREX_BF16),
+                         .down = numbered(200, 1, 3, IMBREX_F32) };
+    mlp_weights blocks = mlp;
+    blocks.fp8 = (mlp_fp8){ .scaling = IMBREX_PER_BLOCK,
+                            .gate = numbered(3, 2, 1, IMBREX_F32),
+                            .up = numbered(3, 2, 2, IMBREX_BF16),
+                            .down = numbered(2, 3, 3, IMBREX_F32) };
+    for (int ranks = 1; ranks < 8; ranks++) {
+        check_scales(&mlp, ranks);
+        check_scales(&blocks, ranks);
+    }
+    const matrix *all[] = { &mlp.fp8.gate,    &mlp.fp8.up,    &mlp.fp8.down,
+                            &blocks.fp8.gate, &blocks.fp8.up, &blocks.fp8.down };
+    for (int i = 0; i < 6; i++)
+        free((void *)all[i]->data);
+}
+
 /* However many ranks, their parts of random weights make the same matrices. */
 static void test_random_shards(void **state)
 {
@@ -289,9 +343,9 @@ static void test_random_shards(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversions),   cmocka_unit_test(test_copy_reads_a_piece),
-        cmocka_unit_test(test_random),        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_random_shards),
+        cmocka_unit_test(test_conversions), cmocka_unit_test(test_copy_reads_a_piece),
+        cmocka_unit_test(test_random),      cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_scales),      cmocka_unit_test(test_random_shards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
