@@ -7,6 +7,7 @@
 #ifndef IMX_ATTEND_SM80_UNITS_CUH
 #define IMX_ATTEND_SM80_UNITS_CUH
 
+#include "../fragment.cuh"
 #include "sm80_add.cuh"
 
 enum {
@@ -19,43 +20,18 @@ enum {
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-/* Fragments: lane 4 g + t has of c, 16 x 8 in float32, rows g and g + 8, columns 2 t, 2 t + 1. */
-ATTEND_FN void load_matrices(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-ATTEND_FN void load_matrices_turned(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 #if IMX_IS_BF16
 #define ATTEND_MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 #else
 #define ATTEND_MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 #endif
 
-/* c += a b */
+/* c += a b; lane 4 g + t has of c, 16 x 8 in float32, rows g and g + 8, columns 2 t, 2 t + 1. */
 ATTEND_FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm(ATTEND_MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-ATTEND_FN void shared_store(uint32_t to, uint4 v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
 }
 
 ATTEND_FN int swizzle(int row)
@@ -121,19 +97,10 @@ ATTEND_FN uint4 load_any(const void *at)
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* there: else zeros. */
-ATTEND_FN void load_aligned_unit(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(to), "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-}
-
 ATTEND_FN void load_unit(uint32_t to, const void *from, bool there, bool aligned)
 {
     if (aligned)
-        load_aligned_unit(to, from, there);
+        copy_async(to, from, there ? 16 : 0);
     else
         shared_store(to, there ? load_any(from) : make_uint4(0, 0, 0, 0));
 }

@@ -10,21 +10,11 @@
 #ifndef IMX_SM80_PTX_CUH
 #define IMX_SM80_PTX_CUH
 
+#include "../fragment.cuh"
 #include "../vector.cuh"
 #include "sm80_shape.cuh"
 
 /* ---- copies ---------------------------------------------------------------------------------- */
-
-/* 16 bytes to and from aligned addresses; if bytes is 0 instead, nothing is read and they become
- * zeros.  Around the first-level cache (.cg), which might still hold what another agent has
- * overwritten. */
-IMX_FN void copy_async(uint32_t to, const void *from, int bytes)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
 
 /* All copies since the last call become one group, which may be empty. */
 IMX_FN void copy_commit(void)
@@ -48,14 +38,6 @@ IMX_FN uint4 shared_load(uint32_t from)
     return v;
 }
 
-IMX_FN void shared_store(uint32_t to, uint4 v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
 IMX_FN void shared_store_word(uint32_t to, uint32_t word)
 {
     asm volatile("st.shared.u32 [%0], %1;" : : "r"(to), "r"(word) : "memory");
@@ -63,29 +45,11 @@ IMX_FN void shared_store_word(uint32_t to, uint32_t word)
 
 /* ---- fragments ------------------------------------------------------------------------------- */
 
-/* Four 8 x 16-byte matrices; lane i gives the address of row i % 8 of matrix i / 8. */
-IMX_FN void load_matrices(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-/* The first two of them; lanes from 16 on give no address. */
+/* The first two matrices of fragment.cuh's four; lanes from 16 on give no address. */
 IMX_FN void load_two_matrices(uint32_t (&to)[2], uint32_t from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                  : "=r"(to[0]), "=r"(to[1])
-                 : "r"(from)
-                 : "memory");
-}
-
-/* Four, each matrix of 16-bit elements turned about. */
-IMX_FN void load_matrices_turned(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(from)
                  : "memory");
 }
