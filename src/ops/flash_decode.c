@@ -10,7 +10,6 @@
 
 #include "kernels/attend/args.h"
 #include "merge.h"
-#include "transfer.h"
 
 enum { ATTEND, MERGE }; /* kernels; of the merge several, from there on */
 
@@ -132,11 +131,6 @@ static imbrex_status attend(const imx_run *run, const imx_needs *merge, imx_merg
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
-static double sequential_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return imx_transfer_sequential_cost(rates, p->sent);
-}
-
 static void lay_out_sequential(const imx_variant *variant, imx_needs *n)
 {
     imx_merge_copies_needs(variant, n);
@@ -163,16 +157,6 @@ static imbrex_status run_sequential(const imx_run *run)
 }
 
 /* ---- store, ll ------------------------------------------------------------------------------- */
-
-static double store_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return imx_transfer_push_cost(rates, p->sent);
-}
-
-static double ll_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
-}
 
 static void lay_out(const imx_variant *variant, int how, imx_needs *n)
 {
@@ -501,36 +485,7 @@ const imx_op imx_op_flash_decode = {
     .part = part_of,
     .result = cache_of,
     .extent = extent,
-    .algorithms = {
-        { .name = "sequential",
-          .cost = sequential_cost,
-          .layout = lay_out_sequential,
-          .prepare = prepare_sequential,
-          .run = run_sequential },
-        { .name = "sequential",
-          .over_nodes = true,
-          .layout = lay_out_nodes,
-          .prepare = prepare_nodes,
-          .run = run_sequential_nodes },
-        { .name = "store",
-          .by_kernel = true,
-          .stores = true,
-          .cost = store_cost,
-          .layout = lay_out_store,
-          .prepare = prepare_store,
-          .run = run_store },
-        { .name = "ll",
-          .by_kernel = true,
-          .cost = ll_cost,
-          .layout = lay_out_ll,
-          .prepare = prepare_ll,
-          .run = run_ll },
-        { .name = "hierarchical",
-          .over_nodes = true,
-          .layout = lay_out_nodes,
-          .prepare = prepare_nodes,
-          .run = run_hierarchical },
-    },
+    .algorithms = IMX_MERGE_ALGORITHMS(lay_out_sequential, lay_out_nodes),
 };
 
 imbrex_status imbrex_plan_flash_decode(imbrex_group *group, const imbrex_decode_desc *desc,

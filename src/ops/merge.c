@@ -1,6 +1,8 @@
 /* merge.c - states of attention to the owners of their heads, on one node; see merge.h. */
 #include "merge.h"
 
+#include "transfer.h"
+
 enum { PACK, MERGE }; /* kernels, from `first` on */
 enum { UNITS = 256 }; /* of rows under one signal each, at most */
 
@@ -246,4 +248,21 @@ imbrex_status imx_merge_kernel(const imx_run *run, int first, int how, const imx
     args.uses = imx_run_done(run);
     args.team = imx_run_team(run);
     return imx_run_launch(run, run->stream, first, &args, sizeof args);
+}
+
+/* ---- what they are expected to take ---------------------------------------------------------- */
+
+double imx_merge_copies_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_sequential_cost(rates, p->sent);
+}
+
+double imx_merge_store_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_push_cost(rates, p->sent);
+}
+
+double imx_merge_ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
 }

@@ -54,6 +54,45 @@ imbrex_status imx_merge_nodes_prepare(imx_variant *variant, int first) IMX_MUST_
 imbrex_status imx_merge_nodes(const imx_run *run, int first, bool overlapped,
                               const imx_merge_states *own) IMX_MUST_CHECK;
 
+/* What they are expected to take. */
+double imx_merge_copies_cost(const imx_problem *p, const imx_rates *rates);
+double imx_merge_store_cost(const imx_problem *p, const imx_rates *rates);
+double imx_merge_ll_cost(const imx_problem *p, const imx_rates *rates);
+
+/* The algorithms of an operator that has lay_out_store and lay_out_ll, and prepare_<name> and
+ * run_<name> of each, of "sequential" over nodes too; copies, nodes: layouts of the others. */
+#define IMX_MERGE_ALGORITHMS(copies, nodes)  \
+    {                                        \
+        { .name = "sequential",              \
+          .cost = imx_merge_copies_cost,     \
+          .layout = copies,                  \
+          .prepare = prepare_sequential,     \
+          .run = run_sequential },           \
+            { .name = "sequential",          \
+              .over_nodes = true,            \
+              .layout = nodes,               \
+              .prepare = prepare_nodes,      \
+              .run = run_sequential_nodes }, \
+            { .name = "store",               \
+              .by_kernel = true,             \
+              .stores = true,                \
+              .cost = imx_merge_store_cost,  \
+              .layout = lay_out_store,       \
+              .prepare = prepare_store,      \
+              .run = run_store },            \
+            { .name = "ll",                  \
+              .by_kernel = true,             \
+              .cost = imx_merge_ll_cost,     \
+              .layout = lay_out_ll,          \
+              .prepare = prepare_ll,         \
+              .run = run_ll },               \
+            { .name = "hierarchical",        \
+              .over_nodes = true,            \
+              .layout = nodes,               \
+              .prepare = prepare_nodes,      \
+              .run = run_hierarchical },     \
+    }
+
 /* ---- parts of them --------------------------------------------------------------------------- */
 
 /* The kernel's args for a run of m sequences, but for addresses; the addresses of this rank's

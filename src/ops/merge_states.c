@@ -13,7 +13,6 @@
  * All weigh and add in the same order: on one node the bits are the same.
  */
 #include "merge.h"
-#include "transfer.h"
 
 enum { FIRST }; /* kernel */
 
@@ -23,11 +22,6 @@ static imx_merge_states own_of(const imx_run *run)
 }
 
 /* ---- sequential ------------------------------------------------------------------------------ */
-
-static double sequential_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return imx_transfer_sequential_cost(rates, p->sent);
-}
 
 static imbrex_status prepare_sequential(imx_variant *variant)
 {
@@ -43,11 +37,6 @@ static imbrex_status run_sequential(const imx_run *run)
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
-
-static double store_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return imx_transfer_push_cost(rates, p->sent);
-}
 
 static void lay_out_store(const imx_variant *variant, imx_needs *n)
 {
@@ -66,11 +55,6 @@ static imbrex_status run_store(const imx_run *run)
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
-
-static double ll_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
-}
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
@@ -168,36 +152,7 @@ const imx_op imx_op_merge_states = {
     .scatters = true,
     .check = imx_merge_check,
     .extent = extent,
-    .algorithms = {
-        { .name = "sequential",
-          .cost = sequential_cost,
-          .layout = imx_merge_copies_needs,
-          .prepare = prepare_sequential,
-          .run = run_sequential },
-        { .name = "sequential",
-          .over_nodes = true,
-          .layout = imx_merge_nodes_needs,
-          .prepare = prepare_nodes,
-          .run = run_sequential_nodes },
-        { .name = "store",
-          .by_kernel = true,
-          .stores = true,
-          .cost = store_cost,
-          .layout = lay_out_store,
-          .prepare = prepare_store,
-          .run = run_store },
-        { .name = "ll",
-          .by_kernel = true,
-          .cost = ll_cost,
-          .layout = lay_out_ll,
-          .prepare = prepare_ll,
-          .run = run_ll },
-        { .name = "hierarchical",
-          .over_nodes = true,
-          .layout = imx_merge_nodes_needs,
-          .prepare = prepare_nodes,
-          .run = run_hierarchical },
-    },
+    .algorithms = IMX_MERGE_ALGORITHMS(imx_merge_copies_needs, imx_merge_nodes_needs),
 };
 
 imbrex_status imbrex_plan_merge_states(imbrex_group *group, const imbrex_decode_desc *desc,
