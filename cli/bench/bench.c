@@ -71,8 +71,8 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
                                  "%s is no attention: --heads, --kv-heads, --head-dim and --page "
                                  "say nothing",
                                  op->name);
-        if (op->states && (w->chunk_rows || q->tune))
-            return options_wrong(page, "%s is not tuned, and has no --chunk-rows", op->name);
+        if (op->states && w->chunk_rows)
+            return options_wrong(page, "%s has no --chunk-rows", op->name);
         if (op->meets && (q->tune || a->algorithm || w->chunk_rows || w->sms || w->plan_m))
             return options_wrong(page,
                                  "%s has no plan: --tune, --algorithm, --chunk-rows, --sms and "

@@ -403,6 +403,27 @@ static int64_t extent(const imx_asked *asked, int64_t m, int which)
     }
 }
 
+static void timed_sizes(const imx_asked *asked, void *args)
+{
+    const imbrex_decode_desc *d = asked->desc;
+    imbrex_decode_args *a = args;
+    if (!d->page)
+        return;
+    a->page_stride = imx_ceil_div(d->context, d->page);
+    a->page_count = d->batch * a->page_stride;
+}
+
+/* All tokens that there is room for; pages in no order. */
+static void timed_integers(const imx_asked *asked, const imbrex_field *operand, int64_t count,
+                           int32_t *to)
+{
+    enum { PRIME = 1000003 };
+    const imbrex_decode_desc *d = asked->desc;
+    bool pages = operand->offset == offsetof(imbrex_decode_args, pages);
+    for (int64_t i = 0; i < count; i++)
+        to[i] = (int32_t)(!pages ? d->context : count % PRIME ? i * PRIME % count : i);
+}
+
 static imbrex_dtype cache_of(const imx_asked *asked)
 {
     return ((const imbrex_decode_desc *)asked->desc)->cache;
@@ -485,6 +506,8 @@ const imx_op imx_op_flash_decode = {
     .part = part_of,
     .result = cache_of,
     .extent = extent,
+    .timed_sizes = timed_sizes,
+    .timed_integers = timed_integers,
     .algorithms = IMX_MERGE_ALGORITHMS(lay_out_sequential, lay_out_nodes),
 };
 

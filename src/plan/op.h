@@ -216,6 +216,12 @@ typedef struct imx_op {
     /* Rows that the output with that dimension has room for; NULL: rows follow from the run. */
     int64_t (*capacity)(const imx_asked *asked);
 
+    /* Of a run that is only timed and as large as it can be: sizes in args, and what an operand of
+     * integers holds; NULL: there is none. */
+    void (*timed_sizes)(const imx_asked *asked, void *args);
+    void (*timed_integers)(const imx_asked *asked, const imbrex_field *operand, int64_t count,
+                           int32_t *to);
+
     /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
      * "sequential", whichever is named: there is no peer to send to. */
     imx_algorithm algorithms[IMX_ALGORITHMS];

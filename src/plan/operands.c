@@ -83,6 +83,19 @@ static imbrex_status fill(const imx_operands *o, imbrex_dtype dtype, char *base,
     return status == IMBREX_OK ? drained : status;
 }
 
+static imbrex_status fill_integers(const imx_operands *o, const imx_asked *asked,
+                                   const imbrex_field *row, char *base)
+{
+    int64_t count = imx_args_elements(asked, row, asked->shape->m);
+    int32_t *host = NULL;
+    IMX_TRY(imx_sys_alloc((size_t)count, sizeof *host, &host));
+    o->op->timed_integers(asked, row, count, host);
+    imbrex_status status = copy(o, base, host, (size_t)count * sizeof *host);
+    imbrex_status drained = drain(o);
+    free(host);
+    return status == IMBREX_OK ? drained : status;
+}
+
 /* The operands of one set, which all others are then copies of. */
 static imbrex_status fill_all(const imx_operands *o, const imx_asked *asked)
 {
@@ -92,7 +105,9 @@ static imbrex_status fill_all(const imx_operands *o, const imx_asked *asked)
         size_t end = o->set_bytes;
         for (int j = i + 1; j < o->op->info.args_fields; j++)
             end = o->wanted[j] && o->at[j] < end ? o->at[j] : end;
-        if (o->wanted[i] && end > o->at[i])
+        if (o->wanted[i] && row->own[IMX_FIELD_KIND] == IMX_I32 && o->op->timed_integers)
+            IMX_TRY(fill_integers(o, asked, row, base + o->at[i]));
+        else if (o->wanted[i] && end > o->at[i])
             IMX_TRY(fill(o, imx_args_dtype(asked, row), base + o->at[i], end - o->at[i]));
     }
     for (int i = 1; i < o->sets; i++)
@@ -108,8 +123,12 @@ static bool is_wanted(const imx_op *op, const void *desc, const imbrex_field *ro
 
 imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx_operands *out)
 {
-    const imx_asked asked = { group, r->op, &r->shape, r->desc, NULL };
+    imx_asked asked = { group, r->op, &r->shape, r->desc, NULL };
     imx_operands o = { .group = group, .op = r->op };
+    if (r->op->timed_sizes) {
+        r->op->timed_sizes(&asked, &o.sizes);
+        asked.args = &o.sizes;
+    }
     for (int i = 0; i < o.op->info.args_fields; i++) {
         const imbrex_field *row = &o.op->info.args[i];
         o.at[i] = o.set_bytes;
@@ -140,7 +159,7 @@ void imx_operands_destroy(imx_operands *o)
 imx_given imx_operands_args(const imx_operands *o, int i)
 {
     char *set = (char *)o->memory->base + (size_t)(i % o->sets) * o->set_bytes;
-    imx_given args = { 0 };
+    imx_given args = o->sizes;
     for (int j = 0; j < o->op->info.args_fields; j++) {
         void *at = set + o->at[j];
         if (o->wanted[j])

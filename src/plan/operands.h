@@ -15,6 +15,7 @@ typedef struct imx_operands {
     imbrex_group *group;
     imx_memory *memory;
     const imx_op *op;
+    imx_given sizes;         /* what a run's args have beside operands */
     size_t at[IMX_OPERANDS]; /* in a set, by row of the args */
     bool wanted[IMX_OPERANDS];
     size_t set_bytes;

@@ -328,6 +328,14 @@ static imbrex_status try_algorithms(tuning *t, candidate *best, imx_config *conf
     return IMBREX_OK;
 }
 
+static bool has_chunks(const imx_op *op)
+{
+    for (int i = 0; i < op->info.desc_fields; i++)
+        if (strcmp(op->info.desc[i].name, "chunk_rows") == 0)
+            return true;
+    return false;
+}
+
 /* Around the size that was chosen, unless the desc says one or tiles span ranks.  A chunk is whole
  * tiles where tiles have a fixed form. */
 static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *config)
@@ -336,7 +344,8 @@ static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *co
     int64_t least = t->group->target->arch ? config->tile_rows : 16;
     const int64_t sizes[] = { chunk / 4, chunk / 2, 2 * chunk };
     add(t, best->algorithm, 0);
-    for (int i = 0; i < 3 && !t->request.chunk_rows && !config->spanning; i++) {
+    for (int i = 0; i < 3 && has_chunks(t->op) && !t->request.chunk_rows && !config->spanning;
+         i++) {
         if (sizes[i] >= least && (sizes[i] < chunk || chunk < rows))
             add(t, best->algorithm, sizes[i]);
     }

@@ -1,6 +1,6 @@
 /* test_flash_decode.c - flash_decode on CPU ranks against float64: pages and none, both orders of
- * heads, grouped heads, MLA, an E4M3 cache, caps, windows, sinks; ranks without tokens; bits; and
- * lengths and pages that are out of range. */
+ * heads, grouped heads, MLA, an E4M3 cache, caps, windows, sinks; ranks without tokens; bits;
+ * lengths and pages that are out of range; and tuning. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -83,6 +83,43 @@ static void what_is_no_number_shows(void **state)
     assert_int_equal(ranks_run(&desc, decode_not_a_number, NULL), 0);
 }
 
+/* Lengths and pages of runs that are timed are as large as they can be, and in range: else the
+ * group would fail.  With other pages it is another case. */
+static int tunes(imbrex_group *group, void *ctx)
+{
+    imbrex_decode_desc desc = { .batch = 2,
+                                .context = 70,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 64,
+                                .value_dim = 64,
+                                .page = 16,
+                                .dtype = IMBREX_F32 };
+    imbrex_plan *plan;
+    (void)ctx;
+    RANK_OK(imbrex_tune(group, "flash_decode", &desc, sizeof desc, NULL, NULL));
+    RANK_OK(imbrex_plan_flash_decode(group, &desc, &plan));
+    RANK_CHECK(imx_describe_facts(plan).measured, "with pages it is not measured");
+    imbrex_plan_destroy(plan);
+    desc.page = 0;
+    RANK_OK(imbrex_plan_flash_decode(group, &desc, &plan));
+    RANK_CHECK(!imx_describe_facts(plan).measured, "without pages it is measured");
+    imbrex_plan_destroy(plan);
+    RANK_OK(imbrex_tune(group, "flash_decode", &desc, sizeof desc, NULL, NULL));
+    RANK_OK(imbrex_tune(group, "merge_states", &desc, sizeof desc, NULL, NULL));
+    RANK_OK(imbrex_plan_merge_states(group, &desc, &plan));
+    RANK_CHECK(imx_describe_facts(plan).measured, "merge_states is not measured");
+    imbrex_plan_destroy(plan);
+    return 0;
+}
+
+static void is_tuned(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 2 };
+    assert_int_equal(ranks_run(&desc, tunes, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +131,7 @@ int main(void)
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(names_what_is_out_of_range),
         cmocka_unit_test(what_is_no_number_shows),
+        cmocka_unit_test(is_tuned),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests_name("flash_decode", tests, NULL, NULL);

@@ -162,8 +162,14 @@ class Bench(unittest.TestCase):
         parsed, _ = self.result("flash_decode", "--ranks", "1", "--m", "1", "--n", "9", "--heads",
                                 "4", "--kv-heads", "1", "--head-dim", "576")
         self.assertEqual(parsed["head_dim"], 576)
+        with tempfile.TemporaryDirectory() as folder:
+            done = bench("flash_decode,merge_states", *sizes, "--page", "16", "--tune", *ROUNDS,
+                         IMBREX_CACHE_DIR=folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("  kept\n"), 2, done.stdout)
+        self.assertEqual(done.stdout.count(" (measured: "), 2, done.stdout)
         for words, says in ((("gemm_rs", "--page", "16"), "gemm_rs is no attention: --heads, "),
-                            (("flash_decode", "--tune"), "flash_decode is not tuned")):
+                            (("merge_states", "--chunk-rows", "8"), "merge_states has no --chunk")):
             done = bench(*words, "--ranks", "2")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
