@@ -40,13 +40,14 @@ static int check_step(imbrex_group *group, imbrex_group *alone, const decode_mod
     char *y = malloc((size_t)bytes);
     RANK_OK(imbrex_copy(group, y, on.y, (size_t)bytes, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
-    RANK_CHECK(decode_check(reference, model->dtype, 0, model->batch, y, NULL, &error), "memory");
+    bool checked = decode_check(reference, model->dtype, 0, model->batch, y, NULL, &error);
+    free(y);
+    decode_step_destroy(&step);
+    RANK_CHECK(checked, "memory");
     RANK_CHECK(decode_check_passed(&error, model->dtype) && error.norm > 0,
                "%s by %s on %d ranks: %g of the spread, %g at worst", algorithm,
                by_heads ? "heads" : "tokens", imbrex_group_size(group),
                decode_check_relative(&error), error.worst);
-    decode_step_destroy(&step);
-    free(y);
     return 0;
 }
 
