@@ -35,8 +35,9 @@ is one thread's at a time.  IMBREX_LIBRARY names the library's file; else it is 
 package (a wheel's), this repository's build/release, where this package is installed with it, then
 where the loader looks.
 """
-from ._group import Group, Plan
+from ._group import Group
 from ._library import DTYPES, LAYOUTS, Error, version
+from ._plan import Plan
 
 __all__ = ["DTYPES", "LAYOUTS", "Error", "Group", "Plan", "version"]
 __version__ = version()

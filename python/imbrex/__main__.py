@@ -2,9 +2,10 @@
 import os
 import shutil
 import sys
+from typing import NoReturn, Optional
 
 
-def tool():
+def tool() -> Optional[str]:
     """The tool's file: in this package's wheel, in this repository, where `cmake --install` put
     both, or on PATH."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -14,7 +15,7 @@ def tool():
     return found or shutil.which("imbrex")
 
 
-def main():
+def main() -> NoReturn:
     """Becomes the tool, which has this process's arguments and environment."""
     file = tool()
     if file is None:

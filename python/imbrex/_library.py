@@ -3,6 +3,7 @@ import ctypes
 import numbers
 import operator
 import os
+from typing import Any, Tuple, Type
 
 DTYPES = {"bf16": 1, "f16": 2, "f32": 3, "e4m3": 4, "e5m2": 5}
 WIRES = {name: DTYPES[name] for name in ("bf16", "f16", "f32", "e4m3")}
@@ -145,11 +146,13 @@ TUNE_PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(TuneStep)
 class Error(RuntimeError):
     """A call failed; status is the name of its code, as "IMBREX_INVALID"."""
 
-    def __init__(self, status, sentence):
+    status: str
+
+    def __init__(self, status: str, sentence: str) -> None:
         super().__init__(sentence or status)
         self.status = status
 
-    def __reduce__(self):  # as multiprocessing passes it on
+    def __reduce__(self) -> "Tuple[Type[Error], Tuple[str, str]]":  # by which it is pickled
         return Error, (self.status, str(self))
 
 
@@ -207,11 +210,11 @@ def _ops():
     return ops
 
 
-lib = _open()
+lib: Any = _open()
 OPS = _ops()
 
 
-def version():
+def version() -> str:
     """The version of the library that is loaded, as "0.1.0"."""
     return lib.imbrex_version().decode()
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import Dict, List
 
 from ._library import Error, failure, lib
 from ._streams import Lanes
@@ -24,7 +25,7 @@ def in_words(exception):
 class _Waiter:
     """A thread that makes a call for the main one, which then runs the handlers of signals at once:
     a handler of Python's waits until a call of C has returned."""
-    idle = []
+    idle: "List[_Waiter]" = []
 
     def __init__(self):
         self._calls, self._results = queue.SimpleQueue(), queue.SimpleQueue()
@@ -75,7 +76,7 @@ def _interrupt_again():
     threading.Thread(target=wait, daemon=True).start()
 
 
-_alive = {}  # lives, in the order in which they began
+_alive: "Dict[Life, bool]" = {}  # lives, in the order in which they began
 
 
 class Life:

@@ -2,10 +2,12 @@
 it.  No other rank takes part."""
 import ctypes
 import math
+from typing import Any, Optional
 
 from ._library import DTYPES, OPS, SCALINGS, Struct, check, choice, fits, integer, lib
 from ._operands import ANY, BYTES, Operands, Want, dtype_name
 from ._streams import stream_number
+from ._types import DType, MaybeOperand, Operand, Stream
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "relu2": 4}
 _BLOCK = 128  # columns under one scale
@@ -65,6 +67,11 @@ def _quantised(quant, dtype, rows, cols):
 class Local:
     """A group's calls that are no plans."""
 
+    _life: Any
+
+    def _open(self) -> int:
+        raise NotImplementedError  # a Group's
+
     def _enqueue(self, what, stream, operands, call):
         """call(*addresses, stream), of operands: name, what was given, type, shape, letters,
         whether it is written; shape: None if the call takes none."""
@@ -85,7 +92,8 @@ class Local:
         check(life.call(call, *at, number))
         life.settle(number)
 
-    def silu_mul(self, rows, cols, pair, out, dtype="bf16", stream=None):
+    def silu_mul(self, rows: int, cols: int, pair: Operand, out: Operand, dtype: DType = "bf16",
+                 stream: Stream = None) -> None:
         """Enqueues out[rows, cols] = silu(pair[:, :cols]) * pair[:, cols:], pair[rows, 2*cols].
 
         Both may have more rows than that.  Local: no other rank takes part."""
@@ -95,8 +103,10 @@ class Local:
             ("out", out, dtype, (rows, cols), "[rows, cols]", True)),
             lambda *at: lib.imbrex_silu_mul(self._life.open(), DTYPES[dtype], rows, cols, *at))
 
-    def activate(self, rows, cols, x, out, kind="silu", gated=0, dtype="bf16", quant="unscaled",
-                 scales=None, power_of_two=0, rows_here=None, stream=None):
+    def activate(self, rows: int, cols: int, x: Operand, out: Operand, kind: str = "silu",
+                 gated: int = 0, dtype: DType = "bf16", quant: str = "unscaled",
+                 scales: MaybeOperand = None, power_of_two: int = 0,
+                 rows_here: MaybeOperand = None, stream: Stream = None) -> None:
         """Enqueues out[rows, cols] = kind(x), or, gated, kind(x[:, :cols]) * x[:, cols:].
 
         kind: "silu", "gelu", "gelu_tanh", "relu", "relu2".  x: [rows, cols], or, gated,
@@ -115,9 +125,11 @@ class Local:
             ("rows_here", rows_here, "int32", (1,), "[1]", False)),
             lambda *at: lib.imbrex_activate(self._life.open(), ctypes.byref(desc), rows, cols, *at))
 
-    def rms_norm(self, rows, cols, a, c, rms=1, dtype="bf16", bias=None, residual=None, gamma=None,
-                 h=None, normed=None, scale_c=None, eps=0, gamma_offset=0, quant="unscaled",
-                 power_of_two=0, stream=None):
+    def rms_norm(self, rows: int, cols: int, a: Operand, c: Operand, rms: int = 1,
+                 dtype: DType = "bf16", bias: MaybeOperand = None, residual: MaybeOperand = None,
+                 gamma: MaybeOperand = None, h: MaybeOperand = None, normed: MaybeOperand = None,
+                 scale_c: MaybeOperand = None, eps: float = 0, gamma_offset: float = 0,
+                 quant: str = "unscaled", power_of_two: int = 0, stream: Stream = None) -> None:
         """Enqueues h = a + bias + residual and c = h, or, with rms, its RMSNorm by gamma; a, c, h,
         normed and residual are [rows, cols], bias and gamma [cols].
 
@@ -141,7 +153,8 @@ class Local:
                                        ctypes.byref(norm), ctypes.byref(args), at[-1])
         self._enqueue("rms_norm", stream, operands, call)
 
-    def quantize(self, rows, cols, x, out, scales, quant="per_row", dtype="bf16", stream=None):
+    def quantize(self, rows: int, cols: int, x: Operand, out: Operand, scales: Operand,
+                 quant: str = "per_row", dtype: DType = "bf16", stream: Stream = None) -> None:
         """Enqueues out[rows, cols] = x / scale as E4M3.  scales, f32: [1], which is read, by
         quant="per_tensor", and [rows] or [rows, cols/128], which are written, by "per_row" and
         "per_block".  Matrices may have more rows.  Local: no other rank takes part."""
@@ -154,9 +167,10 @@ class Local:
             lambda *at: lib.imbrex_quantize(self._life.open(), DTYPES[dtype], number, rows, cols,
                                             *at))
 
-    def topk_gate(self, tokens, experts, logits, ids, weights, top_k, bias=None, dtype="bf16",
-                  stream=None, sigmoid=0, renormalize=0, groups=0, top_groups=0, group_best=0,
-                  scale=0):
+    def topk_gate(self, tokens: int, experts: int, logits: Operand, ids: Operand, weights: Operand,
+                  top_k: int, bias: MaybeOperand = None, dtype: DType = "bf16",
+                  stream: Stream = None, sigmoid: int = 0, renormalize: int = 0, groups: int = 0,
+                  top_groups: int = 0, group_best: int = 0, scale: float = 0) -> None:
         """Enqueues ids[tokens, top_k] (int32) and weights[tokens, top_k] (f32) from
         logits[tokens, experts], of dtype, and maybe bias[experts] (f32), which only chooses.
 

@@ -33,6 +33,11 @@ def dtype_name(value, field="dtype", names=DTYPES):
     return name
 
 
+def share(m, rank, size):
+    """A rank's rows of m."""
+    return (rank + 1) * m // size - rank * m // size
+
+
 class Want:
     """The shape that an operand must have.
 

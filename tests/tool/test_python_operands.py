@@ -11,7 +11,7 @@ from unittest import mock
 import numpy
 
 from python_ranks import RANKS, Meeting, alone, imbrex, on_ranks, random, rows_of
-from imbrex import _group  # behind python_ranks, which says where it is
+from imbrex import _makers, _operands  # behind python_ranks, which says where it is
 from imbrex import _library as library
 
 REFUSED = (ValueError, TypeError, OverflowError)
@@ -106,8 +106,8 @@ class Types(unittest.TestCase):
                 plan.run(tensor(at=0), x, x.copy())
 
     def address(self, dtype, operand, flat=False):
-        operands = imbrex._group.Operands("x", dtype, "cpu", 0)
-        return operands.address("a", operand, imbrex._group.Want((8, 8), "[m, k]", False, flat),
+        operands = _operands.Operands("x", dtype, "cpu", 0)
+        return operands.address("a", operand, _operands.Want((8, 8), "[m, k]", False, flat),
                                 [])
 
     def test_types_that_fit(self):
@@ -146,8 +146,8 @@ class Types(unittest.TestCase):
                             self.assertRaises(ValueError, self.address, dtype, operand)
 
     def test_where_they_lie(self):
-        operands = imbrex._group.Operands("x", "f32", "cuda:1", 0)
-        want = imbrex._group.Want((8, 8), "[m, k]")
+        operands = _operands.Operands("x", "f32", "cuda:1", 0)
+        want = _operands.Want((8, 8), "[m, k]")
         with self.assertRaisesRegex(ValueError, "a is memory of the host: want it on cuda:1"):
             operands.address("a", random(1, 8, 8), want, [])
         there = tensor(device="cuda:1")
@@ -156,7 +156,7 @@ class Types(unittest.TestCase):
             operands.address("a", tensor(device="cuda:0"), want, [])
 
     def test_names_of_types(self):
-        name = imbrex._group.dtype_name
+        name = _operands.dtype_name
         for kind, *names in (("f32", "float32", numpy.float32, numpy.dtype("f4")),
                              ("f16", "float16", "half", numpy.float16, numpy.dtype("e")),
                              ("bf16", "bfloat16", type("bfloat16", (), {})),
@@ -496,13 +496,14 @@ class Structs(unittest.TestCase):
                   for name, type_, offset, size, flags in rows]
         self.op = types.SimpleNamespace(name="op", desc=list(map(library.Field, fields)))
         self.op.Desc = library._structure(library.Struct, "op_desc", self.op.desc, 32)
-        self.op.signature = _group._signature(self.op)
+        self.op.signature = _makers.signature_of(self.op)
 
     def desc(self, *values, **fields):
-        return bytes(_group._desc(self.op, values, fields)[0])
+        return bytes(_makers.desc_of(self.op, values, fields)[0])
 
     def test_are_dicts(self):
-        self.assertEqual(str(self.op.signature), "(m, norm={}, chunk_rows=0)")
+        self.assertEqual(str(self.op.signature), "(m: int, norm: Mapping[str, Any] = {}, "
+                         "chunk_rows: int = 0)")
         self.assertEqual(self.desc(5), struct.pack("<q6i", 5, 0, 0, 0, 0, 0, 0))
         self.assertEqual(self.desc(5, {"eps": numpy.float32(0.5)}, 7),
                          struct.pack("<qifiiii", 5, 0, 0.5, 0, 0, 7, 0))

@@ -1,14 +1,11 @@
 """The operators as functions, for people."""
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from . import _decode, _experts, _operators, _scaled  # noqa: F401: they define torch.ops.imbrex
-from ._ranks import name_of, size_of
-
-GroupOrName = Union[ProcessGroup, str, None]
+from ._ranks import GroupOrName, name_of, size_of
 
 
 def all_gather(a: Tensor, *, m: Optional[int] = None, group: GroupOrName = None) -> Tensor:
@@ -102,6 +99,9 @@ def scaled_mm_ar(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
 
 # ---- mixture of experts --------------------------------------------------------------------------
 
+_Six = Tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
 class Routing(NamedTuple):
     """Where ag_moe, or dispatch, put which token: what moe_rs, or combine, takes.
 
@@ -173,11 +173,14 @@ def _ag_moe(a, b, ids, weights, whole, experts, align, rows, keep, replicate, m,
     name = name_of(group)
     if experts is None:
         experts = b.shape[0] * (size_of(name) if whole else 1)
-    c, gathered, *routing = torch.ops.imbrex.ag_moe(a, b, ids, weights, experts, whole, align, rows,
-                                                    keep, replicate, m, name)
+    c, gathered, *made = torch.ops.imbrex.ag_moe(a, b, ids, weights, experts, whole, align, rows,
+                                                 keep, replicate, m, name)
+    tensors: _Six = tuple(made)  # type: ignore[assignment]
     top_k = ids.shape[1]
-    tokens = routing[3].shape[0] // top_k
-    return c, Routing(*routing, experts, top_k, whole, align, replicate, tokens, 0, 0), gathered
+    tokens = tensors[3].shape[0] // top_k
+    return c, Routing(*tensors, experts=experts, top_k=top_k, whole=whole, align=align,
+                      replicate=replicate, tokens=tokens, rank_tokens=0,
+                      expert_capacity=0), gathered
 
 
 def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None, *,
@@ -206,11 +209,13 @@ def dispatch(a: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *, expert
     up]; else scales is None.  No gradient."""
     if rank_tokens is None:
         rank_tokens = a.shape[0]
-    c, scales, *routing = torch.ops.imbrex.dispatch(a, ids, weights, experts, rank_tokens, align,
-                                                    expert_capacity, rows, e4m3, name_of(group))
-    return c, scales if e4m3 else None, Routing(
-        *routing, experts, ids.shape[1], True, align, False, a.shape[0], rank_tokens,
-        expert_capacity)
+    c, scales, *made = torch.ops.imbrex.dispatch(a, ids, weights, experts, rank_tokens, align,
+                                                 expert_capacity, rows, e4m3, name_of(group))
+    tensors: _Six = tuple(made)  # type: ignore[assignment]
+    routing = Routing(*tensors, experts=experts, top_k=ids.shape[1], whole=True, align=align,
+                      replicate=False, tokens=a.shape[0], rank_tokens=rank_tokens,
+                      expert_capacity=expert_capacity)
+    return c, scales if e4m3 else None, routing
 
 
 def combine(a: Tensor, routing: Routing, residual: Optional[Tensor] = None, *,

@@ -1,12 +1,15 @@
 """imbrex's groups of process groups, and the plans that operators run."""
 import collections
 import weakref
+from typing import Dict, Tuple, Union
 
 import torch
 import torch.distributed
 
 from .. import Group
 from .._library import OPS
+
+GroupOrName = Union[torch.distributed.ProcessGroup, str, None]
 
 _most_plans = 64  # of each group
 _LEAST = 16  # rows that a plan is made for
@@ -67,7 +70,7 @@ class _Ranks:
             self.group.sync()
 
 
-_ranks = {}  # by the name of a process group and a device
+_ranks: Dict[Tuple[str, str], _Ranks] = {}  # by the name of a process group and a device
 
 
 def named(name):
@@ -101,7 +104,8 @@ def refuse(name, function, exception):
             known.group.refuse(function, exception)
 
 
-def group(process_group=None, device=None):
+def group(process_group: GroupOrName = None,
+          device: Union[str, torch.device, None] = None) -> Group:
     """imbrex's Group of a process group (None: of all ranks), made at the first call, collectively.
 
     device: "cuda:1", "cpu"; None: the current CUDA device, or the CPU where there is none."""
@@ -110,7 +114,7 @@ def group(process_group=None, device=None):
     return ranks_of(name_of(process_group), torch.empty(0, device=device)).group
 
 
-def keep_plans(most):
+def keep_plans(most: int) -> None:
     """How many plans a group keeps, from its next on, beside those that a graph has captured."""
     global _most_plans
     if most < 1:
@@ -118,7 +122,11 @@ def keep_plans(most):
     _most_plans = most
 
 
-def name_of(process_group):
+def name_of(process_group: GroupOrName) -> str:
     if isinstance(process_group, str):
         return process_group
-    return (process_group or torch.distributed.group.WORLD).group_name
+    process_group = process_group or torch.distributed.group.WORLD
+    if process_group is None:
+        raise RuntimeError("there is no process group: call torch.distributed.init_process_group() "
+                           "first")
+    return process_group.group_name

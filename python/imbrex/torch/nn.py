@@ -1,9 +1,16 @@
 """Layers whose weights are divided over ranks, and whose tokens are, too, before and after."""
+from typing import Any, Dict, Mapping, Optional, Tuple, TypeVar, Union
+
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from . import _ranks
 from ._calls import ag_mm, ag_moe, ag_moe_gathered, mm_rs, moe_rs
+from ._ranks import GroupOrName
+
+Device = Union[str, torch.device, None]
+Linear = TypeVar("Linear", bound="_Linear")
 
 
 def _divided(features, name):
@@ -44,7 +51,7 @@ class _Linear(torch.nn.Module):
         torch.nn.init.normal_(self.weight, std=in_features ** -0.5)
 
     @torch.no_grad()
-    def load(self, weight, bias=None):
+    def load(self: Linear, weight: Tensor, bias: Optional[Tensor] = None) -> Linear:
         """Takes this rank's part of the whole weight[out, in] and bias[out]."""
         if (bias is None) != (self.bias is None):
             raise ValueError("the layer was made %s a bias, and there is %s" % (
@@ -61,10 +68,12 @@ class ColumnParallelLinear(_Linear):
 
     Its outputs are divided over ranks: weight[out / size, in], bias[out / size]."""
 
-    def __init__(self, in_features, out_features, bias=True, group=None, device=None, dtype=None):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True,
+                 group: GroupOrName = None, device: Device = None,
+                 dtype: Optional[torch.dtype] = None) -> None:
         super().__init__(in_features, out_features, bias, group, 0, device, dtype)
 
-    def forward(self, x, m=None):
+    def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
         return ag_mm(x, self.weight.t(), self.bias, m=m, group=self.group)
 
@@ -74,10 +83,13 @@ class RowParallelLinear(_Linear):
 
     Its inputs are divided over ranks: weight[out, in / size]; bias[out] is the same on all."""
 
-    def __init__(self, in_features, out_features, bias=True, group=None, device=None, dtype=None):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True,
+                 group: GroupOrName = None, device: Device = None,
+                 dtype: Optional[torch.dtype] = None) -> None:
         super().__init__(in_features, out_features, bias, group, 1, device, dtype)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
+        """This rank's rows of x @ whole weight.t() + bias."""
         return mm_rs(x, self.weight.t(), self.bias, group=self.group)
 
 
@@ -86,7 +98,8 @@ class ParallelMLP(torch.nn.Module):
 
     gate and up are one product, whose weight has gate's part above up's."""
 
-    def __init__(self, hidden, intermediate, group=None, device=None, dtype=None):
+    def __init__(self, hidden: int, intermediate: int, group: GroupOrName = None,
+                 device: Device = None, dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
         self.group = _ranks.name_of(group)
         self._part = _divided(intermediate, self.group)
@@ -96,12 +109,12 @@ class ParallelMLP(torch.nn.Module):
         torch.nn.init.normal_(self.gate_up, std=hidden ** -0.5)
         self.down = RowParallelLinear(intermediate, hidden, False, self.group, device, dtype)
 
-    def forward(self, x, m=None):
+    def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
         return self.down(_gated(ag_mm(x, self.gate_up.t(), m=m, group=self.group)))
 
     @torch.no_grad()
-    def load(self, tensors, prefix=""):
+    def load(self, tensors: Mapping[str, Tensor], prefix: str = "") -> "ParallelMLP":
         """Takes this rank's part of a checkpoint's gate_proj, up_proj (or gate_up_proj) and
         down_proj; prefix: as "model.layers.3.mlp."."""
         if prefix + "gate_up_proj.weight" in tensors:
@@ -115,17 +128,19 @@ class ParallelMLP(torch.nn.Module):
 
 
 class ParallelMoE(torch.nn.Module):
-    """A layer of experts for x[rows, hidden], this rank's tokens: each token's best top_k of them
-    by the softmax of gate(x), their MLPs' results by those weights.  Forward only: its parameters
-    take no gradient.
+    """A layer of experts for x[rows, hidden], this rank's tokens: the MLPs of each token's best
+    top_k by the softmax of gate(x), added up by those weights.  Forward only: its parameters take
+    no gradient.
 
     whole: rank r has experts r*E/R up to (r+1)*E/R, rounded down; else a part of every expert.
     renormalize: a token's weights are divided by their sum (Mixtral; norm_topk_prob of Qwen).
     shared: width of the MLP that all tokens go through besides, as Qwen2-MoE has it, by the sigmoid
     of a gate of its own; 0: none."""
 
-    def __init__(self, hidden, intermediate, experts, top_k, *, whole=False, renormalize=True,
-                 shared=0, group=None, device=None, dtype=None):
+    def __init__(self, hidden: int, intermediate: int, experts: int, top_k: int, *,
+                 whole: bool = False, renormalize: bool = True, shared: int = 0,
+                 group: GroupOrName = None, device: Device = None,
+                 dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
         self.group = _ranks.name_of(group)
         if not 1 <= top_k <= experts:
@@ -145,13 +160,14 @@ class ParallelMoE(torch.nn.Module):
             return made
         self.gate = weight(experts, hidden)
         self.gate_up, self.down = weight(here, 2 * width, hidden), weight(here, hidden, width)
-        self.shared = self.shared_gate = None
+        self.shared: Optional[ParallelMLP] = None
+        self.shared_gate: Any = None
         if shared:
             self.shared = ParallelMLP(hidden, shared, self.group, device, dtype)
             self.shared.requires_grad_(False)
             self.shared_gate = weight(1, hidden)
 
-    def choose(self, x):
+    def choose(self, x: Tensor) -> Tuple[Tensor, Tensor]:
         """ids[rows, top_k] and weights[rows, top_k], float32, of tokens x[rows, hidden]."""
         scores = functional.linear(x, self.gate).softmax(-1, torch.float32)
         weights, ids = scores.topk(self.top_k, -1)
@@ -159,13 +175,14 @@ class ParallelMoE(torch.nn.Module):
             weights = weights / weights.sum(-1, keepdim=True)
         return ids.to(torch.int32), weights
 
-    def forward(self, x, m=None):
+    def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
         if torch.is_grad_enabled() and x.requires_grad:
             raise NotImplementedError("ParallelMoE has no gradient, and x requires one: call it "
                                       "under torch.no_grad(), or with x.detach()")
         given = x, self.gate_up.transpose(1, 2), *self.choose(x)
-        options = {"whole": self.whole, "experts": self.experts, "m": m, "group": self.group}
+        options: Dict[str, Any] = {"whole": self.whole, "experts": self.experts, "m": m,
+                                   "group": self.group}
         if self.shared is None:
             pairs, routing = ag_moe(*given, **options)
         else:
@@ -177,7 +194,7 @@ class ParallelMoE(torch.nn.Module):
         return y + self.shared.down(wide) * functional.linear(x, self.shared_gate).sigmoid()
 
     @torch.no_grad()
-    def load(self, tensors, prefix=""):
+    def load(self, tensors: Mapping[str, Tensor], prefix: str = "") -> "ParallelMoE":
         """Takes this rank's part of a checkpoint's layer: gate.weight, and of each expert
         gate_proj, up_proj and down_proj (Qwen), or w1, w3 and w2 (Mixtral); with `shared` also
         shared_expert.* and shared_expert_gate.weight.  prefix: as "model.layers.3.mlp." or
