@@ -130,11 +130,19 @@ class Life:
         except Error as closed:
             return closed
 
+    def _is_soon_done(self, number):
+        try:
+            return self.call(lambda: self.lanes.is_soon_done(self.handle, number))
+        except Error:  # it is closed
+            return True
+
     def wait(self, number):
         """For the stream; None, or an Error.  What a handler of a signal raises meanwhile aborts
         the group: this rank does not do what the others wait for."""
         is_main = threading.current_thread() is threading.main_thread()
-        waiter = _Waiter.take() if is_main and number in self.lanes.used else None
+        waiter = None
+        if is_main and number in self.lanes.used and not self._is_soon_done(number):
+            waiter = _Waiter.take()
         if waiter is None:
             error = self._sync(number)
         else:

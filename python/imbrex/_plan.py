@@ -72,8 +72,10 @@ class Plan:
     def __init__(self, group: Any, op: Op, desc: Any, dtype: str, layout: str) -> None:
         self._group, self._life, self._handle = group, group._life, None
         self._op, self._desc, self._dtype, self._layout = op, desc, dtype, layout
-        self._rows, self._bytes = None, 0
+        self._rows: Any = None
+        self._bytes = 0
         self._takes: Dict[str, Any] = {}
+        self._args: Any = None
         self._run = getattr(lib, op.function)
         life, handle = self._life, ctypes.c_void_p()
         self._most = getattr(desc, op.run)
@@ -190,12 +192,13 @@ class Plan:
         try:
             handle = self._open()
             number = None if stream is None else stream_number(life.device, stream)
-            count = self._op.count
-            sizes = {count: more.pop(count)} if count in more else {}
-            rows = self._asked({"m": m, "own": own, **sizes})
-            if rows != self._rows:  # else the latest run's: runs are many
-                self._expect(*rows)
-                self._rows = rows
+            count, rows = self._op.count, self._rows
+            if count != "m" or own is not None or type(m) is not int or (m, True) != rows:
+                sizes = {count: more.pop(count)} if count in more else {}
+                rows = self._asked({"m": m, "own": own, **sizes})
+                if rows != self._rows:  # else the latest run's: runs are many
+                    self._expect(*rows)
+                    self._rows = rows
             held: List[Any] = []
             takes, at = self._takes, {count: rows[0] or NONE}
             for name in self._op.plain.intersection(more):
@@ -209,7 +212,7 @@ class Plan:
             if "page_count" in self._op.plain:
                 _count_pages(at, more, self._desc.page)
             inner = self._op.inner and _inner(self._op, at)  # lives until the call is over
-            args = self._op.Args(**at)
+            self._args = args = self._op.Args(**at)
             life.lanes.hold(number, stream, held, self._bytes)
         except Exception as refused:  # without a context of its own: runs are many
             life.refuse(self._op.function, refused)
@@ -218,6 +221,20 @@ class Plan:
         if status:
             raise failure(status)
         life.settle(number)
+
+    def latest_args(self) -> Any:
+        """A copy of what the latest run gave the library, where it points to no structs."""
+        return type(self._args).from_buffer_copy(self._args)
+
+    def run_again(self, args: Any, stream: Stream) -> None:
+        """A run by such a copy, with other addresses: nothing is checked, and nothing is kept until
+        the stream has used it."""
+        life = self._life
+        number = None if stream is None else stream_number(life.device, stream)
+        life.lanes.used.add(number)
+        status = life.call(self._run, self._open(), ctypes.byref(args), number)
+        if status:
+            raise failure(status)
 
     def describe(self) -> str:
         """One line for people: shape, algorithm and why, tiles, and how much memory the plan takes

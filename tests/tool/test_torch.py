@@ -11,7 +11,7 @@ SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
     os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = [os.path.join(HERE, name) for name in ("torch_ranks.py", "torch_serving.py")]
+PROGRAMS = [os.path.join(HERE, "torch_%s.py" % name) for name in ("ranks", "serving")]
 EXAMPLES = os.path.join(SOURCE, "examples", "python")
 
 
@@ -20,7 +20,7 @@ def checks(program):
         return [line[4:].partition("(")[0] for line in file if line.startswith("def check_")]
 
 
-def run(size, device, program):
+def run(size, device, program, *arguments):
     """How each of so many ranks ended, and what it printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -28,8 +28,8 @@ def run(size, device, program):
                    "PYTHONPATH": os.path.join(SOURCE, "python"), "WORLD_SIZE": str(size),
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                    "IMBREX_TEST_DEVICE": device, "OMP_NUM_THREADS": "1"}
-    ranks = [subprocess.Popen([sys.executable, program], text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT,
+    ranks = [subprocess.Popen([sys.executable, program, *arguments], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               env=dict(environment, RANK=str(rank), LOCAL_RANK=str(rank)))
              for rank in range(size)]
     try:
@@ -52,6 +52,21 @@ class Torch(unittest.TestCase):
         for size in 1, 3:
             with self.subTest(size=size):
                 self.expect(size, "cpu")
+
+    def test_ends(self):
+        """One rank's exception ends the others at once, and they say why."""
+        ends = os.path.join(HERE, "torch_ends.py")
+        for how, words in (("refused", r"ended by ValueError: a is \[4, 8\]"),
+                           ("raised", "ended by KeyError: 'no such weight'"),
+                           ("interrupted", "KeyboardInterrupt")):
+            with self.subTest(how=how):
+                *others, (status, said) = run(3, "cpu", ends, how)
+                self.assertNotEqual(status, 0, said)
+                for status, said in others:
+                    self.assertEqual(status, 3, said)
+                    self.assertRegex(said, "ended at once: .*" + words)
+        for status, said in run(3, "cpu", ends, "again"):
+            self.assertEqual(status, 0, said)
 
     def test_examples(self):
         """On GPUs where there are two, else on the CPU."""

@@ -226,6 +226,28 @@ def check_plans():
     it.keep_plans(64)
 
 
+def check_again():
+    """A call of the same shapes as one before reads and writes its own tensors, and tensors that
+    are one in a call are two in the next."""
+    kept = []
+    for seed in 1, 2, 3:
+        a, b, bias = each(seed, ROWS, K), each(seed + 10, K, N), whole(seed + 20, N)
+        want = sum(x @ y for x, y in zip(a, b))
+        kept.append((it.mm_ar(a[RANK], b[RANK], bias), want + bias))
+        kept.append((it.mm_ar(a[RANK], b[RANK].t().contiguous().t()), want))
+        kept.append((it.all_reduce(bias.expand(4, N).contiguous(), bias), (SIZE + 1) * bias))
+    for c, want in kept:
+        near(c, want.expand(c.shape), "again")
+    x, y = whole(4, ROWS, N), whole(5, ROWS, N)
+    for residual in x, y, x:
+        near(it.all_reduce(x, None, residual), SIZE * x + residual, "one tensor or two")
+        near(it.all_reduce(y, None, residual), SIZE * y + residual, "one tensor or two")
+    it.keep_plans(1)
+    for n in N, N + 1, N:  # whose plan is gone by then
+        near(it.all_reduce(whole(6, ROWS, n)), SIZE * whole(6, ROWS, n), "its plan is gone")
+    it.keep_plans(64)
+
+
 def check_graph():
     """A CUDA graph that is replayed with other values; without a plan the capture says so."""
     if DEVICE == "cpu":

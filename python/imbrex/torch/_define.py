@@ -3,6 +3,7 @@ import functools
 
 import torch
 
+from ._again import Calls, key_of
 from ._ranks import ranks_of, refuse, share, size_of
 
 _library = torch.library.Library("imbrex", "DEF")
@@ -20,23 +21,31 @@ class Call:
         self.most, self.fields = most, fields
 
 
-def define(schema, shapes, function="imbrex_plan_run"):
+def define(schema, shapes, function="imbrex_plan_run", again=True):
     """A decorator of prepare(*arguments), which checks them and returns results and the Call that
     writes them: that is the operator on CPUs and GPUs.  shapes(*arguments): results alone, for
     tracing.  The last argument is the group's name.  function: the call of the library's for which
-    other ranks wait where prepare refuses."""
-    name = schema.partition("(")[0]
+    other ranks wait where prepare refuses.  again: what it makes is all of a call, so that one of
+    the same shapes need not be prepared."""
+    name, calls = schema.partition("(")[0], Calls()
 
     def defined(prepare):
         @functools.wraps(prepare)
         def run(*arguments):
-            group = arguments[-1]
+            group, key = arguments[-1], None
+            if again:
+                key = key_of(arguments)
+                known = calls.find(key, group)
+                if known is not None:
+                    return known.run(arguments)
             try:
                 results, call = prepare(*arguments)
             except Exception as refused:
                 refuse(group, function, refused)
                 raise
             ranks_of(group, call.device_of).run(call)
+            if again:
+                calls.note(key, arguments, results, call)
             return results
         _library.define(schema)
         for key in "CPU", "CUDA":

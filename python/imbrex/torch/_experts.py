@@ -65,7 +65,7 @@ def _shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replic
 
 @define("ag_moe(Tensor a, Tensor b, Tensor ids, Tensor? weights, int experts, bool whole, "
         "int align, SymInt? rows, bool keep, bool replicate, SymInt? m, str group) "
-        "-> (Tensor, Tensor, " + _TENSORS + ")", _shapes_ag_moe)
+        "-> (Tensor, Tensor, " + _TENSORS + ")", _shapes_ag_moe, again=False)
 def _ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m, group):
     matrix("a", a)
     lies, layout = _stacked(a, b, _here(experts, whole, group))
@@ -90,7 +90,8 @@ def _shapes_moe_rs(a, b, routing, bias, experts, top_k, whole, align, replicate,
 
 
 @define("moe_rs(Tensor a, Tensor b, Tensor[] routing, Tensor? bias, int experts, int top_k, "
-        "bool whole, int align, bool replicate, SymInt m, str group) -> Tensor", _shapes_moe_rs)
+        "bool whole, int align, bool replicate, SymInt m, str group) -> Tensor", _shapes_moe_rs,
+        again=False)
 def _moe_rs(a, b, routing, bias, experts, top_k, whole, align, replicate, m, group):
     matrix("a", a, "capacity")
     lies, layout = _stacked(a, b, _here(experts, whole, group))
@@ -126,7 +127,7 @@ def _shapes_dispatch(a, ids, weights, experts, rank_tokens, align, expert_capaci
 
 @define("dispatch(Tensor a, Tensor ids, Tensor? weights, int experts, SymInt rank_tokens, "
         "int align, int expert_capacity, SymInt? rows, bool e4m3, str group) "
-        "-> (Tensor, Tensor, " + _TENSORS + ")", _shapes_dispatch)
+        "-> (Tensor, Tensor, " + _TENSORS + ")", _shapes_dispatch, again=False)
 def _dispatch(a, ids, weights, experts, rank_tokens, align, expert_capacity, rows, e4m3, group):
     matrix("a", a, "own", "n")
     need(a.shape[0] <= rank_tokens, "a", a, "at most rank_tokens=%d rows" % rank_tokens)
@@ -149,7 +150,7 @@ def _shapes_combine(a, routing, residual, own, experts, rank_tokens, top_k, alig
 
 @define("combine(Tensor a, Tensor[] routing, Tensor? residual, SymInt own, int experts, "
         "SymInt rank_tokens, int top_k, int align, int expert_capacity, str group) -> Tensor",
-        _shapes_combine)
+        _shapes_combine, again=False)
 def _combine(a, routing, residual, own, experts, rank_tokens, top_k, align, expert_capacity,
              group):
     matrix("a", a, "capacity", "n")

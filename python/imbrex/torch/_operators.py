@@ -32,7 +32,7 @@ def _reduce_scatter(a, group):
 
 
 def _rows_of(tensor):
-    return None if tensor is None else tensor.flatten(0, -2)
+    return tensor if tensor is None or tensor.dim() == 2 else tensor.flatten(0, -2)
 
 
 def _shapes_all_reduce(a, bias, residual, group):

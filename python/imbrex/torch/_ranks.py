@@ -20,6 +20,10 @@ def room(rows):
     return max(_LEAST, 1 << (rows - 1).bit_length() if rows else 0)
 
 
+class NoPlan(RuntimeError):
+    """A graph is captured, and there is no plan for what runs in it."""
+
+
 class _Ranks:
     """imbrex's group of a process group, and the plans that it has."""
 
@@ -31,15 +35,15 @@ class _Ranks:
             alive, blobs = self.process_group(), [None] * size
             torch.distributed.all_gather_object(blobs, blob, group=alive)
             return blobs
-        self.group = Group(torch.distributed.get_rank(process_group), size, allgather, device)
-        self._device = torch.device(device)
+        self.group = Group(process_group.rank(), size, allgather, str(device))
+        self._device, self._is_cuda = device, device.type == "cuda"
         self._plans, self._captured = collections.OrderedDict(), set()
 
     def _make(self, call, most):
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("imbrex::%s has no plan of %s for %d rows yet, and none can be made "
-                               "while a CUDA graph is captured: run it once before"
-                               % (call.op, call.fields, call.count))
+        if self._is_cuda and torch.cuda.is_current_stream_capturing():
+            raise NoPlan("imbrex::%s has no plan of %s for %d rows yet, and none can be made "
+                         "while a CUDA graph is captured: run it once before"
+                         % (call.op, call.fields, call.count))
         while len(self._plans) - len(self._captured) >= _most_plans:
             oldest = next(key for key in self._plans if key not in self._captured)
             self._plans.pop(oldest).close()
@@ -47,30 +51,52 @@ class _Ranks:
             name: dict(value) if isinstance(value, tuple) else value
             for name, value in call.fields.items()})
 
+    def key(self, call):
+        """By which a plan for such calls is known."""
+        return (call.op, room(call.count) if call.most is None else call.most,
+                *call.fields.values())
+
+    def known(self, key):
+        """The plan, of a call that has run."""
+        return self._plans[key]
+
     def plan(self, call):
         """The plan that makes such calls."""
-        most = room(call.count) if call.most is None else call.most
-        key = (call.op, most, *call.fields.values())
+        key = self.key(call)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._make(call, most)
-        self._plans.move_to_end(key)
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            self._captured.add(key)
+            plan = self._plans[key] = self._make(call, key[1])
+        self._use(key)
         return plan
+
+    def _use(self, key):
+        self._plans.move_to_end(key)
+        if self._is_cuda and torch.cuda.is_current_stream_capturing():
+            self._captured.add(key)
 
     def run(self, call):
         """Enqueues on the current stream; waits for it on the CPU, as PyTorch's operators do."""
         operands = call.operands
         operands[OPS[call.op].count] = call.count
-        if self._device.type == "cuda":
+        if self._is_cuda:
             self.plan(call).run(stream=torch.cuda.current_stream(self._device), **operands)
         else:
             self.plan(call).run(**operands)
             self.group.sync()
 
+    def again(self, key, args):
+        """As run(), of what ran before, on other addresses.  PyTorch sees to memory on the current
+        stream by itself."""
+        plan = self._plans[key]
+        self._use(key)
+        if self._is_cuda:
+            plan.run_again(args, torch.cuda.current_stream(self._device))
+        else:
+            plan.run_again(args, None)
+            self.group.sync()
 
-_ranks: Dict[Tuple[str, str], _Ranks] = {}  # by the name of a process group and a device
+
+_ranks: Dict[Tuple[str, torch.device], _Ranks] = {}  # by the name of a process group and a device
 
 
 def named(name):
@@ -84,13 +110,13 @@ def size_of(name):
 def share(m, name):
     """This rank's rows of m."""
     process_group = named(name)
-    rank, size = torch.distributed.get_rank(process_group), process_group.size()
+    rank, size = process_group.rank(), process_group.size()
     return (rank + 1) * m // size - rank * m // size
 
 
 def ranks_of(name, tensor):
     """The ranks of a group, for tensors on that device."""
-    device = str(tensor.device)
+    device = tensor.device
     process_group, known = named(name), _ranks.get((name, device))
     if known is None or known.process_group() is not process_group or not known.group.is_open:
         known = _ranks[name, device] = _Ranks(process_group, device)

@@ -1,0 +1,40 @@
+"""The ranks of test_torch.py of which one fails by what its argument says, while the others wait
+for it."""
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+import imbrex.torch as it
+
+dist.init_process_group("gloo")
+a, b = torch.ones(4, 8), torch.ones(8, 8)
+it.ag_mm(a, b)
+dist.barrier()
+how, last = sys.argv[1], dist.get_rank() == dist.get_world_size() - 1
+if not last:
+    if how == "interrupted" and dist.get_rank() == 0:
+        time.sleep(4)
+    begin = time.monotonic()
+    try:
+        it.ag_mm(a, b)
+    except Exception as failed:
+        print("ended %s: %s" % ("at once" if time.monotonic() - begin < 8 else "late", failed))
+        sys.exit(3)
+elif how == "refused":
+    it.ag_mm(a, torch.ones(9, 8))
+elif how == "raised":
+    raise KeyError("no such weight")
+elif how == "again":  # what is refused may be called again
+    try:
+        it.ag_mm(a, torch.ones(9, 8))
+    except ValueError:
+        time.sleep(1)
+    assert (it.ag_mm(a, b) == 8).all()
+elif how == "interrupted":
+    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    it.ag_mm(a, b)  # for which rank 0 comes late
