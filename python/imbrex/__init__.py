@@ -6,12 +6,12 @@
         a = torch.empty(group.rows(8192), 4096, dtype=torch.bfloat16, device=group.device)
         plan.run(a, b, c, stream=torch.cuda.current_stream())
 
-Operands.  An operand is what has data_ptr() (PyTorch) or __array_interface__ (NumPy): contiguous,
-of the plan's dtype (or, for bf16 and f16, of int16 or uint16, as bits), on the group's device and
-of the shape that the call says, whose rows may be several dimensions of the operand: [batch, seq,
-k] for [rows, k].  Where a run is given its m, what has rows may have more of them.  What has one
-dimension alone is no matrix: give it by .reshape().  An operand may also be an address, of which
-nothing is checked.
+Operands.  An operand is what has data_ptr() (PyTorch), __array_interface__ (NumPy) or __dlpack__():
+contiguous, of the plan's dtype (or, for bf16 and f16, of int16 or uint16, as bits), on the group's
+device and of the shape that the call says, whose rows may be several dimensions of the operand:
+[batch, seq, k] for [rows, k].  Where a run is given its m, what has rows may have more of them.
+What has one dimension alone is no matrix: give it by .reshape().  An operand may also be an
+address, of which nothing is checked.
 
 How long they live.  A run only enqueues; the group keeps every operand until its stream has used
 it, so that a temporary may be one.  On GPUs PyTorch is told by Tensor.record_stream; what runs on

@@ -3,6 +3,7 @@ import math
 import numbers
 import sys
 
+from ._dlpack import exported
 from ._library import DTYPES, LAYOUTS
 
 BYTES = {"bf16": 2, "f16": 2, "f32": 4, "e4m3": 1, "e5m2": 1, "int32": 4}
@@ -201,6 +202,20 @@ class Operands:
         self._need(not (written and read_only), name, "can only be read", "one to write to")
         return at
 
+    def _export(self, name, operand, want, held):
+        lies = exported(operand)
+        self._need(lies.device == self._device, name, "is on " + lies.device,
+                   "it on %s, as the group" % self._device)
+        self._check_type(name, lies.kind)
+        if lies.shape != want.shape:
+            self._check_shape(name, lies.shape, want)
+        inner = 1 if want.strided else 0
+        self._need(lies.strides is None or _is_contiguous(lies.shape[inner:], lies.strides[inner:],
+                                                          1), name, "is not contiguous",
+                   "a dense one")
+        held.append(lies.capsule)
+        return lies.address
+
     def address(self, name, operand, want, held, written=False):
         """held: gets the operand, unless that is an address."""
         if operand is None:
@@ -217,8 +232,11 @@ class Operands:
             return int(operand)
         elif hasattr(operand, "__array_interface__"):
             at = self._array(name, operand, want, written)
+        elif hasattr(operand, "__dlpack__"):
+            at = self._export(name, operand, want, held)
         else:
-            raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch) or "
-                            "__array_interface__ (NumPy)" % (name, type(operand).__name__))
+            raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch), "
+                            "__array_interface__ (NumPy) or __dlpack__()"
+                            % (name, type(operand).__name__))
         held.append(operand)
         return at

@@ -16,8 +16,12 @@ class _HasCudaStream(Protocol):
     def cuda_stream(self) -> int: ...
 
 
-Operand = Union[int, _HasDataPtr, _HasArrayInterface]
-"""An address, or what PyTorch and NumPy have."""
+class _HasDlpack(Protocol):
+    def __dlpack__(self) -> Any: ...
+
+
+Operand = Union[int, _HasDataPtr, _HasArrayInterface, _HasDlpack]
+"""An address, or what PyTorch, NumPy and others have."""
 
 Stream = Union[int, _HasCudaStream, None]
 """A CUstream, what has one, or the group's own."""

@@ -110,6 +110,22 @@ class Types(unittest.TestCase):
         return operands.address("a", operand, _operands.Want((8, 8), "[m, k]", False, flat),
                                 [])
 
+    def test_what_has_dlpack_alone(self):
+        class Foreign:
+            def __init__(self, array):
+                self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+        x, y = random(1, 8, 8), numpy.zeros((8, 8), "f4")
+        with alone() as group:
+            plan = group.all_reduce(8, 8, dtype="f32")
+            plan.run(Foreign(x), c=Foreign(y))
+            group.sync()
+            numpy.testing.assert_array_equal(x, y)
+            for bad, words in ((x.astype("f8"), "a is of float64: want f32"),
+                               (x.T, "a is not contiguous"), (x[:4], r"a is \[4, 8\]: want"),
+                               (x.astype("i4"), "a is of int32")):
+                with self.assertRaisesRegex(ValueError, words):
+                    plan.run(Foreign(bad), c=y)
+
     def test_types_that_fit(self):
         class Named:  # as an array of ml_dtypes
             dtype = type("dtype", (), {"name": "bfloat16"})()
