@@ -1,5 +1,6 @@
 /* fake_stream.c - streams are threads that take operations off a list; a capture keeps the lists
- * and replays them.  One lock and one condition for all: this is about order, not about speed. */
+ * and replays them.  One lock for all, since this is about order, not about speed; but a condition
+ * for each thing that is waited for: tests have tens of streams, which would wake each other. */
 #include "fake_stream.h"
 
 #include <pthread.h>
@@ -12,7 +13,8 @@
 #include "fake_nvrtc.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t reached = PTHREAD_COND_INITIALIZER; /* some event */
+static pthread_cond_t room = PTHREAD_COND_INITIALIZER;    /* on some GPU */
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -67,6 +69,7 @@ typedef struct op_list {
 
 struct CUstream_st {
     pthread_t thread;
+    pthread_cond_t given, idle; /* an operation or `stop`; neither an operation nor busy */
     op_list list;
     bool busy, stop;
     int gpu;
@@ -174,7 +177,7 @@ static void take_room(const op *o, int gpu)
 {
     int all = fake_driver_attribute(gpu, CU_MULTIPROCESSOR_COUNT);
     while (wants_room(o) && held[gpu] >= all)
-        pthread_cond_wait(&changed, &lock);
+        pthread_cond_wait(&room, &lock);
     held[gpu] += holds(o, gpu);
 }
 
@@ -195,12 +198,12 @@ static void perform(CUstream stream, op *o)
 {
     if (o->kind == RECORD) {
         o->event->reached = o->version;
-        pthread_cond_broadcast(&changed);
+        pthread_cond_broadcast(&reached);
         return;
     }
     if (o->kind == AWAIT) {
         while (o->event->reached < o->version)
-            pthread_cond_wait(&changed, &lock);
+            pthread_cond_wait(&reached, &lock);
         return;
     }
     int gpu = stream->gpu;
@@ -220,9 +223,10 @@ static void perform(CUstream stream, op *o)
     else
         run_kernel(o);
     pthread_mutex_lock(&lock);
-    if (gpu >= 0)
+    if (gpu >= 0 && holds(o, gpu)) {
         held[gpu] -= holds(o, gpu);
-    pthread_cond_broadcast(&changed);
+        pthread_cond_broadcast(&room);
+    }
 }
 
 static void *work(void *arg)
@@ -231,7 +235,7 @@ static void *work(void *arg)
     pthread_mutex_lock(&lock);
     for (;;) {
         while (!stream->list.first && !stream->stop)
-            pthread_cond_wait(&changed, &lock);
+            pthread_cond_wait(&stream->given, &lock);
         op *o = stream->list.first;
         if (!o)
             break;
@@ -243,7 +247,8 @@ static void *work(void *arg)
         stream->busy = false;
         event_drop(o->event);
         free(o);
-        pthread_cond_broadcast(&changed);
+        if (!stream->list.first)
+            pthread_cond_broadcast(&stream->idle);
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -284,7 +289,8 @@ static CUresult put(CUstream stream, const op *from)
         o->event->graph = stream->graph;
         o->event->captured = o;
     }
-    pthread_cond_broadcast(&changed);
+    if (!stream->graph)
+        pthread_cond_signal(&stream->given);
     return CUDA_SUCCESS;
 }
 
@@ -340,6 +346,8 @@ CUresult fake_stream_create(CUstream *out)
     CUstream stream = calloc(1, sizeof *stream);
     stream->gpu = -1;
     stream->list.end = &stream->list.first;
+    pthread_cond_init(&stream->given, NULL);
+    pthread_cond_init(&stream->idle, NULL);
     if (pthread_create(&stream->thread, NULL, work, stream)) {
         free(stream);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -352,9 +360,11 @@ void fake_stream_destroy(CUstream stream)
 {
     pthread_mutex_lock(&lock);
     stream->stop = true;
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&stream->given);
     pthread_mutex_unlock(&lock);
     pthread_join(stream->thread, NULL);
+    pthread_cond_destroy(&stream->given);
+    pthread_cond_destroy(&stream->idle);
     free(stream);
 }
 
@@ -364,7 +374,7 @@ CUresult fake_stream_sync(CUstream named)
     pthread_mutex_lock(&lock);
     bool captured = stream->graph != NULL;
     while (!captured && (stream->list.first || stream->busy))
-        pthread_cond_wait(&changed, &lock);
+        pthread_cond_wait(&stream->idle, &lock);
     pthread_mutex_unlock(&lock);
     return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
