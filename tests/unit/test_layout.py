@@ -65,6 +65,33 @@ RULES = [
 ]
 SEARCH = ["include", "src", "cli", "tests"]
 
+# What tests see of the source, so that a file may move: statuses and system calls, a plan's facts
+# and a group's words, kernels and their args, what fakes stand for; docs/internals/tests.md.  A
+# test in unit/ is about one file and sees it; one in faults/ lies to the bootstrap, by its words.
+TESTED = ["src/base/imx.h", "src/base/source.h", "src/plan/plan.h", "src/group/group.h",
+          "src/group/net.h", "src/kernels/kernels.h", "src/kernels/dtype.h", "src/kernels/trace.h",
+          "src/kernels/wait_points.h", "src/kernels/*/args.h", "src/backends/backend.h",
+          "src/backends/cuda/cuda.h", "src/backends/cuda/driver.h", "src/backends/cuda/nvrtc.h",
+          "src/backends/cuda/clock.h", "src/backends/cuda/signals.h", "src/transport/nccl.h"]
+TEST_RULES = [
+    ("tests/unit/*", ["src/**"]),
+    ("tests/faults/*", TESTED + ["src/bootstrap/*"]),
+    ("tests/*", TESTED),
+    ("tests/*/*", TESTED),
+]
+# And these, each for a reason of its own: this list only gets shorter.
+TEST_EXCEPTIONS = {
+    "tests/faults/test_bootstrap.c": ["src/base/siphash.h"],
+    "tests/faults/test_limits.c": ["src/kernels/gemm/blas.h"],
+    "tests/faults/test_memory.c": ["src/backends/cpu/cpu.h"],
+    "tests/gpu/test_cuda_compile.c": ["src/tune/tune.h"],
+    "tests/ops/test_moe.c": ["src/kernels/grouped/order.h"],
+    "tests/ops/test_nodes.c": ["src/group/nodes.h"],
+    "tests/ops/test_op_rotate.c": ["src/ops/transfer.h", "src/plan/descs.h"],
+    "tests/ops/test_tune.c": ["src/base/siphash.h"],
+    "tests/tool/test_rank_env.c": ["src/bootstrap/launch_env.h"],
+}
+
 # An operator is written over the seams alone: no system header that talks to a system.
 OPS_SYSTEM = {"inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h",
               "stdlib.h", "string.h"}
@@ -209,6 +236,25 @@ class Layout(unittest.TestCase):
                         fault = "%s: <%s> belongs to %s" % (path, name, PLACES[name])
                 if fault:
                     faults.append("line %d: %s" % (number, fault))
+        self.none(faults)
+
+    def test_what_tests_see(self):
+        faults, used = [], set()
+        for path in tracked("tests/**"):
+            if not path.endswith((".c", ".h")):
+                continue
+            sees = next(patterns for files, patterns in TEST_RULES if match(path, files))
+            for name in re.findall(r'^#include "([^"]+)"', read(path), re.M):
+                target = "src/" + name
+                if not os.path.exists(os.path.join(SOURCE, target)):
+                    continue
+                if target in TEST_EXCEPTIONS.get(path, []):
+                    used.add((path, target))
+                elif not any(match(target, pattern) for pattern in sees):
+                    faults.append("%s must not include %s" % (path, name))
+        for path, targets in TEST_EXCEPTIONS.items():
+            faults += ["%s includes %s no more: take it out of the list" % (path, target)
+                       for target in targets if (path, target) not in used]
         self.none(faults)
 
     def test_names(self):
