@@ -28,6 +28,8 @@ static void say_hidden(const mlp_result *r, char *text, size_t size)
         snprintf(text, size, "nothing to hide");
     else if (hidden >= 1)
         snprintf(text, size, "all of it, and what is measured beyond is noise");
+    else if (hidden < 0)
+        snprintf(text, size, "none: overlapped was slower than sequential");
     else
         snprintf(text, size, "%.0f %%", 100 * hidden);
 }
