@@ -385,6 +385,7 @@ const imx_op imx_op_ag_moe = {
     .part = part,
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
+    .timed_integers = imx_moe_timed_integers,
     .algorithms = {
         { .name = "copy",
           .by_kernel = true,

@@ -212,6 +212,7 @@ const imx_op imx_op_combine = {
     .check = imx_dispatch_check,
     .extent = imx_dispatch_extent,
     .capacity = imx_dispatch_capacity,
+    .timed_integers = imx_dispatch_timed_integers,
     .algorithms = {
         { .name = "store",
           .by_kernel = true,

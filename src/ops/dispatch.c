@@ -198,30 +198,44 @@ static imbrex_status send(const imx_run *run, bool stores)
     return imx_run_launch(run, run->stream, DISPATCH, &args, sizeof args);
 }
 
+static imx_route_args route_args(const imbrex_dispatch_desc *desc, const imbrex_group *group)
+{
+    int ranks = group->size, rank = group->rank;
+    return (imx_route_args){
+        .step = IMX_ROUTE_ROUTES,
+        .tokens = (int32_t)(ranks * desc->rank_tokens),
+        .top_k = desc->top_k,
+        .experts = desc->experts,
+        .first = (int32_t)imx_team_row(desc->experts, ranks, rank),
+        .here = (int32_t)experts_of(desc, ranks, rank),
+        .align = (int32_t)imx_dispatch_align(desc),
+        .rows = (int32_t)capacity(desc, ranks, rank),
+        .capacity = (int32_t)desc->expert_capacity,
+    };
+}
+
+void imx_dispatch_timed_integers(const imx_asked *asked, const imbrex_field *operand, int64_t count,
+                                 int32_t *to)
+{
+    const imbrex_dispatch_desc *desc = asked->desc;
+    const imx_route_args route = route_args(desc, asked->group);
+    imx_routing_timed(operand, &route, asked->group->rank * desc->rank_tokens * desc->top_k, count,
+                      to);
+}
+
 static imbrex_status route(const imx_run *run)
 {
     const imbrex_plan *plan = run->plan;
-    const imbrex_dispatch_desc *desc = imx_dispatch_desc_of(plan);
     const imbrex_routing *routing = run->args->routing;
-    imx_route_args args = {
-        .step = IMX_ROUTE_ROUTES,
-        .tokens = (int32_t)imx_dispatch_slots(plan),
-        .top_k = desc->top_k,
-        .experts = desc->experts,
-        .first = imx_dispatch_first(plan),
-        .here = imx_dispatch_here(plan),
-        .align = (int32_t)imx_dispatch_align(desc),
-        .rows = (int32_t)imx_dispatch_rows(plan),
-        .capacity = (int32_t)desc->expert_capacity,
-        .plan = plan->object.number,
-        .packed = imx_run_data(run, run->rank),
-        .expert_begin = routing->expert_begin,
-        .expert_rows = routing->expert_rows,
-        .row_pair = routing->row_pair,
-        .pair_row = routing->pair_row,
-        .pair_expert = routing->pair_expert,
-        .weights = routing->weights,
-    };
+    imx_route_args args = route_args(imx_dispatch_desc_of(plan), plan->group);
+    args.plan = plan->object.number;
+    args.packed = imx_run_data(run, run->rank);
+    args.expert_begin = routing->expert_begin;
+    args.expert_rows = routing->expert_rows;
+    args.row_pair = routing->row_pair;
+    args.pair_row = routing->pair_row;
+    args.pair_expert = routing->pair_expert;
+    args.weights = routing->weights;
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
@@ -462,6 +476,7 @@ const imx_op imx_op_dispatch = {
     .result = result,
     .extent = imx_dispatch_extent,
     .capacity = imx_dispatch_capacity,
+    .timed_integers = imx_dispatch_timed_integers,
     .algorithms = {
         { .name = "store",
           .by_kernel = true,

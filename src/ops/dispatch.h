@@ -15,6 +15,8 @@ imbrex_status imx_dispatch_check(const imbrex_group *group,
                                  const imx_request *request) IMX_MUST_CHECK;
 int64_t imx_dispatch_extent(const imx_asked *asked, int64_t m, int which);
 int64_t imx_dispatch_capacity(const imx_asked *asked);
+void imx_dispatch_timed_integers(const imx_asked *asked, const imbrex_field *operand, int64_t count,
+                                 int32_t *to);
 
 static inline const imbrex_dispatch_desc *imx_dispatch_desc_of(const imbrex_plan *plan)
 {

@@ -118,10 +118,9 @@ imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *reques
 
 /* ---- what kernels get ------------------------------------------------------------------------ */
 
-imx_route_args imx_moe_route_args(const imbrex_plan *plan, int64_t m)
+static imx_route_args route_args(const imbrex_moe_desc *desc, const imbrex_group *group, int64_t m)
 {
-    const imbrex_moe_desc *desc = imx_moe_desc_of(plan);
-    int ranks = plan->group->size, rank = plan->group->rank;
+    int ranks = group->size, rank = group->rank;
     return (imx_route_args){
         .tokens = (int32_t)m,
         .top_k = desc->top_k,
@@ -130,8 +129,23 @@ imx_route_args imx_moe_route_args(const imbrex_plan *plan, int64_t m)
         .here = (int32_t)experts_here(desc, ranks, rank),
         .align = align_of(desc),
         .rows = (int32_t)capacity(desc, ranks),
-        .plan = plan->object.number, /* the fault names the plan */
     };
+}
+
+imx_route_args imx_moe_route_args(const imbrex_plan *plan, int64_t m)
+{
+    imx_route_args args = route_args(imx_moe_desc_of(plan), plan->group, m);
+    args.plan = plan->object.number; /* the fault names the plan */
+    return args;
+}
+
+void imx_moe_timed_integers(const imx_asked *asked, const imbrex_field *operand, int64_t count,
+                            int32_t *to)
+{
+    const imbrex_moe_desc *desc = asked->desc;
+    const imx_route_args route = route_args(desc, asked->group, desc->tokens);
+    int64_t first = imx_team_row(desc->tokens, asked->group->size, asked->group->rank);
+    imx_routing_timed(operand, &route, desc->replicate ? 0 : first * desc->top_k, count, to);
 }
 
 static imx_grouped_args grouped_args(const imbrex_plan *plan)

@@ -26,6 +26,9 @@ static inline const imbrex_moe_desc *imx_moe_desc_of(const imbrex_plan *plan)
 /* Of all rows that a plan of this rank may have. */
 int64_t imx_moe_rows(const imbrex_plan *plan);
 
+void imx_moe_timed_integers(const imx_asked *asked, const imbrex_field *operand, int64_t count,
+                            int32_t *to);
+
 /* What follows from the plan, for a run of m tokens; operands are the caller's to add. */
 imx_route_args imx_moe_route_args(const imbrex_plan *plan, int64_t m);
 imx_grouped_args imx_moe_grouped_args(const imx_run *run);

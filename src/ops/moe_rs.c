@@ -276,6 +276,7 @@ const imx_op imx_op_moe_rs = {
     .check = imx_moe_check,
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
+    .timed_integers = imx_moe_timed_integers,
     .algorithms = {
         { .name = "store",
           .by_kernel = true,

@@ -3,6 +3,7 @@
 #ifndef IMX_ROUTING_H
 #define IMX_ROUTING_H
 
+#include "kernels/route/args.h"
 #include "plan/op.h"
 
 /* Dimensions of operands, which an operator's `extent` computes. */
@@ -31,5 +32,11 @@ enum {
                                "expert of each pair; -1: none", IMX_ROUTING_PAIRS),              \
         IMX_OPERAND_IN_ROUTING(weights, IMX_FLOATS, "float32", flags, "[pairs]",                 \
                                "weight of each pair", IMX_ROUTING_PAIRS)
+
+/* For imx_op.timed_integers: ids of pairs from number `first` on, `count` of them, which are evenly
+ * distributed; or what of the routing follows from all such ids.  route: as a run has it, but for
+ * addresses. */
+void imx_routing_timed(const imbrex_field *operand, const imx_route_args *route, int64_t first,
+                       int64_t count, int32_t *to);
 
 #endif /* IMX_ROUTING_H */

@@ -105,9 +105,11 @@ static imbrex_status fill_all(const imx_operands *o, const imx_asked *asked)
         size_t end = o->set_bytes;
         for (int j = i + 1; j < o->op->info.args_fields; j++)
             end = o->wanted[j] && o->at[j] < end ? o->at[j] : end;
-        if (o->wanted[i] && row->own[IMX_FIELD_KIND] == IMX_I32 && o->op->timed_integers)
+        if (!o->wanted[i] || end == o->at[i])
+            continue;
+        if (row->own[IMX_FIELD_KIND] == IMX_I32 && o->op->timed_integers)
             IMX_TRY(fill_integers(o, asked, row, base + o->at[i]));
-        else if (o->wanted[i] && end > o->at[i])
+        else
             IMX_TRY(fill(o, imx_args_dtype(asked, row), base + o->at[i], end - o->at[i]));
     }
     for (int i = 1; i < o->sets; i++)
@@ -156,14 +158,19 @@ void imx_operands_destroy(imx_operands *o)
     o->memory = NULL;
 }
 
-imx_given imx_operands_args(const imx_operands *o, int i)
+void imx_operands_args(const imx_operands *o, int i, imx_given *given)
 {
     char *set = (char *)o->memory->base + (size_t)(i % o->sets) * o->set_bytes;
-    imx_given args = o->sizes;
+    *given = o->sizes;
     for (int j = 0; j < o->op->info.args_fields; j++) {
+        const imbrex_field *row = &o->op->info.args[j];
+        bool in_routing = row->own[IMX_FIELD_IN_ROUTING];
+        char *base = in_routing ? (char *)&given->routing : (char *)given;
         void *at = set + o->at[j];
-        if (o->wanted[j])
-            memcpy((char *)&args + o->op->info.args[j].offset, &at, sizeof at);
+        if (!o->wanted[j])
+            continue;
+        memcpy(base + row->offset, &at, sizeof at);
+        if (in_routing)
+            given->usual.routing = &given->routing;
     }
-    return args;
 }

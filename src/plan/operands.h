@@ -4,10 +4,13 @@
 
 #include "plan.h"
 
-/* What a run is given, of whichever operator. */
-typedef union imx_given {
-    imbrex_args usual;
-    imbrex_decode_args decode;
+/* What a run is given, of whichever operator, and what lies in usual.routing. */
+typedef struct imx_given {
+    union {
+        imbrex_args usual;
+        imbrex_decode_args decode;
+    };
+    imbrex_routing routing;
 } imx_given;
 
 /* Several sets, used in turn, so that no run finds its inputs in a cache. */
@@ -28,6 +31,6 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_request *reques
 void imx_operands_destroy(imx_operands *operands);
 
 /* Of the i-th run. */
-imx_given imx_operands_args(const imx_operands *operands, int i);
+void imx_operands_args(const imx_operands *operands, int i, imx_given *given);
 
 #endif /* IMX_OPERANDS_H */

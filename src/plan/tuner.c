@@ -126,7 +126,8 @@ static imbrex_status run(tuning *t, const candidate *c, double *us)
         status = imbrex_stream_sync(t->trial, NULL);
     double begin = now_us();
     for (int i = 0; i < c->runs && status == IMBREX_OK; i++) {
-        const imx_given args = imx_operands_args(&t->operands, i);
+        imx_given args;
+        imx_operands_args(&t->operands, i, &args);
         status = imx_run_given(c->plan, &args, NULL);
     }
     if (status == IMBREX_OK)
@@ -389,11 +390,6 @@ static imbrex_status check(const imbrex_group *group, tuning *t)
     if (t->request.algorithm)
         return imx_fail(IMBREX_INVALID, "desc.algorithm is \"%s\": leave it NULL, to be chosen",
                         t->request.algorithm);
-    if (op->capacity)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "%s is not tuned: its time depends on which experts tokens choose, and "
-                        "random operands choose none; name desc.algorithm in its plans",
-                        op->info.name);
     for (int i = 0; i < op->info.desc_fields; i++) {
         const imbrex_field *field = &op->info.desc[i];
         bool size = field->flags & IMBREX_FIELD_REQUIRED && field->own[IMX_FIELD_KIND] == IMX_SIZE;
