@@ -96,10 +96,10 @@ typedef struct imbrex_routing {
  *   moe_rs  a[capacity, k], b, args.routing of an ag_moe of the same tokens, experts, top_k,
  *           parallel, align, rows and m
  *           -> c[own tokens, n] = the sum over ranks and places of weight * (a[row] * b[expert]),
- *              + bias[n], or NULL
+ *              + bias[n], or NULL, + residual[own tokens, n], or NULL
  *
  * With desc.replicate ag_moe sends nothing, and moe_rs gives every rank all of the sum: own tokens
- * above are then all tokens, and gathered must be NULL.
+ * above are then all tokens, residual is alike on all ranks, and gathered must be NULL.
  *
  * An id outside of 0..experts-1 is none: its pair is nowhere.  More rows than desc.rows: the group
  * fails, NO_MEMORY, which names the rank, how many there are, and the most; nothing is written

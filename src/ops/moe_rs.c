@@ -1,5 +1,5 @@
 /* moe_rs.c - c[own tokens, n] = the sum over places of weight * (a[row] * b[expert]), over all
- * ranks, + bias.
+ * ranks, + bias + residual.
  *
  * store       caller   | all experts' tiles | one kernel: of each token that has rows here their
  *                        sum, to its owner | flag to all | wait for all | add ranks, bias |
@@ -119,6 +119,10 @@ static imx_combine_args own_args(const imx_run *run, void *to)
     args.tokens = imx_run_rows(run, run->rank);
     args.first = imx_run_row(run, run->rank);
     args.bias = run->args->bias;
+    args.residual = run->args->residual;
+    if (args.residual && imx_moe_desc_of(run->plan)->replicate) /* which has all rows */
+        args.residual = (const char *)args.residual +
+                        imx_transfer_rank_at(run, run->rank, run->variant->shape.n);
     args.to = to;
     return args;
 }
@@ -263,6 +267,8 @@ static const imbrex_field args[] = {
                   "weights of experts", IMX_ROUTING_HERE, IMX_B_ROWS, IMX_B_COLS),
     IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
                   "of the columns of c", IMX_N),
+    IMX_MATRIX_OF(residual, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[rows, n]",
+                  "added to the sum", IMX_MOE_TOKENS, IMX_N),
     IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own tokens of the sum",
                   IMX_MOE_TOKENS, IMX_N),
     IMX_ROUTING_ROWS(IMBREX_FIELD_INPUT, 0),
@@ -270,7 +276,8 @@ static const imbrex_field args[] = {
 };
 
 const imx_op imx_op_moe_rs = {
-    IMX_OP(moe_rs, "c = reduce_scatter of the sum over places of weight * (a * b[expert]) + bias",
+    IMX_OP(moe_rs, "c = reduce_scatter of the sum over places of weight * (a * b[expert]) + bias + "
+           "residual",
            imbrex_moe_desc, imx_moe_desc, args),
     .scatters = true,
     .check = imx_moe_check,

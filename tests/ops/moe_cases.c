@@ -9,7 +9,7 @@
 #include "plan/plan.h"
 #include "reference.h"
 
-enum { A, B, ROW, WEIGHT, IDS, BIAS }; /* inputs */
+enum { A, B, ROW, WEIGHT, IDS, BIAS, RESIDUAL }; /* inputs */
 
 static double value(const moe_case *c, int input, int64_t i)
 {
@@ -88,6 +88,7 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
     b.row_a = lent_room(capacity * d->k, e);
     b.row_b = lent_room(b.here * d->n * d->k, e);
     b.bias = lent_room(d->n, e);
+    b.residual = lent_room(b.own * d->n, e);
     b.sum = lent_room(b.own * d->n, e);
     b.ids = lent_room(b.own * d->top_k, 4);
     b.weights = lent_room(b.own * d->top_k, 4);
@@ -99,6 +100,8 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
     }
     for (int64_t i = 0; i < d->n; i++)
         element_set(d->dtype, b.bias, i, value(c, BIAS, i) / 8);
+    for (int64_t i = 0; i < b.own * d->n; i++)
+        element_set(d->dtype, b.residual, i, value(c, RESIDUAL, b.own_first * d->n + i) / 4);
     fill_b(&b, b.b, false);
     fill_b(&b, b.row_b, true);
     return b;
@@ -106,8 +109,8 @@ moe_bench moe_take(const moe_case *c, int rank, int ranks, int64_t m, int64_t ca
 
 void moe_drop(moe_bench *b)
 {
-    void *all[] = { b->a,     b->b,    b->out, b->gathered, b->row_a,
-                    b->row_b, b->bias, b->sum, b->ids,      b->weights };
+    void *all[] = { b->a,    b->b,        b->out, b->gathered, b->row_a,  b->row_b,
+                    b->bias, b->residual, b->sum, b->ids,      b->weights };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     lent_routing_free(&b->routing);
@@ -258,6 +261,8 @@ static int check_sums(const moe_bench *b)
         }
         if (b->c->bias)
             sum += (float)element_get(d->dtype, b->bias, col);
+        if (b->c->residual)
+            sum += (float)element_get(d->dtype, b->residual, i);
         double have = element_get(d->dtype, b->sum, i), want = rounded(b->c, (double)sum);
         RANK_CHECK(have == want, "c[%d] of token %d is %.9g, not %.9g", (int)i, (int)token, have,
                    want);
@@ -313,6 +318,8 @@ int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b)
                          .m = b->m };
     if (b->c->bias)
         args.bias = lent_in(&l, b->bias, d->n, e);
+    if (b->c->residual)
+        args.residual = lent_in(&l, b->residual, b->own * d->n, e);
     RANK_OK(l.failed);
     RANK_OK(imbrex_plan_run(plan, &args, NULL));
     RANK_OK(lent_settle(&l));
@@ -388,9 +395,9 @@ static const struct {
     int64_t tokens, n, k;
     int experts, top_k, align, chunk_rows;
 } shapes[] = {
-    { 24, 16, 32, 8, 2, 0, 0 }, { 61, 17, 13, 12, 4, 1, 5 },  { 3, 70, 7, 2, 1, 512, 0 },
-    { 1, 1, 1, 1, 1, 0, 0 },    { 20, 5, 30, 3, 64, 4, 0 },   { 9, 4, 0, 5, 2, 0, 0 },
-    { 0, 8, 8, 4, 2, 0, 0 },    { 50, 65, 20, 40, 8, 16, 7 },
+    { 24, 16, 32, 8, 2, 0, 0 }, { 61, 17, 13, 12, 4, 1, 5 }, { 3, 70, 7, 2, 1, 512, 0 },
+    { 1, 1, 1, 1, 1, 0, 0 },    { 20, 5, 30, 3, 64, 4, 0 },  { 9, 4, 0, 5, 2, 0, 0 },
+    { 0, 8, 8, 4, 2, 0, 0 },    { 7, 0, 8, 3, 2, 0, 0 },     { 50, 65, 20, 40, 8, 16, 7 },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -416,6 +423,7 @@ static moe_case case_of(int i)
                        .scatters = (s + kind) % 3 ? "store" : "sequential",
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
+                       .residual = (s + kind + i) / 2 % 2,
                        .gathered = (s + kind) % 3 == 0 && (s + 2 * kind) % 3 != 1 };
 }
 

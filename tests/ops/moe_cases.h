@@ -11,7 +11,7 @@ enum { EVEN, SKEWED, TO_ONE, TO_NONE, ANY_NUMBER, TWICE, KINDS }; /* of ids */
 
 typedef struct moe_case {
     imbrex_moe_desc desc; /* n and k of both operators, on one rank */
-    int ids, weights, bias, gathered, real;
+    int ids, weights, bias, residual, gathered, real;
     const char *gathers, *scatters; /* algorithms of ag_moe, moe_rs */
 } moe_case;
 
@@ -22,7 +22,7 @@ typedef struct moe_bench {
     int node_ranks;               /* ranks of a node; all are on one: ranks */
     int64_t m, own_first, own, pairs, capacity;
     imbrex_routing routing;
-    char *a, *b, *out, *gathered, *row_a, *row_b, *bias, *sum;
+    char *a, *b, *out, *gathered, *row_a, *row_b, *bias, *residual, *sum;
     int32_t *ids;
     float *weights;
     char *arena; /* memory of the device, where it cannot read the host's; else NULL */
