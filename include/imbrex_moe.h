@@ -60,19 +60,23 @@ typedef struct imbrex_moe_desc {
     int64_t n, k;       /* of one expert's product on one rank: [.., k] * b */
     int experts, top_k; /* of all ranks, at most 2048 on one; of a token, at most 64 */
     imbrex_experts parallel;
-    int align;             /* an expert's rows begin at a multiple of it, a power of two up to
+    int align;              /* an expert's rows begin at a multiple of it, a power of two up to
                                 512; 0: 16.  Rows between are not written */
-    int64_t rows;          /* capacity of c (ag_moe) or a (moe_rs) and of row_pair, with gaps;
+    int64_t rows;           /* capacity of c (ag_moe) or a (moe_rs) and of row_pair, with gaps;
                                 0: as many as there can be.  imbrex_plan_rows tells */
-    imbrex_dtype dtype;    /* of a, b, bias, c and gathered */
-    imbrex_layout layout;  /* of each expert's b */
-    const char *algorithm; /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
+    imbrex_dtype dtype;     /* of a, b and gathered; E4M3 and E5M2 (b is E4M3 then) on "cpu" alone:
+                                b as [experts here, n, k], k a multiple of 16 */
+    imbrex_layout layout;   /* of each expert's b */
+    const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
                                 "sequential", of both over nodes "hierarchical", "sequential";
                                 NULL: chosen */
-    int chunk_rows, sms;   /* as in imbrex_gemm_desc */
-    int replicate;         /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
+    int chunk_rows, sms;    /* as in imbrex_gemm_desc */
+    int replicate;          /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
                               all ranks, and c of moe_rs are of all m tokens */
-    uint32_t reserved[11];
+    imbrex_dtype out;       /* of c, bias and residual: dtype, or, where that has 8 bits, BF16
+                               (which DEFAULT is then), F16 or F32 */
+    imbrex_scaling scaling; /* of a and b of 8 bits: UNSCALED, PER_ROW, PER_BLOCK */
+    uint32_t reserved[9];
 } imbrex_moe_desc;
 
 /* Where pairs lie: memory of the device's, written by ag_moe, read by moe_rs and any kernel of the
@@ -100,6 +104,10 @@ typedef struct imbrex_routing {
  *
  * With desc.replicate ag_moe sends nothing, and moe_rs gives every rank all of the sum: own tokens
  * above are then all tokens, residual is alike on all ranks, and gathered must be NULL.
+ *
+ * Scales, where desc.scaling asks for them, are float32.  PER_ROW: scale_a[rows of a] and
+ * scale_b[experts here, n]; PER_BLOCK: scale_a[rows of a, k/128] and scale_b[experts here, n/128,
+ * k/128], rounded up.  Those of a token travel with it; moe_rs has them for each row.
  *
  * An id outside of 0..experts-1 is none: its pair is nowhere.  More rows than desc.rows: the group
  * fails, NO_MEMORY, which names the rank, how many there are, and the most; nothing is written

@@ -25,10 +25,17 @@ enum { ROUTE, GROUPED, LL, LL_PACKED }; /* kernels */
 
 /* ---- ids and weights, which travel as one matrix --------------------------------------------- */
 
-/* Of a token: top_k ids and as many weights, in elements of dtype. */
+/* Of a token: top_k ids, as many weights, and what scales it. */
+static int32_t pack_words(const imx_variant *variant)
+{
+    const imbrex_moe_desc *desc = imx_moe_desc_of(variant->plan);
+    return imx_route_words(desc->top_k, (int32_t)imx_moe_scales(desc));
+}
+
+/* In elements of dtype. */
 static int64_t pack_width(const imx_variant *variant)
 {
-    size_t bytes = 2 * sizeof(int32_t) * (size_t)imx_moe_desc_of(variant->plan)->top_k;
+    size_t bytes = sizeof(int32_t) * (size_t)pack_words(variant);
     return (int64_t)(bytes / imx_dtype_bytes(variant->shape.dtype));
 }
 
@@ -85,6 +92,7 @@ static imbrex_status pack(const imx_run *run, int64_t tokens, void *packed)
     args.step = IMX_ROUTE_PACKS;
     args.ids = run->args->ids;
     args.weights_in = run->args->weights;
+    args.scales_in = run->args->scale_a;
     args.packed = packed;
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
@@ -113,6 +121,8 @@ static imx_grouped_args product_args(const imx_run *run, int64_t first, int64_t 
     args.own_first = first;
     args.own_rows = tokens;
     args.c = run->args->c;
+    args.scale_stride = pack_words(run->variant);
+    args.scale_a = (const float *)packed_all(run) + 2 * args.top_k;
     return args;
 }
 
@@ -356,10 +366,10 @@ static const imbrex_field args[] = {
     IMX_OPERAND(weights, IMX_FLOATS, "float32", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,
                 IMX_APART, "[rows, top_k]", "their weights; NULL: 1", IMX_MOE_TOKENS,
                 IMX_ROUTING_TOP_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[experts here, n, k] or [experts here, k, n]",
-                  "weights of experts", IMX_ROUTING_HERE, IMX_B_ROWS, IMX_B_COLS),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[capacity, n]", "products, by expert",
-                  IMX_ROUTING_CAPACITY, IMX_N),
+    IMX_MOE_B,
+    IMX_MOE_SCALES(IMX_MOE_TOKENS, "[rows, k/128]"),
+    IMX_OPERAND(c, IMX_OUT, "out", IMBREX_FIELD_OUTPUT, false, IMX_APART, "[capacity, n]",
+                "products, by expert", IMX_ROUTING_CAPACITY, IMX_N),
     IMX_MATRIX_OF(gathered, IMBREX_FIELD_OUTPUT | IMBREX_FIELD_OPTIONAL, false, "[m, k]",
                   "all ranks' tokens", IMX_ROWS, IMX_K),
     IMX_ROUTING_ROWS(IMBREX_FIELD_OUTPUT, 0),
@@ -381,6 +391,7 @@ static imx_part part(const imx_op *op, const void *untyped, const imbrex_field *
 const imx_op imx_op_ag_moe = {
     IMX_OP(ag_moe, "c = all_gather(a)[token] * b[expert], rows by expert", imbrex_moe_desc,
            imx_moe_desc, args),
+    .scaled = true,
     .check = imx_moe_check,
     .part = part,
     .extent = imx_moe_extent,

@@ -22,10 +22,12 @@ const imbrex_field imx_moe_desc[IMX_MOE_FIELDS] = {
               "an expert's rows begin at a multiple of it; 0: 16"),
     IMX_FIELD(imbrex_moe_desc, rows, IMX_SIZE, "int64", 0,
               "rows that there is room for; 0: as many as there can be"),
-    IMX_FIELD(imbrex_moe_desc, dtype, IMX_DTYPE, "dtype", 0, "of all matrices"),
+    IMX_FIELD(imbrex_moe_desc, dtype, IMX_DTYPE, "dtype", 0, "of a and b"),
     IMX_FIELD(imbrex_moe_desc, layout, IMX_LAYOUT, "layout", 0, "how each expert of b lies"),
     IMX_DESC_TAIL(imbrex_moe_desc),
     IMX_FIELD(imbrex_moe_desc, replicate, IMX_FLAG, "int", 0, "1: tokens are on every rank"),
+    IMX_FIELD(imbrex_moe_desc, out, IMX_DTYPE, "dtype", 0, "of c, bias, residual; default: dtype"),
+    IMX_FIELD(imbrex_moe_desc, scaling, IMX_SCALES, "scaling", 0, "of a and b"),
 };
 
 static int align_of(const imbrex_moe_desc *desc)
@@ -68,6 +70,13 @@ int64_t imx_moe_rows(const imbrex_plan *plan)
     return capacity(imx_moe_desc_of(plan), plan->group->size);
 }
 
+int64_t imx_moe_scales(const imbrex_moe_desc *desc)
+{
+    if (desc->scaling == IMBREX_PER_BLOCK)
+        return imx_ceil_div(desc->k, IMX_SCALING_BLOCK);
+    return desc->scaling == IMBREX_PER_ROW;
+}
+
 int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
 {
     const imbrex_moe_desc *desc = asked->desc;
@@ -82,6 +91,11 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
         return here + 1;
     case IMX_ROUTING_CAPACITY:
         return imx_moe_capacity(asked);
+    case IMX_MOE_SCALE_COLS:
+        return desc->scaling == IMBREX_PER_BLOCK ? imx_moe_scales(desc) : IMX_NO_EXTENT;
+    case IMX_MOE_SCALE_B_ROWS:
+        return desc->scaling == IMBREX_PER_BLOCK ? imx_ceil_div(desc->n, IMX_SCALING_BLOCK)
+                                                 : desc->n;
     case IMX_MOE_TOKENS:
         return desc->replicate ? m
                                : imx_team_row(m, ranks, rank + 1) - imx_team_row(m, ranks, rank);
@@ -92,9 +106,25 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
+static imbrex_status check_8bit(const imbrex_group *group, const imbrex_moe_desc *d)
+{
+    if (!imx_dtype_is_8bit(d->dtype))
+        return IMBREX_OK;
+    if (group->target->arch)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "desc.dtype is %s: on GPUs experts have 16 bits or more so far: want BF16, "
+                        "F16 or F32",
+                        imx_dtype_name(d->dtype));
+    if (d->scaling == IMBREX_PER_TENSOR)
+        return imx_fail(IMBREX_UNSUPPORTED,
+                        "desc.scaling is PER_TENSOR: want PER_ROW or PER_BLOCK for experts");
+    return IMBREX_OK;
+}
+
 imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *request)
 {
     const imbrex_moe_desc *d = (const imbrex_moe_desc *)(const void *)request->desc;
+    IMX_TRY(check_8bit(group, d));
     IMX_TRY(imx_status_range("desc", "experts", d->experts, 1, INT32_MAX));
     IMX_TRY(imx_status_range("desc", "top_k", d->top_k, 1, TOP_K_MOST));
     int align = align_of(d);
@@ -129,6 +159,7 @@ static imx_route_args route_args(const imbrex_moe_desc *desc, const imbrex_group
         .here = (int32_t)experts_here(desc, ranks, rank),
         .align = align_of(desc),
         .rows = (int32_t)capacity(desc, ranks),
+        .scales = (int32_t)imx_moe_scales(desc),
     };
 }
 
@@ -156,6 +187,8 @@ static imx_grouped_args grouped_args(const imbrex_plan *plan)
         .k = desc->k,
         .expected = imx_ceil_div(desc->tokens * desc->top_k, desc->experts),
         .dtype = (int)desc->dtype,
+        .out = (int)desc->out,
+        .scaling = (int)desc->scaling,
         .layout = (int)desc->layout,
         .here = (int)experts_here(desc, plan->group->size, plan->group->rank),
         .rows = capacity(desc, plan->group->size),
@@ -168,6 +201,7 @@ imx_grouped_args imx_moe_grouped_args(const imx_run *run)
     const imbrex_routing *routing = run->args->routing;
     args.tokens = run->m;
     args.b = run->args->b;
+    args.scale_b = run->args->scale_b;
     args.expert_begin = routing->expert_begin;
     args.expert_rows = routing->expert_rows;
     args.row_pair = routing->row_pair;

@@ -27,13 +27,13 @@ enum { GROUPED, COMBINE }; /* kernels */
 static size_t products_bytes(const imx_variant *variant)
 {
     size_t elements = (size_t)imx_moe_rows(variant->plan) * (size_t)variant->shape.n;
-    return imx_align(elements * imx_dtype_bytes(variant->shape.dtype), 256);
+    return imx_align(elements * imx_dtype_bytes(variant->shape.out), 256);
 }
 
 static size_t parts_bytes(const imx_variant *variant)
 {
     size_t elements = (size_t)variant->shape.m * (size_t)variant->shape.n;
-    return imx_align(elements * imx_dtype_bytes(variant->shape.dtype), 256);
+    return imx_align(elements * imx_dtype_bytes(variant->shape.out), 256);
 }
 
 static void *products(const imx_run *run)
@@ -65,7 +65,7 @@ static void layout(const imx_variant *variant, imx_needs *n)
 static imbrex_status prepare(imx_variant *variant)
 {
     const imx_grouped_args product = imx_moe_grouped_largest(variant);
-    const imx_combine_args any = { .dtype = (int)variant->shape.dtype };
+    const imx_combine_args any = { .dtype = (int)variant->shape.out };
     IMX_TRY(imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product));
     return imx_variant_prepare(variant, COMBINE, &imx_kernel_combine, &any);
 }
@@ -75,6 +75,8 @@ static imbrex_status multiply(const imx_run *run)
     imx_grouped_args args = imx_moe_grouped_args(run);
     args.own = run->args->a;
     args.c = products(run);
+    args.scale_a = run->args->scale_a;
+    args.scale_stride = imx_moe_scales(imx_moe_desc_of(run->plan));
     return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 
@@ -85,7 +87,7 @@ static imx_combine_args combine_args(const imx_run *run, int step)
         .step = step,
         .n = desc->n,
         .top_k = desc->top_k,
-        .dtype = (int)desc->dtype,
+        .dtype = (int)desc->out,
         .ranks = run->ranks,
         .own = run->rank,
         .end = run->ranks,
@@ -263,14 +265,14 @@ static imbrex_status run_hierarchical(const imx_run *run)
 static const imbrex_field args[] = {
     IMX_MATRIX_OF(a, IMBREX_FIELD_INPUT, true, "[capacity, k]", "rows by expert",
                   IMX_ROUTING_CAPACITY, IMX_K),
-    IMX_MATRIX_OF(b, IMBREX_FIELD_INPUT, true, "[experts here, n, k] or [experts here, k, n]",
-                  "weights of experts", IMX_ROUTING_HERE, IMX_B_ROWS, IMX_B_COLS),
-    IMX_MATRIX_OF(bias, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[n]",
-                  "of the columns of c", IMX_N),
-    IMX_MATRIX_OF(residual, IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, "[rows, n]",
-                  "added to the sum", IMX_MOE_TOKENS, IMX_N),
-    IMX_MATRIX_OF(c, IMBREX_FIELD_OUTPUT, false, "[rows, n]", "own tokens of the sum",
-                  IMX_MOE_TOKENS, IMX_N),
+    IMX_MOE_B,
+    IMX_MOE_SCALES(IMX_ROUTING_CAPACITY, "[capacity, k/128]"),
+    IMX_OPERAND(bias, IMX_OUT, "out", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false, IMX_APART,
+                "[n]", "of the columns of c", IMX_N),
+    IMX_OPERAND(residual, IMX_OUT, "out", IMBREX_FIELD_INPUT | IMBREX_FIELD_OPTIONAL, false,
+                IMX_APART, "[rows, n]", "added to the sum", IMX_MOE_TOKENS, IMX_N),
+    IMX_OPERAND(c, IMX_OUT, "out", IMBREX_FIELD_OUTPUT, false, IMX_APART, "[rows, n]",
+                "own tokens of the sum", IMX_MOE_TOKENS, IMX_N),
     IMX_ROUTING_ROWS(IMBREX_FIELD_INPUT, 0),
     IMX_ARGS_M,
 };
@@ -280,6 +282,7 @@ const imx_op imx_op_moe_rs = {
            "residual",
            imbrex_moe_desc, imx_moe_desc, args),
     .scatters = true,
+    .scaled = true,
     .check = imx_moe_check,
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,

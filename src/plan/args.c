@@ -170,12 +170,11 @@ size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operan
 }
 
 /* Of a product's scales. */
-static imx_part scale_part(const void *desc, const char **because)
+static imx_part scale_part(const imx_op *op, const void *desc, const char **because)
 {
-    imbrex_gemm_desc gemm;
-    memcpy(&gemm, desc, sizeof gemm);
-    *because = gemm.scaling ? "desc.scaling says how a and b are scaled" : "desc.scaling is 0";
-    return gemm.scaling ? IMX_MUST : IMX_MUST_NOT;
+    imbrex_scaling scaling = imx_request_of(op, desc).shape.scaling;
+    *because = scaling ? "desc.scaling says how a and b are scaled" : "desc.scaling is 0";
+    return scaling ? IMX_MUST : IMX_MUST_NOT;
 }
 
 imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
@@ -184,7 +183,7 @@ imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *o
     bool scale = operand->offset == offsetof(imbrex_args, scale_a) ||
                  operand->offset == offsetof(imbrex_args, scale_b);
     if (op->scaled && scale)
-        return scale_part(desc, because);
+        return scale_part(op, desc, because);
     imx_part part = op->part ? op->part(op, desc, operand, because) : IMX_AS_DECLARED;
     if (part != IMX_AS_DECLARED)
         return part;

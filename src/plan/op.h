@@ -207,7 +207,7 @@ typedef struct imx_op {
 
     const imx_around *around; /* NULL: nothing */
 
-    bool scaled;    /* its desc is an imbrex_gemm_desc, whose dtype may have 8 bits */
+    bool scaled;    /* its desc has out and scaling, and dtype may have 8 bits */
     size_t norm_at; /* of the desc's imbrex_norm, with IMX_NORM (ops/norm.h) */
 
     /* Of a dimension from IMX_OF_OP on, on this rank; NULL: there is none. */

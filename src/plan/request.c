@@ -246,7 +246,7 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r,
     if (r->m_least > r->shape.m)
         return imx_fail(IMBREX_INVALID, "%s.m_least is %lld: want from 0 to %s.m, %lld", desc,
                         (long long)r->m_least, desc, (long long)r->shape.m);
-    if (op->product)
+    if (op->product || op->scaled)
         IMX_TRY(op->scaled ? check_scaled(&r->shape, desc) : check_unscaled(&r->shape, desc));
     if (op->check)
         IMX_TRY(op->check(group, r));

@@ -222,7 +222,7 @@ static int mistakes(imbrex_group *group, void *ctx)
     WRONG_DESC(align, 24, IMBREX_INVALID, "desc.align is 24: want a power of two up to 512");
     WRONG_DESC(rows, -1, IMBREX_INVALID, "desc.rows is -1");
     WRONG_DESC(tokens, 1 << 30, IMBREX_UNSUPPORTED, "want at most 2^30 pairs");
-    WRONG_DESC(reserved[10], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
+    WRONG_DESC(reserved[8], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
     WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "moe_rs has \"store\", \"sequential\" here");
     WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
     RANK_CHECK(imbrex_plan_rows(NULL) == 0, "NULL has rows");

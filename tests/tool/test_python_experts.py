@@ -1,4 +1,4 @@
-"""python/imbrex on CPU ranks: tokens to experts of one's own, and back."""
+"""python/imbrex on CPU ranks: tokens to experts of one's own, and back; experts of 8 bits."""
 import unittest
 
 import numpy
@@ -47,6 +47,37 @@ class Experts(unittest.TestCase):
                 factor = (weights[rank] * (ids[rank] >= 0)).sum(1, dtype="d")[:own, None]
                 rough = 0.3 if wire else 1e-4
                 numpy.testing.assert_allclose(sums, factor * x[rank][:own], rtol=0, atol=rough)
+
+    def test_experts_of_8_bits(self):
+        """Scales of a token travel with it; every way is timed, and the best one kept."""
+        tokens, n, k, experts = 6, 5, 32, 3
+        rng = numpy.random.default_rng(1)
+        codes = {"a": rng.integers(0, 120, (tokens, k)), "b": rng.integers(0, 120, (experts, n, k))}
+        scales = {name: rng.uniform(0.5, 2, codes[name].shape[:-1]).astype("f") for name in codes}
+        values = numpy.array([(8 + code % 8) * 2.0 ** ((code >> 3) - 10) if code & 0x78 else
+                              code % 8 * 2.0 ** -9 for code in range(128)])
+        ids = (numpy.arange(tokens) % experts).astype("i4")[:, None]
+
+        def work(group, rank):
+            sizes = {"tokens": tokens, "n": n, "k": k, "experts": experts, "top_k": 1,
+                     "dtype": "e4m3", "out": "f32", "scaling": "per_row"}
+            own = rows_of(rank, tokens)
+            plan = group.ag_moe(**sizes)
+            routing = {name: numpy.zeros(size, "i4") for name, size in (
+                ("expert_begin", experts + 1), ("expert_rows", experts), ("row_pair",
+                plan.capacity), ("pair_row", tokens), ("pair_expert", tokens))}
+            routing["weights"] = numpy.zeros(tokens, "f")
+            c = numpy.zeros((plan.capacity, n), "f")
+            plan.run(codes["a"][own].astype("u1"), codes["b"].astype("u1"), c=c, ids=ids[own],
+                     scale_a=scales["a"][own], scale_b=scales["b"], routing=routing)
+            group.sync()
+            found = {name for name, _ in group.tune("ag_moe", **sizes)}
+            self.assertEqual(found, {"copy", "ll", "sequential"})
+            return c[routing["pair_row"]]
+        want = numpy.einsum("tk,tnk->tn", values[codes["a"]] * scales["a"][:, None],
+                            (values[codes["b"]] * scales["b"][:, :, None])[ids[:, 0]])
+        for c in on_ranks(work):
+            numpy.testing.assert_allclose(c, want, rtol=1e-5)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,11 @@
  * ready[r * chunks + q], which is raised to *epoch.  Tiles of own tokens alone come first, then the
  * others, which wait for all rows (order.h).  NULL: all are here.
  *
+ * With a dtype of 8 bits b is E4M3, and an element stands for itself times its scale: the sums of
+ * 128 of k are added in the order of k, PER_BLOCK each times scale_a[token, block] *
+ * scale_b[expert, column / 128, block], PER_ROW all of it times scale_a[token] * scale_b[expert,
+ * column] (docs/numerics.md).
+ *
  * What is read of the routing may be left from a run that failed: nothing outside of `rows` rows
  * and `tokens` tokens is touched, whatever it says.
  *
@@ -32,6 +37,7 @@ typedef struct imx_grouped_args {
     int64_t n, k;
     int64_t expected;  /* rows of an expert, if all have as many: for the choice of tiles */
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
+    int out, scaling;  /* imbrex_dtype of c; imbrex_scaling of a and b of 8 bits, on CPUs */
     int here, top_k;
     int reserved_sms; /* multiprocessors that stay free for others: as the kernel is made */
     const void *own, *gathered;
@@ -39,6 +45,8 @@ typedef struct imx_grouped_args {
     int64_t rows;                        /* that c has room for */
     const void *b;
     void *c;
+    const float *scale_a, *scale_b;
+    int64_t scale_stride; /* floats from a token's scales to the next one's; with top_k 0 a row's */
     const int32_t *expert_begin, *expert_rows, *row_pair;
     const uint64_t *ready, *epoch;
     int64_t chunk_rows;

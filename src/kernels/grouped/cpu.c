@@ -13,6 +13,7 @@
 #include "order.h"
 
 enum { ROWS = 64, COLS = 64, STEP = 256, AT_ONCE = 4, LANES = 16 };
+enum { BLOCK = 128 /* under one scale, and one step of k */ };
 
 void imx_grouped_cpu(const void *args, const imbrexd_block *block);
 size_t imx_grouped_cpu_scratch(const void *args);
@@ -75,14 +76,37 @@ typedef struct tile {
     int64_t expert, row, rows, col, cols;
 } tile;
 
+static bool is_8bit(const imx_grouped_args *args)
+{
+    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
+}
+
+static int dtype_of_b(const imx_grouped_args *args)
+{
+    return args->dtype == IMBREX_E5M2 ? IMBREX_E4M3 : args->dtype;
+}
+
+/* With top_k 0 the row itself; -1: none. */
+static int64_t token_of(const imx_grouped_args *args, int64_t row)
+{
+    if (!args->top_k)
+        return row;
+    int64_t token = args->row_pair[row] < 0 ? -1 : args->row_pair[row] / args->top_k;
+    return token < args->tokens ? token : -1;
+}
+
+static int64_t ceil_div(int64_t x, int64_t by)
+{
+    return (x + by - 1) / by;
+}
+
 /* NULL: no token's. */
 static const void *row_of_a(const imx_grouped_args *args, int64_t row)
 {
     if (!args->top_k)
         return imx_dtype_at(args->dtype, args->own, row * args->k);
-    int64_t token = args->row_pair[row] < 0 ? -1 : args->row_pair[row] / args->top_k;
-    int64_t mine = token - args->own_first;
-    if (token < 0 || token >= args->tokens)
+    int64_t token = token_of(args, row), mine = token - args->own_first;
+    if (token < 0)
         return NULL;
     if (mine >= 0 && mine < args->own_rows)
         return imx_dtype_at(args->dtype, args->own, mine * args->k);
@@ -118,38 +142,83 @@ static void widen(const imx_grouped_args *args, const tile *t, const panels *p)
             imbrexd_check_read(row, row_bytes, row_bytes, 1);
         imx_dtype_widen(args->dtype, row, p->a + i * k, k);
     }
-    const void *b = imx_dtype_at(args->dtype, args->b, t->expert * n * k);
+    int of_b = dtype_of_b(args);
+    const void *b = imx_dtype_at(of_b, args->b, t->expert * n * k);
     memset(p->b, 0, (size_t)(k * COLS) * sizeof *p->b);
     for (int64_t i = 0; i < k && args->layout == IMBREX_KN; i++)
-        imx_dtype_widen(args->dtype, imx_dtype_at(args->dtype, b, i * n + t->col), p->b + i * COLS,
-                        t->cols);
+        imx_dtype_widen(of_b, imx_dtype_at(of_b, b, i * n + t->col), p->b + i * COLS, t->cols);
     for (int64_t j = 0; j < t->cols && args->layout == IMBREX_NK; j++) {
-        imx_dtype_widen(args->dtype, imx_dtype_at(args->dtype, b, (t->col + j) * k), p->column, k);
+        imx_dtype_widen(of_b, imx_dtype_at(of_b, b, (t->col + j) * k), p->column, k);
         for (int64_t i = 0; i < k; i++)
             p->b[i * COLS + j] = p->column[i];
     }
 }
 
+/* ---- scales ---------------------------------------------------------------------------------- */
+
+/* Of an element's row and column, and, PER_BLOCK, of that block of k. */
+static float scale_of(const imx_grouped_args *args, const tile *t, int64_t row, int64_t col,
+                      int64_t block)
+{
+    int64_t blocks = ceil_div(args->k, BLOCK), token = token_of(args, t->row + row);
+    bool by_block = args->scaling == IMBREX_PER_BLOCK;
+    if (token < 0)
+        return 0;
+    int64_t at = by_block ? (t->expert * ceil_div(args->n, BLOCK) + col / BLOCK) * blocks + block
+                          : t->expert * args->n + col;
+    return args->scale_a[token * args->scale_stride + (by_block ? block : 0)] * args->scale_b[at];
+}
+
+/* sum[cols] times scales, in a rounding of its own. */
+static void scale(const imx_grouped_args *args, const tile *t, int64_t row, int64_t block,
+                  float *sum)
+{
+    for (int64_t j = 0; j < t->cols; j++) {
+        volatile float scaled = sum[j] * scale_of(args, t, row, t->col + j, block);
+        sum[j] = scaled;
+    }
+}
+
+/* A few rows of 8 bits, from `row` of the tile on. */
+static void multiply_8bit(const imx_grouped_args *args, const tile *t, const panels *p, int64_t row)
+{
+    int64_t k = args->k, rows = t->rows - row < AT_ONCE ? t->rows - row : AT_ONCE;
+    float *c = p->c + row * COLS;
+    for (int64_t from = 0; from < k; from += BLOCK) {
+        float sum[AT_ONCE * COLS] = { 0 };
+        multiply_rows(p->a + row * k + from, k, p->b + from * COLS,
+                      k - from < BLOCK ? k - from : BLOCK, sum);
+        for (int64_t i = 0; i < rows && args->scaling == IMBREX_PER_BLOCK; i++)
+            scale(args, t, row + i, from / BLOCK, sum + i * COLS);
+        for (int64_t i = 0; i < rows * COLS; i++)
+            c[i] += sum[i];
+    }
+    for (int64_t i = 0; i < rows && args->scaling == IMBREX_PER_ROW; i++)
+        scale(args, t, row + i, 0, c + i * COLS);
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
 static void one_tile(const imx_grouped_args *args, const tile *t, const panels *p)
 {
     int64_t k = args->k;
-    char *c = (char *)args->c + (t->row * args->n + t->col) * imx_dtype_size(args->dtype);
-    size_t row_bytes = (size_t)(args->n * imx_dtype_size(args->dtype));
-    imbrexd_check_write(c, (size_t)(t->cols * imx_dtype_size(args->dtype)), row_bytes,
+    char *c = (char *)args->c + (t->row * args->n + t->col) * imx_dtype_size(args->out);
+    size_t row_bytes = (size_t)(args->n * imx_dtype_size(args->out));
+    imbrexd_check_write(c, (size_t)(t->cols * imx_dtype_size(args->out)), row_bytes,
                         (size_t)t->rows);
     widen(args, t, p);
     memset(p->c, 0, ROWS * COLS * sizeof *p->c);
-    for (int64_t row = 0; row < t->rows; row += AT_ONCE)
+    for (int64_t row = 0; row < t->rows; row += AT_ONCE) {
+        if (is_8bit(args)) {
+            multiply_8bit(args, t, p, row);
+            continue;
+        }
         for (int64_t from = 0; from < k; from += STEP)
             multiply_rows(p->a + row * k + from, k, p->b + from * COLS,
                           k - from < STEP ? k - from : STEP, p->c + row * COLS);
+    }
     for (int64_t i = 0; i < t->rows; i++)
-        imx_dtype_narrow(args->dtype, p->c + i * COLS, c + (size_t)i * row_bytes, t->cols);
-}
-
-static int64_t ceil_div(int64_t x, int64_t by)
-{
-    return (x + by - 1) / by;
+        imx_dtype_narrow(args->out, p->c + i * COLS, c + (size_t)i * row_bytes, t->cols);
 }
 
 /* Until the rows of all peers are here. */

@@ -3,9 +3,11 @@
  *
  * IMX_ROUTE_PACKS, on each rank, of its own tokens:
  *
- *     ids[tokens, top_k], weights[tokens, top_k] or NULL (all 1)  ->  packed[tokens, 2, top_k]
+ *     ids[tokens, top_k], weights[tokens, top_k] or NULL (all 1), scales_in[tokens, scales]
+ *         ->  packed[tokens]: ids, weights, scales
  *
- * so that both travel together, in words of 4 bytes.
+ * so that they travel together, in words of 4 bytes.  What scales are for route does not ask; on
+ * GPUs there are none.
  *
  * IMX_ROUTE_ROUTES, of all ranks' tokens, from packed:
  *
@@ -40,10 +42,17 @@ typedef struct imx_route_args {
     int32_t capacity; /* of each expert, then rows is here * capacity; 0: none */
     int32_t plan;     /* for the fault */
     const int32_t *ids;
-    const float *weights_in;
+    const float *weights_in, *scales_in;
+    int32_t scales; /* of a token */
     int32_t *packed;
     int32_t *expert_begin, *expert_rows, *row_pair, *pair_row, *pair_expert;
     float *weights;
 } imx_route_args;
+
+/* Words of a token in packed. */
+static inline int32_t imx_route_words(int32_t top_k, int32_t scales)
+{
+    return 2 * top_k + scales;
+}
 
 #endif /* IMX_ROUTE_ARGS_H */

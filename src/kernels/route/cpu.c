@@ -8,29 +8,33 @@ void imx_route_cpu(const void *args, const imbrexd_block *block);
 
 static size_t packed_bytes(const imx_route_args *args)
 {
-    return (size_t)args->tokens * 2 * (size_t)args->top_k * sizeof *args->packed;
+    return (size_t)args->tokens * (size_t)imx_route_words(args->top_k, args->scales) *
+           sizeof *args->packed;
 }
 
 static void pack(const imx_route_args *args)
 {
     const float one = 1;
-    int64_t top_k = args->top_k;
+    int64_t top_k = args->top_k, words = imx_route_words(args->top_k, args->scales);
     imbrexd_check_write(args->packed, packed_bytes(args), 0, 1);
     for (int64_t i = 0; i < args->tokens * top_k; i++) {
-        int32_t *to = args->packed + i / top_k * 2 * top_k + i % top_k;
+        int32_t *to = args->packed + i / top_k * words + i % top_k;
         to[0] = args->ids[i];
         memcpy(&to[top_k], args->weights_in ? &args->weights_in[i] : &one, sizeof one);
     }
+    for (int64_t token = 0; token < args->tokens && args->scales; token++)
+        memcpy(args->packed + token * words + 2 * top_k, args->scales_in + token * args->scales,
+               (size_t)args->scales * sizeof one);
 }
 
 /* Counts in expert_rows, and what is the pair's own. */
 static void count_pairs(const imx_route_args *args)
 {
-    int64_t top_k = args->top_k;
+    int64_t top_k = args->top_k, words = imx_route_words(args->top_k, args->scales);
     imbrexd_check_read(args->packed, packed_bytes(args), 0, 1);
     memset(args->expert_rows, 0, (size_t)args->here * sizeof *args->expert_rows);
     for (int64_t i = 0; i < args->tokens * top_k; i++) {
-        const int32_t *at = args->packed + i / top_k * 2 * top_k + i % top_k;
+        const int32_t *at = args->packed + i / top_k * words + i % top_k;
         int32_t id = at[0];
         args->pair_expert[i] = id >= 0 && id < args->experts ? id : -1;
         memcpy(&args->weights[i], &at[top_k], sizeof *args->weights);
