@@ -197,15 +197,11 @@ static imbrex_status take_floats(imbrex_group *group, int64_t count, float **out
     return imbrex_mem_alloc(group, bytes ? bytes : 1, (void **)out);
 }
 
-/* What is quantised; act is, too. */
-static imbrex_status take_low(mlp_block *b)
+imbrex_status mlp_block_take_low(mlp_block *b)
 {
     const mlp_shape *s = &b->shape;
     TRY(take(b->group, s, s->hidden, &b->low_x));
-    if (s->fixed)
-        return IMBREX_OK;
-    TRY(take_floats(b->group, scales_of(s, s->hidden), &b->x_scales));
-    return take_floats(b->group, scales_of(s, s->width), &b->act_scales);
+    return take_floats(b->group, scales_of(s, s->hidden), &b->x_scales);
 }
 
 imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const char *algorithm,
@@ -256,7 +252,9 @@ imbrex_status mlp_block_create(imbrex_group *group, const mlp_shape *s, const ch
     if (status == IMBREX_OK)
         status = take(group, s, s->width, &block.act);
     if (status == IMBREX_OK && low)
-        status = take_low(&block);
+        status = mlp_block_take_low(&block);
+    if (status == IMBREX_OK && low)
+        status = take_floats(group, scales_of(s, s->width), &block.act_scales);
     if (status == IMBREX_OK)
         *out = block;
     else
@@ -279,25 +277,30 @@ void mlp_block_destroy(mlp_block *block)
     memset(block, 0, sizeof *block);
 }
 
-/* x as E4M3, and all that goes with 8 bits. */
-static imbrex_status quantize(const mlp_block *b, imbrex_args *first, imbrex_args *second,
-                              imbrex_activation *activation)
+imbrex_status mlp_block_quantize(const mlp_block *b, imbrex_scaling scaling, float *scales)
 {
     const mlp_shape *s = &b->shape;
     const int rank = imbrex_group_rank(b->group), ranks = imbrex_group_size(b->group);
     int64_t rows = s->tokens;
     if (!s->replicated && !b->products)
         rows = shard_first_row(rows, rank + 1, ranks) - shard_first_row(rows, rank, ranks);
+    return imbrex_quantize(b->group, s->dtype, scaling, rows, s->hidden, b->on.x, b->low_x, scales,
+                           b->on.stream);
+}
+
+/* x as E4M3, and all that goes with 8 bits. */
+static imbrex_status quantize(const mlp_block *b, imbrex_args *first, imbrex_args *second,
+                              imbrex_activation *activation)
+{
+    const mlp_shape *s = &b->shape;
     float *x_scales = s->fixed ? b->on.x_scales : b->x_scales;
-    float *act_scales = s->fixed ? b->on.act_scales : b->act_scales;
     activation->quant = s->fixed ? IMBREX_PER_TENSOR : s->scaling; /* the first of all alike */
     first->a = b->low_x;
     first->scale_a = x_scales;
     first->scale_b = b->on.gate_up_scales;
-    second->scale_a = act_scales;
+    second->scale_a = s->fixed ? b->on.act_scales : b->act_scales;
     second->scale_b = b->on.down_scales;
-    return imbrex_quantize(b->group, s->dtype, activation->quant, rows, s->hidden, b->on.x,
-                           b->low_x, x_scales, b->on.stream);
+    return mlp_block_quantize(b, activation->quant, x_scales);
 }
 
 imbrex_status mlp_block_run(void *ctx)

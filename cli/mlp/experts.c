@@ -26,6 +26,7 @@ typedef struct finding {
     int layer;
     const char *prefix, *const *names; /* names: [PROJECTIONS] */
     const char *shared;                /* "shared_expert."; NULL: there is none */
+    bool fp8;                          /* weights have 8 bits, and scales */
 } finding;
 
 void mlp_experts_free(mlp_experts *experts)
@@ -36,8 +37,10 @@ void mlp_experts_free(mlp_experts *experts)
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
-static bool is_weight(const char *rest, const char *const *names)
+static bool is_weight(const char *rest, const char *const *names, bool fp8)
 {
+    if (fp8 && mlp_fp8_knows(rest, names))
+        return true;
     for (int i = 0; i < PROJECTIONS; i++) {
         size_t length = strlen(names[i]);
         if (strncmp(rest, names[i], length) == 0 && strcmp(rest + length, ".weight") == 0)
@@ -47,15 +50,16 @@ static bool is_weight(const char *rest, const char *const *names)
 }
 
 /* The number of the expert whose weight this is, or -1. */
-static int expert_of(const char *rest, const char *const *names)
+static int expert_of(const char *rest, const char *const *names, bool fp8)
 {
     int expert, end = 0;
-    return sscanf(rest, "experts.%9d.%n", &expert, &end) == 1 && end && is_weight(rest + end, names)
+    return sscanf(rest, "experts.%9d.%n", &expert, &end) == 1 && end &&
+                   is_weight(rest + end, names, fp8)
                ? expert
                : -1;
 }
 
-static bool is_known(const char *rest, const char *const *names)
+static bool is_known(const char *rest, const char *const *names, bool fp8)
 {
     const char *const *projections = namings[1].names;
     if (strcmp(rest, "gate.weight") == 0 || strcmp(rest, "gate.e_score_correction_bias") == 0 ||
@@ -63,10 +67,11 @@ static bool is_known(const char *rest, const char *const *names)
         return true;
     for (int i = 0; i < 2; i++) {
         size_t length = strlen(shared_names[i]);
-        if (strncmp(rest, shared_names[i], length) == 0 && is_weight(rest + length, projections))
+        if (strncmp(rest, shared_names[i], length) == 0 &&
+            is_weight(rest + length, projections, fp8))
             return true;
     }
-    return expert_of(rest, names) >= 0;
+    return expert_of(rest, names, fp8) >= 0;
 }
 
 /* Why experts are not computed that have such a tensor; NULL: its name is none of theirs. */
@@ -92,13 +97,13 @@ static bool check_names(finding *f, int *count, st_error *error)
         const char *name = checkpoint_name(f->from, i), *rest = name + length;
         if (strncmp(name, f->prefix, length) != 0)
             continue;
-        int expert = expert_of(rest, f->names);
+        int expert = expert_of(rest, f->names, f->fp8);
         if (expert >= *count)
             *count = expert + 1;
         for (int k = 0; k < 2; k++)
             if (strncmp(rest, shared_names[k], strlen(shared_names[k])) == 0)
                 f->shared = shared_names[k];
-        if (is_known(rest, f->names))
+        if (is_known(rest, f->names, f->fp8))
             continue;
         const char *says = says_of(rest);
         return says ? st_fail(error, "%s: layer %d has the tensor %.120s: %s",
@@ -134,7 +139,7 @@ static bool read_three(finding *f, const char *below, const char *const *names, 
         if (!checkpoint_has(f->from, name))
             return st_fail(error, "%s: layer %d has no tensor %.120s: is the checkpoint whole?",
                            st_path_tail(checkpoint_path(f->from)), f->layer, name);
-        if (!checkpoint_matrix(f->from, name, to[i], error))
+        if (!(f->fp8 ? mlp_fp8_matrix : checkpoint_matrix)(f->from, name, to[i], error))
             return false;
         hidden = hidden ? hidden : out->gate.cols;
         ffn = ffn ? ffn : out->gate.rows;
@@ -162,7 +167,7 @@ static bool read_experts(finding *f, mlp_experts *x, st_error *error)
             return false;
         const matrix *parts[] = { &one->gate, &one->up, &one->down };
         for (int i = 0; i < PROJECTIONS; i++)
-            if (parts[i]->dtype != first->gate.dtype)
+            if (parts[i]->dtype != first->gate.dtype) /* not of 8 bits: those are alike */
                 return st_fail(error,
                                "%s: layer %d: %s%s is %s, but experts.0.%s is %s: convert them to "
                                "one dtype",
@@ -222,6 +227,9 @@ bool mlp_experts_find(checkpoint *from, const char *model, int layer, mlp_expert
     size_t length = strlen(prefix), part = strlen(namings[0].part);
     if (length >= part && strcmp(prefix + length - part, namings[0].part) == 0)
         f.names = namings[0].names;
+    char first[NAME_BYTES];
+    snprintf(first, sizeof first, "%sexperts.0.", prefix);
+    f.fp8 = mlp_fp8_is(from, first, f.names[DOWN]);
     if (!check_names(&f, &x.count, error))
         return false;
     if (x.count == 0)
@@ -231,4 +239,39 @@ bool mlp_experts_find(checkpoint *from, const char *model, int layer, mlp_expert
                 read_shared(&f, &x, error) && mlp_layer_listed(from, prefix, error);
     *experts = x; /* the list is freed by the caller */
     return good;
+}
+
+/* ---- Scales ---------------------------------------------------------------------------------- */
+
+bool mlp_experts_are_fp8(const mlp_experts *x)
+{
+    return x->list[0].down.dtype == IMBREX_E4M3;
+}
+
+bool mlp_experts_scales(checkpoint *from, const char *prefix, const mlp_fp8 *how, mlp_experts *x,
+                        st_error *error)
+{
+    char below[NAME_BYTES];
+    size_t length = strlen(prefix), part = strlen(namings[0].part);
+    bool block = length >= part && strcmp(prefix + length - part, namings[0].part) == 0;
+    if (how->fixed)
+        return st_fail(error,
+                       "%s: experts whose activations have scales in the checkpoint (static) are "
+                       "not computed, only those quantised as they come (dynamic)",
+                       st_path_tail(checkpoint_path(from)));
+    for (int e = 0; e < x->count; e++) {
+        snprintf(below, sizeof below, "%sexperts.%d.", prefix, e);
+        x->list[e].fp8 = *how;
+        if (!mlp_fp8_find(from, below, namings[block ? 0 : 1].names, &x->list[e], error))
+            return false;
+    }
+    for (int i = 0; i < 2 && x->shared.ffn; i++) {
+        snprintf(below, sizeof below, "%s%s", prefix, shared_names[i]);
+        if (!mlp_fp8_is(from, below, namings[1].names[DOWN]))
+            continue;
+        x->shared.fp8 = *how;
+        if (!mlp_fp8_find(from, below, namings[1].names, &x->shared, error))
+            return false;
+    }
+    return true;
 }

@@ -9,26 +9,26 @@
 
 enum { NAME_BYTES = MLP_LAYER_PREFIX + 64, BLOCK = 128, PROJECTIONS = 3 };
 
-static const char *const projections[] = { "gate_proj", "up_proj", "down_proj" };
+const char *const mlp_fp8_dense[] = { "gate_proj", "up_proj", "down_proj" };
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-bool mlp_fp8_is(checkpoint *from, const char *prefix)
+bool mlp_fp8_is(checkpoint *from, const char *prefix, const char *down)
 {
     char name[NAME_BYTES];
     const st_tensor *tensor;
     st_error ignored;
-    snprintf(name, sizeof name, "%sdown_proj.weight", prefix);
+    snprintf(name, sizeof name, "%s%s.weight", prefix, down);
     return checkpoint_has(from, name) && checkpoint_tensor(from, name, &tensor, &ignored) &&
            tensor->dtype == ST_F8_E4M3;
 }
 
-bool mlp_fp8_knows(const char *rest)
+bool mlp_fp8_knows(const char *rest, const char *const *names)
 {
     static const char *const endings[] = { ".weight_scale_inv", ".weight_scale", ".input_scale" };
     for (int i = 0; i < PROJECTIONS; i++) {
-        size_t length = strlen(projections[i]);
-        for (int k = 0; k < 3 && strncmp(rest, projections[i], length) == 0; k++)
+        size_t length = strlen(names[i]);
+        for (int k = 0; k < 3 && strncmp(rest, names[i], length) == 0; k++)
             if (strcmp(rest + length, endings[k]) == 0)
                 return true;
     }
@@ -41,9 +41,9 @@ bool mlp_fp8_matrix(checkpoint *from, const char *name, matrix *out, st_error *e
     if (!checkpoint_tensor(from, name, &tensor, error))
         return false;
     if (tensor->dtype != ST_F8_E4M3)
-        return st_fail(error, "%s: %.120s is %s, but down_proj.weight is F8_E4M3: want all alike",
-                       st_path_tail(checkpoint_holder(from, name)), name,
-                       st_dtype_name(tensor->dtype));
+        return st_fail(
+            error, "%s: %.120s is %s, but others of the layer are F8_E4M3: want all alike",
+            st_path_tail(checkpoint_holder(from, name)), name, st_dtype_name(tensor->dtype));
     if (tensor->rank != 2)
         return st_fail(error, "%s: %.120s has %d dimensions, a matrix has 2",
                        st_path_tail(checkpoint_holder(from, name)), name, tensor->rank);
@@ -86,11 +86,11 @@ static bool check_scales(checkpoint *from, const char *name, const matrix *scale
     return true;
 }
 
-static bool find_weight_scales(checkpoint *from, const char *prefix, int i, const matrix *weight,
-                               mlp_fp8 *fp8, matrix *out, st_error *error)
+static bool find_weight_scales(checkpoint *from, const char *prefix, const char *projection,
+                               const matrix *weight, mlp_fp8 *fp8, matrix *out, st_error *error)
 {
     char name[NAME_BYTES];
-    snprintf(name, sizeof name, "%s%s.weight_scale%s", prefix, projections[i],
+    snprintf(name, sizeof name, "%s%s.weight_scale%s", prefix, projection,
              fp8->scaling == IMBREX_PER_BLOCK ? "_inv" : "");
     if (!checkpoint_has(from, name) && fp8->scaling == IMBREX_PER_BLOCK)
         name[strlen(name) - strlen("_inv")] = '\0'; /* as compressed-tensors calls them */
@@ -107,19 +107,19 @@ static bool find_weight_scales(checkpoint *from, const char *prefix, int i, cons
                    "%s: %.120s is [%" PRId64 ", %" PRId64 "], but %s is [%" PRId64 ", %" PRId64
                    "] and has %s: want [%" PRId64 ", %" PRId64 "]%s",
                    st_path_tail(checkpoint_holder(from, name)), name, out->rows, out->cols,
-                   projections[i], weight->rows, weight->cols,
+                   projection, weight->rows, weight->cols,
                    blocks ? "a scale for 128 x 128" : "a scale a row", rows, cols,
                    blocks ? "" : " or one number");
 }
 
 /* Of gate and up, which take the same x, the larger one. */
-static bool find_input_scale(checkpoint *from, const char *prefix, int i, float *largest,
-                             st_error *error)
+static bool find_input_scale(checkpoint *from, const char *prefix, const char *projection,
+                             float *largest, st_error *error)
 {
     char name[NAME_BYTES];
     matrix scale;
     float one;
-    snprintf(name, sizeof name, "%s%s.input_scale", prefix, projections[i]);
+    snprintf(name, sizeof name, "%s%s.input_scale", prefix, projection);
     if (!read_scales(from, name, &scale, error) || !check_scales(from, name, &scale, error))
         return false;
     if (scale.rows != 1 || scale.cols != 1)
@@ -133,17 +133,18 @@ static bool find_input_scale(checkpoint *from, const char *prefix, int i, float 
     return true;
 }
 
-bool mlp_fp8_find(checkpoint *from, const char *prefix, mlp_weights *w, st_error *error)
+bool mlp_fp8_find(checkpoint *from, const char *prefix, const char *const *names, mlp_weights *w,
+                  st_error *error)
 {
     const matrix *weights[] = { &w->gate, &w->up, &w->down };
     matrix *const scales[] = { &w->fp8.gate, &w->fp8.up, &w->fp8.down };
     for (int i = w->ungated; i < PROJECTIONS; i++) {
         char name[NAME_BYTES];
-        if (!find_weight_scales(from, prefix, i, weights[i], &w->fp8, scales[i], error))
+        if (!find_weight_scales(from, prefix, names[i], weights[i], &w->fp8, scales[i], error))
             return false;
-        snprintf(name, sizeof name, "%s%s.input_scale", prefix, projections[i]);
-        if (w->fp8.fixed &&
-            !find_input_scale(from, prefix, i, i == 2 ? &w->fp8.act_scale : &w->fp8.x_scale, error))
+        snprintf(name, sizeof name, "%s%s.input_scale", prefix, names[i]);
+        if (w->fp8.fixed && !find_input_scale(from, prefix, names[i],
+                                              i == 2 ? &w->fp8.act_scale : &w->fp8.x_scale, error))
             return false;
         if (!w->fp8.fixed && checkpoint_has(from, name))
             return st_fail(error,

@@ -189,7 +189,7 @@ static bool check_names(const checkpoint *from, int layer, const char *prefix, b
     for (size_t i = 0; i < checkpoint_count(from); i++) {
         const char *name = checkpoint_name(from, i);
         if (strncmp(name, prefix, length) == 0 && !is_known(name + length) &&
-            !(fp8 && mlp_fp8_knows(name + length)))
+            !(fp8 && mlp_fp8_knows(name + length, mlp_fp8_dense)))
             return mlp_layer_refuse(from, layer, name, error);
     }
     return true;
@@ -298,7 +298,7 @@ bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights 
     mlp_weights mlp = { 0 };
     if (!mlp_layer_prefix(from, model, layer, prefix, error))
         return false;
-    const bool fp8 = mlp_fp8_is(from, prefix);
+    const bool fp8 = mlp_fp8_is(from, prefix, mlp_fp8_dense[DOWN]);
     if (!check_names(from, layer, prefix, fp8, error) ||
         !read_all(from, prefix, fp8, &mlp, error) || !split_fused(from, prefix, &mlp, error) ||
         !mlp_layer_listed(from, prefix, error))

@@ -167,7 +167,7 @@ int cli_mlp(int argc, char **argv)
             "y = RMSNorm(y + residual) by a weight of the layer, in the same operator.\n\n"
             "Layers of experts are computed as Mixtral, Qwen2-MoE, Qwen3-MoE and DeepSeek have\n"
             "them: the router's product and choice, ag_moe, f, moe_rs, and the shared expert.\n"
-            "Dense layers with F8_E4M3 weights are multiplied in 8 bits.",
+            "Weights of F8_E4M3 are multiplied in 8 bits.",
         .options = options,
         .notes =
             "--check bounds two errors, e = y - reference: ||e|| by 1e-5 (f32), 2e-3 (f16),\n"

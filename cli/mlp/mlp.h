@@ -56,11 +56,12 @@ void shard_rows(const matrix *x, int rank, int ranks, imbrex_dtype to, void *out
  * 2W.  y may get a residual, and be normed, by the operator that adds it up. */
 /* Experts of which a token takes some; those that all tokens share are a set of one. */
 typedef struct mlp_expert_set {
-    int experts;      /* of all ranks; 0: there are none */
-    int here, first;  /* of this rank, and the first of them */
-    bool whole;       /* IMBREX_EXPERTS_WHOLE */
-    int64_t width;    /* features of each here */
-    imbrex_gate gate; /* the choice */
+    int experts;            /* of all ranks; 0: there are none */
+    int here, first;        /* of this rank, and the first of them */
+    bool whole;             /* IMBREX_EXPERTS_WHOLE */
+    int64_t width;          /* features of each here */
+    imbrex_scaling scaling; /* of weights of 8 bits; else UNSCALED */
+    imbrex_gate gate;       /* the choice */
 } mlp_expert_set;
 
 typedef struct mlp_shape {
@@ -80,10 +81,11 @@ mlp_shape mlp_shape_of(const mlp_model *model, bool replicated, bool whole, int 
 /* Of a set of experts. */
 typedef struct mlp_expert_operands {
     const float *router; /* [experts, H]; NULL: every token takes the first, with a weight of 1 */
-    const float *correction; /* [experts], or NULL */
-    const void *gate_up;     /* [here, 2W, H] */
-    const void *down;        /* [here, H, W] */
-    const int32_t *ids;      /* NULL: as the router chooses; else of all tokens, in their place */
+    const float *correction;                   /* [experts], or NULL */
+    const void *gate_up;                       /* [here, 2W, H] */
+    const void *down;                          /* [here, H, W] */
+    const float *gate_up_scales, *down_scales; /* of weights of 8 bits; else NULL */
+    const int32_t *ids; /* NULL: as the router chooses; else of all tokens, in their place */
 } mlp_expert_operands;
 
 /* What a block runs on: all in memory of the group's device. */
@@ -114,6 +116,7 @@ typedef struct moe_set {
     imbrex_routing routing;
     void *words; /* that routing points into */
     void *up, *act;
+    float *act_scales; /* of act of 8 bits; else NULL */
 } moe_set;
 
 typedef struct mlp_block {
@@ -128,6 +131,10 @@ typedef struct mlp_block {
     mlp_operands on;
     bool products;
 } mlp_block;
+
+/* Room for x of 8 bits and its scales; and x into it, by which scaling, of this many rows. */
+IMBREX_TRY mlp_block_take_low(mlp_block *block);
+IMBREX_TRY mlp_block_quantize(const mlp_block *block, imbrex_scaling scaling, float *scales);
 
 /* Collective.  algorithm as in imbrex_gemm_desc.  products: the local products alone, without
  * peers, for a group of one rank; x and y are then [T, H]. */

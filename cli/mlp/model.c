@@ -140,6 +140,7 @@ static bool find_experts(const mlp_source *q, const model_config *config, mlp_mo
 {
     const int layer = (int)q->layer;
     const char *ffn_key;
+    mlp_fp8 how = { 0 };
     if (!config)
         return st_fail(error,
                        "%s: layer %d has experts, but no config.json lies beside it: put it there, "
@@ -148,6 +149,10 @@ static bool find_experts(const mlp_source *q, const model_config *config, mlp_mo
     if (!mlp_router_known(config, error) ||
         !mlp_experts_find(m->weights_file, q->prefix, layer, &m->experts, m->prefix, error) ||
         !mlp_router_apply(config, layer, &m->experts, &ffn_key, error))
+        return false;
+    if (mlp_experts_are_fp8(&m->experts) &&
+        (!mlp_fp8_apply(config, &how, error) ||
+         !mlp_experts_scales(m->weights_file, m->prefix, &how, &m->experts, error)))
         return false;
     m->weights = m->experts.list[0];
     return mlp_config_apply(config, layer, ffn_key, q->activation, &m->weights, error);
@@ -160,8 +165,9 @@ static bool find_dense(const mlp_source *q, const model_config *config, mlp_mode
     mlp_weights *w = &m->weights;
     if (!mlp_layer_find(m->weights_file, q->prefix, layer, w, m->prefix, error))
         return false;
-    if (w->down.dtype == IMBREX_E4M3 && (!mlp_fp8_apply(config, &w->fp8, error) ||
-                                         !mlp_fp8_find(m->weights_file, m->prefix, w, error)))
+    if (w->down.dtype == IMBREX_E4M3 &&
+        (!mlp_fp8_apply(config, &w->fp8, error) ||
+         !mlp_fp8_find(m->weights_file, m->prefix, mlp_fp8_dense, w, error)))
         return false;
     return mlp_router_absent(config, layer, error) &&
            mlp_config_apply(config, layer, "intermediate_size", q->activation, w, error);

@@ -74,9 +74,12 @@ bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights 
 
 /* ---- fp8.c: weights of 8 bits, F8_E4M3 ------------------------------------------------------- */
 
-/* Whether the dense layer's weights are such, and a name below its prefix is that of scales. */
-bool mlp_fp8_is(checkpoint *from, const char *prefix);
-bool mlp_fp8_knows(const char *rest);
+extern const char *const mlp_fp8_dense[]; /* "gate_proj", "up_proj", "down_proj" */
+
+/* Whether the weight called `down` below the prefix is such; and the name of scales, of weights
+ * with these three names. */
+bool mlp_fp8_is(checkpoint *from, const char *prefix, const char *down);
+bool mlp_fp8_knows(const char *rest, const char *const *names);
 
 bool mlp_fp8_matrix(checkpoint *from, const char *name, matrix *out, st_error *error) ST_MUST_CHECK;
 
@@ -84,8 +87,8 @@ bool mlp_fp8_matrix(checkpoint *from, const char *name, matrix *out, st_error *e
 bool mlp_fp8_apply(const model_config *config, mlp_fp8 *out, st_error *error) ST_MUST_CHECK;
 
 /* Then the scales, of the shapes that this wants. */
-bool mlp_fp8_find(checkpoint *from, const char *prefix, mlp_weights *weights,
-                  st_error *error) ST_MUST_CHECK;
+bool mlp_fp8_find(checkpoint *from, const char *prefix, const char *const *names,
+                  mlp_weights *weights, st_error *error) ST_MUST_CHECK;
 
 /* ---- experts.c: those of a layer that has experts -------------------------------------------- */
 
@@ -94,6 +97,11 @@ bool mlp_fp8_find(checkpoint *from, const char *prefix, mlp_weights *weights,
  * set, nor are activations. */
 bool mlp_experts_find(checkpoint *from, const char *model, int layer, mlp_experts *experts,
                       char *prefix, st_error *error) ST_MUST_CHECK;
+
+/* Whether their weights have 8 bits; and then all their scales, as mlp_fp8_find has them. */
+bool mlp_experts_are_fp8(const mlp_experts *experts);
+bool mlp_experts_scales(checkpoint *from, const char *prefix, const mlp_fp8 *how,
+                        mlp_experts *experts, st_error *error) ST_MUST_CHECK;
 
 /* ---- router.c: what config.json says of experts ---------------------------------------------- */
 

@@ -17,13 +17,15 @@ static int end_expert(const mlp_expert_set *set, int rank, int ranks)
     return set->whole ? first_expert(set, rank + 1, ranks) : set->experts;
 }
 
-static mlp_expert_set set_of(int experts, const imbrex_gate *gate, int64_t ffn, bool whole,
-                             int rank, int ranks)
+static mlp_expert_set set_of(int experts, const imbrex_gate *gate, const mlp_weights *one,
+                             bool whole, int rank, int ranks)
 {
-    mlp_expert_set set = { .experts = experts, .gate = *gate, .whole = whole };
+    mlp_expert_set set = {
+        .experts = experts, .gate = *gate, .whole = whole, .scaling = one->fp8.scaling
+    };
     set.first = first_expert(&set, rank, ranks);
     set.here = end_expert(&set, rank, ranks) - set.first;
-    set.width = whole ? ffn : shard_width(ffn, ranks);
+    set.width = shard_features(one, whole ? 1 : ranks);
     return set;
 }
 
@@ -47,9 +49,9 @@ mlp_shape mlp_shape_of(const mlp_model *m, bool replicated, bool whole, int rank
                                     .eps = (float)m->after.eps,
                                     .gamma_offset = (float)m->after.offset };
     if (x->count)
-        shape.routed = set_of(x->count, &x->gate, m->weights.ffn, whole, rank, ranks);
+        shape.routed = set_of(x->count, &x->gate, &m->weights, whole, rank, ranks);
     if (x->shared.ffn)
-        shape.shared = set_of(1, &one, x->shared.ffn, false, rank, ranks);
+        shape.shared = set_of(1, &one, &x->shared, false, rank, ranks);
     return shape;
 }
 
@@ -131,6 +133,11 @@ static imbrex_status create_set(mlp_block *b, const mlp_expert_set *shape,
         .algorithm = algorithm,
         .replicate = s->replicated && !b->products,
     };
+    if (shape->scaling != IMBREX_UNSCALED) {
+        desc.dtype = IMBREX_E4M3;
+        desc.out = s->dtype;
+        desc.scaling = shape->scaling;
+    }
     *set = (moe_set){ .shape = *shape, .on = *on };
     if (experts == 0)
         return IMBREX_OK;
@@ -147,6 +154,9 @@ static imbrex_status create_set(mlp_block *b, const mlp_expert_set *shape,
     set->capacity = imbrex_plan_rows(set->gate_up);
     TRY(take_routing(b->group, set, experts, t * top_k));
     TRY(take(b->group, set->capacity * 2 * shape->width, bytes, &set->up));
+    if (shape->scaling != IMBREX_UNSCALED) /* a row has one, or one for 128 columns */
+        TRY(take(b->group, set->capacity * (shape->width / 128 + 1), sizeof(float),
+                 &set->act_scales));
     return take(b->group, set->capacity * shape->width, bytes, &set->act);
 }
 
@@ -154,6 +164,8 @@ imbrex_status moe_block_create(mlp_block *b, const char *algorithm)
 {
     const mlp_shape *s = &b->shape;
     const int64_t bytes = matrix_dtype_bytes(s->dtype);
+    if (s->scaling != IMBREX_UNSCALED)
+        TRY(mlp_block_take_low(b));
     TRY(create_set(b, &s->routed, &b->on.routed, algorithm, &b->routed));
     if (!s->shared.experts)
         return IMBREX_OK;
@@ -163,7 +175,8 @@ imbrex_status moe_block_create(mlp_block *b, const char *algorithm)
 
 static void destroy_set(imbrex_group *group, moe_set *set)
 {
-    void *const memory[] = { set->scores, set->weights, set->ids, set->words, set->up, set->act };
+    void *const memory[] = { set->scores, set->weights, set->ids,       set->words,
+                             set->up,     set->act,     set->act_scales };
     imbrex_plan_destroy(set->logits);
     imbrex_plan_destroy(set->gate_up);
     imbrex_plan_destroy(set->down);
@@ -190,25 +203,33 @@ static imbrex_status choose(const mlp_block *b, const moe_set *set)
 
 static imbrex_status run_set(const mlp_block *b, const moe_set *set, void *y)
 {
+    const bool low = set->shape.scaling != IMBREX_UNSCALED;
     const imbrex_activation activation = { .kind = b->shape.activation,
                                            .gated = 1,
-                                           .dtype = b->shape.dtype };
-    const imbrex_args first = { .a = b->on.x,
+                                           .dtype = b->shape.dtype,
+                                           .quant = set->shape.scaling };
+    const imbrex_args first = { .a = low ? b->low_x : b->on.x,
+                                .scale_a = low ? b->x_scales : NULL,
+                                .scale_b = set->on.gate_up_scales,
                                 .b = set->on.gate_up,
                                 .c = set->up,
                                 .ids = set->on.ids ? set->on.ids : set->ids,
                                 .weights = set->logits ? set->weights : NULL,
                                 .routing = &set->routing };
-    const imbrex_args second = {
-        .a = set->act, .b = set->on.down, .c = y, .routing = &set->routing
-    };
+    const imbrex_args second = { .a = set->act,
+                                 .scale_a = set->act_scales,
+                                 .b = set->on.down,
+                                 .scale_b = set->on.down_scales,
+                                 .c = y,
+                                 .routing = &set->routing };
     if (!set->gate_up)
         return IMBREX_OK; /* alone, without an expert */
     if (set->logits)
         TRY(choose(b, set));
     TRY(imbrex_plan_run(set->gate_up, &first, b->on.stream));
     TRY(imbrex_activate(b->group, &activation, set->capacity, set->shape.width, set->up, set->act,
-                        NULL, set->routing.expert_begin + set->shape.here, b->on.stream));
+                        set->act_scales, set->routing.expert_begin + set->shape.here,
+                        b->on.stream));
     return imbrex_plan_run(set->down, &second, b->on.stream);
 }
 
@@ -224,6 +245,8 @@ static imbrex_status add(const mlp_block *b, const imbrex_norm *norm, const void
 imbrex_status moe_block_run(const mlp_block *b)
 {
     static const imbrex_norm plain = { 0 };
+    if (b->low_x)
+        TRY(mlp_block_quantize(b, b->shape.scaling, b->x_scales));
     TRY(run_set(b, &b->routed, b->on.y));
     if (b->shared.gate_up)
         TRY(run_set(b, &b->shared, b->shared_y));

@@ -113,6 +113,11 @@ static void fill_act_scales(const loader *l, void *out)
         ((float *)out)[t] = l->model->weights.fp8.act_scale;
 }
 
+static imbrex_dtype dtype_of_set(const loader *l, const mlp_expert_set *set)
+{
+    return set->scaling != IMBREX_UNSCALED ? IMBREX_E4M3 : l->shape->dtype;
+}
+
 /* This rank's experts, one after another: whole, or its part of each. */
 static void fill_experts(const loader *l, bool down, void *out)
 {
@@ -120,10 +125,40 @@ static void fill_experts(const loader *l, bool down, void *out)
     const int rank = set->whole ? 0 : l->rank, ranks = set->whole ? 1 : l->ranks;
     const int64_t elements = (down ? 1 : 2) * set->width * l->shape->hidden;
     for (int e = 0; e < set->here; e++) {
-        char *at = (char *)out + e * elements * matrix_dtype_bytes(l->shape->dtype);
-        (down ? shard_down : shard_gate_up)(&l->model->experts.list[set->first + e], rank, ranks,
-                                            l->shape->dtype, at);
+        const mlp_weights *one = &l->model->experts.list[set->first + e];
+        char *at = (char *)out + e * elements * matrix_dtype_bytes(dtype_of_set(l, set));
+        (down ? shard_down : shard_gate_up)(one, rank, ranks, dtype_of_set(l, set), at);
     }
+}
+
+/* Their scales. */
+static void fill_expert_scales(const loader *l, bool down, float *out)
+{
+    const mlp_expert_set *set = &l->shape->routed;
+    const int rank = set->whole ? 0 : l->rank, ranks = set->whole ? 1 : l->ranks;
+    for (int e = 0; e < set->here; e++)
+        out += (down ? shard_down_scales : shard_gate_up_scales)(
+            &l->model->experts.list[set->first + e], rank, ranks, out);
+}
+
+static void fill_expert_gate_up_scales(const loader *l, void *out)
+{
+    fill_expert_scales(l, false, out);
+}
+
+static void fill_expert_down_scales(const loader *l, void *out)
+{
+    fill_expert_scales(l, true, out);
+}
+
+static void fill_shared_gate_up_scales(const loader *l, void *out)
+{
+    shard_gate_up_scales(&l->model->experts.shared, l->rank, l->ranks, out);
+}
+
+static void fill_shared_down_scales(const loader *l, void *out)
+{
+    shard_down_scales(&l->model->experts.shared, l->rank, l->ranks, out);
 }
 
 static void fill_expert_gate_up(const loader *l, void *out)
@@ -148,12 +183,14 @@ static void fill_correction(const loader *l, void *out)
 
 static void fill_shared_gate_up(const loader *l, void *out)
 {
-    shard_gate_up(&l->model->experts.shared, l->rank, l->ranks, l->shape->dtype, out);
+    shard_gate_up(&l->model->experts.shared, l->rank, l->ranks, dtype_of_set(l, &l->shape->shared),
+                  out);
 }
 
 static void fill_shared_down(const loader *l, void *out)
 {
-    shard_down(&l->model->experts.shared, l->rank, l->ranks, l->shape->dtype, out);
+    shard_down(&l->model->experts.shared, l->rank, l->ranks, dtype_of_set(l, &l->shape->shared),
+               out);
 }
 
 static void fill_shared_gate(const loader *l, void *out)
@@ -221,15 +258,28 @@ static imbrex_status load_dense(const loader *l, mlp_operands *on)
     return IMBREX_OK;
 }
 
-static imbrex_status load_set(const loader *l, const mlp_expert_set *set, filler gate_up,
-                              filler down, mlp_expert_operands *on)
+/* How to fill what a set has. */
+typedef struct set_fillers {
+    filler gate_up, down, gate_up_scales, down_scales;
+} set_fillers;
+
+/* one: an expert of the set, as all are. */
+static imbrex_status load_set(const loader *l, const mlp_expert_set *set, const mlp_weights *one,
+                              const set_fillers *fill, mlp_expert_operands *on)
 {
-    const imbrex_dtype dtype = l->shape->dtype;
-    int64_t one = set->width * l->shape->hidden;
+    const imbrex_dtype dtype = dtype_of_set(l, set);
+    const int ranks = set->whole ? 1 : l->ranks;
+    int64_t elements = set->width * l->shape->hidden, here = set->here;
     int64_t most =
         set->whole ? set->experts / l->ranks + (set->experts % l->ranks != 0) : set->experts;
-    TRY(load(l, gate_up, most * 2 * one, set->here * 2 * one, dtype, &on->gate_up));
-    return load(l, down, most * one, set->here * one, dtype, &on->down);
+    TRY(load(l, fill->gate_up, most * 2 * elements, here * 2 * elements, dtype, &on->gate_up));
+    TRY(load(l, fill->down, most * elements, here * elements, dtype, &on->down));
+    if (set->scaling == IMBREX_UNSCALED)
+        return IMBREX_OK;
+    int64_t up = shard_gate_up_scales(one, 0, ranks, NULL);
+    int64_t down = shard_down_scales(one, 0, ranks, NULL);
+    TRY(load(l, fill->gate_up_scales, most * up, here * up, IMBREX_F32, &on->gate_up_scales));
+    return load(l, fill->down_scales, most * down, here * down, IMBREX_F32, &on->down_scales);
 }
 
 static imbrex_status load_experts(const loader *l, mlp_operands *on)
@@ -242,12 +292,16 @@ static imbrex_status load_experts(const loader *l, mlp_operands *on)
     TRY(load(l, fill_router, x->count * h, x->count * h, IMBREX_F32, &on->routed.router));
     if (x->correction.rows)
         TRY(load(l, fill_correction, x->count, x->count, IMBREX_F32, &on->routed.correction));
-    TRY(load_set(l, &s->routed, fill_expert_gate_up, fill_expert_down, &on->routed));
+    static const set_fillers routed = { fill_expert_gate_up, fill_expert_down,
+                                        fill_expert_gate_up_scales, fill_expert_down_scales };
+    static const set_fillers shared = { fill_shared_gate_up, fill_shared_down,
+                                        fill_shared_gate_up_scales, fill_shared_down_scales };
+    TRY(load_set(l, &s->routed, &x->list[0], &routed, &on->routed));
     if (!s->shared.experts)
         return IMBREX_OK;
     if (x->shared_gate.rows)
         TRY(load(l, fill_shared_gate, h, h, IMBREX_F32, &on->shared.router));
-    return load_set(l, &s->shared, fill_shared_gate_up, fill_shared_down, &on->shared);
+    return load_set(l, &s->shared, &x->shared, &shared, &on->shared);
 }
 
 int mlp_operands_steps(const mlp_model *m)
@@ -258,7 +312,8 @@ int mlp_operands_steps(const mlp_model *m)
         return steps + 2 + shard_has_up_bias(&m->weights) + (m->weights.down_bias.rows > 0) +
                (m->weights.fp8.scaling != IMBREX_UNSCALED ? 2 : 0) + (m->weights.fp8.fixed ? 2 : 0);
     return steps + 4 + (x->correction.rows > 0) + (x->shared_gate.rows > 0) +
-           (x->shared.ffn > 0 ? 2 : 0);
+           (x->shared.ffn > 0 ? 2 : 0) + (m->weights.fp8.scaling != IMBREX_UNSCALED ? 2 : 0) +
+           (x->shared.fp8.scaling != IMBREX_UNSCALED ? 2 : 0);
 }
 
 imbrex_status mlp_operands_load(imbrex_group *group, const mlp_model *model, const mlp_shape *s,

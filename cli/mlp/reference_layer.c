@@ -139,7 +139,7 @@ static const char *text_of(const model_config *config, const char *key, const ch
     return otherwise;
 }
 
-/* Gate, up, down as one of the two kinds of names has them; NULL: none of these. */
+/* Gate, up, down as one of the two kinds of names has them, or their scales; NULL: none. */
 static matrix *place_of(mlp_weights *weights, const char *name)
 {
     if (strcmp(name, "gate_proj.weight") == 0 || strcmp(name, "w1.weight") == 0)
@@ -148,7 +148,11 @@ static matrix *place_of(mlp_weights *weights, const char *name)
         return &weights->up;
     if (strcmp(name, "down_proj.weight") == 0 || strcmp(name, "w2.weight") == 0)
         return &weights->down;
-    return NULL;
+    if (!strstr(name, ".weight_scale"))
+        return NULL;
+    return strncmp(name, "gate_proj.", 10) == 0 || strncmp(name, "w1.", 3) == 0 ? &weights->fp8.gate
+           : strncmp(name, "up_proj.", 8) == 0 || strncmp(name, "w3.", 3) == 0  ? &weights->fp8.up
+                                                                               : &weights->fp8.down;
 }
 
 static matrix *find_place(mlp_experts *x, const char *rest)
@@ -181,7 +185,7 @@ static bool read_expert_tensors(checkpoint *file, const char *prefix, mlp_expert
         matrix *place = find_place(to, rest);
         if (!place)
             return st_fail(error, "--check does not know the tensor %.80s", name);
-        if (!checkpoint_matrix(file, name, place, error))
+        if (!read_any(file, name, place, error))
             return false;
     }
     return true;

@@ -142,7 +142,7 @@ static void test_shapes_that_do_not_fit(void **state)
     memcpy(bad, good, sizeof bad);
     bad[2].dtype = ST_F8_E4M3;
     write_file("f", bad, 3);
-    find_mlp("f", 7, "gate_proj.weight is BF16, but down_proj.weight is F8_E4M3");
+    find_mlp("f", 7, "gate_proj.weight is BF16, but others of the layer are F8_E4M3");
     memcpy(bad, good, sizeof bad);
     bad[0].rank = 1;
     write_file("f", bad, 3);

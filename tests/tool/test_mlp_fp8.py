@@ -8,10 +8,11 @@ import tempfile
 import unittest
 
 import test_mlp  # skips without numpy
+import test_mlp_experts
 from test_mlp import TOOL, from_bf16, read_bf16, run, to_bf16
 
 np = test_mlp.np
-HIDDEN, FFN, TOKENS = 272, 300, 23  # blocks at the edges of both
+HIDDEN, FFN, WIDTH, TOKENS = 272, 300, 144, 23  # blocks at the edges of all
 ALLOWED = 8e-2
 NAMES = "gate_proj", "up_proj", "down_proj"
 
@@ -88,8 +89,12 @@ class Fp8(unittest.TestCase):
         self.config = {"model_type": model, "hidden_act": "silu", "hidden_size": HIDDEN,
                        "intermediate_size": FFN, **quantization}
         self.tensors, self.exact = {}, {}
+        self.add_three(form, "model.layers.3.mlp.", FFN, static)
+        self.x = to_bf16(self.rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32))
+
+    def add_three(self, form, below, ffn, static=None):
         for name in NAMES:
-            shape = (HIDDEN, FFN) if name == "down_proj" else (FFN, HIDDEN)
+            shape = (HIDDEN, ffn) if name == "down_proj" else (ffn, HIDDEN)
             rows, cols = shape if form == "row" else [(n + 127) // 128 for n in shape]
             sizes = 30 ** self.rng.random((rows, 1 if form == "row" else cols))
             sizes = sizes if form != "tensor" else np.full_like(sizes, self.rng.random() + 1)
@@ -106,21 +111,51 @@ class Fp8(unittest.TestCase):
             scales = scales.astype(np.float32)
             every = spread(scales, shape) if form == "block" else scales
             codes = to_e4m3(w / every)
-            self.exact[name] = from_e4m3(codes) * every
-            at = f"model.layers.3.mlp.{name}."
+            at = f"{below}{name}."
+            self.exact[at] = from_e4m3(codes) * every
             self.tensors[at + "weight"] = ("F8_E4M3", codes)
             ending = "weight_scale_inv" if form == "block" else "weight_scale"
             self.tensors[at + ending] = ("F32", scales)
             if static:
                 self.tensors[at + "input_scale"] = ("F32", np.array(
                     [static[name == "down_proj"]], np.float32))
+
+    def three(self, x, below):
+        gate, up, down = (self.exact[f"{below}{name}."] for name in NAMES)
+        self.act = x @ gate.T / (1 + np.exp(-x @ gate.T)) * (x @ up.T)
+        return self.act @ down.T
+
+    def make_experts(self, form, quantization, kind):
+        """As test_mlp_experts has them, but with experts of 8 bits, and wide enough for blocks."""
+        self.router, count, _, _, fields = test_mlp_experts.MODELS[kind]
+        self.config = {"model_type": kind, "hidden_act": "silu", "hidden_size": HIDDEN,
+                       **fields, "moe_intermediate_size": WIDTH, **quantization}
+        self.tensors, self.exact = {}, {}
+        below = "model.layers.3.mlp."
+        for e in range(count):
+            self.add_three(form, f"{below}experts.{e}.", WIDTH)
+        self.shared = [below + "shared_experts."] if "n_shared_experts" in fields else []
+        for name in self.shared:
+            self.add_three(form, name, WIDTH)
+        gate = self.rng.standard_normal((count, HIDDEN)).astype(np.float32) / np.sqrt(HIDDEN)
+        self.tensors[below + "gate.weight"] = ("BF16", to_bf16(gate.astype(np.float32)))
+        self.correction = (self.rng.standard_normal(count) / 8).astype(np.float32)
+        if kind == "deepseek_v3":
+            self.tensors[below + "gate.e_score_correction_bias"] = ("F32", self.correction)
         self.x = to_bf16(self.rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32))
 
     def want(self):
-        x = from_bf16(self.x).astype(np.float64)
-        gate, up = x @ self.exact["gate_proj"].T, x @ self.exact["up_proj"].T
-        self.act = gate / (1 + np.exp(-gate)) * up
-        return self.act @ self.exact["down_proj"].T
+        x, below = from_bf16(self.x).astype(np.float64), "model.layers.3.mlp."
+        if below + "gate.weight" not in self.tensors:
+            return self.three(x, below)
+        logits = x @ from_bf16(self.tensors[below + "gate.weight"][1]).astype(np.float64).T
+        ids, weights = self.router(self.config, logits, self.correction)
+        y = sum((self.three(x, name) for name in self.shared), np.zeros(x.shape))
+        for e in range(logits.shape[1]):
+            tokens, places = np.nonzero(ids == e)
+            y[tokens] += weights[tokens, places, None] * self.three(x[tokens],
+                                                                    f"{below}experts.{e}.")
+        return y
 
     def save(self):
         write(self.path("model.safetensors"), self.tensors)
@@ -189,6 +224,29 @@ class Fp8(unittest.TestCase):
         self.tensors[at % "up_proj"] = ("F32", np.array([0.5 / 448], np.float32))
         self.assertFalse(self.compute(2, code=1)["passed"])  # and does
 
+    def test_experts(self):
+        """Where all of a rank's experts are whole, where they are cut, and where tokens are."""
+        for form, config, kind in (("block", BLOCKS, "deepseek_v3"), ("block", BLOCKS, "qwen3_moe"),
+                                   ("row", compressed("channel"), "qwen3_moe")):
+            for ranks, more in ((3, ()), (3, ("--experts", "whole")), (2, ("--parallel", "ar"))):
+                with self.subTest(form=form, model=kind, more=more):
+                    self.make_experts(form, config, kind)
+                    result = self.compute(ranks, *more)
+                    self.assertEqual((result["scaling"], result["tokens_strayed"]), (form, 0))
+        name = "model.layers.3.mlp.experts.2.up_proj.weight"
+        kept = dict(self.tensors)
+        for change, words in (({name: ("F32", np.ones((WIDTH, HIDDEN), np.float32))},
+                               name + " is F32, but others of the layer are F8_E4M3"),
+                              ({name + "_scale": ("F32", np.ones((3, 1), np.float32))},
+                               name + "_scale is [3, 1], but up_proj is [144, 272]")):
+            self.tensors = {**kept, **change}
+            self.refuse(words)
+        self.tensors = {n: t for n, t in kept.items() if n != name + "_scale"}
+        self.refuse("has no tensor " + name + "_scale")
+        self.tensors = kept
+        self.config.update(compressed("channel", dynamic=False))
+        self.refuse("experts whose activations have scales in the checkpoint (static)")
+
     def test_a_wrong_scale_is_noticed(self):
         self.make("block", BLOCKS)
         dtype, scales = self.tensors["model.layers.3.mlp.up_proj.weight_scale_inv"]
@@ -233,7 +291,7 @@ class Fp8(unittest.TestCase):
                 ("up_proj.weight_scale_inv", ("F32", np.full((3, 3), np.nan, np.float32)),
                  "up_proj.weight_scale_inv holds nan"),
                 ("gate_proj.weight", ("F32", np.ones((300, 272), np.float32)),
-                 "gate_proj.weight is F32, but down_proj.weight is F8_E4M3"),
+                 "gate_proj.weight is F32, but others of the layer are F8_E4M3"),
                 ("up_proj.input_scale", ("F32", np.ones(1, np.float32)),
                  "up_proj.input_scale, but config.json says"),
                 ("up_proj.zero_point", ("F32", np.ones(1, np.float32)), "up_proj.zero_point: ")):
