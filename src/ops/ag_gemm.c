@@ -370,11 +370,11 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_transfer_ll_needs(variant, variant->shape.k, false, n);
+    imx_transfer_ll_needs(variant, variant->shape.k, IMX_LL_GATHERS, n);
     n->local_bytes = gathered_bytes(variant);
     if (scale_row_bytes(variant)) {
         imx_needs scales = { 0 };
-        imx_transfer_ll_needs(variant, (int64_t)scale_row_bytes(variant), false, &scales);
+        imx_transfer_ll_needs(variant, (int64_t)scale_row_bytes(variant), IMX_LL_GATHERS, &scales);
         *n = imx_transfer_both_ll(n, &scales);
     }
 }
@@ -384,8 +384,8 @@ static imbrex_status prepare_ll(imx_variant *variant)
     int64_t scales = (int64_t)scale_row_bytes(variant);
     IMX_TRY(prepare_sequential(variant));
     if (scales)
-        IMX_TRY(imx_transfer_ll_prepare(variant, LL_SCALES, scales, false));
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.k, false);
+        IMX_TRY(imx_transfer_ll_prepare(variant, LL_SCALES, scales, IMX_LL_GATHERS));
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.k, IMX_LL_GATHERS);
 }
 
 /* A gather of their own, whose elements have the 8 bits of a's, behind that of the rows. */
@@ -395,12 +395,12 @@ static imbrex_status gather_scales(const imx_run *run, void *all)
     imx_needs rows = { 0 };
     if (!width)
         return IMBREX_OK;
-    imx_transfer_ll_needs(run->variant, run->variant->shape.k, false, &rows);
+    imx_transfer_ll_needs(run->variant, run->variant->shape.k, IMX_LL_GATHERS, &rows);
     imbrex_args args = *run->args;
     imx_run scales = imx_transfer_second_ll(run, &rows);
     args.a = run->args->scale_a;
     scales.args = &args;
-    return imx_transfer_ll(&scales, LL_SCALES, width, false, all);
+    return imx_transfer_ll(&scales, LL_SCALES, width, IMX_LL_GATHERS, all);
 }
 
 /* The product finds all rows in one place, its own too. */
@@ -413,7 +413,7 @@ static imbrex_status run_ll(const imx_run *run)
     args.gathered_scales =
         (const float *)((const char *)imx_run_local(run) + scales_at(run->variant));
     IMX_TRY(gather_scales(run, (void *)args.gathered_scales));
-    IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, false, all));
+    IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, IMX_LL_GATHERS, all));
     return imx_run_gemm(run, GEMM, &args);
 }
 

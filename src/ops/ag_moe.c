@@ -69,7 +69,7 @@ static void add_needs(const imx_variant *variant, const imx_needs *a, bool by_ll
     imx_needs packed = { 0 };
     size_t local = n->local_bytes;
     if (by_ll)
-        imx_transfer_ll_needs(variant, pack_width(variant), false, &packed);
+        imx_transfer_ll_needs(variant, pack_width(variant), IMX_LL_GATHERS, &packed);
     else
         imx_transfer_gather_needs(variant, pack_width(variant), &packed);
     *n = by_ll ? imx_transfer_both_ll(a, &packed) : imx_transfer_both(a, &packed);
@@ -159,14 +159,15 @@ static imbrex_status gather_packed_by_ll(const imx_run *run, const imx_needs *a)
     args.a = packed_own(run);
     packed.args = &args;
     IMX_TRY(pack(run, imx_run_rows(run, run->rank), packed_own(run)));
-    return imx_transfer_ll(&packed, LL_PACKED, pack_width(run->variant), false, packed_all(run));
+    return imx_transfer_ll(&packed, LL_PACKED, pack_width(run->variant), IMX_LL_GATHERS,
+                           packed_all(run));
 }
 
 static imbrex_status prepare_packed(imx_variant *variant)
 {
     if (is_replicated(variant))
         return IMBREX_OK;
-    return imx_transfer_ll_prepare(variant, LL_PACKED, pack_width(variant), false);
+    return imx_transfer_ll_prepare(variant, LL_PACKED, pack_width(variant), IMX_LL_GATHERS);
 }
 
 static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
@@ -246,7 +247,7 @@ static void lay_out_ll(const imx_variant *variant, imx_needs *n)
     n->local_bytes = tokens_at(variant) + (size_t)s->m * (size_t)s->k * imx_dtype_bytes(s->dtype);
     if (is_replicated(variant))
         return;
-    imx_transfer_ll_needs(variant, s->k, false, &a);
+    imx_transfer_ll_needs(variant, s->k, IMX_LL_GATHERS, &a);
     add_needs(variant, &a, true, n);
 }
 
@@ -256,7 +257,7 @@ static imbrex_status prepare_ll(imx_variant *variant)
     IMX_TRY(prepare_packed(variant));
     if (is_replicated(variant))
         return IMBREX_OK;
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.k, false);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.k, IMX_LL_GATHERS);
 }
 
 static imbrex_status run_ll(const imx_run *run)
@@ -267,9 +268,9 @@ static imbrex_status run_ll(const imx_run *run)
         return run_replicated(run);
     if (run->args->gathered)
         all = run->args->gathered;
-    imx_transfer_ll_needs(run->variant, run->variant->shape.k, false, &a);
+    imx_transfer_ll_needs(run->variant, run->variant->shape.k, IMX_LL_GATHERS, &a);
     IMX_TRY(gather_packed_by_ll(run, &a));
-    IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, false, all));
+    IMX_TRY(imx_transfer_ll(run, LL, run->variant->shape.k, IMX_LL_GATHERS, all));
     IMX_TRY(route(run));
     return multiply(run, all, NULL);
 }

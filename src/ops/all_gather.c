@@ -89,17 +89,17 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_transfer_ll_needs(variant, variant->shape.n, false, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_GATHERS, n);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_transfer_ll_prepare(variant, KERNEL, variant->shape.n, false);
+    return imx_transfer_ll_prepare(variant, KERNEL, variant->shape.n, IMX_LL_GATHERS);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_transfer_ll(run, KERNEL, run->variant->shape.n, false, run->args->c);
+    return imx_transfer_ll(run, KERNEL, run->variant->shape.n, IMX_LL_GATHERS, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

@@ -15,6 +15,10 @@
  *                        peers, looks for theirs until they are here, and adds them |: every rank
  *                        sends all and adds all, with nothing to wait for but one way between GPUs
  *
+ * ll2         caller   | one kernel, in two shots: of the matrix, cut into as many shards of whole
+ *                        lines as there are ranks, each thread stores parts at their owners, adds
+ *                        up own ones, stores the sums at all peers, and looks for theirs |
+ *
  * All add the ranks' numbers in the same order, then bias and residual, and round once: on one node
  * the bits are the same.  norm.h has what may follow.
  */
@@ -96,17 +100,34 @@ static imbrex_status run_store(const imx_run *run)
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_transfer_ll_needs(variant, variant->shape.n, true, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_REDUCES, n);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, true);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, IMX_LL_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_transfer_ll(run, LL, run->variant->shape.n, true, run->args->c);
+    return imx_transfer_ll(run, LL, run->variant->shape.n, IMX_LL_REDUCES, run->args->c);
+}
+
+/* ---- ll2 ------------------------------------------------------------------------------------- */
+
+static void lay_out_ll2(const imx_variant *variant, imx_needs *n)
+{
+    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_FANS, n);
+}
+
+static imbrex_status prepare_ll2(imx_variant *variant)
+{
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, IMX_LL_FANS);
+}
+
+static imbrex_status run_ll2(const imx_run *run)
+{
+    return imx_transfer_ll(run, LL, run->variant->shape.n, IMX_LL_FANS, run->args->c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -180,6 +201,14 @@ const imx_op imx_op_all_reduce = {
           .layout = lay_out_ll,
           .prepare = prepare_ll,
           .run = run_ll },
+        { .name = "ll2",
+          .by_kernel = true,
+          .on_request = true, /* no GPU has run it */
+          .can = imx_sum_all_can_ll,
+          .cost = imx_sum_all_ll2_cost,
+          .layout = lay_out_ll2,
+          .prepare = prepare_ll2,
+          .run = run_ll2 },
         { .name = "hierarchical",
           .over_nodes = true,
           .layout = imx_hierarchical_sum_needs,

@@ -178,7 +178,7 @@ static imbrex_status run_store(const imx_run *run)
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
     imx_needs product = { 0 };
-    imx_transfer_ll_needs(variant, variant->shape.n, true, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_REDUCES, n);
     imx_partials_needs(variant, &product);
     n->local_bytes = product.local_bytes;
     n->done = imx_max(n->done, product.done);
@@ -187,7 +187,7 @@ static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 static imbrex_status prepare_ll(imx_variant *variant)
 {
     IMX_TRY(prepare_gemm(variant, 0));
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, true);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, IMX_LL_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
@@ -197,7 +197,7 @@ static imbrex_status run_ll(const imx_run *run)
     args.a = imx_run_local(run);
     sum.args = &args;
     IMX_TRY(multiply(run));
-    return imx_transfer_ll(&sum, LL, run->variant->shape.n, true, args.c);
+    return imx_transfer_ll(&sum, LL, run->variant->shape.n, IMX_LL_REDUCES, args.c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */

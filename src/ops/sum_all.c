@@ -122,8 +122,9 @@ imbrex_status imx_sum_all_copies(const imx_run *run, imbrex_stream beside, int k
 bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not)
 {
     if (p->in->shard_residual)
-        imx_text_add(why_not, "which adds all rows on every rank, and desc.norm.shard_residual "
-                              "gives a rank its own rows alone: choose \"sequential\"");
+        imx_text_add(why_not,
+                     "which does not add by the rows of a rank, and desc.norm.shard_residual "
+                     "gives a rank its own rows alone: choose \"sequential\"");
     return !p->in->shard_residual;
 }
 
@@ -137,4 +138,11 @@ double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates)
     if (p->sent * p->in->ranks > most * (p->in->ranks - 1))
         return IMX_COST_NEVER;
     return begins + shard * p->sent * p->in->ranks / rates->store;
+}
+
+/* Twice one way between GPUs, and twice what a rank sends, as ll's.  Not measured. */
+double imx_sum_all_ll2_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double begins = 4.4, in_lines = 1.23, in_words = 2.3;
+    return begins + 2 * (p->in->whole_lines ? in_lines : in_words) * p->sent / rates->store;
 }

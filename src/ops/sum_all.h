@@ -41,5 +41,6 @@ imbrex_status imx_sum_all_copies(const imx_run *run, imbrex_stream beside, int k
 /* Of sums by the ll kernel: whether it can, and its cost, NEVER beyond what was measured. */
 bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not);
 double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates);
+double imx_sum_all_ll2_cost(const imx_problem *p, const imx_rates *rates); /* in two shots */
 
 #endif /* IMX_SUM_ALL_H */

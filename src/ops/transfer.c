@@ -211,19 +211,24 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
 
 /* ---- small shards ---------------------------------------------------------------------------- */
 
-static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width, bool reduces)
+static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width, imx_ll_how how)
 {
-    int ranks = variant->plan->group->size, shards = reduces ? 1 : ranks;
+    int ranks = variant->plan->group->size, shards = how == IMX_LL_GATHERS ? ranks : 1;
     int64_t row_bytes = width * (int64_t)imx_transfer_element(variant);
     int64_t most = imx_ceil_div(variant->shape.m, shards) * row_bytes;
+    int64_t now = imx_ceil_div(m, shards) * row_bytes;
     bool lines = variant->plan->group->whole_lines && most >= variant->config.ll_line_bytes;
+    if (how == IMX_LL_FANS) {
+        most = imx_ll_share(lines, most, ranks);
+        now = imx_ll_share(lines, now, ranks);
+    }
     return (imx_ll_args){
         .m = m,
         .row_bytes = row_bytes,
-        .most = imx_ceil_div(m, shards) * row_bytes,
+        .most = now,
         .ranks = ranks,
         .lines = lines,
-        .reduces = reduces,
+        .how = how,
         .dtype = (int)variant->shape.out,
         .plan = imx_variant_point(variant),
         .part_bytes = imx_ll_part_bytes(lines, most),
@@ -236,27 +241,30 @@ double imx_transfer_ll_cost(const imx_rates *rates, double sent, double sent_mos
     return sent <= sent_most ? begins + 2 * sent / rates->store : IMX_COST_NEVER;
 }
 
-void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
+void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, imx_ll_how how,
                            imx_needs *needs)
 {
-    imx_ll_args largest = ll_args(variant, variant->shape.m, width, reduces);
-    needs->data_bytes = 2 * (size_t)variant->plan->group->size * (size_t)largest.part_bytes;
+    imx_ll_args largest = ll_args(variant, variant->shape.m, width, how);
+    size_t parts = (how == IMX_LL_FANS ? 4 : 2) * (size_t)variant->plan->group->size;
+    needs->data_bytes = parts * (size_t)largest.part_bytes;
     needs->lines_bytes = needs->data_bytes;
     needs->done = (size_t)variant->config.blocks;
 }
 
-imbrex_status imx_transfer_ll_prepare(imx_variant *variant, int kernel, int64_t width, bool reduces)
+imbrex_status imx_transfer_ll_prepare(imx_variant *variant, int kernel, int64_t width,
+                                      imx_ll_how how)
 {
-    imx_ll_args largest = ll_args(variant, variant->shape.m, width, reduces);
+    imx_ll_args largest = ll_args(variant, variant->shape.m, width, how);
     return imx_variant_prepare(variant, kernel, &imx_kernel_ll, &largest);
 }
 
-imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, bool reduces, void *to)
+imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, imx_ll_how how,
+                              void *to)
 {
-    imx_ll_args args = ll_args(run->variant, run->m, width, reduces);
+    imx_ll_args args = ll_args(run->variant, run->m, width, how);
     args.from = run->args->a;
-    args.bias = reduces ? run->args->bias : NULL;
-    args.residual = reduces ? run->args->residual : NULL;
+    args.bias = how ? run->args->bias : NULL;
+    args.residual = how ? run->args->residual : NULL;
     args.to = to;
     args.uses = imx_run_done(run);
     args.team = imx_run_team(run);

@@ -13,6 +13,7 @@
 #ifndef IMX_TRANSFER_H
 #define IMX_TRANSFER_H
 
+#include "kernels/ll/args.h"
 #include "plan/plan.h"
 
 /* ---- where things lie ------------------------------------------------------------------------ */
@@ -130,11 +131,11 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
 /* ---- small shards ---------------------------------------------------------------------------- */
 
 /* By the ll kernel alone (kernels/ll/args.h), for several ranks; instead of the gather's needs.
- * reduces: not a gather of rows but the sum of whole matrices. */
-void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, bool reduces,
+ * how: a gather of rows, or the sum of whole matrices in one shot or two. */
+void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, imx_ll_how how,
                            imx_needs *needs);
 imbrex_status imx_transfer_ll_prepare(imx_variant *variant, int kernel, int64_t width,
-                                      bool reduces) IMX_MUST_CHECK;
+                                      imx_ll_how how) IMX_MUST_CHECK;
 
 /* As words, the longer ones of its two forms, which nothing hides; sent: bytes of a rank.  NEVER
  * where it sends more than sent_most. */
@@ -145,7 +146,7 @@ double imx_transfer_ll_cost(const imx_rates *rates, double sent, double sent_mos
 
 /* to[m, width] = the rows of all ranks, each from args.a; or the sum of all ranks' args.a,
  * args.bias and args.residual. */
-imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, bool reduces,
+imbrex_status imx_transfer_ll(const imx_run *run, int kernel, int64_t width, imx_ll_how how,
                               void *to) IMX_MUST_CHECK;
 
 /* ---- both, by one kernel --------------------------------------------------------------------- */

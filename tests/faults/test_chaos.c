@@ -11,7 +11,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 24, M = 45 };
+enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 28, M = 45 };
 
 static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs",
                                    "all_reduce", "all_to_all",     "gemm_ar" };
@@ -33,6 +33,8 @@ static op_case case_of(int i)
         { 0, "ll", M, 400, 0 }, /* lines */
         { 2, "ll", M, 24, 0 },          { 3, "ll", M, 24, 0 },
         { 4, "ll", M, 24, 0 },          { 4, "ll", M, 400, 0 },
+        { 4, "ll2", M, 24, 0 },         { 4, "ll2", M, 400, 0 },
+        { 4, "store", M, 24, 12 },      { 4, "copy", M, 24, 4 },
         { 4, "sequential", M, 24, 12 }, { 5, "store", M, 24, 12 },
         { 5, "store", 1, 4, 0 },        { 5, "copy", M, 24, 12 },
         { 5, "sequential", M, 24, 12 }, { 6, "copy", M, 24, 4 },

@@ -12,7 +12,7 @@
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
 
-enum { JOBS_MOST = 512, WORKERS_MOST = 16 };
+enum { JOBS_MOST = 640, WORKERS_MOST = 16 };
 
 static compile_job jobs[JOBS_MOST];
 static int job_count;

@@ -115,9 +115,12 @@ static void ll(void **state)
         for (int lines = 0; lines < 2; lines++) {
             imx_ll_args args = { .ranks = ranks[i], .lines = lines, .most = 64 << 20 };
             try(&imx_kernel_ll, &args);
-            args.reduces = 1;
-            for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++)
+            for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++) {
+                args.how = IMX_LL_REDUCES;
                 try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
+                args.how = IMX_LL_FANS;
+                try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
+            }
         }
     }
     imx_ll_args small = { .ranks = 4, .most = 64 << 10 };

@@ -70,7 +70,7 @@ static bool is_spanning(imbrex_group *group, op_case c)
 static bool is_refused(imbrex_group *group, const op_case *c)
 {
     int ranks = imbrex_group_size(group);
-    if (ranks > 1 && strcmp(c->algorithm, "ll") == 0)
+    if (ranks > 1 && strncmp(c->algorithm, "ll", 2) == 0)
         return sums_all(c) && c->norm.shard_residual;
     if (ranks > 1 && strcmp(c->algorithm, "scatter_push") == 0)
         return is_spanning(group, *c);

@@ -16,7 +16,8 @@ typedef struct shape {
     int64_t m, n;
 } shape;
 
-static const shape shapes[] = { { 1, 1 }, { 5, 7 }, { 64, 33 }, { 1, 4099 }, { 2500, 1 } };
+static const shape shapes[] = { { 1, 1 },    { 5, 7 },    { 64, 33 },
+                                { 1, 4099 }, { 2500, 1 }, { 70, 1001 } };
 
 /* Bits of a result, which the first rank to come leaves for all others. */
 typedef struct board {
@@ -34,7 +35,7 @@ static uint64_t hash_of(const char *bytes, size_t count)
 /* Not in place, in place, and not once more. */
 static int run(imbrex_group *group, board *b, int algorithm, size_t s, imbrex_dtype dtype)
 {
-    static const char *const names[] = { "sequential", "copy", "store", "ll" };
+    static const char *const names[] = { "sequential", "copy", "store", "ll", "ll2" };
     const int64_t count = shapes[s].m * shapes[s].n;
     const size_t bytes = (size_t)count * element_bytes(dtype);
     imbrex_coll_desc desc = {
@@ -63,7 +64,7 @@ static int run(imbrex_group *group, board *b, int algorithm, size_t s, imbrex_dt
 
 static int runs(imbrex_group *group, void *ctx)
 {
-    for (int algorithm = 0; algorithm < 4; algorithm++)
+    for (int algorithm = 0; algorithm < 5; algorithm++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++)
                 if (run(group, ctx, algorithm, s, (imbrex_dtype)dtype))

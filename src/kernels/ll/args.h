@@ -1,11 +1,15 @@
 /* args.h - the contract of the ll kernel: one launch gathers small shards of all ranks, maybe
- * before a product, or adds up all ranks' matrices, where data carries its own flag.
+ * before a product, or adds up all ranks' matrices, in one shot or two, where data carries its own
+ * flag.
  *
  *   gathers   from[rows, row_bytes], this rank's rows, go to all peers; to[m, row_bytes] becomes
  *             the rows of all ranks
  *   reduces   from[m, row_bytes] goes to all peers; to[m, row_bytes] becomes the sum of all ranks'
  *             from, in rank order in float32, then bias[row_bytes] and residual[m, row_bytes], of
  *             those that there are, rounded once.  It may be `from` itself, or residual
+ *   fans      the same sum in two shots: each rank has a shard of the matrix (imx_ll_first), gets
+ *             that of all peers' `from`, adds, and sends the sum to all peers.  2 (R - 1) / R of
+ *             the matrix leave a rank in place of R - 1
  *
  * A shard, what one rank sends to another, travels in units of 16 bytes, in one of two forms:
  *
@@ -18,7 +22,8 @@
  * so there is no fence, no signal and no credit.  Unit i of rank r's shard, in a run whose epoch is
  * u, is number i of part (u % 2) * ranks + r of the receiver's data; parts of part_bytes, the same
  * for all runs of a plan, so that where a flag lies there never was data.  A shard has a unit, or a
- * line, even if it is empty.
+ * line, even if it is empty.  Sums that are fanned out have parts of their own, behind all others:
+ * rank r's are its shard's.
  *
  * Why nobody overwrites what was not read: a part is written again two epochs of its buffer later.
  * A rank that has come so far has ended a run in between, for which it had to read every peer's
@@ -38,14 +43,16 @@
 #include "../wait_points.h"
 #include "imbrex_device.h"
 
+typedef enum imx_ll_how { IMX_LL_GATHERS, IMX_LL_REDUCES, IMX_LL_FANS } imx_ll_how;
+
 typedef struct imx_ll_args {
     int64_t m, row_bytes;
     int64_t most; /* bytes of the longest shard */
     int ranks;    /* these four are fixed when the kernel is made, and so is the grid */
     int lines;    /* else words */
-    int reduces;
-    int dtype; /* imbrex_dtype, of what is added */
-    int plan;  /* for the wait point */
+    int how;      /* imx_ll_how */
+    int dtype;    /* imbrex_dtype, of what is added */
+    int plan;     /* for the wait point */
     int64_t part_bytes;
     const void *from, *bias, *residual;
     void *to;
@@ -76,11 +83,39 @@ IMX_TEAM_FN int64_t imx_ll_part_bytes(int lines, int64_t shard)
     return (imx_ll_units(lines, shard) * (int64_t)sizeof(imx_ll_unit) + line - 1) / line * line;
 }
 
+/* Bytes that a shard of fans is a multiple of. */
+IMX_TEAM_FN int64_t imx_ll_grain(int lines)
+{
+    return lines ? IMX_LL_LINE : IMX_LL_WORD;
+}
+
+/* With fans, of bytes that the ranks share: the first of rank's shard, `bytes` behind the last.
+ * Everybody has a grain, of nothing where there are too few. */
+IMX_TEAM_FN int64_t imx_ll_first(int lines, int64_t bytes, int ranks, int rank)
+{
+    int64_t grain = imx_ll_grain(lines), grains = (bytes + grain - 1) / grain;
+    int64_t first = imx_team_row(grains > ranks ? grains : ranks, ranks, rank) * grain;
+    return first < bytes ? first : bytes;
+}
+
+/* The longest shard's. */
+IMX_TEAM_FN int64_t imx_ll_share(int lines, int64_t bytes, int ranks)
+{
+    int64_t grain = imx_ll_grain(lines), grains = (bytes + grain - 1) / grain;
+    return (grains + ranks - 1) / ranks * grain;
+}
+
 /* Where `holder` keeps the units of `of`. */
 IMX_TEAM_FN imx_ll_unit *imx_ll_part(const imx_ll_args *args, int holder, int of, uint64_t epoch)
 {
     int64_t part = (int64_t)(epoch & 1) * args->team.size + of;
     return (imx_ll_unit *)(imx_team_data(&args->team, holder) + part * args->part_bytes);
+}
+
+/* And those of its sum. */
+IMX_TEAM_FN imx_ll_unit *imx_ll_sum(const imx_ll_args *args, int holder, int of, uint64_t epoch)
+{
+    return imx_ll_part(args, holder, of + 2 * args->team.size, epoch);
 }
 
 #endif /* IMX_LL_ARGS_H */

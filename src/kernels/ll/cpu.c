@@ -1,4 +1,5 @@
 /* cpu.c - the ll kernel on CPU ranks, all of it by block 0. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "args.h"
@@ -13,9 +14,17 @@ typedef struct ll {
     uint64_t epoch;
 } ll;
 
-/* Of rank's rows, from the first of all. */
+/* Of all rows; of a sum, all of the matrix. */
+static int64_t all_bytes(const ll *p)
+{
+    return p->args->m * p->args->row_bytes;
+}
+
+/* Of rank's shard, from the first byte of all: of its rows, or, with fans, of what it adds up. */
 static int64_t first_byte(const ll *p, int rank)
 {
+    if (p->args->how == IMX_LL_FANS)
+        return imx_ll_first(p->args->lines, all_bytes(p), p->ranks, rank);
     return imx_team_row(p->args->m, p->ranks, rank) * p->args->row_bytes;
 }
 
@@ -24,15 +33,15 @@ static int64_t shard_bytes(const ll *p, int rank)
     return first_byte(p, rank + 1) - first_byte(p, rank);
 }
 
-/* What rank sends to each peer. */
-static int64_t sent_bytes(const ll *p, int rank)
-{
-    return p->args->reduces ? p->args->most : shard_bytes(p, rank);
-}
+/* What is on its way to a rank: its own part, or what everybody gets. */
+typedef struct load {
+    const char *from;
+    int64_t bytes;
+    imx_ll_unit *to;
+} load;
 
-static imbrexd_wait_point point_of(const ll *p, int rank)
+static imbrexd_wait_point point_of(const ll *p, int what, int rank)
 {
-    int what = p->args->reduces ? IMX_POINT_PART : IMX_POINT_CHUNK;
     return (imbrexd_wait_point){ .plan = p->args->plan, .what = what, .rank = rank, .index = -1 };
 }
 
@@ -43,12 +52,12 @@ static size_t piece(int64_t bytes, int64_t at, int64_t each)
     return left <= 0 ? 0 : (size_t)(left < each ? left : each);
 }
 
-/* The same piece of this rank's shard, which lies nowhere if it is empty. */
-static void load(const ll *p, int64_t bytes, int64_t at, int64_t each, void *to)
+/* A piece of what goes out, which lies nowhere if it is empty. */
+static void copy_piece(const load *l, int64_t at, int64_t each, void *to)
 {
-    size_t here = piece(bytes, at, each);
+    size_t here = piece(l->bytes, at, each);
     if (here)
-        memcpy(to, (const char *)p->args->from + at, here);
+        memcpy(to, l->from + at, here);
 }
 
 /* Where rank's rows go: into memory that a product reads, or the caller. */
@@ -69,26 +78,26 @@ static int64_t words(int64_t bytes)
 }
 
 /* relaxed: data and flag are one word. */
-static void send_words(const ll *p, int to)
+static void send_words(const ll *p, const load *l)
 {
-    uint64_t *word = &imx_ll_part(p->args, to, p->rank, p->epoch)->first;
-    int64_t bytes = sent_bytes(p, p->rank);
-    for (int64_t i = 0; i < words(bytes); i++) {
+    uint64_t *word = &l->to->first;
+    for (int64_t i = 0; i < words(l->bytes); i++) {
         uint32_t data = 0;
-        load(p, bytes, i * HALF, HALF, &data);
+        copy_piece(l, i * HALF, HALF, &data);
         imbrexd_store_relaxed(&word[i], p->epoch << 32 | data);
     }
 }
 
-static int take_words(const ll *p, int from)
+/* Of what rank sends to all. */
+static int take_words(const ll *p, int from, const imx_ll_unit *unit)
 {
-    const uint64_t *word = &imx_ll_part(p->args, p->rank, from, p->epoch)->first;
+    const uint64_t *word = &unit->first;
     int64_t bytes = shard_bytes(p, from);
     char *to = place(p, from);
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data;
-        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch, point_of(p, from),
-                             &data))
+        if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch,
+                             point_of(p, IMX_POINT_CHUNK, from), &data))
             return 0;
         memcpy(to + i * HALF, &data, piece(bytes, i * HALF, HALF));
     }
@@ -109,60 +118,66 @@ static int64_t lines(int64_t bytes)
 
 /* Release, acquire: the epoch comes after its line's data.  Only the last one is posted, for
  * whoever sleeps, and says that all are there. */
-static void send_lines(const ll *p, int to)
+static void send_lines(const ll *p, const load *l)
 {
-    line *at = (line *)imx_ll_part(p->args, to, p->rank, p->epoch);
-    int64_t bytes = sent_bytes(p, p->rank), count = lines(bytes);
+    line *at = (line *)l->to;
+    int64_t count = lines(l->bytes);
     imbrexd_check_write(at, IMX_LL_LINE, sizeof *at, (size_t)count);
     for (int64_t i = 0; i < count; i++) {
-        load(p, bytes, i * IMX_LL_LINE, IMX_LL_LINE, at[i].data);
+        copy_piece(l, i * IMX_LL_LINE, IMX_LL_LINE, at[i].data);
         if (i < count - 1)
             imbrexd_store_release(&at[i].epoch, p->epoch);
     }
     imbrexd_signal_post(&at[count - 1].epoch, p->epoch);
 }
 
-static int take_lines(const ll *p, int from)
+/* Whether all lines of `bytes` are here. */
+static int wait_lines(const ll *p, int what, int from, const imx_ll_unit *unit, int64_t bytes)
 {
-    const line *at = (const line *)imx_ll_part(p->args, p->rank, from, p->epoch);
-    int64_t bytes = shard_bytes(p, from), count = lines(bytes);
-    char *to = place(p, from);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, point_of(p, from)))
+    const line *at = (const line *)unit;
+    int64_t count = lines(bytes);
+    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch,
+                             point_of(p, what, from)))
         return 0;
     imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
+    return 1;
+}
+
+static int take_lines(const ll *p, int from, const imx_ll_unit *unit)
+{
+    const line *at = (const line *)unit;
+    int64_t bytes = shard_bytes(p, from), count = lines(bytes);
+    char *to = place(p, from);
+    if (!wait_lines(p, IMX_POINT_CHUNK, from, unit, bytes))
+        return 0;
     for (int64_t i = 0; i < count; i++)
         memcpy(to + i * IMX_LL_LINE, at[i].data, piece(bytes, i * IMX_LL_LINE, IMX_LL_LINE));
     return 1;
+}
+
+static void send(const ll *p, const load *l)
+{
+    (p->args->lines ? send_lines : send_words)(p, l);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 enum { PIECE = IMX_LL_LINE }; /* of a sum at a time: a line, or 30 words */
 
-/* Whether the lines of rank are here. */
-static int wait_lines(const ll *p, int rank)
-{
-    const line *at = (const line *)imx_ll_part(p->args, p->rank, rank, p->epoch);
-    int64_t count = lines(p->args->most);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch, point_of(p, rank)))
-        return 0;
-    imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
-    return 1;
-}
-
-/* Piece number i of what rank sent. */
-static int take_piece(const ll *p, int rank, int64_t i, char to[PIECE])
+/* Piece number i of the `bytes` that rank sent. */
+static int take_piece(const ll *p, int rank, int64_t bytes, int64_t i, char to[PIECE])
 {
     const imx_ll_unit *part = imx_ll_part(p->args, p->rank, rank, p->epoch);
-    size_t bytes = piece(p->args->most, i * PIECE, PIECE);
+    size_t here = piece(bytes, i * PIECE, PIECE);
     if (p->args->lines) {
-        memcpy(to, ((const line *)part)[i].data, bytes);
+        memcpy(to, ((const line *)part)[i].data, here);
         return 1;
     }
     const uint64_t *word = &part->first + i * (PIECE / HALF);
-    for (size_t at = 0; at < bytes; at += HALF, word++) {
+    for (size_t at = 0; at < here; at += HALF, word++) {
         uint32_t data;
-        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch, point_of(p, rank), &data))
+        if (!imbrexd_ll_wait(p->block->watch, word, (uint32_t)p->epoch,
+                             point_of(p, IMX_POINT_PART, rank), &data))
             return 0;
         memcpy(to + at, &data, sizeof data);
     }
@@ -183,40 +198,93 @@ static void add_rest(const imx_ll_args *args, int64_t first, float *sum, int64_t
         imx_dtype_add(args->dtype, imx_dtype_at(args->dtype, args->residual, first), sum, count);
 }
 
-/* Own numbers are read before the sum takes their place: it may be the same memory. */
-static int add_up(const ll *p)
+/* to = the sum of all ranks' bytes [first, first + bytes) of the matrix.  Own numbers are read
+ * before the sum takes their place: it may be the same memory. */
+static int add_up(const ll *p, int64_t first, int64_t bytes)
 {
     const imx_ll_args *args = p->args;
     int64_t size = imx_dtype_size(args->dtype);
+    const load own = { (const char *)args->from + first, bytes, NULL };
+    char *to = (char *)args->to + first;
     for (int r = 0; r < p->ranks && args->lines; r++) {
-        if (r != p->rank && !wait_lines(p, r))
+        if (r != p->rank &&
+            !wait_lines(p, IMX_POINT_PART, r, imx_ll_part(args, p->rank, r, p->epoch), bytes))
             return 0;
     }
-    imbrexd_check_read(args->from, (size_t)args->most, 0, 1);
-    imbrexd_check_write(args->to, (size_t)args->most, 0, 1);
+    imbrexd_check_read(own.from, (size_t)bytes, 0, 1);
+    imbrexd_check_write(to, (size_t)bytes, 0, 1);
     if (args->residual)
-        imbrexd_check_read(args->residual, (size_t)args->most, 0, 1);
-    for (int64_t i = 0; i * PIECE < args->most; i++) {
+        imbrexd_check_read((const char *)args->residual + first, (size_t)bytes, 0, 1);
+    for (int64_t i = 0; i * PIECE < bytes; i++) {
         float sum[PIECE / 2];
-        int64_t count = (int64_t)piece(args->most, i * PIECE, PIECE) / size;
+        int64_t count = (int64_t)piece(bytes, i * PIECE, PIECE) / size;
         for (int r = 0; r < p->ranks; r++) {
             _Alignas(8) char room[PIECE];
             if (r == p->rank)
-                load(p, args->most, i * PIECE, PIECE, room);
-            else if (!take_piece(p, r, i, room))
+                copy_piece(&own, i * PIECE, PIECE, room);
+            else if (!take_piece(p, r, bytes, i, room))
                 return 0;
             if (r == 0)
                 imx_dtype_widen(args->dtype, room, sum, count);
             else
                 imx_dtype_add(args->dtype, room, sum, count);
         }
-        add_rest(args, i * PIECE / size, sum, count);
-        imx_dtype_narrow(args->dtype, sum, (char *)args->to + i * PIECE, count);
+        add_rest(args, (first + i * PIECE) / size, sum, count);
+        imx_dtype_narrow(args->dtype, sum, to + i * PIECE, count);
     }
     return 1;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* The same to all peers: parts, or, of what is added up, sums. */
+static void send_to_all(const ll *p, const char *from, int64_t bytes, bool sums)
+{
+    for (int i = 1; i < p->ranks; i++) {
+        int to = (p->rank + i) % p->ranks;
+        const load l = { from, bytes,
+                         (sums ? imx_ll_sum : imx_ll_part)(p->args, to, p->rank, p->epoch) };
+        send(p, &l);
+    }
+}
+
+static void take_from_all(const ll *p, bool sums)
+{
+    for (int i = p->ranks - 1; i >= 1; i--) {
+        int from = (p->rank + i) % p->ranks;
+        const imx_ll_unit *unit =
+            (sums ? imx_ll_sum : imx_ll_part)(p->args, p->rank, from, p->epoch);
+        if (!(p->args->lines ? take_lines : take_words)(p, from, unit))
+            return;
+    }
+}
+
+static void gather(const ll *p)
+{
+    int64_t bytes = shard_bytes(p, p->rank);
+    send_to_all(p, p->args->from, bytes, false);
+    if (bytes) {
+        imbrexd_check_read(p->args->from, (size_t)bytes, 0, 1);
+        memcpy(place(p, p->rank), p->args->from, (size_t)bytes);
+    }
+    take_from_all(p, false);
+}
+
+static void fan(const ll *p)
+{
+    int64_t first = first_byte(p, p->rank), bytes = shard_bytes(p, p->rank);
+    for (int i = 1; i < p->ranks; i++) {
+        int to = (p->rank + i) % p->ranks;
+        const load l = { (const char *)p->args->from + first_byte(p, to), shard_bytes(p, to),
+                         imx_ll_part(p->args, to, p->rank, p->epoch) };
+        imbrexd_check_read(l.from, (size_t)l.bytes, 0, 1);
+        send(p, &l);
+    }
+    if (!add_up(p, first, bytes))
+        return;
+    send_to_all(p, (const char *)p->args->to + first, bytes, true);
+    take_from_all(p, true);
+}
 
 void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
 {
@@ -230,18 +298,12 @@ void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
         .ranks = args->team.size,
         .epoch = ++*args->uses,
     };
-    for (int i = 1; i < p.ranks; i++)
-        (args->lines ? send_lines : send_words)(&p, (p.rank + i) % p.ranks);
-    if (args->reduces) {
-        add_up(&p);
-        return;
-    }
-    if (shard_bytes(&p, p.rank)) {
-        imbrexd_check_read(args->from, (size_t)shard_bytes(&p, p.rank), 0, 1);
-        memcpy(place(&p, p.rank), args->from, (size_t)shard_bytes(&p, p.rank));
-    }
-    for (int i = p.ranks - 1; i >= 1; i--) {
-        if (!(args->lines ? take_lines : take_words)(&p, (p.rank + i) % p.ranks))
-            return;
+    if (args->how == IMX_LL_GATHERS)
+        gather(&p);
+    else if (args->how == IMX_LL_FANS)
+        fan(&p);
+    else {
+        send_to_all(&p, args->from, all_bytes(&p), false);
+        add_up(&p, 0, all_bytes(&p));
     }
 }

@@ -28,9 +28,10 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         .traces = true,
     };
     snprintf(config->options, sizeof config->options,
-             "-DIMX_RANKS=%d -DIMX_LINES=%d -DIMX_THREADS=%d -DIMX_REDUCES=%d -DIMX_DTYPE=%d",
-             args->ranks, args->lines, threads, args->reduces,
-             args->reduces ? args->dtype : IMBREX_BF16);
+             "-DIMX_RANKS=%d -DIMX_LINES=%d -DIMX_THREADS=%d -DIMX_REDUCES=%d -DIMX_DTYPE=%d%s",
+             args->ranks, args->lines, threads, args->how != IMX_LL_GATHERS,
+             args->how != IMX_LL_GATHERS ? args->dtype : IMBREX_BF16,
+             args->how == IMX_LL_FANS ? " -DIMX_FANS" : "");
 }
 
 /* All blocks, whatever the run has for them: each counts the uses. */

@@ -2,11 +2,13 @@
  *
  *     IMX_RANKS   ranks of the team        IMX_LINES   1: lines, 0: words
  *     IMX_THREADS of a block           IMX_REDUCES 1: adds, 0: gathers
- *     IMX_DTYPE   of what is added
+ *     IMX_DTYPE   of what is added     IMX_FANS    with IMX_REDUCES: in two shots
  *
  * A thread stores its unit of this rank's shard at all peers, then looks at the same unit of every
  * peer's shard here until it has come, and puts it into its place, or adds it up: one way between
- * GPUs, and no block waits for another.
+ * GPUs, and no block waits for another.  In two shots it stores a unit of each peer's shard at that
+ * peer, adds up the same unit of its own shard, stores the sum at all peers, and looks for theirs:
+ * a block waits for the peers' blocks of its own number, which wait for earlier ones of nobody.
  */
 #include "../grid.cuh"
 #include "../trace.cuh"
@@ -18,13 +20,18 @@
 enum {
     /* Peers, or ranks, whose units are looked at. */
     AT_ONCE = IMX_RANKS <= 6 ? (IMX_REDUCES ? IMX_RANKS : IMX_RANKS - 1) : 5,
+    TO_AT_ONCE = IMX_RANKS <= 8 ? IMX_RANKS : 3, /* peers that are sent to */
     SHORT = 256 << 10, /* bytes of a shard, up to which the kernel after had best come at once */
 };
 
-/* Of rank's rows, from the first of all. */
+/* Of rank's shard, from the first byte of all: of its rows, or, in two shots, of what it adds. */
 LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
 {
+#ifdef IMX_FANS
+    return imx_ll_first(IMX_LINES, args.m * args.row_bytes, IMX_RANKS, rank);
+#else
     return imx_team_row(args.m, IMX_RANKS, rank) * args.row_bytes;
+#endif
 }
 
 LL_FN int64_t shard_bytes(const imx_ll_args &args, int rank)
@@ -32,10 +39,14 @@ LL_FN int64_t shard_bytes(const imx_ll_args &args, int rank)
     return first_byte(args, rank + 1) - first_byte(args, rank);
 }
 
-/* What rank sends to each peer. */
+/* What rank sends to this one, of rows or of parts. */
 LL_FN int64_t sent_bytes(const imx_ll_args &args, int rank)
 {
+#ifdef IMX_FANS
+    return shard_bytes(args, args.team.rank);
+#else
     return IMX_REDUCES ? args.most : shard_bytes(args, rank);
+#endif
 }
 
 /* i = 1, 2, ...: each rank begins with another one. */
@@ -124,56 +135,65 @@ LL_FN int together(int mine)
     return IMX_LINES ? __all_sync(0xffffffffu, mine) : mine;
 }
 
-/* Whose units are looked at as number p: the peers', or, to be added in order, all ranks'. */
-enum { FROM = IMX_REDUCES ? 0 : 1 };
+/* What is looked at: the peers' rows; parts of all ranks, to be added in order; or peers' sums. */
+enum stage { ROWS, PARTS, SUMS };
 
-LL_FN int sender(const imx_ll_args &args, int p)
+template <stage S> LL_FN int sender(const imx_ll_args &args, int p)
 {
-    return IMX_REDUCES ? p : peer(args, p);
+    return S == PARTS ? p : peer(args, p);
 }
 
 /* Whether the shard of number p has a unit i. */
-LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
+template <stage S> LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
 {
-    return p < IMX_RANKS && sender(args, p) != args.team.rank &&
-           i < imx_ll_units(IMX_LINES, sent_bytes(args, sender(args, p)));
+    if (p >= IMX_RANKS || sender<S>(args, p) == args.team.rank)
+        return false;
+    int from = sender<S>(args, p);
+    return i <
+           imx_ll_units(IMX_LINES, S == SUMS ? shard_bytes(args, from) : sent_bytes(args, from));
 }
 
+template <stage S>
 LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, int64_t i, uint64_t epoch)
 {
-    return imx_ll_part(&args, args.team.rank, sender(args, p), epoch) + i;
+    int from = sender<S>(args, p), here = args.team.rank;
+    return (S == SUMS ? imx_ll_sum(&args, here, from, epoch)
+                      : imx_ll_part(&args, here, from, epoch)) +
+           i;
 }
 
 /* Units i of AT_ONCE numbers from `first` on; 0: not all that come are there yet. */
+template <stage S>
 LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t epoch, int first, imx_ll_unit *unit)
 {
     int there = 1;
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
-        if (comes(args, first + j, i))
-            unit[j] = load_unit(arrival(args, first + j, i, epoch));
+        if (comes<S>(args, first + j, i))
+            unit[j] = load_unit(arrival<S>(args, first + j, i, epoch));
     }
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
-        if (comes(args, first + j, i))
+        if (comes<S>(args, first + j, i))
             there &= is_here(i, unit[j], epoch);
     }
     return together(there);
 }
 
 /* Until they are, with an eye on the clock; 0: give up. */
+template <stage S>
 LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
                      int first)
 {
     int there = 1;
 #pragma unroll 1
     for (int p = first; p < first + AT_ONCE && there; p++) {
-        imbrexd_wait_point point = { args.plan, IMX_REDUCES ? IMX_POINT_PART : IMX_POINT_CHUNK,
-                                     p < IMX_RANKS ? sender(args, p) : -1, -1 };
+        imbrexd_wait_point point = { args.plan, S == PARTS ? IMX_POINT_PART : IMX_POINT_CHUNK,
+                                     p < IMX_RANKS ? sender<S>(args, p) : -1, -1 };
         uint32_t data;
-        if (!comes(args, p, i))
+        if (!comes<S>(args, p, i))
             continue;
-        const imx_ll_unit *unit = arrival(args, p, i, epoch);
+        const imx_ll_unit *unit = arrival<S>(args, p, i, epoch);
         if (is_flag(i))
             there = imbrexd_signal_wait(&watch, &unit->second, epoch, point);
         else if (!IMX_LINES)
@@ -184,13 +204,35 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
 }
 
 /* The same as look, until all are there. */
+template <stage S>
 LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
                int first, imx_ll_unit *unit)
 {
 #pragma unroll 1
-    for (int looks = 0; !look(args, i, epoch, first, unit); looks++) {
-        if (looks >= IMX_TEAM_LOOKS && !wait_units(args, watch, i, epoch, first))
+    for (int looks = 0; !look<S>(args, i, epoch, first, unit); looks++) {
+        if (looks >= IMX_TEAM_LOOKS && !wait_units<S>(args, watch, i, epoch, first))
             return 0;
+    }
+    return 1;
+}
+
+/* Units i of all peers' rows or sums, each to its place; 0: gave up. */
+template <stage S>
+LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
+{
+    imx_ll_unit unit[AT_ONCE];
+#pragma unroll 1
+    for (int first = 1; first < IMX_RANKS; first += AT_ONCE) {
+        if (!take<S>(args, watch, i, epoch, first, unit))
+            return 0;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (!comes<S>(args, first + j, i))
+                continue;
+            int from = sender<S>(args, first + j);
+            store_data((char *)args.to + first_byte(args, from), shard_bytes(args, from), i,
+                       unpack(unit[j]));
+        }
     }
     return 1;
 }
@@ -207,13 +249,13 @@ LL_FN void add_unit(float *sum, imx_ll_unit data, bool first)
         imx_vector_add_word(IMX_DTYPE, sum + ELEMENTS / 2, data.second, first);
 }
 
-/* sum += the bias of the elements of unit i. */
-LL_FN void add_bias(const imx_ll_args &args, int64_t i, float *sum)
+/* sum += the bias of the elements that begin at byte `at` of the matrix. */
+LL_FN void add_bias(const imx_ll_args &args, int64_t at, float *sum)
 {
     const int apart = IMX_IS_F32 ? 2 : 1, element = 2 * apart;
     if (!args.bias)
         return;
-    int64_t column = data_at(i) % args.row_bytes / element, columns = args.row_bytes / element;
+    int64_t column = at % args.row_bytes / element, columns = args.row_bytes / element;
 #pragma unroll
     for (int j = 0; j < (IMX_LINES ? ELEMENTS : ELEMENTS / 2); j += apart) {
         sum[j] += imx_vector_get(IMX_DTYPE, args.bias, column);
@@ -227,51 +269,31 @@ LL_FN imx_ll_unit rounded(const float *sum)
                         IMX_LINES ? imx_vector_round_word(IMX_DTYPE, sum + ELEMENTS / 2) : 0 };
 }
 
-/* Units i of all ranks, added in their order; 0: gave up.  What is here is loaded before what
- * comes. */
-LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
+/* *to = unit i, of those that begin at byte `first` of the matrix and have `bytes`, of all ranks,
+ * added in their order; 0: gave up.  What is here is loaded before what comes. */
+LL_FN int add_up(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
+                 int64_t first, int64_t bytes, imx_ll_unit *to)
 {
-    imx_ll_unit unit[AT_ONCE], own = load_data((const char *)args.from, args.most, i);
+    imx_ll_unit unit[AT_ONCE], own = load_data((const char *)args.from + first, bytes, i);
     imx_ll_unit residual = { 0, 0 };
     float sum[ELEMENTS];
     if (args.residual)
-        residual = load_data((const char *)args.residual, args.most, i);
+        residual = load_data((const char *)args.residual + first, bytes, i);
 #pragma unroll 1
-    for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take(args, watch, i, epoch, first, unit))
+    for (int r = 0; r < IMX_RANKS; r += AT_ONCE) {
+        if (!take<PARTS>(args, watch, i, epoch, r, unit))
             return 0;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            if (first + j < IMX_RANKS)
-                add_unit(sum, first + j == args.team.rank ? own : unpack(unit[j]), first + j == 0);
+            if (r + j < IMX_RANKS)
+                add_unit(sum, r + j == args.team.rank ? own : unpack(unit[j]), r + j == 0);
         }
     }
-    add_bias(args, i, sum);
+    add_bias(args, first + data_at(i), sum);
     if (args.residual)
         add_unit(sum, residual, false);
-    store_data((char *)args.to, args.most, i, rounded(sum));
-    return 1;
-}
-
-#else
-
-/* Units i of all peers, each to its place; 0: gave up. */
-LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
-{
-    imx_ll_unit unit[AT_ONCE];
-#pragma unroll 1
-    for (int first = FROM; first < IMX_RANKS; first += AT_ONCE) {
-        if (!take(args, watch, i, epoch, first, unit))
-            return 0;
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (!comes(args, first + j, i))
-                continue;
-            int from = sender(args, first + j);
-            store_data((char *)args.to + first_byte(args, from), shard_bytes(args, from), i,
-                       unpack(unit[j]));
-        }
-    }
+    *to = rounded(sum);
+    store_data((char *)args.to + first, bytes, i, *to);
     return 1;
 }
 
@@ -279,16 +301,47 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t epoch, imx_ll_unit data)
+/* Unit i of what all peers get. */
+LL_FN void send(const imx_ll_args &args, int64_t i, uint64_t epoch, imx_ll_unit data, bool sums)
 {
     imx_ll_unit unit = pack(i, data, epoch);
-#pragma unroll
+#pragma unroll TO_AT_ONCE
     for (int p = 1; p < IMX_RANKS; p++)
-        store_unit(imx_ll_part(&args, peer(args, p), args.team.rank, epoch) + i, unit);
-    if (!IMX_REDUCES)
-        store_data((char *)args.to + first_byte(args, args.team.rank),
-                   shard_bytes(args, args.team.rank), i, data);
+        store_unit((sums ? imx_ll_sum : imx_ll_part)(&args, peer(args, p), args.team.rank, epoch) +
+                       i,
+                   unit);
 }
+
+#ifdef IMX_FANS
+
+/* Unit i of each peer's shard to that peer. */
+LL_FN void send_parts(const imx_ll_args &args, int64_t i, uint64_t epoch)
+{
+#pragma unroll TO_AT_ONCE
+    for (int p = 1; p < IMX_RANKS; p++) {
+        int to = peer(args, p);
+        int64_t bytes = shard_bytes(args, to);
+        imx_ll_unit data = load_data((const char *)args.from + first_byte(args, to), bytes, i);
+        __syncwarp();
+        if (i < imx_ll_units(IMX_LINES, bytes))
+            store_unit(imx_ll_part(&args, to, args.team.rank, epoch) + i, pack(i, data, epoch));
+    }
+}
+
+/* Unit i of own rows' sum to all; 0: gave up. */
+LL_FN int fan_out(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch)
+{
+    int64_t bytes = shard_bytes(args, args.team.rank);
+    imx_ll_unit sum;
+    if (!add_up(args, watch, i, epoch, first_byte(args, args.team.rank), bytes, &sum))
+        return 0;
+    __syncwarp();
+    if (i < imx_ll_units(IMX_LINES, bytes))
+        send(args, i, epoch, sum, true);
+    return 1;
+}
+
+#endif
 
 /* The first unit and the epoch are under way together.  Whole warps go round: in lines their
  * threads store, load and vote together. */
@@ -296,26 +349,51 @@ LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
 {
     int64_t step = (int64_t)gridDim.x * IMX_THREADS, lane = threadIdx.x % 32;
     int64_t first = (int64_t)blockIdx.x * IMX_THREADS + threadIdx.x;
+    int64_t most = imx_ll_units(IMX_LINES, args.most);
+    uint64_t *at = &args.uses[blockIdx.x];
+#ifdef IMX_FANS
+    uint64_t epoch = *(volatile uint64_t *)at + 1;
+    for (int64_t i = first; i - lane < most; i += step)
+        send_parts(args, i, epoch);
+#else
     int64_t bytes = sent_bytes(args, args.team.rank), units = imx_ll_units(IMX_LINES, bytes);
     imx_ll_unit data = load_data((const char *)args.from, bytes, first);
-    uint64_t *at = &args.uses[blockIdx.x];
     uint64_t epoch = *(volatile uint64_t *)at + 1;
 
     for (int64_t i = first; i - lane < units; i += step) {
         if (i != first)
             data = load_data((const char *)args.from, bytes, i);
         __syncwarp();
-        if (i < units)
-            send(args, i, epoch, data);
+        if (i >= units)
+            continue;
+        send(args, i, epoch, data, false);
+        if (!IMX_REDUCES)
+            store_data((char *)args.to + first_byte(args, args.team.rank), bytes, i, data);
     }
+#endif
     __syncthreads(); /* all threads have read the epoch */
     if (threadIdx.x == 0)
         *(volatile uint64_t *)at = epoch;
-    for (int64_t i = first; i - lane < imx_ll_units(IMX_LINES, args.most); i += step) {
+#if IMX_REDUCES
+    for (int64_t i = first; i - lane < most; i += step) {
         __syncwarp();
-        if (!__all_sync(0xffffffffu, receive(args, watch, i, epoch)))
+#ifdef IMX_FANS
+        int there = fan_out(args, watch, i, epoch);
+#else
+        imx_ll_unit sum;
+        int there = add_up(args, watch, i, epoch, 0, args.most, &sum);
+#endif
+        if (!__all_sync(0xffffffffu, there))
             return;
     }
+#endif
+#if !IMX_REDUCES || defined(IMX_FANS)
+    for (int64_t i = first; i - lane < most; i += step) {
+        __syncwarp();
+        if (!__all_sync(0xffffffffu, receive < IMX_REDUCES ? SUMS : ROWS > (args, watch, i, epoch)))
+            return;
+    }
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
