@@ -33,7 +33,7 @@ endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 # Beside the library, where it finds it: PYTHONPATH names the folder.
 install(DIRECTORY python/imbrex DESTINATION ${CMAKE_INSTALL_LIBDIR}/imbrex/python
-        FILES_MATCHING PATTERN "*.py")
+        FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed")
 # As they lie here, so that what they say of each other is true there, too.
 install(FILES LICENSE README.md OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples OPTIONAL DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -124,8 +124,10 @@ class Package(unittest.TestCase):
         self.assertIn(version(), run(tool, "info"))
 
     def test_python(self):
-        """The module is put where it finds the library beside it."""
-        where = {"PYTHONPATH": os.path.dirname(os.path.dirname(self.find("__init__.py")))}
+        """The module is put where it finds the library beside it, with what type checkers read."""
+        package = os.path.dirname(self.find("_makers.pyi"))
+        self.assertTrue(os.path.exists(os.path.join(package, "py.typed")))
+        where = {"PYTHONPATH": os.path.dirname(package)}
         environment = {name: value for name, value in os.environ.items()
                        if name != "IMBREX_LIBRARY"}
         done = subprocess.run([sys.executable, "-c", "import imbrex; "

@@ -20,6 +20,10 @@ with imbrex.Group(device="cpu") as group:
     print(list(c))
 print(os.path.relpath(imbrex._library.lib._name, os.path.dirname(imbrex.__file__)))
 print(imbrex.__version__)
+print(os.path.exists(os.path.join(os.path.dirname(imbrex.__file__), "py.typed")))
+import importlib.metadata
+print([entry.value for entry in importlib.metadata.distribution("imbrex").entry_points
+       if entry.group == "vllm.general_plugins"])
 """
 
 
@@ -60,6 +64,7 @@ class Wheel(unittest.TestCase):
         said = run(self.python, "-c", PROGRAM).split("\n")
         self.assertEqual(said[:2], ["[1.0, 2.0, 3.0, 4.0]", "lib/libimbrex.so.0"])
         self.assertEqual(said[2], self.dist[1][len("imbrex-"):-len(".tar.gz")])
+        self.assertEqual(said[3:5], ["True", "['imbrex.torch.vllm:register']"])
 
     def test_tool(self):
         """Both names of it, and a rank's process finds the package."""
