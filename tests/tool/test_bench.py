@@ -110,9 +110,13 @@ class Bench(unittest.TestCase):
                         self.assertRegex(c["plan"], r"^%s m=40 n=24 k=16 b=\[n,k\] exp" % op)
                         self.assertAlmostEqual(c["gflop_s"] * c["us"] * 1e3 / flop, 1, delta=1e-5)
         self.result("moe_rs", "--ranks", "3", "--m", "5", "--n", "1", "--k", "1")
+        with tempfile.TemporaryDirectory() as folder:
+            done = bench("ag_moe,moe_rs", "--ranks", "2", *sizes, "--tune", *ROUNDS,
+                         IMBREX_CACHE_DIR=folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("  kept\n"), 2, done.stdout)
         for words, says in ((("gemm_rs", "--skew", "1"), "gemm_rs has no experts: --experts, "),
-                            (("ag_moe", "--experts", "2", "--top-k", "3"), "--top-k up to"),
-                            (("ag_moe", "--tune"), "ag_moe is not tuned")):
+                            (("ag_moe", "--experts", "2", "--top-k", "3"), "--top-k up to")):
             done = bench(*words, "--ranks", "2")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
