@@ -10,7 +10,7 @@
  *   buffer    one of a plan's two workspaces; runs take turns
  *   epoch     how often a buffer has been used, kept in device memory; its signals carry it
  *   credit    a reader's signal to a writer: this epoch of the buffer has been read
- *   point      what a wait waits for, as numbers that a device can record
+ *   point     what a wait waits for, as numbers that a device can record
  */
 #ifndef IMX_H
 #define IMX_H

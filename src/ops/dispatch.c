@@ -67,12 +67,6 @@ static int64_t capacity(const imbrex_dispatch_desc *desc, int ranks, int rank)
     return pairs + imx_min(most, pairs) * (imx_dispatch_align(desc) - 1);
 }
 
-int imx_dispatch_first(const imbrex_plan *plan)
-{
-    int experts = imx_dispatch_desc_of(plan)->experts;
-    return (int)imx_team_row(experts, plan->group->size, plan->group->rank);
-}
-
 int imx_dispatch_here(const imbrex_plan *plan)
 {
     return (int)experts_of(imx_dispatch_desc_of(plan), plan->group->size, plan->group->rank);

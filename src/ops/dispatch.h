@@ -23,8 +23,7 @@ static inline const imbrex_dispatch_desc *imx_dispatch_desc_of(const imbrex_plan
     return (const imbrex_dispatch_desc *)(const void *)plan->desc;
 }
 
-/* Of this rank: its first expert, how many it has, and rows that there is room for. */
-int imx_dispatch_first(const imbrex_plan *plan);
+/* Of this rank: experts that it has, and rows that there is room for. */
 int imx_dispatch_here(const imbrex_plan *plan);
 int64_t imx_dispatch_rows(const imbrex_plan *plan);
 

@@ -1,8 +1,6 @@
 /* transfer.c - gather and scatter in chunks under signals; see transfer.h for where things lie. */
 #include "transfer.h"
 
-#include "kernels/ll/args.h"
-
 imx_needs imx_transfer_both(const imx_needs *first, const imx_needs *second)
 {
     imx_needs both = *first;
@@ -217,7 +215,8 @@ static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width,
     int64_t row_bytes = width * (int64_t)imx_transfer_element(variant);
     int64_t most = imx_ceil_div(variant->shape.m, shards) * row_bytes;
     int64_t now = imx_ceil_div(m, shards) * row_bytes;
-    bool lines = variant->plan->group->whole_lines && most >= variant->config.ll_line_bytes;
+    int64_t sent = how == IMX_LL_FANS ? imx_ll_share(false, most, ranks) : most;
+    bool lines = variant->plan->group->whole_lines && sent >= variant->config.ll_line_bytes;
     if (how == IMX_LL_FANS) {
         most = imx_ll_share(lines, most, ranks);
         now = imx_ll_share(lines, now, ranks);

@@ -76,11 +76,6 @@ typedef struct tile {
     int64_t expert, row, rows, col, cols;
 } tile;
 
-static bool is_8bit(const imx_grouped_args *args)
-{
-    return args->dtype == IMBREX_E4M3 || args->dtype == IMBREX_E5M2;
-}
-
 static int dtype_of_b(const imx_grouped_args *args)
 {
     return args->dtype == IMBREX_E5M2 ? IMBREX_E4M3 : args->dtype;
@@ -209,7 +204,7 @@ static void one_tile(const imx_grouped_args *args, const tile *t, const panels *
     widen(args, t, p);
     memset(p->c, 0, ROWS * COLS * sizeof *p->c);
     for (int64_t row = 0; row < t->rows; row += AT_ONCE) {
-        if (is_8bit(args)) {
+        if (imx_dtype_eight(args->dtype)) {
             multiply_8bit(args, t, p, row);
             continue;
         }

@@ -28,7 +28,7 @@
  * Why nobody overwrites what was not read: a part is written again two epochs of its buffer later.
  * A rank that has come so far has ended a run in between, for which it had to read every peer's
  * shard (hence the empty ones); and a peer sends that shard only after it has ended the run before,
- * with all that it had to read there.
+ * with all that it had to read there.  With fans it is every peer's sum that a run reads.
  *
  * A word that no run has written for exactly 2^32 uses of its buffer would pass for a new one: that
  * is a plan which ran with few rows alone for half a day, and then with more in one certain run.

@@ -45,6 +45,12 @@ static imbrexd_wait_point point_of(const ll *p, int what, int rank)
     return (imbrexd_wait_point){ .plan = p->args->plan, .what = what, .rank = rank, .index = -1 };
 }
 
+/* What everybody gets of a rank: its rows, or its part of the sum. */
+static int of_all(const ll *p)
+{
+    return p->args->how == IMX_LL_FANS ? IMX_POINT_PART : IMX_POINT_CHUNK;
+}
+
 /* Bytes of a shard's piece at `at`, where pieces have `each`; 0: there are none. */
 static size_t piece(int64_t bytes, int64_t at, int64_t each)
 {
@@ -97,7 +103,7 @@ static int take_words(const ll *p, int from, const imx_ll_unit *unit)
     for (int64_t i = 0; i < words(bytes); i++) {
         uint32_t data;
         if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch,
-                             point_of(p, IMX_POINT_CHUNK, from), &data))
+                             point_of(p, of_all(p), from), &data))
             return 0;
         memcpy(to + i * HALF, &data, piece(bytes, i * HALF, HALF));
     }
@@ -148,7 +154,7 @@ static int take_lines(const ll *p, int from, const imx_ll_unit *unit)
     const line *at = (const line *)unit;
     int64_t bytes = shard_bytes(p, from), count = lines(bytes);
     char *to = place(p, from);
-    if (!wait_lines(p, IMX_POINT_CHUNK, from, unit, bytes))
+    if (!wait_lines(p, of_all(p), from, unit, bytes))
         return 0;
     for (int64_t i = 0; i < count; i++)
         memcpy(to + i * IMX_LL_LINE, at[i].data, piece(bytes, i * IMX_LL_LINE, IMX_LL_LINE));

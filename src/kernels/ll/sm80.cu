@@ -167,6 +167,8 @@ template <stage S>
 LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t epoch, int first, imx_ll_unit *unit)
 {
     int there = 1;
+    if (IMX_LINES)
+        __syncwarp(); /* the same instruction for all */
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
         if (comes<S>(args, first + j, i))
@@ -188,7 +190,7 @@ LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_
     int there = 1;
 #pragma unroll 1
     for (int p = first; p < first + AT_ONCE && there; p++) {
-        imbrexd_wait_point point = { args.plan, S == PARTS ? IMX_POINT_PART : IMX_POINT_CHUNK,
+        imbrexd_wait_point point = { args.plan, S == ROWS ? IMX_POINT_CHUNK : IMX_POINT_PART,
                                      p < IMX_RANKS ? sender<S>(args, p) : -1, -1 };
         uint32_t data;
         if (!comes<S>(args, p, i))
@@ -333,9 +335,9 @@ LL_FN int fan_out(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
 {
     int64_t bytes = shard_bytes(args, args.team.rank);
     imx_ll_unit sum;
-    if (!add_up(args, watch, i, epoch, first_byte(args, args.team.rank), bytes, &sum))
+    int there = add_up(args, watch, i, epoch, first_byte(args, args.team.rank), bytes, &sum);
+    if (!__all_sync(0xffffffffu, there)) /* which all lanes come to */
         return 0;
-    __syncwarp();
     if (i < imx_ll_units(IMX_LINES, bytes))
         send(args, i, epoch, sum, true);
     return 1;
