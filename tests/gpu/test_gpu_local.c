@@ -24,7 +24,7 @@ static int one_rank(void *ctx)
 
 static void run(const char *name, rank_main cases)
 {
-    if (gpu_wanted(name))
+    if (gpu_wanted("%s", name))
         gpu_report(gpu_isolated(one_rank, &cases, 120));
 }
 
