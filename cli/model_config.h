@@ -12,7 +12,11 @@ void model_config_close(model_config *config); /* takes NULL */
 
 const char *model_config_path(const model_config *config);
 
-/* A string in the object `section` ("": the whole), or NULL; goes with the config. */
+/* What the config calls the language model's own part, "text_config", or "" where it has none. */
+const char *model_config_own(const model_config *config);
+
+/* A string in the object `section` ("": the whole; "text_config.rope_scaling"), or NULL; goes with
+ * the config. */
 const char *model_config_text(const model_config *config, const char *section, const char *key);
 
 /* A number in that object; otherwise: where there is none. */
@@ -31,5 +35,9 @@ const struct json_t *model_config_value_in(const model_config *config, int part,
 
 /* The language model's own, or else that of the whole. */
 const struct json_t *model_config_value(const model_config *config, const char *key);
+
+/* That value as a number of 0 or more; otherwise: where there is none. */
+bool model_config_real(const model_config *config, const char *key, double otherwise, double *out,
+                       st_error *error) ST_MUST_CHECK;
 
 #endif /* CLI_MODEL_CONFIG_H */

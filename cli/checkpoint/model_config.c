@@ -1,7 +1,9 @@
 /* model_config.c - reads config.json, and finds values in it. */
 #include "model_config.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef IMX_HAVE_JANSSON
 
@@ -13,6 +15,7 @@ struct model_config {
     char *path;
     json_t *root;
     const json_t *parts[MODEL_CONFIG_PARTS];
+    const char *own; /* the name of parts[0], or "" */
 };
 
 /* What models of several parts call that of their language model. */
@@ -38,10 +41,13 @@ bool model_config_open(const checkpoint *from, model_config **out, st_error *err
     if (good && text)
         good = (config->root = st_json_load(config->path, text, bytes, DEPTH, error)) != NULL;
     free(text);
+    config->own = "";
     for (size_t i = 0; i < sizeof part_keys / sizeof *part_keys; i++) {
         const json_t *part = json_object_get(config->root, part_keys[i]);
-        if (json_is_object(part) && !config->parts[0])
+        if (json_is_object(part) && !config->parts[0]) {
             config->parts[0] = part;
+            config->own = part_keys[i];
+        }
     }
     config->parts[1] = config->root;
     if (!good || !config->root) {
@@ -57,24 +63,39 @@ const char *model_config_path(const model_config *config)
     return config->path;
 }
 
+const char *model_config_own(const model_config *config)
+{
+    return config->own;
+}
+
+static const json_t *find_section(const model_config *config, const char *path)
+{
+    const json_t *in = config->root;
+    while (*path) {
+        char name[64];
+        size_t length = strcspn(path, ".");
+        snprintf(name, sizeof name, "%.*s", (int)length, path);
+        in = json_object_get(in, name);
+        path += length + (path[length] == '.');
+    }
+    return in;
+}
+
 const char *model_config_text(const model_config *config, const char *section, const char *key)
 {
-    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
-    return json_string_value(json_object_get(in, key));
+    return json_string_value(json_object_get(find_section(config, section), key));
 }
 
 double model_config_number(const model_config *config, const char *section, const char *key,
                            double otherwise)
 {
-    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
-    const json_t *value = json_object_get(in, key);
+    const json_t *value = json_object_get(find_section(config, section), key);
     return json_is_number(value) ? json_number_value(value) : otherwise;
 }
 
 bool model_config_is_true(const model_config *config, const char *section, const char *key)
 {
-    const json_t *in = *section ? json_object_get(config->root, section) : config->root;
-    return json_is_true(json_object_get(in, key));
+    return json_is_true(json_object_get(find_section(config, section), key));
 }
 
 const json_t *model_config_part(const model_config *config, int part)
@@ -92,6 +113,16 @@ const json_t *model_config_value(const model_config *config, const char *key)
 {
     const json_t *own = model_config_value_in(config, 0, key);
     return own ? own : model_config_value_in(config, 1, key);
+}
+
+bool model_config_real(const model_config *config, const char *key, double otherwise, double *out,
+                       st_error *error)
+{
+    const json_t *value = model_config_value(config, key);
+    *out = value ? json_number_value(value) : otherwise;
+    return !value || (json_is_number(value) && *out >= 0) ||
+           st_fail(error, "%s: %s is %s: want a number of 0 or more", st_path_tail(config->path),
+                   key, st_json_show(value).text);
 }
 
 #else /* no jansson: no checkpoint can be opened, either */
@@ -117,6 +148,12 @@ const char *model_config_path(const model_config *config)
     return config->path;
 }
 
+const char *model_config_own(const model_config *config)
+{
+    (void)config;
+    return "";
+}
+
 const char *model_config_text(const model_config *config, const char *section, const char *key)
 {
     (void)config, (void)section, (void)key;
@@ -134,6 +171,13 @@ bool model_config_is_true(const model_config *config, const char *section, const
 {
     (void)config, (void)section, (void)key;
     return false;
+}
+
+bool model_config_real(const model_config *config, const char *key, double otherwise, double *out,
+                       st_error *error)
+{
+    (void)key, (void)otherwise, (void)out;
+    return st_fail(error, "%s: cannot be read", config->path);
 }
 
 #endif
