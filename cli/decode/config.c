@@ -41,6 +41,37 @@ static bool check_model(const reader *r)
                  "and qwen3_moe");
 }
 
+/* Of a model that check_model knows. */
+static const char *model_type(const reader *r)
+{
+    return json_string_value(model_config_value(r->config, "model_type"));
+}
+
+/* What these models' code has in every layer: without it, another model is computed. */
+static bool check_parts(const reader *r, int layer, const decode_weights *w)
+{
+    const char *name = model_type(r);
+    const json_t *biased = model_config_value(r->config, "qkv_bias");
+    const matrix *norms[] = { &w->q_norm, &w->k_norm };
+    const matrix *biases[] = { &w->q_bias, &w->k_bias, &w->v_bias };
+    bool normed = strncmp(name, "qwen3", 5) == 0;
+    for (int i = 0; i < 2; i++)
+        if ((norms[i]->rows > 0) != normed)
+            return st_fail(r->error,
+                           "%s: model_type is %s, but layer %d has %s %c_norm.weight: is it the "
+                           "config of this checkpoint, and is that whole?",
+                           r->path, name, layer, normed ? "no" : "a", "qk"[i]);
+    if (strncmp(name, "qwen2", 5) != 0 || (strcmp(name, "qwen2_moe") == 0 && json_is_false(biased)))
+        return true;
+    for (int i = 0; i < 3; i++)
+        if (!biases[i]->rows)
+            return st_fail(r->error,
+                           "%s: model_type is %s, but layer %d has no %c_proj.bias: is the "
+                           "checkpoint whole?",
+                           r->path, name, layer, "qkv"[i]);
+    return true;
+}
+
 /* What other models' attention has beyond theirs. */
 static bool check_beyond(const reader *r)
 {
@@ -167,35 +198,39 @@ static bool read_scaling(const reader *r, const json_t *scaling, const char *wha
            read_real(r, scaling, what, "original_max_position_embeddings", 0, &rope->original);
 }
 
-/* rope_theta and rope_scaling, or both in rope_parameters, as later configs have them. */
+/* rope_theta and rope_scaling, or both in one of rope_parameters, as later configs have them, and
+ * rope_scaling. */
 static bool read_rope(const reader *r, decode_rope *rope)
 {
     const json_t *parameters = model_config_value(r->config, "rope_parameters");
     const json_t *scaling = model_config_value(r->config, "rope_scaling");
     const json_t *theta = model_config_value(r->config, "rope_theta");
     const json_t *part = model_config_value(r->config, "partial_rotary_factor");
-    const json_t *part_in = json_object_get(parameters, "partial_rotary_factor");
-    part = part ? part : part_in;
+    const json_t *in = parameters ? parameters : scaling;
+    const json_t *theta_in = json_object_get(in, "rope_theta");
+    if (parameters && scaling)
+        return wrong(r, "rope_scaling", scaling,
+                     "there is a rope_parameters, too: leave one of them out");
+    part = part ? part : json_object_get(in, "partial_rotary_factor");
     if (part && !(json_is_number(part) && json_number_value(part) == 1))
         return wrong(r, "partial_rotary_factor", part, "only 1 is computed");
-    theta = json_object_get(parameters, "rope_theta") ? json_object_get(parameters, "rope_theta")
-                                                      : theta;
+    theta = theta_in ? theta_in : theta;
+    if (!theta && strcmp(model_type(r), "mixtral") == 0)
+        return st_fail(r->error, "%s: has no rope_theta: give that of the model", r->path);
     rope->theta = 10000;
     if (theta && !(json_is_number(theta) && json_number_value(theta) > 0))
         return wrong(r, "rope_theta", theta, "want a number above 0");
     if (theta)
         rope->theta = json_number_value(theta);
-    if (parameters)
-        return read_scaling(r, parameters, "rope_parameters", rope);
-    return !scaling || read_scaling(r, scaling, "rope_scaling", rope);
+    return !in || read_scaling(r, in, parameters ? "rope_parameters" : "rope_scaling", rope);
 }
 
 static bool apply(const reader *r, int layer, int64_t tokens, decode_weights *w)
 {
-    const json_t *eps = model_config_value(r->config, "rms_norm_eps");
-    w->eps = eps && json_is_number(eps) ? json_number_value(eps) : 1e-6;
     return check_model(r) && check_beyond(r) && check_window(r, layer, tokens) &&
-           read_heads(r, w) && check_biases(r, layer, w) && read_rope(r, &w->rope);
+           read_heads(r, w) && check_biases(r, layer, w) && check_parts(r, layer, w) &&
+           read_rope(r, &w->rope) &&
+           model_config_real(r->config, "rms_norm_eps", 1e-6, &w->eps, r->error);
 }
 
 bool decode_config_apply(const checkpoint *from, int layer, int64_t tokens, decode_weights *weights,

@@ -123,8 +123,8 @@ bool decode_reference_open(const decode_source *source, const decode_model *mode
 void decode_reference_close(decode_reference *reference);
 
 /* An element's spread is what its sum comes to if the signs of its terms fall at random, where each
- * term has the error of a rounded weight of attention: rounding errors grow with it, and not with
- * the element itself. */
+ * term has the error of a rounded weight of attention, and of a score of rounded q and k: rounding
+ * errors grow with it, and not with the element itself. */
 typedef struct decode_error {
     double largest; /* |y - reference| */
     double scale;   /* largest |reference| */
@@ -146,6 +146,8 @@ void decode_check_add(decode_error *sum, const decode_error *more);
 double decode_check_relative(const decode_error *error);
 double decode_check_allowed(imbrex_dtype dtype);
 double decode_check_worst_allowed(imbrex_dtype dtype);
+/* Whether zeros would be near enough to y, so that nothing can be said. */
+bool decode_check_blind(const decode_error *error, imbrex_dtype dtype);
 bool decode_check_passed(const decode_error *error, imbrex_dtype dtype); /* false for NaN, too */
 
 /* ---- rank.c: from making its group to the result --------------------------------------------- */

@@ -208,8 +208,5 @@ bool decode_layer_check(const checkpoint *from, int layer, const decode_weights 
                            file, layer, st_dtype_name(st_dtype_of(copy.q.dtype)), t->name,
                            st_dtype_name(st_dtype_of(t->at->dtype)));
     }
-    if ((copy.q_norm.rows > 0) != (copy.k_norm.rows > 0))
-        return st_fail(error, "%s: layer %d has %s_norm.weight alone: want both or none", file,
-                       layer, copy.q_norm.rows ? "q" : "k");
     return true;
 }

@@ -9,7 +9,7 @@
 
 #include "options.h"
 
-enum { CONTEXT_MOST = 1 << 24, BATCH_MOST = 1 << 16, GROUP_MOST = 16 };
+enum { CONTEXT_MOST = 1 << 24, BATCH_MOST = 1 << 16, HEADS_MOST = 1 << 16, GROUP_MOST = 16 };
 
 /* ---- Random ones ----------------------------------------------------------------------------- */
 
@@ -39,7 +39,7 @@ bool decode_model_parse_random(const char *text, int64_t sizes[2])
 
 bool decode_model_parse_shape(const char *text, int64_t sizes[4])
 {
-    return parse(text, 4, (const int64_t[]){ 1 << 20, 1 << 16, 1 << 16, 256 }, sizes);
+    return parse(text, 4, (const int64_t[]){ 1 << 20, HEADS_MOST, HEADS_MOST, 256 }, sizes);
 }
 
 static void make_weights(const int64_t sizes[4], decode_weights *w)
@@ -88,14 +88,23 @@ static bool read_cached(decode_model *m, const char *name, matrix *out, st_error
     if (!t)
         return false;
     const int64_t *shape = t->shape;
-    if (m->context < 0)
+    const char *path = st_path_tail(st_path(m->input_file));
+    if (shape[1] > HEADS_MOST || shape[2] > CONTEXT_MOST)
+        return st_fail(error,
+                       "%s: %s has %" PRId64 " heads and %" PRId64
+                       " tokens of a sequence: want at most %d and %d",
+                       path, name, shape[1], shape[2], HEADS_MOST, CONTEXT_MOST);
+    if (m->context < 0) {
+        m->cached_heads = shape[1];
         m->context = shape[2];
-    if (shape[0] != m->batch || shape[2] != m->context)
+    }
+    if (shape[0] != m->batch || shape[1] != m->cached_heads || shape[2] != m->context)
         return st_fail(error,
                        "%s: %s is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
-                       "]: want %" PRId64 " sequences, as x has, of %" PRId64 " tokens, as k has",
-                       st_path_tail(st_path(m->input_file)), name, shape[0], shape[1], shape[2],
-                       shape[3], m->batch, m->context);
+                       "]: want %" PRId64 " sequences, as x has, of %" PRId64 " heads and %" PRId64
+                       " tokens, as k has",
+                       path, name, shape[0], shape[1], shape[2], shape[3], m->batch,
+                       m->cached_heads, m->context);
     *out = (matrix){ .rows = shape[0] * shape[1] * shape[2],
                      .cols = shape[3],
                      .dtype = st_dtype_imbrex(t->dtype),
@@ -166,13 +175,12 @@ static bool check_input(const decode_source *q, const decode_model *m, st_error 
                        ": give an --input made for this model",
                        st_path_tail(q->input), m->x.cols, w->hidden);
     for (int i = 0; i < 2; i++)
-        if (caches[i]->cols != w->head_dim ||
-            caches[i]->rows != m->batch * w->kv_heads * m->context)
+        if (caches[i]->cols != w->head_dim || m->cached_heads != w->kv_heads)
             return st_fail(error,
-                           "%s: %c has heads of %" PRId64 " numbers: want [%" PRId64
-                           ", %d, %" PRId64 ", %d]",
-                           st_path_tail(q->input), "kv"[i], caches[i] -> cols, m -> batch,
-                           w -> kv_heads, m -> context, w -> head_dim);
+                           "%s: %c has %" PRId64 " heads of %" PRId64 " numbers: want [%" PRId64
+                           ", %d, %" PRId64 ", %d] for this layer",
+                           st_path_tail(q->input), "kv"[i], m -> cached_heads, caches[i] -> cols,
+                           m -> batch, w -> kv_heads, m -> context, w -> head_dim);
     return true;
 }
 

@@ -82,6 +82,7 @@ typedef struct decode_model {
     int64_t *lengths;       /* [batch]: tokens that each has */
     matrix x;               /* [batch, hidden]: the new token of each */
     matrix k, v;            /* [batch * kv_heads * context, head_dim] */
+    int64_t cached_heads;   /* kv_heads, as an input's k and v have it */
     imbrex_dtype dtype;     /* to compute in */
     char name[200];         /* for people */
     char prefix[DECODE_PREFIX];

@@ -46,6 +46,10 @@ static void print_check(const decode_error *e, imbrex_dtype dtype)
 {
     if (e->apart)
         printf("  ranks do not have the same y, as all are to\n");
+    if (decode_check_blind(e, dtype))
+        printf(
+            "  rounding may change y by all that it is, so nothing can be said of it: compute in "
+            "f32\n");
     printf("  error of all of y        %.2g of its spread, allowed %.2g\n",
            decode_check_relative(e), decode_check_allowed(dtype));
     printf("  worst element            %.2g of its spread, allowed %.2g\n", e->worst,
@@ -116,6 +120,8 @@ static void json_check(const decode_result *r)
     json_number("worst_element", e->worst, ",");
     json_number("worst_element_allowed", decode_check_worst_allowed(r->shape.dtype), ",");
     printf("  \"ranks_differ\": %s,\n", e->apart ? "true" : "false");
+    printf("  \"zeros_would_pass\": %s,\n",
+           decode_check_blind(e, r->shape.dtype) ? "true" : "false");
     printf("  \"passed\": %s\n", decode_check_passed(e, r->shape.dtype) ? "true" : "false");
 }
 

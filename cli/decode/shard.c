@@ -5,7 +5,9 @@
 
 #include "decode.h"
 
-enum { COLUMNS = 8 }; /* a rank's columns are a multiple of it, so that rows are of 16 bytes */
+/* A rank's columns are a multiple of COLUMNS, so that rows are of 16 bytes; all rows' heads of q, k
+ * and v are counted in 32 bits. */
+enum { COLUMNS = 8, ROWS_MOST = 1 << 30 };
 
 /* ---- Who has what ---------------------------------------------------------------------------- */
 
@@ -20,10 +22,29 @@ static int first_kv_head(const decode_weights *w, int rank, int ranks)
     return (int)((int64_t)rank * w->kv_heads / ranks);
 }
 
+/* The cache, with the new tokens, in float32. */
+static bool is_too_large(const decode_model *m)
+{
+    const decode_weights *w = &m->weights;
+    const int64_t sizes[] = { w->kv_heads, m->context + 1, w->head_dim, sizeof(float) };
+    int64_t bytes = m->batch;
+    for (int i = 0; i < 4; i++)
+        if (__builtin_mul_overflow(bytes, sizes[i], &bytes))
+            return true;
+    return m->batch * (w->heads + 2 * (int64_t)w->kv_heads) > ROWS_MOST;
+}
+
 bool decode_shape_of(const decode_model *m, int ranks, bool by_heads, decode_shape *out, char *why,
                      size_t size)
 {
     const decode_weights *w = &m->weights;
+    if (is_too_large(m)) {
+        snprintf(why, size,
+                 "%lld sequences of %lld tokens are too many for %d heads and %d of the cache: "
+                 "give fewer or shorter ones",
+                 (long long)m->batch, (long long)m->context, w->heads, w->kv_heads);
+        return false;
+    }
     if (w->heads % ranks) {
         snprintf(why, size,
                  "the layer's %d heads cannot be shared out evenly over %d ranks: want ranks that "

@@ -4,6 +4,7 @@ models' formulas in numpy's float64."""
 import json
 import math
 import os
+import struct
 import sys
 import unittest
 
@@ -97,6 +98,7 @@ class Decode(unittest.TestCase):
     def setUp(self):
         self.dir = test_mlp.tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
+        self.nest = lambda config: config
         self.model("llama")
 
     def path(self, name):
@@ -137,7 +139,7 @@ class Decode(unittest.TestCase):
             save_file(self.kept, self.path("w.safetensors"))
             save_file({**tokens, "lengths": self.lengths}, self.path("x.safetensors"))
         with open(self.path("config.json"), "w") as file:
-            json.dump(self.config, file)
+            json.dump(self.nest(self.config), file)
         self.tokens = tokens
         return self.formula()
 
@@ -184,6 +186,26 @@ class Decode(unittest.TestCase):
                     self.assertEqual(result["rope"], {"llama": "llama3", "mistral": "linear"}
                                      .get(name, "default"))
             self.matters(*parts)
+
+    def test_models_of_several_parts(self):
+        """The language model's own part counts, all of it, and what other parts say does not."""
+        strange = dict(num_attention_heads=3, rope_theta=7.0, head_dim=32, rms_norm_eps=1.0)
+        for name in ("llama", "qwen3", "mistral"):
+            self.model(name)
+            for whole in (strange, {**strange, "llm_config": dict(head_dim=100000)}):
+                with self.subTest(model=name, whole=whole):
+                    self.nest = lambda config: {"model_type": "vlm", "text_config": config, **whole}
+                    self.check(2, "tokens")
+        self.model("llama")
+        self.nest = lambda config: {**config, "text_config": {}, "llm_config": dict(
+            head_dim=100000, num_key_value_heads=0, num_attention_heads=1)}
+        self.check(2, "tokens")
+
+    def test_fields_at_other_places(self):
+        for name, more in (("llama", dict(rope_scaling=dict(rope_type="default", rope_theta=50.0))),
+                           ("llama", dict(model_type="qwen2_moe", qkv_bias=False))):
+            self.model(name, **more)
+            self.check(2, "tokens")
 
     def test_three_ranks_and_more_biases(self):
         """Heads of three ranks, columns that do not divide, a bias of o as well."""
@@ -270,6 +292,17 @@ class Decode(unittest.TestCase):
                  "low_freq_factor of rope_scaling is missing: want a number above 0"),
                 ("llama", dict(rope_scaling=dict(rope_type="linear", factor=0)),
                  "factor of rope_scaling is 0: want a number above 0"),
+                ("mistral", dict(rope_scaling=dict(rope_type="linear", factor=2.0)),
+                 "there is a rope_parameters, too: leave one of them out"),
+                ("llama", dict(model_type="mixtral", rope_theta=None), "has no rope_theta: give"),
+                ("llama", dict(rms_norm_eps="1e-3"), 'rms_norm_eps is "1e-3": want a number of 0'),
+                ("llama", dict(rms_norm_eps=-1), "rms_norm_eps is -1: want a number of 0 or more"),
+                ("llama", dict(model_type="qwen3"),
+                 f"model_type is qwen3, but layer {LAYER} has no q_norm.weight"),
+                ("qwen3", dict(model_type="llama"),
+                 f"model_type is llama, but layer {LAYER} has a q_norm.weight"),
+                ("llama", dict(model_type="qwen2"),
+                 f"model_type is qwen2, but layer {LAYER} has no q_proj.bias"),
                 ("llama", dict(rope_theta="big"), 'rope_theta is "big": want a number above 0'),
                 ("llama", dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5: only 1"),
                 ("mistral", dict(sliding_window=40),
@@ -315,7 +348,7 @@ class Decode(unittest.TestCase):
         self.save()
         del self.tensors[PREFIX + "k_norm.weight"]
         self.save_only()
-        self.refused(f"layer {LAYER} has q_norm.weight alone: want both or none")
+        self.refused(f"model_type is qwen3, but layer {LAYER} has no k_norm.weight")
         self.model("llama")
         self.save()
         del self.tensors[PREFIX + "v_proj.weight"]
@@ -348,6 +381,22 @@ class Decode(unittest.TestCase):
                           self.path("x.safetensors"))
                 self.refused(part)
 
+    def test_caches_of_impossible_sizes(self):
+        """Tensors of no bytes, whose other sizes may be any."""
+        self.save()
+        for shape, part in (((2, 0, 2 ** 62, 64), "k has 0 heads and 4611686018427387904 tokens"),
+                            ((2, 2 ** 40, 0, 64), "k has 1099511627776 heads and 0 tokens"),
+                            ((2, 3, 0, 64), "k has 3 heads of 64 numbers: want [2, 2, 0, 64]")):
+            with self.subTest(shape=shape):
+                x = struct.pack("<f", 1) * 2 * HIDDEN
+                header = {"x": dict(dtype="F32", shape=[2, HIDDEN], data_offsets=[0, len(x)])}
+                for name in "kv":
+                    header[name] = dict(dtype="F32", shape=shape, data_offsets=[len(x)] * 2)
+                text = json.dumps(header).encode()
+                with open(self.path("x.safetensors"), "wb") as file:
+                    file.write(struct.pack("<Q", len(text)) + text + x)
+                self.refused(part)
+
     def test_command_lines(self):
         for args, part in (
                 (("--random", "2,50"), "of which layer? Give --weights or --shape"),
@@ -371,6 +420,11 @@ class Decode(unittest.TestCase):
                 done = run("decode", *args)
                 self.assertEqual(done.returncode, 1, done.stdout)
                 self.assertIn(part, done.stderr)
+        for args in (("--shape", "8,65536,65536,256", "--random", "65536,16777212"),
+                     ("--shape", "8,16384,16384,256", "--random", "65535,1")):
+            done = run("decode", *args, "--ranks", "4", "--device", "cpu")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("are too many for", done.stderr)
 
 
 if __name__ == "__main__":

@@ -142,13 +142,51 @@ static void sees_what_is_wrong(void **state)
     }
 }
 
+/* y of zeros, in bf16: what the check says of it. */
+static void check_zeros(const decode_model *model, bool *passed, bool *blind)
+{
+    static const uint16_t zeros[3 * 64];
+    const decode_source source = { .shape = "64,4,2,64" };
+    decode_reference reference;
+    decode_error found;
+    st_error error;
+    assert_true(decode_reference_open(&source, model, &reference, &error));
+    assert_true(decode_check(&reference, IMBREX_BF16, 0, 3, zeros, NULL, &found));
+    *passed = decode_check_passed(&found, IMBREX_BF16);
+    *blind = decode_check_blind(&found, IMBREX_BF16);
+    decode_reference_close(&reference);
+}
+
+/* Large scores give room to what they may change: nothing where one token has all the weight, all
+ * where many have the same score. */
+static void zeros_fail(void **state)
+{
+    static float ones[3 * 2 * 21 * 64];
+    const decode_source source = { .shape = "64,4,2,64", .random = "3,21", .dtype = "bf16" };
+    decode_model model;
+    st_error error;
+    bool passed, blind;
+    (void)state;
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+        ones[i] = 1;
+    assert_true(decode_model_open(&source, &model, &error));
+    check_zeros(&model, &passed, &blind);
+    assert_true(!passed && !blind);
+    model.weights.q = matrix_random(77, 256, 64, 1000);
+    check_zeros(&model, &passed, &blind);
+    assert_true(!passed && !blind);
+    model.k.data = ones;
+    check_zeros(&model, &passed, &blind);
+    assert_true(!passed && blind);
+    decode_model_close(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads),
-        cmocka_unit_test(fake_gpus),
-        cmocka_unit_test(checked),
-        cmocka_unit_test(sees_what_is_wrong),
+        cmocka_unit_test(threads),    cmocka_unit_test(fake_gpus),
+        cmocka_unit_test(checked),    cmocka_unit_test(sees_what_is_wrong),
+        cmocka_unit_test(zeros_fail),
     };
     fake_ranks_begin();
     fake_driver_add_kernel("place", decode_place_entry());
