@@ -52,11 +52,13 @@ static bool is_weight(const char *rest, const char *const *names, bool fp8)
 /* The number of the expert whose weight this is, or -1. */
 static int expert_of(const char *rest, const char *const *names, bool fp8)
 {
+    char again[32];
     int expert, end = 0;
-    return sscanf(rest, "experts.%9d.%n", &expert, &end) == 1 && end &&
-                   is_weight(rest + end, names, fp8)
-               ? expert
-               : -1;
+    if (sscanf(rest, "experts.%9d.%n", &expert, &end) != 1 || !end)
+        return -1;
+    snprintf(again, sizeof again, "experts.%d.", expert); /* not experts.01. */
+    return strncmp(rest, again, strlen(again)) == 0 && is_weight(rest + end, names, fp8) ? expert
+                                                                                         : -1;
 }
 
 static bool is_known(const char *rest, const char *const *names, bool fp8)
@@ -92,6 +94,7 @@ static const char *says_of(const char *rest)
 static bool check_names(finding *f, int *count, st_error *error)
 {
     size_t length = strlen(f->prefix);
+    const char *other = NULL;
     *count = 0;
     for (size_t i = 0; i < checkpoint_count(f->from); i++) {
         const char *name = checkpoint_name(f->from, i), *rest = name + length;
@@ -100,9 +103,12 @@ static bool check_names(finding *f, int *count, st_error *error)
         int expert = expert_of(rest, f->names, f->fp8);
         if (expert >= *count)
             *count = expert + 1;
-        for (int k = 0; k < 2; k++)
-            if (strncmp(rest, shared_names[k], strlen(shared_names[k])) == 0)
-                f->shared = shared_names[k];
+        for (int k = 0; k < 2; k++) {
+            if (strncmp(rest, shared_names[k], strlen(shared_names[k])) != 0)
+                continue;
+            other = f->shared && f->shared != shared_names[k] ? name : other;
+            f->shared = shared_names[k];
+        }
         if (is_known(rest, f->names, f->fp8))
             continue;
         const char *says = says_of(rest);
@@ -110,6 +116,11 @@ static bool check_names(finding *f, int *count, st_error *error)
                               st_path_tail(checkpoint_holder(f->from, name)), f->layer, name, says)
                     : mlp_layer_refuse(f->from, f->layer, name, error);
     }
+    if (other)
+        return st_fail(error,
+                       "%s: layer %d has %.120s, and others below %s: name a file with one of both",
+                       st_path_tail(checkpoint_holder(f->from, other)), f->layer, other,
+                       strstr(other, shared_names[0]) ? shared_names[1] : shared_names[0]);
     return *count <= MOST ||
            st_fail(error, "%s: layer %d has an expert %d: at most %d experts are computed",
                    st_path_tail(checkpoint_path(f->from)), f->layer, *count - 1, MOST);
@@ -149,7 +160,7 @@ static bool read_three(finding *f, const char *below, const char *const *names, 
     }
     out->hidden = hidden;
     out->ffn = ffn;
-    return true;
+    return mlp_layer_fits(f->from, f->layer, out, error);
 }
 
 static bool read_experts(finding *f, mlp_experts *x, st_error *error)

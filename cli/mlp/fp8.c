@@ -86,6 +86,15 @@ static bool check_scales(checkpoint *from, const char *name, const matrix *scale
     return true;
 }
 
+static bool has_both(checkpoint *from, const char *prefix, const char *projection)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s.weight_scale_inv", prefix, projection);
+    bool inverse = checkpoint_has(from, name);
+    name[strlen(name) - strlen("_inv")] = '\0';
+    return inverse && checkpoint_has(from, name);
+}
+
 static bool find_weight_scales(checkpoint *from, const char *prefix, const char *projection,
                                const matrix *weight, mlp_fp8 *fp8, matrix *out, st_error *error)
 {
@@ -94,6 +103,9 @@ static bool find_weight_scales(checkpoint *from, const char *prefix, const char 
              fp8->scaling == IMBREX_PER_BLOCK ? "_inv" : "");
     if (!checkpoint_has(from, name) && fp8->scaling == IMBREX_PER_BLOCK)
         name[strlen(name) - strlen("_inv")] = '\0'; /* as compressed-tensors calls them */
+    if (has_both(from, prefix, projection))
+        return st_fail(error, "%s: has %.120s as weight_scale and as weight_scale_inv: want one",
+                       st_path_tail(checkpoint_holder(from, name)), name);
     if (!read_scales(from, name, out, error) || !check_scales(from, name, out, error))
         return false;
     const bool blocks = fp8->scaling == IMBREX_PER_BLOCK;
@@ -183,7 +195,7 @@ static bool read_fp8(const model_config *config, const json_t *from, mlp_fp8 *ou
     if (format && !is_text(from, "fmt", "e4m3"))
         return fail_config(config, "fmt", format, "e4m3", error);
     out->scaling = IMBREX_PER_ROW;
-    if (json_is_array(size)) {
+    if (size && !json_is_null(size)) {
         for (size_t i = 0; i < 2; i++)
             if (json_array_size(size) != 2 || json_integer_value(json_array_get(size, i)) != BLOCK)
                 return fail_config(config, "weight_block_size", size, "[128, 128]", error);

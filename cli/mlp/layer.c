@@ -86,27 +86,40 @@ static bool has_layer(const checkpoint *from, const char *model, const char *par
     return false;
 }
 
-/* Experts may lie elsewhere, too: feed_forward. */
-static bool is_expert(const char *name, int layer)
+/* Experts may lie elsewhere, too: feed_forward.  A gate or a router there may be another's. */
+static bool is_expert(const char *name, const char *model, int layer)
 {
-    char part[32];
-    snprintf(part, sizeof part, "layers.%d.", layer);
-    const char *at = strstr(name, part);
-    return at && find_strange(at) == experts;
+    char layers[32];
+    size_t length = (size_t)snprintf(layers, sizeof layers, "layers.%d.", layer);
+    size_t before = model ? strlen(model) : 0;
+    if (model && strncmp(name, model, before) != 0)
+        return false;
+    const char *at = model ? name + before : strstr(name, layers);
+    if (!at || strncmp(at, layers, length) != 0)
+        return false;
+    bool ours = strncmp(at + length, below[0], strlen(below[0])) == 0 ||
+                strncmp(at + length, below[1], strlen(below[1])) == 0;
+    return strstr(at, "expert") || (ours && find_strange(at) == experts);
 }
 
-bool mlp_layer_has_experts(const checkpoint *from, int layer)
+static const char *find_expert(const checkpoint *from, const char *model, int layer)
 {
     for (size_t i = 0; i < checkpoint_count(from); i++)
-        if (is_expert(checkpoint_name(from, i), layer))
-            return true;
-    return false;
+        if (is_expert(checkpoint_name(from, i), model, layer))
+            return checkpoint_name(from, i);
+    return NULL;
 }
 
-static bool fail_layer(const checkpoint *from, const char *const *list, int count, int layer,
-                       st_error *error)
+bool mlp_layer_has_experts(const checkpoint *from, const char *model, int layer)
 {
-    int first = -1, last = -1;
+    return find_expert(from, model, layer) != NULL;
+}
+
+/* model: as it was asked for, or NULL. */
+static bool fail_layer(const checkpoint *from, const char *model, int layer, st_error *error)
+{
+    const char *const *list = model ? &model : models, *expert = find_expert(from, model, layer);
+    int first = -1, last = -1, count = model ? 1 : MODELS;
     char name[NAME_BYTES];
     for (size_t i = 0; i < checkpoint_count(from); i++) {
         for (int k = 0; k < count * PARTS; k++) {
@@ -117,9 +130,8 @@ static bool fail_layer(const checkpoint *from, const char *const *list, int coun
                 last = other;
         }
     }
-    for (size_t i = 0; i < checkpoint_count(from); i++)
-        if (is_expert(checkpoint_name(from, i), layer))
-            return mlp_layer_refuse(from, layer, checkpoint_name(from, i), error);
+    if (expert)
+        return mlp_layer_refuse(from, layer, expert, error);
     snprintf(name, sizeof name, "%slayers.%d.mlp.gate_proj.weight", list[0], layer);
     if (first < 0)
         return checkpoint_fail_missing(from, name, error);
@@ -145,10 +157,20 @@ bool mlp_layer_prefix(const checkpoint *from, const char *model, int layer, char
         part = i % PARTS;
     }
     if (!found)
-        return fail_layer(from, list, count, layer, error);
+        return fail_layer(from, model, layer, error);
     int length = snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.%s", found, layer, below[part]);
     return length < MLP_LAYER_PREFIX ||
            st_fail(error, "--prefix is longer than %d characters", MLP_LAYER_PREFIX - 32);
+}
+
+bool mlp_layer_fits(const checkpoint *from, int layer, const mlp_weights *weights, st_error *error)
+{
+    return (weights->hidden <= MLP_SIZE_MOST && weights->ffn <= MLP_SIZE_MOST) ||
+           st_fail(error,
+                   "%s: layer %d has a hidden size of %" PRId64 " and %" PRId64
+                   " features: at most %d of each are computed",
+                   st_path_tail(checkpoint_path(from)), layer, weights->hidden, weights->ffn,
+                   MLP_SIZE_MOST);
 }
 
 bool mlp_layer_listed(const checkpoint *from, const char *prefix, st_error *error)
@@ -309,7 +331,7 @@ bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights 
         mlp.ffn = mlp.gate.rows;
         mlp.hidden = mlp.gate.cols;
     }
-    if (!check_all(from, layer, prefix, &mlp, error))
+    if (!check_all(from, layer, prefix, &mlp, error) || !mlp_layer_fits(from, layer, &mlp, error))
         return false;
     *weights = mlp;
     return true;

@@ -95,7 +95,7 @@ int cli_mlp(int argc, char **argv)
 {
     mlp_source source = { .layer = NO_LAYER };
     mlp_request request = { .rounds = 9 };
-    const char *parallel = "sp", *experts = "tensor";
+    const char *parallel = "sp", *experts = NULL;
     int64_t ranks = 0;
     const option options[] = {
         { "weights", 'w', .text = &source.weights, .metavar = "PATH",
@@ -184,7 +184,7 @@ int cli_mlp(int argc, char **argv)
         return options_exit(given);
     request.replicated = strcmp(parallel, "ar") == 0;
     request.norm = source.norm;
-    request.whole = strcmp(experts, "whole") == 0;
+    request.whole = experts && strcmp(experts, "whole") == 0;
     ranks = launch_count(&page, ranks, RANKS);
     int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)
@@ -205,7 +205,12 @@ int cli_mlp(int argc, char **argv)
         mlp_model_close(&model);
         return complain(error.text);
     }
-    wrong = check_overwrites(&page, &request);
+    wrong = experts && !model.experts.count
+                ? options_wrong(&page,
+                                "--experts is for layers of experts, and %s has none: leave "
+                                "it out",
+                                model.name)
+                : check_overwrites(&page, &request);
     int code = wrong < 0 ? options_exit(wrong) : launch_start(ranks, rank_main, &request);
     mlp_reference_close(&reference);
     mlp_model_close(&model);

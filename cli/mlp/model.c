@@ -11,15 +11,6 @@
 
 /* ---- What happens to y ----------------------------------------------------------------------- */
 
-/* The language model's own, or else that of the whole. */
-static double number_of(const model_config *config, const char *key, double otherwise)
-{
-    static const char *const sections[] = { "text_config", "llm_config", "language_config", "" };
-    for (int i = 3; i >= 0; i--)
-        otherwise = model_config_number(config, sections[i], key, otherwise);
-    return otherwise;
-}
-
 static bool is_gemma(const model_config *config)
 {
     const char *model = model_config_text(config, "", "model_type");
@@ -46,9 +37,9 @@ bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64
                        "%" PRId64,
                        st_path_tail(checkpoint_holder(from, name)), name, after->gamma.cols,
                        hidden);
-    after->eps = config ? number_of(config, "rms_norm_eps", 1e-6) : 1e-6;
+    after->eps = 1e-6;
     after->offset = config && is_gemma(config) ? 1 : 0;
-    return true;
+    return !config || model_config_real(config, "rms_norm_eps", 1e-6, &after->eps, error);
 }
 
 /* ---- Random ones ----------------------------------------------------------------------------- */
@@ -114,7 +105,7 @@ bool mlp_model_parse(const char *text, mlp_sizes *sizes)
     long long h, f, t;
     char rest;
     if (sscanf(text, "%lld,%lld,%lld%c", &h, &f, &t, &rest) != 3 || h < 1 || f < 1 || t < 1 ||
-        h > 1 << 20 || f > 1 << 20 || t > 1 << 24)
+        h > MLP_SIZE_MOST || f > MLP_SIZE_MOST || t > 1 << 24)
         return false;
     if (sizes)
         *sizes = (mlp_sizes){ .hidden = h, .ffn = f, .tokens = t };
@@ -179,7 +170,7 @@ static bool find_layer(const mlp_source *q, mlp_model *m, st_error *error)
     if (!checkpoint_open(q->weights, &m->weights_file, error) ||
         !model_config_open(m->weights_file, &config, error))
         return false;
-    bool experts = mlp_layer_has_experts(m->weights_file, (int)q->layer);
+    bool experts = mlp_layer_has_experts(m->weights_file, q->prefix, (int)q->layer);
     bool good = (experts ? find_experts : find_dense)(q, config, m, error) &&
                 (!q->norm || mlp_norm_find(m->weights_file, m->prefix, q->norm, m->weights.hidden,
                                            config, &m->after, error));

@@ -56,8 +56,13 @@ enum { MLP_LAYER_PREFIX = 128 };
 bool mlp_layer_prefix(const checkpoint *from, const char *model, int layer, char *prefix,
                       st_error *error) ST_MUST_CHECK;
 
-/* Whether the layer has tensors that speak of experts, computed or not. */
-bool mlp_layer_has_experts(const checkpoint *from, int layer);
+/* Whether the layer has tensors that speak of experts, computed or not; model: as above. */
+bool mlp_layer_has_experts(const checkpoint *from, const char *model, int layer);
+
+/* Whether the sizes of a layer, or of an expert of it, are at most MLP_SIZE_MOST. */
+enum { MLP_SIZE_MOST = 1 << 20 };
+bool mlp_layer_fits(const checkpoint *from, int layer, const mlp_weights *weights,
+                    st_error *error) ST_MUST_CHECK;
 
 /* Refuses a tensor of the layer by its name, and returns false. */
 bool mlp_layer_refuse(const checkpoint *from, int layer, const char *name, st_error *error);

@@ -6,8 +6,13 @@
 
 #include "mlp.h"
 
-static const char *const sections[] = { "", "text_config", "llm_config", "language_config" };
-enum { SECTIONS = sizeof sections / sizeof *sections };
+/* Where the config is looked into: the whole, and then the language model's own part. */
+enum { SECTIONS = 2 };
+
+static const char *section_of(const model_config *config, int i)
+{
+    return i ? model_config_own(config) : "";
+}
 
 /* ---- A dense layer --------------------------------------------------------------------------- */
 
@@ -91,7 +96,7 @@ static bool read_activation(const checkpoint *file, const char *asked, mlp_refer
     if (!model_config_open(file, &config, error))
         return false;
     for (int i = 0; config && i < SECTIONS * 5; i++) {
-        const char *text = model_config_text(config, sections[i / 5], keys[i % 5]);
+        const char *text = model_config_text(config, section_of(config, i / 5), keys[i % 5]);
         if (text)
             snprintf(name, sizeof name, "%s", text);
     }
@@ -114,7 +119,8 @@ static bool read_norm(const mlp_source *source, const char *prefix, mlp_referenc
         return false;
     to->after.eps = 1e-6;
     for (int i = 0; config && i < SECTIONS; i++)
-        to->after.eps = model_config_number(config, sections[i], "rms_norm_eps", to->after.eps);
+        to->after.eps =
+            model_config_number(config, section_of(config, i), "rms_norm_eps", to->after.eps);
     const char *model = config ? model_config_text(config, "", "model_type") : NULL;
     to->after.offset = model && strstr(model, "gemma") == model;
     model_config_close(config);
@@ -126,14 +132,14 @@ static bool read_norm(const mlp_source *source, const char *prefix, mlp_referenc
 static double number_of(const model_config *config, const char *key, double otherwise)
 {
     for (int i = 0; i < SECTIONS; i++)
-        otherwise = model_config_number(config, sections[i], key, otherwise);
+        otherwise = model_config_number(config, section_of(config, i), key, otherwise);
     return otherwise;
 }
 
 static const char *text_of(const model_config *config, const char *key, const char *otherwise)
 {
     for (int i = 0; i < SECTIONS; i++) {
-        const char *text = model_config_text(config, sections[i], key);
+        const char *text = model_config_text(config, section_of(config, i), key);
         otherwise = text ? text : otherwise;
     }
     return otherwise;
@@ -201,7 +207,7 @@ static imbrex_gate read_choice(const model_config *config, const mlp_experts *x)
     gate.sigmoid = strcmp(text_of(config, "scoring_func", third ? "sigmoid" : ""), "sigmoid") == 0;
     gate.scale = (float)number_of(config, "routed_scaling_factor", 1);
     for (int i = 0; i < SECTIONS; i++)
-        gate.renormalize |= model_config_is_true(config, sections[i], "norm_topk_prob");
+        gate.renormalize |= model_config_is_true(config, section_of(config, i), "norm_topk_prob");
     if (strcmp(method, "greedy") != 0 && number_of(config, "n_group", 1) > 1) {
         gate.groups = (int)number_of(config, "n_group", 1);
         gate.top_groups = (int)number_of(config, "topk_group", 1);
@@ -210,7 +216,9 @@ static imbrex_gate read_choice(const model_config *config, const mlp_experts *x)
     return gate;
 }
 
-static bool read_experts(const char *prefix, mlp_reference *to, st_error *error)
+/* run: the choice as the run reads it. */
+static bool read_experts(const char *prefix, const imbrex_gate *run, mlp_reference *to,
+                         st_error *error)
 {
     mlp_experts *x = &to->experts;
     char name[MLP_LAYER_PREFIX + 64];
@@ -229,6 +237,13 @@ static bool read_experts(const char *prefix, mlp_reference *to, st_error *error)
         return st_fail(error, "--check finds no config.json");
     x->gate = read_choice(config, x);
     model_config_close(config);
+    if (x->count != run->experts || x->gate.top_k != run->top_k || x->gate.groups != run->groups ||
+        x->gate.top_groups != run->top_groups)
+        return st_fail(error,
+                       "--check reads %d of %d experts, %d of %d groups, from config.json, and the "
+                       "run %d of %d, %d of %d: give each number once there",
+                       x->gate.top_k, x->count, x->gate.top_groups, x->gate.groups, run->top_k,
+                       run->experts, run->top_groups, run->groups);
     for (int e = 0; e <= x->count; e++) {
         mlp_weights *one = e < x->count ? &x->list[e] : &x->shared;
         one->hidden = one->down.rows;
@@ -251,7 +266,7 @@ bool mlp_reference_open(const mlp_source *source, const mlp_model *model, mlp_re
     out->weights = (mlp_weights){ 0 };
     out->experts = (mlp_experts){ 0 };
     return checkpoint_open(source->weights, &out->file, error) &&
-           (model->experts.count ? read_experts(model->prefix, out, error)
+           (model->experts.count ? read_experts(model->prefix, &model->experts.gate, out, error)
                                  : read_layer(out->file, model->prefix, &out->weights, error)) &&
            read_activation(out->file, source->activation, out, error) &&
            (!source->norm || read_norm(source, model->prefix, out, error));

@@ -36,11 +36,13 @@ static void say_hidden(const mlp_result *r, char *text, size_t size)
 
 static void print_choice(const mlp_error *e)
 {
+    const bool one = e->strayed == 1;
     if (e->strayed > 0)
-        printf("  %.0f token%s chose experts of lower scores than others that it left out\n",
-               e->strayed, e->strayed == 1 ? "" : "s");
-    printf("  experts chosen           float64's%s", e->near > 0 ? ", but for " : "");
-    if (e->near > 0)
+        printf("  %.0f token%s chose experts of lower scores than others that %s left out",
+               e->strayed, one ? "" : "s", one ? "it" : "they");
+    else
+        printf("  experts chosen           float64's%s", e->near > 0 ? ", but for " : "");
+    if (e->strayed == 0 && e->near > 0)
         printf("%.0f token%s, whose scores are nearly equal", e->near, e->near == 1 ? "" : "s");
     printf("\n  worst weight             off by %.2g of what float32 allows\n", e->weight);
 }

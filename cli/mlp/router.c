@@ -160,11 +160,12 @@ static bool is_text(const model_config *config, const char *key, const char *oth
     return strcmp(value ? value : otherwise, text) == 0;
 }
 
-static bool read_groups(const model_config *config, bool best_two, imbrex_gate *gate,
+/* otherwise: where the config says nothing; 0: it must. */
+static bool read_groups(const model_config *config, bool best_two, int otherwise, imbrex_gate *gate,
                         st_error *error)
 {
-    if (!read_count(config, "n_group", 1, &gate->groups, error) ||
-        !read_count(config, "topk_group", 1, &gate->top_groups, error))
+    if (!read_count(config, "n_group", otherwise, &gate->groups, error) ||
+        !read_count(config, "topk_group", otherwise, &gate->top_groups, error))
         return false;
     gate->group_best = best_two ? 2 : 1;
     if (gate->groups == 1)
@@ -205,7 +206,7 @@ static bool read_deepseek(const model_config *config, const family *f, mlp_exper
         return false;
     if (!third && gate->renormalize && gate->scale != 1) /* its codes differ in what they do */
         return fail_value(config, "routed_scaling_factor", "1 where norm_topk_prob is true", error);
-    return (!corrected && !grouped) || read_groups(config, corrected, gate, error);
+    return (!corrected && !grouped) || read_groups(config, corrected, third ? 0 : 1, gate, error);
 }
 
 /* ---- What the tensors must agree with -------------------------------------------------------- */

@@ -237,6 +237,23 @@ class Experts(unittest.TestCase):
                       "pairs of token and expert on each rank: 116 116\n", "float64's", "passed"):
             self.assertIn(words, done.stdout)
 
+    def test_other_parts_of_a_config(self):
+        """What parts say that are not the language model's counts nowhere."""
+        self.make("deepseek_v3")
+        self.config.update(text_config={}, llm_config={"num_experts_per_tok": 64, "n_group": 5000,
+                                                       "topk_group": 1})
+        self.compute(2)
+        fields = {n: self.config.pop(n) for n in ("text_config", "llm_config")}
+        own, save = dict(self.config), self.save
+
+        def nested():
+            self.config = {"model_type": "vlm", "num_experts_per_tok": 3, "text_config": own,
+                           "llm_config": fields["llm_config"]}
+            save()
+            self.config = own
+        self.save = nested
+        self.compute(2)
+
     def test_several_files(self):
         self.make("qwen2_moe")
         self.save()
@@ -269,6 +286,11 @@ class Experts(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
             y = load_file(self.path("y.safetensors"))["y"]
             self.assertLess(np.linalg.norm(y - want) / np.linalg.norm(want), 1e-5)
+        self.config["rms_norm_eps"] = "1e-5"
+        self.save()
+        done = run(*self.args("--norm", "input_layernorm"))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn('rms_norm_eps is "1e-5": want a number of 0 or more', done.stderr)
 
     def test_made_up(self):
         for more in ((), ("--experts", "whole", "--parallel", "ar")):
@@ -319,6 +341,10 @@ class Experts(unittest.TestCase):
                "experts whose weights are quantised are not computed")
         faults(lambda w, c: w.update({at + "experts.gate_up_proj": np.zeros((2, 2), np.float32)}),
                "all experts lie in one tensor")
+        faults(lambda w, c: w.update({at + "experts.01.up_proj.weight": w[three[1] % 1]}),
+               "has the tensor " + at + "experts.01.up_proj.weight")
+        faults(lambda w, c: w.update({at + f"shared_expert{s}.up_proj.weight": w[three[1] % 1]
+                                      for s in ("", "s")}), "name a file with one of both")
         faults(lambda w, c: w.update({at + "shared_expert.up_proj.weight": np.zeros(
             (4, HIDDEN), np.float32)}), "no tensor " + at + "shared_expert.gate_proj.weight")
 
@@ -342,6 +368,8 @@ class Experts(unittest.TestCase):
                 ("deepseek_v3", {"first_k_dense_replace": 4}, "first_k_dense_replace is 4, so"),
                 ("deepseek_v3", {"n_shared_experts": 2}, "n_shared_experts is 2, but layer 3 has"),
                 ("deepseek_v3", {"n_group": 5}, "n_group is 5"),
+                ("deepseek_v3", {"n_group": None}, "n_group is nothing: want a whole number"),
+                ("deepseek_v3", {"topk_group": None}, "topk_group is nothing: want a whole"),
                 ("deepseek_v3", {"topk_group": 1}, "topk_group is 1: want groups enough"),
                 ("deepseek_v3", {"topk_method": "greedy"}, "has a gate.e_score_correction_bias"),
                 ("deepseek_v3", {"topk_method": "best"}, 'topk_method is "best"'),
@@ -374,6 +402,8 @@ class Experts(unittest.TestCase):
                             (["--weights", "w", "--tokens", "3", "--input", "x"], "exclude each"),
                             (["--weights", "w", "--tokens", "3", "--experts-of", "2,1"],
                              "--experts-of is for --random"),
+                            (["--random", "8,8,8", "--experts", "whole"],
+                             "--experts is for layers of experts, and random weights has none"),
                             (["--weights", "w"], "--tokens N")):
             done = run("mlp", *words)
             self.assertEqual(done.returncode, 2, done.stdout)

@@ -249,7 +249,7 @@ class Fp8(unittest.TestCase):
         self.config.update(compressed("channel", dynamic=False))
         self.refuse("experts whose activations have scales in the checkpoint (static)")
 
-    def test_a_wrong_scale_is_noticed(self):
+    def test_each_block_has_its_own_scale(self):
         self.make("block", BLOCKS)
         dtype, scales = self.tensors["model.layers.3.mlp.up_proj.weight_scale_inv"]
         self.tensors["model.layers.3.mlp.up_proj.weight_scale_inv"] = (dtype, scales.T.copy())
@@ -275,6 +275,7 @@ class Fp8(unittest.TestCase):
                 ({}, "no quantization_config"),
                 (quantization(quant_method="gptq"), 'quant_method is "gptq": want fp8 or comp'),
                 (quantization(weight_block_size=[64, 128]), "weight_block_size is [64,128]: want"),
+                (quantization(weight_block_size=128), "weight_block_size is 128: want [128, 128]"),
                 (quantization(activation_scheme="static"), "dynamic where weights have blocks"),
                 (quantization(activation_scheme="none"), 'activation_scheme is "none"'),
                 (quantization(fmt="e5m2"), 'fmt is "e5m2": want e4m3'),
@@ -294,6 +295,8 @@ class Fp8(unittest.TestCase):
                  "up_proj.weight_scale_inv holds nan"),
                 ("gate_proj.weight", ("F32", np.ones((300, 272), np.float32)),
                  "gate_proj.weight is F32, but others of the layer are F8_E4M3"),
+                ("up_proj.weight_scale", ("F32", np.ones((3, 3), np.float32)),
+                 "as weight_scale and as weight_scale_inv: want one"),
                 ("up_proj.input_scale", ("F32", np.ones(1, np.float32)),
                  "up_proj.input_scale, but config.json says"),
                 ("up_proj.zero_point", ("F32", np.ones(1, np.float32)), "up_proj.zero_point: ")):

@@ -108,6 +108,49 @@ static void biases_are_found(void **state)
     refuses(NULL, "has the tensor " MODEL "down_proj.bias.weight", "a bias's weight");
 }
 
+/* Tensors of no bytes, whose other size may be any. */
+static void a_size_that_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    const int64_t large = (int64_t)1 << 40;
+    st_tensor tensors[3];
+    static const char *const names[] = { MODEL "gate_proj.weight", MODEL "up_proj.weight",
+                                         MODEL "down_proj.weight" };
+    for (int wide = 0; wide < 2; wide++) {
+        for (int i = 0; i < 3; i++) {
+            tensors[i] = tensor(names[i]);
+            tensors[i].shape[0] = (i == 2) == wide ? 0 : large;
+            tensors[i].shape[1] = (i == 2) == wide ? large : 0;
+        }
+        scratch_clear();
+        assert_true(st_write(scratch_path("model.safetensors"), tensors, 3, NULL, &error));
+        refuses(NULL, "at most 1048576 of each are computed", "2^40");
+    }
+}
+
+static bool has_experts(const char *model)
+{
+    checkpoint *from = NULL;
+    assert_true(checkpoint_open(scratch_path(""), &from, &error));
+    bool has = mlp_layer_has_experts(from, model, 0);
+    checkpoint_close(from);
+    return has;
+}
+
+/* Experts are those of the model that was asked for, and a gate of attention is none. */
+static void experts_of_others_are_none(void **state)
+{
+    (void)state;
+    write_layer("model.layers.0.", "mlp.up_proj.weight self_attn.gate.weight attn.router.weight",
+                NULL);
+    assert_false(has_experts(NULL) || has_experts("model."));
+    write_layer("model.layers.0.", "mlp.gate.weight", NULL);
+    assert_true(has_experts(NULL) && has_experts("model."));
+    assert_false(has_experts("other.") || has_experts(""));
+    write_layer("layers.0.", "feed_forward.experts.0.weight", NULL);
+    assert_true(has_experts(NULL) && has_experts(""));
+}
+
 /* Of several files the one that holds the tensor is named. */
 static void what_is_wrong_is_named_with_its_file(void **state)
 {
@@ -473,6 +516,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(biases_are_found),
+        cmocka_unit_test(a_size_that_cannot_be_is_refused),
+        cmocka_unit_test(experts_of_others_are_none),
         cmocka_unit_test(what_is_wrong_is_named_with_its_file),
         cmocka_unit_test(whatever_else_is_there_is_named),
         cmocka_unit_test(what_is_beside_the_mlp_is_nobodys_matter),
