@@ -5,10 +5,13 @@ import logging
 import os
 import sys
 import types
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
 import torch.nn.functional as functional
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import imbrex.torch as it
 from torch_ranks import DEVICE, RANK, SIZE, each, main, mine, near, whole
@@ -40,6 +43,8 @@ def check_symm_mem():
         for op, divisor in ("sum", 1), ("avg", SIZE):
             c = ops.fused_matmul_reduce_scatter(parts[RANK], factors[RANK], op, dim, name)
             near(c, mine(total / divisor, dim), "fused_matmul_reduce_scatter", 1e-4)
+    expect_strides(ops, name)
+    expect_last_dimension(name)
     for call, words in (
             (lambda: ops.fused_all_gather_matmul(whole_a, bs, 2, name), "before the last"),
             (lambda: ops.fused_matmul_reduce_scatter(whole_a, bs[0], "max", 0, name), '"avg"')):
@@ -49,6 +54,29 @@ def check_symm_mem():
             assert words in str(error), str(error)
         else:
             raise AssertionError("nothing was refused: " + words)
+
+
+def expect_strides(ops, name):
+    """As PyTorch traces them, on which torch.compile builds."""
+    a, b = whole(1, 2, 3 * SIZE, K), whole(2, K, N)
+    for dim in 0, 1:
+        for operator, given in ((ops.fused_all_gather_matmul, ([b], dim, name)),
+                                (ops.fused_matmul_reduce_scatter, (b, "avg", dim, name))):
+            part = a.repeat(SIZE, 1, 1)
+            traced = operator(*tree_map_only(torch.Tensor, lambda x: x.to("meta"), (part, *given)))
+            got = operator(part, *given)
+            assert [(x.shape, x.stride()) for x in tree_leaves(got)] == \
+                [(x.shape, x.stride()) for x in tree_leaves(traced)], (operator, dim)
+
+
+def expect_last_dimension(name):
+    """On GPUs it is PyTorch's own to do."""
+    a = types.SimpleNamespace(is_cuda=True, dim=lambda: 3)
+    for function, given in ((it.symm_mem.fused_all_gather_matmul, ([], -1, name)),
+                            (it.symm_mem.fused_matmul_reduce_scatter, (None, "sum", 2, name))):
+        with mock.patch.object(symmetric, "_" + function.__name__) as theirs:
+            assert function(a, *given) is theirs.return_value
+        assert theirs.call_args.args[0] is a and 2 in theirs.call_args.args
 
 
 # ---- vLLM ----------------------------------------------------------------------------------------

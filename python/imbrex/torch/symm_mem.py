@@ -1,7 +1,7 @@
 """PyTorch's fused operators of symmetric memory, done by imbrex: for programs that call them, and
 for torch.compile's own async tensor parallelism, as they stand."""
 import warnings
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -25,16 +25,31 @@ def _of_rows(tensor: Tensor, dim: int) -> bool:
     return -tensor.dim() <= dim < tensor.dim() and dim % tensor.dim() < tensor.dim() - 1
 
 
+def _of_torch(name: str, tensor: Tensor, dim: int) -> Optional[Callable[..., Any]]:
+    """PyTorch's own function, which takes the last dimension, too, on GPUs; None: there is none."""
+    if not tensor.is_cuda or dim not in (-1, tensor.dim() - 1):
+        return None
+    from torch.distributed import _symmetric_memory
+    return getattr(_symmetric_memory, name, None)
+
+
 def fused_all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name: str, *,
                             return_A: bool = True) -> Tuple[Optional[Tensor], List[Tensor]]:
     """(whole A, [whole A @ B for B in Bs]), whole A: A[..., k] of all ranks along gather_dim, which
-    is not its last.  The first product hides the gathering; the others take its rows."""
+    is not its last: that is PyTorch's own to do, on GPUs.  The first product hides the gathering;
+    the others take its rows."""
+    theirs = _of_torch("_fused_all_gather_matmul", A, gather_dim)
+    if theirs is not None:
+        return theirs(A, Bs, A.dim() - 1, group_name, return_A=return_A)
     if not _of_rows(A, gather_dim):
         raise ValueError("gather_dim is %d of A of %d dimensions: want one before the last"
                          % (gather_dim, A.dim()))
     if not Bs:
         raise ValueError("Bs is empty: want a factor")
     dim = gather_dim % A.dim()
+    if size_of(group_name) == 1:  # whose strides PyTorch traces as those of A
+        products = [(A.movedim(dim, 0) @ B).movedim(0, dim) for B in Bs]
+        return A.clone(memory_format=torch.contiguous_format) if return_A else None, products
     rows, between = _rows_first(A, dim)
     keep = return_A or len(Bs) > 1
     first, gathered = torch.ops.imbrex.ag_mm(rows, Bs[0], None, keep, None, group_name)
@@ -45,8 +60,11 @@ def fused_all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_
 
 def fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int,
                                 group_name: str) -> Tensor:
-    """This rank's part, along scatter_dim, which is not the last, of the sum over ranks of
-    A[..., k] @ B[k, n]; reduce_op: "sum" or "avg"."""
+    """This rank's part, along scatter_dim, of the sum over ranks of A[..., k] @ B[k, n]; reduce_op:
+    "sum" or "avg".  The last dimension is PyTorch's own to do, on GPUs."""
+    theirs = _of_torch("_fused_matmul_reduce_scatter", A, scatter_dim)
+    if theirs is not None:
+        return theirs(A, B, reduce_op, A.dim() - 1, group_name)
     if reduce_op not in ("sum", "avg"):
         raise ValueError('reduce_op is %r: want "sum" or "avg"' % (reduce_op,))
     if not _of_rows(A, scatter_dim):
@@ -57,7 +75,8 @@ def fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_di
         raise ValueError("A's dimension %d is %d: want a multiple of the %d ranks"
                          % (dim, A.shape[dim], size))
     rows, between = _rows_first(A, dim)
-    c = _back(torch.ops.imbrex.mm_rs(rows, B, None, group_name), between, dim)
+    c = torch.ops.imbrex.mm_rs(rows, B, None, group_name)
+    c = _back(c, between, dim).contiguous()  # as PyTorch traces it
     return c / size if reduce_op == "avg" else c
 
 
