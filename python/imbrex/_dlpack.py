@@ -12,9 +12,18 @@ class _Tensor(ctypes.Structure):  # DLTensor, with which what is managed begins
 
 
 _CPU, _CUDA = 1, 2
+_READ_ONLY, _COPIED = 1, 2
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+
+
+class _Versioned(ctypes.Structure):  # DLManagedTensorVersioned
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
+                ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", _Tensor)]
 
 
 class Exported(NamedTuple):
@@ -24,18 +33,34 @@ class Exported(NamedTuple):
     shape: Tuple[int, ...]
     strides: Optional[Tuple[int, ...]]  # in elements; None: dense
     device: str
+    cannot: Optional[str]  # why it is not written to, as far as the object says
     capsule: Any
 
 
 def exported(operand: Any) -> Exported:
     """Of what has __dlpack__.  A stream that computes it is the caller's to order."""
-    on_cuda = operand.__dlpack_device__()[0] == _CUDA
-    capsule = operand.__dlpack__(stream=-1) if on_cuda else operand.__dlpack__()
-    tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+    stream = {"stream": -1} if operand.__dlpack_device__()[0] == _CUDA else {}
+    try:
+        capsule = operand.__dlpack__(max_version=(1, 0), **stream)
+    except TypeError:  # from before there were versions, and flags
+        capsule = operand.__dlpack__(**stream)
+    flags, name = 0, b"dltensor_versioned"
+    if _is_valid(capsule, name):
+        versioned = _Versioned.from_address(_pointer(capsule, name))
+        if versioned.major != 1:
+            raise BufferError("%s is exported as DLPack %d: want 1, as asked for"
+                              % (type(operand).__name__, versioned.major))
+        tensor, flags = versioned.tensor, versioned.flags
+    else:
+        tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
     kind = "%s%d" % (_KINDS.get(tensor.code, "type %d of " % tensor.code), tensor.bits)
+    if tensor.lanes != 1:
+        kind += " x %d" % tensor.lanes
     device = {_CPU: "cpu", _CUDA: "cuda:%d" % tensor.device_id}.get(
         tensor.device_type, "device %d" % tensor.device_type)
+    cannot = "can only be read" if flags & _READ_ONLY else \
+        "is exported as a copy" if flags & _COPIED else None
     return Exported((tensor.data or 0) + tensor.byte_offset, kind,
                     tuple(tensor.shape[:tensor.ndim]),
                     tuple(tensor.strides[:tensor.ndim]) if tensor.strides else None, device,
-                    capsule)
+                    cannot, capsule)

@@ -126,6 +126,23 @@ def _is_contiguous(shape, strides, size):
     return True
 
 
+def first_dimension(operand, size):
+    """The shape, and elements of so many bytes from one of the first dimension to the next, of what
+    address() took; None: it does not say, and is dense."""
+    shape = strides = None
+    if hasattr(operand, "data_ptr"):
+        shape = getattr(operand, "shape", None)
+        strides = shape and operand.stride()
+    elif hasattr(operand, "__array_interface__"):
+        lies = operand.__array_interface__
+        shape, strides = lies["shape"], lies.get("strides")
+        strides = strides and [stride // size for stride in strides]
+    elif hasattr(operand, "__dlpack__"):
+        lies = exported(operand)
+        shape, strides = lies.shape, lies.strides
+    return shape, strides and strides[0]
+
+
 class Operands:
     """Addresses of what a call is given, of one dtype on one device, a rank's."""
 
@@ -202,7 +219,7 @@ class Operands:
         self._need(not (written and read_only), name, "can only be read", "one to write to")
         return at
 
-    def _export(self, name, operand, want, held):
+    def _export(self, name, operand, want, held, written):
         lies = exported(operand)
         self._need(lies.device == self._device, name, "is on " + lies.device,
                    "it on %s, as the group" % self._device)
@@ -213,6 +230,7 @@ class Operands:
         self._need(lies.strides is None or _is_contiguous(lies.shape[inner:], lies.strides[inner:],
                                                           1), name, "is not contiguous",
                    "a dense one")
+        self._need(not (written and lies.cannot), name, lies.cannot, "one to write to")
         held.append(lies.capsule)
         return lies.address
 
@@ -233,7 +251,7 @@ class Operands:
         elif hasattr(operand, "__array_interface__"):
             at = self._array(name, operand, want, written)
         elif hasattr(operand, "__dlpack__"):
-            at = self._export(name, operand, want, held)
+            at = self._export(name, operand, want, held, written)
         else:
             raise TypeError("%s is %s: want an address, or what has data_ptr() (PyTorch), "
                             "__array_interface__ (NumPy) or __dlpack__()"

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Type, Union
 
 from . import _library as library
 from ._library import (DTYPES, Field, Op, check, described, failure, fits, integer, lib)
-from ._operands import ANY, BYTES, Operands, plan_want, share
+from ._operands import ANY, BYTES, Operands, first_dimension, plan_want, share
 from ._streams import stream_number
 from ._types import MaybeOperand, Stream
 
@@ -33,20 +33,19 @@ def _inner(op, at):
     return structs
 
 
-def _stride(operand):
+def _stride(shape, stride):
     """Elements from one of the first dimension to the next; None: they are dense, or an address."""
-    shape = getattr(operand, "shape", ())
-    if len(shape) < 2 or shape[0] < 2:
+    if stride is None or len(shape) < 2 or shape[0] < 2 or stride == math.prod(shape[1:]):
         return None
-    stride = operand.stride(0) if hasattr(operand, "data_ptr") else \
-        operand.strides[0] // operand.itemsize
-    return None if stride == math.prod(shape[1:]) else stride
+    return stride
 
 
-def _count_pages(at, operands, page):
+def _count_pages(at, operands, page, sizes):
     """How many pages there are and how far apart they are, of operands that have a shape and where
-    nobody says."""
-    strides = {_stride(operands[name]) for name in ("k", "v") if operands.get(name) is not None}
+    nobody says.  sizes: bytes of an element, by names."""
+    lies = {name: first_dimension(operands[name], sizes[name]) for name in ("k", "v", "pages")
+            if operands.get(name) is not None}
+    strides = {_stride(*lies[name]) for name in ("k", "v") if name in lies}
     if len(strides) > 1:
         raise ValueError("k and v have different strides: want the same from one to the next")
     stride = strides.pop() if strides else None
@@ -57,8 +56,8 @@ def _count_pages(at, operands, page):
     if not page:
         return
     for count, name, dimension in ("page_count", "k", 0), ("page_stride", "pages", 1):
-        shape = getattr(operands.get(name), "shape", None)
-        if shape is not None:
+        shape = lies.get(name, (None,))[0]
+        if shape:
             at.setdefault(count, shape[dimension])
 
 
@@ -210,7 +209,7 @@ class Plan:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)
             if "page_count" in self._op.plain:
-                _count_pages(at, more, self._desc.page)
+                _count_pages(at, more, self._desc.page, self._sizes)
             inner = self._op.inner and _inner(self._op, at)  # lives until the call is over
             self._args = args = self._op.Args(**at)
             life.lanes.hold(number, stream, held, self._bytes)

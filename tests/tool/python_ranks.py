@@ -24,6 +24,24 @@ except OSError as reason:  # a sanitizer's library wants to be loaded first
 RANKS = 3
 
 
+class Foreign:
+    """What has __dlpack__ alone."""
+
+    def __init__(self, array):
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+class Interface:
+    """What has __array_interface__ alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def __array_interface__(self):
+        return self.array.__array_interface__
+
+
 class Meeting:
     """Blobs of threads, swapped."""
 

@@ -3,7 +3,7 @@ import unittest
 
 import numpy
 
-from python_ranks import RANKS, alone, imbrex, on_ranks, random
+from python_ranks import RANKS, Foreign, Interface, alone, imbrex, on_ranks, random
 
 BATCH, HEADS, VALUES = 3, 5, 16
 
@@ -56,12 +56,19 @@ class Merge(unittest.TestCase):
         def decode(group, rank):
             plan = group.flash_decode(BATCH, context, HEADS, kv_heads, dim, dim, page=page,
                                       dtype="f32", replicate=1)
-            got = numpy.zeros((BATCH, HEADS, dim), numpy.float32)
-            plan.run(q=q, k=k[rank], v=v[rank], pages=tables, lengths=lengths[rank], o=got)
-            group.sync()
-            return got
-        for got in on_ranks(decode):
-            numpy.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+            both = numpy.stack([k[rank], v[rank]], 1)  # k and v of a page side by side
+            results = []
+            for cache in (k[rank], v[rank]), (both[:, 0], both[:, 1]):
+                for given in numpy.asarray, Foreign, Interface:
+                    got = numpy.zeros((BATCH, HEADS, dim), numpy.float32)
+                    plan.run(q=q, k=given(cache[0]), v=given(cache[1]), pages=given(tables),
+                             lengths=lengths[rank], o=got)
+                    group.sync()
+                    results.append(got)
+            return results
+        for results in on_ranks(decode):
+            for got in results:
+                numpy.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
 
     def test_what_is_wrong_is_said(self):
         with alone() as group:

@@ -1,4 +1,5 @@
 """What python/imbrex takes as operands: types, shapes, empty ones; and how long it keeps them."""
+import ctypes
 import struct
 import sys
 import threading
@@ -10,9 +11,11 @@ from unittest import mock
 
 import numpy
 
-from python_ranks import RANKS, Meeting, alone, imbrex, on_ranks, random, rows_of
-from imbrex import _makers, _operands  # behind python_ranks, which says where it is
+from python_ranks import (RANKS, Foreign, Interface, Meeting, alone, imbrex, on_ranks, random,
+                          rows_of)
+from imbrex import _dlpack, _makers, _operands  # behind python_ranks, which says where it is
 from imbrex import _library as library
+from imbrex._dlpack import exported
 
 REFUSED = (ValueError, TypeError, OverflowError)
 
@@ -22,17 +25,6 @@ def tensor(dtype="float32", contiguous=True, device="cpu", shape=(8, 8), at=64, 
     return types.SimpleNamespace(data_ptr=lambda: at, is_contiguous=lambda: contiguous,
                                  is_neg=lambda: neg, dtype="torch." + dtype, device=device,
                                  shape=shape)
-
-
-class Wrapped:
-    """An array of NumPy that can be dropped: they take no weak references."""
-
-    def __init__(self, array):
-        self.array = array
-
-    @property
-    def __array_interface__(self):
-        return self.array.__array_interface__
 
 
 def until(condition):
@@ -111,9 +103,6 @@ class Types(unittest.TestCase):
                                 [])
 
     def test_what_has_dlpack_alone(self):
-        class Foreign:
-            def __init__(self, array):
-                self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
         x, y = random(1, 8, 8), numpy.zeros((8, 8), "f4")
         with alone() as group:
             plan = group.all_reduce(8, 8, dtype="f32")
@@ -125,6 +114,31 @@ class Types(unittest.TestCase):
                                (x.astype("i4"), "a is of int32")):
                 with self.assertRaisesRegex(ValueError, words):
                     plan.run(Foreign(bad), c=y)
+            x.flags.writeable, y[:] = False, 0
+            plan.run(Foreign(x), c=Foreign(y))
+            group.sync()
+            numpy.testing.assert_array_equal(x, y)
+            with self.assertRaisesRegex(ValueError, "c can only be read: want one to write to"):
+                plan.run(y, c=Foreign(x))
+
+    def test_what_dlpack_says(self):
+        """Of versions before 1.0, copies, vectors, and what was not asked for."""
+        x = random(1, 8, 8)
+        old = Foreign(x)
+        old.__dlpack__ = lambda: x.__dlpack__()
+        self.assertEqual(exported(old).address, x.ctypes.data)
+        self.assertIsNone(exported(old).cannot)
+        versioned = _dlpack._Versioned(1, 0, flags=_dlpack._COPIED)
+        versioned.tensor = _dlpack._Tensor(device_type=1, code=2, bits=32, lanes=4)
+        pack = ctypes.pythonapi.PyCapsule_New
+        pack.restype, pack.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
+                                                         ctypes.c_void_p]
+        name = b"dltensor_versioned"  # which must live as long as the capsule
+        old.__dlpack__ = lambda max_version: pack(ctypes.addressof(versioned), name, None)
+        self.assertEqual(exported(old).kind, "float32 x 4")
+        self.assertEqual(exported(old).cannot, "is exported as a copy")
+        versioned.major = 2
+        self.assertRaisesRegex(BufferError, "is exported as DLPack 2: want 1", exported, old)
 
     def test_types_that_fit(self):
         class Named:  # as an array of ml_dtypes
@@ -363,9 +377,9 @@ class Kept(unittest.TestCase):
         x = random(1, 300, 300)
 
         def operands(rows):
-            return {"a": Wrapped(numpy.ones((rows, 300), "f")), "b": Wrapped(x.copy()),
-                    "bias": Wrapped(x[0].copy()), "c": Wrapped(numpy.zeros((300, 300), "f")),
-                    "gathered": Wrapped(numpy.zeros((300, 300), "f"))}
+            return {"a": Interface(numpy.ones((rows, 300), "f")), "b": Interface(x.copy()),
+                    "bias": Interface(x[0].copy()), "c": Interface(numpy.zeros((300, 300), "f")),
+                    "gathered": Interface(numpy.zeros((300, 300), "f"))}
 
         def late():
             with imbrex.Group(1, 2, lambda blob: meeting.swap(1, blob), device="cpu") as group:
@@ -400,7 +414,7 @@ class Kept(unittest.TestCase):
         until(lambda: enqueue() or not any(held() for held in early))
 
     def fresh(self, made, *shape):
-        operand = Wrapped(numpy.zeros(shape, "f"))
+        operand = Interface(numpy.zeros(shape, "f"))
         made.append(weakref.ref(operand))
         return operand
 
