@@ -16,6 +16,7 @@ static const char *const known[] = {
     "IMBREX_CUBLASLT",
     "IMBREX_LAUNCHED",
     "IMBREX_LIBRARY",
+    "IMBREX_VLLM",
 };
 
 enum { KNOWN = sizeof known / sizeof known[0] };

@@ -140,6 +140,7 @@ static void info_says_what_is_misspelt(void **state)
         { "IMBREX_LIBRARY", NULL },
         { "IMBREX_CUBLASLT", NULL },
         { "IMBREX_LAUNCHED", NULL },
+        { "IMBREX_VLLM", NULL },
         { "IMBREX_TOKEN", NULL },
         { "NOT_OURS", NULL },
     };
