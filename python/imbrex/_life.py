@@ -141,17 +141,17 @@ class Life:
         the group: this rank does not do what the others wait for."""
         is_main = threading.current_thread() is threading.main_thread()
         waiter = None
-        if is_main and number in self.lanes.used and not self._is_soon_done(number):
-            waiter = _Waiter.take()
-        if waiter is None:
-            error = self._sync(number)
-        else:
-            try:
-                error = waiter.call(lambda: self._sync(number))
-            except BaseException as interruption:
-                self.abort("%s in sync" % in_words(interruption))
-                interruption.__cause__ = waiter.end()
-                raise
+        try:
+            if is_main and number in self.lanes.used and not self._is_soon_done(number):
+                waiter = _Waiter.take()
+            error = self._sync(number) if waiter is None else \
+                waiter.call(lambda: self._sync(number))
+        except BaseException as interruption:
+            self.abort("%s in sync" % in_words(interruption))
+            # The stream is done with what it uses before that is freed.
+            interruption.__cause__ = self._sync(number) if waiter is None else waiter.end()
+            raise
+        if waiter is not None:
             _Waiter.idle.append(waiter)
         if error is None:
             self.lanes.passed(number)

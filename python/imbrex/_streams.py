@@ -85,6 +85,18 @@ class Lanes:
         if len(fresh) > before:
             lane.bytes += size
 
+    def _mark(self, group, number, lane):
+        """Enqueues a mark, which is in the lane before the stream has it, so that what interrupts
+        this does not free it; None: that failed."""
+        mark, fresh = ctypes.c_uint8(0), lane.fresh
+        lane.marks.append((mark, fresh))
+        lane.fresh, lane.bytes = {}, 0
+        if lib.imbrex_copy(group, ctypes.addressof(mark), ctypes.addressof(_DONE), 1, number):
+            lane.fresh.update(fresh)
+            mark.value = 1
+            return None
+        return mark
+
     def settle(self, group, number):
         """Behind the call.  True: this stream must be waited for, since it has too many."""
         lane = self._lanes.get(number)
@@ -93,11 +105,7 @@ class Lanes:
         if self._cuda:
             return len(lane.fresh) >= self.MOST
         if len(lane.fresh) >= self.A_MARK or lane.bytes >= self.SMALL:
-            mark = ctypes.c_uint8(0)
-            if not lib.imbrex_copy(group, ctypes.addressof(mark), ctypes.addressof(_DONE), 1,
-                                   number):
-                lane.marks.append((mark, lane.fresh))
-                lane.fresh, lane.bytes = {}, 0
+            self._mark(group, number, lane)
         marks = lane.marks
         while marks and marks[0][0].value:
             marks.popleft()
@@ -108,14 +116,12 @@ class Lanes:
         not even have begun to wait for it."""
         if self._cuda:
             return False
-        mark, end = ctypes.c_uint8(0), time.perf_counter() + 1e-6 * self.SOON_US
-        if lib.imbrex_copy(group, ctypes.addressof(mark), ctypes.addressof(_DONE), 1, number):
+        mark = self._mark(group, number, self._lanes.setdefault(number, _Lane()))
+        if mark is None:
             return False
+        end = time.perf_counter() + 1e-6 * self.SOON_US
         while not mark.value:
             if time.perf_counter() > end:
-                lane = self._lanes.setdefault(number, _Lane())
-                lane.marks.append((mark, lane.fresh))
-                lane.fresh, lane.bytes = {}, 0
                 return False
         return True
 

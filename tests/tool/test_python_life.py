@@ -386,6 +386,17 @@ class Ends(unittest.TestCase):
             group.abort()
             self.assertRaisesRegex(imbrex.Error, "called imbrex_group_abort$", group.status)
 
+    def test_ctrl_c_before_a_thread_waits(self):
+        """The mark lives as long as the stream may write to it, and the others hear of it."""
+        clock = mock.Mock(perf_counter=mock.Mock(side_effect=KeyboardInterrupt))
+        with alone() as group:
+            group.all_gather(8, 8, dtype="f32").run(random(1, 8, 8), c=random(2, 8, 8))
+            with mock.patch.object(imbrex._streams, "time", clock):
+                self.assertRaises(KeyboardInterrupt, group.sync)
+            (_, held), = group._life.lanes._lanes[None].marks
+            self.assertEqual(len(held), 2)
+            self.assertRaisesRegex(imbrex.Error, "KeyboardInterrupt in sync", group.status)
+
     def test_a_handler_that_does_not_raise_does_not_end_a_sync(self):
         seen = []
         before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
