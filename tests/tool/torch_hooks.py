@@ -153,13 +153,17 @@ def check_vllm():
         plugin.register()
     except ValueError as error:
         assert "IMBREX_VLLM has 'al_reduce'" in str(error)
+    else:
+        raise AssertionError("nothing was refused: al_reduce")
     os.environ["IMBREX_VLLM"] = "1"
     del calls[:], vllm.dcp.dcp_a2a_lse_reduce  # of which this vLLM has none
     plugin.register()
     plugin.register()
     line, = log.lines
-    assert "CudaCommunicator.all_reduce, fused_allreduce_rms_norm" in line
-    assert line.endswith("this vLLM has no vllm.v1.attention.ops.dcp.dcp_a2a_lse_reduce"), line
+    assert line.endswith(
+        " replaces CudaCommunicator.all_reduce, fused_allreduce_rms_norm, "
+        "call_trtllm_fused_allreduce_norm, cp_lse_ag_out_rs; "
+        "this vLLM has no vllm.v1.attention.ops.dcp.dcp_a2a_lse_reduce"), line
     expect_all_reduce(vllm, communicator)
     expect_norm(vllm)
     expect_merge(vllm)
@@ -169,6 +173,12 @@ def check_vllm():
         assert vllm.flash_attn.cp_lse_ag_out_rs(
             whole(1, 2, SIZE + 1, 8), whole(2, 2, SIZE + 1), Coordinator()) == "cp_lse_ag_out_rs"
         assert calls == ["all_reduce", "cp_lse_ag_out_rs"]
+    x, gamma, apart = whole(1, 4, 8), whole(2, 8), whole(3, 4, 16)[:, ::2]
+    fused = vllm.allreduce_rms_fusion.call_trtllm_fused_allreduce_norm
+    for weight, out in (gamma.double(), None), (gamma, apart), (apart[0], None):
+        del calls[:]
+        fused(x, x.clone(), weight, 1e-5, SIZE, True, True, 64, 1, norm_out=out)
+        assert calls == ["call_trtllm_fused_allreduce_norm"], calls
 
 
 def expect_all_reduce(vllm, communicator):

@@ -11,9 +11,10 @@ IMBREX_VLLM names what is replaced, by commas; 1: all; empty or 0: nothing.
     merge         what ranks of decode context parallelism make of their attention:
                   cp_lse_ag_out_rs and dcp_a2a_lse_reduce
 
-One line of vLLM's log says what was replaced, and what this vLLM does not have.  What imbrex does
-not take, as other types, or sizes that no plan was made for before a graph is captured, goes the
-old way.  The names are those of vLLM 0.33.  It has not run on GPUs yet."""
+One line of vLLM's log says what was replaced, and what this vLLM does not have.  The old way go
+other types, tensors that are not dense, quantised norms, heads that the ranks do not divide, and,
+while a graph is captured, sizes that no plan was made for before.  All else that imbrex refuses is
+an error.  The names are those of vLLM 0.33.  It has not run on GPUs yet."""
 import functools
 import importlib
 import logging
@@ -60,21 +61,29 @@ def _find(module: str, name: str) -> Tuple[Any, Any]:
         raise _Missing("%s.%s" % (module, name)) from error
 
 
-def _replace(module: str, name: str, new: Callable[..., Any]) -> str:
-    """In its module, or class, and where other modules of vLLM have it by now."""
-    home, old = _find(module, name)
+def _replace(module: str, name: str, new: Callable[..., Any]) -> bool:
+    """In its module, or class, and where other modules of vLLM have it by now.  False: this vLLM
+    does not have it."""
+    try:
+        home, old = _find(module, name)
+    except _Missing as missing:
+        _lacking.append(str(missing))
+        return False
     last = name.rpartition(".")[2]
     _old[last], took = old, functools.wraps(old)(new)
     setattr(home, last, took)
     for other, loaded in list(sys.modules.items()):
         if other.partition(".")[0] == "vllm" and vars(loaded).get(last) is old:
             setattr(loaded, last, took)
-    return name
+    _done.append(name)
+    return True
 
 
 def _takes(*tensors: torch.Tensor) -> bool:
-    return all(tensor.dtype in _TYPES and tensor.dtype is tensors[0].dtype
-               and tensor.is_contiguous() and tensor.dim() > 1 for tensor in tensors)
+    """All of the first one's type, which imbrex has, and dense."""
+    first = tensors[0]
+    return first.dtype in _TYPES and first.dim() > 1 and all(
+        tensor.dtype is first.dtype and tensor.is_contiguous() for tensor in tensors)
 
 
 def _or_old(name: str, new: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
@@ -102,8 +111,7 @@ def _fused_allreduce_rms_norm(hidden_states: torch.Tensor, residual: torch.Tenso
                               ) -> Tuple[torch.Tensor, torch.Tensor]:
     """In the place of the function of that name."""
     tp = _tp_group()
-    if tp.world_size == 1 or not _takes(hidden_states, residual) \
-            or norm.weight.dtype is not residual.dtype:
+    if tp.world_size == 1 or not _takes(hidden_states, residual, norm.weight):
         return _old["fused_allreduce_rms_norm"](hidden_states, residual, norm)
     return _or_old("fused_allreduce_rms_norm", lambda: torch.ops.imbrex.all_reduce_rms(
         hidden_states, residual, norm.weight, norm.variance_epsilon, 0.0, None,
@@ -121,11 +129,10 @@ def _call_trtllm_fused_allreduce_norm(
     given = (allreduce_in, residual, rms_gamma, rms_eps, world_size, launch_with_pdl, fp32_acc,
              max_token_num, pattern_code, norm_out, quant_out, scale_out, scale_factor, weight_bias)
     old = _old["call_trtllm_fused_allreduce_norm"]
-    if quant_out is not None or not _takes(allreduce_in, residual) \
-            or rms_gamma.dtype is not residual.dtype:
+    c = allreduce_in if norm_out is None else norm_out
+    if quant_out is not None or not _takes(allreduce_in, residual, rms_gamma, c):
         old(*given)
         return
-    c = allreduce_in if norm_out is None else norm_out
     h = residual if norm_out is None else torch.empty_like(residual)
     rows = [tensor.flatten(0, -2) for tensor in (allreduce_in, residual, c, h)]
     call = Call("all_reduce", allreduce_in, rows[0].shape[0],
@@ -163,51 +170,51 @@ def _merge(name: str, mask: Callable[..., None]) -> Callable[..., Any]:
 
 # ---- what is replaced ----------------------------------------------------------------------------
 
-def _replace_all_reduce() -> List[str]:
-    return [_replace("vllm.distributed.device_communicators.cuda_communicator",
-                     "CudaCommunicator.all_reduce", _all_reduce)]
+def _replace_all_reduce() -> None:
+    _replace("vllm.distributed.device_communicators.cuda_communicator",
+             "CudaCommunicator.all_reduce", _all_reduce)
 
 
-def _replace_norm() -> List[str]:
-    names = [_replace("vllm.models.common.ops.fused_allreduce_rms_norm",
-                      "fused_allreduce_rms_norm", _fused_allreduce_rms_norm)]
-    try:
-        fusion = "vllm.compilation.passes.fusion.allreduce_rms_fusion"
-        names.append(_replace(fusion, "call_trtllm_fused_allreduce_norm",
-                              _call_trtllm_fused_allreduce_norm))
-        library = torch.library.Library("vllm", "IMPL")
-        with warnings.catch_warnings():  # that there is one already
-            warnings.simplefilter("ignore")
-            library.impl("flashinfer_trtllm_fused_allreduce_norm",
-                         _call_trtllm_fused_allreduce_norm, "CUDA", allow_override=True)
-        _libraries.append(library)
-    except _Missing:
-        pass  # as where FlashInfer is not installed: the pass does nothing then
-    return names
+def _replace_norm() -> None:
+    _replace("vllm.models.common.ops.fused_allreduce_rms_norm", "fused_allreduce_rms_norm",
+             _fused_allreduce_rms_norm)
+    if not _replace("vllm.compilation.passes.fusion.allreduce_rms_fusion",
+                    "call_trtllm_fused_allreduce_norm", _call_trtllm_fused_allreduce_norm):
+        return  # as where FlashInfer is not installed: the pass does nothing then
+    library = torch.library.Library("vllm", "IMPL")
+    with warnings.catch_warnings():  # that there is one already
+        warnings.simplefilter("ignore")
+        library.impl("flashinfer_trtllm_fused_allreduce_norm", _call_trtllm_fused_allreduce_norm,
+                     "CUDA", allow_override=True)
+    _libraries.append(library)
 
 
-def _replace_merge() -> List[str]:
+def _replace_merge() -> None:
     module = "vllm.v1.attention.ops.dcp"
-    mask = _find(module, "mask_dcp_empty_shards_")[1]
-    return [_replace(module, name, _merge(name, mask))
-            for name in ("cp_lse_ag_out_rs", "dcp_a2a_lse_reduce")]
+    try:
+        mask = _find(module, "mask_dcp_empty_shards_")[1]
+    except _Missing as missing:
+        _lacking.append(str(missing))
+        return
+    for name in "cp_lse_ag_out_rs", "dcp_a2a_lse_reduce":
+        _replace(module, name, _merge(name, mask))
 
 
 _libraries: List[torch.library.Library] = []
 _done: List[str] = []
+_lacking: List[str] = []
+_registered = False
 
 
 def register() -> None:
     """What vLLM calls in each of its processes, by the entry point vllm.general_plugins."""
+    global _registered
     ways = _chosen()
-    if not ways or _done:
+    if not ways or _registered:
         return
-    lacking = []
+    _registered = True  # before all else: what is replaced twice would call itself
     for way in ways:
-        try:
-            _done.extend(globals()["_replace_" + way]())
-        except _Missing as missing:
-            lacking.append(str(missing))
+        globals()["_replace_" + way]()
     _log.info("imbrex %s (not yet run on GPUs) replaces %s%s", version(),
               ", ".join(_done) or "nothing",
-              "; this vLLM has no " + ", ".join(lacking) if lacking else "")
+              "; this vLLM has no " + ", ".join(_lacking) if _lacking else "")
