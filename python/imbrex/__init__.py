@@ -10,8 +10,9 @@ Operands.  An operand is what has data_ptr() (PyTorch), __array_interface__ (Num
 contiguous, of the plan's dtype (or, for bf16 and f16, of int16 or uint16, as bits), on the group's
 device and of the shape that the call says, whose rows may be several dimensions of the operand:
 [batch, seq, k] for [rows, k].  Where a run is given its m, what has rows may have more of them.
-What has one dimension alone is no matrix: give it by .reshape().  An operand may also be an
-address, of which nothing is checked.
+What has one dimension alone is no matrix: give it by .reshape().  Memory that can only be read is
+refused where a run writes, unless it comes by a __dlpack__ from before DLPack 1.0, which cannot say
+so.  An operand may also be an address, of which nothing is checked.
 
 How long they live.  A run only enqueues; the group keeps every operand until its stream has used
 it, so that a temporary may be one.  On GPUs PyTorch is told by Tensor.record_stream; what runs on

@@ -3,6 +3,7 @@ names, or ends with what failed."""
 import os
 import re
 import sys
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,7 @@ import torch.nn.functional as functional
 
 import imbrex
 import imbrex.torch as it
+from imbrex.torch import _again, _define
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = "cuda:%d" % RANK if os.environ["IMBREX_TEST_DEVICE"] == "cuda" else "cpu"
@@ -229,15 +231,25 @@ def check_plans():
 def check_again():
     """A call of the same shapes as one before reads and writes its own tensors, and tensors that
     are one in a call are two in the next."""
-    kept = []
-    for seed in 1, 2, 3:
-        a, b, bias = each(seed, ROWS, K), each(seed + 10, K, N), whole(seed + 20, N)
-        want = sum(x @ y for x, y in zip(a, b))
-        kept.append((it.mm_ar(a[RANK], b[RANK], bias), want + bias))
-        kept.append((it.mm_ar(a[RANK], b[RANK].t().contiguous().t()), want))
-        kept.append((it.all_reduce(bias.expand(4, N).contiguous(), bias), (SIZE + 1) * bias))
+    kept, run = [], _again.Again.run
+    with mock.patch.object(_again.Again, "run", autospec=True, side_effect=run) as hits:
+        for seed in 1, 2, 3:
+            a, b, bias = each(seed, ROWS, K), each(seed + 10, K, N), whole(seed + 20, N)
+            want = sum(x @ y for x, y in zip(a, b))
+            kept.append((it.mm_ar(a[RANK], b[RANK], bias), want + bias))
+            kept.append((it.mm_ar(a[RANK], b[RANK].t().contiguous().t()), want))
+            kept.append((it.all_reduce(bias.expand(4, N).contiguous(), bias), (SIZE + 1) * bias))
+    assert hits.call_count >= 6, hits.call_count  # more where a check before made the same call
     for c, want in kept:
         near(c, want.expand(c.shape), "again")
+    with mock.patch.object(_again.Again, "results", side_effect=MemoryError), \
+            mock.patch.object(_define, "refuse") as told:
+        try:
+            it.mm_ar(a[RANK], b[RANK], bias)
+        except MemoryError:
+            assert told.called  # the ranks that wait for this one
+        else:
+            raise AssertionError("there was memory")
     x, y = whole(4, ROWS, N), whole(5, ROWS, N)
     for residual in x, y, x:
         near(it.all_reduce(x, None, residual), SIZE * x + residual, "one tensor or two")

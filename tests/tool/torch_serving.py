@@ -295,6 +295,9 @@ def check_flash_decode():
                 part = (lambda tensor, dim: tensor) if replicate else own_heads
                 near(o.double(), part(want, q.dim() - 2), "flash_decode")
                 near(lse.double(), part(logs, q.dim() - 2), "flash_decode's lse")
+    o, lse = it.flash_decode(q[:0], k[RANK][:0], v[RANK][:0], lengths[RANK][:0], context=context,
+                             replicate=True)
+    assert o.shape == q[:0].shape and lse.shape == q[:0].shape[:-1]
     refused(lambda: it.flash_decode(q, both[:, 0], v[RANK], lengths[RANK], pages=tables),
             ValueError, "v is ")
     refused(lambda: it.flash_decode(q[0, 0], k[RANK], v[RANK], lengths[RANK]), ValueError,

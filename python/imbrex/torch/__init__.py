@@ -8,7 +8,8 @@ Ranks are those of a process group of torch.distributed (None: all), whose rank 
 [r * m // size, (r + 1) * m // size) of m.  A first call makes imbrex's group of the process group,
 collectively; group() does so ahead and returns it.  Operators are collective: all ranks call them
 in the same order, with the same shapes but for their rows.  They enqueue on the current stream;
-tensors on the CPU are there when a call returns.
+tensors on the CPU are there when a call returns.  PyTorch's rule for tensors that another stream
+made or goes on to use holds here, too: Tensor.record_stream.
 
 Each operator is torch.ops.imbrex.NAME, too: functional, so that torch.compile takes it as it is.
 

@@ -29,10 +29,13 @@ class Again:
         """Whether all is still there."""
         return self._plan.is_open and self._ranks.process_group() is named(group)
 
-    def run(self, arguments):
+    def results(self):
+        """Memory for them."""
+        return [torch.empty(shape, dtype=dtype, device=device)
+                for shape, dtype, device in self._shapes]
+
+    def run(self, arguments, results):
         """As the operator, and what it returns."""
-        results = [torch.empty(shape, dtype=dtype, device=device)
-                   for shape, dtype, device in self._shapes]
         args = self._args
         for name, place in self._given:
             setattr(args, name, arguments[place].data_ptr())

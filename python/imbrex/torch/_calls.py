@@ -260,9 +260,9 @@ def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
 
     lengths[batch], int32: tokens of each sequence here, maybe 0.  visible, hidden[batch, queries]:
     how many of those a query sees, and how many of the first it does not.  context: the most tokens
-    of a sequence here; None: what there is room for.  scale: of q . k, 0: 1/sqrt(head_dim).
-    soft_cap, sinks, natural, replicate: as imbrex_decode.h and merge_states have them.  No
-    gradient."""
+    of a sequence here, alike on all ranks; None: what there is room for, so that caches, or tables
+    of pages, must have alike many on all ranks.  scale: of q . k, 0: 1/sqrt(head_dim).  soft_cap,
+    sinks, natural, replicate: as imbrex_decode.h and merge_states have them.  No gradient."""
     return torch.ops.imbrex.flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k,
                                          scale_v, context, scale, soft_cap, heads_first, natural,
                                          replicate, name_of(group))

@@ -65,7 +65,7 @@ def _flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k, scal
                      scale_k=None if scale_k is None else scale_k.reshape(1),
                      scale_v=None if scale_v is None else scale_v.reshape(1))
     operands.update(k=k, o=o.view(batch * queries, *o.shape[-2:]),
-                    lse=lse.view(batch * queries, -1), natural=int(natural))
+                    lse=lse.view(batch * queries, lse.shape[-1]), natural=int(natural))
     if v is not None:
         operands["v"] = v
     return results, Call("flash_decode", q, batch, operands, context=context, heads=q.shape[-2],

@@ -32,17 +32,17 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     def defined(prepare):
         @functools.wraps(prepare)
         def run(*arguments):
-            group, key = arguments[-1], None
-            if again:
-                key = key_of(arguments)
-                known = calls.find(key, group)
-                if known is not None:
-                    return known.run(arguments)
+            group, key, known = arguments[-1], None, None
             try:
-                results, call = prepare(*arguments)
+                if again:
+                    key = key_of(arguments)
+                    known = calls.find(key, group)
+                results, call = prepare(*arguments) if known is None else (known.results(), None)
             except Exception as refused:
                 refuse(group, function, refused)
                 raise
+            if known is not None:
+                return known.run(arguments, results)
             ranks_of(group, call.device_of).run(call)
             if again:
                 calls.note(key, arguments, results, call)
