@@ -17,10 +17,18 @@
 
 #define LL_FN static __device__ __forceinline__
 
+#ifdef IMX_FANS
+#define IMX_TWO_SHOTS 1
+#else
+#define IMX_TWO_SHOTS 0
+#endif
+
 enum {
     /* Peers, or ranks, whose units are looked at. */
-    AT_ONCE = IMX_RANKS <= 6 ? (IMX_REDUCES ? IMX_RANKS : IMX_RANKS - 1) : 5,
-    TO_AT_ONCE = IMX_RANKS <= 8 ? IMX_RANKS : 3, /* peers that are sent to */
+    AT_ONCE = IMX_TWO_SHOTS && IMX_RANKS > 4 ? 4
+              : IMX_RANKS <= 6               ? (IMX_REDUCES ? IMX_RANKS : IMX_RANKS - 1)
+                                             : 5,
+    TO_AT_ONCE = IMX_RANKS <= (IMX_TWO_SHOTS ? 4 : 8) ? IMX_RANKS : 3, /* peers that are sent to */
     SHORT = 256 << 10, /* bytes of a shard, up to which the kernel after had best come at once */
 };
 
