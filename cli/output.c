@@ -10,6 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "launch.h"
+#include "timeline.h"
+
 enum { ATTEMPTS = 1000, NOT_ORDINARY = EINVAL };
 
 static bool open_beside(output *o)
@@ -120,4 +123,18 @@ bool output_same(const char *path, const char *other)
                    strcmp(name, other_name) != 0))
         return false;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+int output_check_both(const options_page *page, const char *path, const char *picture)
+{
+    char error[512];
+    if (!launch_is_first())
+        return 0;
+    if (path && !output_check(path))
+        return options_wrong(page, "cannot write '%s': %s", path, output_reason());
+    if (picture && !timeline_check(picture, error, sizeof error))
+        return options_wrong(page, "%s", error);
+    if (path && picture && output_same(path, picture))
+        return options_wrong(page, "--output and --timeline are both '%s': name two files", path);
+    return 0;
 }

@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "options.h"
+
 typedef struct output {
     char *path;   /* its place: what a link points to, so that the link stays one */
     char *beside; /* where it is written */
@@ -26,5 +28,10 @@ bool output_check(const char *path);
 
 /* Whether both paths are one file, or would be one if they were written. */
 bool output_same(const char *path, const char *other);
+
+/* Before long work, of a command's --output and --timeline, NULL where they are not given: 0, or
+ * what options_wrong returns.  They are rank 0's to write: the other ranks' hosts need not have the
+ * folder. */
+int output_check_both(const options_page *page, const char *path, const char *picture);
 
 #endif /* CLI_OUTPUT_H */

@@ -204,6 +204,10 @@ bool checkpoint_has(const checkpoint *from, const char *name);
 /* The file that a tensor is in, as the index names it. */
 const char *checkpoint_holder(const checkpoint *from, const char *name);
 
+/* What stands before "layers.N." in the names that are looked for. */
+enum { CHECKPOINT_MODELS = 4 };
+extern const char *const checkpoint_models[CHECKPOINT_MODELS];
+
 /* Says that the name is not there and what is, and returns false. */
 bool checkpoint_fail_missing(const checkpoint *from, const char *name, st_error *error);
 

@@ -101,6 +101,20 @@ void text_json_number(FILE *file, double value)
         fputs("null", file);
 }
 
+void text_json_string_line(FILE *file, const char *key, const char *value, const char *end)
+{
+    fprintf(file, "  \"%s\": ", key);
+    text_json(file, value, strlen(value));
+    fprintf(file, "%s\n", end);
+}
+
+void text_json_number_line(FILE *file, const char *key, double value, const char *end)
+{
+    fprintf(file, "  \"%s\": ", key);
+    text_json_number(file, value);
+    fprintf(file, "%s\n", end);
+}
+
 void text_markup(FILE *file, const char *text, size_t length)
 {
     for (size_t at = 0, bytes; at < length; at += bytes ? bytes : 1) {

@@ -19,6 +19,10 @@ void text_json(FILE *file, const char *text, size_t length);
 /* null if it is no finite number: JSON has none else. */
 void text_json_number(FILE *file, double value);
 
+/* A line of an object, "key": value and what ends it: "," where another follows. */
+void text_json_string_line(FILE *file, const char *key, const char *value, const char *end);
+void text_json_number_line(FILE *file, const char *key, double value, const char *end);
+
 /* Fit for an element or a double-quoted attribute; control characters and bytes that are not UTF-8
  * become U+FFFD. */
 void text_markup(FILE *file, const char *text, size_t length);

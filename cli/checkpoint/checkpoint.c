@@ -12,6 +12,9 @@
 
 #include "output.h"
 
+const char *const checkpoint_models[CHECKPOINT_MODELS] = { "model.", "", "language_model.model.",
+                                                           "model.language_model." };
+
 enum { MAX_JSON_BYTES = 100000000, NAME_BYTES = 96 };
 
 static const char whole_name[] = "model.safetensors"; /* goes before an index */

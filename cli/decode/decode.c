@@ -8,7 +8,6 @@
 #include "options.h"
 #include "output.h"
 #include "text.h"
-#include "timeline.h"
 
 enum { RANKS = 4, NO_LAYER = -1 };
 
@@ -22,22 +21,6 @@ static int rank_main(int rank, void *ctx)
 {
     (void)rank;
     return decode_rank(ctx);
-}
-
-/* The files are rank 0's to write: the other ranks' hosts need not have the folder. */
-static int check_files(const options_page *page, const decode_request *request)
-{
-    char error[512];
-    if (!launch_is_first())
-        return 0;
-    if (request->output && !output_check(request->output))
-        return options_wrong(page, "cannot write '%s': %s", request->output, output_reason());
-    if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
-        return options_wrong(page, "%s", error);
-    if (request->output && request->timeline && output_same(request->output, request->timeline))
-        return options_wrong(page, "--output and --timeline are both '%s': name two files",
-                             request->output);
-    return 0;
 }
 
 /* What is read stays as it is. */
@@ -82,7 +65,7 @@ static int check_request(const options_page *page, const decode_source *source,
                              "--shape is '%s': want HIDDEN,HEADS,KV_HEADS,HEAD_DIM, such as "
                              "4096,32,8,128",
                              source->shape);
-    return check_files(page, request);
+    return output_check_both(page, request->output, request->timeline);
 }
 
 static int run(const options_page *page, const decode_source *source, int64_t ranks,

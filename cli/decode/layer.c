@@ -8,10 +8,6 @@
 
 enum { NAME_BYTES = DECODE_PREFIX + 32 };
 
-static const char *const models[] = { "model.", "", "language_model.model.",
-                                      "model.language_model." };
-enum { MODELS = sizeof models / sizeof *models };
-
 /* ---- What is there beside the weights -------------------------------------------------------- */
 
 static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
@@ -76,8 +72,9 @@ static bool fail_layer(const checkpoint *from, int layer, st_error *error)
 {
     int first = -1, last = -1;
     char name[NAME_BYTES];
-    for (size_t i = 0; i < checkpoint_count(from) * MODELS; i++) {
-        int other = layer_of(checkpoint_name(from, i / MODELS), models[i % MODELS]);
+    for (size_t i = 0; i < checkpoint_count(from) * CHECKPOINT_MODELS; i++) {
+        int other = layer_of(checkpoint_name(from, i / CHECKPOINT_MODELS),
+                             checkpoint_models[i % CHECKPOINT_MODELS]);
         if (other >= 0 && (first < 0 || other < first))
             first = other;
         if (other > last)
@@ -93,14 +90,14 @@ static bool fail_layer(const checkpoint *from, int layer, st_error *error)
 static bool find_prefix(const checkpoint *from, int layer, char *prefix, st_error *error)
 {
     const char *model = NULL;
-    for (int i = 0; i < MODELS; i++) {
-        if (!has_layer(from, models[i], layer))
+    for (int i = 0; i < CHECKPOINT_MODELS; i++) {
+        if (!has_layer(from, checkpoint_models[i], layer))
             continue;
         if (model)
             return st_fail(error,
                            "%s: has a layer %d below both '%s' and '%s': name a file that has one",
-                           st_path_tail(checkpoint_path(from)), layer, model, models[i]);
-        model = models[i];
+                           st_path_tail(checkpoint_path(from)), layer, model, checkpoint_models[i]);
+        model = checkpoint_models[i];
     }
     if (!model)
         return fail_layer(from, layer, error);

@@ -7,8 +7,9 @@
 #include "decode.h"
 #include "measure.h"
 #include "text.h"
+#include "traced.h"
 
-enum { SPANS = 20000, WARM = 2, TRACED = 7 };
+enum { WARM = 2 };
 
 /* All that a rank holds while it works; operands lie in symmetric memory. */
 typedef struct rank_state {
@@ -163,54 +164,16 @@ static imbrex_status check(rank_state *s, const void *y)
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
-/* One run of the step under the tracer: this rank's spans into own[SPANS]. */
-static imbrex_status trace_once(rank_state *s, decode_step *step, imbrex_span *own, size_t *count,
-                                double *us)
-{
-    TRY(imbrex_trace(s->group, SPANS));
-    TRY(imbrex_trace(s->alone, SPANS));
-    TRY(share_barrier(s->group));
-    TRY(decode_step_run(step));
-    TRY(imbrex_stream_sync(s->group, s->on.stream));
-    *count = imbrex_trace_spans(s->group, own, SPANS);
-    *count = *count < SPANS ? *count : SPANS;
-    *count += imbrex_trace_spans(s->alone, own + *count, SPANS - *count);
-    *count = *count < SPANS ? *count : SPANS;
-    TRY(imbrex_trace(s->group, 0));
-    TRY(imbrex_trace(s->alone, 0));
-    int64_t begin = INT64_MAX, end = 0;
-    for (size_t i = 0; i < *count; i++) {
-        begin = own[i].begin_ns < begin ? own[i].begin_ns : begin;
-        end = own[i].end_ns > end ? own[i].end_ns : end;
-    }
-    return share_max(&s->share, *count ? (double)(end - begin) / 1000 : 0, us);
-}
+typedef struct traced_step {
+    rank_state *state;
+    decode_step *step;
+} traced_step;
 
-/* Traces a few runs and keeps the one that took most nearly the median time, so that the picture
- * shows what the figures say and not an accident. */
-static imbrex_status trace_some(rank_state *s, decode_step *step, double median_us, spans *out)
+static imbrex_status run_traced(void *ctx)
 {
-    imbrex_span *kept = calloc(SPANS, sizeof *kept), *next = calloc(SPANS, sizeof *next);
-    imbrex_status status = kept && next ? IMBREX_OK : IMBREX_NO_MEMORY;
-    size_t count = 0;
-    double best = INFINITY;
-    for (int i = 0; i < TRACED && status == IMBREX_OK; i++) {
-        size_t found;
-        double us;
-        status = trace_once(s, step, next, &found, &us);
-        if (status == IMBREX_OK && fabs(us - median_us) < best) {
-            best = fabs(us - median_us);
-            imbrex_span *spare = kept;
-            kept = next;
-            next = spare;
-            count = found;
-        }
-    }
-    if (status == IMBREX_OK)
-        status = spans_share(s->group, kept, count, out);
-    free(kept);
-    free(next);
-    return status;
+    const traced_step *t = ctx;
+    TRY(decode_step_run(t->step));
+    return imbrex_stream_sync(t->state->group, t->state->on.stream);
 }
 
 /* On a GPU the step is made anew, while tracing is on: its kernels are then compiled to tell. */
@@ -218,12 +181,13 @@ static imbrex_status trace_step(rank_state *s, decode_step *step, const char *al
                                 double median_us, spans *out)
 {
     decode_step telling = { 0 };
+    traced_step which = { s, s->timer ? &telling : step };
+    const traced t = { { s->group, s->alone }, 2, &s->share, run_traced, &which };
     if (!s->timer)
-        return trace_some(s, step, median_us, out);
-    TRY(imbrex_trace(s->group, SPANS));
-    TRY(imbrex_trace(s->alone, SPANS));
+        return traced_take(&t, median_us, out);
+    TRY(traced_begin(&t));
     TRY(decode_step_create(s->group, s->alone, &s->shape, algorithm, true, &s->on, &telling));
-    imbrex_status status = trace_some(s, &telling, median_us, out);
+    imbrex_status status = traced_take(&t, median_us, out);
     decode_step_destroy(&telling);
     return status;
 }

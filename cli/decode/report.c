@@ -97,16 +97,12 @@ void decode_print_table(const decode_result *r)
 
 static void json_text(const char *key, const char *value)
 {
-    printf("  \"%s\": ", key);
-    text_json(stdout, value, strlen(value));
-    printf(",\n");
+    text_json_string_line(stdout, key, value, ",");
 }
 
 static void json_number(const char *key, double value, const char *end)
 {
-    printf("  \"%s\": ", key);
-    text_json_number(stdout, value);
-    printf("%s\n", end);
+    text_json_number_line(stdout, key, value, end);
 }
 
 static void json_check(const decode_result *r)

@@ -8,10 +8,6 @@
 
 enum { NAME_BYTES = MLP_LAYER_PREFIX + 64 };
 
-static const char *const models[] = { "model.", "", "language_model.model.",
-                                      "model.language_model." };
-enum { MODELS = sizeof models / sizeof *models };
-
 /* ---- What is there beside the weights -------------------------------------------------------- */
 
 static const char experts[] = "experts with these names are not computed: docs/moe.md has those "
@@ -118,8 +114,9 @@ bool mlp_layer_has_experts(const checkpoint *from, const char *model, int layer)
 /* model: as it was asked for, or NULL. */
 static bool fail_layer(const checkpoint *from, const char *model, int layer, st_error *error)
 {
-    const char *const *list = model ? &model : models, *expert = find_expert(from, model, layer);
-    int first = -1, last = -1, count = model ? 1 : MODELS;
+    const char *const *list = model ? &model : checkpoint_models,
+                      *expert = find_expert(from, model, layer);
+    int first = -1, last = -1, count = model ? 1 : CHECKPOINT_MODELS;
     char name[NAME_BYTES];
     for (size_t i = 0; i < checkpoint_count(from); i++) {
         for (int k = 0; k < count * PARTS; k++) {
@@ -142,8 +139,8 @@ static bool fail_layer(const checkpoint *from, const char *model, int layer, st_
 bool mlp_layer_prefix(const checkpoint *from, const char *model, int layer, char *prefix,
                       st_error *error)
 {
-    const char *const *list = model ? &model : models, *found = NULL;
-    int count = model ? 1 : MODELS, part = 0;
+    const char *const *list = model ? &model : checkpoint_models, *found = NULL;
+    int count = model ? 1 : CHECKPOINT_MODELS, part = 0;
     for (int i = 0; i < count * PARTS; i++) {
         if (layer < 0 || !has_layer(from, list[i / PARTS], below[i % PARTS], layer))
             continue;

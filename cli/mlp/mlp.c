@@ -9,7 +9,6 @@
 #include "options.h"
 #include "output.h"
 #include "text.h"
-#include "timeline.h"
 
 enum { RANKS = 4, NO_LAYER = -1 };
 
@@ -23,22 +22,6 @@ static int rank_main(int rank, void *ctx)
 {
     (void)rank;
     return mlp_rank(ctx);
-}
-
-/* The files are rank 0's to write: the other ranks' hosts need not have the folder. */
-static int check_files(const options_page *page, const mlp_request *request)
-{
-    char error[512];
-    if (!launch_is_first())
-        return 0;
-    if (request->output && !output_check(request->output))
-        return options_wrong(page, "cannot write '%s': %s", request->output, output_reason());
-    if (request->timeline && !timeline_check(request->timeline, error, sizeof error))
-        return options_wrong(page, "%s", error);
-    if (request->output && request->timeline && output_same(request->output, request->timeline))
-        return options_wrong(page, "--output and --timeline are both '%s': name two files",
-                             request->output);
-    return 0;
 }
 
 /* What is read stays as it is, and neither file takes the other's place. */
@@ -88,7 +71,7 @@ static int check_request(const options_page *page, const mlp_source *source,
         return options_wrong(page,
                              "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
                              source->random);
-    return check_files(page, request);
+    return output_check_both(page, request->output, request->timeline);
 }
 
 int cli_mlp(int argc, char **argv)

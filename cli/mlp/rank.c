@@ -8,8 +8,9 @@
 
 #include "measure.h"
 #include "text.h"
+#include "traced.h"
 
-enum { SPANS = 20000, WARM = 2, TRACED = 7 };
+enum { WARM = 2 };
 enum { PRODUCTS, SEQUENTIAL, OVERLAPPED, VERSIONS };
 
 /* All that a rank holds while it works; the blocks' operands lie in symmetric memory. */
@@ -189,49 +190,16 @@ static imbrex_status check(rank_state *s, const char *y)
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
-/* One run of the block under the tracer: this rank's spans into own[SPANS]. */
-static imbrex_status trace_once(rank_state *s, mlp_block *block, imbrex_span *own, size_t *count,
-                                double *us)
-{
-    TRY(imbrex_trace(s->group, SPANS));
-    TRY(share_barrier(s->group));
-    TRY(mlp_block_run(block));
-    TRY(imbrex_stream_sync(s->group, s->stream));
-    *count = imbrex_trace_spans(s->group, own, SPANS);
-    TRY(imbrex_trace(s->group, 0));
-    int64_t begin = INT64_MAX, end = 0;
-    for (size_t i = 0; i < *count; i++) {
-        begin = own[i].begin_ns < begin ? own[i].begin_ns : begin;
-        end = own[i].end_ns > end ? own[i].end_ns : end;
-    }
-    return share_max(&s->share, *count ? (double)(end - begin) / 1000 : 0, us);
-}
+typedef struct traced_block {
+    rank_state *state;
+    mlp_block *block;
+} traced_block;
 
-/* Traces a few runs and keeps the one that took most nearly the median time, so that the picture
- * shows what the figures say and not an accident. */
-static imbrex_status trace_some(rank_state *s, mlp_block *block, double median_us, spans *out)
+static imbrex_status run_traced(void *ctx)
 {
-    imbrex_span *kept = calloc(SPANS, sizeof *kept), *next = calloc(SPANS, sizeof *next);
-    imbrex_status status = kept && next ? IMBREX_OK : IMBREX_NO_MEMORY;
-    size_t count = 0;
-    double best = INFINITY;
-    for (int i = 0; i < TRACED && status == IMBREX_OK; i++) {
-        size_t found;
-        double us;
-        status = trace_once(s, block, next, &found, &us);
-        if (status == IMBREX_OK && fabs(us - median_us) < best) {
-            best = fabs(us - median_us);
-            imbrex_span *spare = kept;
-            kept = next;
-            next = spare;
-            count = found;
-        }
-    }
-    if (status == IMBREX_OK)
-        status = spans_share(s->group, kept, count, out);
-    free(kept);
-    free(next);
-    return status;
+    const traced_block *t = ctx;
+    TRY(mlp_block_run(t->block));
+    return imbrex_stream_sync(t->state->group, t->state->stream);
 }
 
 /* On a GPU the block is made anew, while tracing is on: its kernels are then compiled to tell. */
@@ -239,11 +207,13 @@ static imbrex_status trace_block(rank_state *s, mlp_block *block, const char *al
                                  double median_us, spans *out)
 {
     mlp_block telling = { 0 };
+    traced_block which = { s, s->timer ? &telling : block };
+    const traced t = { { s->group }, 1, &s->share, run_traced, &which };
     if (!s->timer)
-        return trace_some(s, block, median_us, out);
-    TRY(imbrex_trace(s->group, SPANS));
+        return traced_take(&t, median_us, out);
+    TRY(traced_begin(&t));
     TRY(mlp_block_create(s->group, &s->shape, algorithm, 0, &block->on, &telling));
-    imbrex_status status = trace_some(s, &telling, median_us, out);
+    imbrex_status status = traced_take(&t, median_us, out);
     mlp_block_destroy(&telling);
     return status;
 }

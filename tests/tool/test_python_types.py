@@ -35,7 +35,7 @@ sum: str = group.rows(3)
 """
 
 
-def stub():
+def hints():
     """The makers' signatures, for who does not run them."""
     lines, names = [HEAD], {int: "int", float: "float", str: "str"}
     for op in sorted(imbrex._library.OPS):
@@ -116,7 +116,7 @@ class Types(unittest.TestCase):
 
     def test_makers(self):
         with open(STUB) as file:
-            self.assertEqual(file.read(), stub(), "run this file with --write")
+            self.assertEqual(file.read(), hints(), "run this file with --write")
 
     def test_mypy(self):
         """The package is free of faults, and one that uses it wrongly is told so."""
@@ -143,6 +143,6 @@ if __name__ == "__main__":
     assert BUILD
     if sys.argv[1:] == ["--write"]:
         with open(STUB, "w") as made:
-            made.write(stub())
+            made.write(hints())
         sys.exit()
     unittest.main()
