@@ -291,7 +291,6 @@ const imx_op imx_op_moe_rs = {
         { .name = "store",
           .by_kernel = true,
           .stores = true,
-          .on_request = true, /* on GPUs it was timed, and its values not yet looked at */
           .cost = store_cost,
           .layout = layout,
           .prepare = prepare,
