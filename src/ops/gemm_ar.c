@@ -12,6 +12,8 @@
  * ll          caller   | all tiles | one kernel: every rank sends all, adds all |: data with flags
  *                                     where it is little
  *
+ * ll2         caller   | all tiles | one kernel, in two shots: parts to owners, sums from them |
+ *
  * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it; then the
  * sums
  *
@@ -173,31 +175,61 @@ static imbrex_status run_store(const imx_run *run)
     return imx_transfer_push(&second, PUSH, IMX_PUSH_GATHERS, args.c, NULL);
 }
 
-/* ---- ll -------------------------------------------------------------------------------------- */
+/* ---- ll, ll2 --------------------------------------------------------------------------------- */
 
-static void lay_out_ll(const imx_variant *variant, imx_needs *n)
+static void lay_out_lines(const imx_variant *variant, imx_ll_how how, imx_needs *n)
 {
     imx_needs product = { 0 };
-    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_REDUCES, n);
+    imx_transfer_ll_needs(variant, variant->shape.n, how, n);
     imx_partials_needs(variant, &product);
     n->local_bytes = product.local_bytes;
     n->done = imx_max(n->done, product.done);
 }
 
-static imbrex_status prepare_ll(imx_variant *variant)
+static imbrex_status prepare_lines(imx_variant *variant, imx_ll_how how)
 {
     IMX_TRY(prepare_gemm(variant, 0));
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, IMX_LL_REDUCES);
+    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, how);
 }
 
-static imbrex_status run_ll(const imx_run *run)
+static imbrex_status run_lines(const imx_run *run, imx_ll_how how)
 {
     imbrex_args args = *run->args;
     imx_run sum = *run;
     args.a = imx_run_local(run);
     sum.args = &args;
     IMX_TRY(multiply(run));
-    return imx_transfer_ll(&sum, LL, run->variant->shape.n, IMX_LL_REDUCES, args.c);
+    return imx_transfer_ll(&sum, LL, run->variant->shape.n, how, args.c);
+}
+
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
+{
+    lay_out_lines(variant, IMX_LL_REDUCES, n);
+}
+
+static imbrex_status prepare_ll(imx_variant *variant)
+{
+    return prepare_lines(variant, IMX_LL_REDUCES);
+}
+
+static imbrex_status run_ll(const imx_run *run)
+{
+    return run_lines(run, IMX_LL_REDUCES);
+}
+
+static void lay_out_ll2(const imx_variant *variant, imx_needs *n)
+{
+    lay_out_lines(variant, IMX_LL_FANS, n);
+}
+
+static imbrex_status prepare_ll2(imx_variant *variant)
+{
+    return prepare_lines(variant, IMX_LL_FANS);
+}
+
+static imbrex_status run_ll2(const imx_run *run)
+{
+    return run_lines(run, IMX_LL_FANS);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -290,6 +322,14 @@ const imx_op imx_op_gemm_ar = {
           .layout = lay_out_ll,
           .prepare = prepare_ll,
           .run = run_ll },
+        { .name = "ll2",
+          .by_kernel = true,
+          .on_request = true, /* no GPU has run it */
+          .can = imx_sum_all_can_ll,
+          .cost = imx_sum_all_ll2_cost,
+          .layout = lay_out_ll2,
+          .prepare = prepare_ll2,
+          .run = run_ll2 },
         { .name = "hierarchical",
           .over_nodes = true,
           .layout = imx_hierarchical_sum_needs,

@@ -11,7 +11,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 28, M = 45 };
+enum { RUNS = 8, OPS = 4, PAIRS = 2 * OPS, CASES = PAIRS + 30, M = 45 };
 
 static const char *const ops[] = { "all_gather", "reduce_scatter", "ag_gemm", "gemm_rs",
                                    "all_reduce", "all_to_all",     "gemm_ar" };
@@ -41,6 +41,7 @@ static op_case case_of(int i)
         { 6, "sequential", M, 24, 12 }, { 6, "store", M, 24, 4 },
         { 6, "store", 1, 4, 0 }, /* one row of sums, in lines */
         { 6, "ll", M, 24, 0 },          { 6, "ll", M, 400, 0 },
+        { 6, "ll2", M, 24, 0 },         { 6, "ll2", M, 400, 0 },
     };
     int op = i < PAIRS ? i / 2 : others[i - PAIRS].op;
     return (op_case){ .op = ops[op],
