@@ -9,7 +9,7 @@
 
 /* ---- shapes.c: the options of `imbrex bench` and `imbrex compile` that say which plans ------- */
 
-enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 19 };
+enum { BENCH_WORDS_RANKS = 2, BENCH_WORDS_ROWS = 20 };
 
 /* As they were given, or 0 and NULL. */
 typedef struct bench_words {
@@ -19,7 +19,7 @@ typedef struct bench_words {
     int64_t heads, kv_heads, head_dim, page;
     double skew;
     const char *dtype, *layout, *scaling, *sizes, *parallel;
-    bool bias, total;
+    bool bias, norm, total;
     bool plans; /* of compile: an operator must have a plan */
     option rows[BENCH_WORDS_ROWS];
 } bench_words;

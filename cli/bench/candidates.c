@@ -83,6 +83,10 @@ static imbrex_status fill_all(const bench_data *data, const bench_shape *s)
         TRY(fill(data, seed + 1, s->dtype, b_rows(s, ranks), s->n, data->b));
         TRY(fill(data, seed + 2, bench_op_out(s), 1, s->n, data->bias));
     }
+    if (s->norm) {
+        TRY(fill(data, 1, bench_op_out(s), 1, s->n, data->gamma));
+        TRY(fill(data, 2, bench_op_out(s), s->m, s->n, data->residual));
+    }
     if (s->scaling) { /* a tensor's is alike on all ranks */
         TRY(fill(data, 1, IMBREX_F32, 1, bench_op_scales_of_a(s, s->m), data->scales_a));
         TRY(fill(data, 2, IMBREX_F32, 1, bench_op_scales_of_b(s), data->scales_b));
@@ -112,6 +116,9 @@ imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const be
     data.scales_a = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_a(s, s->m)));
     data.own_scales = per_row ? matrix_bytes(f32, 1, bench_op_scales_of_a(s, row)) : 0;
     data.scales_b = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_b(s)));
+    data.gamma = place(&end, s->norm ? matrix_bytes(of_c, 1, s->n) : 0);
+    data.residual = place(&end, s->norm ? matrix_bytes(of_c, s->m, s->n) : 0);
+    data.h = place(&end, s->norm ? matrix_bytes(of_c, s->m, s->n) : 0);
     /* Of blocks of all ranks it may have a row more of each. */
     data.c = place(&end, matrix_bytes(of_c, c_rows(s) + imbrex_group_size(group), s->n));
     data.set_bytes = end;
@@ -151,6 +158,9 @@ imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_
         .a = set + (whole ? 0 : data->own),
         .b = s->op->product ? set + data->b : NULL,
         .bias = s->bias && !whole ? set + data->bias : NULL,
+        .gamma = s->norm && !whole ? set + data->gamma : NULL,
+        .residual = s->norm && !whole ? set + data->residual : NULL,
+        .h = s->norm && !whole ? set + data->h : NULL,
         .scale_a =
             s->scaling ? of_scales(set + data->scales_a + (whole ? 0 : data->own_scales)) : NULL,
         .scale_b = s->scaling ? of_scales(set + data->scales_b) : NULL,

@@ -8,7 +8,8 @@
 
 /* ---- Operands of one rank, several sets, so that calls in a row do not find theirs in a cache  */
 
-/* A set is a[m, k] (without a product [m, n]), b, bias[n] and c[m, n], one after another.  A rank's
+/* A set is a[m, k] (without a product [m, n]), b, bias[n], gamma[n], residual, h and c[m, n], one
+ * after another.  A rank's
  * share of a is its rows of it, and its share of c lies at the start of c. */
 typedef struct bench_data {
     imbrex_group *group;
@@ -17,6 +18,7 @@ typedef struct bench_data {
     size_t set_bytes;
     size_t own, b, bias, scales_a, own_scales, scales_b, c; /* offsets in a set; own: of this rank's
                                                                rows of a */
+    size_t gamma, residual, h;                              /* with a norm; as c */
     struct bench_experts *experts;                          /* NULL: the operator has none */
     struct bench_states *states;                            /* likewise; sets are its own */
 } bench_data;

@@ -147,7 +147,7 @@ imbrex_gemm_desc bench_op_desc(const bench_shape *s, const char *algorithm)
 static void *desc_of(const imbrex_op_info *info, int ranks, const imbrex_gemm_desc *from,
                      const bench_shape *s)
 {
-    const int whole = s->whole, value_dim = bench_op_value_dim(s);
+    const int whole = s->whole, rms = s->norm, value_dim = bench_op_value_dim(s);
     const int64_t each = from->m / ranks;
     const struct {
         const char *name;
@@ -176,6 +176,7 @@ static void *desc_of(const imbrex_op_info *info, int ranks, const imbrex_gemm_de
         { "head_dim", &s->head_dim, sizeof s->head_dim },
         { "value_dim", &value_dim, sizeof value_dim },
         { "page", &s->page, sizeof s->page },
+        { "norm.rms", &rms, sizeof rms },
     };
     char *desc = calloc(1, info->desc_bytes);
     for (size_t i = 0; desc && i < sizeof fields / sizeof *fields; i++) {
@@ -277,6 +278,13 @@ imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, int ra
     while (!own && (!op->info || !op->product || !op->a_is_shard))
         op++;
     return create(alone, op->info, &desc, &shape, plan);
+}
+
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+bool bench_op_norms(const bench_op *op)
+{
+    return op->info && desc_field(op->info, "norm.rms");
 }
 
 /* ---- 8-bit products -------------------------------------------------------------------------- */

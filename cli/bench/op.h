@@ -50,6 +50,7 @@ typedef struct bench_shape {
     int64_t m_least;        /* as in imbrex_gemm_desc */
     int64_t plan_m;         /* the chosen plan is for so many rows, and has variants; 0: for m */
     bool bias;
+    bool norm;                           /* rows of c are normed, with a residual */
     int experts, top_k;                  /* where the operator has some */
     bool whole;                          /* ranks have whole experts */
     double skew;                         /* of the choice of experts; 0: all alike */
@@ -58,6 +59,9 @@ typedef struct bench_shape {
 
 extern const char *const bench_layout_names[2];  /* by imbrex_layout */
 extern const char *const bench_scaling_names[4]; /* by imbrex_scaling; nobody asks for the first */
+
+/* Whether it has a norm. */
+bool bench_op_norms(const bench_op *op);
 
 /* The type of c and bias. */
 imbrex_dtype bench_op_out(const bench_shape *shape);

@@ -155,6 +155,7 @@ void bench_report_json(const bench_result *r)
     number("head_dim", s->op->states ? s->head_dim : (double)NAN);
     number("page", s->op->cache && s->page ? s->page : (double)NAN);
     printf(", \"bias\": %s", s->bias ? "true" : "false");
+    printf(", \"norm\": %s", s->norm ? "true" : "false");
     number("plan_m", s->plan_m ? (double)s->plan_m : (double)NAN);
     number("chunk_rows", s->chunk_rows ? s->chunk_rows : (double)NAN);
     number("sms", s->sms ? s->sms : (double)NAN);

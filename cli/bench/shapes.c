@@ -52,6 +52,8 @@ const option *bench_words_options(bench_words *w, const option *own)
         { "chunk-rows", 0, .integer = &w->chunk_rows, .metavar = "N", .min = 0, .max = largest,
           .help = "rows that travel under one signal, rounded up to whole\n"
                   "tiles (0: chosen)" },
+        { "norm", 0, .flag = &w->norm,
+          .help = "of sums over ranks: add a residual and norm the rows" },
         { "sms", 0, .integer = &w->sms, .metavar = "N", .min = 0, .max = 1024,
           .help = "SMs, or threads on cpu, of a rank (0: chosen)" },
         { .more = own },
@@ -86,6 +88,7 @@ bench_shape bench_words_shape(const bench_words *w, bool gpu)
         .head_dim = w->head_dim ? (int)w->head_dim : 128,
         .page = (int)w->page,
         .bias = w->bias,
+        .norm = w->norm,
     };
 }
 
@@ -143,6 +146,10 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
     shape->whole = shape->whole || bench_op_exchanges(op);
     if (r->words->scaling && shape->dtype != IMBREX_E4M3) {
         options_wrong(r->page, "--scaling %s: only e4m3 is scaled", r->words->scaling);
+        return false;
+    }
+    if (shape->norm && !bench_op_norms(op)) {
+        options_wrong(r->page, "--norm: %s adds up no rows over ranks", op->name);
         return false;
     }
     if (shape->dtype == IMBREX_E4M3 && (!op->product || op->experts)) {

@@ -178,6 +178,15 @@ class Bench(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
 
+    def test_norms(self):
+        for op in ("all_reduce", "reduce_scatter", "gemm_ar", "gemm_rs"):
+            with self.subTest(op=op):
+                words = (op, "--m", "40", "--n", "48", "--ranks", "2")
+                self.assertIs(self.result(*words)[0]["norm"], False)
+                parsed, candidates = self.result(*words, "--norm")
+                self.assertIs(parsed["norm"], True)
+                self.assertGreater(candidates["sequential"]["us"], 0)
+
     def test_scaled_products(self):
         for op, moved in (("ag_gemm", 160), ("gemm_rs", 2 * 48), ("gemm", 0)):
             for scaling in (None, "tensor", "block"):
@@ -440,6 +449,7 @@ class Bench(unittest.TestCase):
                 (["ag_gemm", "--m", "x"], "--m is 'x'"),
                 (["ag_gemm", "--dtype", "f64"], "--dtype is 'f64': want one of bf16|f16|f32|e4m3"),
                 (["ag_gemm", "--scaling", "row"], "--scaling row: only e4m3 is scaled"),
+                (["ag_gemm,gemm_ar", "--norm"], "--norm: ag_gemm adds up no rows over ranks"),
                 (["all_gather", "--dtype", "e4m3"], "--dtype e4m3: all_gather does not multiply"),
                 (["gemm", "--scaling", "k"], "--scaling is 'k': want one of tensor|row|block"),
                 (["ag_gemm", "--chunk-row", "1"], "did you mean --chunk-rows?"),
