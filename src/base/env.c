@@ -71,6 +71,18 @@ static imbrex_status read_way(const char *variable, const char *text, imx_env_te
     return IMBREX_OK;
 }
 
+static imbrex_status read_level(const char *variable, const char *text, imx_env_level *value)
+{
+    static const char *const levels[] = { "", "info", "debug" };
+    *value = IMX_LOG_NOTHING;
+    for (int i = 0; i < (int)(sizeof levels / sizeof levels[0]); i++)
+        if (strcmp(text, levels[i]) == 0) {
+            *value = (imx_env_level)i;
+            return IMBREX_OK;
+        }
+    return imx_fail(IMBREX_INVALID, "%s is \"%s\": want info or debug", variable, text);
+}
+
 const char *imx_env_get(const char *variable)
 {
     return secure_getenv(variable);

@@ -1,6 +1,7 @@
 /* env_unknown.c - finds variables that look like ours and that nobody reads: misspelt ones. */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -39,28 +40,38 @@ static int distance(const char *a, const char *b)
     return row[columns];
 }
 
-static void look_at(const char *name, imx_text *text)
+/* Whether name is one of ours, or how many slips it is from the nearest. */
+static bool is_known(const char *name, int *least, const char **nearest)
 {
-    int least = NAME_MOST;
-    const char *nearest = NULL;
+    *least = NAME_MOST;
+    *nearest = NULL;
     for (int i = 0; i < KNOWN; i++) {
         int d = distance(name, known[i]);
         if (strcmp(name, known[i]) == 0)
-            return;
-        if (d < least) {
-            least = d;
-            nearest = known[i];
+            return true;
+        if (d < *least) {
+            *least = d;
+            *nearest = known[i];
         }
     }
-    if (least > NEAR && strncasecmp(name, "IMBREX_", 7) != 0)
+    return false;
+}
+
+/* slips: names that are further from all of ours are passed over; 0: none that begin as ours. */
+static void look_at(const char *name, int slips, const char *before, imx_text *text)
+{
+    int least;
+    const char *nearest;
+    if (is_known(name, &least, &nearest) || (slips && least > slips) ||
+        (least > NEAR && strncasecmp(name, "IMBREX_", 7) != 0))
         return;
-    imx_text_add(text, "env %s: read by nobody here", name);
+    imx_text_add(text, "%s%s: read by nobody here", before, name);
     if (least <= 2 * NEAR)
         imx_text_add(text, "; did you mean %s?", nearest);
     imx_text_add(text, "\n");
 }
 
-void imx_env_unknown(imx_text *text)
+static void look_at_all(int slips, const char *before, imx_text *text)
 {
     for (char **at = environ; at && *at; at++) {
         char name[NAME_MOST + 1] = "";
@@ -68,6 +79,23 @@ void imx_env_unknown(imx_text *text)
         for (size_t i = 0; i < length && i < NAME_MOST; i++)
             name[i] = isgraph((unsigned char)(*at)[i]) ? (*at)[i] : '?';
         if (length <= NAME_MOST)
-            look_at(name, text);
+            look_at(name, slips, before, text);
     }
+}
+
+void imx_env_unknown(imx_text *text)
+{
+    look_at_all(0, "env ", text);
+}
+
+void imx_env_unknown_warn(void)
+{
+    static bool warned;
+    char lines[1024] = "";
+    imx_text text = { .at = lines, .size = sizeof lines };
+    if (imx_env_is_foreign() || __atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
+        return;
+    look_at_all(NEAR, "imbrex: environment variable ", &text);
+    if (text.length > 0 && text.length < sizeof lines)
+        fputs(lines, stderr);
 }

@@ -176,13 +176,16 @@ bool imx_sys_write_all(int fd, const void *from, size_t bytes);
     ROW(token, "IMBREX_TOKEN", text, "", "secret that ranks show each other when they meet")      \
     ROW(bind, "IMBREX_BIND", text, "", "address that rank 0 listens on, if not loopback")         \
     ROW(timeout_ms, "IMBREX_TIMEOUT_MS", number, "30000",                                         \
-        "limit on any wait for a peer, if the group's desc does not say")
+        "limit on any wait for a peer, if the group's desc does not say")                         \
+    ROW(log, "IMBREX_LOG", level, "",                                                             \
+        "info or debug: lines on stderr about groups, plans and failures; unset: none")
 
 typedef char imx_env_text[384];
 typedef imx_env_text imx_env_way; /* of memory: vmm or ipc */
 typedef int64_t imx_env_number;
 typedef imx_env_number imx_env_flag; /* 0 or 1 */
 typedef double imx_env_real;
+typedef enum imx_env_level { IMX_LOG_NOTHING, IMX_LOG_INFO, IMX_LOG_DEBUG } imx_env_level;
 
 typedef struct imx_env {
 #define IMX_ENV_FIELD(field, variable, kind, fallback, what) imx_env_##kind field;
@@ -199,6 +202,9 @@ void imx_env_info(imx_text *text);
 
 /* Adds a line for each variable that looks like one of ours and is none. */
 void imx_env_unknown(imx_text *text);
+
+/* The same once a process, on stderr, of those alone that are a slip or two from one of ours. */
+void imx_env_unknown_warn(void);
 
 /* Any variable but launchers'; NULL: it is not set.  All are as good as not set where the process
  * has more rights than who started it (set-user-ID and the like): what he left in the environment

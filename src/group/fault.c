@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "group.h"
 #include "kernels/wait_points.h"
 
@@ -386,7 +387,13 @@ imbrex_status imx_fault_check(const imbrex_group *group)
 {
     /* acquire: the fault was written before the word */
     uint64_t abort = __atomic_load_n(group->abort[group->rank], __ATOMIC_ACQUIRE);
-    return abort ? say(group, (int)(abort - 1)) : IMBREX_OK;
+    if (!abort)
+        return IMBREX_OK;
+    imbrex_status status = say(group, (int)(abort - 1));
+    if (group->env.log != IMX_LOG_NOTHING &&
+        !__atomic_exchange_n(&imx_control_of(group, group->rank)->logged, 1, __ATOMIC_RELAXED))
+        imx_log(group->rank, group->size, "failed: %s", imx_status_detail());
+    return status;
 }
 
 imbrex_status imbrex_group_status(const imbrex_group *group)

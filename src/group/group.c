@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/live.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "bootstrap/identity.h"
 #include "group.h"
@@ -442,6 +443,18 @@ fail:
     return status;
 }
 
+static void log_creation(const imbrex_group *group)
+{
+    char text[IMX_STATUS_BYTES / 2];
+    if (group->rank == 0)
+        imx_env_unknown_warn();
+    if (!imx_log_wants(&group->env, group->rank, IMX_LOG_INFO))
+        return;
+    imbrex_group_describe(group, text, sizeof text);
+    imx_log(group->rank, group->size, "group: %s; device %s; waits end after %lld ms", text,
+            group->device_name, (long long)group->timeout_ms);
+}
+
 imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)
 {
     imx_status_enter(__func__);
@@ -453,6 +466,7 @@ imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **
     imbrex_status status;
     IMX_GOTO(imx_live_add(IMX_LIVE_GROUP, group));
     IMX_GOTO(create(group, desc, out));
+    log_creation(group);
     *out = group;
     return IMBREX_OK;
 fail:

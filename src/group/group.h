@@ -32,6 +32,7 @@ typedef struct imx_control {
     imbrexd_fault foreign;           /* of another node's rank; on the first rank of this node */
     imx_note why, foreign_why;       /* what goes with a fault of kind ABORT, written before it */
     imx_note refused;                /* this rank's latest call that enqueues: why not */
+    uint32_t logged;                 /* atomic; this rank's log has the failure */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
     int64_t waiting[];                   /* [size + 1], see imbrexd_watch */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/live.h"
+#include "base/log.h"
 #include "base/siphash.h"
 #include "tuning_cache.h"
 
@@ -336,6 +337,16 @@ const imx_object_kind imx_plan_kind = {
     .forsake = forsake_object,
 };
 
+static void log_creation(const imbrex_plan *plan)
+{
+    const imbrex_group *group = plan->group;
+    char text[IMX_STATUS_BYTES / 2];
+    if (!imx_log_wants(&group->env, group->rank, IMX_LOG_INFO))
+        return;
+    imbrex_plan_describe(plan, text, sizeof text);
+    imx_log(group->rank, group->size, "plan: %s", text);
+}
+
 imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const imx_request *r,
                                     imbrex_plan **out)
 {
@@ -355,6 +366,7 @@ imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const
     imx_object_add(group, IMX_OF_LIBRARY, &plan->object);
     IMX_GOTO(create(plan, call, r, out));
     imx_object_made(group, IMX_OF_LIBRARY, &plan->object);
+    log_creation(plan);
     *out = plan;
     return IMBREX_OK;
 fail:

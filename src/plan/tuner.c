@@ -95,6 +95,8 @@ static imbrex_status open_trial(tuning *t)
         .timeout_ms = t->group->timeout_ms > 1 ? t->group->timeout_ms / 2 : 1,
     };
     imbrex_status mine = take_over(imbrex_group_create(&desc, &t->trial));
+    if (mine == IMBREX_OK && t->trial->env.log == IMX_LOG_INFO)
+        t->trial->env.log = IMX_LOG_NOTHING; /* its plans are the tuner's, a line each */
     if (mine == IMBREX_OK)
         mine = imx_operands_create(t->trial, &t->request, &t->operands);
     return imx_agree(t->group, call, mine, NULL, 0);
